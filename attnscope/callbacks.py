@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from attnscope.run.session import InMemory
     from attnscope.studies.heads.tracking import HeadTracker
 
-_BASES = (("transformers", "TrainerCallback"), ("lightning.pytorch", "Callback"), ("pytorch_lightning", "Callback"))
+_BASES = (
+    ("transformers", "TrainerCallback"),
+    ("lightning.pytorch", "Callback"),
+    ("pytorch_lightning", "Callback"),
+)
 
 
 class AttentionStatistics:
@@ -44,11 +48,15 @@ class AttentionStatistics:
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Make an instance of the callback classes of libraries that are imported, too."""
-        base_classes = [getattr(sys.modules[name], base) for name, base in _BASES if name in sys.modules]
+        base_classes = [
+            getattr(sys.modules[name], base) for name, base in _BASES if name in sys.modules
+        ]
         missing = [base for base in base_classes if not issubclass(cls, base)]
         return object.__new__(type(cls.__name__, (cls, *missing), {}) if missing else cls)
 
-    def __init__(self, text: str, every: int = 100, *, tokenizer: Any = None, prefix: str = "attention") -> None:
+    def __init__(
+        self, text: str, every: int = 100, *, tokenizer: Any = None, prefix: str = "attention"
+    ) -> None:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise UsageError(f"must be a whole number, 1 or more, not {every!r:.80}", where="every")
         (self._text,) = texts_of(text, {})
@@ -108,7 +116,9 @@ class AttentionStatistics:
             open_tracker = self._open = model, tracker, live
         return open_tracker[1:]
 
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **more: Any
+    ) -> None:
         """Measure after a step of a `transformers.Trainer`, in its main process."""
         if state.global_step % self._every or not state.is_world_process_zero:
             return
@@ -121,7 +131,9 @@ class AttentionStatistics:
         else:
             self._log(numbers)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
         """Add the numbers to the logs of a `transformers.Trainer`."""
         numbers = self._pending
         self._pending = {}

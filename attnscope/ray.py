@@ -27,12 +27,16 @@ class RecordMapper:
         settings: Options of `attnscope batch` that select what is kept, such as `keep=("top",)` or `top=5`.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | None = None, column: str = "text", **settings: Any) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str] | None = None, column: str = "text", **settings: Any
+    ) -> None:
         of_input = ("column", "skip", "limit", "shard", "tables")
         setting_names = [name for name in Settings.__struct_fields__ if name not in of_input]
         for name in settings:
             if name not in setting_names:
-                raise UsageError(f"unknown setting '{name}'", hint=did_you_mean(name, setting_names))
+                raise UsageError(
+                    f"unknown setting '{name}'", hint=did_you_mean(name, setting_names)
+                )
         self._model = model
         self._column = column
         self._settings = Settings(column=column, **settings)
@@ -41,7 +45,10 @@ class RecordMapper:
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch of columns (lists, or Ray's arrays) with `status`, `error` and `record`, a dump's JSON."""
         if self._column not in batch:
-            raise UsageError(f"the batch has no column '{self._column}'", hint=did_you_mean(self._column, [*batch]))
+            raise UsageError(
+                f"the batch has no column '{self._column}'",
+                hint=did_you_mean(self._column, [*batch]),
+            )
         for name in ("status", "error", "record"):
             if name in batch:
                 raise UsageError(f"the batch has a column '{name}' already", hint="rename it")
@@ -56,10 +63,14 @@ class RecordMapper:
     def _records(self, texts: list[str]) -> list[Record]:
         if self._computer is None:
             model = None if self._model is None else os.fspath(self._model)
-            work, bounds, holds = open_worker(self._settings, RunConfig(texts=(), model=model, threads=1), Session(()))
+            work, bounds, holds = open_worker(
+                self._settings, RunConfig(texts=(), model=model, threads=1), Session(())
+            )
             self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=False)
         records = list[Record]()
-        for window in self._computer.windows(text_item(index, text) for index, text in enumerate(texts)):
+        for window in self._computer.windows(
+            text_item(index, text) for index, text in enumerate(texts)
+        ):
             records += self._computer.compute(window, 0).records
         return records
 

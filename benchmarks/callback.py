@@ -35,8 +35,13 @@ def main() -> None:
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
         callback = AttentionStatistics(text, tokenizer=tokenizer)
         callback.measure(model)  # opens the model, once
-        ratios = [_time(callback.measure, model) / _time(_forward, model, ids) for _ in range(given.rounds)]
-        print(f"{length} tokens: {median(ratios):.2f} × a forward pass ({min(ratios):.2f} to {max(ratios):.2f})")
+        ratios = [
+            _time(callback.measure, model) / _time(_forward, model, ids)
+            for _ in range(given.rounds)
+        ]
+        print(
+            f"{length} tokens: {median(ratios):.2f} × a forward pass ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
 
 
 def _forward(model: Any, ids: torch.Tensor) -> None:

@@ -95,7 +95,9 @@ def pick(model: "attnscope.OpenModel", text: str) -> tuple[bool, float, float]:
 
 def main() -> None:
     """Print a line for each model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     choices(parser, "models", MODELS)
     parser.add_argument("--texts", type=int, default=len(TEXTS), help="how many of them")
     given = parser.parse_args()

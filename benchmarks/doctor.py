@@ -57,7 +57,9 @@ class Pass:
 
 def main() -> int:
     """Measure the models that are named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     choices(parser, "models", LIMITS)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--attn", default="eager,sdpa")
@@ -80,9 +82,16 @@ def main() -> int:
             assert result.passed, [check.name for check in result.wrong]
             passes = result.data.passes
 
-        took = take_turns({"doctor": partial(seconds, examine), "pass": partial(seconds, peer.run)}, given.runs)
+        took = take_turns(
+            {"doctor": partial(seconds, examine), "pass": partial(seconds, peer.run)}, given.runs
+        )
         table = Table("doctor", "one pass")
-        table.row(f"{name}, {passes} passes, {given.dtype}, {given.attn}", took["doctor"], took["pass"], "s")
+        table.row(
+            f"{name}, {passes} passes, {given.dtype}, {given.attn}",
+            took["doctor"],
+            took["pass"],
+            "s",
+        )
         table.fact(f"{name}, the whole examination", took["doctor"], "s", LIMITS[name])
         missed += table.missed
     return int(missed > 0)

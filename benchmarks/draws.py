@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _WORDS = "the river bank money water stone old tree cold wind runs slowly over under by near nobody noticed how".split()
-_MASKS = ("causal", "bidirectional", "causal+window:256", "window:40", "prefix:64", "causal+block:300")
+_MASKS = (
+    "causal",
+    "bidirectional",
+    "causal+window:256",
+    "window:40",
+    "prefix:64",
+    "causal+block:300",
+)
 _POSITIONS = ("none", "sinusoidal", "rope", "alibi")
 _NORMS = ("layernorm", "rmsnorm", "none")
 _STAGES = ("scores", "scaled", "masked", "weights", "output")
@@ -39,10 +46,19 @@ class Draw:
         (folder / "texts.txt").write_text(self.texts)
         (folder / "context.txt").write_text(self.texts)
         options = [option.replace("{folder}", str(folder)) for option in self.options]
-        return ["run", "--file", str(folder / "texts.txt"), "--config", str(folder / "stack.toml"), *options]
+        return [
+            "run",
+            "--file",
+            str(folder / "texts.txt"),
+            "--config",
+            str(folder / "stack.toml"),
+            *options,
+        ]
 
     def __str__(self) -> str:
-        stack = " ".join(line.replace(" = ", "=").replace("'", "") for line in self.config.splitlines())
+        stack = " ".join(
+            line.replace(" = ", "=").replace("'", "") for line in self.config.splitlines()
+        )
         lengths = [len(text.split()) for text in self.texts.splitlines()]
         options = [option if len(option) < 40 else f"{option[:37]}…" for option in self.options]
         return f"{len(lengths)} × {max(lengths)} tokens · {' '.join(options)} · {stack}"
@@ -80,9 +96,18 @@ def _stack(rng: random.Random) -> dict[str, object]:
     kv_heads = rng.choice([n for n in range(1, heads + 1) if heads % n == 0] + [heads] * 3)
     d_model = rng.choice((16, 64, 64, 256, 512, 1024))
     layers = rng.choice((1, 2, 2, 3, 4, 6, 12))
-    stack: dict[str, object] = {"d_model": d_model, "n_layers": layers, "n_heads": heads, "n_kv_heads": kv_heads}
+    stack: dict[str, object] = {
+        "d_model": d_model,
+        "n_layers": layers,
+        "n_heads": heads,
+        "n_kv_heads": kv_heads,
+    }
     stack |= {"d_head": d_head, "d_value": d_value, "d_mlp": rng.choice((0, 64, 512, 2048))}
-    stack |= {"mask": rng.choice(_MASKS), "positions": rng.choice(_POSITIONS), "norm": rng.choice(_NORMS)}
+    stack |= {
+        "mask": rng.choice(_MASKS),
+        "positions": rng.choice(_POSITIONS),
+        "norm": rng.choice(_NORMS),
+    }
     if stack["norm"] == "none":
         stack["n_layers"] = min(2, layers)  # of more, numbers overflow
     else:
@@ -108,10 +133,14 @@ def _lengths(rng: random.Random) -> list[int]:
     if rng.random() < 0.6:
         return [_log(rng, rng.choice((1, 300, 300)), 5_000)]
     count, longest = _log(rng, 2, 400), _log(rng, rng.choice((1, 30)), 600)
-    return [longest] * count if rng.random() < 0.4 else [rng.randint(1, longest) for _ in range(count)]
+    return (
+        [longest] * count if rng.random() < 0.4 else [rng.randint(1, longest) for _ in range(count)]
+    )
 
 
-def _selection(rng: random.Random, stack: dict[str, object], lengths: list[int]) -> tuple[list[str], int, int]:
+def _selection(
+    rng: random.Random, stack: dict[str, object], lengths: list[int]
+) -> tuple[list[str], int, int]:
     """Options, numbers in the findings, and scores that are computed; about."""
     n_layers, n_heads = int(str(stack["n_layers"])), int(str(stack["n_heads"]))
     layer = rng.choice(("auto", "all", "mean", "0", "-1", f"0-{n_layers - 1}"))
@@ -136,16 +165,23 @@ def _selection(rng: random.Random, stack: dict[str, object], lengths: list[int])
         options += ["--pool", str(rng.choice((1, 16, 64, 300, 1024)))]
     if output not in ("json", ".json", ".safetensors"):
         rows, columns = (
-            n if option in options else min(n, 64) for n, option in ((rows, "--query"), (columns, "--key"))
+            n if option in options else min(n, 64)
+            for n, option in ((rows, "--query"), (columns, "--key"))
         )
     options += ["--dtype", rng.choice(("bfloat16", "float16"))] if rng.random() < 0.2 else []
     options += ["--no-special"] if rng.random() < 0.2 else []
     if rng.random() < 0.2:
         options += ["--mask", rng.choice(("bidirectional", "causal", "own+window:100"))]
         options += ["--what-if", rng.choice(("stack", "same-scores"))]
-    units = (1 if layer in ("auto", "mean", "0", "-1") else n_layers) * (n_heads if head in ("all",) else 1)
+    units = (1 if layer in ("auto", "mean", "0", "-1") else n_layers) * (
+        n_heads if head in ("all",) else 1
+    )
     units = units * (n_heads // 2 + 1) if "-" in head else units
-    shown = rows * (len(stages) * columns + 40) if not pooled or "--query" in options or "--key" in options else 0
+    shown = (
+        rows * (len(stages) * columns + 40)
+        if not pooled or "--query" in options or "--key" in options
+        else 0
+    )
     cells = units * len(lengths) * (shown + pooled * min(1024, longest) ** 2)
     if output not in ("json", ".json", ".safetensors"):
         cells *= 500  # drawing takes long

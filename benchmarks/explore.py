@@ -116,7 +116,9 @@ def pressed(count: int, *words: str) -> list[tuple[float, float]]:
             while not terminal.read(QUIET) and time.perf_counter() - start < PATIENCE:
                 pass
             if terminal.last > start:  # the key changes something
-                found.append((terminal.last - start, processor_seconds(terminal.process.pid) - before))
+                found.append(
+                    (terminal.last - start, processor_seconds(terminal.process.pid) - before)
+                )
         terminal.press(b"q")
         terminal.end(30)
     return found
@@ -124,7 +126,9 @@ def pressed(count: int, *words: str) -> list[tuple[float, float]]:
 
 def main() -> None:
     """Measure what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--keys", type=int, default=150)
     parser.add_argument("--tokens", type=int, default=512, help="of the dump that is opened")
@@ -155,10 +159,14 @@ def measure_sample(given: argparse.Namespace) -> bool:
     """Time the first matrix of the sample against run."""
     opened(TEXT), ran()
     pairs = [(opened(TEXT), ran()) for _ in range(given.runs)]
-    walks, runs = ([median(each) for each in zip(*times, strict=True)] for times in zip(*pairs, strict=True))
+    walks, runs = (
+        [median(each) for each in zip(*times, strict=True)] for times in zip(*pairs, strict=True)
+    )
     ratio, of_processor = (walk / run for walk, run in zip(walks, runs, strict=True))
     used = f"{walks[1]:.2f} s against {runs[1]:.2f} s of processor time: {of_processor:.2f}"
-    print(f"sample {walks[0]:.2f} s, run {runs[0]:.2f} s: {ratio:.2f} (limit {LIMITS['sample']}); {used}")
+    print(
+        f"sample {walks[0]:.2f} s, run {runs[0]:.2f} s: {ratio:.2f} (limit {LIMITS['sample']}); {used}"
+    )
     return ratio <= LIMITS["sample"]
 
 
@@ -184,7 +192,12 @@ def measure_long(given: argparse.Namespace) -> bool:
     return measure_keys(given, "long", given.long, "--keep", "all", "--pool", "64")
 
 
-PARTS = {"open": measure_open, "sample": measure_sample, "keys": measure_short, "long": measure_long}
+PARTS = {
+    "open": measure_open,
+    "sample": measure_sample,
+    "keys": measure_short,
+    "long": measure_long,
+}
 
 if __name__ == "__main__":
     main()

@@ -116,10 +116,19 @@ class Bench:
         import torch
 
         torch.manual_seed(0)
-        return [torch.randn(1, n, tokens, WIDTH, dtype=dtype).to(self.device) for n in (HEADS, GROUPS, GROUPS)]
+        return [
+            torch.randn(1, n, tokens, WIDTH, dtype=dtype).to(self.device)
+            for n in (HEADS, GROUPS, GROUPS)
+        ]
 
     def layer(
-        self, tokens: int, *, top: bool = True, rows: bool = True, tile: int | None = None, dtype: Any = None
+        self,
+        tokens: int,
+        *,
+        top: bool = True,
+        rows: bool = True,
+        tile: int | None = None,
+        dtype: Any = None,
     ) -> Callable[[], object]:
         """Return a call of `attend()`, causal, in bfloat16 by default."""
         import torch
@@ -138,7 +147,9 @@ class Bench:
         def work() -> None:
             recorders: list[Any] = []
             if top:
-                recorders.append(TopRecorder(TOP, "weight", range(HEADS), range(tokens), real, ("weight",)))
+                recorders.append(
+                    TopRecorder(TOP, "weight", range(HEADS), range(tokens), real, ("weight",))
+                )
             if rows:
                 recorders.append(RowRecorder(range(HEADS), range(tokens), KeyTokens(kinds, real)))
             with torch.inference_mode():
@@ -168,7 +179,10 @@ def facts(bench: Bench) -> None:
         rate = 2 * size**3 / bench.milliseconds(lambda x=x, y=y: x @ y) / 1e9
         say(f"product of {str(x.dtype).removeprefix('torch.')}", rate, "TFLOP/s")
     exact = a[:64].double() @ b.double()
-    say("relative error of float32 products (TF32: 3e-4)", f"{float(((a[:64] @ b) - exact).norm() / exact.norm()):.1e}")
+    say(
+        "relative error of float32 products (TF32: 3e-4)",
+        f"{float(((a[:64] @ b) - exact).norm() / exact.norm()):.1e}",
+    )
     large = torch.zeros(1 << 16 if bench.small else 1 << 30, dtype=torch.uint8).to(bench.device)
     other = torch.empty_like(large)
     say("copy", 2 * large.nbytes / bench.milliseconds(lambda: other.copy_(large)) / 1e9, "TB/s")
@@ -186,9 +200,15 @@ def sdpa(bench: Bench) -> None:
     for dtype in (torch.bfloat16, torch.float32):
         q, k, v = bench.tensors(bench.tokens, dtype)
         copied = [x.repeat_interleave(HEADS // GROUPS, 1) for x in (k, v)]
-        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
+        for backend in (
+            SDPBackend.FLASH_ATTENTION,
+            SDPBackend.CUDNN_ATTENTION,
+            SDPBackend.EFFICIENT_ATTENTION,
+        ):
             for groups, sides in ((True, (k, v)), (False, copied)):
-                call = partial(F.scaled_dot_product_attention, q, *sides, is_causal=True, enable_gqa=groups)
+                call = partial(
+                    F.scaled_dot_product_attention, q, *sides, is_causal=True, enable_gqa=groups
+                )
                 name = f"{backend.name.removesuffix('_ATTENTION').lower()}, {bench.tokens:,} tokens"
                 about = {"dtype": str(dtype).removeprefix("torch."), "groups": groups}
                 try:
@@ -210,10 +230,24 @@ def attend(bench: Bench) -> None:
                 torch.cuda.reset_peak_memory_stats(bench.device)
                 before = torch.cuda.memory_allocated(bench.device)
             took = bench.milliseconds(work)
-            peak = (torch.cuda.max_memory_allocated(bench.device) - before) / 2**20 if bench.cuda else None
-            say(f"{tokens:,} tokens, tiles of {tile or 'the usual size'}", took, "ms", peak_mib=peak)
-        say(f"{tokens:,} tokens, strongest keys alone", bench.milliseconds(bench.layer(tokens, rows=False)), "ms")
-        say(f"{tokens:,} tokens, statistics alone", bench.milliseconds(bench.layer(tokens, top=False)), "ms")
+            peak = (
+                (torch.cuda.max_memory_allocated(bench.device) - before) / 2**20
+                if bench.cuda
+                else None
+            )
+            say(
+                f"{tokens:,} tokens, tiles of {tile or 'the usual size'}", took, "ms", peak_mib=peak
+            )
+        say(
+            f"{tokens:,} tokens, strongest keys alone",
+            bench.milliseconds(bench.layer(tokens, rows=False)),
+            "ms",
+        )
+        say(
+            f"{tokens:,} tokens, statistics alone",
+            bench.milliseconds(bench.layer(tokens, top=False)),
+            "ms",
+        )
 
 
 def profile(bench: Bench) -> None:
@@ -233,7 +267,12 @@ def profile(bench: Bench) -> None:
                 torch.cuda.synchronize()
         time_of = "self_device_time_total" if real else "self_cpu_time_total"
         for event in sorted(run.key_averages(), key=lambda event: -getattr(event, time_of))[:15]:
-            say(f"{tokens:,} tokens: {event.key[:60]}", getattr(event, time_of) / 1e3, "ms", calls=event.count)
+            say(
+                f"{tokens:,} tokens: {event.key[:60]}",
+                getattr(event, time_of) / 1e3,
+                "ms",
+                calls=event.count,
+            )
 
 
 def kernels(bench: Bench) -> None:
@@ -245,7 +284,15 @@ def kernels(bench: Bench) -> None:
         say("needs a GPU, and Triton")
         return
     shares, draws = (1, 5) if bench.small else (8, 10)
-    command = [sys.executable, "-m", "tests.devices.fused_cases", "--device", bench.device, "--draws", str(draws)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.devices.fused_cases",
+        "--device",
+        bench.device,
+        "--draws",
+        str(draws),
+    ]
     processes = [
         subprocess.Popen(
             [*command, "--seed", str(draws * n), *(["causal"] if n else [])],
@@ -255,7 +302,12 @@ def kernels(bench: Bench) -> None:
     ]  # fmt: skip
     for process in processes:
         printed = process.communicate()[0].splitlines()
-        say("the kernel has the numbers of operators", len(printed), "cases", code=process.returncode)
+        say(
+            "the kernel has the numbers of operators",
+            len(printed),
+            "cases",
+            code=process.returncode,
+        )
         for line in printed[-12:] if process.returncode else ():
             say(line[:400])
     failed = any(process.returncode for process in processes)
@@ -270,14 +322,22 @@ def kernels(bench: Bench) -> None:
         for tokens in sorted({min(n, bench.tokens) for n in (512, 2048, 8192, bench.tokens)}):
             q, k, v = bench.tensors(tokens, dtype)
             k, v = (side.repeat_interleave(HEADS // GROUPS, 1) for side in (k, v))
-            alone = bench.milliseconds(partial(F.scaled_dot_product_attention, q, k, v, is_causal=True))
+            alone = bench.milliseconds(
+                partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
+            )
             del q, k, v
             took = {}
             for kernel in ("operators", "triton"):
                 os.environ["ATTNSCOPE_KERNEL"] = kernel
                 took[kernel] = bench.milliseconds(bench.layer(tokens, dtype=dtype))
                 say(f"{tokens:,} tokens by {kernel}", took[kernel], "ms", **about)
-            say(f"{tokens:,} tokens, the output alone", alone, "ms", **about, ratio=round(took["triton"] / alone, 2))
+            say(
+                f"{tokens:,} tokens, the output alone",
+                alone,
+                "ms",
+                **about,
+                ratio=round(took["triton"] / alone, 2),
+            )
     if failed:
         sys.exit(1)
 
@@ -299,15 +359,40 @@ def programs(bench: Bench) -> None:
         texts.write_text("\n".join([" ".join(text.read_text().split()[:500])] * 64))
         out = f"{folder}/out.jsonl"
         works = {
-            "run, 14 tokens": ["run", " ".join(text.read_text().split()[:14]), "--layer", "all", "--head", "all"],
-            "batch, a text of 2,000 tokens, all heads": ["batch", text, "--keep", "top,rows", "-o", out, "--force"],
-            "batch, 64 texts of 500 tokens, all heads": ["batch", texts, "--keep", "top,rows", "-o", out, "--force"],
+            "run, 14 tokens": [
+                "run",
+                " ".join(text.read_text().split()[:14]),
+                "--layer",
+                "all",
+                "--head",
+                "all",
+            ],
+            "batch, a text of 2,000 tokens, all heads": [
+                "batch",
+                text,
+                "--keep",
+                "top,rows",
+                "-o",
+                out,
+                "--force",
+            ],
+            "batch, 64 texts of 500 tokens, all heads": [
+                "batch",
+                texts,
+                "--keep",
+                "top,rows",
+                "-o",
+                out,
+                "--force",
+            ],
             "heads": ["heads"],
         }
         for name, words in works.items():
             places = {
                 place: lambda place=place, words=words: (
-                    measure.attnscope(*words, "--model", model, "--device", place, "--quiet").seconds
+                    measure.attnscope(
+                        *words, "--model", model, "--device", place, "--quiet"
+                    ).seconds
                 )
                 for place in (bench.device, "cpu")
             }
@@ -333,11 +418,17 @@ def run_tests(bench: Bench, files: Sequence[str]) -> None:
         words += ["-p", "xdist.plugin", "-n", str(min(6, os.cpu_count() or 1))]
     examples = os.environ.get("ATTNSCOPE_EXAMPLES", "20" if bench.small else "1000")
     # plugins of the machine may not suit the pytest that has travelled along
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "ATTNSCOPE_WITHOUT_MODELS": "1"}
+    environment = {
+        **os.environ,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "ATTNSCOPE_WITHOUT_MODELS": "1",
+    }
     environment["ATTNSCOPE_EXAMPLES"] = examples
     counted = dict.fromkeys(("PASSED", "FAILED", "ERROR", "SKIPPED"), 0)
     command, last = [sys.executable, "-m", "pytest", *words], deque[str](maxlen=20)
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             last.append(line)
@@ -348,7 +439,13 @@ def run_tests(bench: Bench, files: Sequence[str]) -> None:
                     say(next(word for word in line.split() if "::" in word), verdict.lower())
             elif line.startswith("E  "):
                 say(line.strip()[:200])
-    say("tests", counted["PASSED"], "passed", failed=counted["FAILED"] + counted["ERROR"], skipped=counted["SKIPPED"])
+    say(
+        "tests",
+        counted["PASSED"],
+        "passed",
+        failed=counted["FAILED"] + counted["ERROR"],
+        skipped=counted["SKIPPED"],
+    )
     if process.returncode or not counted["PASSED"]:
         print(*last, sep="")
         sys.exit(1)
@@ -375,7 +472,17 @@ def installed(wheels: Path | None) -> Iterator[str]:
     with tempfile.TemporaryDirectory() if wheels else nullcontext("") as folder:
         if wheels:
             files = [str(path) for path in sorted(wheels.glob("*.whl"))]
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", folder]
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-index",
+                "--no-deps",
+                "--target",
+                folder,
+            ]
             subprocess.run([*command, *files], check=True)
             paths.append(folder)
         yield os.pathsep.join(paths)
@@ -412,7 +519,9 @@ def main() -> int:
             with simulated_devices():
                 PARTS[given.parts[0]][0](Bench("cuda:1", given.tokens, given.runs))
         else:
-            PARTS[given.parts[0]][0](Bench("cuda:0" if given.device == "cuda" else "cpu", given.tokens, given.runs))
+            PARTS[given.parts[0]][0](
+                Bench("cuda:0" if given.device == "cuda" else "cpu", given.tokens, given.runs)
+            )
         return 0
     if given.device == "cuda":
         import torch

@@ -71,19 +71,33 @@ def write_model(folder: Path, *, small: bool) -> Path:
     from tokenizers.pre_tokenizers import WhitespaceSplit
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32}
+    sizes = {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+    }
     sizes |= {"num_key_value_heads": 8, "head_dim": 64}
     if small:
-        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        sizes = {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+        }
         sizes |= {"num_key_value_heads": 2, "head_dim": 8}
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=1000, max_position_embeddings=4096, bos_token_id=1, eos_token_id=2, **sizes)
+    config = LlamaConfig(
+        vocab_size=1000, max_position_embeddings=4096, bos_token_id=1, eos_token_id=2, **sizes
+    )
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     for layer in model.model.layers:  # large enough that weights differ
         layer.self_attn.q_proj.weight.data.mul_(3)
         layer.self_attn.k_proj.weight.data.mul_(3)
     model.save_pretrained(folder)
-    tokenizer = Tokenizer(WordLevel({f"w{number}": number for number in range(1000)}, unk_token="w0"))
+    tokenizer = Tokenizer(
+        WordLevel({f"w{number}": number for number in range(1000)}, unk_token="w0")
+    )
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
@@ -129,7 +143,9 @@ def eager_script(contest: Contest) -> Callable[[Path], None]:
         folder.mkdir()
         with torch.inference_mode():
             for first in range(0, contest.texts, contest.batch):
-                attentions = model(ids[first : first + contest.batch], output_attentions=True).attentions
+                attentions = model(
+                    ids[first : first + contest.batch], output_attentions=True
+                ).attentions
                 arrays = {
                     f"{layer}.{name}": values.cpu()
                     for layer, weights in enumerate(attentions)
@@ -145,7 +161,9 @@ def _peer(contest: Contest, attention: str) -> Any:
     import torch
     from transformers import AutoModel
 
-    model = AutoModel.from_pretrained(contest.folder, attn_implementation=attention, dtype=torch.bfloat16)
+    model = AutoModel.from_pretrained(
+        contest.folder, attn_implementation=attention, dtype=torch.bfloat16
+    )
     return model.to(contest.device).eval()
 
 
@@ -206,7 +224,11 @@ def dumps(bench: Any, say: Say) -> None:
                         work(Path(folder, "out"))
                         took[who] += [time.perf_counter() - started] * bool(turn)
                         if who == "folder":
-                            size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+                            size = sum(
+                                path.stat().st_size
+                                for path in Path(folder).rglob("*")
+                                if path.is_file()
+                            )
                             plain = disk_rate(size, Path(folder))
             seconds = {who: median(times) for who, times in took.items()}
             for who in ("forward", "eager"):

@@ -39,11 +39,15 @@ def main() -> int:
     table = Table("s or MiB", "")
     for mask, full_sizes in SIZES.items():
         sizes = [size // asked.shrink for size in full_sizes]
-        took = take_turns({size: partial(seconds, Contest(size, mask, HEADS).ours) for size in sizes}, asked.runs)
+        took = take_turns(
+            {size: partial(seconds, Contest(size, mask, HEADS).ours) for size in sizes}, asked.runs
+        )
         taken = {size: script(Path(__file__), "--one", f"{size},{mask}").peak for size in sizes}
         for size in sizes:
             table.fact(f"{mask}, {size:,} tokens", took[size], f"s {taken[size]:10,.1f} MiB")
-        table.fact(f"{mask}: exponent of time", exponent(sizes, list(took.values())), "", LIMITS[mask])
+        table.fact(
+            f"{mask}: exponent of time", exponent(sizes, list(took.values())), "", LIMITS[mask]
+        )
         table.fact(f"{mask}: exponent of memory", exponent(sizes, list(taken.values())), "", 1.05)
     return int(table.missed)
 

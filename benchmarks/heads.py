@@ -51,10 +51,16 @@ class Ours:
     def sequences(self) -> Sequences:
         """What `survey` runs, as token ids."""
         source = self.session.source(self.run)
-        texts = [tokenize(source, text.text, None, "TEXT", truncate=False)[0] for text in self.run.texts]
+        texts = [
+            tokenize(source, text.text, None, "TEXT", truncate=False)[0] for text in self.run.texts
+        ]
         random = draw_probes(source, special_frame(source, texts[0]), DRAWS, 0)
         kinds = {
-            role: [([one.id for one in p.tokens], *p.targets[role]) for p in random.probes if role in p.targets]
+            role: [
+                ([one.id for one in p.tokens], *p.targets[role])
+                for p in random.probes
+                if role in p.targets
+            ]
             for role in ("duplicate", "retrieval", "second-order")
         }
         return Sequences([[token.id for token in text] for text in texts], *kinds.values())
@@ -85,7 +91,10 @@ def gpt2(folder: Path, runs: int, layers: int, width: int, tokens: int | None) -
         return {**measure(eager, given), "copying": copying(eager.model)}
 
     check(ours.survey(), script())
-    name, alone = f"GPT-2, {12 * layers} heads / eager and NumPy", ("sdpa / eager and NumPy", sdpa, given.all)
+    name, alone = (
+        f"GPT-2, {12 * layers} heads / eager and NumPy",
+        ("sdpa / eager and NumPy", sdpa, given.all),
+    )
     return compare(name, ours, script, 0.2, runs, alone)
 
 
@@ -119,7 +128,9 @@ def write_smollm2(folder: Path) -> Path:
     (file,) = Path(spec.origin).parent.glob("*.gguf")
     given = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     packed = AutoModelForCausalLM.from_pretrained(**given)
-    config = {name: value for name, value in packed.config.to_dict().items() if name not in _NOT_OF_LLAMA}
+    config = {
+        name: value for name, value in packed.config.to_dict().items() if name not in _NOT_OF_LLAMA
+    }
     model = LlamaForCausalLM(LlamaConfig(**config))
     model.load_state_dict(packed.state_dict())
     model.save_pretrained(folder)
@@ -138,7 +149,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--layers", type=int, default=12, help="layers of the GPT-2")
     parser.add_argument("--width", type=int, default=768, help="its width")
-    parser.add_argument("--tokens", type=int, help="tokens of each text of the GPT-2, at most 1,024")
+    parser.add_argument(
+        "--tokens", type=int, help="tokens of each text of the GPT-2, at most 1,024"
+    )
     asked = parser.parse_args()
     which, missed = asked.which or both, False
     torch.set_num_threads(2)

@@ -20,7 +20,9 @@ def main() -> int:
     for ours, limit in LIMITS.items():
         a, b = measure([sys.executable, "-c", ours], [sys.executable, "-c", FLOOR], runs)
         missed |= a > limit * b
-        print(f"{ours:<24}{a * 1000:6.0f} ms   python -c '{FLOOR}' {b * 1000:6.0f} ms   {a / b:.2f} (at most {limit})")
+        print(
+            f"{ours:<24}{a * 1000:6.0f} ms   python -c '{FLOOR}' {b * 1000:6.0f} ms   {a / b:.2f} (at most {limit})"
+        )
     return int(missed)
 
 

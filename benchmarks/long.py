@@ -37,12 +37,21 @@ def main() -> int:
     table = Table("attnscope", "")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        (folder / "text.txt").write_text(" ".join(f"w{i * i % 997}" for i in range(asked.tokens)) + "\n")
+        (folder / "text.txt").write_text(
+            " ".join(f"w{i * i % 997}" for i in range(asked.tokens)) + "\n"
+        )
         for what in asked.what or KINDS:
             layers, mask = KINDS[what]
             (folder / "stack.toml").write_text(STACK.format(layers=layers, mask=mask))
             ran = attnscope(
-                *("batch", folder / "text.txt", "-o", folder / f"{what}.jsonl", "--config", folder / "stack.toml"),
+                *(
+                    "batch",
+                    folder / "text.txt",
+                    "-o",
+                    folder / f"{what}.jsonl",
+                    "--config",
+                    folder / "stack.toml",
+                ),
                 *("--layer", -1, "--head", 0, "--top", 5, "--quiet"),
             )
             table.fact(f"{mask}, {layers} layers, {asked.tokens:,} tokens: time", ran.seconds, "s")

@@ -57,7 +57,10 @@ class Ran:
 def machine() -> str:
     """The machine and what it runs, in one line."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+    name = next(
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")),
+        "unknown CPU",
+    )
     gib = round(int(Path("/proc/meminfo").read_text().split()[1]) / 2**20)
     return f"{name}, {os.cpu_count()} cores, {gib} GiB; Python {python_version()}, torch {version('torch')}"
 
@@ -91,7 +94,9 @@ def seconds(work: Callable[[], object]) -> float:
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
     """Keep so many other processes spinning meanwhile, as a browser, a compiler or another user's job does."""
-    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    spinning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)
+    ]
     try:
         yield
     finally:
@@ -157,7 +162,9 @@ def _process(arguments: Sequence[str]) -> Ran:
     paths = [str(ROOT), str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
     started = time.perf_counter()
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment
+    )
     took = time.perf_counter() - started
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)}\n{done.stderr}")
@@ -182,9 +189,14 @@ class Table:
     missed: bool = False
 
     def __post_init__(self) -> None:
-        print(f"{'':<52}{self.ours:>10}{self.theirs:>10}{'ratio' if self.theirs else '':>12}", flush=True)
+        print(
+            f"{'':<52}{self.ours:>10}{self.theirs:>10}{'ratio' if self.theirs else '':>12}",
+            flush=True,
+        )
 
-    def row(self, name: str, ours: float, theirs: float, unit: str, limit: float | None = None) -> None:
+    def row(
+        self, name: str, ours: float, theirs: float, unit: str, limit: float | None = None
+    ) -> None:
         """One comparison; `limit` is the most that ours / theirs may be."""
         print(
             f"{name:<52}{ours:10,.2f}{theirs:10,.2f} {unit:<3}{ours / theirs:8.3f}{self._verdict(ours / theirs, limit)}"

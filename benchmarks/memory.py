@@ -38,7 +38,9 @@ from benchmarks.measure import choices
 
 LENGTHS = (128, 512, 2_048, 8_192, 32_768, 65_536)
 _WORDS = "the river bank money water stone old tree cold wind runs slowly over under by near nobody noticed how".split()
-_SMALL = "d_model = 64\nn_heads = 4\nn_layers = 2\nd_mlp = 128\npositions = 'rope'\nnorm = 'rmsnorm'\n"
+_SMALL = (
+    "d_model = 64\nn_heads = 4\nn_layers = 2\nd_mlp = 128\npositions = 'rope'\nnorm = 'rmsnorm'\n"
+)
 _WIDE = "d_model = 512\nn_heads = 8\nn_layers = 2\nn_kv_heads = 2\nd_mlp = 2048\npositions = 'rope'\nnorm = 'rmsnorm'\n"
 STACKS = {
     "windowed": _SMALL + "mask = 'causal+window:256'\n",
@@ -46,7 +48,8 @@ STACKS = {
     "wide": _WIDE + "mask = 'causal+window:256'\n",
     "stored": "d_model = 1024\nn_heads = 8\nn_layers = 6\nd_mlp = 6144\nmask = 'causal'\n"
     "weights = 'stored.safetensors'\ntokenizer = 'stored.json'\n",
-    "pieces": _SMALL + "mask = 'causal'\nweights = 'pieces.safetensors'\ntokenizer = 'pieces.json'\n",
+    "pieces": _SMALL
+    + "mask = 'causal'\nweights = 'pieces.safetensors'\ntokenizer = 'pieces.json'\n",
 }
 _PIECES = 50_000
 _PROGRAM = """
@@ -65,7 +68,10 @@ SELECTIONS: dict[str, list[str]] = {
     "in 16 bits": ["--layer", "all", "--head", "0", "--query", "1", "--dtype", "bfloat16"],
 }
 _SHARES = {"lowest": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "highest": 1.0}
-_CACHE_LIMITS = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")  # which a run has to set itself
+_CACHE_LIMITS = (
+    "LRU_CACHE_CAPACITY",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+)  # which a run has to set itself
 _ALL_LAYERS = ("all layers", "in 16 bits")
 
 
@@ -99,7 +105,9 @@ def text_of(tokens: int) -> str:
     return " ".join(chosen.choice(_WORDS) for _ in range(tokens))
 
 
-def measure(stack: str, selection: str, tokens: int, folder: Path, *, streamed: bool = False) -> Measured:
+def measure(
+    stack: str, selection: str, tokens: int, folder: Path, *, streamed: bool = False
+) -> Measured:
     """Estimate one run, and let it run; with `streamed`, in a byte less than it needs to keep its weights."""
     config, file = folder / f"{stack}.toml", folder / f"{tokens}.txt"
     config.write_text(STACKS[stack])
@@ -160,7 +168,12 @@ def peak(arguments: Sequence[str]) -> int:
     command = [sys.executable, "-c", _PROGRAM, *arguments]
     environment = {name: value for name, value in os.environ.items() if name not in _CACHE_LIMITS}
     done = subprocess.run(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=environment
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=environment,
     )
     found = re.search(r"VmHWM:\s+(\d+) kB", done.stderr)
     if done.returncode or found is None:
@@ -207,11 +220,15 @@ def _draw_and_print(seed: int, count: int, first: int) -> None:
             continue
         ratios.append(estimate / taken)
         print(
-            f"{number:>4} {ratios[-1]:5.2f} {format_bytes(estimate):>11} {format_bytes(taken):>11}  {one}", flush=True
+            f"{number:>4} {ratios[-1]:5.2f} {format_bytes(estimate):>11} {format_bytes(taken):>11}  {one}",
+            flush=True,
         )
     ratios.sort()
     at = {name: ratios[int(share * (len(ratios) - 1))] for name, share in _SHARES.items()}
-    print(f"{len(ratios)} runs, estimate/peak: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in at.items()))
+    print(
+        f"{len(ratios)} runs, estimate/peak: "
+        + ", ".join(f"{name} {ratio:.2f}" for name, ratio in at.items())
+    )
 
 
 def main() -> None:

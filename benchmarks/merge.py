@@ -31,7 +31,16 @@ def sample(folder):
     luck = random.Random(1)
     lines = (" ".join(luck.choices(WORDS, k=luck.randint(8, 18))) for _ in range(200))
     (folder / "texts.txt").write_text("\n".join(lines) + "\n")
-    command = [sys.executable, "-m", "attnscope", "batch", "texts.txt", "-o", "dump.jsonl", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "attnscope",
+        "batch",
+        "texts.txt",
+        "-o",
+        "dump.jsonl",
+        "--quiet",
+    ]
     subprocess.run(command, cwd=folder, check=True)
     header, *records, _ = (folder / "dump.jsonl").read_bytes().splitlines()
     bodies = [re.sub(rb',"check":"[0-9a-f]{8}"\}$', b"}", line) for line in records]
@@ -55,7 +64,11 @@ def write_parts(folder, header, bodies, count, shards):
             put(encode(msgspec.structs.replace(header, settings=settings, input=facts)))
             for first in range(shard * BLOCK, count, shards * BLOCK):
                 for index in range(first, min(first + BLOCK, count)):
-                    put(re.sub(rb'^\{"index":\d+', b'{"index":%d' % index, bodies[index % len(bodies)]))
+                    put(
+                        re.sub(
+                            rb'^\{"index":\d+', b'{"index":%d' % index, bodies[index % len(bodies)]
+                        )
+                    )
                     records += 1
             put(encode(End(True, records, records, 0, 0)))
         size += path.stat().st_size
@@ -85,10 +98,22 @@ def main():
         header, bodies = sample(folder)
         size = write_parts(folder, header, bodies, given.records, given.parts)
         parts = [f"part-{number + 1}.jsonl" for number in range(given.parts)]
-        merge = [sys.executable, "-m", "attnscope", "merge", *parts, "-o", "merged.jsonl", "--quiet", "--force"]
+        merge = [
+            sys.executable,
+            "-m",
+            "attnscope",
+            "merge",
+            *parts,
+            "-o",
+            "merged.jsonl",
+            "--quiet",
+            "--force",
+        ]
         times = {"cat": [], "merge": []}
         for _ in range(given.repeats):
-            times["cat"].append(cost_of(f"cat {' '.join(parts)} > joined.jsonl && sync joined.jsonl", folder))
+            times["cat"].append(
+                cost_of(f"cat {' '.join(parts)} > joined.jsonl && sync joined.jsonl", folder)
+            )
             os.unlink(folder / "joined.jsonl")
             times["merge"].append(cost_of(merge, folder))
             os.unlink(folder / "merged.jsonl")
@@ -96,7 +121,9 @@ def main():
     memory = max(peak for _, _, peak in times["merge"])
     print(f"{given.records:,} records in {given.parts} parts, {size / 1e9:.2f} GB")
     print(f"cat {cat[0]:.1f} s (CPU {cat[1]:.1f} s), merge {ours[0]:.1f} s (CPU {ours[1]:.1f} s)")
-    print(f"{cat[0] / ours[0]:.2f} of the speed of cat (limit {SPEED}); peak memory {memory:.0f} MB (limit {MEMORY})")
+    print(
+        f"{cat[0] / ours[0]:.2f} of the speed of cat (limit {SPEED}); peak memory {memory:.0f} MB (limit {MEMORY})"
+    )
     return cat[0] / ours[0] < SPEED or memory > MEMORY
 
 

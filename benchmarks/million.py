@@ -96,9 +96,16 @@ def measure(model, texts):
             before = os.times()
             subprocess.run([*command, "--quiet", *model], cwd=folder, check=True)
             after = os.times()
-            spent = after.children_user - before.children_user + after.children_system - before.children_system
+            spent = (
+                after.children_user
+                - before.children_user
+                + after.children_system
+                - before.children_system
+            )
             seconds.append(spent)
-        return (texts - 1) / (seconds[1] - seconds[0]), (folder / f"{texts}.jsonl").stat().st_size / texts
+        return (texts - 1) / (seconds[1] - seconds[0]), (
+            folder / f"{texts}.jsonl"
+        ).stat().st_size / texts
 
 
 MODELS = {  # name, package, file in the package (None for the bundled sample) and number of texts
@@ -129,7 +136,9 @@ def main():
     costs = [("given", (given.texts_a_second, given.bytes))] if given.texts_a_second else measured()
     for model, (rate, size) in costs:
         print(f"{model}: {rate:.0f} texts a second of a CPU, {size / 1e3:.1f} kB a record")
-        print(f"  output {given.texts * size / 1e9:.1f} GB; one worker {given.texts / rate / 3600:.2f} h")
+        print(
+            f"  output {given.texts * size / 1e9:.1f} GB; one worker {given.texts / rate / 3600:.2f} h"
+        )
         for shards_each, way in ((1, "job array, one shard each"), (4, "actors, four shards each")):
             for disk in (500e6, 50e6):
                 share = Costs(given.texts, given.workers, rate, size, disk=disk)
@@ -139,7 +148,9 @@ def main():
         if given.capacity < given.texts * size:
             small = Costs(given.texts, given.workers, rate, size, capacity=given.capacity)
             end, _, _, written = simulate(small, given.seed, shards_each=1)
-            print(f"  a disk of {given.capacity / 1e9:.0f} GB is full after {end / 60:.1f} min and {written:,} texts")
+            print(
+                f"  a disk of {given.capacity / 1e9:.0f} GB is full after {end / 60:.1f} min and {written:,} texts"
+            )
 
 
 if __name__ == "__main__":

@@ -12,14 +12,19 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 WORDS = 50257
 
 
-def write_gpt2(folder: Path, *, layers: int = 12, width: int = 768, heads: int = 12, positions: int = 8192) -> Path:
+def write_gpt2(
+    folder: Path, *, layers: int = 12, width: int = 768, heads: int = 12, positions: int = 8192
+) -> Path:
     """Write a checkpoint as `transformers` saves it: config.json, tokenizer.json, model.safetensors.
 
     Weights are random; those of queries and keys are large enough that rows of attention are neither flat nor one-hot.
     """
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    tensors: dict[str, tuple[int, ...]] = {"wte.weight": (WORDS, width), "wpe.weight": (positions, width)}
+    tensors: dict[str, tuple[int, ...]] = {
+        "wte.weight": (WORDS, width),
+        "wpe.weight": (positions, width),
+    }
     for layer in range(layers):
         for name, shape in (
             ("attn.c_attn", (width, 3 * width)),
@@ -32,15 +37,24 @@ def write_gpt2(folder: Path, *, layers: int = 12, width: int = 768, heads: int =
             tensors |= {f"h.{layer}.{name}.weight": (width,), f"h.{layer}.{name}.bias": (width,)}
     tensors |= {"ln_f.weight": (width,), "ln_f.bias": (width,)}
     save_file(
-        {name: _random(name, shape) for name, shape in tensors.items()}, folder / "model.safetensors", {"format": "pt"}
+        {name: _random(name, shape) for name, shape in tensors.items()},
+        folder / "model.safetensors",
+        {"format": "pt"},
     )
-    config = {"architectures": ["GPT2Model"], "model_type": "gpt2", "vocab_size": WORDS, "n_positions": positions}
+    config = {
+        "architectures": ["GPT2Model"],
+        "model_type": "gpt2",
+        "vocab_size": WORDS,
+        "n_positions": positions,
+    }
     config |= {"n_embd": width, "n_layer": layers, "n_head": heads}
     (folder / "config.json").write_text(json.dumps(config))
     tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+    )
     return folder
 
 

@@ -48,10 +48,23 @@ new PerformanceObserver((list) => {
 def run(folder: Path, tokens: int, *options: str) -> float:
     """Seconds of a process."""
     draw = random.Random(tokens)
-    text = " ".join(word for word in draw.choices([word for word in WORDS if word.isalpha()], k=tokens))
-    command = [sys.executable, "-m", "attnscope", "run", "-", "--config", str(folder / "stack.toml"), "--quiet"]
+    text = " ".join(
+        word for word in draw.choices([word for word in WORDS if word.isalpha()], k=tokens)
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "attnscope",
+        "run",
+        "-",
+        "--config",
+        str(folder / "stack.toml"),
+        "--quiet",
+    ]
     started = time.perf_counter()
-    subprocess.run([*command, *options, "--force"], input=text, text=True, env=ENVIRONMENT, check=True)
+    subprocess.run(
+        [*command, *options, "--force"], input=text, text=True, env=ENVIRONMENT, check=True
+    )
     return time.perf_counter() - started
 
 
@@ -77,7 +90,10 @@ def opened(path: Path, runs: int) -> list[tuple[float, float, float]] | None:
             page.wait_for_selector("html[data-ready]", timeout=60_000)
             seconds = time.perf_counter() - started
             page.wait_for_timeout(1000)
-            metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+            metrics = {
+                one["name"]: one["value"]
+                for one in session.send("Performance.getMetrics")["metrics"]
+            }
             times.append((seconds, metrics["TaskDuration"], page.evaluate("window.longest")))
             page.context.close()
         browser.close()
@@ -100,14 +116,27 @@ def main() -> int:
             pairs = [
                 (
                     run(folder, tokens, "-o", str(page)),
-                    run(folder, tokens, "--stage", "none", "--top", "0", "--pool", "1", "-o", str(bare)),
+                    run(
+                        folder,
+                        tokens,
+                        "--stage",
+                        "none",
+                        "--top",
+                        "0",
+                        "--pool",
+                        "1",
+                        "-o",
+                        str(bare),
+                    ),
                 )
                 for _ in range(given.runs)
             ]
             more = median(a - b for a, b in pairs)
             written = page.stat().st_size
             matrices = 144 * tokens**2 * 4
-            print(f"{tokens:,} tokens: {written:,} bytes (limit {size:,}), 1/{matrices / written:,.0f} of the matrices")
+            print(
+                f"{tokens:,} tokens: {written:,} bytes (limit {size:,}), 1/{matrices / written:,.0f} of the matrices"
+            )
             whole = median(a for a, _ in pairs)
             print(f"  {whole:.2f} s, {more:.2f} s more than the bare run (limit {seconds or '–'})")
             missed += written > size or (seconds is not None and more > seconds)

@@ -37,16 +37,23 @@ class Plain:
         """Thirty-two texts at a time, padded to the longest of them."""
         with open(path, "w") as file:
             for start in range(0, len(texts), 32):
-                file.writelines(json.dumps(record) + "\n" for record in self._records(texts[start : start + 32]))
+                file.writelines(
+                    json.dumps(record) + "\n" for record in self._records(texts[start : start + 32])
+                )
 
     @torch.inference_mode()
     def _records(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         encoded = self.tokenizer(
-            list(texts), return_tensors="pt", padding=len(texts) > 1, return_special_tokens_mask=True
+            list(texts),
+            return_tensors="pt",
+            padding=len(texts) > 1,
+            return_special_tokens_mask=True,
         )
         special = encoded.pop("special_tokens_mask").bool()
         real = encoded["attention_mask"].bool()
-        weights = torch.stack(self.model(**encoded, output_attentions=True).attentions, 1)  # (B, L, H, T, T)
+        weights = torch.stack(
+            self.model(**encoded, output_attentions=True).attentions, 1
+        )  # (B, L, H, T, T)
         top = weights.topk(min(TOP, weights.shape[-1]))
         marks = self.punctuation[encoded["input_ids"]] & real & ~special
         stats = statistics(weights, special & real, real, marks)

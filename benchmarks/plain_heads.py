@@ -74,10 +74,16 @@ def copying(model: Any) -> Array:
     heads = model.config.n_head
     found = []
     for block in model.h:
-        value = block.attn.c_attn.weight.detach().double().numpy()[:, -model.config.n_embd :]  # (D, H·E)
+        value = (
+            block.attn.c_attn.weight.detach().double().numpy()[:, -model.config.n_embd :]
+        )  # (D, H·E)
         output = block.attn.c_proj.weight.detach().double().numpy()  # (H·E, D)
-        values = output.reshape(heads, -1, len(value)) @ value.T.reshape(heads, -1, len(value)).transpose(0, 2, 1)
-        eigenvalues = np.linalg.eigvals(values)  # (H, E): those of the (D, D) product that are not 0
+        values = output.reshape(heads, -1, len(value)) @ value.T.reshape(
+            heads, -1, len(value)
+        ).transpose(0, 2, 1)
+        eigenvalues = np.linalg.eigvals(
+            values
+        )  # (H, E): those of the (D, D) product that are not 0
         found.append(eigenvalues.sum(-1).real / np.abs(eigenvalues).sum(-1))
     return np.stack(found)
 
@@ -96,14 +102,18 @@ def _add_text(found: _Texts, weights: Array) -> None:
         found.add("uniform", np.minimum(weights[:, :, row, : row + 1], 1 / (row + 1)).sum(-1))
     found.add("content", _beyond_means(weights))
     for offset in range(size - 1):
-        same = weights.diagonal(-offset, 2, 3)[..., max(1, 2 - offset) :]  # rows from 2 on, keys from 1 on
+        same = weights.diagonal(-offset, 2, 3)[
+            ..., max(1, 2 - offset) :
+        ]  # rows from 2 on, keys from 1 on
         found.offsets.setdefault(min(offset, FURTHEST + 1), []).append(same)
 
 
 def _by_offset(found: _Texts) -> dict[str, Array]:
     groups = {offset: np.concatenate(group, -1) for offset, group in found.offsets.items()}
     every = np.concatenate(list(groups.values()), -1)
-    within = sum(((group - group.mean(-1, keepdims=True)) ** 2).sum(-1) for group in groups.values())
+    within = sum(
+        ((group - group.mean(-1, keepdims=True)) ** 2).sum(-1) for group in groups.values()
+    )
     return {"positional": 1 - within / ((every - every.mean(-1, keepdims=True)) ** 2).sum(-1)}
 
 
@@ -137,7 +147,9 @@ class Eager:
     @torch.inference_mode()
     def __call__(self, ids: list[int]) -> Array:
         """Weights of one sequence, (L, H, T, T)."""
-        found = self.model(input_ids=torch.tensor([ids]), output_attentions=True, use_cache=False).attentions
+        found = self.model(
+            input_ids=torch.tensor([ids]), output_attentions=True, use_cache=False
+        ).attentions
         return torch.stack(found)[:, 0].numpy()
 
 

@@ -33,7 +33,18 @@ def stages(kind: str, folder: Path, text: Path) -> Ran:
 def batch(folder: Path, text: Path) -> Ran:
     """What a user types."""
     return attnscope(
-        *("batch", text, "-o", folder / "dump.jsonl", "--model", folder / "gpt2", "--top", 5, "--quiet", "--force")
+        *(
+            "batch",
+            text,
+            "-o",
+            folder / "dump.jsonl",
+            "--model",
+            folder / "gpt2",
+            "--top",
+            5,
+            "--quiet",
+            "--force",
+        )
     )
 
 
@@ -63,12 +74,26 @@ def eager(folder: Path, runs: int, tokens: int | None, whole: float) -> bool:
     }
     found = interleaved(contenders, runs)
     ours, theirs = found["ours"].facts, found["theirs"].facts
-    table.row(f"forward pass with top-5, {tokens:,} tokens", ours["forward"], theirs["forward"], "s", 1 / 3)
-    table.row("loading, imports done (theirs maps, reads later)", ours["load"], theirs["load"], "s", 1 / 3)
+    table.row(
+        f"forward pass with top-5, {tokens:,} tokens",
+        ours["forward"],
+        theirs["forward"],
+        "s",
+        1 / 3,
+    )
+    table.row(
+        "loading, imports done (theirs maps, reads later)", ours["load"], theirs["load"], "s", 1 / 3
+    )
     table.row("start to loaded, imports included", ours["loaded"], theirs["loaded"], "s", 1 / 3)
     a, b = (facts["load"] + facts["forward"] for facts in (ours, theirs))
     table.row("loading and forward pass", a, b, "s", 1 / 3)
-    table.row("whole process: attnscope batch", found["batch"].seconds, found["theirs"].seconds, "s", whole)
+    table.row(
+        "whole process: attnscope batch",
+        found["batch"].seconds,
+        found["theirs"].seconds,
+        "s",
+        whole,
+    )
     table.row("largest memory of it", found["batch"].peak, found["theirs"].peak, "MiB", 1 / 3)
     return table.missed
 
@@ -94,7 +119,9 @@ def sdpa(folder: Path, runs: int, tokens: int | None) -> bool:
     }
     found = interleaved(contenders, runs)
     ours, theirs = found["ours"].facts, found["theirs"].facts
-    table.row(f"forward pass with top-5, {tokens:,} tokens", ours["forward"], theirs["forward"], "s", 1.6)
+    table.row(
+        f"forward pass with top-5, {tokens:,} tokens", ours["forward"], theirs["forward"], "s", 1.6
+    )
     table.row("loading", ours["load"], theirs["load"], "s")
     return table.missed
 
@@ -105,17 +132,25 @@ def main() -> int:
     choices(parser, "what", ["eager", "long", "sdpa"])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--busy", type=int, default=0, help="processes that spin meanwhile")
-    parser.add_argument("--tokens", type=int, help="of every text, instead of 2,048, 8,192 and 4,096")
+    parser.add_argument(
+        "--tokens", type=int, help="of every text, instead of 2,048, 8,192 and 4,096"
+    )
     parser.add_argument("--layers", type=int, default=12, help="of the checkpoint")
     parser.add_argument("--width", type=int, default=768, help="of the checkpoint")
     asked = parser.parse_args()
     whole = partial(eager, whole=0.40 if asked.busy else 0.35)
-    measures: dict[str, Callable[[Path, int, int | None], bool]] = {"eager": whole, "long": long, "sdpa": sdpa}
+    measures: dict[str, Callable[[Path, int, int | None], bool]] = {
+        "eager": whole,
+        "long": long,
+        "sdpa": sdpa,
+    }
     print(machine())
     with tempfile.TemporaryDirectory() as temporary, busy(asked.busy):
         folder = Path(temporary)
         write_gpt2(folder / "gpt2", layers=asked.layers, width=asked.width)
-        missed = [measures[what](folder, asked.runs, asked.tokens) for what in asked.what or measures]
+        missed = [
+            measures[what](folder, asked.runs, asked.tokens) for what in asked.what or measures
+        ]
     return int(any(missed))
 
 

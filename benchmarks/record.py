@@ -27,7 +27,9 @@ def put(page: str, command: str, output: str) -> str:
     if start in page:
         older = re.compile(re.escape(start) + r"\n\n```\n.*?\n```\n", re.DOTALL)
         return older.sub(lambda _: block, page, count=1)
-    section = re.search(rf"^## .*{re.escape(command.split()[0])}.*?(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    section = re.search(
+        rf"^## .*{re.escape(command.split()[0])}.*?(?=^## |\Z)", page, re.DOTALL | re.MULTILINE
+    )
     if section is None:
         raise SystemExit(f"no section names {command.split()[0]}")
     return f"{page[: section.end()].rstrip()}\n\n{block}\n{page[section.end() :]}".rstrip() + "\n"

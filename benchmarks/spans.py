@@ -37,9 +37,7 @@ from attnscope.studies.heads.question import ask_heads
 from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
 SPANS, LIMIT, GROWTH = 20, 1.1, 1.1
-STACK = (
-    "d_model = 64\nn_heads = 4\nn_layers = 2\nd_mlp = 128\npositions = 'rope'\nmask = 'causal+window:256'\nseed = 7\n"
-)
+STACK = "d_model = 64\nn_heads = 4\nn_layers = 2\nd_mlp = 128\npositions = 'rope'\nmask = 'causal+window:256'\nseed = 7\n"
 
 
 def time(tokens: int, layers: int, width: int, runs: int) -> bool:
@@ -56,7 +54,13 @@ def time(tokens: int, layers: int, width: int, runs: int) -> bool:
         assert isinstance(ready, PreparedText), ready
         assert len(ready.text_plan.tokens) == tokens, len(ready.text_plan.tokens)
         pair = _with(divided, query=parse_positions("part 19"), key=parse_positions("part 4"))
-        alone = _with(divided, layer=parse_indices("0", "layer"), head=parse_indices("0", "head"), stages=(), pool=64)
+        alone = _with(
+            divided,
+            layer=parse_indices("0", "layer"),
+            head=parse_indices("0", "head"),
+            stages=(),
+            pool=64,
+        )
         receiver = SurveyOptions(("receiver",))
         ways = {
             "statistics of a dump": lambda: worker.process([ready]),
@@ -100,20 +104,36 @@ def memory(lengths: Sequence[int]) -> bool:
             text, spans, report = folder / "text.txt", folder / "spans.json", folder / "report.npz"
             text.write_text(" ".join(f"w{i * i % 997}" for i in range(tokens)) + "\n")
             ranges = [
-                {"name": one.name, "start": one.start, "end": one.end, "unit": "tokens"} for one in _ranges(tokens)
+                {"name": one.name, "start": one.start, "end": one.end, "unit": "tokens"}
+                for one in _ranges(tokens)
             ]
             spans.write_text(json.dumps(ranges))
-            run = ("run", "--file", text, "--config", folder / "stack.toml", "--pool", 64, "--quiet", "--force")
+            run = (
+                "run",
+                "--file",
+                text,
+                "--config",
+                folder / "stack.toml",
+                "--pool",
+                64,
+                "--quiet",
+                "--force",
+            )
             for name, more in {"--pool 64": (), "--pool 64 --spans": ("--spans", spans)}.items():
                 ran = attnscope(*run, *more, "--output", report)
                 peaks.setdefault(name, []).append(ran.peak)
                 table.fact(f"{name}, {tokens:,} tokens", ran.peak, "MiB")
         with np.load(report) as arrays:
             sums = (
-                next(arrays[name] for name in arrays.files if name.endswith("spans.weights")).astype(np.float64).sum(-1)
+                next(arrays[name] for name in arrays.files if name.endswith("spans.weights"))
+                .astype(np.float64)
+                .sum(-1)
             )
         table.fact(
-            f"largest error of a row of spans, {lengths[-1]:,} tokens, × 1e-6", float(abs(sums - 1).max()) * 1e6, "", 1
+            f"largest error of a row of spans, {lengths[-1]:,} tokens, × 1e-6",
+            float(abs(sums - 1).max()) * 1e6,
+            "",
+            1,
         )
     grown = [each[-1] - each[0] for each in peaks.values()]
     table.fact("growth with spans / growth with a map", grown[1] / grown[0], "", GROWTH)

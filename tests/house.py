@@ -82,7 +82,10 @@ def docstring_lines(tree: ast.AST) -> set[int]:
     """First lines of docstrings."""
     lines = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | FUNCTIONS) and ast.get_docstring(node, clean=False) is not None:
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | FUNCTIONS)
+            and ast.get_docstring(node, clean=False) is not None
+        ):
             lines.add(node.body[0].lineno)
     return lines
 
@@ -147,7 +150,9 @@ def feature_of(path: Path) -> str:
     """Return the feature that a file of the package is part of."""
     name = path.relative_to(PACKAGE).as_posix()
     prefixes = {prefix: feature for feature, paths in FEATURES.items() for prefix in paths.split()}
-    return prefixes[max((prefix for prefix in prefixes if f"{name}/".startswith(f"{prefix}/")), key=len)]
+    return prefixes[
+        max((prefix for prefix in prefixes if f"{name}/".startswith(f"{prefix}/")), key=len)
+    ]
 
 
 def ledger() -> Iterator[str]:
@@ -193,7 +198,9 @@ def executed(arguments: list[str]) -> tuple[int, int]:
     finally:
         sys.setprofile(None)
     named = {
-        (file, name) for file, name in functions if not name.endswith(("<lambda>", "comp>", "<genexpr>", "<module>"))
+        (file, name)
+        for file, name in functions
+        if not name.endswith(("<lambda>", "comp>", "<genexpr>", "<module>"))
     }
     return len(named), len({file for file, _ in named})
 
@@ -206,7 +213,9 @@ def arrows() -> int:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             rooms = {name.split(".")[1] for name in names if name.startswith("attnscope.")}
-            pairs |= {(path.relative_to(PACKAGE).parts[0].removesuffix(".py"), room) for room in rooms}
+            pairs |= {
+                (path.relative_to(PACKAGE).parts[0].removesuffix(".py"), room) for room in rooms
+            }
     return sum(first != second for first, second in pairs)
 
 
@@ -228,7 +237,9 @@ def main() -> None:
     """Print the table, and what a run executes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="*", type=Path)
-    parser.add_argument("--write", action="store_true", help="write the ledger of features into ARCHITECTURE.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write the ledger of features into ARCHITECTURE.md"
+    )
     options = parser.parse_args()
     if options.write:
         write_ledger()

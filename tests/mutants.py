@@ -43,7 +43,9 @@ def changes(text: str) -> Iterator[tuple[int, str, str]]:
             if (annotation := getattr(node, name, None)) is not None:
                 annotations.update(ast.walk(annotation))
     for node in ast.walk(tree):
-        if node in annotations or not isinstance(node, ast.Compare | ast.BinOp | ast.BoolOp | ast.Constant):
+        if node in annotations or not isinstance(
+            node, ast.Compare | ast.BinOp | ast.BoolOp | ast.Constant
+        ):
             continue
         before = ast.unparse(node)
         mutate(node)
@@ -53,7 +55,11 @@ def changes(text: str) -> Iterator[tuple[int, str, str]]:
         start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
         end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
         whole = text.encode()
-        yield node.lineno, f"{before} → {after}", (whole[:start] + f"({after})".encode() + whole[end:]).decode()
+        yield (
+            node.lineno,
+            f"{before} → {after}",
+            (whole[:start] + f"({after})".encode() + whole[end:]).decode(),
+        )
         mutate(node)
 
 
@@ -108,9 +114,13 @@ def main() -> None:
             whole = short if short is not False else finds(MODULES[name], "")
         by_short += short is True
         by_whole += whole is True
-        result = "too slow" if whole is None else "short" if short else "whole" if whole else "survives"
+        result = (
+            "too slow" if whole is None else "short" if short else "whole" if whole else "survives"
+        )
         print(f"{number:3} {result:9} {name}:{line} {change}", flush=True)
-    print(f"the short suite finds {by_short} of the {by_whole} mutants that the whole finds; {len(drawn)} drawn")
+    print(
+        f"the short suite finds {by_short} of the {by_whole} mutants that the whole finds; {len(drawn)} drawn"
+    )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ def run(name: str, *arguments: str, timeout: float = 120) -> "subprocess.Complet
 
 
 @pytest.fixture
-def run_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[RunHere]:
+def run_here(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[RunHere]:
     """Run a benchmark in this process, where torch and transformers are imported: its exit code, and what it prints.
 
     Processes that it starts print there, too.
@@ -75,9 +77,28 @@ def test_the_stages_of_a_run_are_those_of_the_command_line(tmp_path: Path) -> No
     write_text(tmp_path / "text.txt", 40)
     model, text = str(tmp_path / "gpt2"), str(tmp_path / "text.txt")
     done = run("stages.py", "ours", model, text, str(tmp_path / "stages.jsonl"))
-    assert {"load", "forward", "write", "loaded", "peak"} == json.loads(done.stdout).keys(), done.stderr
+    assert {"load", "forward", "write", "loaded", "peak"} == json.loads(done.stdout).keys(), (
+        done.stderr
+    )
     dump = str(tmp_path / "dump.jsonl")
-    assert main(["batch", text, "-o", dump, "--model", model, "--top", "5", "--keep", "top,rows", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "batch",
+                text,
+                "-o",
+                dump,
+                "--model",
+                model,
+                "--top",
+                "5",
+                "--keep",
+                "top,rows",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     dumped = json.loads((tmp_path / "dump.jsonl").read_text().splitlines()[1])
     staged = json.loads((tmp_path / "stages.jsonl").read_text())
     assert all(staged[name] == dumped[name] for name in ("tokens", "units", "top", "rows"))
@@ -91,9 +112,18 @@ def test_roles_of_heads_are_those_of_the_plain_script(run_here: RunHere) -> None
 
 
 def test_spans_take_turns_with_the_statistics_of_a_dump(run_here: RunHere) -> None:
-    code, printed, _ = run_here("spans.py", "time", "--tokens", "64", "--runs", "1", "--width", "24")
-    names = ("statistics of a dump", "heads --role receiver", "heads --query SPAN --key SPAN", "run --spans")
-    assert [line.split(", 1 ×")[0] for line in printed.splitlines() if "64 tokens" in line] == list(names)
+    code, printed, _ = run_here(
+        "spans.py", "time", "--tokens", "64", "--runs", "1", "--width", "24"
+    )
+    names = (
+        "statistics of a dump",
+        "heads --role receiver",
+        "heads --query SPAN --key SPAN",
+        "run --spans",
+    )
+    assert [line.split(", 1 ×")[0] for line in printed.splitlines() if "64 tokens" in line] == list(
+        names
+    )
     assert code == int("MISSED" in printed)
 
 
@@ -114,7 +144,9 @@ def test_a_table_is_recorded_in_the_section_of_its_script_and_replaced_by_the_ne
     tmp_path: Path, run_here: RunHere
 ) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# Benchmarks\n\n## Import: `python benchmarks/imports.py`\n\nText.\n\n## Other\n\nEnd.\n")
+    page.write_text(
+        "# Benchmarks\n\n## Import: `python benchmarks/imports.py`\n\nText.\n\n## Other\n\nEnd.\n"
+    )
     tables = set()
     for _ in range(2):
         code, printed, _ = run_here("record.py", "imports.py", "1", "--into", str(page))
@@ -123,7 +155,9 @@ def test_a_table_is_recorded_in_the_section_of_its_script_and_replaced_by_the_ne
         assert before == "# Benchmarks\n\n## Import: `python benchmarks/imports.py`\n\nText.\n\n"
         limits = re.findall(r"([\d.]+) \(at most ([\d.]+)\)", printed)
         assert len(limits) == 2 and "cores" in machine
-        assert code == int(any(float(ratio) > float(limit) for ratio, limit in limits))  # a busy machine misses some
+        assert code == int(
+            any(float(ratio) > float(limit) for ratio, limit in limits)
+        )  # a busy machine misses some
         assert after == f"{printed.rstrip()}\n```\n\n## Other\n\nEnd.\n"
         tables.add(after)
     assert len(tables) == 2, "times differ"
@@ -137,17 +171,26 @@ def test_a_table_without_a_section_is_refused(tmp_path: Path, run_here: RunHere)
 
 @pytest.mark.parametrize(("device", "parts"), [("cpu", ["facts"]), ("simulated", ["attend"])])
 def test_the_benchmark_of_cuda_writes_every_line_down(
-    device: str, parts: list[str], tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
+    device: str,
+    parts: list[str],
+    tmp_path: Path,
+    run_here: RunHere,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without a GPU, where nothing that it prints says anything about one."""
     monkeypatch.setenv("OUT", str(tmp_path))
-    code, printed, said = run_here("gpu.py", *parts, "--device", device, "--tokens", "40", "--runs", "1")
+    code, printed, said = run_here(
+        "gpu.py", *parts, "--device", device, "--tokens", "40", "--runs", "1"
+    )
     lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
     assert (code, said) == (0, "")
     assert len(printed.splitlines()) == len(lines) + 1
     assert [line["part"] for line in lines if line["name"] == "ended"] == parts
     took = {line["name"]: line["value"] for line in lines if line["unit"]}
-    assert took["40 tokens, tiles of the usual size" if parts == ["attend"] else "product of float32"] > 0
+    assert (
+        took["40 tokens, tiles of the usual size" if parts == ["attend"] else "product of float32"]
+        > 0
+    )
 
 
 def test_a_part_of_the_benchmark_of_cuda_that_takes_too_long_ends_alone(
@@ -188,7 +231,9 @@ def test_the_benchmark_of_cuda_runs_every_test_that_is_marked_so() -> None:
         if path != Path(__file__) and "@pytest.mark.cuda" in path.read_text()
     }
     parts = runpy.run_path(str(BENCHMARKS / "gpu.py"))["PARTS"].values()
-    assert {file for work, _ in parts if isinstance(work, partial) for file in work.keywords["files"]} == marked
+    assert {
+        file for work, _ in parts if isinstance(work, partial) for file in work.keywords["files"]
+    } == marked
 
 
 def test_the_wheels_of_the_benchmark_of_cuda_need_no_other_packages() -> None:
@@ -201,7 +246,11 @@ def test_the_wheels_of_the_benchmark_of_cuda_need_no_other_packages() -> None:
             if name not in found:
                 found.add(name)
                 every = map(Requirement, metadata.requires(name) or [])
-                left += [one.name for one in every if not one.marker or one.marker.evaluate({"extra": ""})]
+                left += [
+                    one.name
+                    for one in every
+                    if not one.marker or one.marker.evaluate({"extra": ""})
+                ]
         return found
 
     packages = runpy.run_path(str(BENCHMARKS / "gpu.py"))["PACKAGES"]
@@ -218,7 +267,9 @@ def test_the_import_is_measured_against_its_floor() -> None:
 
 
 def test_every_benchmark_is_described() -> None:
-    commands = {path.name for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text()} - {"stages.py"}
+    commands = {path.name for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text()} - {
+        "stages.py"
+    }
     described = (BENCHMARKS / "README.md").read_text()
     assert {name for name in commands if f"benchmarks/{name}" not in described} == set()
 
@@ -240,7 +291,18 @@ SMALLEST = {
     "merge.py": ["--records", "2000", "--parts", "4", "--repeats", "1"],
     "million.py": ["--texts-a-second", "20", "--texts", "20000", "--workers", "8"],
     "page.py": ["--runs", "1", "--tokens", "512"],
-    "program.py": ["eager", "sdpa", "--runs", "1", "--tokens", "64", "--layers", "1", "--width", "24"],
+    "program.py": [
+        "eager",
+        "sdpa",
+        "--runs",
+        "1",
+        "--tokens",
+        "64",
+        "--layers",
+        "1",
+        "--width",
+        "24",
+    ],
     "record.py": ["imports.py", "1"],
     "spans.py": ["time", "--tokens", "64", "--runs", "1", "--width", "24"],
     "stages.py": ["sdpa"],
@@ -251,12 +313,16 @@ SMALLEST = {
 
 
 def test_every_benchmark_has_a_smallest_size() -> None:
-    assert {path.name for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text()} == SMALLEST.keys()
+    assert {
+        path.name for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text()
+    } == SMALLEST.keys()
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SMALLEST)
-def test_a_benchmark_ends_with_a_verdict(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_ends_with_a_verdict(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exit code 1 is a missed limit, which is likely at these sizes; an error would leave a traceback."""
     monkeypatch.setenv("OUT", str(tmp_path))
     arguments = SMALLEST[name]
@@ -266,13 +332,20 @@ def test_a_benchmark_ends_with_a_verdict(name: str, tmp_path: Path, monkeypatch:
         arguments = [*arguments, "--into", str(page)]
     if name == "stages.py":
         write_gpt2(tmp_path / "gpt2", layers=1, width=12, heads=2, positions=64)
-        arguments = [*arguments, str(tmp_path / "gpt2"), write_text(tmp_path / "text.txt", 40), tmp_path / "out.npz"]
+        arguments = [
+            *arguments,
+            str(tmp_path / "gpt2"),
+            write_text(tmp_path / "text.txt", 40),
+            tmp_path / "out.npz",
+        ]
     done = run(name, *map(str, arguments), timeout=900)
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
     assert any(character.isdigit() for character in done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("name", sorted(SMALLEST.keys() - {"imports.py", "record.py", "stages.py", "startup.py"}))
+@pytest.mark.parametrize(
+    "name", sorted(SMALLEST.keys() - {"imports.py", "record.py", "stages.py", "startup.py"})
+)
 def test_a_wrong_option_is_one_line(name: str) -> None:
     """Of those that have options, but for `startup.py`, which hands others to `attnscope run`."""
     done = run(name, "--no-such-option")

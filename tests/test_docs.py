@@ -45,9 +45,20 @@ PAGES = [README, *sorted(DOCS.glob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 REWRITE = os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write"
 TEXTS = "the cat sleeps\nthe small dog runs fast\n"
-MODELS = {"my-bert": "bert", "my-llama": "llama", "my-opt": "opt", "my-t5": "t5", "my-marian": "marian"}
+MODELS = {
+    "my-bert": "bert",
+    "my-llama": "llama",
+    "my-opt": "opt",
+    "my-t5": "t5",
+    "my-marian": "marian",
+}
 PULLED = "google-bert/bert-base-uncased"  # from a server on this machine
-OPTIONAL = {"transformers": "--engine transformers", "PIL": "--image", "pyarrow": ".parquet", "typst": ".pdf"}
+OPTIONAL = {
+    "transformers": "--engine transformers",
+    "PIL": "--image",
+    "pyarrow": ".parquet",
+    "typst": ".pdf",
+}
 
 named = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -59,13 +70,20 @@ def blocks(page, language):
 
 def commands(page):
     """Every command line that a page shows and that is run here; jq's one-liner is run by test_scripting.py."""
-    lines = [line for block in blocks(page, "sh") for line in block.splitlines() if not line.startswith(("#", "jq "))]
+    lines = [
+        line
+        for block in blocks(page, "sh")
+        for line in block.splitlines()
+        if not line.startswith(("#", "jq "))
+    ]
     return list(dict.fromkeys(lines))
 
 
 def screens(page):
     """Every command with the output that a page shows for it."""
-    return [re.fullmatch(r"\$ (.+)\n((?:.*\n)*)", block).groups() for block in blocks(page, "console")]
+    return [
+        re.fullmatch(r"\$ (.+)\n((?:.*\n)*)", block).groups() for block in blocks(page, "console")
+    ]
 
 
 def examples():
@@ -76,13 +94,17 @@ def save_weights(folder):
     """Weights that are no safetensors, and an adapter."""
     shutil.copytree(folder / "my-bert", folder / "old-bert")
     (folder / "old-bert" / "model.safetensors").unlink()
-    torch.save(load_file(folder / "my-bert" / "model.safetensors"), folder / "old-bert" / "pytorch_model.bin")
+    torch.save(
+        load_file(folder / "my-bert" / "model.safetensors"),
+        folder / "old-bert" / "pytorch_model.bin",
+    )
     gguf_files.write(folder / "my-llama.gguf", "llama", "Q4_0")
     (folder / "my-lora").mkdir()
     made = {"lora_A": torch.full((2, 32), 0.1), "lora_B": torch.full((32, 2), 0.1)}
     name = "base_model.model.layers.0.self_attn.q_proj"
     save_file(
-        {f"{name}.{part}.weight": t for part, t in made.items()}, folder / "my-lora" / "adapter_model.safetensors"
+        {f"{name}.{part}.weight": t for part, t in made.items()},
+        folder / "my-lora" / "adapter_model.safetensors",
     )
     config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
     (folder / "my-lora" / "adapter_config.json").write_text(json.dumps(config))
@@ -94,7 +116,9 @@ def save_chats(folder):
     row.save(folder / "my-gpt2")
     architectures.write_tokenizer(folder / "my-gpt2")
     for model in ("my-llama", "my-gpt2"):
-        shutil.copyfile(ROOT / "tests/chat/templates/phi3.jinja", folder / model / "chat_template.jinja")
+        shutil.copyfile(
+            ROOT / "tests/chat/templates/phi3.jinja", folder / model / "chat_template.jinja"
+        )
     (chat,) = (json.loads(block) for block in blocks(DOCS / "chats.md", "json"))
     system, user = chat["messages"]
     other = [system, user | {"content": [user["content"][n] for n in (1, 0, 2)]}]
@@ -108,7 +132,9 @@ def save_vision(folder):
     from PIL import Image
 
     next(row for row in VISION if row.name == "dinov2_with_registers").save(folder / "my-dinov2")
-    next(row for row in PROMPTS if row.name == "qwen2_vl").save(folder / "my-qwen2-vl", template=True)
+    next(row for row in PROMPTS if row.name == "qwen2_vl").save(
+        folder / "my-qwen2-vl", template=True
+    )
     Image.fromarray(picture(300, 440)).save(folder / "cat.png")
     (tiny,) = blocks(DOCS / "images.md", "python")
     exec(tiny.replace('"my-vit"', repr(str(folder / "my-vit"))))
@@ -135,7 +161,9 @@ def inputs(tmp_path_factory):
     for name, kind in MODELS.items():
         architectures.save(folder / name, architectures.make(kind, kinds[kind]))
     shutil.copytree(folder / "my-llama", folder / "my-llama-tuned")
-    hybrids.save_hybrid(folder / "my-hybrid", hybrids.with_long_states(hybrids.make_hybrid("qwen3_next")))
+    hybrids.save_hybrid(
+        folder / "my-hybrid", hybrids.with_long_states(hybrids.make_hybrid("qwen3_next"))
+    )
     hybrids.save_hybrid(folder / "my-mamba", hybrids.make_mamba())
     save_weights(folder)
     save_chats(folder)
@@ -145,10 +173,25 @@ def inputs(tmp_path_factory):
         '{"input_ids": [[5, 6, 7, 8], [9, 10, 0, 0]], "attention_mask": [[1, 1, 1, 1], [1, 1, 0, 0]]}'
     )
     for name in ("report.json", "before.json", "after.json", "golden.json"):
-        assert main(["run", "The bank by the river", "--layer", "3", "--quiet", "--output", str(folder / name)]) == 0
+        assert (
+            main(
+                [
+                    "run",
+                    "The bank by the river",
+                    "--layer",
+                    "3",
+                    "--quiet",
+                    "--output",
+                    str(folder / name),
+                ]
+            )
+            == 0
+        )
     q, k, v = np.random.default_rng(0).normal(size=(3, 2, 4, 8)).astype(np.float32)
     arrays = {"layer.0.q": q, "layer.0.k": k, "layer.0.v": v}
-    np.savez(folder / "qkv.npz", **arrays, tokens=["The", "bank", "by", "the"], mask="causal", scale=0.35)
+    np.savez(
+        folder / "qkv.npz", **arrays, tokens=["The", "bank", "by", "the"], mask="causal", scale=0.35
+    )
     q, k, v = np.random.default_rng(1).normal(size=(3, 2, 4, 4, 8)).astype(np.float32)
     np.savez(folder / "vllm.npz", q=q, k=k, v=v, text="the cat sleeps")
     texts = str(folder / "texts.txt")
@@ -156,9 +199,14 @@ def inputs(tmp_path_factory):
     for number in (1, 2, 3):
         part = str(folder / f"part-{number}.jsonl")
         assert main(["batch", texts, "--quiet", "-o", part, "--shard", f"{number}/3"]) == 0
-    assert main(["batch", texts, "--quiet", "--stage", "weights", "-o", str(folder / "matrices")]) == 0
+    assert (
+        main(["batch", texts, "--quiet", "--stage", "weights", "-o", str(folder / "matrices")]) == 0
+    )
     for part in ("heads", "effects"):
-        assert main(["batch", texts, "--quiet", "--keep", part, "-o", str(folder / f"{part}.jsonl")]) == 0
+        assert (
+            main(["batch", texts, "--quiet", "--keep", part, "-o", str(folder / f"{part}.jsonl")])
+            == 0
+        )
     spans = ["--keep", "spans", "--spans", "sentences", "-o", str(folder / "spans.jsonl")]
     assert main(["batch", texts, "--quiet", *spans]) == 0
     return folder
@@ -189,7 +237,9 @@ def folder(inputs, tmp_path, monkeypatch):
 
 
 def shell(line, given=None):
-    ran = subprocess.run(["bash", "-o", "pipefail", "-c", line], input=given, capture_output=True, check=False)
+    ran = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line], input=given, capture_output=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -227,12 +277,19 @@ def test_every_block_is_of_a_kind_that_is_run(page):
         "rxnmapper.md": {"bash", "python"},
         "other-engines.md": {"python", "cpp"},
     }.get(page.name, set())
-    assert set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= known
+    assert (
+        set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= known
+    )
 
 
 @pytest.mark.parametrize("command", examples())
 def test_every_command_has_a_section_with_the_examples_of_its_help(command):
-    section = (DOCS / "commands.md").read_text().partition(f"\n## attnscope {command}\n")[2].partition("\n## ")[0]
+    section = (
+        (DOCS / "commands.md")
+        .read_text()
+        .partition(f"\n## attnscope {command}\n")[2]
+        .partition("\n## ")[0]
+    )
     block, *_ = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     assert block.splitlines() == examples()[command].strip().splitlines()
 
@@ -297,7 +354,9 @@ def test_every_screen_is_what_a_terminal_of_80_columns_shows(page, folder, capsy
         real = [*real[: len(lines) - 1], "…"] if cut else real
         if REWRITE:
             text = page.read_text()
-            page.write_text(text.replace(f"$ {command}\n{shown}```", "\n".join([f"$ {command}", *real, "```"])))
+            page.write_text(
+                text.replace(f"$ {command}\n{shown}```", "\n".join([f"$ {command}", *real, "```"]))
+            )
         else:
             assert lines == real
             assert len(lines) > 4
@@ -309,7 +368,11 @@ def drawn(source):
     found = []
     for node in ET.fromstring(source).iter():
         tag = node.tag.rpartition("}")[2]
-        if tag == "text" and "x" in node.attrib and node.get("class", "").rpartition("-")[2] in styles:
+        if (
+            tag == "text"
+            and "x" in node.attrib
+            and node.get("class", "").rpartition("-")[2] in styles
+        ):
             style = styles[node.get("class").rpartition("-")[2]]
             found.append((node.text.strip(), style, node.get("x"), node.get("y")))
         elif tag == "rect" and node.get("fill", "").startswith("#"):
@@ -321,11 +384,18 @@ def drawn(source):
 
 def test_the_picture_is_what_the_tool_draws():
     console = Console(
-        file=io.StringIO(), width=120, color_system="truecolor", force_terminal=True, record=True, legacy_windows=False
+        file=io.StringIO(),
+        width=120,
+        color_system="truecolor",
+        force_terminal=True,
+        record=True,
+        legacy_windows=False,
     )
     draw(present(inspect("The bank by the river").data), console)
     # A picture loads nothing, also no font.
-    picture = re.sub(r"@font-face\s*\{.*?\}\s*", "", console.export_svg(title="attnscope"), flags=re.DOTALL)
+    picture = re.sub(
+        r"@font-face\s*\{.*?\}\s*", "", console.export_svg(title="attnscope"), flags=re.DOTALL
+    )
     if REWRITE:
         (DOCS / "screen.svg").write_text(picture)
     shown = drawn((DOCS / "screen.svg").read_text())
@@ -337,13 +407,17 @@ def test_the_picture_is_what_the_tool_draws():
 def test_the_stack_of_the_page_runs(folder, capsys):
     (block,) = blocks(DOCS / "stacks.md", "toml")
     Path("my.toml").write_text(block)
-    assert main(["run", "The bank by the river", "--config", "my.toml"]) == 0, capsys.readouterr().err
+    assert main(["run", "The bank by the river", "--config", "my.toml"]) == 0, (
+        capsys.readouterr().err
+    )
     assert "random" in capsys.readouterr().out
 
 
 def test_the_table_of_rows_names_every_statistic():
     (row,) = re.findall(r"^\| `rows` \|.*$", (DOCS / "dumps.md").read_text(), re.MULTILINE)
-    assert {name for name in STATISTICS if not name.startswith("within_")} <= set(re.findall(r"`(\w+)`", row))
+    assert {name for name in STATISTICS if not name.startswith("within_")} <= set(
+        re.findall(r"`(\w+)`", row)
+    )
 
 
 def test_the_python_of_the_readme_prints_what_its_comments_say(folder, capsys):
@@ -358,7 +432,9 @@ def test_the_python_of_the_readme_prints_what_its_comments_say(folder, capsys):
 
 def anchors(page):
     """The anchors that a page's headings have on the web."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE
+    )
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

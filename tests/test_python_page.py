@@ -25,7 +25,9 @@ def test_every_example_gives_what_the_page_says(page, tmp_path, monkeypatch, cap
     names = {"attnscope_tokenizer": words}
     outputs = 0
     blocks = re.findall(
-        r"^```python\n(.*?)^```$", (DOCS / page).read_text().partition("\n## Recipes")[0], re.DOTALL | re.MULTILINE
+        r"^```python\n(.*?)^```$",
+        (DOCS / page).read_text().partition("\n## Recipes")[0],
+        re.DOTALL | re.MULTILINE,
     )
     for block in blocks:
         for code, expected in statements(block):
@@ -33,7 +35,11 @@ def test_every_example_gives_what_the_page_says(page, tmp_path, monkeypatch, cap
             tree = ast.parse(code)
             last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
             exec(compile(tree, page, "exec"), names)
-            value = None if last is None else eval(compile(ast.Expression(last.value), page, "eval"), names)
+            value = (
+                None
+                if last is None
+                else eval(compile(ast.Expression(last.value), page, "eval"), names)
+            )
             if expected is not None:
                 printed = capsys.readouterr().out.strip()
                 assert shortened(printed or repr(value), expected) == expected, code
@@ -63,13 +69,19 @@ def statements(block):
 
 
 def test_the_notebook_runs_and_shows_what_it_shows(monkeypatch):
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore:IProgress not found")  # tqdm's, where Jupyter's widgets are missing
+    monkeypatch.setenv(
+        "PYTHONWARNINGS", "ignore:IProgress not found"
+    )  # tqdm's, where Jupyter's widgets are missing
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     saved = nbformat.read(DOCS / "attnscope.ipynb", as_version=4)
     ran = nbclient.NotebookClient(
         nbformat.from_dict(saved), timeout=60, kernel_name="python3", coalesce_streams=True
     ).execute()
-    cells = [(old, new) for old, new in zip(saved.cells, ran.cells, strict=True) if old.cell_type == "code"]
+    cells = [
+        (old, new)
+        for old, new in zip(saved.cells, ran.cells, strict=True)
+        if old.cell_type == "code"
+    ]
     assert len(cells) >= 4
     if os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write":
         for old, new in cells:

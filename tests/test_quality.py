@@ -33,7 +33,10 @@ ROOMS = {
     "cli": "base findings request checkpoints engines run views studies batch",
     "__main__": "cli",
 }
-AT_ONCE = {"cli": "base cli request views", "__init__": "base"}  # what it may import before it knows what is wanted
+AT_ONCE = {
+    "cli": "base cli request views",
+    "__init__": "base",
+}  # what it may import before it knows what is wanted
 # Declarations that options are made of, and the names of the package, too
 LIGHT = (
     "attnscope.batch.formats",
@@ -83,7 +86,12 @@ def test_rooms_import_only_rooms_below_them():
 
 
 def test_no_two_classes_share_a_name():
-    names = [node.name for path in FILES for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]
+    names = [
+        node.name
+        for path in FILES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ClassDef)
+    ]
     assert {name for name in names if names.count(name) > 1} == set()
 
 
@@ -91,7 +99,11 @@ def test_one_engine_does_not_import_the_other():
     for path in FILES:
         inside = path.relative_to(PACKAGE).as_posix()
         if inside.startswith("engines/transformers/") or inside == "engines/native.py":
-            other = "attnscope.engines.native" if "/transformers/" in inside else "attnscope.engines.transformers"
+            other = (
+                "attnscope.engines.native"
+                if "/transformers/" in inside
+                else "attnscope.engines.transformers"
+            )
             assert not any(name.startswith(other) for name, _ in imports(parsed(path))), path
 
 
@@ -102,7 +114,9 @@ def test_nothing_outside_engines_asks_which_engine_it_has():
             continue
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Compare):
-                assert "engine" not in {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}, path
+                assert "engine" not in {
+                    n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)
+                }, path
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
                 asked = ast.unparse(node.args[1])
                 # What `attnscope.open_model` returns is no engine's model.
@@ -124,7 +138,12 @@ def misdirected(path):
             there = rest.partition(".")[0] if rest.partition(".")[0] in ROOMS else "__init__"
             if there not in {here, *ROOMS[here].split()}:
                 yield f"{inside}: {here} may not import {name}"
-            if at_once and here in AT_ONCE and name not in LIGHT and there not in AT_ONCE[here].split():
+            if (
+                at_once
+                and here in AT_ONCE
+                and name not in LIGHT
+                and there not in AT_ONCE[here].split()
+            ):
                 yield f"{inside}: {name} belongs into a function"
         elif top in OTHERS and not is_in(path, OTHERS[top]):
             yield f"{inside}: {top} is imported here"
@@ -136,8 +155,14 @@ def test_imports_keep_their_direction():
 
 def test_no_module_imports_itself_by_way_of_others():
     """Not even where imports wait in functions: modules of a circle can only be understood, or moved, together."""
-    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
-    below = {name: {there for there, _ in imports(parsed(path))} & modules.keys() for name, path in modules.items()}
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in FILES
+    }
+    below = {
+        name: {there for there, _ in imports(parsed(path))} & modules.keys()
+        for name, path in modules.items()
+    }
     sorter = TopologicalSorter(below)
     try:
         sorter.prepare()
@@ -154,8 +179,22 @@ def views_seen_by(folder):
 @pytest.mark.parametrize("view", ["terminal", "figure"])
 def test_a_view_draws_parts_and_reads_no_findings(view):
     """So that a new view is another folder, and every screen of every study appears in it."""
-    shared = ("axes", "head_layout", "numbers", "palette", "parts", "pictures", "scales", "sound", "spans")
-    allowed = (f"attnscope.views.{view}", *(f"attnscope.views.{name}" for name in shared), "attnscope.base")
+    shared = (
+        "axes",
+        "head_layout",
+        "numbers",
+        "palette",
+        "parts",
+        "pictures",
+        "scales",
+        "sound",
+        "spans",
+    )
+    allowed = (
+        f"attnscope.views.{view}",
+        *(f"attnscope.views.{name}" for name in shared),
+        "attnscope.base",
+    )
     if view == "figure":
         allowed = *allowed, "attnscope.views.settings"
     for path, name in views_seen_by(view):
@@ -173,7 +212,9 @@ PRINT_OR_EXIT = [
 def test_only_the_command_line_prints_and_exits():
     for path in FILES:
         if path not in PRINT_OR_EXIT:
-            called = {ast.unparse(n.func) for n in ast.walk(parsed(path)) if isinstance(n, ast.Call)}
+            called = {
+                ast.unparse(n.func) for n in ast.walk(parsed(path)) if isinstance(n, ast.Call)
+            }
             assert not called & {"print", "exit", "sys.exit", "os._exit", "quit"}, path
 
 
@@ -186,5 +227,9 @@ def test_every_path_of_a_feature_is_there_and_every_file_is_part_of_one():
 def test_listed_exhaustive_tests_exist():
     for test, count in read_list().items():
         path, _, name = test.partition("::")
-        functions = {node.name for node in ast.walk(parsed(ROOT / path)) if isinstance(node, ast.FunctionDef)}
-        assert name in functions and count in (0, 1), f"{test} is gone: remove it from tests/exhaustive.txt"
+        functions = {
+            node.name for node in ast.walk(parsed(ROOT / path)) if isinstance(node, ast.FunctionDef)
+        }
+        assert name in functions and count in (0, 1), (
+            f"{test} is gone: remove it from tests/exhaustive.txt"
+        )

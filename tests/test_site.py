@@ -15,7 +15,9 @@ ROOT = Path(__file__).parent.parent
 def test_every_page_is_in_the_navigation():
     pages = {page.name for page in (ROOT / "docs").glob("*.md")}
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
-    assert pages == set(re.findall(r"(?<![\w/])[\w-]+\.md", re.sub(r"project/[\w.]+", "", navigation)))
+    assert pages == set(
+        re.findall(r"(?<![\w/])[\w-]+\.md", re.sub(r"project/[\w.]+", "", navigation))
+    )
 
 
 def test_the_site_loads_nothing_from_elsewhere():
@@ -32,11 +34,15 @@ def test_every_page_of_the_gallery_is_embedded():
 def test_the_site_builds_without_a_warning(tmp_path):
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "http_proxy": "http://127.0.0.1:9"}
     words = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path)]
-    ran = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     index = (tmp_path / "index.html").read_text()
     assert "Which head" in index
-    assert not re.findall(r'(?:src|href)="https?://(?!squidfunk|github)[^"]+\.(?:js|css|woff2?)"', index)
+    assert not re.findall(
+        r'(?:src|href)="https?://(?!squidfunk|github)[^"]+\.(?:js|css|woff2?)"', index
+    )
     assert "inspect" in (tmp_path / "reference.html").read_text()
     assert (tmp_path / "search" / "search_index.json").stat().st_size > 100_000
     assert (tmp_path / "gallery" / "masks.html").is_file()

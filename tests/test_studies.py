@@ -40,7 +40,9 @@ def lengths(monkeypatch):
     module = ModuleType("attnscope.studies.lengths.study")
     kind = FindingsKind("lengths", "lengths:Lengths", "lengths.study:show")
     options = (*RUN, number("most", "Options", 1, "Number of words."))
-    module.STUDY = Study((kind,), StudyCommand("Count letters.", "attnscope lengths abc", answer, options))
+    module.STUDY = Study(
+        (kind,), StudyCommand("Count letters.", "attnscope lengths abc", answer, options)
+    )
     module.Lengths, module.show = Lengths, show
     monkeypatch.setattr(Lengths, "__module__", "attnscope.findings.lengths")
     for name in ("attnscope.studies.lengths", module.__name__, Lengths.__module__):
@@ -55,11 +57,15 @@ def lengths(monkeypatch):
     vars(attnscope).pop("lengths", None)
 
 
-def test_a_declared_study_has_a_command_a_function_and_files(lengths, monkeypatch, capsys, tmp_path):
+def test_a_declared_study_has_a_command_a_function_and_files(
+    lengths, monkeypatch, capsys, tmp_path
+):
     for module in ("help_text", "app", "commands"):  # help imports the list of commands
         monkeypatch.setattr(f"attnscope.cli.{module}.COMMANDS", ["lengths"])
     monkeypatch.setattr("attnscope.cli.commands.STUDIES", registry.STUDIES)
-    monkeypatch.setattr("attnscope.cli._command", lambda name: __import__("typer").main.get_command(build_app(name)))
+    monkeypatch.setattr(
+        "attnscope.cli._command", lambda name: __import__("typer").main.get_command(build_app(name))
+    )
     assert main(["lengths", TEXT, "--most", "3"]) == 0
     assert "lengths: [3, 4, 2]" in capsys.readouterr().out
     assert main(["lengths", TEXT, "--json"]) == 0
@@ -68,14 +74,17 @@ def test_a_declared_study_has_a_command_a_function_and_files(lengths, monkeypatc
     assert "--most: 0 is out of range; use 1 or more" in capsys.readouterr().err
     assert main(["lengths", TEXT, "-o", str(tmp_path / "a.csv")]) == 2
     assert (
-        "what lengths finds cannot be written as .csv; use .json .txt .svg .png .pdf .html" in capsys.readouterr().err
+        "what lengths finds cannot be written as .csv; use .json .txt .svg .png .pdf .html"
+        in capsys.readouterr().err
     )
 
     result = attnscope.lengths(TEXT, most=2)
     assert result.data == Lengths([3, 4])
     assert "lengths: [3, 4]" in result.text()
     result.save(tmp_path / "a.json")
-    assert (tmp_path / "a.json").read_bytes() == b'{"lengths":[3,4],"schema":"attnscope.lengths/1"}\n'
+    assert (
+        tmp_path / "a.json"
+    ).read_bytes() == b'{"lengths":[3,4],"schema":"attnscope.lengths/1"}\n'
     with pytest.raises(attnscope.AttnscopeError, match=r"^most: 0 is out of range; use 1 or more$"):
         attnscope.lengths(TEXT, most=0)
     with pytest.raises(attnscope.AttnscopeError, match=r"lengths\(\) has no argument 'fewest'"):

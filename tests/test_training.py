@@ -32,7 +32,11 @@ def tiny_training() -> Training:
         size = int(draw.integers(4, 12))
         relation = draw.integers(0, 256, (size, size), dtype=np.uint8)
         documents.append(
-            Document(draw.integers(3, 50, size, dtype=np.int16), np.arange(size, dtype=np.int16), relation)
+            Document(
+                draw.integers(3, 50, size, dtype=np.int16),
+                np.arange(size, dtype=np.int16),
+                relation,
+            )
         )
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
     embeddings = torch.from_numpy(draw.normal(size=(50, 16))).float()
@@ -48,10 +52,19 @@ def advance(training: Training, start: int, stop: int) -> None:
 
 def test_fused_cross_entropy_is_cross_entropy() -> None:
     torch.manual_seed(0)
-    states, table = torch.randn(600, 32, requires_grad=True), torch.randn(70, 32, requires_grad=True)
-    bias, wanted, scale = torch.randn(70, requires_grad=True), torch.randint(70, (600,)), torch.rand(600)
+    states, table = (
+        torch.randn(600, 32, requires_grad=True),
+        torch.randn(70, 32, requires_grad=True),
+    )
+    bias, wanted, scale = (
+        torch.randn(70, requires_grad=True),
+        torch.randint(70, (600,)),
+        torch.rand(600),
+    )
     leaves = [states, table, bias]
-    ours = torch.autograd.grad(weighted_cross_entropy(states, table, bias, wanted, scale)[0], leaves)
+    ours = torch.autograd.grad(
+        weighted_cross_entropy(states, table, bias, wanted, scale)[0], leaves
+    )
     plain = functional.cross_entropy(states @ table.T + bias, wanted, reduction="none")
     for our, their in zip(ours, torch.autograd.grad((plain * scale).sum(), leaves), strict=True):
         assert (our - their).norm() < 0.01 * their.norm()  # bfloat16 products
@@ -60,7 +73,9 @@ def test_fused_cross_entropy_is_cross_entropy() -> None:
 def test_relation_loss_is_zero_at_the_target_and_only_there() -> None:
     target, others = torch.randn(2, 5, 5), ~torch.eye(5, dtype=torch.bool).expand(2, 5, 5)
     attention = target.masked_fill(~others, -1e4).softmax(-1)[None]
-    assert float(relation_loss(attention, target, others, torch.ones(2, 5))) == pytest.approx(0, abs=1e-5)
+    assert float(relation_loss(attention, target, others, torch.ones(2, 5))) == pytest.approx(
+        0, abs=1e-5
+    )
     assert float(relation_loss(attention.flip(-1), target, others, torch.ones(2, 5))) > 0.1
 
 
@@ -82,7 +97,9 @@ def test_wordnet_line_becomes_documents(tmp_path: Path) -> None:
         '"they pulled the canoe up on the bank"; "he sat on the bank of the river"  \n'
     )
     for part in ("noun", "verb", "adj", "adv"):
-        (tmp_path / f"data.{part}").write_text("  1 licence\n" + (line if part == "noun" else ""), encoding="latin-1")
+        (tmp_path / f"data.{part}").write_text(
+            "  1 licence\n" + (line if part == "noun" else ""), encoding="latin-1"
+        )
     (synset,) = read_synsets(tmp_path)
     assert short_documents(synset) == [
         "bank: sloping land (especially the slope beside a body of water).",

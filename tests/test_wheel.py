@@ -17,10 +17,14 @@ ROOT = Path(__file__).parent.parent
 def installed(tmp_path_factory):
     """The wheel's files, without the checkout; what it depends on is this environment's."""
     folder = tmp_path_factory.mktemp("wheel")
-    backend = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["build-backend"]
+    backend = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"][
+        "build-backend"
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        wheel = folder / importlib.import_module(backend).build_wheel(str(folder))  # as pip calls it
+        wheel = folder / importlib.import_module(backend).build_wheel(
+            str(folder)
+        )  # as pip calls it
     zipfile.ZipFile(wheel).extractall(folder / "site")
     return folder / "site"
 
@@ -30,7 +34,9 @@ def test_samples_and_configs_travel_in_the_wheel(installed, tmp_path):
     program = "import sys; from attnscope.cli import main; sys.exit(main(['info', '--config', 'causal']) or main())"
     argv = [sys.executable, "-c", program, "compare", "The bank by the river", *options]
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
-    ran = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "parameters" in ran.stdout
     assert "window:2" in ran.stdout
@@ -47,4 +53,6 @@ def test_the_wheel_says_that_it_is_typed(installed):
 
 
 def test_the_wheel_holds_no_training_and_no_tests(installed):
-    assert sorted(path.name for path in installed.iterdir() if "dist-info" not in path.name) == ["attnscope"]
+    assert sorted(path.name for path in installed.iterdir() if "dist-info" not in path.name) == [
+        "attnscope"
+    ]

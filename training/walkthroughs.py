@@ -48,7 +48,9 @@ def four_tokens() -> dict[str, Tensor]:
 
 def _stack(words: Tensor, query: Tensor, key: Tensor, value: Tensor) -> dict[str, Tensor]:
     names = {"q": query, "k": key, "v": value}
-    projections = {f"blocks.0.attention.{name}.weight": weight.contiguous() for name, weight in names.items()}
+    projections = {
+        f"blocks.0.attention.{name}.weight": weight.contiguous() for name, weight in names.items()
+    }
     return {"embed.tokens.weight": words.contiguous(), **projections}
 
 
@@ -60,10 +62,19 @@ def word_tokenizer(words: list[str]) -> str:
         "padding": None,
         "added_tokens": [],
         "normalizer": None,
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[^\\w]+"}, "behavior": "Removed", "invert": False},
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"Regex": "[^\\w]+"},
+            "behavior": "Removed",
+            "invert": False,
+        },
         "post_processor": None,
         "decoder": None,
-        "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": "<unk>"},
+        "model": {
+            "type": "WordLevel",
+            "vocab": {word: i for i, word in enumerate(words)},
+            "unk_token": "<unk>",
+        },
     }
     return json.dumps(content, indent=1) + "\n"
 

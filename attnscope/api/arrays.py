@@ -8,7 +8,14 @@ from attnscope.api.model import OpenModel
 from attnscope.api.options import check_names
 from attnscope.api.results import ExplainResult, InspectResult
 from attnscope.request.arguments import By
-from attnscope.request.run_config import Indices, KeepArguments, ModelInspectArguments, Progress, Spans, Tokens
+from attnscope.request.run_config import (
+    Indices,
+    KeepArguments,
+    ModelInspectArguments,
+    Progress,
+    Spans,
+    Tokens,
+)
 from attnscope.studies.explain.arguments import ModelExplainArguments
 from attnscope.studies.heads.arguments import ModelHeadsArguments
 
@@ -64,7 +71,9 @@ class GivenResult(InspectResult):
         with OpenModel(None, {"qkv": self.arrays.only(text)}) as opened:
             return opened.explain(None, **options)
 
-    def measure_heads(self, **options: Unpack[ModelHeadsArguments]) -> SurveyResult | MeasuredResult | NeedleResult:
+    def measure_heads(
+        self, **options: Unpack[ModelHeadsArguments]
+    ) -> SurveyResult | MeasuredResult | NeedleResult:
         """Measure the roles of heads that need no other text, or one number for each; see attnscope.heads."""
         with OpenModel(None, {"qkv": self.arrays}) as opened:
             return opened.heads(None, **options)
@@ -134,7 +143,14 @@ def from_qkv(
     from attnscope.engines.arrays.making import from_arrays
 
     arrays = {"q": q, "k": k, "v": v, "output": output}
-    rules = {"mask": mask, "scale": scale, "softcap": softcap, "window": window, "sinks": sinks, "rope": rope}
+    rules = {
+        "mask": mask,
+        "scale": scale,
+        "softcap": softcap,
+        "window": window,
+        "sinks": sinks,
+        "rope": rope,
+    }
     places = {"tokens": tokens, "text": text, "layout": layout, "lengths": lengths}
     packed = {"cu_seqlens": cu_seqlens, "cu_seqlens_q": cu_seqlens_q}
     values = {**rules, "score_mod": score_mod, **places, **packed}
@@ -180,8 +196,12 @@ def from_weights(
 
 
 def _report(arrays: "GivenArrays", options: Mapping[str, Any]) -> GivenResult:
-    machine = {name: options[name] for name in ("max_memory", "device", "threads") if name in options}
+    machine = {
+        name: options[name] for name in ("max_memory", "device", "threads") if name in options
+    }
     selection: dict[str, Indices] = {"layer": "all", "head": "all"}
     with OpenModel(None, {"qkv": arrays, **machine}) as opened:
-        report = opened.inspect(None, **{**selection, **{n: v for n, v in options.items() if n not in machine}})
+        report = opened.inspect(
+            None, **{**selection, **{n: v for n, v in options.items() if n not in machine}}
+        )
     return GivenResult(report, arrays)

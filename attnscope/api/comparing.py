@@ -5,7 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.api.options import PYTHON_READERS, mask_of, read_values, run_values, several_chats, texts_of
+from attnscope.api.options import (
+    PYTHON_READERS,
+    mask_of,
+    read_values,
+    run_values,
+    several_chats,
+    texts_of,
+)
 from attnscope.api.results import CompareResult, InspectResult
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
@@ -27,8 +34,15 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
     """Return the setting that differs between the sides, and the arguments of each side."""
     arguments: dict[str, Any] = {**options, "text": list(texts) if len(texts) > 1 else texts[0]}
     # An iterator can be read only once.
-    arguments = {name: tuple(value) if isinstance(value, Iterator) else value for name, value in arguments.items()}
-    several = {name: value for name, value in arguments.items() if name in _AXES and isinstance(value, list)}
+    arguments = {
+        name: tuple(value) if isinstance(value, Iterator) else value
+        for name, value in arguments.items()
+    }
+    several = {
+        name: value
+        for name, value in arguments.items()
+        if name in _AXES and isinstance(value, list)
+    }
     if several_chats(arguments.get("messages")):
         several["messages"] = list(arguments["messages"])
     if len(several) > 1:
@@ -38,13 +52,19 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
         if arguments.get("mask") is not None:
             hint = "pass a list, such as mask=['own', 'causal']"
             mask = spell_mask(mask_of(arguments["mask"]))
-            raise UsageError(f"{mask!r:.80} needs another mask to be compared with", where="mask", hint=hint)
+            raise UsageError(
+                f"{mask!r:.80} needs another mask to be compared with", where="mask", hint=hint
+            )
         hidden = arguments.get("hide")
-        several = {"mask": ["causal", "bidirectional"]} if hidden is None else {"hide": [None, hidden]}
+        several = (
+            {"mask": ["causal", "bidirectional"]} if hidden is None else {"hide": [None, hidden]}
+        )
     ((axis, values),) = several.items()
     if len(values) < 2:
         raise UsageError(
-            f"has {len(values)} value{'s' * (len(values) != 1)}", where=axis, hint="a comparison needs at least two"
+            f"has {len(values)} value{'s' * (len(values) != 1)}",
+            where=axis,
+            hint="a comparison needs at least two",
         )
     return axis, [{**arguments, axis: value} for value in values]
 
@@ -70,7 +90,9 @@ def compare_texts(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareRe
         values, models = opened(side.get("model"), side, live)
         live |= models
         inputs = given_texts(values, live)
-        chosen_sides.append((values, side, texts_of(side["text"], side) if inputs is None else inputs))
+        chosen_sides.append(
+            (values, side, texts_of(side["text"], side) if inputs is None else inputs)
+        )
     session = new_session(live, texts_of_sides(chosen_sides))
     with running(session, live, options.get("progress")):
         return compare_sides(axis, chosen_sides, options, session)
@@ -101,7 +123,11 @@ def compare_sides(
     key = runs[0][1].key
     sides_of_axis = [(value, side_of(axis, run)) for value, run in runs]
     selected = [name for name in ("layer", "head") if options.get(name) is not None]
-    return CompareResult(compare_runs(axis, sides_of_axis, key, session.progress, _verdict(options), session, selected))
+    return CompareResult(
+        compare_runs(
+            axis, sides_of_axis, key, session.progress, _verdict(options), session, selected
+        )
+    )
 
 
 def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
@@ -122,7 +148,9 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
         elif isinstance(report, os.PathLike):
             sides.append((os.fsdecode(report), read_report(Path(report))))
         else:
-            raise UsageError(f"{type(report).__name__} is not a report", hint="pass only reports, or only texts")
+            raise UsageError(
+                f"{type(report).__name__} is not a report", hint="pass only reports, or only texts"
+            )
     return CompareResult(compare(sides, ReportSelection(**run_values(options)), _verdict(options)))
 
 
@@ -134,12 +162,16 @@ def compare_arrays(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareR
     from attnscope.studies.compare.with_arrays import compare_with_arrays
 
     if any(isinstance(value, list) for name, value in options.items() if name in _AXES):
-        raise UsageError("a list cannot be used beside qkv", hint="compare one model with one set of arrays")
+        raise UsageError(
+            "a list cannot be used beside qkv", hint="compare one model with one set of arrays"
+        )
     plain = {name: value for name, value in options.items() if name != "qkv"}
     values, live = opened(plain.get("model"), plain)
     sources, arrays = opened(None, {"qkv": options["qkv"]}, live)
     held = arrays.get(sources["qkv"])
-    given_arrays = held.given if isinstance(held, ArraysInMemory) else from_file(Path(sources["qkv"]))
+    given_arrays = (
+        held.given if isinstance(held, ArraysInMemory) else from_file(Path(sources["qkv"]))
+    )
     inputs = texts_of(texts[0] if len(texts) == 1 else list(texts), plain) if texts else ()
     run = RunConfig(**{**run_values(plain), **values, "texts": inputs})
     labels = str(values.get("model") or values.get("config")), given_arrays.name
@@ -147,20 +179,30 @@ def compare_arrays(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareR
     selected = [name for name in ("layer", "head") if options.get(name) is not None]
     with running(session, live, options.get("progress")):
         more: Any = {"tolerance": _verdict(options), "session": session, "selected": selected}
-        return CompareResult(compare_with_arrays(side_of("model", run), given_arrays, labels, run.key, **more))
+        return CompareResult(
+            compare_with_arrays(side_of("model", run), given_arrays, labels, run.key, **more)
+        )
 
 
 def are_given_alone(options: Mapping[str, Any]) -> bool:
     """Tell whether arrays are compared with each other, or under several masks, without a model."""
-    return isinstance(options["qkv"], list) or all(options.get(name) is None for name in ("model", "config"))
+    return isinstance(options["qkv"], list) or all(
+        options.get(name) is None for name in ("model", "config")
+    )
 
 
 def compare_given(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
     """Compare queries and keys of several programs, or the same under several masks; texts come with the arrays."""
-    for name, value in (("text", texts), ("model", options.get("model")), ("config", options.get("config"))):
+    for name, value in (
+        ("text", texts),
+        ("model", options.get("model")),
+        ("config", options.get("config")),
+    ):
         if value:
             hint = "leave it out, or name one model and one set of arrays"
-            raise UsageError("cannot be used with arrays that are compared by themselves", where=name, hint=hint)
+            raise UsageError(
+                "cannot be used with arrays that are compared by themselves", where=name, hint=hint
+            )
     return compare_texts([""], options)
 
 

@@ -47,7 +47,9 @@ def examine_any(
     texts = arguments.pop("texts")
     progress = arguments.pop("progress")
     if collator is not None and not callable(collator):
-        raise UsageError(f"{type(collator).__name__} cannot be called", where="collator", hint="pass a function")
+        raise UsageError(
+            f"{type(collator).__name__} cannot be called", where="collator", hint="pass a function"
+        )
     from attnscope.engines.torch_setup import default_settings, device_failures, import_torch
 
     with default_settings(), device_failures():
@@ -66,28 +68,49 @@ def examine_any(
             return DoctorResult(examine_checkpoint(run, values, progress, **more))
         for name in ("dtype", "device"):
             if arguments.pop(name) is not None:
-                raise UsageError("the model in memory has its own", where=name, hint=f"leave {name} out")
+                raise UsageError(
+                    "the model in memory has its own", where=name, hint=f"leave {name} out"
+                )
         from attnscope.studies.doctor.run import LONGEST_PROBE, examine
 
         arguments["longest_probe"] = arguments["longest_probe"] or LONGEST_PROBE
         arguments["attn"] = arguments["attn"] or ()
-        return DoctorResult(examine(model, batch, tokenizer, collator, texts=texts, progress=progress, **arguments))
+        return DoctorResult(
+            examine(model, batch, tokenizer, collator, texts=texts, progress=progress, **arguments)
+        )
 
 
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     """Read the arguments that the command line has as well, and check the others."""
-    names = ("attn", "texts", "dtype", "device", "call", "kind", "documents", "prefix", "longest_probe", "progress")
+    names = (
+        "attn",
+        "texts",
+        "dtype",
+        "device",
+        "call",
+        "kind",
+        "documents",
+        "prefix",
+        "longest_probe",
+        "progress",
+    )
     for name in options:
         if name not in names:
-            raise UsageError(f"doctor() has no argument '{name}'", hint=f"it has {', '.join(names)}")
+            raise UsageError(
+                f"doctor() has no argument '{name}'", hint=f"it has {', '.join(names)}"
+            )
     read: dict[str, Any] = {name: options.get(name) for name in names}
     read |= read_values(options, options_of("doctor"), "attn", "dtype", "longest_probe")
     if read["kind"] is not None and read["kind"] not in KINDS:
         raise UsageError(f"must be {', '.join(KINDS)}, not {read['kind']!r:.80}", where="kind")
     if read["call"] is not None and not callable(read["call"]):
-        raise UsageError(f"{type(read['call']).__name__} cannot be called", where="call", hint="pass a function")
+        raise UsageError(
+            f"{type(read['call']).__name__} cannot be called", where="call", hint="pass a function"
+        )
     texts = read["texts"]
-    all_texts: Sequence[Any] = () if texts is None else [texts] if isinstance(texts, str) else list(texts)
+    all_texts: Sequence[Any] = (
+        () if texts is None else [texts] if isinstance(texts, str) else list(texts)
+    )
     if not all(isinstance(text, str) and text.strip() for text in all_texts):
         raise UsageError("has something that is no text", where="texts", hint="pass strings")
     return {**read, "texts": all_texts}

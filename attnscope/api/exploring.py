@@ -33,8 +33,12 @@ def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) 
     import sys
 
     TUI.require("explore")
-    if not all(stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__)):
-        raise AttnscopeError("explore needs a terminal", hint="start Python in one; a notebook has report.show()")
+    if not all(
+        stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__)
+    ):
+        raise AttnscopeError(
+            "explore needs a terminal", hint="start Python in one; a notebook has report.show()"
+        )
     from attnscope.batch.reports import write_report
     from attnscope.studies.explore.live import LiveSource
     from attnscope.views.explore.terminal import walk
@@ -44,9 +48,19 @@ def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) 
 
     places = [None if selection is None else str(selection) for selection in (run.query, run.key)]
     plain = replace(
-        run, query=None, key=None, auto_query=run.query, auto_key=run.key, stages=(), top=3, words=False, cuts=()
+        run,
+        query=None,
+        key=None,
+        auto_query=run.query,
+        auto_key=run.key,
+        stages=(),
+        top=3,
+        words=False,
+        cuts=(),
     )
-    divided = run.spans is not None or any(text.chat is not None or text.spans for text in run.texts)
+    divided = run.spans is not None or any(
+        text.chat is not None or text.spans for text in run.texts
+    )
     unit = "words" if run.words else "spans" if divided else "tokens"
     keys = options.get("keys")
     actions = ACTIONS if keys is None else read_keys(Path(keys))

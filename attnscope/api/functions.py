@@ -11,10 +11,22 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from attnscope.api.ablation import AblationResult, EffectsResult, UnitEffect
 from attnscope.api.arrays import GivenResult, from_qkv, from_weights
-from attnscope.api.comparing import are_given_alone, compare_arrays, compare_given, compare_reports, compare_texts
+from attnscope.api.comparing import (
+    are_given_alone,
+    compare_arrays,
+    compare_given,
+    compare_reports,
+    compare_texts,
+)
 from attnscope.api.doctoring import DoctorResult, examine_any
 from attnscope.api.dumps import DumpFile
-from attnscope.api.head_results import HeadChangesResult, HeadValue, MeasuredResult, NeedleResult, SurveyResult
+from attnscope.api.head_results import (
+    HeadChangesResult,
+    HeadValue,
+    MeasuredResult,
+    NeedleResult,
+    SurveyResult,
+)
 from attnscope.api.model import OpenModel
 from attnscope.api.options import check_names, file_path
 from attnscope.api.results import (
@@ -88,7 +100,9 @@ _CAP = 4 << 30  # bytes of a file of findings
 _COMPARED = tuple(option.name for option in HEADS if option.several == "compared")
 
 
-def inspect(text: str | Sequence[str] | None = None, **options: Unpack[InspectArguments]) -> InspectResult:
+def inspect(
+    text: str | Sequence[str] | None = None, **options: Unpack[InspectArguments]
+) -> InspectResult:
     """Show what attention does with a text, as `attnscope run` does.
 
     Args:
@@ -132,7 +146,9 @@ def heads(
     model_options["model"] = model
     lists = [name for name in _COMPARED if isinstance(model_options.get(name), list | tuple)]
     if len(lists) > 1:
-        raise UsageError(f"{' and '.join(sorted(lists))} are lists", hint="compare one thing at a time")
+        raise UsageError(
+            f"{' and '.join(sorted(lists))} are lists", hint="compare one thing at a time"
+        )
     if lists:
         return _compare_two(lists[0], model_options, text, arguments)
     with _opened(model_options) as opened:
@@ -154,11 +170,15 @@ def _compare_two(
         with OpenModel(arguments.pop("model"), arguments) as opened:
             findings = opened.heads(text, **options).data
         label = "none" if value is None else findings.provenance.model or type(value).__name__
-        sides.append((os.fsdecode(value) if isinstance(value, str | os.PathLike) else label, findings))
+        sides.append(
+            (os.fsdecode(value) if isinstance(value, str | os.PathLike) else label, findings)
+        )
     return HeadChangesResult(compare_heads(axis, sides))
 
 
-def ablate(text: str | None = None, **options: Unpack[AblateArguments]) -> AblationResult | EffectsResult:
+def ablate(
+    text: str | None = None, **options: Unpack[AblateArguments]
+) -> AblationResult | EffectsResult:
     """Cut heads, layers or edges out of attention and measure what changes, as `attnscope ablate` does.
 
     Args:
@@ -208,7 +228,11 @@ def doctor(
 
 
 def compare(
-    text: str | InspectResult | os.PathLike[str] | Sequence[str | InspectResult | os.PathLike[str]] | None = None,
+    text: str
+    | InspectResult
+    | os.PathLike[str]
+    | Sequence[str | InspectResult | os.PathLike[str]]
+    | None = None,
     *others: str | InspectResult | os.PathLike[str],
     **options: Unpack[CompareArguments],
 ) -> CompareResult:
@@ -273,28 +297,40 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
     """
     from attnscope.studies.compare.runs import read_report
 
-    types = {findings: result_type(findings) for findings in (declared.findings_type() for declared in kinds())}
+    types = {
+        findings: result_type(findings)
+        for findings in (declared.findings_type() for declared in kinds())
+    }
     if kind is not None and kind not in types.values():
         type_name = getattr(kind, "__name__", repr(kind))
         result_names = dict.fromkeys(result.__name__ for result in types.values())
-        raise UsageError(f"{type_name:.80} cannot be loaded", where="kind", hint=f"use {', '.join(result_names)}")
+        raise UsageError(
+            f"{type_name:.80} cannot be loaded", where="kind", hint=f"use {', '.join(result_names)}"
+        )
     file = file_path(path)
     held = None
     if file.suffix.lower() not in ARRAY_FILES:
         schema = schema_of(read_file(file, cap=_CAP)).partition("/")[0]
-        held = next((known_kind for known_kind in kinds() if known_kind.schema.partition("/")[0] == schema), None)
+        held = next(
+            (known_kind for known_kind in kinds() if known_kind.schema.partition("/")[0] == schema),
+            None,
+        )
     expected = next((findings for findings in types if types[findings] is kind), Report)
     if held is not None:
         expected = held.findings_type()
         if kind not in (None, types[expected]):
             hint = f"attnscope.load({os.fspath(path)!r}, attnscope.{types[expected].__name__})"
-            raise AttnscopeError(f"holds the findings of {held.typed or held.name}", where=file, hint=hint)
+            raise AttnscopeError(
+                f"holds the findings of {held.typed or held.name}", where=file, hint=hint
+            )
     try:
         if expected is Report:
             return InspectResult(read_report(file))
         return types[expected](from_json(read_file(file, cap=_CAP), expected))
     except AttnscopeError as e:
-        raise e if e.where else AttnscopeError(e.parts.message, where=file, hint=e.parts.hint) from e
+        raise (
+            e if e.where else AttnscopeError(e.parts.message, where=file, hint=e.parts.hint)
+        ) from e
 
 
 def read_dump(path: str | os.PathLike[str]) -> DumpFile:
@@ -365,11 +401,15 @@ def _opened(options: Mapping[str, Any]) -> Iterator[OpenModel]:
         return
     for name, value in settings.items():
         if value is not None:
-            raise UsageError("the model is open already", where=name, hint=f"pass {name} to open_model")
+            raise UsageError(
+                "the model is open already", where=name, hint=f"pass {name} to open_model"
+            )
     yield model
 
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split the arguments into those about the model and all others."""
     names = ("model", *OpenArguments.__annotations__)
-    return {n: v for n, v in options.items() if n in names}, {n: v for n, v in options.items() if n not in names}
+    return {n: v for n, v in options.items() if n in names}, {
+        n: v for n, v in options.items() if n not in names
+    }

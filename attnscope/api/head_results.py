@@ -146,16 +146,23 @@ class HeadChangesResult(TableResult[HeadComparison]):
             return _strongest(self[name], by_name[name], k, signed=False)
         places = Listing(signed=False).heads(self.changed_most, k)
         return [
-            HeadValue(*head, float(self.changed_most[head]), float(by_name[self.role[head]][head])) for head in places
+            HeadValue(*head, float(self.changed_most[head]), float(by_name[self.role[head]][head]))
+            for head in places
         ]
 
 
 class NeedleResult(TableResult[NeedleSurvey]):
     """The result of `heads` with `needle`: what heads read of it, by the length of the text and the needle's depth."""
 
-    heads: list[tuple[int, int]] = shortcut("data.heads", "Layer and head of each retrieval head, the strongest first.")
-    lengths: list[int] = shortcut("data.lengths", "Tokens of the texts: the first axis of the arrays.")
-    depths: list[float] = shortcut("data.depths", "Share of the text before the needle: the second axis.")
+    heads: list[tuple[int, int]] = shortcut(
+        "data.heads", "Layer and head of each retrieval head, the strongest first."
+    )
+    lengths: list[int] = shortcut(
+        "data.lengths", "Tokens of the texts: the first axis of the arrays."
+    )
+    depths: list[float] = shortcut(
+        "data.depths", "Share of the text before the needle: the second axis."
+    )
     weight: Float2 = shortcut(
         "data.weight",
         "Weight of what predicts the answer on the needle, mean of the retrieval heads, (lengths, depths).",

@@ -10,12 +10,34 @@ from attnscope.api.ablation import AblationResult, EffectsResult
 from attnscope.api.comparing import compare_sides, sides_of, texts_of_sides
 from attnscope.api.exploring import ModelExploreArguments
 from attnscope.api.head_results import MeasuredResult, NeedleResult, SurveyResult
-from attnscope.api.options import IDS, check_names, cuts, divided, read_values, run_values, targets_of, texts_of
-from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult, Result, result_type
+from attnscope.api.options import (
+    IDS,
+    check_names,
+    cuts,
+    divided,
+    read_values,
+    run_values,
+    targets_of,
+    texts_of,
+)
+from attnscope.api.results import (
+    CheckResult,
+    CompareResult,
+    ExplainResult,
+    InspectResult,
+    Result,
+    result_type,
+)
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
 from attnscope.request.combinations import check_combinations
-from attnscope.request.run_config import CallArguments, Model, ModelInspectArguments, RunConfig, TextInput
+from attnscope.request.run_config import (
+    CallArguments,
+    Model,
+    ModelInspectArguments,
+    RunConfig,
+    TextInput,
+)
 from attnscope.studies.ablate.arguments import ModelAblateArguments
 from attnscope.studies.check.arguments import ModelCheckArguments
 from attnscope.studies.compare.arguments import ModelCompareArguments
@@ -69,18 +91,25 @@ class OpenModel:
 
         check_names("inspect", options, ModelInspectArguments)
         with self._call(options, text) as (session, texts):
-            ranked: dict[str, Any] = {**options, **({"by": "weight"} if options.get("by") == "logit" else {})}
+            ranked: dict[str, Any] = {
+                **options,
+                **({"by": "weight"} if options.get("by") == "logit" else {}),
+            }
             fields = {"target": targets_of(options), "cuts": cuts(options.get("cut"))}
             fields |= {"predict": None} if options.get("predict") is None else {}
             run = msgspec.structs.replace(self._run(texts, ranked), **fields)
             return InspectResult(report(run, session=session))
 
-    def explain(self, text: str | None = None, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
+    def explain(
+        self, text: str | None = None, **options: Unpack[ModelExplainArguments]
+    ) -> ExplainResult:
         """See attnscope.explain."""
         check_names("explain", options, ModelExplainArguments)
         return self._result("explain", text, options)  # type: ignore[no-any-return]
 
-    def explore(self, text: str | Sequence[str], **options: Unpack[ModelExploreArguments]) -> str | None:
+    def explore(
+        self, text: str | Sequence[str], **options: Unpack[ModelExploreArguments]
+    ) -> str | None:
         """Walk through the attention of a text in this terminal, as `attnscope explore` does.
 
         Args:
@@ -103,13 +132,21 @@ class OpenModel:
             with self._session_for(texts, {"progress": progress}) as session:
                 yield session
 
-        run = self._run(texts, {name: value for name, value in options.items() if name not in ("keys", "cut")})
+        run = self._run(
+            texts, {name: value for name, value in options.items() if name not in ("keys", "cut")}
+        )
         run = msgspec.structs.replace(run, cuts=cuts(options.get("cut")))
         return explore_model(run, opener, options)
 
-    def study(self, name: str, text: str | Sequence[str] | None = None, **options: Any) -> Result[Any]:
+    def study(
+        self, name: str, text: str | Sequence[str] | None = None, **options: Any
+    ) -> Result[Any]:
         """Run a study that has no method of its own, by its name; see attnscope.studies.registry."""
-        check_names(name, options, (*CallArguments.__annotations__, *(option.name for option in options_of(name))))
+        check_names(
+            name,
+            options,
+            (*CallArguments.__annotations__, *(option.name for option in options_of(name))),
+        )
         result: Result[Any] = self._result(name, text, options)
         return result
 
@@ -117,10 +154,16 @@ class OpenModel:
         command = study(name).command
         known_options = options_of(name)
         assert command is not None
-        own = [option.name for option in known_options if option.name not in RunConfig.__struct_fields__]
+        own = [
+            option.name
+            for option in known_options
+            if option.name not in RunConfig.__struct_fields__
+        ]
         own += command.own
         messages = options.get("messages")
-        check_combinations(known_options, {**options, "text": text, "chat": messages if text is None else None})
+        check_combinations(
+            known_options, {**options, "text": text, "chat": messages if text is None else None}
+        )
         call = call_of(name, {**options, "text": text, "chat": messages})
         values = dict.fromkeys(own) | read_values(options, known_options, *own)
         of_run = {option: value for option, value in options.items() if option not in own}
@@ -153,7 +196,10 @@ class OpenModel:
         return self._result("check", text, options)  # type: ignore[no-any-return]
 
     def compare(
-        self, text: str | Sequence[str] | None = None, *others: str, **options: Unpack[ModelCompareArguments]
+        self,
+        text: str | Sequence[str] | None = None,
+        *others: str,
+        **options: Unpack[ModelCompareArguments],
     ) -> CompareResult:
         """See attnscope.compare; the model is the same on every side."""
         check_names("compare", options, ModelCompareArguments)
@@ -176,16 +222,24 @@ class OpenModel:
         if self._given is not None and text is not None:
             hint = "leave it out: the tokens come with the arrays"
             raise UsageError("text and qkv cannot be used together", hint=hint)
-        has_ids = any(options.get(name) is not None for name in ("messages", "image", "audio", *IDS))
+        has_ids = any(
+            options.get(name) is not None for name in ("messages", "image", "audio", *IDS)
+        )
         elsewhere = has_ids or not isinstance(options.get("spans"), str | Mapping | None)
         if self._given is None and text is None and not elsewhere:
             raise UsageError("no text given", where="text", hint="pass one, or several")
-        texts = texts_of(text, options) if self._given is None else divided(self._given, options.get("spans"))
+        texts = (
+            texts_of(text, options)
+            if self._given is None
+            else divided(self._given, options.get("spans"))
+        )
         with self._session_for(texts, options) as session:
             yield session, texts
 
     @contextmanager
-    def _session_for(self, texts: Sequence[TextInput], options: Mapping[str, Any]) -> "Iterator[Session]":
+    def _session_for(
+        self, texts: Sequence[TextInput], options: Mapping[str, Any]
+    ) -> "Iterator[Session]":
         """Provide the session of a call; the open one, unless the vocabulary depends on the texts.
 
         A model whose vocabulary is made from its texts is another one for other texts.
@@ -194,7 +248,9 @@ class OpenModel:
         own = self._session
         progress = options.get("progress")
         if own is None:
-            raise UsageError("the model is closed", where="model", hint="use it inside its `with` block")
+            raise UsageError(
+                "the model is closed", where="model", hint="use it inside its `with` block"
+            )
         with running(own, self._live, progress):
             if self._from_texts is None:
                 self._from_texts = own.source(self._run((), {})).tokenizer.name == "words"

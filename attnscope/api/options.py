@@ -16,7 +16,13 @@ from attnscope.request.arguments import STAGES, Dtype, device, one_of, some_of, 
 from attnscope.request.chat import chat_of
 from attnscope.request.given_ids import read_ids
 from attnscope.request.masks.expression import parse_mask, spell_mask
-from attnscope.request.masks.terms import Function, MaskTerm, MatrixFile, ScoreFunction, function_name
+from attnscope.request.masks.terms import (
+    Function,
+    MaskTerm,
+    MatrixFile,
+    ScoreFunction,
+    function_name,
+)
 from attnscope.request.media import MediaFile
 from attnscope.request.options import COMPARE, RUN, Option
 from attnscope.request.run_config import RunConfig, TextInput
@@ -41,7 +47,9 @@ def check_names(function: str, arguments: Mapping[str, Any], allowed: type | Seq
     names = tuple(allowed.__annotations__ if isinstance(allowed, type) else allowed)
     for name in arguments:
         if name not in names:
-            raise UsageError(f"{function}() has no argument '{name}'", hint=did_you_mean(name, names))
+            raise UsageError(
+                f"{function}() has no argument '{name}'", hint=did_you_mean(name, names)
+            )
 
 
 def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tuple[TextInput, ...]:
@@ -49,19 +57,28 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
     if any(options.get(name) is not None for name in IDS):
         return _texts_of_ids(text, options)
     if (messages := options.get("messages")) is not None:
-        for name, value in (("text", text), *((name, options.get(name)) for name in ("pair", "context"))):
+        for name, value in (
+            ("text", text),
+            *((name, options.get(name)) for name in ("pair", "context")),
+        ):
             if value is not None:
-                raise UsageError(f"messages and {name} cannot be used together", hint=f"leave {name} out")
+                raise UsageError(
+                    f"messages and {name} cannot be used together", hint=f"leave {name} out"
+                )
         if not isinstance(options.get("spans"), str | Mapping | None):
             hint = "use a word such as 'turns', marks, or names with ranges of the rendered text"
-            raise UsageError("texts as spans cannot be used with messages", where="spans", hint=hint)
+            raise UsageError(
+                "texts as spans cannot be used with messages", where="spans", hint=hint
+            )
         named_chats = [("messages", messages)]
         if several_chats(messages):
             named_chats = [(f"messages[{n}]", chat) for n, chat in enumerate(messages)]
         media = _media_of(options.get("image"), len(named_chats))
         chats = [chat_of(chat, where) for where, chat in named_chats]
         parts = zip(named_chats, chats, media, strict=True)
-        return tuple(TextInput("", where=where, chat=chat, media=files) for (where, _), chat, files in parts)
+        return tuple(
+            TextInput("", where=where, chat=chat, media=files) for (where, _), chat, files in parts
+        )
     text, spans = _divided(text, options.get("spans"))
     if text is None and any(options.get(name) is not None for name in ("image", "audio")):
         text = ""
@@ -82,23 +99,39 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
             if not isinstance(value, str) and not (value is None and name != "text"):
                 raise UsageError(f"{value!r:.80} is not a text", where=name, hint="pass a str")
     inputs = [TextInput(*parts) for parts in zip(texts, pairs, contexts, names, strict=True)]
-    return _with_spans([replace(text, media=files) for text, files in zip(inputs, media, strict=True)], spans)
+    return _with_spans(
+        [replace(text, media=files) for text, files in zip(inputs, media, strict=True)], spans
+    )
 
 
 def _media_of(pictures: Any, count: int) -> list[tuple[MediaFile, ...]]:
     """Return the pictures of every text: for one text, one or several; for more, as much for each."""
     of_texts = [pictures]
     if count > 1:
-        of_texts = [None] * count if pictures is None else list(pictures) if _is_list(pictures) else [pictures]
+        of_texts = (
+            [None] * count
+            if pictures is None
+            else list(pictures)
+            if _is_list(pictures)
+            else [pictures]
+        )
     if len(of_texts) != count:
-        raise UsageError(f"{len(of_texts)} for {count} texts", where="image", hint="pass one, or a list, for each text")
+        raise UsageError(
+            f"{len(of_texts)} for {count} texts",
+            where="image",
+            hint="pass one, or a list, for each text",
+        )
     listed = [[] if item is None else list(item) if _is_list(item) else [item] for item in of_texts]
     return [tuple(_picture(item, index) for index, item in enumerate(items)) for items in listed]
 
 
 def _sound(value: Any) -> MediaFile:
     if not isinstance(value, str | os.PathLike):
-        raise UsageError(f"{type(value).__name__} is no path of a sound", where="audio", hint="pass the path of a file")
+        raise UsageError(
+            f"{type(value).__name__} is no path of a sound",
+            where="audio",
+            hint="pass the path of a file",
+        )
     return MediaFile("audio", os.fsdecode(value), value)
 
 
@@ -118,9 +151,13 @@ def divided(texts: Sequence[TextInput], spans: Any) -> tuple[TextInput, ...]:
     return _with_spans(texts, _divided(strings[0] if len(strings) == 1 else strings, spans)[1])
 
 
-def _with_spans(texts: Sequence[TextInput], spans: Sequence[tuple[SpanRange, ...]]) -> tuple[TextInput, ...]:
+def _with_spans(
+    texts: Sequence[TextInput], spans: Sequence[tuple[SpanRange, ...]]
+) -> tuple[TextInput, ...]:
     if len(spans) not in (0, len(texts)):
-        raise UsageError(f"{len(spans)} for {len(texts)} texts", where="spans", hint="pass one for each text")
+        raise UsageError(
+            f"{len(spans)} for {len(texts)} texts", where="spans", hint="pass one for each text"
+        )
     return tuple(replace(text, spans=spans[n]) if spans else text for n, text in enumerate(texts))
 
 
@@ -129,13 +166,21 @@ IDS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
 
 def _texts_of_ids(text: Any, options: Mapping[str, Any]) -> tuple[TextInput, ...]:
     """Return texts that are given as token ids."""
-    arguments = {"text": text} | {name: options.get(name) for name in ("messages", "pair", "context", "spans")}
+    arguments = {"text": text} | {
+        name: options.get(name) for name in ("messages", "pair", "context", "spans")
+    }
     for name, value in arguments.items():
         if value is not None:
-            raise UsageError(f"input_ids and {name} cannot be used together", hint=f"leave {name} out")
-    rows = read_ids({name: options[name] for name in IDS if options.get(name) is not None}, "inspect")
+            raise UsageError(
+                f"input_ids and {name} cannot be used together", hint=f"leave {name} out"
+            )
+    rows = read_ids(
+        {name: options[name] for name in IDS if options.get(name) is not None}, "inspect"
+    )
     names = ["input_ids"] if len(rows) == 1 else [f"input_ids[{n}]" for n in range(len(rows))]
-    return tuple(TextInput("", where=name, given=row) for name, row in zip(names, rows, strict=True))
+    return tuple(
+        TextInput("", where=name, given=row) for name, row in zip(names, rows, strict=True)
+    )
 
 
 def _divided(text: Any, spans: Any) -> tuple[Any, list[tuple[SpanRange, ...]]]:
@@ -151,7 +196,9 @@ def _divided(text: Any, spans: Any) -> tuple[Any, list[tuple[SpanRange, ...]]]:
     if text is None or text == joined:
         return joined, [ranges]
     if not isinstance(text, str):
-        raise UsageError("texts as spans divide one text", where="spans", hint="pass the ranges of each text")
+        raise UsageError(
+            "texts as spans divide one text", where="spans", hint="pass the ranges of each text"
+        )
     divided = []
     at = 0
     for item in ranges:
@@ -159,7 +206,9 @@ def _divided(text: Any, spans: Any) -> tuple[Any, list[tuple[SpanRange, ...]]]:
         start = text.find(piece, at)
         if start < 0:
             hint = "pass texts that follow each other in it, or leave the text out"
-            raise UsageError(f"{piece!r:.80} is not in the text after character {at}", where="spans", hint=hint)
+            raise UsageError(
+                f"{piece!r:.80} is not in the text after character {at}", where="spans", hint=hint
+            )
         at = start + len(piece)
         divided.append(SpanRange(item.name, start, at))
     return text, [tuple(divided)]
@@ -169,12 +218,18 @@ def _spans(value: Any) -> SpanRequest:
     """Read a division into spans; ranges of single texts are kept with the texts (see `texts_of`)."""
     if isinstance(value, str):
         return parse_spans(value)
-    return SpanRequest("ranges", ranges=ranges_of(value, "spans") if isinstance(value, Mapping) else ())
+    return SpanRequest(
+        "ranges", ranges=ranges_of(value, "spans") if isinstance(value, Mapping) else ()
+    )
 
 
 def several_chats(messages: Any) -> bool:
     """Tell whether this is a list of chats rather than of messages."""
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence) or not messages:
+    if (
+        isinstance(messages, str | bytes | Mapping)
+        or not isinstance(messages, Sequence)
+        or not messages
+    ):
         return False
     first_message = messages[0]
     return isinstance(first_message, list | tuple) or (
@@ -190,18 +245,26 @@ def _several(name: str, values: Any) -> list[Any]:
 
 def _is_several(value: Any) -> bool:
     """Tell whether a value is a collection; a str is not, nor is an array without axes."""
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes) and getattr(value, "ndim", 1) != 0
+    return (
+        isinstance(value, Iterable)
+        and not isinstance(value, str | bytes)
+        and getattr(value, "ndim", 1) != 0
+    )
 
 
 def _beside(name: str, value: Any, count: int) -> list[Any]:
     """Return a pair or context for every text."""
     if value is None or isinstance(value, str):
         if value is not None and name == "pair" and count > 1:
-            raise UsageError(f"one pair for {count} texts", where=name, hint="pass one for each text")
+            raise UsageError(
+                f"one pair for {count} texts", where=name, hint="pass one for each text"
+            )
         return [value] * count
     values = _several(name, value)
     if len(values) != count:
-        raise UsageError(f"{len(values)} for {count} texts", where=name, hint="pass one for each text")
+        raise UsageError(
+            f"{len(values)} for {count} texts", where=name, hint="pass one for each text"
+        )
     return values
 
 
@@ -220,7 +283,11 @@ def targets_of(options: Mapping[str, Any]) -> tuple[str, ...] | None:
             raise UsageError("applies only to by='logit'", where="target", hint="add by='logit'")
         return None
     if len(listed) > 2 or not all(isinstance(target, str) for target in listed):
-        raise UsageError(f"{target_value!r:.80} is not one token or two", where="target", hint="pass a str, or two")
+        raise UsageError(
+            f"{target_value!r:.80} is not one token or two",
+            where="target",
+            hint="pass a str, or two",
+        )
     return tuple(listed)
 
 
@@ -231,8 +298,14 @@ def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None and name in _READERS:
             values[name] = _READERS[name](value)
     if any(isinstance(values.get(name), HeadLabel) for name in ("layer", "head")):
-        values["layer"], values["head"] = join_label(values.get("layer", AUTO), values.get("head", AUTO))
-    if "mask" in values and isinstance(values["mask"][0], MatrixFile) and not isinstance(options["mask"], str):
+        values["layer"], values["head"] = join_label(
+            values.get("layer", AUTO), values.get("head", AUTO)
+        )
+    if (
+        "mask" in values
+        and isinstance(values["mask"][0], MatrixFile)
+        and not isinstance(options["mask"], str)
+    ):
         values["matrices"] = {spell_mask(values["mask"]): _mask_matrix(options["mask"])}
     return values
 
@@ -251,7 +324,9 @@ def _path(name: str) -> Callable[[Any], str]:
         try:
             return os.fsdecode(value)
         except TypeError as e:
-            raise UsageError(f"{type(value).__name__} is not a path", where=name, hint="pass a str or a Path") from e
+            raise UsageError(
+                f"{type(value).__name__} is not a path", where=name, hint="pass a str or a Path"
+            ) from e
 
     return read
 
@@ -278,7 +353,9 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
         hint = "use a str such as 'causal', a file's name, a boolean array (queries, keys), or a function"
         raise UsageError(f"{type(value).__name__} is not a mask", where="mask", hint=hint)
     if np.ma.is_masked(value):
-        raise UsageError("is a masked array that hides cells", where="mask", hint="pass a plain one")
+        raise UsageError(
+            "is a masked array that hides cells", where="mask", hint="pass a plain one"
+        )
     try:
         if hasattr(value, "detach"):
             tensor = value.detach().cpu()
@@ -286,7 +363,9 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
         matrix = np.array(value)
     except (TypeError, ValueError, RuntimeError) as e:
         # Tensors of bfloat16, sparse ones and those without memory have no array.
-        raise UsageError(f"cannot be read as an array ({e})", where="mask", hint="pass a boolean array") from e
+        raise UsageError(
+            f"cannot be read as an array ({e})", where="mask", hint="pass a boolean array"
+        ) from e
     try:
         matrix = as_boolean(matrix)
     except ValueError as e:
@@ -315,7 +394,11 @@ def cuts(value: Any) -> tuple[CutExpression, ...]:
     expressions = [] if value is None else one_or_several(value)
     for cut in expressions:
         if not isinstance(cut, str):
-            raise UsageError(f"{cut!r:.80} is not a cut", where="cut", hint="use a str such as 'L5H1', or several")
+            raise UsageError(
+                f"{cut!r:.80} is not a cut",
+                where="cut",
+                hint="use a str such as 'L5H1', or several",
+            )
     return tuple(parse_cut(cut, "cut") for cut in expressions)
 
 
@@ -328,7 +411,9 @@ def _filler(value: Any) -> str:
 def _keys(value: Any) -> tuple[str, ...]:
     words = one_or_several(value)
     if not all(isinstance(item, str) for item in words):
-        raise UsageError(f"{value!r:.80} is not a key", where="ignore_key", hint="give a str, or several")
+        raise UsageError(
+            f"{value!r:.80} is not a key", where="ignore_key", hint="give a str, or several"
+        )
     return tuple(words)
 
 
@@ -380,7 +465,9 @@ def _position(name: str, part: Any) -> int | slice | str:
         if not isinstance(part, slice):
             return _whole(part)
         if part.step is not None:
-            raise UsageError(f"{part!r} has a step", where=name, hint="use a range, or a list of positions")
+            raise UsageError(
+                f"{part!r} has a step", where=name, hint="use a range, or a list of positions"
+            )
         return slice(*(None if edge is None else _whole(edge) for edge in (part.start, part.stop)))
     except TypeError as e:
         hint = "use a position, a slice, a word, or several of them"
@@ -421,7 +508,9 @@ PYTHON_READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def read_values(options: Mapping[str, Any], option_table: Iterable[Option], *names: str) -> dict[str, Any]:
+def read_values(
+    options: Mapping[str, Any], option_table: Iterable[Option], *names: str
+) -> dict[str, Any]:
     """Return the given values of these arguments, read by the option table."""
     readers = {option.name: _reader(option) for option in option_table}
     return {name: readers[name](options[name]) for name in names if options.get(name) is not None}

@@ -29,7 +29,13 @@ from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.request.arguments import figure_width, number
 from attnscope.request.selection import PRINTED, PositionSelection
-from attnscope.views.settings import DisplaySettings, FigureFont, FigureLabels, FigureParts, FigureSettings
+from attnscope.views.settings import (
+    DisplaySettings,
+    FigureFont,
+    FigureLabels,
+    FigureParts,
+    FigureSettings,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,8 +142,12 @@ class Result(Generic[Data]):
         from attnscope.studies.study import TABLES
 
         target = file_path(path)
-        if table is not None and not (isinstance(self.data, Report) and target.suffix.lower() in TABLES):
-            raise UsageError("needs a report in a .csv or .parquet file", where="table", hint="leave it out")
+        if table is not None and not (
+            isinstance(self.data, Report) and target.suffix.lower() in TABLES
+        ):
+            raise UsageError(
+                "needs a report in a .csv or .parquet file", where="table", hint="leave it out"
+            )
         settings = DisplaySettings(precision=self._digits_of(precision))
         figure = FigureSettings(None, labels, only, font)
         if isinstance(width, str):
@@ -184,7 +194,9 @@ def _columns(width: int | None) -> int | None:
     return None if width is None else number("width", 1, None, width)
 
 
-def _as_text(data: msgspec.Struct, width: int | None, precision: int, *, brief: bool = False) -> str:
+def _as_text(
+    data: msgspec.Struct, width: int | None, precision: int, *, brief: bool = False
+) -> str:
     import shutil
 
     columns = width or max(40, shutil.get_terminal_size((80, 24)).columns)
@@ -227,7 +239,9 @@ def _abridged(data: Any) -> Any:
             continue
         notes = [*text.notes]
         if len(text.heads) > _PRINTED_HEADS:
-            notes.append(f"{_PRINTED_HEADS} of {len(text.heads)} heads are printed; report[layer, head] is one of them")
+            notes.append(
+                f"{_PRINTED_HEADS} of {len(text.heads)} heads are printed; report[layer, head] is one of them"
+            )
         if max(len(text.queries), len(text.keys)) > PRINTED:
             sizes = f"{len(text.queries)} rows and {len(text.keys)} columns"
             notes.append(f"the first {PRINTED} of {sizes} are printed; the arrays have all")
@@ -282,18 +296,25 @@ class HeadResult(Result[Report], TextAxes):
 
     layer: int | str = shortcut("_head.layer", "Number of the layer, or `mean`.")
     head: int | str = shortcut("_head.head", "Number of the head, or `mean`.")
-    chosen: str | None = shortcut("_head.chosen", "Why this head was chosen; None if the user named it.")
+    chosen: str | None = shortcut(
+        "_head.chosen", "Why this head was chosen; None if the user named it."
+    )
     rows: Rows = shortcut("_head.rows", "Statistics of every query's whole row of weights.")
 
     scores: Float2 = _stage_of_head("scores", "The scores q·k, (queries, keys).")
-    scaled: Float2 = _stage_of_head("scaled", "The scores after scale, soft-cap and position bias, (queries, keys).")
+    scaled: Float2 = _stage_of_head(
+        "scaled", "The scores after scale, soft-cap and position bias, (queries, keys)."
+    )
     masked: Float2 = _stage_of_head(
         "masked", "The scaled scores, −inf where the mask does not allow a key, (queries, keys)."
     )
     weights: Float2 = _stage_of_head(
-        "weights", "The softmax of the masked scores, (queries, keys); NaN in rows that may attend to nothing."
+        "weights",
+        "The softmax of the masked scores, (queries, keys); NaN in rows that may attend to nothing.",
     )
-    output: Float2 = _stage_of_head("output", "The weighted sums of the values, (queries, value width).")
+    output: Float2 = _stage_of_head(
+        "output", "The weighted sums of the values, (queries, value width)."
+    )
 
     def top(self, query: int | str, k: int | None = None) -> list[Contributor]:
         """Return the tokens that contribute most to one query, strongest first, ranked by the measure `by`.
@@ -309,13 +330,18 @@ class HeadResult(Result[Report], TextAxes):
         top = self._head.top
         count = top.keys.shape[1]
         if k is not None and not (isinstance(k, int | np.integer) and 0 <= k <= count):
-            raise UsageError(f"the report keeps {count} contributors", where="k", hint=f"inspect with top={k}")
+            raise UsageError(
+                f"the report keeps {count} contributors", where="k", hint=f"inspect with top={k}"
+            )
         row = text.queries.index(_one_position(positions("query")(query), text))
         entries = []
         for rank, key in enumerate(top.keys[row, :k].tolist()):
             # There are fewer sources than ranks if a key is −1.
             if key >= 0:
-                measures = (None if m is None else float(m[row, rank]) for m in (top.weight, top.value, top.projected))
+                measures = (
+                    None if m is None else float(m[row, rank])
+                    for m in (top.weight, top.value, top.projected)
+                )
                 entries.append(Contributor(text.sources[key].text, key, *measures))  # type: ignore[arg-type]
         return entries
 
@@ -327,7 +353,9 @@ class HeadResult(Result[Report], TextAxes):
 def _stage(stages: Mapping[str, Any], name: str) -> Any:
     if name not in stages:
         message = f"the report keeps no {name}"
-        hint = f"it keeps {', '.join(stages) or 'no stage'}; inspect with stages={(*stages, name)!r}"
+        hint = (
+            f"it keeps {', '.join(stages) or 'no stage'}; inspect with stages={(*stages, name)!r}"
+        )
         raise UsageError(message, where="stages", hint=hint)
     return stages[name]
 
@@ -336,13 +364,17 @@ def _one_position(query: PositionSelection, text: TextReport) -> int:
     """Return the position of one shown query."""
     texts = (text.text, text.pair)
     spans = None if text.spans is None else text.spans.text
-    positions = [row for row in query.find(text.tokens, texts, "query", spans=spans) if row in text.queries]
+    positions = [
+        row for row in query.find(text.tokens, texts, "query", spans=spans) if row in text.queries
+    ]
     if len(positions) == 1:
         return positions[0]
     if not positions:
         hint = f"it holds {listed([*map(str, text.queries)], _NAMED)}"
         raise UsageError(f"the report has no row for {query}", where="query", hint=hint)
-    several = listed([f"{position} {spell_piece(text.tokens, position)}" for position in positions], _NAMED)
+    several = listed(
+        [f"{position} {spell_piece(text.tokens, position)}" for position in positions], _NAMED
+    )
     message = f"'{query}' selects {len(positions)} tokens: {several}"
     raise UsageError(message, where="query", hint="choose one by its position")
 
@@ -384,22 +416,30 @@ class TextArrays(TextAxes):
         matrices = _stage(heads.stages, stage)
         n_layers = len(self.layers)
         if len({len(of_layer) for of_layer in self.heads}) > 1:
-            raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
-        stacked: Float4 = matrices.reshape(n_layers, len(heads) // max(1, n_layers), *matrices.shape[1:])
+            raise UsageError(
+                "the layers have different numbers of heads", hint="use report[layer, head]"
+            )
+        stacked: Float4 = matrices.reshape(
+            n_layers, len(heads) // max(1, n_layers), *matrices.shape[1:]
+        )
         return stacked
 
     scores: Float4 = _stage_of_text("scores", "The scores q·k, (layers, heads, queries, keys).")
     scaled: Float4 = _stage_of_text(
-        "scaled", "The scores after scale, soft-cap and position bias, (layers, heads, queries, keys)."
+        "scaled",
+        "The scores after scale, soft-cap and position bias, (layers, heads, queries, keys).",
     )
     masked: Float4 = _stage_of_text(
-        "masked", "The scaled scores, −inf where the mask does not allow a key, (layers, heads, queries, keys)."
+        "masked",
+        "The scaled scores, −inf where the mask does not allow a key, (layers, heads, queries, keys).",
     )
     weights: Float4 = _stage_of_text(
         "weights",
         "The softmax of the masked scores, (layers, heads, queries, keys); NaN in rows that may attend to nothing.",
     )
-    output: Float4 = _stage_of_text("output", "The weighted sums of the values, (layers, heads, queries, value width).")
+    output: Float4 = _stage_of_text(
+        "output", "The weighted sums of the values, (layers, heads, queries, value width)."
+    )
 
     predictions: list[Prediction] = shortcut(
         "_text.predictions",
@@ -409,10 +449,12 @@ class TextArrays(TextAxes):
         "_text.generated", "For each generated token, the prediction that it was chosen from."
     )
     attribution: Attribution | None = shortcut(
-        "_text.attribution", 'Contributions of the model\'s parts to a logit; None without `by="logit"`.'
+        "_text.attribution",
+        'Contributions of the model\'s parts to a logit; None without `by="logit"`.',
     )
     spans: list[str] = shortcut(
-        "_divided.text.names", "Names of the spans of the text, in order: see findings.spans.TextSpans."
+        "_divided.text.names",
+        "Names of the spans of the text, in order: see findings.spans.TextSpans.",
     )
     span_of_token: list[int] = shortcut("_divided.text.of_token", "Number of each token's span.")
 
@@ -428,11 +470,17 @@ class TextArrays(TextAxes):
     def _divided(self) -> SpanReport:
         spans = self._text.spans
         if spans is None:
-            raise UsageError("the text is not divided into spans", where="spans", hint="inspect with spans='sentences'")
+            raise UsageError(
+                "the text is not divided into spans",
+                where="spans",
+                hint="inspect with spans='sentences'",
+            )
         return spans
 
     def __iter__(self) -> Iterator[HeadResult]:
-        return (HeadResult(self._report, self._text, index) for index in range(len(self._text.heads)))
+        return (
+            HeadResult(self._report, self._text, index) for index in range(len(self._text.heads))
+        )
 
     def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
         """Return one head, by the layer (number or `mean`) and the head; -1 is the model's last that attends."""
@@ -442,8 +490,12 @@ class TextArrays(TextAxes):
         text = self._text
         provenance = report.provenance
         layer, head = (
-            every[selected] if isinstance(selected, int | np.integer) and -len(every) <= selected < 0 else selected
-            for selected, every in zip(unit, (provenance.attending, range(provenance.n_heads)), strict=True)
+            every[selected]
+            if isinstance(selected, int | np.integer) and -len(every) <= selected < 0
+            else selected
+            for selected, every in zip(
+                unit, (provenance.attending, range(provenance.n_heads)), strict=True
+            )
         )
         units = text.heads.units
         if (layer, head) in units:
@@ -497,7 +549,10 @@ class InspectResult(Result[Report], TextArrays):
     @property
     def _only(self) -> TextResult:
         if len(self.texts) != 1:
-            raise UsageError(f"the report holds {len(self.texts)} texts", hint="choose one, such as report.texts[0]")
+            raise UsageError(
+                f"the report holds {len(self.texts)} texts",
+                hint="choose one, such as report.texts[0]",
+            )
         return self.texts[0]
 
     @property
@@ -528,7 +583,9 @@ def _report_table(report: Report, table: str | None) -> "pd.DataFrame":
     return data_frame(settings, records_of(report), table, "report")
 
 
-def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | None, what: str) -> "pd.DataFrame":
+def data_frame(
+    settings: "Settings", records: "Iterable[Record]", table: str | None, what: str
+) -> "pd.DataFrame":
     """Return a table of records, by default the first that they have; `what` holds them, for errors."""
     from attnscope.batch.tables import INTEGERS, columns, kinds_of, rows_of
 
@@ -596,7 +653,9 @@ class CompareResult(TableResult[Comparison]):
         return [InspectResult(side.report) for side in self.data.sides]
 
     changes: list[Change] = shortcut("data.changes", "One entry per side after the first.")
-    verdict: Verdict | None = shortcut("data.verdict", "The verdict under the tolerance; None without one.")
+    verdict: Verdict | None = shortcut(
+        "data.verdict", "The verdict under the tolerance; None without one."
+    )
 
 
 class ExplainResult(TableResult[Explanation]):
@@ -615,12 +674,16 @@ class ExplainResult(TableResult[Explanation]):
         return [self.data.sources[key].text for key in self.data.keys]
 
     scores: Float1 = shortcut("data.row.scores", "The scores q·k, (keys,).")
-    scaled: Float1 = shortcut("data.row.scaled", "The scores after scale, soft-cap and position bias, (keys,).")
+    scaled: Float1 = shortcut(
+        "data.row.scaled", "The scores after scale, soft-cap and position bias, (keys,)."
+    )
     masked: Float1 = shortcut(
         "data.row.masked", "The scaled scores, −inf where the mask does not allow a key, (keys,)."
     )
     weights: Float1 = shortcut("data.row.weights", "The softmax of the masked scores, (keys,).")
-    output: Float1 = shortcut("data.output", "The output of attention for the query, (value width,).")
+    output: Float1 = shortcut(
+        "data.output", "The output of attention for the query, (value width,)."
+    )
 
     @property
     def holds(self) -> bool:
@@ -642,4 +705,11 @@ def result_type(findings: type) -> type[Result[Any]]:
     """Return the class for these findings in Python: the one that is declared for them."""
     types: tuple[Any, ...] = (*Result.__subclasses__(), *TableResult.__subclasses__())
     declared = (result_type for result_type in types if result_type.__init__ is Result.__init__)
-    return next((result_type for result_type in declared if findings in result_type.__orig_bases__[0].__args__), Result)
+    return next(
+        (
+            result_type
+            for result_type in declared
+            if findings in result_type.__orig_bases__[0].__args__
+        ),
+        Result,
+    )

@@ -40,7 +40,9 @@ def opened(
     if model is not None and "config" in values:
         raise UsageError("model and config cannot be used together", hint="pass one of them")
     if "adapter" in values and "config" in values:
-        raise UsageError("adapter and config cannot be used together", hint="an adapter belongs to a model")
+        raise UsageError(
+            "adapter and config cannot be used together", hint="an adapter belongs to a model"
+        )
     if model is not None and not isinstance(model, str) and not hasattr(model, "__fspath__"):
         return _live(model, options.get("tokenizer"), values, objects or {})
     if (tokenizer := options.get("tokenizer")) is not None:
@@ -62,13 +64,17 @@ def _given(
     arrays = getattr(qkv, "arrays", qkv)
     if not isinstance(arrays, GivenArrays):
         hint = "pass the path of a file, or what from_qkv() returns"
-        raise UsageError(f"{type(qkv).__name__} is not queries, keys and values", where="qkv", hint=hint)
+        raise UsageError(
+            f"{type(qkv).__name__} is not queries, keys and values", where="qkv", hint=hint
+        )
     name = _unused_name(arrays.name, arrays, "given", objects)
     arrays = arrays if name == arrays.name else replace(arrays, name=name)
     return values | {"qkv": name}, {name: ArraysInMemory(arrays)}
 
 
-def given_texts(values: Mapping[str, Any], live: "Mapping[str, InMemory]") -> tuple[TextInput, ...] | None:
+def given_texts(
+    values: Mapping[str, Any], live: "Mapping[str, InMemory]"
+) -> tuple[TextInput, ...] | None:
     """Return the texts of arrays in place of a model; None with a model."""
     qkv = values.get("qkv")
     if qkv is None:
@@ -100,7 +106,9 @@ def _live(
     if not is_pretrained(model):
         if (inner := pretrained_inside(model)) is not None:
             hint = f"pass the model in it: model.{inner}"
-            raise UsageError(f"{type(model).__name__} is not a model of transformers", where="model", hint=hint)
+            raise UsageError(
+                f"{type(model).__name__} is not a model of transformers", where="model", hint=hint
+            )
         hint = "pass a folder, the name of a bundled sample, or a transformers model"
         raise UsageError(f"{type(model).__name__} is not a model", where="model", hint=hint)
     from attnscope.engines.transformers.live import check_live
@@ -110,11 +118,17 @@ def _live(
     for name, value in own.items():
         if name in values and values[name] != value:
             hint = f"leave {name} out"
-            raise UsageError(f"'{values[name]}' contradicts the model, which is '{value}'", where=name, hint=hint)
+            raise UsageError(
+                f"'{values[name]}' contradicts the model, which is '{value}'", where=name, hint=hint
+            )
     if "adapter" in values:
         hint = "load it into the model with peft"
         raise UsageError("only a checkpoint takes an adapter", where="adapter", hint=hint)
-    files = {"hash_weights": "files to hash", "ignore_key": "config.json", "trust_config": "config.json"}
+    files = {
+        "hash_weights": "files to hash",
+        "ignore_key": "config.json",
+        "trust_config": "config.json",
+    }
     for name, lacking in files.items():
         if values.get(name):
             raise UsageError(f"a model in memory has no {lacking}", where=name, hint="leave it out")
@@ -125,10 +139,14 @@ def _live(
 
 
 @contextmanager
-def running(session: "Session", live: "Mapping[str, InMemory]", progress: Any = None) -> Iterator[None]:
+def running(
+    session: "Session", live: "Mapping[str, InMemory]", progress: Any = None
+) -> Iterator[None]:
     """Run one call at a time, with live models borrowed; restore torch's settings at the end."""
     if progress is not None and not callable(progress):
-        raise UsageError(f"{progress!r:.80} cannot be called", where="progress", hint="pass a function")
+        raise UsageError(
+            f"{progress!r:.80} cannot be called", where="progress", hint="pass a function"
+        )
     from attnscope.engines.torch_setup import default_settings, device_failures, restore_threads
 
     with _RUNNING, ExitStack() as stack:

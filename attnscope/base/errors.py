@@ -34,9 +34,13 @@ class OptionName(NamedTuple):
     """An option that an error names, or a word that the command line and Python spell differently."""
 
     name: str
-    value: Value = None  # its value; True or False for a flag, None if the error names the option alone
+    value: Value = (
+        None  # its value; True or False for a flag, None if the error names the option alone
+    )
     placeholder: str = ""  # placeholder of the value, such as `WORD`
-    typed: str = ""  # how the command line spells it; empty for the spelling that its option table declares
+    typed: str = (
+        ""  # how the command line spells it; empty for the spelling that its option table declares
+    )
 
     def in_python(self) -> str:
         """Spell it as in a Python call."""
@@ -92,7 +96,9 @@ class AttnscopeError(Exception):
 
     code = Exit.FAILED
 
-    def __init__(self, message: str, *, where: str | PathLike[str] | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, where: str | PathLike[str] | None = None, hint: str | None = None
+    ) -> None:
         self.parts = ErrorParts(message, None if where is None else str(where), hint)
         self.message = spell_options(message)
         self.where, self.hint = (part and spell_options(part) for part in self.parts[1:])
@@ -105,7 +111,8 @@ class AttnscopeError(Exception):
     def line(self, spelling: Spelling = OptionName.in_python) -> str:
         """Return one line: `<where>: <message>; <hint>`, with every control character made visible."""
         message, where, hint = (
-            _shortened(escape_control(spell_options(part, spelling))) if part else "" for part in self.parts
+            _shortened(escape_control(spell_options(part, spelling))) if part else ""
+            for part in self.parts
         )
         return (f"{where}: " if where else "") + message + (f"; {hint}" if hint else "")
 
@@ -178,7 +185,10 @@ REMOTE = Extra("remote", "fsspec", "fsspec", "copy the file to this disk")
 PANDAS = Extra("pandas", "pandas", "pandas")
 AUDIO = Extra("audio", "soundfile and soxr", "soundfile")
 SENTENCEPIECE = Extra(
-    "sentencepiece", "sentencepiece", "sentencepiece", f"pass {arg('tokenizer')} with a tokenizer.json"
+    "sentencepiece",
+    "sentencepiece",
+    "sentencepiece",
+    f"pass {arg('tokenizer')} with a tokenizer.json",
 )
 
 

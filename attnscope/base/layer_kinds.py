@@ -82,7 +82,9 @@ def spell_unseen(layers: Sequence[LayerPaths]) -> str:
     """Say of which kinds of paths without softmax there is no matrix: `convolution: its matrix is …`."""
     there = {path for paths in layers for path in paths}
     reasons = [
-        f"{kind.name}: {kind.no_matrix}" for kind in LAYER_KINDS.values() if kind.no_matrix and kind.name in there
+        f"{kind.name}: {kind.no_matrix}"
+        for kind in LAYER_KINDS.values()
+        if kind.no_matrix and kind.name in there
     ]
     return "; ".join(reasons)
 
@@ -112,7 +114,9 @@ def spell_map(layers: Sequence[LayerPaths], *, whole: bool = False) -> str:
 def _period(marks: Sequence[str]) -> int:
     """Return the length of the shortest group of at least two layers that the map repeats; else of all layers."""
     for period in range(2, len(marks) // 2 + 1):
-        if len(marks) % period == 0 and list(marks) == list(marks[:period]) * (len(marks) // period):
+        if len(marks) % period == 0 and list(marks) == list(marks[:period]) * (
+            len(marks) // period
+        ):
             return period
     return max(1, len(marks))
 
@@ -121,7 +125,9 @@ def spell_legend(layers: Sequence[LayerPaths]) -> str:
     """Say what the letters of a map mean: `A softmax, G gated delta`."""
     there = dict.fromkeys(path for paths in layers for path in paths)
     return ", ".join(
-        f"{layer_kind.letter} {layer_kind.name}" for layer_kind in LAYER_KINDS.values() if layer_kind.name in there
+        f"{layer_kind.letter} {layer_kind.name}"
+        for layer_kind in LAYER_KINDS.values()
+        if layer_kind.name in there
     )
 
 

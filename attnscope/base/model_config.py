@@ -9,7 +9,9 @@ import msgspec
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.layer_kinds import LayerPaths, attends
 
-Positive = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]  # what float32 holds, and so do products of two of them
+Positive = Annotated[
+    float, msgspec.Meta(ge=1e-30, le=1e30)
+]  # what float32 holds, and so do products of two of them
 
 
 class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,9 +23,13 @@ class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     factor: Positive  # ratio of the new length to the old
     # the length trained on (`llama3`, `yarn`, `longrope`)
     original_max_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 62)] | None = None
-    low_freq_factor: Positive = 1.0  # `llama3`: wavelengths above original/low are divided by `factor`
+    low_freq_factor: Positive = (
+        1.0  # `llama3`: wavelengths above original/low are divided by `factor`
+    )
     high_freq_factor: Positive = 4.0  # `llama3`: wavelengths below original/high are kept
-    beta_fast: Positive = 32.0  # `yarn`: rotations over the original length above which a frequency is kept
+    beta_fast: Positive = (
+        32.0  # `yarn`: rotations over the original length above which a frequency is kept
+    )
     beta_slow: Positive = 1.0  # `yarn`: rotations below which it is divided by `factor`
     # `yarn`, `longrope`: factor on cos and sin; None for 0.1·ln(factor) + 1, or for √(1 + ln(factor) /
     # ln(original_max_positions))
@@ -38,15 +44,23 @@ class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rotary positions (Su et al., 2021)."""
 
     theta: Positive = 10000.0  # base of the frequencies theta^(−2i/width)
-    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0  # share of each head's width that is rotated
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = (
+        1.0  # share of each head's width that is rotated
+    )
     scaling: RopeScaling | None = None  # stretching for long texts; None for none
-    interleaved: bool = False  # the numbers of a rotated pair are neighbours (Cohere, GLM), not half a width apart
+    interleaved: bool = (
+        False  # the numbers of a rotated pair are neighbours (Cohere, GLM), not half a width apart
+    )
 
 
 def rotated_pairs(width: int, *, interleaved: bool) -> tuple[slice, slice]:
     """Return where the first and the second numbers of the rotated pairs are in a head."""
     half = width // 2
-    return (slice(0, width, 2), slice(1, width, 2)) if interleaved else (slice(half), slice(half, width))
+    return (
+        (slice(0, width, 2), slice(1, width, 2))
+        if interleaved
+        else (slice(half), slice(half, width))
+    )
 
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
@@ -55,8 +69,12 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
 class RelativeBias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A learned number for each head and bucket of distances, added to the scaled scores (T5: Raffel et al., 2020)."""
 
-    buckets: Annotated[int, msgspec.Meta(ge=4, le=1 << 20)] = 32  # half of them for keys after the query
-    max_distance: Annotated[int, msgspec.Meta(ge=4, le=1 << 40)] = 128  # distance from which on all share a bucket
+    buckets: Annotated[int, msgspec.Meta(ge=4, le=1 << 20)] = (
+        32  # half of them for keys after the query
+    )
+    max_distance: Annotated[int, msgspec.Meta(ge=4, le=1 << 40)] = (
+        128  # distance from which on all share a bucket
+    )
 
 
 class Disentangled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,7 +85,9 @@ class Disentangled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_distance: Annotated[int, msgspec.Meta(ge=2, le=1 << 40)] | None = None
     content_position: bool = True  # the query with a key made of the distance
     position_content: bool = True  # a query made of the distance with the key
-    shared: bool = False  # distances are projected by the layer's own projections of queries and keys
+    shared: bool = (
+        False  # distances are projected by the layer's own projections of queries and keys
+    )
     norm: bool = False  # distances are normed first
 
 
@@ -101,15 +121,21 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     d_head: Size
     d_value: Size
     d_mlp: Count = 0  # hidden width of the MLP; 0 where there is none
-    max_positions: Size | None = None  # largest number of tokens that the model takes; None if there is no limit
+    max_positions: Size | None = (
+        None  # largest number of tokens that the model takes; None if there is no limit
+    )
     mask: str = "causal"  # mask expression of every layer, such as `causal`
     # per layer, N of an additional `window:N`, or None; empty if no layer has one
     windows: tuple[Size | None, ...] = ()
     scale: float | None = None  # factor on q·k; None for 1/√d_head
-    softcap: Annotated[float, msgspec.Meta(gt=0)] | None = None  # c of c·tanh(x/c) on the scaled scores; None for none
+    softcap: Annotated[float, msgspec.Meta(gt=0)] | None = (
+        None  # c of c·tanh(x/c) on the scaled scores; None for none
+    )
     qkv_bias: bool = False
     out_bias: bool = False
-    sinks: bool = False  # a logit per head takes part in the softmax and belongs to no key (gpt-oss)
+    sinks: bool = (
+        False  # a logit per head takes part in the softmax and belongs to no key (gpt-oss)
+    )
     # queries and keys are normed before positions are applied, per head or all heads as a `whole`
     qk_norm: bool | Literal["whole"] = False
     out_projection: bool = True
@@ -120,14 +146,24 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # id of a token that takes this row of the position table and is not counted (RoBERTa); None for none
     padding_id: Count | None = None
     rope: Rope = Rope()  # rotary parameters, if positions is `rope`
-    rope_local: Rope | None = None  # rotary parameters of the layers with a window, if they differ; otherwise None
-    rope_layers: tuple[bool, ...] = ()  # whether each layer uses positions, if positions is `rope`; empty if all do
-    relative_bias: RelativeBias | None = None  # a learned bias by distance, shared by all layers; None for none
-    disentangled: Disentangled | None = None  # scores of content with distances (DeBERTa); None for none
+    rope_local: Rope | None = (
+        None  # rotary parameters of the layers with a window, if they differ; otherwise None
+    )
+    rope_layers: tuple[
+        bool, ...
+    ] = ()  # whether each layer uses positions, if positions is `rope`; empty if all do
+    relative_bias: RelativeBias | None = (
+        None  # a learned bias by distance, shared by all layers; None for none
+    )
+    disentangled: Disentangled | None = (
+        None  # scores of content with distances (DeBERTa); None for none
+    )
     n_segments: Count = 0  # rows of the segment embedding; 0 where there is none
     embedding_norm: bool = False
     embedding_scale: float | None = None  # factor on the token embedding; None for 1
-    norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"  # kind of norm; `none` leaves it out everywhere
+    norm: Literal["layernorm", "rmsnorm", "none"] = (
+        "layernorm"  # kind of norm; `none` leaves it out everywhere
+    )
     norm_eps: Annotated[float, msgspec.Meta(ge=0)] = 1e-5
     norm_bias: bool = True  # a LayerNorm has a bias
     norm_plus_one: bool = False  # RMSNorm multiplies by 1 + weight (Gemma)
@@ -135,11 +171,17 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `output` what comes out before
     # it, `sandwich` what goes in and what comes out
     norm_order: Literal["pre", "post", "output", "sandwich"] = "pre"
-    first_norm: bool = True  # what enters attention in layer 0 is normed as in the others (not in ModernBERT)
+    first_norm: bool = (
+        True  # what enters attention in layer 0 is normed as in the others (not in ModernBERT)
+    )
     residual: bool = True
-    residual_scale: Positive | None = None  # factor on what attention and MLP add (Granite); None for 1
+    residual_scale: Positive | None = (
+        None  # factor on what attention and MLP add (Granite); None for 1
+    )
     parallel: bool = False  # attention and MLP read the same input (GPT-NeoX)
-    shared_norm: bool = False  # attention and MLP read it after one norm, not after a norm each (Falcon)
+    shared_norm: bool = (
+        False  # attention and MLP read it after one norm, not after a norm each (Falcon)
+    )
     activation: Activation = "gelu"
     gated: bool = False  # the MLP multiplies two branches (GLU)
     # bound of those branches: of the activated one from above, of the other on both sides; None for no bound
@@ -150,7 +192,9 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     experts_per_token: Count = 0  # number of experts that the router chooses for each token
     experts_share: bool = True  # the weights of the chosen experts sum to 1 (not in OLMoE)
     router_bias: bool = False
-    head: OutputHead | None = None  # the final norm and the output head; None if the weights hold neither
+    head: OutputHead | None = (
+        None  # the final norm and the output head; None if the weights hold neither
+    )
     # the kinds of each layer's paths (layer_kinds.LAYER_KINDS); empty if every layer is one path of attention
     layer_kinds: tuple[LayerPaths, ...] = ()
 
@@ -162,7 +206,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def has_bias(self) -> bool:
         """Whether something is added to the scaled scores."""
-        return self.positions == "alibi" or self.relative_bias is not None or self.disentangled is not None
+        return (
+            self.positions == "alibi"
+            or self.relative_bias is not None
+            or self.disentangled is not None
+        )
 
     @property
     def rotary_width(self) -> int:
@@ -186,7 +234,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def norms_input(self, layer: int) -> bool:
         """Tell whether a norm stands between the residual stream and the queries of a layer."""
-        return self.norm != "none" and self.norm_order in ("pre", "sandwich") and (layer > 0 or self.first_norm)
+        return (
+            self.norm != "none"
+            and self.norm_order in ("pre", "sandwich")
+            and (layer > 0 or self.first_norm)
+        )
 
     def rope_of(self, layer: int) -> Rope | None:
         """Return the rotary parameters of one layer; None if it rotates nothing."""
@@ -247,7 +299,9 @@ def check_sizes(config: ModelConfig, where: str) -> None:
         raise AttnscopeError(message, where=where, hint="n_heads must be a multiple of n_kv_heads")
     if config.shared_norm and not (config.parallel and config.norm_order == "pre"):
         message = "shared_norm is true, but attention and MLP do not read the same input"
-        raise AttnscopeError(message, where=where, hint='set parallel = true and norm_order = "pre"')
+        raise AttnscopeError(
+            message, where=where, hint='set parallel = true and norm_order = "pre"'
+        )
     biases = {
         "alibi": config.positions == "alibi",
         "relative_bias": config.relative_bias,
@@ -255,7 +309,9 @@ def check_sizes(config: ModelConfig, where: str) -> None:
     }
     set_names = [name for name, bias in biases.items() if bias]
     if len(set_names) > 1:
-        raise AttnscopeError(f"{' and '.join(set_names)} are set", where=where, hint="choose one of these biases")
+        raise AttnscopeError(
+            f"{' and '.join(set_names)} are set", where=where, hint="choose one of these biases"
+        )
     if config.positions == "rope" and config.rotary_width % 2:
         message = f"rotary width {config.rotary_width} is odd"
         raise AttnscopeError(message, where=where, hint="d_head × rope.fraction must be even")
@@ -267,13 +323,20 @@ def check_sizes(config: ModelConfig, where: str) -> None:
     if config.rope_layers and len(config.rope_layers) != config.n_layers:
         message = f"rope_layers has {len(config.rope_layers)} values for {config.n_layers} layers"
         raise AttnscopeError(message, where=where, hint="give one value per layer")
-    if bool(config.n_experts) != bool(config.experts_per_token) or config.experts_per_token > config.n_experts:
-        message = f"n_experts is {config.n_experts}, but experts_per_token is {config.experts_per_token}"
+    if (
+        bool(config.n_experts) != bool(config.experts_per_token)
+        or config.experts_per_token > config.n_experts
+    ):
+        message = (
+            f"n_experts is {config.n_experts}, but experts_per_token is {config.experts_per_token}"
+        )
         hint = "n_experts must be at least experts_per_token; set both, or neither"
         raise AttnscopeError(message, where=where, hint=hint)
     if config.n_experts and not config.d_mlp:
         message = f"n_experts is {config.n_experts}, but d_mlp is not set"
-        raise AttnscopeError(message, where=where, hint="set d_mlp, the hidden width of each expert")
+        raise AttnscopeError(
+            message, where=where, hint="set d_mlp, the hidden width of each expert"
+        )
 
 
 def check_scaling(rope: Rope | None, d_head: int, where: str) -> None:
@@ -283,21 +346,32 @@ def check_scaling(rope: Rope | None, d_head: int, where: str) -> None:
         return
     if scaling.original_max_positions is None:
         message = f"rotary scaling '{scaling.kind}' has no original_max_positions"
-        raise AttnscopeError(message, where=where, hint="set it to the length the model was trained on")
+        raise AttnscopeError(
+            message, where=where, hint="set it to the length the model was trained on"
+        )
     if scaling.kind == "longrope":
         pairs = int(d_head * rope.fraction) // 2
-        for name, factors in (("short_factors", scaling.short_factors), ("long_factors", scaling.long_factors)):
+        for name, factors in (
+            ("short_factors", scaling.short_factors),
+            ("long_factors", scaling.long_factors),
+        ):
             if len(factors) != pairs:
                 message = f"rotary scaling 'longrope' has {len(factors)} {name}"
-                raise AttnscopeError(message, where=where, hint=f"expected {pairs}, one for each rotated pair")
+                raise AttnscopeError(
+                    message, where=where, hint=f"expected {pairs}, one for each rotated pair"
+                )
         if scaling.original_max_positions == 1:
-            message = "LongRoPE cannot scale rotary positions of a model that was trained on one token"
-            raise AttnscopeError(message, where=where, hint="set original_max_positions to the length trained on")
+            message = (
+                "LongRoPE cannot scale rotary positions of a model that was trained on one token"
+            )
+            raise AttnscopeError(
+                message, where=where, hint="set original_max_positions to the length trained on"
+            )
     if scaling.kind == "yarn" and rope.theta == 1:
         hint = "use a value such as 10000"
-        raise AttnscopeError("YaRN cannot scale rotary positions with theta 1", where=where, hint=hint)
-    if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
-        message = (
-            f"low_freq_factor {scaling.low_freq_factor:g} is not below high_freq_factor {scaling.high_freq_factor:g}"
+        raise AttnscopeError(
+            "YaRN cannot scale rotary positions with theta 1", where=where, hint=hint
         )
+    if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
+        message = f"low_freq_factor {scaling.low_freq_factor:g} is not below high_freq_factor {scaling.high_freq_factor:g}"
         raise AttnscopeError(message, where=where, hint="use values such as 1 and 4")

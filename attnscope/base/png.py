@@ -19,14 +19,17 @@ def encode_png(pixels: Array) -> bytes:
     """Return pixels, (height, width, 3), uint8, as a PNG."""
     height, width, _ = pixels.shape
     rows = np.full((height, 1 + width * 3), _ROWS_ABOVE, dtype=np.uint8)
-    rows[:, 1:] = np.diff(pixels.reshape(height, -1), axis=0, prepend=np.zeros((1, width * 3), dtype=np.uint8))
+    rows[:, 1:] = np.diff(
+        pixels.reshape(height, -1), axis=0, prepend=np.zeros((1, width * 3), dtype=np.uint8)
+    )
     chunks = [
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
         (b"IDAT", zlib.compress(rows.tobytes(), 6)),
         (b"IEND", b""),
     ]
     return _SIGNATURE + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
     )
 
 
@@ -49,4 +52,6 @@ def decode_png(png: bytes) -> Array:
 
 
 def _not_ours() -> AttnscopeError:
-    return AttnscopeError("the png of a picture is not one that attnscope wrote", hint="save the report again")
+    return AttnscopeError(
+        "the png of a picture is not one that attnscope wrote", hint="save the report again"
+    )

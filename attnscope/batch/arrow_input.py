@@ -43,13 +43,23 @@ def folder_files(folder: str) -> tuple[list[str], str]:
         raise AttnscopeError(f"holds several splits ({', '.join(splits)})", where=folder, hint=hint)
     if (path / _STATE).is_file():
         return _saved_files(path), "arrow"
-    kinds = {child: ENDINGS.get(child.suffix[1:]) for child in path.iterdir() if not child.name.startswith(_HIDDEN)}
+    kinds = {
+        child: ENDINGS.get(child.suffix[1:])
+        for child in path.iterdir()
+        if not child.name.startswith(_HIDDEN)
+    }
     files = sorted(str(child) for child, file_format in kinds.items() if file_format is not None)
     formats = sorted({file_format for file_format in kinds.values() if file_format is not None})
     if len(formats) == 1:
         return files, formats[0]
-    what = "is a folder with .arrow and .parquet files" if formats else "is a folder without .arrow or .parquet files"
-    raise AttnscopeError(what, where=folder, hint="pass a file of texts, or a folder whose files are one table")
+    what = (
+        "is a folder with .arrow and .parquet files"
+        if formats
+        else "is a folder without .arrow or .parquet files"
+    )
+    raise AttnscopeError(
+        what, where=folder, hint="pass a file of texts, or a folder whose files are one table"
+    )
 
 
 def _saved_files(path: Path) -> list[str]:
@@ -96,8 +106,12 @@ def from_arrow(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[I
             indexed = start == _FILE
             reader = ipc.open_file(file) if indexed else ipc.open_stream(file)
             _check_column(reader.schema, column, name)
-            for batch in map(reader.get_batch, range(reader.num_record_batches)) if indexed else reader:
-                batch.validate(full=True)  # else a damaged offset reads memory that is not the file's
+            for batch in (
+                map(reader.get_batch, range(reader.num_record_batches)) if indexed else reader
+            ):
+                batch.validate(
+                    full=True
+                )  # else a damaged offset reads memory that is not the file's
                 yield from (batch.slice(begin, _ROWS) for begin in range(0, batch.num_rows, _ROWS))
 
     yield from _items(batches(), name, column, ".arrow")
@@ -108,7 +122,9 @@ def _check_column(schema: Any, column: str, name: str) -> None:
     check_header(schema.names, column, name)
     if column not in (texts := [field.name for field in schema if _is_text(field.type)]):
         hint = f"use one that holds text: {', '.join(texts)}" if texts else "convert it to text"
-        message = f"the column '{column}' of {name} holds {str(schema.field(column).type)[:80]}, not text"
+        message = (
+            f"the column '{column}' of {name} holds {str(schema.field(column).type)[:80]}, not text"
+        )
         raise UsageError(message, where=arg("column"), hint=hint)
 
 
@@ -127,7 +143,13 @@ def _items(batches: Iterator[Any], name: str, column: str, file_format: str) -> 
             for row in _rows(part, name):
                 yield from_row(index, index + 1, name, row, column)
                 index += 1
-    except (pyarrow.ArrowException, OSError, EOFError, UnicodeDecodeError, MemoryError) as e:  # of a size or a name
+    except (
+        pyarrow.ArrowException,
+        OSError,
+        EOFError,
+        UnicodeDecodeError,
+        MemoryError,
+    ) as e:  # of a size or a name
         lines = str(e).splitlines() or [type(e).__name__]
         raise AttnscopeError(f"damaged {file_format} file ({lines[0]})", where=name) from e
 
@@ -137,4 +159,6 @@ def _rows(part: Any, name: str) -> list[dict[str, Any]]:
         return part.to_pylist()  # type: ignore[no-any-return]
     except (ValueError, OverflowError) as e:
         hint = "remove the column, or convert it to text"
-        raise AttnscopeError(f"a value cannot be read ({str(e).splitlines()[0]})", where=name, hint=hint) from e
+        raise AttnscopeError(
+            f"a value cannot be read ({str(e).splitlines()[0]})", where=name, hint=hint
+        ) from e

@@ -116,7 +116,10 @@ class BackgroundWriter:
         return self
 
     def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         """Wait until the current window is written, also after an error, so that no line is torn."""
         self._pool.shutdown(wait=True)

@@ -24,7 +24,9 @@ def with_blocks(bounds: Grouping, settings: Settings, costs: Sequence[int]) -> G
     """Return bounds with blocks about as long as a window; they do not depend on a limit, which may grow."""
     share = sum(islice(costs, settings.skip, None)) // _BLOCKS
     of_group = max(_FEWEST, bounds.tokens)
-    limit = min(CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(CHARACTERS_OF_A_TOKEN * of_group, share))
+    limit = min(
+        CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(CHARACTERS_OF_A_TOKEN * of_group, share)
+    )
     return structs.replace(bounds, block_characters=limit, block_texts=of_group)
 
 
@@ -40,7 +42,10 @@ class BlockCounter:
     def next(self, characters: int) -> int:
         """Return the block of the next text, counted from 0."""
         max_characters = self._bounds.most_characters(self._block)
-        full = self._characters + characters > max_characters or self._texts == self._bounds.block_texts
+        full = (
+            self._characters + characters > max_characters
+            or self._texts == self._bounds.block_texts
+        )
         if max_characters and self._texts and full:
             self._block = self._block + 1
             self._characters = 0
@@ -95,7 +100,10 @@ class SelectedItems:
         blocks = BlockCounter(bounds)
         if count == 1:
             return sum(1 for _ in self.selected_costs())
-        return sum(blocks.next(characters) % count == shard_number - 1 for characters in self.selected_costs())
+        return sum(
+            blocks.next(characters) % count == shard_number - 1
+            for characters in self.selected_costs()
+        )
 
     def selected_costs(self) -> Iterator[int]:
         """Return the lengths of the texts that `--skip` and `--limit` leave, in characters."""

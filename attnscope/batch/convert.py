@@ -39,7 +39,9 @@ def _format(path: Path, option: str) -> DumpFormat:
     return file_format
 
 
-def convert(source: Path, target: Path, table: str | None = None, *, force: bool) -> tuple[int, str]:
+def convert(
+    source: Path, target: Path, table: str | None = None, *, force: bool
+) -> tuple[int, str]:
     """Convert a finished dump to another file format, or to a table.
 
     Args:
@@ -54,18 +56,26 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
     here = _format(target, "OUT")
     if there.table:
         hint = f"pass the dump that it was made of; pandas, polars and DuckDB read {' and '.join(TABLES)}"
-        raise UsageError(f"'{source}' is a table, which holds a part of a dump", where="IN", hint=hint)
+        raise UsageError(
+            f"'{source}' is a table, which holds a part of a dump", where="IN", hint=hint
+        )
     if table is not None and not here.table:
         raise UsageError(
-            "OUT is not a table", where=arg("table"), hint=f"use a name that ends in {' or '.join(TABLES)}"
+            "OUT is not a table",
+            where=arg("table"),
+            hint=f"use a name that ends in {' or '.join(TABLES)}",
         )
     if not source.exists():
         raise AttnscopeError("no such file", where=source)
     if not source.is_dir() and not source.is_file():
-        raise AttnscopeError("is not a regular file", where=source, hint="save its output to a file first")
+        raise AttnscopeError(
+            "is not a regular file", where=source, hint="save its output to a file first"
+        )
     report = read_report(source) if there.ending == ".json" else None
     if report is not None and not here.table:
-        raise UsageError("a report is not a dump", where="OUT", hint=f"convert to {', '.join(TABLES)} or .html")
+        raise UsageError(
+            "a report is not a dump", where="OUT", hint=f"convert to {', '.join(TABLES)} or .html"
+        )
     if here.extra is not None:
         here.extra.require(here.ending)
     with _replacing(target, force=force) as temporary:
@@ -93,7 +103,9 @@ def _windows(dump: Dump) -> Iterator[list[Record]]:
     values = 0
     for record in dump.records():
         size = sum(array.size for array in arrays_of(record).values())
-        if window and (values + size > dump.header.grouping.window or len(window) == MAX_WINDOW_RECORDS):
+        if window and (
+            values + size > dump.header.grouping.window or len(window) == MAX_WINDOW_RECORDS
+        ):
             yield window
             window = []
             values = 0
@@ -136,14 +148,20 @@ def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
     ):
         folder = Path(name)
         lines = folder / "dump.jsonl"
-        with _about(folder, folder, "set TMPDIR to a folder with more free space; nothing was written"):
+        with _about(
+            folder, folder, "set TMPDIR to a folder with more free space; nothing was written"
+        ):
             summary = write_dump(replace(order, output=lines), on_progress)
         _write_document(Dump(lines), temporary)
     return summary
 
 
 def merge(
-    paths: Sequence[Path], target: Path, *, force: bool, on_progress: Callable[[int, int], None] | None = None
+    paths: Sequence[Path],
+    target: Path,
+    *,
+    force: bool,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> End:
     """Join the parts of a dump, atomically: `attnscope merge`.
 
@@ -154,9 +172,15 @@ def merge(
     here = _format(target, arg("output"))
     there = "shards" if paths[0].is_dir() else "lines"
     if here.layout != there or any(path.is_dir() != paths[0].is_dir() for path in paths):
-        hint = "use a name without extension" if there == "shards" else "use .jsonl, .jsonl.gz or .jsonl.zst"
+        hint = (
+            "use a name without extension"
+            if there == "shards"
+            else "use .jsonl, .jsonl.gz or .jsonl.zst"
+        )
         kinds = "folders" if there == "shards" else "files"
-        raise UsageError(f"'{target}' cannot hold parts that are {kinds}", where=arg("output"), hint=hint)
+        raise UsageError(
+            f"'{target}' cannot hold parts that are {kinds}", where=arg("output"), hint=hint
+        )
     if not part_set.complete:
         part_set = gather_parts_of(paths, count=True)
     if not part_set.complete:  # some may have been finished meanwhile
@@ -165,7 +189,9 @@ def merge(
     check_not_read(target, [str(path) for path in paths])
     total = part_set.total
     with _replacing(target, force=force) as temporary:
-        return write_merged(part_set, temporary, lambda done: on_progress and on_progress(done, total))
+        return write_merged(
+            part_set, temporary, lambda done: on_progress and on_progress(done, total)
+        )
 
 
 def _rows(source: Report | Dump, table: str | None) -> tuple[str, tables.TableRows]:
@@ -173,7 +199,9 @@ def _rows(source: Report | Dump, table: str | None) -> tuple[str, tables.TableRo
     table_kind = tables.kind_of(settings, table)
     records = records_of(source) if isinstance(source, Report) else source.records()
     what = "rows" if table_kind == "rows" else f"rows of {table_kind}"
-    return what, tables.TableRows(tables.columns(table_kind, settings), tables.rows_of(table_kind, records))
+    return what, tables.TableRows(
+        tables.columns(table_kind, settings), tables.rows_of(table_kind, records)
+    )
 
 
 @contextmanager

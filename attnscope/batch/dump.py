@@ -52,13 +52,19 @@ def write_dump(
         on_size: Called before a new dump with about how much it will take.
     """
     run = run_config(order.settings, order.run)
-    mask_matrices = {name: read_mask(Path(name)) for name in mask_files(run.mask) if name not in run.matrices}
+    mask_matrices = {
+        name: read_mask(Path(name)) for name in mask_files(run.mask) if name not in run.matrices
+    }
     run = replace(run, matrices=run.matrices | mask_matrices)
     until = None if order.max_minutes is None else time.monotonic() + 60 * order.max_minutes
     check_output(order)
     with (
-        nullcontext(reader) if reader else InputReader(order.input, order.format, order.settings.column) as reader,
-        open_dump(order.output, force=order.force, files=files or FileSystem(), settings=order.settings) as (
+        nullcontext(reader)
+        if reader
+        else InputReader(order.input, order.format, order.settings.column) as reader,
+        open_dump(
+            order.output, force=order.force, files=files or FileSystem(), settings=order.settings
+        ) as (
             journal,
             sink,
         ),
@@ -68,7 +74,9 @@ def write_dump(
         run = replace(run, texts=_first_picture(reader))
         source = session.source(run)
         if order.settings.runs_again:
-            source.require_model("cutting heads" if "effects" in order.settings.keep else "cutting spans")
+            source.require_model(
+                "cutting heads" if "effects" in order.settings.keep else "cutting spans"
+            )
         items = SelectedItems(reader, order.settings)
         loaded = Loader(order, run, session, reader.facts(), items, journal).load()
         header = loaded.header
@@ -89,11 +97,19 @@ def write_dump(
             on_progress(done, total)
             return done
         options = RunOptions(
-            header.grouping, holds, before, lambda summary: on_progress(summary, total), order.strict, again, until
+            header.grouping,
+            holds,
+            before,
+            lambda summary: on_progress(summary, total),
+            order.strict,
+            again,
+            until,
         )
         runner: Runner[PreparedText] | PoolRunner[PreparedText]
         if loaded.workers:
-            runner = PoolRunner(loaded.work, sink, options, workers=loaded.workers, in_child=journal.release)
+            runner = PoolRunner(
+                loaded.work, sink, options, workers=loaded.workers, in_child=journal.release
+            )
         else:
             runner = Runner(loaded.work(0), sink, options)
         if on_start is not None:
@@ -109,7 +125,12 @@ def write_dump(
 def _first_picture(reader: InputReader) -> tuple[TextInput, ...]:
     """Return the first record of an input if it is a picture alone, which opens the half of a model that sees."""
     first = next(iter(reader.items()), None)
-    if first is None or first.text is None or first.text.chat is not None or first.text.text.strip():
+    if (
+        first is None
+        or first.text is None
+        or first.text.chat is not None
+        or first.text.text.strip()
+    ):
         return ()
     try:
         media = media_of(first.fields)
@@ -118,7 +139,9 @@ def _first_picture(reader: InputReader) -> tuple[TextInput, ...]:
     return (TextInput("", media=media),) if media and media[0].kind == "image" else ()
 
 
-def _rewritten(journal: Journal, header: Header, items: SelectedItems, holds: int) -> set[int] | None:
+def _rewritten(
+    journal: Journal, header: Header, items: SelectedItems, holds: int
+) -> set[int] | None:
     """Rewrite a dump whose limit has grown, or some of whose records now fit into memory.
 
     Returns the numbers of the records that are computed again; None if the dump goes on as it is.
@@ -143,8 +166,19 @@ def check_output(order: DumpConfig) -> None:
     run = order.run
     for path in (order.output, order.output / INDEX):
         check_not_read(
-            path, (order.input, run.model, run.qkv, run.adapter, run.config, run.tokenizer, *mask_files(run.mask))
+            path,
+            (
+                order.input,
+                run.model,
+                run.qkv,
+                run.adapter,
+                run.config,
+                run.tokenizer,
+                *mask_files(run.mask),
+            ),
         )
         with suppress(OSError, ValueError):  # it is not there, or no file can have its name
             if order.input == "-" and os.path.samestat(os.fstat(0), os.stat(path)):
-                raise AttnscopeError("is an input of this command", where=path, hint="choose another output")
+                raise AttnscopeError(
+                    "is an input of this command", where=path, hint="choose another output"
+                )

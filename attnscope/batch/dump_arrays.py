@@ -51,12 +51,16 @@ class RaggedArray:
         chunks = []
         for index, chunk in enumerate(self.chunks):
             arrow_type = pa.from_numpy_dtype(chunk.dtype)
-            values = pa.Array.from_buffers(arrow_type, chunk.size, [None, pa.py_buffer(chunk.reshape(-1))])
+            values = pa.Array.from_buffers(
+                arrow_type, chunk.size, [None, pa.py_buffer(chunk.reshape(-1))]
+            )
             for size in reversed(chunk.shape[1:]):
                 values = pa.FixedSizeListArray.from_arrays(values, int(size))
             if self.offsets is not None:
                 offsets = self.offsets[index]
-                offset_array = pa.Array.from_buffers(pa.int64(), len(offsets), [None, pa.py_buffer(offsets)])
+                offset_array = pa.Array.from_buffers(
+                    pa.int64(), len(offsets), [None, pa.py_buffer(offsets)]
+                )
                 values = pa.LargeListArray.from_arrays(offset_array, values)
             chunks.append(values)
         return pa.chunked_array(chunks)
@@ -102,7 +106,11 @@ class DumpArrays(Mapping[str, RaggedArray]):
             raise KeyError(index)
         shard = self._shards[shard_index]
         numbers = {name: shard.place(name, index) for name in shard.paths}
-        return {name: shard.part(name, part_index) for name, part_index in numbers.items() if part_index is not None}
+        return {
+            name: shard.part(name, part_index)
+            for name, part_index in numbers.items()
+            if part_index is not None
+        }
 
     def __getitem__(self, name: str) -> RaggedArray:
         """Return one quantity of all texts."""

@@ -62,15 +62,23 @@ class Dump:
 
     def __post_init__(self) -> None:
         file_format = format_of(self.path)
-        read = read_document if file_format is not None and file_format.layout == "document" else dump_lines
+        read = (
+            read_document
+            if file_format is not None and file_format.layout == "document"
+            else dump_lines
+        )
         self._lines: Iterator[bytes] = read(self.path)
         header_line = next(self._lines, None)
         if header_line is None or not header_line.startswith(MAGIC):
-            raise AttnscopeError("is not a dump", where=self.path, hint="create one with attnscope batch")
+            raise AttnscopeError(
+                "is not a dump", where=self.path, hint="create one with attnscope batch"
+            )
         self.header = decoded(header_line, Header, self.path)
         if self.header.schema != SCHEMA:
             raise AttnscopeError(
-                f"schema is '{self.header.schema}'", where=self.path, hint=f"this version reads '{SCHEMA}'"
+                f"schema is '{self.header.schema}'",
+                where=self.path,
+                hint=f"this version reads '{SCHEMA}'",
             )
 
     def record_bodies(self) -> Iterator[bytes]:
@@ -104,7 +112,9 @@ class Dump:
     def _shard(self, record: Record) -> Shard:
         name = str(record.shard)
         if "/" in name or "\\" in name or not name.endswith(".safetensors"):
-            raise AttnscopeError(f"refers to the shard '{name}'", where=self.path, hint="expected a plain file name")
+            raise AttnscopeError(
+                f"refers to the shard '{name}'", where=self.path, hint="expected a plain file name"
+            )
         data = _read(self.path / name)
         if f"{crc32(data):08x}" != record.shard_check:
             raise AttnscopeError("the shard is damaged", where=self.path / name, hint=_RESTORE)
@@ -115,7 +125,9 @@ def read_shard(data: Any, path: Path, digits: int | None) -> Shard:
     """Return the arrays of a shard as views of its bytes; see `shards`."""
     start = 8 + int.from_bytes(data[:8], "little")
     places = decoded(bytes(data[8:start]), dict[str, _Place], path)
-    arrays = {name: _array(data[start:], entry, f"{path}: {name}") for name, entry in places.items()}
+    arrays = {
+        name: _array(data[start:], entry, f"{path}: {name}") for name, entry in places.items()
+    }
     if TEXTS not in arrays:
         raise AttnscopeError(f"has no array '{TEXTS}'", where=path, hint=_RESTORE)
     return Shard(arrays, digits)
@@ -126,7 +138,9 @@ def read_document(path: Path) -> Iterator[bytes]:
     data = _read(path)
     document = decoded(data, _Document, path)
     if data[-_SEAL:] != sealed_end(crc32(memoryview(data)[:-_SEAL])):
-        raise AttnscopeError("the document is damaged: its checksum is another", where=path, hint=_RESTORE)
+        raise AttnscopeError(
+            "the document is damaged: its checksum is another", where=path, hint=_RESTORE
+        )
     yield from (bytes(document.header), *map(bytes, document.records), bytes(document.end))
 
 
@@ -137,7 +151,9 @@ def dump_lines(path: Path) -> Iterator[bytes]:
     path = path / INDEX if path.is_dir() else path
     if not path.exists():
         raise AttnscopeError(
-            f"is no dump: it has no {INDEX}", where=path.parent, hint="create one with attnscope batch"
+            f"is no dump: it has no {INDEX}",
+            where=path.parent,
+            hint="create one with attnscope batch",
         )
     crc = 0
     try:
@@ -148,9 +164,13 @@ def dump_lines(path: Path) -> Iterator[bytes]:
                 unsealed = unseal(line, crc)
                 if unsealed is None:
                     if line_number > 1:
-                        raise AttnscopeError("the line is damaged", where=f"{path}:{line_number}", hint=_RESTORE)
+                        raise AttnscopeError(
+                            "the line is damaged", where=f"{path}:{line_number}", hint=_RESTORE
+                        )
                     hint = f"pass a file that attnscope batch wrote; if it is one, {_RESTORE}"
-                    raise AttnscopeError("is not a dump, or its first line is damaged", where=path, hint=hint)
+                    raise AttnscopeError(
+                        "is not a dump, or its first line is damaged", where=path, hint=hint
+                    )
                 body, crc = unsealed
                 yield body
     except TruncatedFrame as e:
@@ -171,7 +191,9 @@ def decoded(data: bytes | msgspec.Raw, line_type: Any, path: Path) -> Any:
     try:
         return decode_json(data, line_type)
     except ValueError as e:  # msgspec.DecodeError is one
-        raise AttnscopeError(f"is not a dump ({e})", where=path, hint="create one with attnscope batch") from e
+        raise AttnscopeError(
+            f"is not a dump ({e})", where=path, hint="create one with attnscope batch"
+        ) from e
 
 
 def _with_arrays(record: Record, shard: Shard, path: Path) -> Record:
@@ -179,9 +201,17 @@ def _with_arrays(record: Record, shard: Shard, path: Path) -> Record:
         arrays = shard.of_record(record.index, len(record.key_tokens))
         if not arrays:
             raise AttnscopeError(f"has no arrays for record {record.index}", where=path)
-        return msgspec.structs.replace(record, shard=None, shard_check=None, **gathered(Record, arrays))
-    except (TypeError, ValueError, LookupError) as e:  # an additional name, or a missing one, or another shape
-        raise AttnscopeError(f"its arrays do not match its records ({e})", where=path, hint=_RESTORE) from e
+        return msgspec.structs.replace(
+            record, shard=None, shard_check=None, **gathered(Record, arrays)
+        )
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+    ) as e:  # an additional name, or a missing one, or another shape
+        raise AttnscopeError(
+            f"its arrays do not match its records ({e})", where=path, hint=_RESTORE
+        ) from e
 
 
 def _array(data: Any, entry: _Place, where: str) -> Any:
@@ -213,7 +243,11 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
     if record.rows is not None and "rows" in settings.keep:
         for row in ROW_STATISTICS:
             # Dumps of older versions lack statistics that were added later.
-            if row.name in settings.kept_statistics and not row.added and getattr(record.rows, row.name) is None:
+            if (
+                row.name in settings.kept_statistics
+                and not row.added
+                and getattr(record.rows, row.name) is None
+            ):
                 yield f"rows.{row.name}", "is missing"
     for name in MEASURES[settings.by] if record.top is not None else ():
         if getattr(record.top, name) is None:
@@ -222,6 +256,8 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
         if stage not in record.stages or stage not in STAGES:
             yield f"stages.{stage[:40]}", "is missing"
     for name, along, array in arrays_in(record):
-        if array.dtype != (np.float32 if along.positions is None and along.runs is None else np.int32):
+        if array.dtype != (
+            np.float32 if along.positions is None and along.runs is None else np.int32
+        ):
             yield name, f"holds {array.dtype}"
     yield from faults(record, {})

@@ -18,9 +18,13 @@ def naming_errors(path: Path, *, reading: bool = False) -> Iterator[None]:
         yield
     except BlockingIOError as e:
         raise OutputInUse(
-            "another process is writing to it", where=path, hint="wait for it, or choose another output"
+            "another process is writing to it",
+            where=path,
+            hint="wait for it, or choose another output",
         ) from e
     except OSError as e:
         reason = e.strerror or type(e).__name__
         hint = None if reading else "what was written is kept; run the same command to resume"
-        raise AttnscopeError(f"cannot be {'read' if reading else 'written'} ({reason})", where=path, hint=hint) from e
+        raise AttnscopeError(
+            f"cannot be {'read' if reading else 'written'} ({reason})", where=path, hint=hint
+        ) from e

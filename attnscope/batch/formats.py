@@ -58,5 +58,9 @@ DUMP_FORMATS = (
     DumpFormat(".csv", "csv"),
     DumpFormat(".parquet", "parquet", extra=PARQUET),
 )
-DUMPS = tuple(dump_format.ending for dump_format in DUMP_FORMATS if dump_format.ending and not dump_format.table)
+DUMPS = tuple(
+    dump_format.ending
+    for dump_format in DUMP_FORMATS
+    if dump_format.ending and not dump_format.table
+)
 TABLES = tuple(dump_format.ending for dump_format in DUMP_FORMATS if dump_format.table)

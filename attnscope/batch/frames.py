@@ -39,7 +39,13 @@ class FrameReader(io.RawIOBase):
     `complete` counts the packed bytes up to the end of the last whole frame.
     """
 
-    def __init__(self, file: BinaryIO, new: Callable[[], Any], damage: type[Exception], end: int | None = None) -> None:
+    def __init__(
+        self,
+        file: BinaryIO,
+        new: Callable[[], Any],
+        damage: type[Exception],
+        end: int | None = None,
+    ) -> None:
         self._file = file
         self._new = new
         self._damage = damage
@@ -55,7 +61,9 @@ class FrameReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill some of a buffer, 0 at the end; TruncatedFrame or another EOFError for a damaged frame."""
         while not self._ready:
-            packed = self._file.read(_STEP if self._end is None else min(_STEP, self._end - self._packed))
+            packed = self._file.read(
+                _STEP if self._end is None else min(_STEP, self._end - self._packed)
+            )
             if not packed:
                 if self._frame is not None:
                     raise TruncatedFrame("a frame is truncated")
@@ -172,7 +180,11 @@ def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
 def _check_header_frame(path: Path, content: bytes, start: bytes) -> None:
     """Refuse a file cut off in its first frame, unless that is a header: nothing else may be dropped."""
     small = path.stat().st_size < _LARGEST_HEADER and len(content) < _LARGEST_HEADER
-    if not small or b"\n" in content[:-1] or not (content.startswith(start) or start.startswith(content)):
+    if (
+        not small
+        or b"\n" in content[:-1]
+        or not (content.startswith(start) or start.startswith(content))
+    ):
         raise not_a_dump(path)
 
 
@@ -193,14 +205,18 @@ def _has_frame(file: BinaryIO, packing: Packing, offset: int) -> bool:
 
 def not_a_dump(path: Path) -> AttnscopeError:
     """Return the error about a file that must not be overwritten."""
-    return AttnscopeError("exists and is not a dump", where=path, hint=f"pass {arg('force', True)} to overwrite it")
+    return AttnscopeError(
+        "exists and is not a dump", where=path, hint=f"pass {arg('force', True)} to overwrite it"
+    )
 
 
 def damaged_frame(path: Path, offset: int, why: Exception) -> AttnscopeError:
     """Return the error about a frame that starts at a place."""
     message = f"the frame at byte {offset:,} is damaged ({why})"
     return AttnscopeError(
-        message, where=path, hint=f"restore it from a backup, or start over with {arg('force', True)}"
+        message,
+        where=path,
+        hint=f"restore it from a backup, or start over with {arg('force', True)}",
     )
 
 
@@ -208,7 +224,10 @@ def _zstandard(name: str, instead: str) -> Packing:
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
 
-        options = {zstd.CompressionParameter.compression_level: _ZSTD_LEVEL, zstd.CompressionParameter.checksum_flag: 1}
+        options = {
+            zstd.CompressionParameter.compression_level: _ZSTD_LEVEL,
+            zstd.CompressionParameter.checksum_flag: 1,
+        }
         new_frame = partial(zstd.ZstdCompressor, options=options)
         return Packing(new_frame, zstd.ZstdDecompressor, zstd.ZstdError, _ZSTD_MAGIC)
     except ImportError:
@@ -217,7 +236,12 @@ def _zstandard(name: str, instead: str) -> Packing:
         import zstandard
 
         packer = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
-        return Packing(packer.compressobj, zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError, _ZSTD_MAGIC)
+        return Packing(
+            packer.compressobj,
+            zstandard.ZstdDecompressor().decompressobj,
+            zstandard.ZstdError,
+            _ZSTD_MAGIC,
+        )
     except ImportError as e:
         hint = f"install attnscope[zst], use Python 3.14, or {instead}"
         raise AttnscopeError("the format .zst needs zstandard", where=name, hint=hint) from e

@@ -21,7 +21,9 @@ class TextSize:
     tokens: int
     sources: int
     values: int
-    beside: int = 0  # numbers that are held in addition while it is computed, and that a group does not share
+    beside: int = (
+        0  # numbers that are held in addition while it is computed, and that a group does not share
+    )
 
     @property
     def longest(self) -> int:
@@ -36,10 +38,15 @@ class TextSize:
     def can_share_group(self, other: "TextSize") -> bool:
         """Tell whether padding the shorter of the two changes no number of it."""
         equal_sizes = (self.tokens, self.sources) == (other.tokens, other.sources)
-        return equal_sizes or min(self.tokens, self.sources, other.tokens, other.sources) >= MIN_PADDED_TOKENS
+        return (
+            equal_sizes
+            or min(self.tokens, self.sources, other.tokens, other.sources) >= MIN_PADDED_TOKENS
+        )
 
 
-def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int, spans: int = 0) -> int:
+def count_values(
+    settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int, spans: int = 0
+) -> int:
     """Return the count of numbers that a dump keeps of a text with these queries and keys shown, and source tokens."""
     queries, keys, sources = sizes
     return units * numbers_of_head(
@@ -61,11 +68,15 @@ def group_texts(sizes: Sequence[TextSize], bounds: Grouping) -> list[list[int]]:
     groups: list[list[int]] = []
     last = TextSize(0, 0, 0)
     values = 0
-    for index in sorted(range(len(sizes)), key=lambda i: (sizes[i].longest, sizes[i].tokens, sizes[i].sources)):
+    for index in sorted(
+        range(len(sizes)), key=lambda i: (sizes[i].longest, sizes[i].tokens, sizes[i].sources)
+    ):
         size = sizes[index]
         # Texts are sorted by length, so the new text is the longest: the others are padded to its length.
         fits = (
-            groups and (len(groups[-1]) + 1) * size.longest <= bounds.tokens and values + size.values <= bounds.values
+            groups
+            and (len(groups[-1]) + 1) * size.longest <= bounds.tokens
+            and values + size.values <= bounds.values
         )
         if fits and size.can_share_group(last):
             groups[-1].append(index)

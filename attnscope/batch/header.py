@@ -12,7 +12,9 @@ from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.record_parts import PARTS, RECORD_PARTS
 from attnscope.findings.row_statistics import STATISTICS
 
-CHARACTERS_OF_A_TOKEN = 4  # in English; a block of another language has a few windows, or a short one
+CHARACTERS_OF_A_TOKEN = (
+    4  # in English; a block of another language has a few windows, or a short one
+)
 SCHEMA = "attnscope.dump/1"
 MAGIC = b'{"schema":"attnscope.dump/'  # first bytes of a header line
 END = b'{"end":'  # first bytes of an end line
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
     KeptPart = str  # the names of RECORD_PARTS, which a type checker does not see
 else:
     KeptPart = Literal[tuple(part.name for part in RECORD_PARTS)]
-MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
+MEASURES = {
+    "weight": ("weight",),
+    "value": ("weight", "value"),
+    "projected": ("weight", "value", "projected"),
+}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -169,7 +175,12 @@ _OPTIONS = (
     "provenance.engine", "provenance.dtype", "provenance.device",
     "provenance.part", "provenance.tokenizer",
 )  # fmt: skip
-_FREE = ("provenance.model", "provenance.adapter", "provenance.values", "input.name")  # names, and what follows others
+_FREE = (
+    "provenance.model",
+    "provenance.adapter",
+    "provenance.values",
+    "input.name",
+)  # names, and what follows others
 _CONFIGURED = "configured."  # where values came from, not what they are
 _WORDS = {
     "provenance.fingerprint": "was started with another model, adapter, tokenizer or file of arrays",
@@ -195,10 +206,15 @@ def find_change(old: Header, new: Header) -> str | None:
             end = f"without {arg(name)}" if new_value is None else arg(name, new_value)
             return f"was started {start}, now it is {end}"
     for name in (*_WORDS, *(was | now)):
-        if name not in _FREE and not name.startswith(_CONFIGURED) and was.get(name) != now.get(name):
+        if (
+            name not in _FREE
+            and not name.startswith(_CONFIGURED)
+            and was.get(name) != now.get(name)
+        ):
             label = name.rpartition(".")[2].replace("_", " ")
             return _WORDS.get(
-                name, f"was started with {label} {_shown(was.get(name))}, now it is {_shown(now.get(name))}"
+                name,
+                f"was started with {label} {_shown(was.get(name))}, now it is {_shown(now.get(name))}",
             )
     return None
 
@@ -215,7 +231,9 @@ def _typed(header: Header, flat: dict[str, Any]) -> dict[str, Value]:
         "shard": None if settings.shard == (1, 1) else "{}/{}".format(*settings.shard),
         "from": header.input.format,
         "hide": mask.hidden,
-        "mask": None if mask.used == mask.own and (mask.what_if is None or mask.hidden) else mask.used,
+        "mask": None
+        if mask.used == mask.own and (mask.what_if is None or mask.hidden)
+        else mask.used,
         "what_if": mask.what_if,
         "special": None if settings.special else False,
         "truncate": settings.truncate or None,
@@ -232,5 +250,7 @@ def _shown(value: Any) -> str:
 def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flattened: dict[str, Any] = {}
     for name, value in nested.items():
-        flattened |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        flattened |= (
+            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
     return flattened

@@ -24,10 +24,16 @@ PICTURE = "image"  # member of a record that names its picture, or a list of pic
 SOUND = "audio"  # member of a record that names its sound
 _BESIDE = 2 * CHARACTERS_OF_A_TOKEN  # characters that special tokens stand for
 _DEEPEST = 100  # levels of a JSON line
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings (which may contain brackets), and brackets
+_BRACKETS = re.compile(
+    r'"(?:[^"\\]|\\.)*"|[\[\]{}]'
+)  # strings (which may contain brackets), and brackets
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet", "arrow")
 ARRAYS = "qkv"  # the texts of given queries and keys
-_KINDS: dict[str, Any] = {"id": int | str | None, "pair": str | None, "context": str | None}  # known beside the text
+_KINDS: dict[str, Any] = {
+    "id": int | str | None,
+    "pair": str | None,
+    "context": str | None,
+}  # known beside the text
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,9 @@ class Item:
 def cost(item: Item) -> int:
     """Return the length of a text, in characters."""
     text = item.text
-    return _BESIDE + (0 if text is None else len(text.text) + len(text.pair or "") + len(text.context or ""))
+    return _BESIDE + (
+        0 if text is None else len(text.text) + len(text.pair or "") + len(text.context or "")
+    )
 
 
 def _digest(data: bytes) -> str:
@@ -59,17 +67,27 @@ def text_item(index: int, text: str) -> Item:
     return _text_item(index, index + 1, "row", {"text": text}, {})
 
 
-def _text_item(index: int, line: int, name: str, values: dict[str, Any], fields: dict[str, Any]) -> Item:
+def _text_item(
+    index: int, line: int, name: str, values: dict[str, Any], fields: dict[str, Any]
+) -> Item:
     text = TextInput(
-        values["text"], values.get("pair"), values.get("context"), f"{name}:{line}", chat=values.get("chat")
+        values["text"],
+        values.get("pair"),
+        values.get("context"),
+        f"{name}:{line}",
+        chat=values.get("chat"),
     )
     content = (text.text, text.pair, text.context) if text.chat is None else text.chat
     digest = _digest(msgspec.json.encode(content))
     return Item(index, line, _named(values.get("id"), line), digest, text, fields)
 
 
-def _failed_item(index: int, line: int, raw: bytes, error: AttnscopeError, own_id: Any = None) -> Item:
-    return Item(index, line, _named(own_id, line), _digest(raw), None, error=error.line(on_command_line))
+def _failed_item(
+    index: int, line: int, raw: bytes, error: AttnscopeError, own_id: Any = None
+) -> Item:
+    return Item(
+        index, line, _named(own_id, line), _digest(raw), None, error=error.line(on_command_line)
+    )
 
 
 def _named(own_id: Any, line: int) -> int | str:
@@ -87,7 +105,9 @@ def from_txt(file: IO[bytes], name: str) -> Iterator[Item]:
     """Yield one text a line, blank ones included."""
     for line_number, start, line in read_lines(file):
         try:
-            yield _text_item(line_number - 1, line_number, name, {"text": decode_line(line, start)}, {})
+            yield _text_item(
+                line_number - 1, line_number, name, {"text": decode_line(line, start)}, {}
+            )
         except AttnscopeError as e:
             yield _failed_item(line_number - 1, line_number, line or b"", e)
 
@@ -125,7 +145,9 @@ def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[
     if column in members:
         values: dict[str, Any] = {"text": _member(members.pop(column), str, column)}
     elif MESSAGES in members:
-        chat_members = {key: _member(members.pop(key), Any, key) for key in CHAT_KEYS if key in members}
+        chat_members = {
+            key: _member(members.pop(key), Any, key) for key in CHAT_KEYS if key in members
+        }
         values = {"text": "", "chat": chat_of(chat_members, MESSAGES)}
     elif PICTURE in members or SOUND in members:
         values = {"text": ""}
@@ -142,10 +164,14 @@ def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[
 
 def media_of(fields: Mapping[str, Any]) -> tuple[MediaFile, ...]:
     """Return what a record names as its members `image`, a file or a list of files, and `audio`, a file."""
-    pictures = _files(fields, PICTURE, str | list[str], "give the path of a picture, or a list of paths")
+    pictures = _files(
+        fields, PICTURE, str | list[str], "give the path of a picture, or a list of paths"
+    )
     sounds = _files(fields, SOUND, str, "give the path of a sound")
     if pictures and sounds:
-        raise AttnscopeError(f"has both {PICTURE} and {SOUND}", hint="give each a record of its own")
+        raise AttnscopeError(
+            f"has both {PICTURE} and {SOUND}", hint="give each a record of its own"
+        )
     kind: MediaKind = "audio" if sounds else "image"
     return tuple(MediaFile(kind, name, name) for name in pictures or sounds)
 
@@ -181,13 +207,17 @@ def _check_depth(text: str) -> None:
     for bracket in _BRACKETS.findall(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket, 0)  # a string counts as nothing
         if depth > _DEEPEST:
-            raise AttnscopeError(f"nested more than {_DEEPEST} deep", hint="remove what is not needed")
+            raise AttnscopeError(
+                f"nested more than {_DEEPEST} deep", hint="remove what is not needed"
+            )
 
 
 def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Iterator[Item]:
     """Yield one row of a CSV or TSV file with a header row."""
     csv.field_size_limit(MAX_LINE)
-    lines = (b"\xff" if line is None else line for _, _, line in read_lines(file))  # one that is too long is not UTF-8
+    lines = (
+        b"\xff" if line is None else line for _, _, line in read_lines(file)
+    )  # one that is too long is not UTF-8
     texts = (line.decode(errors="surrogateescape") + "\n" for line in lines)
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
     header = _header(reader, name)
@@ -198,7 +228,9 @@ def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Itera
         try:
             cells = next(reader, None)
         except csv.Error as e:
-            yield _failed_item(index, line_number, str(e).encode(), AttnscopeError(f"not valid CSV ({e})"))
+            yield _failed_item(
+                index, line_number, str(e).encode(), AttnscopeError(f"not valid CSV ({e})")
+            )
         else:
             if cells is None:
                 return
@@ -216,7 +248,9 @@ def _header(rows: Iterator[list[str]], name: str) -> list[str]:
     except csv.Error as e:
         raise AttnscopeError(f"its row of column names is not valid CSV ({e})", where=name) from e
     except UnicodeEncodeError as e:
-        raise AttnscopeError("its row of column names is not UTF-8", where=name, hint="convert it to UTF-8") from e
+        raise AttnscopeError(
+            "its row of column names is not UTF-8", where=name, hint="convert it to UTF-8"
+        ) from e
     return header
 
 
@@ -225,17 +259,28 @@ def check_header(header: list[str], column: str, name: str) -> None:
     if not header:
         raise AttnscopeError("is empty", where=name, hint="expected a row of column names")
     if column not in header:
-        raise UsageError(f"{name} has no column '{column}'", where=arg("column"), hint=did_you_mean(column, header))
+        raise UsageError(
+            f"{name} has no column '{column}'",
+            where=arg("column"),
+            hint=did_you_mean(column, header),
+        )
     if twice := [title for title in (column, *_KINDS) if header.count(title) > 1]:
-        raise AttnscopeError(f"has several columns '{twice[0]}'", where=name, hint="rename all but one of them")
+        raise AttnscopeError(
+            f"has several columns '{twice[0]}'", where=name, hint="rename all but one of them"
+        )
 
 
-def _row(index: int, line_number: int, name: str, header: list[str], cells: list[str], column: str) -> Item:
+def _row(
+    index: int, line_number: int, name: str, header: list[str], cells: list[str], column: str
+) -> Item:
     raw = "\0".join(cells).encode(errors="surrogateescape")
     if len(cells) != len(header):
         message = f"{len(cells)} cells, but the header has {len(header)}"
         return _failed_item(
-            index, line_number, raw, AttnscopeError(message, hint="quote cells that contain the separator")
+            index,
+            line_number,
+            raw,
+            AttnscopeError(message, hint="quote cells that contain the separator"),
         )
     row = dict(zip(header, cells, strict=True))
     try:
@@ -243,7 +288,9 @@ def _row(index: int, line_number: int, name: str, header: list[str], cells: list
     except UnicodeDecodeError as e:
         id_text = row.get("id", "").encode(errors="ignore").decode()
         own = id_text if id_text == row.get("id") else None  # it may be what is wrong
-        return _failed_item(index, line_number, raw, AttnscopeError(f"byte 0x{raw[e.start]:02x} is not UTF-8"), own)
+        return _failed_item(
+            index, line_number, raw, AttnscopeError(f"byte 0x{raw[e.start]:02x} is not UTF-8"), own
+        )
     return from_row(index, line_number, name, row, column)
 
 

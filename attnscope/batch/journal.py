@@ -52,13 +52,17 @@ class _RecordLine(msgspec.Struct):
 class JournalState:
     """State of an existing file."""
 
-    header: bytes | None = None  # the header line's JSON, without its check; None if the file has none yet
+    header: bytes | None = (
+        None  # the header line's JSON, without its check; None if the file has none yet
+    )
     indices: "array[int]" = field(default_factory=lambda: array("Q"))
     hashes: "array[int]" = field(default_factory=lambda: array("Q"))
     counts: "Counter[str]" = field(default_factory=Counter)
     # index of every record that failed for lack of memory, to the numbers that it needs
     too_large: dict[int, int] = field(default_factory=dict)
-    shards: dict[str, str | None] = field(default_factory=dict)  # checksums of shards with records, in order
+    shards: dict[str, str | None] = field(
+        default_factory=dict
+    )  # checksums of shards with records, in order
     ended: bool = False
     size: int = 0  # bytes of whole lines
     crc: int = 0  # CRC-32 of these
@@ -116,7 +120,9 @@ def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
             except ValueError as e:  # msgspec.DecodeError is one
                 hint = f"another program wrote it: restore it from a backup, or pass {arg('force', True)} to start over"
                 raise AttnscopeError(
-                    f"the line is not a record of a dump ({e})", where=f"{path}:{line_number}", hint=hint
+                    f"the line is not a record of a dump ({e})",
+                    where=f"{path}:{line_number}",
+                    hint=hint,
                 ) from e
     return state
 
@@ -208,7 +214,9 @@ class Journal:
     def _go_on(self) -> None:
         """Read the existing journal, and drop a torn last line."""
         with naming_errors(self.path, reading=True):
-            complete_bytes = None if self._packing is None else whole_frames(self.path, self._packing, MAGIC)
+            complete_bytes = (
+                None if self._packing is None else whole_frames(self.path, self._packing, MAGIC)
+            )
             with open_lines(self.path, complete_bytes) as file:
                 self.written = scan(file, self.path, framed=complete_bytes is not None)
         self.saved = len(self.written.indices)
@@ -220,7 +228,9 @@ class Journal:
     def _begin_anew(self, owed: int) -> None:
         """Continue in a new file, which replaces this one after `owed` records."""
         with naming_errors(self._new):
-            descriptor = self._files.open(self._new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+            descriptor = self._files.open(
+                self._new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+            )
             self._old = self._descriptor
             self._descriptor = descriptor
             copy_permissions(descriptor, self.path)
@@ -314,7 +324,13 @@ class Journal:
             self._files.sync(self._descriptor)
 
     def _close(self) -> None:
-        unused = self._new if self.beside else self.path if self._is_new and not self.written.size else None
+        unused = (
+            self._new
+            if self.beside
+            else self.path
+            if self._is_new and not self.written.size
+            else None
+        )
         with naming_errors(self.path), ExitStack() as last:
             for descriptor in (self._old, self._descriptor):
                 if descriptor is not None:
@@ -326,7 +342,10 @@ class Journal:
         return self
 
     def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         self._close()
 

@@ -16,11 +16,25 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError, ErrorParts, UsageError, arg
 from attnscope.base.files.mask_files import cells_digest
 from attnscope.base.system.forking import Connection, fork
-from attnscope.base.system.gpu import WORTH_A_GPU, count_gpus, cuda_device, gpu_memory, has_gpu_driver
+from attnscope.base.system.gpu import (
+    WORTH_A_GPU,
+    count_gpus,
+    cuda_device,
+    gpu_memory,
+    has_gpu_driver,
+)
 from attnscope.base.system.machine import count_cpus, count_threads, machine_memory
 from attnscope.batch.blocks import SelectedItems, with_blocks
 from attnscope.batch.dump_reader import decoded
-from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, SCHEMA, Grouping, Header, InputFacts, Settings, find_change
+from attnscope.batch.header import (
+    CHARACTERS_OF_A_TOKEN,
+    SCHEMA,
+    Grouping,
+    Header,
+    InputFacts,
+    Settings,
+    find_change,
+)
 from attnscope.batch.journal import Journal
 from attnscope.batch.preparing import NUMBER_BYTES, count_units, run_config
 from attnscope.batch.worker import ModelWorker
@@ -45,7 +59,9 @@ class DeviceLimits(NamedTuple):
 
     def halved(self) -> "DeviceLimits":
         """Return half of what goes through the model together."""
-        return self._replace(tokens=self.tokens // 2, values=self.values // 2, window=self.window // 2)
+        return self._replace(
+            tokens=self.tokens // 2, values=self.values // 2, window=self.window // 2
+        )
 
 
 _ON_CPU = DeviceLimits(1 << 10, 1 << 22, 1 << 24, 2e11)
@@ -70,10 +86,16 @@ class DumpConfig:
     output: Path  # a .jsonl file, a folder, or `-` for lines to standard output
     settings: Settings
     run: RunConfig  # model, mask and machine; its texts and selection are not looked at
-    force: bool = False  # start over; an existing dump is kept until records of the new one are safe
+    force: bool = (
+        False  # start over; an existing dump is kept until records of the new one are safe
+    )
     strict: bool = False
-    max_minutes: float | None = None  # stop after this time, with everything saved; None for no limit
-    workers: int | None = 0  # processes that compute; 0 for this one alone, None for the faster choice
+    max_minutes: float | None = (
+        None  # stop after this time, with everything saved; None for no limit
+    )
+    workers: int | None = (
+        0  # processes that compute; 0 for this one alone, None for the faster choice
+    )
     configured: Mapping[str, str] = field(
         default_factory=dict
     )  # options from settings files, and where these have them
@@ -83,13 +105,17 @@ class DumpConfig:
 class Loaded:
     """Workers, header and limits of a dump."""
 
-    work: Callable[[int], ModelWorker]  # returns the ModelWorker of a process, by the worker's number from 0
+    work: Callable[
+        [int], ModelWorker
+    ]  # returns the ModelWorker of a process, by the worker's number from 0
     header: Header
     holds: int
     workers: int  # number of processes; 0 for this one
 
 
-def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[ModelWorker, Grouping, int]:
+def open_worker(
+    settings: Settings, run: RunConfig, session: Session
+) -> tuple[ModelWorker, Grouping, int]:
     """Open a model for texts that come from no file and go to no dump.
 
     Returns it with bounds of groups and windows, and how many numbers of a text fit into memory.
@@ -97,8 +123,14 @@ def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[M
     run = run_config(settings, run)
     model, bounds, holds = _open(settings, run, session)
     source = session.source(run)
-    _, max_tokens = _window_tokens(source, bounds, model.device.type, _count_cuts(settings, run, source))
-    return model, replace(bounds, window_tokens=max_tokens, threads=limit_threads(run.threads or 0)), holds
+    _, max_tokens = _window_tokens(
+        source, bounds, model.device.type, _count_cuts(settings, run, source)
+    )
+    return (
+        model,
+        replace(bounds, window_tokens=max_tokens, threads=limit_threads(run.threads or 0)),
+        holds,
+    )
 
 
 def _open(
@@ -127,7 +159,9 @@ class Loader:
         run = self.run
         session = self.session
         settings = self.order.settings
-        if order.workers == 0 or not (run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver())):
+        if order.workers == 0 or not (
+            run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver())
+        ):
             return self._load_here(order.workers)
         session.source(run)  # opened here, once for all workers
         gpu_facts, gpus = self._ask_apart()
@@ -139,7 +173,9 @@ class Loader:
         workers = gpus if order.workers is None else order.workers
         if run.device.startswith("cuda:") and workers > 1:
             hint = "remove its number: each worker takes a GPU, from cuda:0 on"
-            raise UsageError(f"{workers} workers cannot share it", where=arg("device", run.device), hint=hint)
+            raise UsageError(
+                f"{workers} workers cannot share it", where=arg("device", run.device), hint=hint
+            )
         if workers > gpus:
             count = "there is one GPU" if gpus == 1 else f"there are {gpus} GPUs"
             raise UsageError(count, where=arg("workers", workers), hint=f"use {gpus}, or auto")
@@ -158,7 +194,9 @@ class Loader:
             try:
                 loaded = self._load_here(1)
                 device = loaded.work(0).device
-                gpu_facts = (loaded.header, loaded.holds, str(device)) if device.type == "cuda" else None
+                gpu_facts = (
+                    (loaded.header, loaded.holds, str(device)) if device.type == "cuda" else None
+                )
                 pipe.send((gpu_facts, count_gpus()))
             except AttnscopeError as e:
                 pipe.send((type(e), tuple(ErrorParts(*e.parts))))
@@ -168,7 +206,9 @@ class Loader:
             answer = pipe.recv()
         except EOFError as e:
             hint = f"use {arg('device', 'cpu')}"
-            raise AttnscopeError("the GPU cannot be used", where=arg("device", self.run.device), hint=hint) from e
+            raise AttnscopeError(
+                "the GPU cannot be used", where=arg("device", self.run.device), hint=hint
+            ) from e
         finally:
             pipe.close()
             os.waitpid(pid, 0)
@@ -183,14 +223,22 @@ class Loader:
         run = self.run
         settings = self.order.settings
         journal = self.journal
-        old = None if journal.written.header is None else decoded(journal.written.header, Header, journal.path)
+        old = (
+            None
+            if journal.written.header is None
+            else decoded(journal.written.header, Header, journal.path)
+        )
         source = self.session.source(run)
-        model, bounds, holds = _open(settings, run, self.session, None if old is None else old.grouping)
+        model, bounds, holds = _open(
+            settings, run, self.session, None if old is None else old.grouping
+        )
         if workers != 0:
             if model.device.type not in ("cpu", "cuda"):
                 message = f"processes cannot share a model on {model.device.type}"
                 hint = arg("device", "cpu")
-                raise AttnscopeError(message, where=arg("workers"), hint=f"remove it, or use {hint}")
+                raise AttnscopeError(
+                    message, where=arg("workers"), hint=f"remove it, or use {hint}"
+                )
             if model.device.type == "cpu":  # on a GPU, each worker has a copy of its own
                 model.warm_up()  # workers that are forked now share the weights
         if old is None:
@@ -207,16 +255,22 @@ class Loader:
         bounds = replace(bounds, threads=limit_threads(bounds.threads))
         seen = None if source.mask_known else "own"  # what that is, only running a text shows
         mask = describe_mask_use(source, run, seen)
-        values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
+        values = (
+            "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
+        )
         cells = tuple(cells_digest(run.matrices[name])[:16] for name in mask_files(run.mask))
         origin = provenance(source, run, model.device, values)
-        new = Header(SCHEMA, origin, mask, settings, self.facts, bounds, cells, dict(self.order.configured))
+        new = Header(
+            SCHEMA, origin, mask, settings, self.facts, bounds, cells, dict(self.order.configured)
+        )
         if old is not None:
             _check_same(old, new, journal.path)
         return Loaded(lambda index: model, new, holds, workers)
 
 
-def choose_workers(bounds: Grouping, threads: int | None, items: SelectedItems, a_token: float) -> tuple[int, Grouping]:
+def choose_workers(
+    bounds: Grouping, threads: int | None, items: SelectedItems, a_token: float
+) -> tuple[int, Grouping]:
     """Return the number of workers, 0 for this process alone, and the bounds with the number of threads.
 
     A worker has one thread: its products wait for no other thread, and what is beside them runs in parallel, too, so
@@ -239,7 +293,9 @@ def choose_workers(bounds: Grouping, threads: int | None, items: SelectedItems, 
     return workers, replace(bounds, threads=threads or 1)
 
 
-def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tuple[Grouping, int, str, MemoryLimit]:
+def _group_limits(
+    settings: Settings, run: RunConfig, source: ModelSource
+) -> tuple[Grouping, int, str, MemoryLimit]:
     """Return the limits of groups, and how many numbers memory holds of a text.
 
     Groups decide the last bits of the numbers. So they depend only on the request: they are as large as is useful,
@@ -261,7 +317,9 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
         predicted=int(cut and source.predicts is not None),
     )
     more = {"kept": logit_bytes(source)} if cut else {}
-    spare, stream_reason, memory = spare_memory(run, source, demand, more, (SELECT_LESS,), multiplications=WORTH_A_GPU)
+    spare, stream_reason, memory = spare_memory(
+        run, source, demand, more, (SELECT_LESS,), multiplications=WORTH_A_GPU
+    )
     numbers = max(1, spare // NUMBER_BYTES)
     a_token = estimate_memory(source.config, run.dtype, demand)["activations"] // tokens
     a_token += sum(bytes_per_token(source)) if cut else 0
@@ -269,11 +327,16 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     if run.max_memory is None:
         size = limits.tokens * a_token + 4 * limits.values * NUMBER_BYTES
         if size > spare:
-            message = (
-                f"a group of texts needs {format_bytes(size)}, but half of the free memory is {format_bytes(spare)}"
+            message = f"a group of texts needs {format_bytes(size)}, but half of the free memory is {format_bytes(spare)}"
+            raise AttnscopeError(
+                message, hint=f"free some memory, or use smaller groups with {arg('max_memory')}"
             )
-            raise AttnscopeError(message, hint=f"free some memory, or use smaller groups with {arg('max_memory')}")
-        return Grouping(limits.tokens, limits.values, limits.window, 0), numbers // 4, stream_reason, memory
+        return (
+            Grouping(limits.tokens, limits.values, limits.window, 0),
+            numbers // 4,
+            stream_reason,
+            memory,
+        )
     window = min(limits.window, _power_of_two(numbers // 4))
     tokens = min(limits.tokens, _power_of_two(max(1, spare // 4 // a_token)))
     bounds = Grouping(tokens, min(limits.values, window), window, 0)
@@ -292,7 +355,10 @@ def _device_limits(run: RunConfig, a_token: int) -> DeviceLimits:
         return _ON_CPU
     limits = _ON_GPU
     room = min(memory.total, machine_memory()) // _SHARE_OF_GPU
-    while limits.tokens > _ON_CPU.tokens and limits.tokens * a_token + 4 * limits.values * NUMBER_BYTES > room:
+    while (
+        limits.tokens > _ON_CPU.tokens
+        and limits.tokens * a_token + 4 * limits.values * NUMBER_BYTES > room
+    ):
         limits = limits.halved()
     return limits
 
@@ -302,7 +368,9 @@ def _count_cuts(settings: Settings, run: RunConfig, source: ModelSource) -> int:
     return heads + (_SPANS if "span_effects" in settings.keep else 0)
 
 
-def _window_tokens(source: ModelSource, bounds: Grouping, device: str, cuts: int) -> tuple[int, int]:
+def _window_tokens(
+    source: ModelSource, bounds: Grouping, device: str, cuts: int
+) -> tuple[int, int]:
     """Return the number of tokens of the first window and of later ones: a kill loses at most the last two windows.
 
     Args:
@@ -331,5 +399,7 @@ def _check_same(old: Header, new: Header, path: Path) -> None:
     change = find_change(old, new)
     if change is not None:
         raise AttnscopeError(
-            change, where=path, hint=f"choose another output, or pass {arg('force', True)} to start over"
+            change,
+            where=path,
+            hint=f"choose another output, or pass {arg('force', True)} to start over",
         )

@@ -80,7 +80,9 @@ class _Target:
         os.close(self._descriptor)
 
 
-def write_merged(part_set: PartSet, target: Path, on_progress: Progress = lambda records: None) -> End:
+def write_merged(
+    part_set: PartSet, target: Path, on_progress: Progress = lambda records: None
+) -> End:
     """Join the finished parts of a dump to a new file of lines or, of folders, a new folder; return the end line."""
     folders = part_set.parts[0].path.is_dir()
     done = 0
@@ -146,7 +148,11 @@ def _copy_shards(source: Path, target: Path, bodies: list[bytes]) -> None:
             continue
         path = source / shard.shard
         crc = 0
-        with naming_errors(path, reading=True), open(path, "rb") as file, open(target / shard.shard, "wb") as copy:
+        with (
+            naming_errors(path, reading=True),
+            open(path, "rb") as file,
+            open(target / shard.shard, "wb") as copy,
+        ):
             while piece := file.read(_PIECE):
                 crc = crc32(piece, crc)
                 copy.write(piece)

@@ -35,7 +35,11 @@ def page_of(source: Path) -> tuple[Iterator[bytes], str]:
     rows = 0
     for text in itertools.takewhile(walk.store.reach, itertools.count()):
         scene = walk.scene(Variant(text, walk.masks[0]))
-        rows += 0 if scene is None else len(scene.layers) * len(scene.heads) * len(scene.queries.positions)
+        rows += (
+            0
+            if scene is None
+            else len(scene.layers) * len(scene.heads) * len(scene.queries.positions)
+        )
         if text_count and rows > _ROWS:
             break
         text_count += 1
@@ -54,9 +58,16 @@ def page_of(source: Path) -> tuple[Iterator[bytes], str]:
 
 def _parts(header: Header, page_source: SavedSource, total: int) -> Iterator[ViewPart | Walk]:
     yield from report_header(header.provenance, header.mask, DisplaySettings(2, options=False))
-    lines = [("dump", (*untrusted(header.input.name), *note(f" · {counted(total, 'text')} with findings")))]
+    lines = [
+        (
+            "dump",
+            (*untrusted(header.input.name), *note(f" · {counted(total, 'text')} with findings")),
+        )
+    ]
     if len(page_source.texts) < total:
-        lines.append(("note", note(f"the page has the first {len(page_source.texts)} of {total:,} texts")))
+        lines.append(
+            ("note", note(f"the page has the first {len(page_source.texts)} of {total:,} texts"))
+        )
     yield Facts(lines)
     yield Walk(page_source)
 

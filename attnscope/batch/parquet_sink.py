@@ -43,7 +43,9 @@ class _TableFiles:
 class ParquetSink(RecordSink):
     """Tables in part files, one for each window and table, and everything else in the manifest."""
 
-    def __init__(self, journal: Journal, folder: Path, settings: Settings, files: FileSystem) -> None:
+    def __init__(
+        self, journal: Journal, folder: Path, settings: Settings, files: FileSystem
+    ) -> None:
         super().__init__(journal)
         self._folder = folder
         self._settings = settings
@@ -67,7 +69,11 @@ class ParquetSink(RecordSink):
     def encode(self, records: Sequence[Record], new: int) -> _TableFiles:
         there = [record for record in records if record.status == "ok"]
         name = check = None
-        files = [_table(table_kind, self._settings, there) for table_kind in self._kinds] if there else []
+        files = (
+            [_table(table_kind, self._settings, there) for table_kind in self._kinds]
+            if there
+            else []
+        )
         if there:
             name = f"{there[0].index:09d}.parquet"
             crc = 0
@@ -99,7 +105,9 @@ class ParquetSink(RecordSink):
 
     def _write(self, folder: Path, name: str, data: bytes) -> None:
         with naming_errors(folder / name):
-            descriptor = self._files.open(self._new(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            descriptor = self._files.open(
+                self._new(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            )
             try:
                 self._files.write_all(descriptor, data)
                 self._files.sync(descriptor)
@@ -141,7 +149,11 @@ def _table(table_kind: str, settings: Settings, records: list[Record]) -> bytes:
     from pyarrow import parquet
 
     schema = tables.arrow_schema(tables.columns(table_kind, settings))
-    rows = [tables.arrow_table(table, schema) for record in records for table in tables.tables(table_kind, record)]
+    rows = [
+        tables.arrow_table(table, schema)
+        for record in records
+        for table in tables.tables(table_kind, record)
+    ]
     content = io.BytesIO()
     words = [name for name in schema.names if name in tables.WORDS]
     table = pa.concat_tables([schema.empty_table(), *rows]).combine_chunks()
@@ -168,7 +180,9 @@ def verify_folder(folder: Path, settings: Settings, part_names: Collection[str])
             writers = {file.metadata.created_by for file in (there, here)}
             # Another version of pyarrow writes other bytes.
             intact = len(writers) == 2 and all(_WRITER.fullmatch(name) for name in writers)
-            intact = intact and there.schema_arrow == here.schema_arrow and not there.metadata.num_rows
+            intact = (
+                intact and there.schema_arrow == here.schema_arrow and not there.metadata.num_rows
+            )
         except (ArrowException, OSError, ValueError):
             intact = False
         if not intact:
@@ -219,7 +233,9 @@ def manifest_path(folder: Path) -> Path:
 def check_folder(folder: Path, journal: Path, hint: str) -> None:
     """Refuse to write a dump into anything but a new folder, or one that has its journal."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise AttnscopeError("exists and is not a folder", where=folder, hint="choose another output")
+        raise AttnscopeError(
+            "exists and is not a folder", where=folder, hint="choose another output"
+        )
     if folder.is_dir() and any(folder.iterdir()) and not journal.is_file():
         raise AttnscopeError("is a folder with other files", where=folder, hint=hint)
 

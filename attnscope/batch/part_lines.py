@@ -50,7 +50,10 @@ class PartLines:
         with naming_errors(self.path, reading=True), open(self.path, "rb") as file:
             while (left := begun + count - self._number) > 0:
                 bodies = self._chunk(file, left)
-                if first_index >= 0 and self._index(bodies[-1]) != first_index + self._number - begun - 1:
+                if (
+                    first_index >= 0
+                    and self._index(bodies[-1]) != first_index + self._number - begun - 1
+                ):
                     message = f"the records from {first_index} on have gaps or are there twice"
                     raise OutOfOrder(message, where=self.path, hint=RESTORE)
                 if len(bodies) == left:
@@ -96,12 +99,16 @@ class PartLines:
     def _unsealed(self, line: bytes) -> bytes:
         unsealed = unseal(line, self._crc)
         if unsealed is None:
-            raise self._damaged("the line is damaged" if line.endswith(b"\n") else "the line is cut off")
+            raise self._damaged(
+                "the line is damaged" if line.endswith(b"\n") else "the line is cut off"
+            )
         body, self._crc = unsealed
         self._number += 1
         return body
 
-    def _frame(self, file: BinaryIO, packing: Packing, least: int | None = None) -> tuple[bytearray, int]:
+    def _frame(
+        self, file: BinaryIO, packing: Packing, least: int | None = None
+    ) -> tuple[bytearray, int]:
         """Read one frame, or its first bytes, and return its content and its size; nothing at the end of the file."""
         reader = packing.new_reader()
         content = bytearray()

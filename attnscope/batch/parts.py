@@ -51,7 +51,9 @@ class PartSet:
 
     parts: list[ShardPart]  # the parts that have a header, by the number of their shard
     header: Header
-    missing: list[int] = field(default_factory=list)  # numbers of the shards of which no part was given
+    missing: list[int] = field(
+        default_factory=list
+    )  # numbers of the shards of which no part was given
     unfinished: list[ShardPart] = field(default_factory=list)
     empty: list[Path] = field(default_factory=list)
 
@@ -88,7 +90,9 @@ class PartSet:
             names = [f"{part.path} has {part.records:,} records" for part in self.unfinished]
             gaps.append(f"{len(names):,} unfinished ({listed(names, _NAMED)})")
         if self.empty:
-            gaps.append(f"{len(self.empty):,} without a header ({listed([str(path) for path in self.empty], _NAMED)})")
+            gaps.append(
+                f"{len(self.empty):,} without a header ({listed([str(path) for path in self.empty], _NAMED)})"
+            )
         return ", ".join(gaps)
 
 
@@ -103,10 +107,16 @@ def read_part(path: Path, *, count: bool = False) -> ShardPart:
         raise AttnscopeError("is not on this machine", where=shown(path), hint="copy it here first")
     if path.is_dir() and path.suffix == ".parquet":
         hint = "read the folders of all parts as one table, such as dump-part-*.parquet/*.parquet"
-        raise UsageError(f"'{path}' is a folder of tables, which needs no joining", where="PART", hint=hint)
+        raise UsageError(
+            f"'{path}' is a folder of tables, which needs no joining", where="PART", hint=hint
+        )
     layout = format_of(path)
     if layout is None or not layout.resumes:
-        raise UsageError(f"'{path}' is no part of a dump", where="PART", hint="pass what batch with --shard wrote")
+        raise UsageError(
+            f"'{path}' is no part of a dump",
+            where="PART",
+            hint="pass what batch with --shard wrote",
+        )
     lines = lines_path(path)
     if not lines.exists():
         raise AttnscopeError("no such file", where=path)
@@ -174,7 +184,11 @@ def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
     parts = sorted((part for part in every if part.header is not None), key=lambda part: part.shard)
     empty = [part.path for part in every if part.header is None]
     if not parts or parts[0].header is None:
-        raise AttnscopeError("none of the parts has a header yet", where=paths[0], hint="wait until batch has started")
+        raise AttnscopeError(
+            "none of the parts has a header yet",
+            where=paths[0],
+            hint="wait until batch has started",
+        )
     base = parts[0]
     header = whole_header(parts[0].header)
     seen: dict[int, ShardPart] = {}
@@ -191,7 +205,9 @@ def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
         change = find_change(header, whole_header(part.header))
         if change is not None:
             message = f"does not belong to the same dump as {base.path}: {change.replace('now it is', 'this one')}"
-            raise AttnscopeError(message, where=part.path, hint="run batch with the same options for every shard")
+            raise AttnscopeError(
+                message, where=part.path, hint="run batch with the same options for every shard"
+            )
     return PartSet(
         parts,
         header,
@@ -203,7 +219,9 @@ def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
 
 def whole_header(header: Header) -> Header:
     """Return the header of the dump that a part belongs to."""
-    return msgspec.structs.replace(header, settings=msgspec.structs.replace(header.settings, shard=(1, 1)))
+    return msgspec.structs.replace(
+        header, settings=msgspec.structs.replace(header.settings, shard=(1, 1))
+    )
 
 
 def describe_status(part_set: PartSet, *, alone: bool = False) -> str:

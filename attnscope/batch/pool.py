@@ -32,7 +32,13 @@ from attnscope.base.system.signals import at_signal, finish_at_signal
 from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.items import Item
 from attnscope.batch.records import Record
-from attnscope.batch.runner import RunOptions, check_same, slow_texts, strict_failure, too_many_records
+from attnscope.batch.runner import (
+    RunOptions,
+    check_same,
+    slow_texts,
+    strict_failure,
+    too_many_records,
+)
 from attnscope.batch.summary import SlowText, Summary
 from attnscope.batch.windows import GroupRunner, Suspects, TextWorker, WindowComputer, WindowRecords
 
@@ -60,7 +66,9 @@ class Task:
 class _WindowResult:
     encoded: Any
     new: int
-    outcomes: Sequence[tuple[str, str | None, int]]  # status, error and number of tokens of each new record
+    outcomes: Sequence[
+        tuple[str, str | None, int]
+    ]  # status, error and number of tokens of each new record
     slowest: list[SlowText]
 
 
@@ -75,7 +83,9 @@ class _Block:
     ended: bool = False
     # how each worker ended that died while it computed a group, by the numbers of the group's texts
     deaths: dict[tuple[int, ...], list[str]] = field(default_factory=dict)
-    idle_deaths: int = 0  # how often one died before it began to compute, since the last one that began
+    idle_deaths: int = (
+        0  # how often one died before it began to compute, since the last one that began
+    )
     suspects: Suspects = field(default_factory=Suspects)
     # groups of the window that is being computed; see Task
     groups: dict[tuple[int, ...], bytes] = field(default_factory=dict)
@@ -134,7 +144,11 @@ class PoolRunner(Generic[T]):
                 while self._feed(unread) or self._blocks:
                     self._receive()
                     self._write(writer)
-                    if self._options.until is not None and time.monotonic() >= self._options.until and self._submitted:
+                    if (
+                        self._options.until is not None
+                        and time.monotonic() >= self._options.until
+                        and self._submitted
+                    ):
                         self.summary.stopped = True
                         break
                 writer.wait()
@@ -152,7 +166,9 @@ class PoolRunner(Generic[T]):
             done = min(max(0, self._done - self._seen), len(block))
             self._seen += len(block)
             if self._options.again is not None and done:
-                reused = 0 if any(item.index in self._options.again for item in block[:done]) else done
+                reused = (
+                    0 if any(item.index in self._options.again for item in block[:done]) else done
+                )
                 yield _Block(block, reused, reused, bool(reused))
             elif done < len(block):
                 yield _Block(block, done, done)
@@ -181,14 +197,20 @@ class PoolRunner(Generic[T]):
     def _send(self, process: _Process, block: _Block) -> None:
         process.block = block
         process.group = ()
-        with suppress(BrokenPipeError, ConnectionResetError):  # it is dead, which `_receive` finds out
+        with suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # it is dead, which `_receive` finds out
             process.pipe.send(Task(block.items, block.received, block.suspects, block.groups))
 
     def _receive(self) -> None:
         """Receive messages from workers, and replace dead ones."""
         first_block = self._blocks[0] if self._blocks else None
         full = self._buffered > _BUFFERED
-        busy = {p.pipe: p for p in self._processes if p.block is not None and (not full or p.block is first_block)}
+        busy = {
+            p.pipe: p
+            for p in self._processes
+            if p.block is not None and (not full or p.block is first_block)
+        }
         for pipe in wait(list(busy), timeout=_TICK):
             process = busy[pipe]  # type: ignore[index]
             try:
@@ -243,7 +265,10 @@ class PoolRunner(Generic[T]):
             block.idle_deaths += 1
             if block.idle_deaths == _IDLE_DEATHS:
                 hint = f"run the same command without {arg('workers')} to see why; what was written is kept"
-                raise AttnscopeError(f"{_IDLE_DEATHS} workers ended before they computed a text ({reason})", hint=hint)
+                raise AttnscopeError(
+                    f"{_IDLE_DEATHS} workers ended before they computed a text ({reason})",
+                    hint=hint,
+                )
             return
         block.deaths.setdefault(group, []).append(reason)
         block.suspects = _suspects(block, group)
@@ -269,7 +294,11 @@ class PoolRunner(Generic[T]):
         """Queue a window to be written, and stop before a failure that ends the dump."""
         items = block.items[block.written : block.written + window.new]
         statuses = [status for status, _, _ in window.outcomes]
-        bad = statuses.index("failed") if self._options.strict and "failed" in statuses else len(items)
+        bad = (
+            statuses.index("failed")
+            if self._options.strict and "failed" in statuses
+            else len(items)
+        )
         end = 0 if bad < len(items) and self._sink.whole_windows else bad
         if self._options.again is not None:
             writer.wait()
@@ -308,7 +337,9 @@ class PoolRunner(Generic[T]):
             work = self._work(index)
             options = self._options
             everything = self._sink.needs_all_records
-            computer = WindowComputer(work, options.bounds, holds=options.holds, needs_all_records=everything)
+            computer = WindowComputer(
+                work, options.bounds, holds=options.holds, needs_all_records=everything
+            )
             while True:
                 task: Task = pipe.recv()
                 computer.suspects = task.suspects
@@ -352,11 +383,15 @@ def _suspects(block: _Block, group: tuple[int, ...]) -> Suspects:
         return replace(suspects, retry_at={**suspects.retry_at, **dict.fromkeys(group, retry_at)})
     if not is_alone:
         return replace(suspects, apart={*suspects.apart, *group})
-    error = f"ended {_DEATHS} processes that computed it alone ({', '.join(dict.fromkeys(reasons))})"
+    error = (
+        f"ended {_DEATHS} processes that computed it alone ({', '.join(dict.fromkeys(reasons))})"
+    )
     return replace(suspects, failed={**suspects.failed, group[0]: error})
 
 
-def group_runner(task: Task, work: TextWorker[Any], send: Callable[[str, Any], None]) -> GroupRunner:
+def group_runner(
+    task: Task, work: TextWorker[Any], send: Callable[[str, Any], None]
+) -> GroupRunner:
     """Return a function that announces each group, and sends its records, which so outlive this worker."""
 
     def run_group(indices: tuple[int, ...], compute: Callable[[], list[Record]]) -> list[Record]:

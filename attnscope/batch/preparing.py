@@ -27,7 +27,9 @@ from attnscope.studies.ablate.other_texts import plan_others
 from attnscope.studies.ablate.plan import AblationOptions, AblationRun, bytes_per_token
 from attnscope.studies.ablate.spans import read_answer
 
-NUMBER_BYTES = 40  # bytes per number: in a recorder, as a separate array, in a line, and in gaps between them
+NUMBER_BYTES = (
+    40  # bytes per number: in a recorder, as a separate array, in a line, and in gaps between them
+)
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,13 @@ def run_config(settings: Settings, base_run: RunConfig) -> RunConfig:
             hint = f"use all or numbers, or remove {' and '.join(averaged)} from {arg('keep')}"
             raise UsageError("a mean has no averages of its own", where=option, hint=hint)
     if effects and base_run.what_if == "same-scores" and base_run.mask != (Own(),):
-        hint = f"remove {arg('what_if', 'same-scores')}, or {' and '.join(effects)} from {arg('keep')}"
+        hint = (
+            f"remove {arg('what_if', 'same-scores')}, or {' and '.join(effects)} from {arg('keep')}"
+        )
         what = "heads" if "effects" in effects else "spans"
-        raise UsageError(f"cutting {what} runs the whole model under the mask", where=arg("what_if"), hint=hint)
+        raise UsageError(
+            f"cutting {what} runs the whole model under the mask", where=arg("what_if"), hint=hint
+        )
     return msgspec.structs.replace(
         base_run,
         texts=(),
@@ -90,7 +96,9 @@ def count_units(run: RunConfig, source: ModelSource) -> int:
     """Return layers times heads of a dump; a mean counts once."""
     layers = present_layers(run.layer, source).numbers(source.config.n_layers, "layer")
     heads = run.head.numbers(source.config.n_heads, "head")
-    return (1 if run.layer.word == "mean" else len(layers)) * (1 if run.head.word == "mean" else len(heads))
+    return (1 if run.layer.word == "mean" else len(layers)) * (
+        1 if run.head.word == "mean" else len(heads)
+    )
 
 
 class TextPreparer:
@@ -113,7 +121,9 @@ class TextPreparer:
         """Encode texts at once, for the calls of `prepare` that follow."""
         encode_ahead = getattr(self._source.tokenizer, "encode_ahead", None)
         if encode_ahead is not None and len(items) > 1:
-            texts = [item.text for item in items if item.text is not None and item.text.chat is None]
+            texts = [
+                item.text for item in items if item.text is not None and item.text.chat is None
+            ]
             encode_ahead([(text.text, text.pair) for text in texts if text.given is None])
 
     def prepare(self, item: Item) -> PreparedText | Record:
@@ -123,13 +133,17 @@ class TextPreparer:
         if self._source.read_media is not None:
             text = msgspec.structs.replace(text, media=media_of(item.fields))
             if (kind := self._source.only_media) is not None and not text.media:
-                raise AttnscopeError(f"{self._source.name} takes no text", hint=f"name a file as the member '{kind}'")
+                raise AttnscopeError(
+                    f"{self._source.name} takes no text", hint=f"name a file as the member '{kind}'"
+                )
         item = replace(item, text=read_media(text, self._source))
         assert item.text is not None
         if not item.text.text.strip():
             why = "the text is blank" if item.text.text else "the text is empty"
             if self._source.read_media is None and item.fields.get(PICTURE) is not None:
-                why += ", and a dump opens the half of this model that reads texts, or it has no other"
+                why += (
+                    ", and a dump opens the half of this model that reads texts, or it has no other"
+                )
             return record_of(item, "skipped", error=why)
         text = item.text
         if self._settings.of_spans and self._run.spans is None and not text.turns:
@@ -146,17 +160,25 @@ class TextPreparer:
         cuts = bool(self._settings.runs_again)
         scratch = tokens * sum(bytes_per_token(self._source)) // NUMBER_BYTES if cuts else 0
         if "spans" in self._settings.keep:
-            scratch += PARTS["spans"].beside(Quantities(texts=1, units=self.units, sources=tokens, spans=spans))
+            scratch += PARTS["spans"].beside(
+                Quantities(texts=1, units=self.units, sources=tokens, spans=spans)
+            )
         size = TextSize(tokens, len(text_plan.encoder_tokens or sources), values, scratch)
         prepared = PreparedText(item, text_plan, size)
         if "effects" in self._settings.keep:
             run = msgspec.structs.replace(self._run, texts=(text,))
-            cut = AblationRun.of(run, cut_options(self._settings, item), self._source, self._session, text_plan)
+            cut = AblationRun.of(
+                run, cut_options(self._settings, item), self._source, self._session, text_plan
+            )
             other_texts = plan_others(cut)
-            text_plan.warnings.extend(warning for other in other_texts for warning in other.warnings)
+            text_plan.warnings.extend(
+                warning for other in other_texts for warning in other.warnings
+            )
             prepared = replace(prepared, cut=cut, other_texts=tuple(other_texts))
         if "span_effects" in self._settings.keep:
-            answered = read_answer(self._run, AblationOptions(each="span"), self._source, self._session, text_plan)
+            answered = read_answer(
+                self._run, AblationOptions(each="span"), self._source, self._session, text_plan
+            )
             answered.span_cuts()  # refuses a text of one span
             prepared = replace(prepared, answered=answered)
         return prepared
@@ -165,7 +187,9 @@ class TextPreparer:
 def cut_options(settings: Settings, item: Item) -> AblationOptions:
     """Return how the heads of one text are cut, and which logits are compared."""
     target = tuple(_of_record(word, item, "target") for word in settings.target)
-    patch_from = None if settings.patch_from is None else _of_record(settings.patch_from, item, "patch_from")
+    patch_from = (
+        None if settings.patch_from is None else _of_record(settings.patch_from, item, "patch_from")
+    )
     return AblationOptions(each="head", target=target, patch_from=patch_from)
 
 
@@ -179,7 +203,9 @@ def _of_record(text: str, item: Item, option: str) -> str:
         value = parse_json(bytes(value), named[1])
     if not isinstance(value, str):
         message = f"the record has no text '{named[1]}'"
-        raise AttnscopeError(message, where=arg(option), hint=f"give it one, or a text in place of {text}")
+        raise AttnscopeError(
+            message, where=arg(option), hint=f"give it one, or a text in place of {text}"
+        )
     return value
 
 
@@ -191,6 +217,7 @@ def own_spans(item: Item) -> tuple[SpanRange, ...]:
         raise AttnscopeError("the record has no member 'spans'", hint=hint)
     if isinstance(span_value, msgspec.Raw | str):
         span_value = parse_json(
-            bytes(span_value) if isinstance(span_value, msgspec.Raw) else span_value.encode(), "spans"
+            bytes(span_value) if isinstance(span_value, msgspec.Raw) else span_value.encode(),
+            "spans",
         )
     return ranges_of(span_value, "spans")

@@ -43,7 +43,9 @@ class RayConfig:
     """How a dump is spread over a cluster."""
 
     address: str = "local"  # address of the cluster; `local` for one that is started here
-    actors: int | None = None  # number of actors; None for as many as the cluster's CPUs (or GPUs) allow
+    actors: int | None = (
+        None  # number of actors; None for as many as the cluster's CPUs (or GPUs) allow
+    )
     cpus: float = 1
     gpus: float = 0
     resources: dict[str, float] | None = None
@@ -66,7 +68,9 @@ class ShardWriter:
 
     def write(self, order: DumpConfig) -> None:
         """Write one shard, or go on with it; all shards are of one input."""
-        reader = self._given = self._given or InputReader(order.input, order.format, order.settings.column)
+        reader = self._given = self._given or InputReader(
+            order.input, order.format, order.settings.column
+        )
         if self._session is None:
             self._session = Session(item.text for item in reader.items() if item.text is not None)
         until = time.monotonic() + _PATIENCE
@@ -105,7 +109,9 @@ class RecordCounter:
                     self._lines[part] += piece.count(b"\n")
                     self._places[part] += len(piece)
         # The first line is the header.
-        return sum(self.finished.get(part, max(0, lines - 1)) for part, lines in self._lines.items())
+        return sum(
+            self.finished.get(part, max(0, lines - 1)) for part, lines in self._lines.items()
+        )
 
 
 def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgress) -> Summary:
@@ -138,7 +144,9 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
                 ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as e:
             message = f"no cluster of Ray at '{config.address}' ({' '.join(str(e).split())[:200]})"
-            raise AttnscopeError(message, hint="start one with ray start --head, or leave the address out") from e
+            raise AttnscopeError(
+                message, hint="start one with ray start --head, or leave the address out"
+            ) from e
     try:
         summary = _write_shards(ray, order, config, folder, on_progress)
     finally:
@@ -156,20 +164,33 @@ def _check_settings(old: Header, order: DumpConfig) -> None:
         raise AttnscopeError(change, where=order.output, hint=hint)
 
 
-def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, on_progress: RayProgress) -> Summary:
+def _write_shards(
+    ray: Any, order: DumpConfig, config: RayConfig, folder: Path, on_progress: RayProgress
+) -> Summary:
     free = ray.cluster_resources()
-    fitting = free.get("GPU", 0) / config.gpus if config.gpus else free.get("CPU", 1) / max(config.cpus, 1e-3)
+    fitting = (
+        free.get("GPU", 0) / config.gpus
+        if config.gpus
+        else free.get("CPU", 1) / max(config.cpus, 1e-3)
+    )
     actors = config.actors or max(1, int(fitting))
     count = _shard_count(folder, actors)
     ending = ending_of(order.output)
     parts = [
-        folder.absolute() / f"part-{shard_number:04d}-of-{count:04d}{ending}" for shard_number in range(1, count + 1)
+        folder.absolute() / f"part-{shard_number:04d}-of-{count:04d}{ending}"
+        for shard_number in range(1, count + 1)
     ]
-    options = {"num_cpus": config.cpus, "num_gpus": config.gpus, "resources": config.resources or {}}
+    options = {
+        "num_cpus": config.cpus,
+        "num_gpus": config.gpus,
+        "resources": config.resources or {},
+    }
     remote = ray.remote(max_restarts=-1, max_task_retries=-1, **options)(ShardWriter)
     counter = RecordCounter(parts)
     summary = Summary()
-    waiting = [shard_number for shard_number, part in enumerate(parts, 1) if part not in counter.finished]
+    waiting = [
+        shard_number for shard_number, part in enumerate(parts, 1) if part not in counter.finished
+    ]
     free_actors = [remote.remote(os.getcwd()) for _ in range(min(actors, len(waiting)))]
     summary.workers = actors
     summary.resumed = counter.records()
@@ -179,7 +200,9 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
         while waiting and free_actors:
             actor = free_actors.pop()
             shard_number = waiting.pop(0)
-            running[actor.write.remote(_shard(order, parts[shard_number - 1], shard_number, count))] = (
+            running[
+                actor.write.remote(_shard(order, parts[shard_number - 1], shard_number, count))
+            ] = (
                 actor,
                 shard_number,
             )

@@ -28,7 +28,16 @@ from attnscope.base.system.file_system import open_nonblocking, wait_for_data
 from attnscope.batch.arrow_input import ENDINGS, folder_files, from_arrow, from_parquet
 from attnscope.batch.frames import open_zstandard
 from attnscope.batch.header import InputFacts, Settings
-from attnscope.batch.items import ARRAYS, FORMATS, Item, cost, from_arrays, from_jsonl, from_table, from_txt
+from attnscope.batch.items import (
+    ARRAYS,
+    FORMATS,
+    Item,
+    cost,
+    from_arrays,
+    from_jsonl,
+    from_table,
+    from_txt,
+)
 from attnscope.batch.remote import Store, url_of
 
 _COMPRESSED = (".gz", ".zst")
@@ -54,13 +63,19 @@ class InputReader:
             self._packing = ""
             files, self.format = folder_files(name)
             if format not in (None, self.format):
-                raise UsageError(f"the folder holds .{self.format} files", where=arg("from", format), hint="remove it")
+                raise UsageError(
+                    f"the folder holds .{self.format} files",
+                    where=arg("from", format),
+                    hint="remove it",
+                )
         else:
             self.format = format or _format(endings, name)
         if self.format == "txt" and column != Settings().column:
             hint = f"remove it, or set {arg('from')} if the file is a table or .jsonl"
             raise UsageError(
-                "applies only to tables and .jsonl: every line of .txt is a text", where=arg("column"), hint=hint
+                "applies only to tables and .jsonl: every line of .txt is a text",
+                where=arg("column"),
+                hint=hint,
             )
         self._column = column
         self.costs = array("I")
@@ -85,7 +100,9 @@ class InputReader:
             read = from_parquet if self.format == "parquet" else from_arrow
             yield from read(self._files, self.name, self._column)
         if self._file_states() != self._states:
-            raise AttnscopeError("changed while it was read", where=self.name, hint="run the command again")
+            raise AttnscopeError(
+                "changed while it was read", where=self.name, hint="run the command again"
+            )
 
     def _file_states(self) -> list[tuple[int, int]]:
         states = [os.fstat(file.fileno()) for file in self._files]
@@ -145,14 +162,19 @@ class InputReader:
                 continue
             if item.id in seen:
                 message = f"duplicate id {item.id!r}, first used on line {seen[item.id]}"
-                raise AttnscopeError(message, where=f"{self.name}:{item.line}", hint="make every id unique")
+                raise AttnscopeError(
+                    message, where=f"{self.name}:{item.line}", hint="make every id unique"
+                )
             seen[item.id] = item.line
 
     def __enter__(self) -> "InputReader":
         return self
 
     def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         self._close()
 
@@ -181,7 +203,9 @@ def _open(name: str) -> BinaryIO:
     if name == "-":
         if sys.stdin is None:
             raise AttnscopeError("standard input is closed", hint="pass a file")
-        return _spool(partial(shutil.copyfileobj, sys.stdin.buffer, length=1 << 20), "standard input")
+        return _spool(
+            partial(shutil.copyfileobj, sys.stdin.buffer, length=1 << 20), "standard input"
+        )
     try:
         descriptor = open_nonblocking(name)
         file = open(descriptor, "rb")  # noqa: SIM115
@@ -193,7 +217,9 @@ def _open(name: str) -> BinaryIO:
     except FileNotFoundError as e:
         raise AttnscopeError("no such file", where=name) from e
     except (OSError, ValueError) as e:
-        raise AttnscopeError(f"cannot be read ({getattr(e, 'strerror', None) or e})", where=name) from e
+        raise AttnscopeError(
+            f"cannot be read ({getattr(e, 'strerror', None) or e})", where=name
+        ) from e
 
 
 @contextmanager
@@ -209,7 +235,9 @@ def _open_decompressed(file: BinaryIO, ending: str, name: str) -> Iterator[IO[by
         else:
             yield file
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-        raise AttnscopeError(f"damaged {ending} file ({e})", where=name, hint="compress it again") from e
+        raise AttnscopeError(
+            f"damaged {ending} file ({e})", where=name, hint="compress it again"
+        ) from e
     except OSError as e:
         raise AttnscopeError(f"cannot be read ({e.strerror or e})", where=name) from e
 
@@ -222,7 +250,9 @@ def _spool(copy_to: Callable[[IO[bytes]], None], name: str) -> BinaryIO:
     except OSError as e:
         copy.close()
         hint = "set TMPDIR to a folder with more free space"
-        raise AttnscopeError(f"cannot be copied to a temporary file ({e.strerror or e})", where=name, hint=hint) from e
+        raise AttnscopeError(
+            f"cannot be copied to a temporary file ({e.strerror or e})", where=name, hint=hint
+        ) from e
     except AttnscopeError:
         copy.close()
         raise

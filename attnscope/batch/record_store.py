@@ -19,7 +19,9 @@ from attnscope.batch.sinks import INDEX
 _MOST_BYTES = 128 << 20  # JSON of records that is kept
 _EVERY = 64  # records between two reports of progress
 
-Progress = Callable[[int, int], None]  # records read, and how many there are; 0 if that is not known
+Progress = Callable[
+    [int, int], None
+]  # records read, and how many there are; 0 if that is not known
 
 
 class RecordBrief(msgspec.Struct):
@@ -42,10 +44,14 @@ class RecordStore:
         # A screen draws a record while a thread reads on.
         self._bytes = 0
         self._lock = RLock()
-        self._places = array("Q")  # of each record: bytes before its line, or records before it if it is compressed
+        self._places = array(
+            "Q"
+        )  # of each record: bytes before its line, or records before it if it is compressed
         file_format = format_of(path)
         self._plain = (
-            file_format is not None and file_format.layout in ("lines", "shards") and file_format.packing is None
+            file_format is not None
+            and file_format.layout in ("lines", "shards")
+            and file_format.packing is None
         )
         self._lines = path / INDEX if path.is_dir() else path
         self._at = 0
@@ -107,7 +113,9 @@ class RecordStore:
         try:
             msgspec.json.decode(body, type=RecordBrief)
         except msgspec.DecodeError as e:
-            raise AttnscopeError("has changed while it was read", where=self.path, hint="open it again") from e
+            raise AttnscopeError(
+                "has changed while it was read", where=self.path, hint="open it again"
+            ) from e
         return body
 
     def brief(self, index: int) -> RecordBrief:

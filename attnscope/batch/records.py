@@ -112,7 +112,9 @@ class Record(UnitArrays, frozen=True, omit_defaults=True):
     effects: EffectArrays | None = None
     span_effects: SpanEffectArrays | None = None
     span_rows: Annotated[list[int], along("span row", positions="token", ascending=True)] = []
-    span_positions: Annotated[list[int], along("span position", positions="token", ascending=True)] = []
+    span_positions: Annotated[
+        list[int], along("span position", positions="token", ascending=True)
+    ] = []
     shard: str | None = None
     shard_check: str | None = None
 
@@ -123,7 +125,10 @@ class Record(UnitArrays, frozen=True, omit_defaults=True):
 
     def axis_lengths(self) -> dict[str, int]:
         """Return the lengths of axes that its parts share."""
-        lengths = super().axis_lengths() | {"token": len(self.tokens), "source": len(self.key_tokens)}
+        lengths = super().axis_lengths() | {
+            "token": len(self.tokens),
+            "source": len(self.key_tokens),
+        }
         lengths |= {"query": len(self.queries), "key": len(self.keys), "word": len(self.tokens)}
         if self.divided is not None:
             lengths |= dict.fromkeys(("span", "key span"), len(self.divided.names))

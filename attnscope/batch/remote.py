@@ -13,7 +13,13 @@ SCHEMES = ("s3", "gs", "hf")
 _URL = re.compile(rf"({'|'.join(SCHEMES)}):/+(.*)", re.DOTALL)
 _PIECE = 1 << 23  # bytes of a request
 _WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before a request that failed is sent again
-_LASTING = ("NoCredentialsError", "PermissionError", "FileNotFoundError", "NotADirectoryError", "IsADirectoryError")
+_LASTING = (
+    "NoCredentialsError",
+    "PermissionError",
+    "FileNotFoundError",
+    "NotADirectoryError",
+    "IsADirectoryError",
+)
 _MISSING = "no such bucket or object"
 T = TypeVar("T")
 
@@ -41,7 +47,9 @@ class Store:
             self._files, self._path = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
         except (ImportError, ValueError) as e:
             hint = f"pip install 'attnscope[{REMOTE.name}]'"
-            raise AttnscopeError(f"cannot be opened ({_first_line(e)})", where=url, hint=hint) from e
+            raise AttnscopeError(
+                f"cannot be opened ({_first_line(e)})", where=url, hint=hint
+            ) from e
 
     def size(self, name: str = "") -> int | None:
         """Return the bytes of an object in the URL's folder, or of the URL itself; None if there is none."""
@@ -68,7 +76,9 @@ class Store:
             piece = partial(self._piece, path, start, min(size, start + _PIECE))
             file.write(self._tried(piece, url) or b"")
         if _version(before) != _version(self._info(name)):
-            raise AttnscopeError("changed while it was read", where=url, hint="run the command again")
+            raise AttnscopeError(
+                "changed while it was read", where=url, hint="run the command again"
+            )
 
     def write(self, file: Path, name: str = "") -> None:
         """Send a file, which becomes visible as a whole object."""
@@ -86,7 +96,9 @@ class Store:
         url, path = self._name(name)
 
         def remove() -> None:
-            self._files.info(path)  # that it is missing is an error of its own; Hugging Face refuses to remove it
+            self._files.info(
+                path
+            )  # that it is missing is an error of its own; Hugging Face refuses to remove it
             self._files.rm_file(path)
 
         self._tried(remove, url, missing=True)
@@ -120,7 +132,9 @@ class Store:
             except Exception as e:  # each store has exceptions of its own
                 if wait is None or type(e).__name__ in _LASTING:
                     hint = "check the address, the network and your credentials, and run the same command again"
-                    raise AttnscopeError(f"the store does not answer ({_first_line(e)})", where=url, hint=hint) from e
+                    raise AttnscopeError(
+                        f"the store does not answer ({_first_line(e)})", where=url, hint=hint
+                    ) from e
                 time.sleep(wait)
         raise AssertionError
 

@@ -82,7 +82,9 @@ def _table_parts(report: Report, ending: str, table: str | None) -> Iterator[byt
     if table is not None and there and table not in there:
         message = f"the report has {', '.join(there)}"
         raise UsageError(message, where=arg("table", table), hint=f"use {arg('table', there[0])}")
-    table_kind = tables.kind_of(settings, "matrices" if table is None and "matrices" in there else table)
+    table_kind = tables.kind_of(
+        settings, "matrices" if table is None and "matrices" in there else table
+    )
     parts = (part for record in records_of(report) for part in tables.tables(table_kind, record))
     rows = tables.TableRows(tables.columns(table_kind, settings), parts)
     yield from tables.csv_bytes(rows) if ending == ".csv" else tables.parquet_bytes(rows)
@@ -93,19 +95,41 @@ def records_of(report: Report) -> Iterator[Record]:
     for text in report.texts:
         record = partial(Record, text.index, text.index, text.index + 1, "", "ok", text=text.text)
         if text.heads:
-            heads: dict[str, Any] = {name: getattr(text.heads, name) for name in UnitArrays.__struct_fields__}
-            yield record(tokens=text.tokens, sources=text.context, queries=text.queries, keys=text.keys, **heads)
+            heads: dict[str, Any] = {
+                name: getattr(text.heads, name) for name in UnitArrays.__struct_fields__
+            }
+            yield record(
+                tokens=text.tokens,
+                sources=text.context,
+                queries=text.queries,
+                keys=text.keys,
+                **heads,
+            )
         if text.mixing is not None and text.mixing.matrix is not None:
             matrices = {MIXING: text.mixing.matrix}
             yield record(
-                tokens=text.tokens, units=text.mixing.units, queries=text.queries, keys=text.keys, stages=matrices
+                tokens=text.tokens,
+                units=text.mixing.units,
+                queries=text.queries,
+                keys=text.keys,
+                stages=matrices,
             )
         if text.spans is not None:
             # A layer without attention over tokens has no weights.
-            layers = [layer for layer, weights in enumerate(text.spans.weights) if not np.isnan(weights).all()]
-            units = [HeadRef(layer, head) for layer in layers for head in range(text.spans.weights.shape[1])]
+            layers = [
+                layer
+                for layer, weights in enumerate(text.spans.weights)
+                if not np.isnan(weights).all()
+            ]
+            units = [
+                HeadRef(layer, head)
+                for layer in layers
+                for head in range(text.spans.weights.shape[1])
+            ]
             weights = text.spans.weights[layers].reshape(len(units), *text.spans.weights.shape[2:])
-            sink = None if text.spans.sink is None else text.spans.sink[layers].reshape(len(units), -1)
+            sink = (
+                None if text.spans.sink is None else text.spans.sink[layers].reshape(len(units), -1)
+            )
             tokens = text.tokens[: len(text.spans.text.of_token)]
             spans = SpanArrays(weights, sink)
             yield record(tokens=tokens, units=units, divided=text.spans.text, spans=spans)

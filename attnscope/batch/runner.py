@@ -35,7 +35,9 @@ class _TimeLimit:
     until: float | None
     submitted: bool = False  # whether the run has a window to show for its time
 
-    def run_group(self, indices: tuple[int, ...], compute: Callable[[], list[Record]]) -> list[Record]:
+    def run_group(
+        self, indices: tuple[int, ...], compute: Callable[[], list[Record]]
+    ) -> list[Record]:
         """Compute a group; OutOfTime if the time is over."""
         if self.until is not None and time.monotonic() >= self.until and self.submitted:
             raise OutOfTime
@@ -69,8 +71,12 @@ class Runner(Generic[T]):
     def __init__(self, work: TextWorker[T], sink: RecordSink, options: RunOptions) -> None:
         holds = options.holds
         everything = sink.needs_all_records
-        self._computer = WindowComputer(work, options.bounds, holds=holds, needs_all_records=everything)
-        self._limit = _TimeLimit(options.until)  # its method, not one of this run: the model goes as the run does
+        self._computer = WindowComputer(
+            work, options.bounds, holds=holds, needs_all_records=everything
+        )
+        self._limit = _TimeLimit(
+            options.until
+        )  # its method, not one of this run: the model goes as the run does
         self._computer.run_group = self._limit.run_group
         self._sink = sink
         self._options = options
@@ -83,7 +89,10 @@ class Runner(Generic[T]):
     def run(self, items: Iterable[Item]) -> Summary:
         """Process every item that is not written yet."""
         self._options.on_progress(self.summary)
-        with BackgroundWriter(self._sink) as writer, finish_at_signal(lambda s: self._save_finished(writer, s)):
+        with (
+            BackgroundWriter(self._sink) as writer,
+            finish_at_signal(lambda s: self._save_finished(writer, s)),
+        ):
             windows = self._computer.windows(self._unwritten(items))
             window = next(windows, None)
             while window is not None:
@@ -157,7 +166,11 @@ class Runner(Generic[T]):
         records = window.records
         items = window.items
         fresh = len(records) - window.new
-        failed = (at for at in range(fresh, len(records)) if self._options.strict and records[at].status == "failed")
+        failed = (
+            at
+            for at in range(fresh, len(records))
+            if self._options.strict and records[at].status == "failed"
+        )
         end = bad = next(failed, len(records))
         if bad < len(records) and self._sink.whole_windows:
             end = fresh
@@ -209,12 +222,16 @@ def check_same(items: list[Item], position: int, state: JournalState) -> None:
 
 def too_many_records() -> AttnscopeError:
     """Return the error about a dump that has more records than its input has texts."""
-    return AttnscopeError("the dump has more records than the input", hint=f"pass {arg('force', True)} to start over")
+    return AttnscopeError(
+        "the dump has more records than the input", hint=f"pass {arg('force', True)} to start over"
+    )
 
 
 def strict_failure(error: str | None, item: Item) -> AttnscopeError:
     """Return the error that ends a strict run."""
-    return AttnscopeError(str(error), where=location(item), hint=f"remove {arg('strict')} to skip failed records")
+    return AttnscopeError(
+        str(error), where=location(item), hint=f"remove {arg('strict')} to skip failed records"
+    )
 
 
 def slow_texts(window: WindowRecords) -> list[SlowText]:

@@ -131,7 +131,10 @@ def _stored(path: str, arrays: list[_Array], digits: int | None) -> list[_Array]
     integer_info = np.iinfo(np.int16 if reach < np.iinfo(np.int16).max else np.int32)
     if reach >= np.iinfo(np.int32).max:
         return arrays
-    return [np.where(np.isnan(array), integer_info.min, array).astype(integer_info.dtype) for array in scaled]
+    return [
+        np.where(np.isnan(array), integer_info.min, array).astype(integer_info.dtype)
+        for array in scaled
+    ]
 
 
 def _whole(name: str, array: _Array) -> ShardArray:
@@ -208,7 +211,9 @@ class Shard:
         """
         along = declared(path)
         whole = along.positions is not None or along.runs is not None
-        if stored.dtype not in ((np.uint16, np.int32) if whole else (np.float32, np.int16, np.int32)):
+        if stored.dtype not in (
+            (np.uint16, np.int32) if whole else (np.float32, np.int16, np.int32)
+        ):
             raise ValueError(f"{path}: holds {stored.dtype}")
         if along.positions is not None:
             positions = stored.astype(np.int32)
@@ -218,7 +223,9 @@ class Shard:
         if stored.dtype.kind == "f" or along.runs is not None:
             return stored
         if self.digits is None:
-            raise ValueError(f"{path}: holds {stored.dtype}, and the dump's numbers are not rounded")
+            raise ValueError(
+                f"{path}: holds {stored.dtype}, and the dump's numbers are not rounded"
+            )
         numbers = stored.astype(np.float32) / np.float32(10**self.digits)
         numbers[stored == np.iinfo(stored.dtype).min] = np.nan
         return numbers

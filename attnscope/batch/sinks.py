@@ -75,10 +75,18 @@ class SafetensorsSink(RecordSink):
         if computed:
             name = f"{computed[0].index:09d}.safetensors"
             # the widest numbers first, so that each array lies where its numbers may be mapped
-            arrays = sorted(pack(computed, self._digits), key=lambda array: -np.dtype(array.dtype).itemsize)
+            arrays = sorted(
+                pack(computed, self._digits), key=lambda array: -np.dtype(array.dtype).itemsize
+            )
             path = self._folder / (name + _NEW if self._journal.beside else name)
             check = self.written.shards[name] = f"{self._write(path, arrays):08x}"
-        self._append([encode(without_arrays(record, name, check)) for record in records[len(records) - new :]], new)
+        self._append(
+            [
+                encode(without_arrays(record, name, check))
+                for record in records[len(records) - new :]
+            ],
+            new,
+        )
 
     def _place(self) -> None:
         with naming_errors(self._folder):
@@ -126,7 +134,9 @@ def without_arrays(record: Record, shard: str | None, check: str | None) -> Reco
     """Return a record whose arrays, if it has any, are in a shard."""
     if record.status != "ok":
         return record
-    bare: dict[str, Any] = {part: {} if isinstance(getattr(record, part), dict) else None for part in PARTS}
+    bare: dict[str, Any] = {
+        part: {} if isinstance(getattr(record, part), dict) else None for part in PARTS
+    }
     return msgspec.structs.replace(record, shard=shard, shard_check=check, **bare)
 
 
@@ -137,7 +147,11 @@ def _header(arrays: Sequence[ShardArray]) -> bytes:
     for array in arrays:
         start = end
         end = end + array.nbytes
-        header[array.name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
+        header[array.name] = {
+            "dtype": NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % _PAGE)
     return len(text).to_bytes(8, "little") + text

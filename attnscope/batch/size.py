@@ -65,8 +65,12 @@ def estimate_size(
     tokens = sum(text.size.tokens for _, text in sample)
     queries = sum(len(text.text_plan.queries) for _, text in sample) / tokens
     keys = sum(len(text.text_plan.keys) for _, text in sample) / tokens
-    spans = max(0 if text.text_plan.spans is None else len(text.text_plan.spans.names) for _, text in sample)
-    costs, counts = np.unique(np.fromiter(items.selected_costs(), dtype=np.int64), return_counts=True)
+    spans = max(
+        0 if text.text_plan.spans is None else len(text.text_plan.spans.names) for _, text in sample
+    )
+    costs, counts = np.unique(
+        np.fromiter(items.selected_costs(), dtype=np.int64), return_counts=True
+    )
     lengths = [max(1, round(length)) for length in costs * (tokens / characters)]
     texts = counts / settings.shard[1]
 
@@ -83,7 +87,9 @@ def estimate_size(
     return DumpSize(round(texts.sum()), total(settings), total(averages))
 
 
-def _sample(preparer: TextPreparer, items: SelectedItems, bounds: Grouping) -> list[tuple[int, PreparedText]]:
+def _sample(
+    preparer: TextPreparer, items: SelectedItems, bounds: Grouping
+) -> list[tuple[int, PreparedText]]:
     """Return some of the first texts, and the length of each in characters."""
     sample = []
     for item in islice(items.select(bounds), _SAMPLE):

@@ -30,10 +30,18 @@ def staging_path(url: str) -> Path:
     """Return the local folder of a dump until its store has all of it."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     digest = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
-    return Path(cache).expanduser() / "attnscope" / "remote" / digest / url.rstrip("/").rpartition("/")[2]
+    return (
+        Path(cache).expanduser()
+        / "attnscope"
+        / "remote"
+        / digest
+        / url.rstrip("/").rpartition("/")[2]
+    )
 
 
-def write_remote_dump(order: DumpConfig, on_progress: Callable[[Summary, int], None], **options: Any) -> Summary:
+def write_remote_dump(
+    order: DumpConfig, on_progress: Callable[[Summary, int], None], **options: Any
+) -> Summary:
     """Write a dump whose output is a URL, or resume one; see write_dump."""
     url = url_of(order.output)
     assert url is not None
@@ -41,7 +49,9 @@ def write_remote_dump(order: DumpConfig, on_progress: Callable[[Summary, int], N
         raise AttnscopeError("is an input of this command", where=url, hint="choose another output")
     staged = _Staged(url)
     staged.prepare(force=order.force)
-    summary = write_dump(replace(order, output=staged.path), on_progress, files=staged.files, **options)
+    summary = write_dump(
+        replace(order, output=staged.path), on_progress, files=staged.files, **options
+    )
     if not summary.stopped:
         staged.finish()
     return summary
@@ -54,7 +64,9 @@ class _Staged:
         self.path = staging_path(url)
         self.store = Store(url)
         if not self.path.name or self.store.url.count("/") < 3:
-            raise UsageError("has no name", where=arg("output", url), hint=f"use {url.rstrip('/')}/dump.jsonl")
+            raise UsageError(
+                "has no name", where=arg("output", url), hint=f"use {url.rstrip('/')}/dump.jsonl"
+            )
         self.is_table = self.path.suffix == ".parquet"
         self.is_folder = self.is_table or not self.path.suffix
         self.files = _SendingFiles(self)
@@ -80,7 +92,9 @@ class _Staged:
         if self._manifest.size(name) is None:
             if self.is_folder and self.store.names():
                 hint = f"choose a new folder, or pass {arg('force', True)} to replace them"
-                raise AttnscopeError("is a folder with other files", where=self.store.url, hint=hint)
+                raise AttnscopeError(
+                    "is a folder with other files", where=self.store.url, hint=hint
+                )
             return
         with naming_errors(self.path):
             if self.is_folder:

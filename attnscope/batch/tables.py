@@ -91,9 +91,15 @@ def kind_of(settings: Settings, table: str | None) -> str:
         return there[0]
     if table is None:
         message = f"a dump of {', '.join(settings.keep)} cannot become a table"
-        raise AttnscopeError(message, hint=f"run batch with {arg('keep')} top,rows, or convert to .jsonl")
+        raise AttnscopeError(
+            message, hint=f"run batch with {arg('keep')} top,rows, or convert to .jsonl"
+        )
     if table not in there:
-        option = arg("stages", "weights") if table == "matrices" else arg("keep", {**TABLES, **MEANS}[table])
+        option = (
+            arg("stages", "weights")
+            if table == "matrices"
+            else arg("keep", {**TABLES, **MEANS}[table])
+        )
         hint = f"run batch with {option}; this dump has {', '.join(there)}"
         raise AttnscopeError(f"the dump has no {table}", hint=hint)
     return table
@@ -110,7 +116,11 @@ def columns(table_kind: str, settings: Settings) -> list[str]:
     table = PARTS[TABLES[table_kind]].table
     names = [name for axis in _axes(TABLES[table_kind]) for name in _COLUMNS[axis]]
     assert table is not None
-    return [*_HEADS, *names, *(_VALUES[table_kind](settings) if table_kind in _VALUES else table.values)]
+    return [
+        *_HEADS,
+        *names,
+        *(_VALUES[table_kind](settings) if table_kind in _VALUES else table.values),
+    ]
 
 
 def rows_of(kind: str, records: Iterable[Record]) -> Iterator[Table]:
@@ -144,7 +154,9 @@ def mean_effects(records: Iterable[Record]) -> Iterator[Table]:
     if not texts:
         return
     none = np.full(len(units), np.nan, dtype=np.float32)
-    table: Table = {name: np.array([getattr(unit, name) for unit in units]) for name in ("layer", "head")}
+    table: Table = {
+        name: np.array([getattr(unit, name) for unit in units]) for name in ("layer", "head")
+    }
     table["texts"] = np.full(len(units), texts)
     for name in EffectArrays.__struct_fields__:
         mean, error = sums[name].means() if name in sums else (none, none)
@@ -182,8 +194,12 @@ def tables(table_kind: str, record: Record) -> Iterator[Table]:
     part = TABLES[table_kind]
     if part == "stages":
         for stage, array in record.stages.items():
-            for table in _flattened(record, declared_at(Record, f"stages.{stage}").axes, {"value": array}):
-                value = np.where(np.isfinite(table["value"]), table["value"], np.float32("nan"))  # not allowed, or none
+            for table in _flattened(
+                record, declared_at(Record, f"stages.{stage}").axes, {"value": array}
+            ):
+                value = np.where(
+                    np.isfinite(table["value"]), table["value"], np.float32("nan")
+                )  # not allowed, or none
                 missing = dict.fromkeys((*_KEY, "dimension"), [None] * len(value))
                 yield missing | table | {"stage": _same(stage, len(value)), "value": value}
         return
@@ -191,7 +207,9 @@ def tables(table_kind: str, record: Record) -> Iterator[Table]:
         yield from _OF_SPANS[part](record)
         return
     arrays = {
-        path.rpartition(".")[2]: array for path, array in arrays_of(record).items() if path.partition(".")[0] == part
+        path.rpartition(".")[2]: array
+        for path, array in arrays_of(record).items()
+        if path.partition(".")[0] == part
     }
     if not arrays:
         # A short text in a report whose long texts have maps.
@@ -227,18 +245,26 @@ def _span_effect_tables(record: Record) -> Iterator[Table]:
     cut = np.flatnonzero(~np.isnan(list(arrays.values())).all(0))
     heads = {"index": np.full(len(cut), record.index), "id": _same(str(record.id), len(cut))}
     heads |= {name: [None] * len(cut) for name in ("layer", "head")}
-    yield heads | {"key_span": Words(_span_names(record), cut)} | {name: array[cut] for name, array in arrays.items()}
+    yield (
+        heads
+        | {"key_span": Words(_span_names(record), cut)}
+        | {name: array[cut] for name, array in arrays.items()}
+    )
 
 
 _OF_SPANS = {"spans": _span_tables, "span_effects": _span_effect_tables}
 
 
 def _axes(part: str) -> tuple[str, ...]:
-    axes = declared_at(Record, next(path for path in declared_paths(Record) if path.partition(".")[0] == part)).axes
+    axes = declared_at(
+        Record, next(path for path in declared_paths(Record) if path.partition(".")[0] == part)
+    ).axes
     return tuple(axis for axis in axes if axis != "unit")
 
 
-def _flattened(record: Record, axes: Sequence[str], arrays: "Mapping[str, _Array]") -> Iterator[Table]:
+def _flattened(
+    record: Record, axes: Sequence[str], arrays: "Mapping[str, _Array]"
+) -> Iterator[Table]:
     """Yield one row for every cell of arrays of one shape; `keys` are positions of sources, -1 for none."""
     shape = next(iter(arrays.values())).shape
     for start in range(0, prod(shape), _PART):
@@ -279,13 +305,21 @@ _PLACES: "dict[str, Callable[[Record, _Array], Table]]" = {
 _VALUES: dict[str, Callable[[Settings], Sequence[str]]] = {
     "contributors": lambda settings: (*_KEY, *MEASURES[settings.by]),
     "rows": lambda settings: (*settings.kept_statistics, *LAYER_STATISTICS),
-    "effects": lambda settings: ("kl", "hidden", "weight", *(["target"] if settings.target else [])),
+    "effects": lambda settings: (
+        "kl",
+        "hidden",
+        "weight",
+        *(["target"] if settings.target else []),
+    ),
 }
 
 
 def _heads(record: Record, unit: _Array) -> Table:
     """Return text, layer and head of every row; a mean has no number."""
-    columns: Table = {"index": np.full(len(unit), record.index), "id": _same(str(record.id), len(unit))}
+    columns: Table = {
+        "index": np.full(len(unit), record.index),
+        "id": _same(str(record.id), len(unit)),
+    }
     for n, name in enumerate(("layer", "head")):
         numbers = [pair[n] for pair in record.units]
         if "mean" in numbers:
@@ -343,7 +377,9 @@ def _check_cells(table: Table) -> None:
         if len(longest) > _LONGEST:
             row = list(table[name]).index(longest)
             message = f"the {name} of record {table['index'][row]} has {len(longest):,} characters"
-            raise AttnscopeError(message, hint=f"a .csv cell holds at most {_LONGEST:,}; convert to .parquet")
+            raise AttnscopeError(
+                message, hint=f"a .csv cell holds at most {_LONGEST:,}; convert to .parquet"
+            )
 
 
 def _cells(values: Any) -> Any:
@@ -393,7 +429,9 @@ def arrow_table(table: Table, schema: Any) -> Any:
     for field in schema:
         column = table[field.name]
         in_arrow = column.to_arrow() if isinstance(column, Words) else None
-        cells[field.name] = pa.array(column, field.type, from_pandas=True) if in_arrow is None else in_arrow
+        cells[field.name] = (
+            pa.array(column, field.type, from_pandas=True) if in_arrow is None else in_arrow
+        )
     return pa.table(cells, schema=schema)
 
 

@@ -27,7 +27,9 @@ class Verified:
     input: str | None  # the input that every record was compared with; None if it was not looked at
 
 
-def verify(path: Path, source: str | None, on_progress: Progress = lambda done, total: None) -> Verified:
+def verify(
+    path: Path, source: str | None, on_progress: Progress = lambda done, total: None
+) -> Verified:
     """Read a whole dump, and compare it with its input: `source`, or the file that the header names, if it exists."""
     folder = path if path.suffix == ".parquet" and path.is_dir() else None
     dump = Dump(path if folder is None else manifest_path(folder))
@@ -44,7 +46,11 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
     with InputReader(name, facts.format, settings.column) as reader:
         now = reader.facts()
         if (now.sha256, now.records) != (facts.sha256, facts.records):
-            what = "has changed since, or is another file than" if now.records == facts.records else "differs from"
+            what = (
+                "has changed since, or is another file than"
+                if now.records == facts.records
+                else "differs from"
+            )
             message = f"{what} the input of {path} ({facts.records:,} texts, SHA-256 {facts.sha256[:12]}…)"
             raise AttnscopeError(message, where=name, hint=_OTHER)
         selected = SelectedItems(reader, settings)
@@ -54,7 +60,11 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
         for record in records:
             item = next(texts, None)
             if item is None:
-                raise AttnscopeError(f"has more records than the {total:,} texts of {name}", where=path, hint=_RESTORE)
+                raise AttnscopeError(
+                    f"has more records than the {total:,} texts of {name}",
+                    where=path,
+                    hint=_RESTORE,
+                )
             for member in ("index", "id", "line", "hash"):
                 if (there := getattr(record, member)) != (here := getattr(item, member)):
                     message = f"record {record.index}: {member} is {there!r}, but that of the input is {here!r}"
@@ -78,9 +88,13 @@ def _with_tables(dump: Dump, folder: Path) -> Iterator[Record]:
             paths = part_files(folder, record.shard)
             part_names.add(last)
             if not paths:
-                raise AttnscopeError(f"the part {record.shard} is missing", where=folder, hint=_RESTORE)
+                raise AttnscopeError(
+                    f"the part {record.shard} is missing", where=folder, hint=_RESTORE
+                )
             if files_checksum(paths) != record.shard_check:
-                raise AttnscopeError(f"the part {record.shard} is damaged", where=folder, hint=_RESTORE)
+                raise AttnscopeError(
+                    f"the part {record.shard} is damaged", where=folder, hint=_RESTORE
+                )
         yield record
     verify_folder(folder, dump.header.settings, part_names)
 

@@ -20,7 +20,14 @@ from attnscope.findings.heads import HeadReport, Heads
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.studies.explore.saved import SavedSource, SavedText
-from attnscope.studies.explore.scenes import head_axes, rows_of, scene_of, stages_of, unit_numbers, units_known
+from attnscope.studies.explore.scenes import (
+    head_axes,
+    rows_of,
+    scene_of,
+    stages_of,
+    unit_numbers,
+    units_known,
+)
 from attnscope.studies.explore.units import UNNAMED, TextUnits
 from attnscope.views.walk.scene import Progress, RankedSources, Scene, Variant, WalkHead
 
@@ -95,23 +102,35 @@ class DumpSource(SavedSource):
             self._visited = self._visited[-_VISITED:]
         return super().token_scene(variant)
 
-    def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
+    def missing(
+        self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]
+    ) -> bool:
         return len(self.store) <= variant.text < self.total
 
     def compute(
-        self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
+        self,
+        variant: Variant,
+        layer: int,
+        head: int,
+        stage: str,
+        rows: tuple[int, int],
+        progress: Progress,
     ) -> None:
         self.store.reach(variant.text, lambda done, total: progress("reading records", done, total))
 
     def pick(self, needle: str, start: int, progress: Progress) -> int | None:
-        return self.store.find(needle, start, lambda done, total: progress("searching", done, total))
+        return self.store.find(
+            needle, start, lambda done, total: progress("searching", done, total)
+        )
 
 
 def dump_source(path: Path) -> DumpSource:
     """Return a walk through a dump."""
     store = RecordStore(path)
     if not store.reach(0):
-        raise AttnscopeError("has no records with findings", where=path, hint="see the errors of its records")
+        raise AttnscopeError(
+            "has no records with findings", where=path, hint="see the errors of its records"
+        )
     return DumpSource(_Names(store), [store.dump.header.mask.used], _Texts(store), store=store)
 
 
@@ -123,16 +142,26 @@ def _saved(dump: Dump, body: bytes) -> SavedText:
     def heads() -> dict[tuple[int, int], Any]:
         layers, numbers = head_axes(record().units)
         places = ((layers.index(layer), numbers.index(head)) for layer, head in record().units)
-        return {layer_head: partial(_head, dump.header, record(), unit) for unit, layer_head in enumerate(places)}
+        return {
+            layer_head: partial(_head, dump.header, record(), unit)
+            for unit, layer_head in enumerate(places)
+        }
 
-    return SavedText(lambda: _scene(dump.header, record()), heads, lambda scene: _units(dump.header, record(), scene))
+    return SavedText(
+        lambda: _scene(dump.header, record()),
+        heads,
+        lambda scene: _units(dump.header, record(), scene),
+    )
 
 
 def _units(header: Header, record: Record, scene: Scene) -> TextUnits:
     """Return the sentences, words or spans of a record's tokens."""
     if record.divided is None or record.spans is None:
         return TextUnits(record.tokens, record.key_tokens)
-    places = {(scene.layers.index(layer), scene.heads.index(head)): n for n, (layer, head) in enumerate(record.units)}
+    places = {
+        (scene.layers.index(layer), scene.heads.index(head)): n
+        for n, (layer, head) in enumerate(record.units)
+    }
     arrays = record.spans
 
     def of_head(layer: int, head: int) -> tuple[Matrix, Floats | None] | None:
@@ -141,7 +170,11 @@ def _units(header: Header, record: Record, scene: Scene) -> TextUnits:
             return None
         return (arrays.weights[unit], None if arrays.sink is None else arrays.sink[unit])
 
-    division = "" if header.settings.spans in (None, *UNNAMED) else f"--spans {quote_for_shell(header.settings.spans)}"
+    division = (
+        ""
+        if header.settings.spans in (None, *UNNAMED)
+        else f"--spans {quote_for_shell(header.settings.spans)}"
+    )
     return TextUnits(record.tokens, record.key_tokens, record.divided, of_head, division)
 
 
@@ -164,7 +197,10 @@ def _scene(header: Header, record: Record) -> Scene:
     scene = scene_of(report, text, (layers, heads), rows, record.stages)
     of_rows = {head_number.name for head_number in scene.numbers}
     of_units = unit_numbers(record, places, (len(layers), len(heads)))
-    numbers = [*scene.numbers, *(head_number for head_number in of_units if head_number.name not in of_rows)]
+    numbers = [
+        *scene.numbers,
+        *(head_number for head_number in of_units if head_number.name not in of_rows),
+    ]
     units = units_known(words="weights" in record.stages, spans=record.spans is not None)
     width = record.stages["output"].shape[2] if "output" in record.stages else 0
     rounded_scene = replace(scene, numbers=numbers, rounded=header.settings.digits, first=places[0])

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from attnscope.base.errors import AttnscopeError, DeviceFailed, DeviceMemoryExceeded, MemoryExceeded, ModelError, arg
+from attnscope.base.errors import (
+    AttnscopeError,
+    DeviceFailed,
+    DeviceMemoryExceeded,
+    MemoryExceeded,
+    ModelError,
+    arg,
+)
 from attnscope.batch.groups import TextSize, group_texts
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
@@ -71,8 +78,12 @@ class Suspects:
     # when texts that ended a process alone, or together after each ran alone, are tried again, on the monotonic clock;
     # after all other texts of their window
     retry_at: Mapping[int, float] = field(default_factory=dict)
-    apart: Collection[int] = ()  # numbers of texts whose group ended too many processes, and is not run together again
-    failed: Mapping[int, str] = field(default_factory=dict)  # numbers of the texts that are given up, to the reason
+    apart: Collection[
+        int
+    ] = ()  # numbers of texts whose group ended too many processes, and is not run together again
+    failed: Mapping[int, str] = field(
+        default_factory=dict
+    )  # numbers of the texts that are given up, to the reason
 
     def start_time(self, indices: Iterable[int]) -> float:
         """Return when texts may be computed, on the monotonic clock; 0 for at once."""
@@ -114,7 +125,9 @@ class WindowComputer(Generic[T]):
         needs_all_records: Compute those records of a window, too, that are written.
     """
 
-    def __init__(self, work: TextWorker[T], bounds: Grouping, *, holds: int, needs_all_records: bool) -> None:
+    def __init__(
+        self, work: TextWorker[T], bounds: Grouping, *, holds: int, needs_all_records: bool
+    ) -> None:
         self._work = work
         self._bounds = bounds
         self._holds = holds
@@ -133,8 +146,13 @@ class WindowComputer(Generic[T]):
         for item in self._read_ahead(items):
             ready = self._prepare(item)
             size = TextSize(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
-            full = values + size.values > bounds.window or 0 < bounds.window_tokens < tokens + size.longest
-            if items_of and (full or len(items_of) == MAX_WINDOW_RECORDS or item.block != items_of[-1].block):
+            full = (
+                values + size.values > bounds.window
+                or 0 < bounds.window_tokens < tokens + size.longest
+            )
+            if items_of and (
+                full or len(items_of) == MAX_WINDOW_RECORDS or item.block != items_of[-1].block
+            ):
                 yield TextWindow(items_of, ready_of, sizes)
                 items_of = []
                 ready_of = []
@@ -173,15 +191,22 @@ class WindowComputer(Generic[T]):
             return record_of(item, "failed", error=_without_location(e, item))
 
     def compute(
-        self, window: TextWindow[T], done: int, on_records: Callable[[list[Record]], None] = lambda records: None
+        self,
+        window: TextWindow[T],
+        done: int,
+        on_records: Callable[[list[Record]], None] = lambda records: None,
     ) -> WindowRecords:
         """Compute the last records of a window."""
         start = 0 if self._needs_all else done
-        by_place = {index: ready for index, ready in enumerate(window.ready) if isinstance(ready, Record)}
+        by_place = {
+            index: ready for index, ready in enumerate(window.ready) if isinstance(ready, Record)
+        }
         places = [index for index in range(len(window.items)) if index not in by_place]
         self.partial = PartialWindow(range(done, len(window.items)), by_place)
         seconds = dict[int, float]()
-        self._check_room([size.values for size in window.sizes if size.held <= self._holds], 4 * self._holds)
+        self._check_room(
+            [size.values for size in window.sizes if size.held <= self._holds], 4 * self._holds
+        )
 
         def report_progress() -> None:
             on_records([record for index, record in by_place.items() if index >= done])
@@ -189,7 +214,9 @@ class WindowComputer(Generic[T]):
         groups = group_texts([window.sizes[index] for index in places], self._bounds)
         chosen_groups = [[places[i] for i in group] for group in groups]
         computed = []
-        for group_indices in sorted(chosen_groups, key=lambda group: self._start_time(window, group)):
+        for group_indices in sorted(
+            chosen_groups, key=lambda group: self._start_time(window, group)
+        ):
             size = window.sizes[group_indices[0]]
             # in a group all the same, so that others don't change
             if len(group_indices) == 1 and size.held > self._holds:
@@ -213,15 +240,17 @@ class WindowComputer(Generic[T]):
     def _check_room(self, values: list[int], max_values: int) -> None:
         """Refuse a window or group that memory does not hold now: smaller ones would give another dump."""
         if sum(values) > max_values:
-            message = (
-                f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {max_values:,}"
-            )
+            message = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {max_values:,}"
             again = f"start a new dump with {arg('max_memory')} to keep fewer"
             hint = f"run the same command with more free memory, or {again}"
             raise AttnscopeError(message, hint=hint)
 
     def _group_records(
-        self, window: TextWindow[T], group_indices: list[int], following: list[int], seconds: dict[int, float]
+        self,
+        window: TextWindow[T],
+        group_indices: list[int],
+        following: list[int],
+        seconds: dict[int, float],
     ) -> list[Record]:
         """Compute a group's records; texts that may have ended a process run alone first, or are given up.
 
@@ -232,14 +261,20 @@ class WindowComputer(Generic[T]):
         divided = not indices.isdisjoint(suspects.apart) or not indices.isdisjoint(suspects.failed)
         if len(group_indices) > 1 and (divided or not indices.isdisjoint(suspects.alone)):
             singles = sorted(group_indices, key=lambda index: self._start_time(window, [index]))
-            by_place = {index: self._run_together(window, [index], [], seconds)[0] for index in singles}
+            by_place = {
+                index: self._run_together(window, [index], [], seconds)[0] for index in singles
+            }
             if divided:
                 return [by_place[index] for index in group_indices]
         unsuspected = suspects == Suspects()
         return self._run_together(window, group_indices, following if unsuspected else [], seconds)
 
     def _run_together(
-        self, window: TextWindow[T], places: list[int], following: list[int], seconds: dict[int, float]
+        self,
+        window: TextWindow[T],
+        places: list[int],
+        following: list[int],
+        seconds: dict[int, float],
     ) -> list[Record]:
         items = [window.items[index] for index in places]
         if items[0].index in self.suspects.failed:
@@ -257,7 +292,9 @@ class WindowComputer(Generic[T]):
 
         return self.run_group(tuple(item.index for item in items), compute)
 
-    def _process(self, group: "list[tuple[Item, T | Record]]", following: "Sequence[T | Record]" = ()) -> list[Record]:
+    def _process(
+        self, group: "list[tuple[Item, T | Record]]", following: "Sequence[T | Record]" = ()
+    ) -> list[Record]:
         """Compute a group's records; if one text fails, compute each text alone, or halves if a GPU is full."""
         ready = [prepared for _, prepared in group if not isinstance(prepared, Record)]
         next_ready = [prepared for prepared in following if not isinstance(prepared, Record)]
@@ -301,4 +338,6 @@ def location(item: Item) -> str:
 
 def _without_location(error: AttnscopeError, item: Item) -> str:
     where = None if error.parts.where == location(item) else error.parts.where
-    return AttnscopeError(error.parts.message, where=where, hint=error.parts.hint).line(on_command_line)
+    return AttnscopeError(error.parts.message, where=where, hint=error.parts.hint).line(
+        on_command_line
+    )

@@ -57,7 +57,9 @@ class ModelWorker:
         plan = plan_for_texts(self._run, self._source, [])
         n_layers = self._source.config.n_layers if self._cuts else plan.n_layers_run
         work = n_layers * layer_parameters(self._source.config) * group
-        plan = replace(plan, n_layers_run=n_layers, multiplications=work, stream_reason=stream_reason)
+        plan = replace(
+            plan, n_layers_run=n_layers, multiplications=work, stream_reason=stream_reason
+        )
         self._model, self.device = session.load(plan, WORTH_A_GPU)
         self._texts = TextPreparer(run, settings, session)
         # at most one group, which was launched before its turn
@@ -81,15 +83,22 @@ class ModelWorker:
     def size(self, ready: PreparedText) -> TextSize:
         return ready.size
 
-    def process(self, ready: Sequence[PreparedText], following: Sequence[PreparedText] = ()) -> list[Record]:
+    def process(
+        self, ready: Sequence[PreparedText], following: Sequence[PreparedText] = ()
+    ) -> list[Record]:
         with device_failures():
             return self._process(ready, following)
 
-    def _process(self, ready: Sequence[PreparedText], following: Sequence[PreparedText]) -> list[Record]:
+    def _process(
+        self, ready: Sequence[PreparedText], following: Sequence[PreparedText]
+    ) -> list[Record]:
         effects = [self._effects(text) if self._cuts else {} for text in ready]
         if set(self._settings.keep) <= {"effects", "span_effects"}:
             units = [HeadRef(*head) for head in self._heads]
-            return [_record(text, arrays, units, self._settings) for text, arrays in zip(ready, effects, strict=True)]
+            return [
+                _record(text, arrays, units, self._settings)
+                for text, arrays in zip(ready, effects, strict=True)
+            ]
         from attnscope.run.analysis.heads import FULLY_MASKED, text_arrays, text_part, unit_refs
 
         running = self._launched.pop(_group_key(ready), None) or self._launch(ready)
@@ -113,7 +122,10 @@ class ModelWorker:
         self._launched.clear()
         if not ready or self.device.type != "cuda":
             return
-        with suppress(AttnscopeError), device_failures():  # it fails again when its turn comes, alone on the device
+        with (
+            suppress(AttnscopeError),
+            device_failures(),
+        ):  # it fails again when its turn comes, alone on the device
             self._launched[_group_key(ready)] = self._launch(ready)
 
     def _plan(self, text_plans: list[TextPlan]) -> RunPlan:
@@ -170,7 +182,9 @@ def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...]
     return tuple((len(text_plan.queries), len(text_plan.keys)) for text_plan in text_plans)
 
 
-def _record(text: PreparedText, arrays: dict[str, Any], units: list[HeadRef], settings: Settings) -> Record:
+def _record(
+    text: PreparedText, arrays: dict[str, Any], units: list[HeadRef], settings: Settings
+) -> Record:
     item = text.item
     text_plan = text.text_plan
     assert item.text is not None
@@ -178,12 +192,18 @@ def _record(text: PreparedText, arrays: dict[str, Any], units: list[HeadRef], se
         exact = ("top.keys", "stages.", "pooled.queries", "pooled.keys")
         arrays = {
             # adding 0 turns −0 into 0
-            n: a if a is None or n.startswith(exact) else np.round(a, settings.digits) + np.float32(0)
+            n: a
+            if a is None or n.startswith(exact)
+            else np.round(a, settings.digits) + np.float32(0)
             for n, a in arrays.items()
         }
-    unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])  # empty if it knows all
+    unknown, _ = describe_unknown(
+        [(item.text.text, item.text.pair, text_plan.tokens)]
+    )  # empty if it knows all
     left_out = {f"rows.{name}" for name in STATISTICS if name not in settings.kept_statistics}
-    parts = gathered(Record, {name: array for name, array in arrays.items() if name not in left_out})
+    parts = gathered(
+        Record, {name: array for name, array in arrays.items() if name not in left_out}
+    )
     return record_of(
         item,
         "ok",

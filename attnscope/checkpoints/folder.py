@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.base.files.reading import MB, as_object, format_value, open_regular, parse_json, read_file, read_json
+from attnscope.base.files.reading import (
+    MB,
+    as_object,
+    format_value,
+    open_regular,
+    parse_json,
+    read_file,
+    read_json,
+)
 from attnscope.checkpoints.chat.templates import ChatTemplates
 from attnscope.checkpoints.headers import FileStamp, SafetensorsHeader, TensorInfo, read_header
 
@@ -20,7 +28,13 @@ INDEX = "model.safetensors.index.json"
 MAX_CONFIG = 4 * MB
 MAX_TOKENIZER = 200 * MB
 MAX_INDEX = 50 * MB
-_TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # pickles that hold no weights
+_TRAINING = (
+    "training_args",
+    "optimizer",
+    "scheduler",
+    "scaler",
+    "rng_state",
+)  # pickles that hold no weights
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
@@ -36,10 +50,16 @@ class Folder:
     metadata: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
-    stamps: dict[Path, FileStamp] = field(default_factory=dict)  # of files with tensors, as their headers were read
-    tokenizer: bytes | None = None  # content of the tokenizer.json, if it was built from another file
+    stamps: dict[Path, FileStamp] = field(
+        default_factory=dict
+    )  # of files with tensors, as their headers were read
+    tokenizer: bytes | None = (
+        None  # content of the tokenizer.json, if it was built from another file
+    )
     replaced: dict[str, TensorInfo] = field(default_factory=dict)
-    chat: ChatTemplates | None = None  # its chat templates, if no file of their own has them; None if files have them
+    chat: ChatTemplates | None = (
+        None  # its chat templates, if no file of their own has them; None if files have them
+    )
 
     @property
     def config_path(self) -> Path:
@@ -55,7 +75,11 @@ def open_folder(path: Path, weights: str | None = None) -> Folder:
     """
     present = _list_folder(path)
     if CONFIG not in present:
-        raise AttnscopeError(f"has no {CONFIG}", where=path, hint="expected config.json, tokenizer.json, *.safetensors")
+        raise AttnscopeError(
+            f"has no {CONFIG}",
+            where=path,
+            hint="expected config.json, tokenizer.json, *.safetensors",
+        )
     raw_config, config = read_config_file(path / CONFIG)
     headers = _headers(path, present, weights)
     stored = {name: info for header in headers.values() for name, info in header.tensors.items()}
@@ -79,7 +103,9 @@ def open_folder(path: Path, weights: str | None = None) -> Folder:
         tensors=tensors,
         files=sizes | {file.name: header.stamp.size for file, header in headers.items()},
         fingerprint=digest.hexdigest()[:16],
-        metadata={key: text for header in headers.values() for key, text in header.metadata.items()},
+        metadata={
+            key: text for header in headers.values() for key, text in header.metadata.items()
+        },
         notes=(*unwrapped, *converted),
         stamps={file: header.stamp for file, header in headers.items()},
     )
@@ -129,11 +155,15 @@ def _list_folder(path: Path) -> set[str]:
     try:
         return set(os.listdir(path))
     except NotADirectoryError as e:
-        raise AttnscopeError("is a file, not a model folder", where=path, hint=f"try {path.parent}") from e
+        raise AttnscopeError(
+            "is a file, not a model folder", where=path, hint=f"try {path.parent}"
+        ) from e
     except FileNotFoundError as e:
         raise AttnscopeError("no such folder", where=path) from e
     except (OSError, ValueError) as e:
-        raise AttnscopeError(f"cannot be listed: {getattr(e, 'strerror', None) or e}", where=path) from e
+        raise AttnscopeError(
+            f"cannot be listed: {getattr(e, 'strerror', None) or e}", where=path
+        ) from e
 
 
 def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, SafetensorsHeader]:
@@ -160,14 +190,18 @@ def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, S
 
 def find_pickles(names: Iterable[str]) -> list[str]:
     """Return the files that may be pickled weights; trainer state is not counted."""
-    return sorted(name for name in names if name.endswith(_PICKLES) and not name.startswith(_TRAINING))
+    return sorted(
+        name for name in names if name.endswith(_PICKLES) and not name.startswith(_TRAINING)
+    )
 
 
 def _shard_headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeader]:
     """Return the headers of all shards, once they agree with the index."""
     index = path / INDEX
     where = f"{index}: weight_map"
-    table = as_object(as_object(read_json(index, cap=MAX_INDEX), str(index)).get("weight_map", {}), where)
+    table = as_object(
+        as_object(read_json(index, cap=MAX_INDEX), str(index)).get("weight_map", {}), where
+    )
     if not table:
         raise AttnscopeError("lists no tensors", where=where, hint="download the index again")
     for name, shard in table.items():
@@ -179,7 +213,11 @@ def _shard_headers(path: Path, present: set[str]) -> dict[Path, SafetensorsHeade
 
 def _check_shard_name(shard: Any, where: str, present: set[str]) -> None:
     """Refuse anything that is not the plain name of a safetensors file in the folder, before it is opened."""
-    if not isinstance(shard, str) or any(c in shard for c in "/\\\0:") or not shard.endswith(".safetensors"):
+    if (
+        not isinstance(shard, str)
+        or any(c in shard for c in "/\\\0:")
+        or not shard.endswith(".safetensors")
+    ):
         hint = "expected the plain name of a *.safetensors file"
         raise AttnscopeError(f"is {format_value(shard)}", where=where, hint=hint)
     if shard not in present:
@@ -190,9 +228,15 @@ def _check_shard_name(shard: Any, where: str, present: set[str]) -> None:
 def _check_index(table: dict[str, Any], headers: dict[Path, SafetensorsHeader], path: Path) -> None:
     """Refuse an index and shards that do not list the same tensors in the same places."""
     holders = {name: file.name for file, header in headers.items() for name in header.tensors}
-    twice = [n for n, count in Counter(n for h in headers.values() for n in h.tensors).items() if count > 1]
+    twice = [
+        n
+        for n, count in Counter(n for h in headers.values() for n in h.tensors).items()
+        if count > 1
+    ]
     if twice:
-        raise AttnscopeError("is in more than one shard", where=f"{path}: {format_value(twice[0])[1:-1]}")
+        raise AttnscopeError(
+            "is in more than one shard", where=f"{path}: {format_value(twice[0])[1:-1]}"
+        )
     for name, shard in table.items():
         if holders.get(name) != shard:
             held = f" but in {format_value(holders[name])}" if name in holders else ""
@@ -219,16 +263,23 @@ def unused_note(names: Sequence[str]) -> str:
     return f"tensors that attention does not use: {', '.join(names[:3])}{more}"
 
 
-def unwrap_names(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
+def unwrap_names(
+    tensors: Mapping[str, TensorInfo],
+) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
     """Return the tensors without a wrapper's prefix that all of them have, and a note on it."""
     unwrapped = dict(tensors)
     removed = ""
-    while prefix := next((p for p in _WRAPPERS if unwrapped and all(name.startswith(p) for name in unwrapped)), None):
+    while prefix := next(
+        (p for p in _WRAPPERS if unwrapped and all(name.startswith(p) for name in unwrapped)), None
+    ):
         unwrapped = {
-            name.removeprefix(prefix): replace(info, name=name.removeprefix(prefix)) for name, info in unwrapped.items()
+            name.removeprefix(prefix): replace(info, name=name.removeprefix(prefix))
+            for name, info in unwrapped.items()
         }
         removed += prefix
-    return unwrapped, (f"every tensor's name starts with '{removed}', which is ignored",) if removed else ()
+    return unwrapped, (
+        f"every tensor's name starts with '{removed}', which is ignored",
+    ) if removed else ()
 
 
 def refuse_quantised(tensors: Mapping[str, TensorInfo], path: Path) -> None:
@@ -238,7 +289,11 @@ def refuse_quantised(tensors: Mapping[str, TensorInfo], path: Path) -> None:
     format_name = None
     if "qweight" in endings:
         format_name = "GPTQ" if "g_idx" in endings else "AWQ"
-    elif "absmax" in endings or "SCB" in endings or any("bitsandbytes" in ending for ending in endings):
+    elif (
+        "absmax" in endings
+        or "SCB" in endings
+        or any("bitsandbytes" in ending for ending in endings)
+    ):
         format_name = "bitsandbytes"
     elif packed and {"scales", "biases"} <= endings:
         format_name = "MLX"
@@ -261,10 +316,16 @@ def pair_mxfp4(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInfo]
         scales = tensors.get(stem + _SCALES)
         if stem == name or scales is None or {blocks.dtype, scales.dtype} != {"U8"}:
             continue
-        if len(blocks.shape) == 4 and blocks.shape[3] == MXFP4_BLOCK[1] and scales.shape == blocks.shape[:3]:
+        if (
+            len(blocks.shape) == 4
+            and blocks.shape[3] == MXFP4_BLOCK[1]
+            and scales.shape == blocks.shape[:3]
+        ):
             del paired[name], paired[stem + _SCALES]
             experts, out, groups, _ = blocks.shape
             shape = experts, groups * MXFP4_BLOCK[0], out
-            paired[stem] = replace(blocks, name=stem, dtype="MXFP4", shape=shape, block=MXFP4_BLOCK, scales=scales)
+            paired[stem] = replace(
+                blocks, name=stem, dtype="MXFP4", shape=shape, block=MXFP4_BLOCK, scales=scales
+            )
     note = "experts in four-bit blocks (MXFP4), converted to floating point as they are read"
     return paired, (note,) if len(paired) < len(tensors) else ()

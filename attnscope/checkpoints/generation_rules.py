@@ -29,14 +29,18 @@ class GenerationRules:
     """Rules that change the logits of the next token or end a text; named as in transformers."""
 
     eos_token_id: tuple[int, ...] = ()
-    repetition_penalty: float = 1.0  # the logit of an id that the text has is divided by it, or multiplied if negative
+    repetition_penalty: float = (
+        1.0  # the logit of an id that the text has is divided by it, or multiplied if negative
+    )
     no_repeat_ngram_size: int = 0  # no n tokens follow each other twice; 0 for no such rule
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     min_length: int = 0
     min_new_tokens: int = 0
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
-    not_applied: tuple[str, ...] = ()  # keys that `generate(do_sample=False)` obeys, and `--generate` does not
+    not_applied: tuple[
+        str, ...
+    ] = ()  # keys that `generate(do_sample=False)` obeys, and `--generate` does not
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -47,9 +51,13 @@ class GenerationRules:
         config = "of the model's generation config"
         notes = []
         if applied:
-            notes.append(f"generated tokens and their probabilities: with {', '.join(applied)} {config}")
+            notes.append(
+                f"generated tokens and their probabilities: with {', '.join(applied)} {config}"
+            )
         if self.not_applied:
-            notes.append(f"generated tokens: without {', '.join(self.not_applied)} {config}, which generate() obeys")
+            notes.append(
+                f"generated tokens: without {', '.join(self.not_applied)} {config}, which generate() obeys"
+            )
         return tuple(notes)
 
 
@@ -64,7 +72,9 @@ def read_rules(config: Mapping[str, Any], folder: Path | None) -> GenerationRule
 def parse_rules(values: Mapping[str, Any]) -> GenerationRules:
     """Return the rules that a table of a generation_config.json has; a value that no rule can have is not applied."""
     rules: dict[str, Any] = {}
-    not_applied = [name for name, inert in _NOT_APPLIED.items() if values.get(name) not in (None, *inert)]
+    not_applied = [
+        name for name, inert in _NOT_APPLIED.items() if values.get(name) not in (None, *inert)
+    ]
     for name, parse in _PARSERS.items():
         if (value := values.get(name)) is not None:
             try:
@@ -75,7 +85,12 @@ def parse_rules(values: Mapping[str, Any]) -> GenerationRules:
 
 
 def _penalty(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not isfinite(value)
+        or value <= 0
+    ):
         raise ValueError
     return float(value)
 

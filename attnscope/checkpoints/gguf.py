@@ -32,14 +32,23 @@ _SANDWICH = {
     "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }  # fmt: skip
-_BEHIND = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+_BEHIND = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 _GLM4 = {
     "post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm",
     "ffn_up": "mlp.gate_up_proj",
 }  # fmt: skip
-_INERT = frozenset("vocab_size tensor_data_layout rope.scaling.finetuned attention.layer_norm_epsilon".split())
+_INERT = frozenset(
+    "vocab_size tensor_data_layout rope.scaling.finetuned attention.layer_norm_epsilon".split()
+)
 _ROPE_TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_LLAMA3 = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 _LONGEST_TABLE = 4096  # numbers
 
 
@@ -52,17 +61,28 @@ class _Metadata:
         self.architecture = architecture
         self.path = path
         self.seen = set[str]()
-        self.tables = {name: self.tensors[name] for name in _ROPE_TABLES if name in self.tensors}  # until it is read
+        self.tables = {
+            name: self.tensors[name] for name in _ROPE_TABLES if name in self.tensors
+        }  # until it is read
 
-    def get(self, name: str, default: Any = ..., *, value_type: type[Any] | tuple[type[Any], ...]) -> Any:
+    def get(
+        self, name: str, default: Any = ..., *, value_type: type[Any] | tuple[type[Any], ...]
+    ) -> Any:
         """Return a value of this type; one for each layer must be the same for all."""
         self.seen.add(name)
         value = self.values.get(f"{self.architecture}.{name}")
-        if isinstance(value, list) and value_type is not list and value and value.count(value[0]) == len(value):
+        if (
+            isinstance(value, list)
+            and value_type is not list
+            and value
+            and value.count(value[0]) == len(value)
+        ):
             value = value[0]
         if value is None and default is not ...:
             return default
-        if not isinstance(value, value_type) or (isinstance(value, bool) and value_type is not bool):
+        if not isinstance(value, value_type) or (
+            isinstance(value, bool) and value_type is not bool
+        ):
             message = "is missing" if value is None else f"is {format_value(value)}"
             raise self.wrong(name, message, "attention depends on it")
         return value
@@ -73,7 +93,9 @@ class _Metadata:
     def require(self, name: str, expected: Any) -> None:
         if self.get(name, expected, value_type=(int, float, bool, str)) != expected:
             value = self.values[f"{self.architecture}.{name}"]
-            raise self.wrong(name, f"is {format_value(value)}", f"only {format_value(expected)} is supported")
+            raise self.wrong(
+                name, f"is {format_value(value)}", f"only {format_value(expected)} is supported"
+            )
 
     def wrong(self, name: str, message: str, hint: str) -> AttnscopeError:
         return AttnscopeError(message, where=f"{self.path}: {self.architecture}.{name}", hint=hint)
@@ -82,23 +104,31 @@ class _Metadata:
         """Refuse keys of the architecture and tables that nothing read."""
         for table in self.tables:
             hint = "use the model's safetensors version"
-            raise AttnscopeError("is not understood: it changes positions", where=f"{self.path}: {table}", hint=hint)
+            raise AttnscopeError(
+                "is not understood: it changes positions", where=f"{self.path}: {table}", hint=hint
+            )
         start = f"{self.architecture}."
         for key in self.values:
             name = key.removeprefix(start)
             if key.startswith(start) and name not in self.seen and name not in _INERT:
-                raise AttnscopeError("is not understood", where=f"{self.path}: {key}", hint="it may change attention")
+                raise AttnscopeError(
+                    "is not understood", where=f"{self.path}: {key}", hint="it may change attention"
+                )
 
 
 @dataclass(frozen=True)
 class _Architecture:
     """How llama.cpp writes the models of one `general.architecture`."""
 
-    config: Callable[[_Metadata, dict[str, Any]], dict[str, Any]]  # fields of config.json beyond `_shared_config`
+    config: Callable[
+        [_Metadata, dict[str, Any]], dict[str, Any]
+    ]  # fields of config.json beyond `_shared_config`
     # module within a block to the module of transformers, if it differs from `_INSIDE`
     names: Mapping[str, str] = field(default_factory=dict)
     paired: bool = False
-    norm_offset: float = 0.0  # offset of the weights of norms: Gemma's are stored with the 1 that transformers adds
+    norm_offset: float = (
+        0.0  # offset of the weights of norms: Gemma's are stored with the 1 that transformers adds
+    )
 
 
 def open_gguf(path: Path) -> Folder:
@@ -111,7 +141,11 @@ def open_gguf(path: Path) -> Folder:
     metadata.check_unread()
     tensors = [_renamed(info, architecture, config) for info in header.tensors.values()]
     types = sorted({info.dtype for info in tensors if info.block is not None})
-    details = (f"GGUF: {', '.join(types)} weights, converted to floating point as they are read",) if types else ()
+    details = (
+        (f"GGUF: {', '.join(types)} weights, converted to floating point as they are read",)
+        if types
+        else ()
+    )
     tokenizer, notes = tokenizer_json(header.metadata, name, path)
     return Folder(
         path=path,
@@ -132,7 +166,9 @@ def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Archit
     file_type = metadata.get("general.type", "model")
     if file_type != "model":
         raise AttnscopeError(
-            f"is a GGUF {format_value(file_type)}, not a model", where=path, hint="pass the model's file"
+            f"is a GGUF {format_value(file_type)}, not a model",
+            where=path,
+            hint="pass the model's file",
         )
     parts = metadata.get("split.count", 1)
     if isinstance(parts, int) and parts > 1:
@@ -144,7 +180,9 @@ def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Archit
     return name, _ARCHITECTURES[name]
 
 
-def _renamed(info: TensorInfo, architecture: _Architecture, config: Mapping[str, Any]) -> TensorInfo:
+def _renamed(
+    info: TensorInfo, architecture: _Architecture, config: Mapping[str, Any]
+) -> TensorInfo:
     """Return a tensor under its name in transformers, marked to undo llama.cpp's changes."""
     stem, dot, suffix = info.name.rpartition(".")
     match = _BLOCK.fullmatch(stem)
@@ -174,7 +212,11 @@ def _shared_config(metadata: _Metadata) -> dict[str, Any]:
     if heads < 1 or width < 1:
         raise metadata.wrong("attention.head_count", f"is {heads}", "expected at least 1")
     head_width = metadata.integer("attention.key_length", width // heads)
-    for name in ("attention.value_length", "attention.key_length_swa", "attention.value_length_swa"):
+    for name in (
+        "attention.value_length",
+        "attention.key_length_swa",
+        "attention.value_length_swa",
+    ):
         metadata.require(name, head_width)
     metadata.require("attention.causal", True)
     metadata.require("expert_count", 0)
@@ -212,9 +254,17 @@ def _rope_scaling(metadata: _Metadata) -> dict[str, Any]:
     if scaling_type == "linear" and factor:
         return {"rope_scaling": {"rope_type": "linear", "factor": factor}}
     if scaling_type == "yarn" and factor and original:
-        return {"rope_scaling": {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}}
+        return {
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": factor,
+                "original_max_position_embeddings": original,
+            }
+        }
     raise metadata.wrong(
-        "rope.scaling.type", f"is {scaling_type} with factor {factor}", "supported: none, linear, yarn"
+        "rope.scaling.type",
+        f"is {scaling_type} with factor {factor}",
+        "supported: none, linear, yarn",
     )
 
 
@@ -224,7 +274,12 @@ def _llama(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
         rotary["rope_scaling"] = _llama3_scaling(table, rotary["rope_theta"], config["head_dim"])
     biased = "blk.0.attn_q.bias" in metadata.tensors
     mlp = "blk.0.ffn_up.bias" in metadata.tensors
-    return {"model_type": "llama", "hidden_act": "silu", "attention_bias": biased, "mlp_bias": mlp} | rotary
+    return {
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "attention_bias": biased,
+        "mlp_bias": mlp,
+    } | rotary
 
 
 def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, Any]:
@@ -238,7 +293,9 @@ def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, An
         turns = original / (2 * pi * theta ** (i / width))
         share = min(1.0, max(0.0, (turns - low) / (high - low)))
         expected.append(1 / ((1 - share) / factor + share))
-    if len(expected) != len(held) or any(abs(a - b) > 1e-4 * b for a, b in zip(held, expected, strict=True)):
+    if len(expected) != len(held) or any(
+        abs(a - b) > 1e-4 * b for a, b in zip(held, expected, strict=True)
+    ):
         hint = "its factors are not those of Llama 3; use the model's safetensors version"
         raise AttnscopeError("is not understood", where=f"{table.file}: {table.name}", hint=hint)
     return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
@@ -246,7 +303,9 @@ def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, An
 
 def _read_table(info: TensorInfo) -> tuple[float, ...]:
     if info.dtype != "F32" or len(info.shape) != 1 or not 0 < info.shape[0] <= _LONGEST_TABLE:
-        raise AttnscopeError(f"is {info.dtype} of shape {list(info.shape)}", where=f"{info.file}: {info.name}")
+        raise AttnscopeError(
+            f"is {info.dtype} of shape {list(info.shape)}", where=f"{info.file}: {info.name}"
+        )
     with open_regular(info.file) as (file, _):
         file.seek(info.start)
         data = read_at_most(file, info.end - info.start)
@@ -256,10 +315,17 @@ def _read_table(info: TensorInfo) -> tuple[float, ...]:
 
 
 def _qwen(metadata: _Metadata, config: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    return {"hidden_act": "silu", "use_sliding_window": False, **more, **_whole_rotary(metadata, config)}
+    return {
+        "hidden_act": "silu",
+        "use_sliding_window": False,
+        **more,
+        **_whole_rotary(metadata, config),
+    }
 
 
-def _gemma(metadata: _Metadata, config: Mapping[str, Any], largest: int, cap: float | None) -> dict[str, Any]:
+def _gemma(
+    metadata: _Metadata, config: Mapping[str, Any], largest: int, cap: float | None
+) -> dict[str, Any]:
     """Return the config fields that Gemma 2 and 3 share; `cap` is llama.cpp's soft-cap of logits, if none is stated.
 
     The largest model of each family scales scores by the width of all heads.
@@ -287,7 +353,11 @@ def _gemma3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     pattern = metadata.get("attention.sliding_window_pattern", 6, value_type=(int, list))
     windows: dict[str, Any] = {"sliding_window_pattern": pattern}
     if isinstance(pattern, list):
-        windows = {"layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern]}
+        windows = {
+            "layer_types": [
+                "sliding_attention" if slides else "full_attention" for slides in pattern
+            ]
+        }
     return {
         "model_type": "gemma3_text",
         "rope_local_base_freq": metadata.number("rope.freq_base_swa", 10000.0),
@@ -338,10 +408,14 @@ def _glm4(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _phi3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
-        raise metadata.wrong("attention.key_length", f"is {config['head_dim']}", "expected the width by the heads")
+        raise metadata.wrong(
+            "attention.key_length", f"is {config['head_dim']}", "expected the width by the heads"
+        )
     turned = metadata.integer("rope.dimension_count", config["head_dim"])
     window = metadata.integer("attention.sliding_window", 0)
-    original = metadata.integer("rope.scaling.original_context_length", config["max_position_embeddings"])
+    original = metadata.integer(
+        "rope.scaling.original_context_length", config["max_position_embeddings"]
+    )
     return {
         "model_type": "phi3",
         "hidden_act": "silu",
@@ -355,7 +429,9 @@ def _phi3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _longrope(metadata: _Metadata) -> dict[str, Any]:
     """Return the factors of LongRoPE if the file holds both tables; {} if it holds neither."""
-    tables = {name: metadata.tables.pop(f"rope_factors_{name}.weight", None) for name in ("short", "long")}
+    tables = {
+        name: metadata.tables.pop(f"rope_factors_{name}.weight", None) for name in ("short", "long")
+    }
     missing = [name for name, table in tables.items() if table is None]
     if len(missing) == 2:
         return {}
@@ -364,7 +440,11 @@ def _longrope(metadata: _Metadata) -> dict[str, Any]:
         raise AttnscopeError("is missing", where=where, hint="use the model's safetensors version")
     metadata.require("rope.scaling.type", "longrope")
     metadata.require("rope.scaling.factor", 1.0)
-    factors = {f"{name}_factor": list(_read_table(table)) for name, table in tables.items() if table is not None}
+    factors = {
+        f"{name}_factor": list(_read_table(table))
+        for name, table in tables.items()
+        if table is not None
+    }
     # llama.cpp uses 1 if the file does not state it.
     factor = metadata.number("rope.scaling.attn_factor", 1.0)
     return {"rope_scaling": {"rope_type": "longrope", "attention_factor": factor, **factors}}

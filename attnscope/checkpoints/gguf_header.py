@@ -12,13 +12,31 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.base.files.reading import MB, format_value, identify_bytes, open_regular, read_at_most
+from attnscope.base.files.reading import (
+    MB,
+    format_value,
+    identify_bytes,
+    open_regular,
+    read_at_most,
+)
 from attnscope.checkpoints.headers import FileStamp, TensorInfo, sample_digest
 
 MAX_HEADER = 100 * MB
 _MOST_ITEMS = 5_000_000  # largest length of an array; the largest vocabularies have a tenth of that
 _MAGIC = b"GGUF"
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _STRING = 8
 _ARRAY = 9
 _FLOATS = {0: ("F32", 4), 1: ("F16", 2), 28: ("F64", 8), 30: ("BF16", 2)}
@@ -30,7 +48,9 @@ class GgufHeader:
     """Header of a GGUF file."""
 
     metadata: dict[str, Any]
-    tensors: dict[str, TensorInfo]  # its tensors by name, their shapes with the widest step first, as everywhere else
+    tensors: dict[
+        str, TensorInfo
+    ]  # its tensors by name, their shapes with the widest step first, as everywhere else
     stamp: FileStamp
     digest: bytes
 
@@ -40,15 +60,22 @@ def read_gguf_header(path: Path) -> GgufHeader:
     with open_regular(path) as (file, status):
         reader = _Reader(file, path)
         if status.st_size < 24:
-            raise AttnscopeError(f"is not GGUF ({status.st_size:,} bytes)", where=path, hint="download it again")
+            raise AttnscopeError(
+                f"is not GGUF ({status.st_size:,} bytes)", where=path, hint="download it again"
+            )
         start = reader.take(4)
         if reader.data[start:4] != _MAGIC:
             identified = identify_bytes(bytes(reader.data[:512]))
-            file_kind, hint = identified or ("something else", "name a GGUF file, or a model folder")
+            file_kind, hint = identified or (
+                "something else",
+                "name a GGUF file, or a model folder",
+            )
             raise AttnscopeError(f"is {file_kind}, not GGUF", where=path, hint=hint)
         if (version := reader.scalar("I")) not in (2, 3):
             message = "is big-endian" if version >> 24 else f"is GGUF version {version}"
-            raise AttnscopeError(message, where=path, hint="convert it with a current llama.cpp to version 3")
+            raise AttnscopeError(
+                message, where=path, hint="convert it with a current llama.cpp to version 3"
+            )
         counts = reader.scalar("Q"), reader.scalar("Q")
         metadata: dict[str, Any] = {}
         for _ in range(counts[1]):
@@ -83,7 +110,9 @@ class _Reader:
         end = self.at + count
         if end > len(self.data):
             if end > MAX_HEADER:
-                raise AttnscopeError(f"the header is longer than {MAX_HEADER:,} bytes", where=self.path)
+                raise AttnscopeError(
+                    f"the header is longer than {MAX_HEADER:,} bytes", where=self.path
+                )
             self.data += read_at_most(self.file, max(end - len(self.data), _CHUNK))
             if end > len(self.data):
                 hint = "download it again"
@@ -109,7 +138,9 @@ class _Reader:
         if value_type == _STRING:
             return self.text()
         if value_type != _ARRAY:
-            raise AttnscopeError(f"a value of its header has the unknown type {value_type}", where=self.path)
+            raise AttnscopeError(
+                f"a value of its header has the unknown type {value_type}", where=self.path
+            )
         inner = self.scalar("I")
         count = self.scalar("Q")
         if count > _MOST_ITEMS:
@@ -117,7 +148,9 @@ class _Reader:
         if inner == _STRING:
             return [self.text() for _ in range(count)]
         if inner not in _SCALARS:
-            raise AttnscopeError(f"an array of its header has the unknown type {inner}", where=self.path)
+            raise AttnscopeError(
+                f"an array of its header has the unknown type {inner}", where=self.path
+            )
         code = _SCALARS[inner]
         start = self.take(count * struct.calcsize(f"<{code}"))
         return list(struct.unpack_from(f"<{count}{code}", self.data, start))
@@ -132,13 +165,17 @@ def _entries(reader: _Reader, count: int) -> list[TensorInfo]:
         dimensions = reader.scalar("I")
         if name in entries or dimensions > 4:
             message = "is given twice" if name in entries else f"has {dimensions} dimensions"
-            raise AttnscopeError(message, where=where, hint="the file is damaged: download it again")
+            raise AttnscopeError(
+                message, where=where, hint="the file is damaged: download it again"
+            )
         shape = tuple(reader.scalar("Q") for _ in range(dimensions))[::-1]
         dtype, block = _tensor_type(reader.scalar("I"), where)
         numbers, size = block or (1, {name: size for name, size in _FLOATS.values()}[dtype])
         if shape[-1:] and shape[-1] % numbers:
             message = f"has rows of {shape[-1]} numbers, but {dtype} has blocks of {numbers}"
-            raise AttnscopeError(message, where=where, hint="the file is damaged: download it again")
+            raise AttnscopeError(
+                message, where=where, hint="the file is damaged: download it again"
+            )
         start = reader.scalar("Q")
         end = start + prod(shape) // numbers * size
         entries[name] = TensorInfo(name, reader.path, dtype, shape, start, end, block)
@@ -153,29 +190,41 @@ def _tensor_type(type_id: int, where: str) -> tuple[str, tuple[int, int] | None]
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
     except ImportError as e:
         hint = "pip install 'attnscope[gguf]'"
-        raise AttnscopeError(f"is quantised, and gguf cannot be imported ({e})", where=where, hint=hint) from e
+        raise AttnscopeError(
+            f"is quantised, and gguf cannot be imported ({e})", where=where, hint=hint
+        ) from e
     try:
         tensor_type = GGMLQuantizationType(type_id)
         return tensor_type.name, GGML_QUANT_SIZES[tensor_type]
     except (ValueError, KeyError) as e:
         hint = "pip install -U gguf, or use a file of another type, such as Q4_K_M"
-        raise AttnscopeError(f"has the type {type_id}, which gguf does not know", where=where, hint=hint) from e
+        raise AttnscopeError(
+            f"has the type {type_id}, which gguf does not know", where=where, hint=hint
+        ) from e
 
 
 def _aligned(position: int, alignment: int) -> int:
     return -(-position // alignment) * alignment
 
 
-def _located(entries: list[TensorInfo], base: int, alignment: int, size: int) -> dict[str, TensorInfo]:
+def _located(
+    entries: list[TensorInfo], base: int, alignment: int, size: int
+) -> dict[str, TensorInfo]:
     """Return the tensors with their places in the file, which must follow one another up to its end."""
     reached = base
     for info in sorted(entries, key=lambda entry: (entry.start, entry.end)):
         where = f"{info.file}: {format_value(info.name)[1:-1]}"
         if base + info.start != reached:
             message = f"starts at byte {base + info.start:,}, but the tensor before it ends at {reached:,}"
-            raise AttnscopeError(message, where=where, hint="the file is damaged: download it again")
+            raise AttnscopeError(
+                message, where=where, hint="the file is damaged: download it again"
+            )
         if base + info.end > size:
             message = f"ends at byte {base + info.end:,}, but the file has {size:,}"
-            raise AttnscopeError(message, where=where, hint="the file is truncated: download it again")
+            raise AttnscopeError(
+                message, where=where, hint="the file is truncated: download it again"
+            )
         reached = _aligned(base + info.end, alignment)
-    return {info.name: replace(info, start=base + info.start, end=base + info.end) for info in entries}
+    return {
+        info.name: replace(info, start=base + info.start, end=base + info.end) for info in entries
+    }

@@ -41,13 +41,17 @@ class TensorInfo:
     shape: tuple[int, ...]
     start: int  # first byte, counted from the start of the file
     end: int
-    block: tuple[int, int] | None = None  # numbers and bytes of a block; None if numbers are not stored in blocks
+    block: tuple[int, int] | None = (
+        None  # numbers and bytes of a block; None if numbers are not stored in blocks
+    )
     # number of heads whose rows are stored in rotary pairs (0, d/2, 1, d/2 + 1, …), as Llama's queries and keys in
     # GGUF; 0 if rows are in order
     paired_heads: int = 0
     offset: float = 0.0
     low_rank: "LowRank | None" = None
-    scales: "TensorInfo | None" = None  # exponents of the blocks, if they are in a separate tensor (MXFP4); else None
+    scales: "TensorInfo | None" = (
+        None  # exponents of the blocks, if they are in a separate tensor (MXFP4); else None
+    )
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,9 @@ class LowRank:
     b: TensorInfo  # (out, rank)
     scale: float
     turned: bool  # the tensor is stored as (in, out)
-    magnitude: TensorInfo | None = None  # norm of every row of the sum, (out,), if trained (DoRA, Liu et al., 2024)
+    magnitude: TensorInfo | None = (
+        None  # norm of every row of the sum, (out,), if trained (DoRA, Liu et al., 2024)
+    )
 
 
 @dataclass(frozen=True)
@@ -99,9 +105,13 @@ def read_header(path: Path) -> SafetensorsHeader:
     metadata = as_object({} if raw_metadata is None else raw_metadata, where)
     for key, text in metadata.items():
         if not isinstance(text, str):
-            raise AttnscopeError(f"is {format_value(text)}, not text", where=f"{where}.{format_value(key)[1:-1]}")
+            raise AttnscopeError(
+                f"is {format_value(text)}, not text", where=f"{where}.{format_value(key)[1:-1]}"
+            )
     base = 8 + len(raw)
-    tensors = {name: _tensor(name, entry, base, status.st_size, path) for name, entry in entries.items()}
+    tensors = {
+        name: _tensor(name, entry, base, status.st_size, path) for name, entry in entries.items()
+    }
     _check_cover(tensors, base, status.st_size, path)
     return SafetensorsHeader(tensors, metadata, FileStamp.of(status), digest)
 
@@ -114,10 +124,14 @@ def _header_bytes(file: BinaryIO, size: int, path: Path) -> bytes:
         if wrong := identify_bytes(start):
             raise AttnscopeError(f"is {wrong[0]}, not safetensors", where=path, hint=wrong[1])
         if len(start) >= 10 and length > MAX_HEADER:
-            raise AttnscopeError(f"header length {length:,} exceeds the format's limit of {MAX_HEADER:,}", where=path)
+            raise AttnscopeError(
+                f"header length {length:,} exceeds the format's limit of {MAX_HEADER:,}", where=path
+            )
         if len(start) >= 10 and length + 8 > size:
             message = f"the header should have {length:,} bytes, the file has {size:,}"
-            raise AttnscopeError(message, where=path, hint="the file is truncated or damaged: download it again")
+            raise AttnscopeError(
+                message, where=path, hint="the file is truncated or damaged: download it again"
+            )
         hint = "download it again, or convert it"
         raise AttnscopeError(f"is not safetensors ({size:,} bytes)", where=path, hint=hint)
     file.seek(8)
@@ -148,14 +162,22 @@ def _tensor(name: str, entry: Any, base: int, size: int, path: Path) -> TensorIn
     shape = fields["shape"]
     offsets = fields["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
-        raise AttnscopeError(f"dtype is {format_value(dtype)}", where=where, hint=f"known: {', '.join(DTYPE_BYTES)}")
+        raise AttnscopeError(
+            f"dtype is {format_value(dtype)}", where=where, hint=f"known: {', '.join(DTYPE_BYTES)}"
+        )
     if not _are_sizes(shape) or len(shape) > 8:
-        raise AttnscopeError(f"shape is {_format_list(shape)}", where=where, hint="expected at most 8 whole numbers")
+        raise AttnscopeError(
+            f"shape is {_format_list(shape)}", where=where, hint="expected at most 8 whole numbers"
+        )
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise AttnscopeError(f"data_offsets is {_format_list(offsets)}", where=where, hint="expected [start, end]")
+        raise AttnscopeError(
+            f"data_offsets is {_format_list(offsets)}", where=where, hint="expected [start, end]"
+        )
     if offsets[1] > size - base:
         message = f"ends at byte {format_value(offsets[1])} of the data, of which the file has {size - base:,}"
-        raise AttnscopeError(message, where=where, hint="the file is truncated or damaged: download it again")
+        raise AttnscopeError(
+            message, where=where, hint="the file is truncated or damaged: download it again"
+        )
     needed_bytes = prod(shape) * DTYPE_BYTES[dtype]
     actual_bytes = offsets[1] - offsets[0]
     if needed_bytes != actual_bytes or max(shape, default=0) > size:
@@ -184,7 +206,9 @@ def _check_cover(tensors: dict[str, TensorInfo], base: int, size: int, path: Pat
         if info.start != reached:
             what = "overlaps" if info.start < reached else "leaves a gap after"
             where = format_value(info.name)[1:-1]
-            raise AttnscopeError(f"{what} {before}", where=f"{path}: {where}", hint="download the file again")
+            raise AttnscopeError(
+                f"{what} {before}", where=f"{path}: {where}", hint="download the file again"
+            )
         reached = info.end
         before = format_value(info.name)
     if reached != size:

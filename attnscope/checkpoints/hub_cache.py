@@ -18,7 +18,12 @@ _SNAPSHOTS = "snapshots"
 _REFS = "refs"
 _BLOBS = "blobs"
 _REF_BYTES = 1000
-_NEEDED = (".json", ".txt", ".model", ".safetensors")  # extensions of the files that are read if they exist
+_NEEDED = (
+    ".json",
+    ".txt",
+    ".model",
+    ".safetensors",
+)  # extensions of the files that are read if they exist
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx")
 
 
@@ -32,7 +37,11 @@ def cache_folder() -> Path:
     """Return the cache folder of `huggingface_hub`."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
-    cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    cache = (
+        os.environ.get("HF_HUB_CACHE")
+        or os.environ.get("HUGGINGFACE_HUB_CACHE")
+        or os.path.join(home, "hub")
+    )
     return Path(os.path.expandvars(os.path.expanduser(cache)))
 
 
@@ -51,7 +60,9 @@ def find_snapshot(path: Path, *, weights: bool) -> tuple[Path, bool]:
     name = "/".join(path.name.removeprefix(_PREFIX).split("--", 1))
     hint = f"run: hf download {name}"
     try:
-        commits = sorted(entry.name for entry in list(os.scandir(path / _SNAPSHOTS)) if entry.is_dir())
+        commits = sorted(
+            entry.name for entry in list(os.scandir(path / _SNAPSHOTS)) if entry.is_dir()
+        )
     except OSError:
         commits = []
     try:
@@ -62,14 +73,20 @@ def find_snapshot(path: Path, *, weights: bool) -> tuple[Path, bool]:
     if not commits:
         raise AttnscopeError(f"has no snapshot{why}", where=path, hint=hint)
     branch = path / _REFS / "main"
-    main = read_file(branch, cap=_REF_BYTES).decode("ascii", "replace").strip() if branch.is_file() else None
+    main = (
+        read_file(branch, cap=_REF_BYTES).decode("ascii", "replace").strip()
+        if branch.is_file()
+        else None
+    )
     if main in commits:
         commit = main
     elif len(commits) == 1:
         commit = commits[0]
     else:
         message = f"has {len(commits)} snapshots, and refs/main names none of them"
-        raise AttnscopeError(message, where=path, hint=f"pass one of them, such as {path / _SNAPSHOTS / commits[0]}")
+        raise AttnscopeError(
+            message, where=path, hint=f"pass one of them, such as {path / _SNAPSHOTS / commits[0]}"
+        )
     snapshot = path / _SNAPSHOTS / commit
     _require_files(snapshot, hint, why, weights=weights)
     return snapshot, commit == main
@@ -82,13 +99,20 @@ def _require_files(snapshot: Path, hint: str, why: str, *, weights: bool) -> Non
     except OSError as e:
         raise AttnscopeError(f"cannot be listed: {e.strerror}", where=snapshot) from e
     names = sorted(entry.name for entry in entries)
-    dangling = [entry.name for entry in entries if entry.is_symlink() and not os.path.exists(entry.path)]
+    dangling = [
+        entry.name for entry in entries if entry.is_symlink() and not os.path.exists(entry.path)
+    ]
     if missing := sorted(name for name in dangling if name.endswith(_NEEDED)):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise AttnscopeError(f"the blob of {missing[0]}{more} is missing{why}", where=snapshot, hint=hint)
+        raise AttnscopeError(
+            f"the blob of {missing[0]}{more} is missing{why}", where=snapshot, hint=hint
+        )
     # A snapshot of sentence-transformers has its model in a folder.
     nested = any(entry.is_dir() for entry in entries)
-    there = {"config.json": "config.json" in names, "weights": any(name.endswith(_WEIGHTS) for name in names)}
+    there = {
+        "config.json": "config.json" in names,
+        "weights": any(name.endswith(_WEIGHTS) for name in names),
+    }
     for what, present in there.items():
         if not (present or nested) and (weights or what == "config.json"):
             held = ", ".join(names[:3]) or "nothing"
@@ -99,7 +123,11 @@ def not_cached(name: str, model_names: list[str], where: str | None) -> Attnscop
     """Return the error for a model that is neither a path nor in the cache."""
     near = did_you_mean(name, model_names) if model_names else ""
     try:
-        cached = [folder.removeprefix(_PREFIX) for folder in os.listdir(cache_folder()) if folder.startswith(_PREFIX)]
+        cached = [
+            folder.removeprefix(_PREFIX)
+            for folder in os.listdir(cache_folder())
+            if folder.startswith(_PREFIX)
+        ]
     except OSError:
         cached = []
     names = ["/".join(folder.split("--", 1)) for folder in cached]

@@ -11,8 +11,22 @@ from typing import Any
 
 from attnscope.base.errors import AttnscopeError, arg, did_you_mean
 from attnscope.base.files.reading import as_object, format_value, read_json
-from attnscope.checkpoints.folder import CONFIG, INDEX, MAX_CONFIG, MAX_INDEX, SINGLE, Folder, open_folder
-from attnscope.checkpoints.hub_cache import cached_folder, find_snapshot, is_cache_entry, is_repository, not_cached
+from attnscope.checkpoints.folder import (
+    CONFIG,
+    INDEX,
+    MAX_CONFIG,
+    MAX_INDEX,
+    SINGLE,
+    Folder,
+    open_folder,
+)
+from attnscope.checkpoints.hub_cache import (
+    cached_folder,
+    find_snapshot,
+    is_cache_entry,
+    is_repository,
+    not_cached,
+)
 from attnscope.checkpoints.samples import GGUF, exists, sample_names, samples_folder
 
 MODULES = "modules.json"
@@ -24,12 +38,20 @@ _HUB = r"(?:https?://huggingface\.co/|hf://)(?:models/)?([^/?#]+/[^/?#]+).*"
 _SAFETENSORS = "use the model's safetensors version"
 # File extensions, what such files are, and what to do with them.
 _FILES: tuple[tuple[tuple[str, ...], str, str], ...] = (
-    ((".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".tar.zst"), "an archive", "unpack it: tar xf {}"),
+    (
+        (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".tar.zst"),
+        "an archive",
+        "unpack it: tar xf {}",
+    ),
     ((".zip",), "an archive", "unpack it: unzip {}"),
     ((".onnx", ".ort"), "an ONNX graph, which does not show where its attention is", _SAFETENSORS),
     ((".h5", ".keras", ".pb"), "a model of TensorFlow", _SAFETENSORS),
     ((".msgpack",), "a model of Flax", _SAFETENSORS),
-    ((".tflite", ".mlmodel", ".engine", ".pte"), "a compiled model, which does not show its attention", _SAFETENSORS),
+    (
+        (".tflite", ".mlmodel", ".engine", ".pte"),
+        "a compiled model, which does not show its attention",
+        _SAFETENSORS,
+    ),
 )
 
 
@@ -50,7 +72,9 @@ def locate(name: str, option: str | None = None) -> Located:
     """
     if not name:
         # An empty environment variable; Path("") is the current folder.
-        raise AttnscopeError("the name is empty", where=option or arg("model"), hint="name a folder, or leave it out")
+        raise AttnscopeError(
+            "the name is empty", where=option or arg("model"), hint="name a folder, or leave it out"
+        )
     path = Path(name)
     if exists(path, folder=True):
         return _folder(path, weights=option is None)
@@ -62,7 +86,9 @@ def locate(name: str, option: str | None = None) -> Located:
     if is_repository(name) and (folder := cached_folder(name)).is_dir():
         return _snapshot(folder, name, weights=option is None)
     if name.lower().endswith((".gguf", ".safetensors")):
-        raise AttnscopeError("no such file", where=f"{option}: {name}" if option else name, hint="check the path")
+        raise AttnscopeError(
+            "no such file", where=f"{option}: {name}" if option else name, hint="check the path"
+        )
     if is_repository(name):
         raise not_cached(name, samples, option)
     hint = did_you_mean(name, samples)
@@ -102,10 +128,20 @@ def transformer_folder(path: Path) -> str | None:
     """Name the transformer's folder within a sentence-transformers folder; empty for itself, None for none."""
     where = path / MODULES
     listed = read_json(where, cap=MAX_CONFIG)
-    modules = [as_object(module, str(where)) for module in (listed if isinstance(listed, list) else [listed])]
+    modules = [
+        as_object(module, str(where))
+        for module in (listed if isinstance(listed, list) else [listed])
+    ]
     kinds = (".Transformer", ".BERT")
-    inner = [module.get("path") for module in modules if str(module.get("type", "")).endswith(kinds)]
-    if len(inner) != 1 or not isinstance(inner[0], str) or inner[0] in (".", "..") or set(inner[0]) & {*"/\\\0"}:
+    inner = [
+        module.get("path") for module in modules if str(module.get("type", "")).endswith(kinds)
+    ]
+    if (
+        len(inner) != 1
+        or not isinstance(inner[0], str)
+        or inner[0] in (".", "..")
+        or set(inner[0]) & {*"/\\\0"}
+    ):
         return None
     return inner[0]
 
@@ -121,7 +157,9 @@ def _sentence_transformers(path: Path) -> Located:
     if _has(folder, _BEFORE):
         settings = as_object(read_json(folder / _BEFORE, cap=MAX_CONFIG), str(folder / _BEFORE))
         if settings.get("do_lower_case") is True:
-            notes = ("sentence-transformers lower-cases texts before tokenizing them; attnscope does not",)
+            notes = (
+                "sentence-transformers lower-cases texts before tokenizing them; attnscope does not",
+            )
     return Located(folder, notes=notes, details=details)
 
 
@@ -137,12 +175,22 @@ def _refuse_other_layouts(path: Path) -> None:
         hint = "download it in Hugging Face layout, or convert it with transformers' convert_*_weights_to_hf.py"
         message = f"is a model in its authors' own layout ({_PARAMS}), without {CONFIG}"
         raise AttnscopeError(message, where=path, hint=hint)
-    steps = sorted((int(match[1]), match[0]) for name in names if (match := re.fullmatch(_TRAINER, name)))
-    steps = [(step, name) for step, name in steps if _has(path / name, CONFIG) or _has(path / name, _ADAPTER)]
+    steps = sorted(
+        (int(match[1]), match[0]) for name in names if (match := re.fullmatch(_TRAINER, name))
+    )
+    steps = [
+        (step, name)
+        for step, name in steps
+        if _has(path / name, CONFIG) or _has(path / name, _ADAPTER)
+    ]
     if steps:
         message = f"is the output folder of a training run, with {len(steps)} checkpoint{'s' * (len(steps) > 1)}"
-        raise AttnscopeError(message, where=path, hint=f"pass one of them: {arg('model', path / steps[-1][1])}")
-    if inner := [name for name in names if exists(path / name, folder=True) and _has(path / name, CONFIG)]:
+        raise AttnscopeError(
+            message, where=path, hint=f"pass one of them: {arg('model', path / steps[-1][1])}"
+        )
+    if inner := [
+        name for name in names if exists(path / name, folder=True) and _has(path / name, CONFIG)
+    ]:
         more = f" (or {', '.join(inner[1:4])})" if inner[1:] else ""
         hint = f"pass the folder that has one: {arg('model', path / inner[0])}{more}"
         raise AttnscopeError(f"has no {CONFIG}", where=path, hint=hint)
@@ -151,12 +199,16 @@ def _refuse_other_layouts(path: Path) -> None:
         raise AttnscopeError(f"has no {CONFIG}", where=path, hint=hint)
     for name in names:
         if kind_and_hint := _kind(name):
-            raise AttnscopeError(f"has no {CONFIG}; {name} is {kind_and_hint[0]}", where=path, hint=_SAFETENSORS)
+            raise AttnscopeError(
+                f"has no {CONFIG}; {name} is {kind_and_hint[0]}", where=path, hint=_SAFETENSORS
+            )
 
 
 def _adapter(path: Path) -> AttnscopeError:
     """Return the refusal of a LoRA adapter that was named as a model."""
-    config: dict[str, Any] = as_object(read_json(path / _ADAPTER, cap=MAX_CONFIG), str(path / _ADAPTER))
+    config: dict[str, Any] = as_object(
+        read_json(path / _ADAPTER, cap=MAX_CONFIG), str(path / _ADAPTER)
+    )
     base = config.get("base_model_name_or_path")
     model = arg("model", placeholder="BASE")
     whose = "another model"
@@ -172,14 +224,18 @@ def _openable(folder: Path) -> Path | None:
     if _has(folder, CONFIG) or _has(folder, MODULES):
         return folder
     try:
-        return next((folder / name for name in sorted(os.listdir(folder)) if name.endswith(GGUF)), None)
+        return next(
+            (folder / name for name in sorted(os.listdir(folder)) if name.endswith(GGUF)), None
+        )
     except OSError:
         return None
 
 
 def _kind(name: str) -> tuple[str, str] | None:
     """Return what kind of file this name suggests, with a hint; None if it may be part of a checkpoint."""
-    return next(((what, hint) for endings, what, hint in _FILES if name.lower().endswith(endings)), None)
+    return next(
+        ((what, hint) for endings, what, hint in _FILES if name.lower().endswith(endings)), None
+    )
 
 
 def _file(path: Path) -> Located:
@@ -192,12 +248,16 @@ def _file(path: Path) -> Located:
         if _has(path.parent, _ADAPTER):
             raise _adapter(path.parent)
         hint = f"put {CONFIG} and tokenizer.json of the model beside it"
-        raise AttnscopeError(f"has only the weights: there is no {CONFIG} beside it", where=path, hint=hint)
+        raise AttnscopeError(
+            f"has only the weights: there is no {CONFIG} beside it", where=path, hint=hint
+        )
     if kind_and_hint := _kind(path.name):
         what, hint = kind_and_hint
         raise AttnscopeError(f"is {what}", where=path, hint=hint.format(path))
     if path.suffix == ".toml":
-        raise AttnscopeError("is a TOML file, not a model", where=path, hint=f"use {arg('config', path)}")
+        raise AttnscopeError(
+            "is a TOML file, not a model", where=path, hint=f"use {arg('config', path)}"
+        )
     model = _openable(path.parent)
     hint = f"use a folder with {CONFIG}, or a {GGUF} file" if model is None else f"try {model}"
     raise AttnscopeError("is a file, not a model", where=path, hint=hint)
@@ -208,8 +268,14 @@ def _single(path: Path) -> str | None:
     if path.name == SINGLE:
         return None
     if _has(path.parent, INDEX):
-        table = as_object(read_json(path.parent / INDEX, cap=MAX_INDEX), str(path.parent / INDEX)).get("weight_map")
-        if isinstance(table, dict) and path.name in table.values() and not _has(path.parent, SINGLE):
+        table = as_object(
+            read_json(path.parent / INDEX, cap=MAX_INDEX), str(path.parent / INDEX)
+        ).get("weight_map")
+        if (
+            isinstance(table, dict)
+            and path.name in table.values()
+            and not _has(path.parent, SINGLE)
+        ):
             return None
     return path.name
 

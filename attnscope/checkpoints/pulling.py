@@ -40,7 +40,9 @@ def pull(name: str, *, bars: bool = False) -> Path:
     above = 1 if inner else 0
     folders = {hub.fetch(file).parents[above] for file in _wanted(hub, names, prefix)}
     if len(folders) > 1:
-        raise AttnscopeError("has changed while it was downloaded", where=name, hint="run the command again")
+        raise AttnscopeError(
+            "has changed while it was downloaded", where=name, hint="run the command again"
+        )
     return folders.pop()
 
 
@@ -52,7 +54,9 @@ def _wanted(hub: "_Hub", names: set[str], prefix: str) -> Iterator[str]:
         weights = [prefix + SINGLE]
     elif prefix + INDEX in names:
         path = hub.fetch(prefix + INDEX)
-        table = as_object(as_object(read_json(path, cap=MAX_INDEX), str(path)).get("weight_map", {}), str(path))
+        table = as_object(
+            as_object(read_json(path, cap=MAX_INDEX), str(path)).get("weight_map", {}), str(path)
+        )
         shards = sorted({prefix + str(shard) for shard in table.values()})
         if missing := [shard for shard in shards if shard not in names]:
             raise AttnscopeError(f"has no {missing[0]}, which {INDEX} lists", where=hub.name)
@@ -61,7 +65,9 @@ def _wanted(hub: "_Hub", names: set[str], prefix: str) -> Iterator[str]:
         raise _lacks(hub.name, "safetensors", names)
     yield from (prefix + file for file in _SMALL if prefix + file in names)
     templates = f"{prefix}{TEMPLATE_FOLDER}/"
-    yield from sorted(name for name in names if name.startswith(templates) and name.endswith(".jinja"))
+    yield from sorted(
+        name for name in names if name.startswith(templates) and name.endswith(".jinja")
+    )
     yield from weights
 
 
@@ -71,12 +77,18 @@ def _lacks(name: str, what: str, names: set[str]) -> AttnscopeError:
     gguf = sorted(file for file in names if file.endswith(".gguf"))
     if what != CONFIG and pickles:
         hint = f"run: hf download {name}, then attnscope import turns its weights into safetensors"
-        return AttnscopeError(f"has its weights only as pickles ({listed(pickles, _SHOWN)})", where=name, hint=hint)
+        return AttnscopeError(
+            f"has its weights only as pickles ({listed(pickles, _SHOWN)})", where=name, hint=hint
+        )
     if gguf:
-        hint = f"run: hf download {name} {gguf[0]}, and pass the path that it prints to {arg('model')}"
+        hint = (
+            f"run: hf download {name} {gguf[0]}, and pass the path that it prints to {arg('model')}"
+        )
         return AttnscopeError(f"has no {what}, but {listed(gguf, _SHOWN)}", where=name, hint=hint)
     held = listed(sorted(names), _SHOWN)
-    return AttnscopeError(f"has no {what} (it has {held or 'no files'})", where=name, hint="use another repository")
+    return AttnscopeError(
+        f"has no {what} (it has {held or 'no files'})", where=name, hint="use another repository"
+    )
 
 
 class _Hub:
@@ -88,7 +100,9 @@ class _Hub:
             import huggingface_hub.utils
         except ImportError as e:
             hint = "pip install huggingface_hub"
-            raise AttnscopeError("the library huggingface_hub is not installed", where="pull", hint=hint) from e
+            raise AttnscopeError(
+                "the library huggingface_hub is not installed", where="pull", hint=hint
+            ) from e
         library: Any = huggingface_hub
         self.name = name
         self._library = library
@@ -105,25 +119,33 @@ class _Hub:
         """Fetch a file, unless the cache has it, and return its path there."""
         cache = cache_folder()
         fetch = self._library.hf_hub_download
-        return Path(self._call(lambda: fetch(self.name, file, cache_dir=cache, endpoint=self._endpoint)))
+        return Path(
+            self._call(lambda: fetch(self.name, file, cache_dir=cache, endpoint=self._endpoint))
+        )
 
     def _call(self, call: Callable[[], _T]) -> _T:
         errors = self._library.utils
         try:
             return call()
         except errors.GatedRepoError as e:
-            hint = f"accept its terms at https://huggingface.co/{self.name}, and log in: hf auth login"
+            hint = (
+                f"accept its terms at https://huggingface.co/{self.name}, and log in: hf auth login"
+            )
             raise AttnscopeError("is gated", where=self.name, hint=hint) from e
         except errors.RepositoryNotFoundError as e:
             hint = "check its name; for a private one, log in: hf auth login"
             raise AttnscopeError("there is no such repository", where=self.name, hint=hint) from e
         except errors.OfflineModeIsEnabled as e:
             hint = "unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE"
-            raise AttnscopeError("cannot be downloaded in offline mode", where=self.name, hint=hint) from e
+            raise AttnscopeError(
+                "cannot be downloaded in offline mode", where=self.name, hint=hint
+            ) from e
         except MemoryError:
             raise
         except Exception as e:
             # Errors of the library's HTTP client, and of the file system.
             reason = " ".join(str(e).split())[:200] or type(e).__name__
             hint = "check the network, and run the command again: finished downloads are kept"
-            raise AttnscopeError(f"cannot be downloaded ({reason})", where=self.name, hint=hint) from e
+            raise AttnscopeError(
+                f"cannot be downloaded ({reason})", where=self.name, hint=hint
+            ) from e

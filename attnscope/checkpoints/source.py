@@ -35,20 +35,26 @@ class ModelSource:
     weights: str  # `trained` (from a checkpoint that does not say otherwise), `random`, or `live`
     fingerprint: str
     tokenizer: FileTokenizer | WordTokenizer | MissingTokenizer | GivenTokens
-    load: Callable[..., Any]  # loads the first n layers: called with n, a torch.dtype and a torch.device
+    load: Callable[
+        ..., Any
+    ]  # loads the first n layers: called with n, a torch.dtype and a torch.device
     folder: Folder | None
     # remarks for the user that affect how the numbers are read, such as what was ignored when the model was opened
     notes: tuple[str, ...] = ()
     details: tuple[str, ...] = ()  # how it was found and read, as a matter of course
     trained_masks: tuple[str, ...] = ()  # masks that it was trained under, if more than its own
     engine: str = "native"
-    part: str | None = None  # `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere
+    part: str | None = (
+        None  # `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere
+    )
     decoder_start: Token | None = None
     no_projection: str = ""  # why `projected` contributions cannot be computed; empty if they can
     has_values: bool = True
     stages: tuple[str, ...] | None = None  # stages that can be shown; None for all of them
     runs: bool = True  # there are layers to run; False if their queries and keys were given
-    layers: tuple[int, ...] | None = None  # layers whose attention can be shown, ascending; None for all
+    layers: tuple[int, ...] | None = (
+        None  # layers whose attention can be shown, ascending; None for all
+    )
     # layers with a path that has no softmax, whose matrix between tokens can be shown
     mixing: Mapping[int, MixingLayer] = field(default_factory=dict)
     # compares given outputs of attention with computed ones, for an engine and a batch; None if none were given
@@ -56,22 +62,38 @@ class ModelSource:
     # origin of a text to the first position whose query is known, if queries of a text's last tokens alone were given
     first_queries: Mapping[str, int] = field(default_factory=dict)
     dtype: str | None = None
-    libraries: tuple[str, ...] = ()  # libraries that tokenize its texts and run it, other than torch
-    layerwise: bool = True  # whether its weights can be read layer by layer, because they are not in memory yet
+    libraries: tuple[
+        str, ...
+    ] = ()  # libraries that tokenize its texts and run it, other than torch
+    layerwise: bool = (
+        True  # whether its weights can be read layer by layer, because they are not in memory yet
+    )
     mask_known: bool = True  # whether the config determines each layer's mask; otherwise only running the model does
     dense_masks: bool = False  # running it makes masks of the size (texts, tokens, tokens)
-    dense_biases: int = 0  # how many biases of the size (heads, tokens, tokens) it holds at once while it runs
-    tokenizer_name: str | None = None  # tokenizer that the user named instead of the model's own; None if none
+    dense_biases: int = (
+        0  # how many biases of the size (heads, tokens, tokens) it holds at once while it runs
+    )
+    tokenizer_name: str | None = (
+        None  # tokenizer that the user named instead of the model's own; None if none
+    )
     # name and size in bytes of the files of a tokenizer that `folder` does not list
     tokenizer_files: dict[str, int] = field(default_factory=dict)
-    ignored_keys: tuple[str, ...] = ()  # keys of its config.json that no code reads or the user wanted ignored
-    predicts: PredictionKind | None = None  # its head's target, `next` or `masked` token; None without a head
+    ignored_keys: tuple[
+        str, ...
+    ] = ()  # keys of its config.json that no code reads or the user wanted ignored
+    predicts: PredictionKind | None = (
+        None  # its head's target, `next` or `masked` token; None without a head
+    )
     generation: GenerationRules = field(default_factory=GenerationRules)
-    begin: int | None = None  # id of the token that its config names as the begin of a text; None if it names none
+    begin: int | None = (
+        None  # id of the token that its config names as the begin of a text; None if it names none
+    )
     chat: Callable[[], ChatTemplates] = ChatTemplates
     # reads a text with pictures or sounds, a TextInput, to a MediaText; None for a model that takes characters alone
     read_media: Callable[..., Any] | None = None
-    only_media: MediaKind | None = None  # the kind of media that it takes in place of characters; None for none
+    only_media: MediaKind | None = (
+        None  # the kind of media that it takes in place of characters; None for none
+    )
 
     @property
     def shown_layers(self) -> Sequence[int]:
@@ -98,7 +120,9 @@ class ModelSource:
     @property
     def copied_elements(self) -> int:
         """Numbers in the largest tensor that holds all experts of a layer, whose parts are copied as it is read."""
-        tensors = self.folder.tensors.values() if self.can_stream and self.folder is not None else ()
+        tensors = (
+            self.folder.tensors.values() if self.can_stream and self.folder is not None else ()
+        )
         return max((prod(tensor.shape) for tensor in tensors if len(tensor.shape) == 3), default=0)
 
 
@@ -112,11 +136,20 @@ def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
     """Return what config.json says under attnscope's key: `trained` or `random`, and the masks trained under."""
     where = f"{folder.config_path}: attnscope"
     training_facts = folder.config.get("attnscope", {})
-    if not isinstance(training_facts, dict) or not set(training_facts) <= {"random_weights", "trained_masks"}:
-        raise AttnscopeError("is not understood", where=where, hint="expected random_weights and trained_masks")
+    if not isinstance(training_facts, dict) or not set(training_facts) <= {
+        "random_weights",
+        "trained_masks",
+    }:
+        raise AttnscopeError(
+            "is not understood", where=where, hint="expected random_weights and trained_masks"
+        )
     random = training_facts.get("random_weights", False)
     masks = training_facts.get("trained_masks", [])
-    if not isinstance(random, bool) or not isinstance(masks, list) or not all(isinstance(m, str) for m in masks):
+    if (
+        not isinstance(random, bool)
+        or not isinstance(masks, list)
+        or not all(isinstance(m, str) for m in masks)
+    ):
         hint = "expected random_weights true or false, trained_masks a list of masks"
         raise AttnscopeError("has a value of the wrong type", where=where, hint=hint)
     for mask in masks:
@@ -125,7 +158,13 @@ def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
 
 
 def tokenize(
-    source: ModelSource, text: str, pair: str | None, where: str, *, truncate: bool, special: bool = True
+    source: ModelSource,
+    text: str,
+    pair: str | None,
+    where: str,
+    *,
+    truncate: bool,
+    special: bool = True,
 ) -> tuple[list[Token], list[str]]:
     """Return the tokens of one text, checked against the model's limits, and warnings about what was changed.
 
@@ -148,7 +187,9 @@ def tokenize(
     return tokens, warnings
 
 
-def check_tokens(source: ModelSource, tokens: list[Token], where: str, *, truncate: bool = False) -> None:
+def check_tokens(
+    source: ModelSource, tokens: list[Token], where: str, *, truncate: bool = False
+) -> None:
     """Refuse tokens that the model's tables have no row for, and without `truncate` more than it has positions."""
     c = source.config
     # a model without a segment table takes no types
@@ -157,15 +198,23 @@ def check_tokens(source: ModelSource, tokens: list[Token], where: str, *, trunca
         rows = "1 row" if c.n_segments == 1 else f"{c.n_segments} rows"
         message = f"token '{worst.text}' has type id {worst.type_id}, but the model's segment table has {rows}"
         paired = any(token.segment for token in tokens)
-        hint = f"remove {arg('pair')}, or use the model's own tokenizer" if paired else "use the model's own tokenizer"
+        hint = (
+            f"remove {arg('pair')}, or use the model's own tokenizer"
+            if paired
+            else "use the model's own tokenizer"
+        )
         raise AttnscopeError(f"{message} (type_vocab_size)", where=where, hint=hint)
     if max([token.id for token in tokens]) >= c.vocab_size:
         worst = max(tokens, key=lambda token: token.id)
-        message = f"token '{worst.piece}' has id {worst.id}, but the embedding has {c.vocab_size} rows"
+        message = (
+            f"token '{worst.piece}' has id {worst.id}, but the embedding has {c.vocab_size} rows"
+        )
         raise AttnscopeError(message, where=where, hint="the tokenizer belongs to another model")
     if c.max_positions is not None and len(tokens) > c.max_positions and not truncate:
         message = f"{len(tokens)} tokens, but the model takes at most {c.max_positions}"
-        raise AttnscopeError(message, where=where, hint=f"pass {arg('truncate', True)} to truncate the text")
+        raise AttnscopeError(
+            message, where=where, hint=f"pass {arg('truncate', True)} to truncate the text"
+        )
 
 
 def _closes(token: Token) -> bool:

@@ -19,9 +19,15 @@ class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of a TOML file apart from the model."""
 
     description: str = ""
-    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0  # of random weights, if there is no checkpoint
-    weights: str | None = None  # a safetensors file with our parameter names, beside the TOML file; None for random
-    random_weights: bool = False  # the file's weights were drawn, not trained; every view then says so
+    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = (
+        0  # of random weights, if there is no checkpoint
+    )
+    weights: str | None = (
+        None  # a safetensors file with our parameter names, beside the TOML file; None for random
+    )
+    random_weights: bool = (
+        False  # the file's weights were drawn, not trained; every view then says so
+    )
     tokenizer: str = "words"  # `words` (made from the texts themselves), or a tokenizer.json relative to the TOML file
     punctuation: Literal["keep", "drop"] = "keep"
     # rows of the token embedding; None for as many as the tokenizer has words
@@ -34,12 +40,16 @@ class StackDescription(msgspec.Struct, frozen=True):
     path: Path
     data: bytes
     file: StackFile
-    model: dict[str, Any]  # fields of a ModelConfig that it sets, sizes filled in, `vocab_size` not among them
+    model: dict[
+        str, Any
+    ]  # fields of a ModelConfig that it sets, sizes filled in, `vocab_size` not among them
 
     def config(self, vocab_size: int) -> ModelConfig:
         """Return the config of the stack for a vocabulary size."""
         try:
-            config = msgspec.convert({**self.model, "vocab_size": self.file.vocab_size or vocab_size}, ModelConfig)
+            config = msgspec.convert(
+                {**self.model, "vocab_size": self.file.vocab_size or vocab_size}, ModelConfig
+            )
         except msgspec.ValidationError as e:
             raise _field_error(e, self.path) from e
         check_sizes(config, str(self.path))
@@ -52,7 +62,9 @@ def read_stack(path: Path) -> StackDescription:
     try:
         raw = tomllib.loads(data.decode())
     except RecursionError as e:
-        raise AttnscopeError("is nested too deeply", where=path, hint="remove levels of nesting") from e
+        raise AttnscopeError(
+            "is nested too deeply", where=path, hint="remove levels of nesting"
+        ) from e
     except ValueError as e:
         # No TOML, not UTF-8, or a whole number of thousands of digits.
         raise AttnscopeError(f"not TOML: {e}", where=path) from e
@@ -62,7 +74,9 @@ def read_stack(path: Path) -> StackDescription:
         raise AttnscopeError("weights need a tokenizer", where=path, hint=hint)
     own = {name: raw.pop(name) for name in StackFile.__struct_fields__ if name in raw}
     try:
-        described = StackDescription(path, data, msgspec.convert(own, StackFile), _fill_defaults(raw, path))
+        described = StackDescription(
+            path, data, msgspec.convert(own, StackFile), _fill_defaults(raw, path)
+        )
     except msgspec.ValidationError as e:
         raise _field_error(e, path) from e
     # Everything but the vocabulary is known now, so check it early.
@@ -77,7 +91,10 @@ def _field_error(error: msgspec.ValidationError, path: Path) -> AttnscopeError:
 
 def _check_fields(raw: dict[str, Any], path: Path) -> None:
     """Check that every key is known and holds a value of its type, before any arithmetic is done with it."""
-    types = {**get_type_hints(StackFile, include_extras=True), **get_type_hints(ModelConfig, include_extras=True)}
+    types = {
+        **get_type_hints(StackFile, include_extras=True),
+        **get_type_hints(ModelConfig, include_extras=True),
+    }
     types["scale"] = bool | float
     del types["layer_kinds"]  # a stack has attention in every layer
     for name, value in raw.items():
@@ -99,7 +116,9 @@ def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     if "d_head" not in model:
         if model["d_model"] % model["n_heads"]:
             message = f"d_model is {model['d_model']}, but n_heads is {model['n_heads']}"
-            raise AttnscopeError(message, where=path, hint="set d_head, or make d_model a multiple of n_heads")
+            raise AttnscopeError(
+                message, where=path, hint="set d_head, or make d_model a multiple of n_heads"
+            )
         model["d_head"] = model["d_model"] // model["n_heads"]
     model.setdefault("d_value", model["d_head"])
     if model.get("positions") == "learned":
@@ -112,15 +131,21 @@ def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     whole = model.get("out_projection", True) or width == model["d_model"]
     if not whole and (model["n_layers"] > 1 or needs):
         hint = f"set out_projection = true, or make n_heads × d_value equal to d_model = {model['d_model']}"
-        raise AttnscopeError(f"without an output projection the heads are {width} wide", where=path, hint=hint)
+        raise AttnscopeError(
+            f"without an output projection the heads are {width} wide", where=path, hint=hint
+        )
 
     if isinstance(model.get("mask"), str):
         terms = parse_stored_mask(model["mask"], f"{path}: mask")
         if any(isinstance(term, Own) for term in leaves(terms)):
             message = "'own' cannot be the model's own mask"
-            raise AttnscopeError(message, where=f"{path}: mask", hint="use an expression such as causal")
+            raise AttnscopeError(
+                message, where=f"{path}: mask", hint="use an expression such as causal"
+            )
         if of_text := [term for term in leaves(terms) if isinstance(term, OF_ONE_TEXT)]:
             what = "a file" if isinstance(of_text[0], MatrixFile) else str(of_text[0])
             hint = f"pass it with {arg('mask')}"
-            raise AttnscopeError(f"{what} cannot be the model's mask", where=f"{path}: mask", hint=hint)
+            raise AttnscopeError(
+                f"{what} cannot be the model's mask", where=f"{path}: mask", hint=hint
+            )
     return model

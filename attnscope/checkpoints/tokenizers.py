@@ -95,11 +95,21 @@ def open_tokenizer(tokenizer_name: str, config: Mapping[str, Any]) -> FoundToken
         hint = "pass a tokenizer.json, vocab.txt, vocab.json, tokenizer.model, or a folder that has one"
         raise UsageError(f"'{path.name}' is not a tokenizer", where=OPTION, hint=hint)
     data = read_file(path, cap=MAX_TOKENIZER)
-    return FoundTokenizer(FileTokenizer(path, data), {path.name: len(data)}, sha256(data).hexdigest(), tokenizer_name)
+    return FoundTokenizer(
+        FileTokenizer(path, data), {path.name: len(data)}, sha256(data).hexdigest(), tokenizer_name
+    )
 
 
-def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str | None = None) -> FoundTokenizer:
-    from attnscope.checkpoints.tokenization.building import KINDS, VOCAB_TXT, WORDPIECE, Sources, build_tokenizer
+def _build(
+    path: Path, present: set[str], config: Mapping[str, Any], file: str | None = None
+) -> FoundTokenizer:
+    from attnscope.checkpoints.tokenization.building import (
+        KINDS,
+        VOCAB_TXT,
+        WORDPIECE,
+        Sources,
+        build_tokenizer,
+    )
 
     option_files = _read_options(path, present)
     options = _options(path, option_files)
@@ -144,17 +154,24 @@ def _read_options(path: Path, present: Collection[str]) -> dict[str, bytes]:
 def _options(path: Path, option_files: Mapping[str, bytes]) -> dict[str, Any]:
     """Read options for special tokens and the treatment of texts, in transformers' order of precedence."""
     read = {
-        name: as_object(parse_json(data, str(path / name)), str(path / name)) for name, data in option_files.items()
+        name: as_object(parse_json(data, str(path / name)), str(path / name))
+        for name, data in option_files.items()
     }
     options = dict(read.get(_TOKENIZER_CONFIG, {}))
     if "added_tokens_decoder" in options:
         return options
     options |= read.get(_SPECIAL, {})
-    special = {str(token) for value in options.values() for token in (value if isinstance(value, list) else [value])}
+    special = {
+        str(token)
+        for value in options.values()
+        for token in (value if isinstance(value, list) else [value])
+    }
     decoder = {}
     for content, token_id in read.get(_ADDED, {}).items():
         if type(token_id) is not int or token_id < 0:
-            raise AttnscopeError(f"{format_value(content)} has the id {format_value(token_id)}", where=path / _ADDED)
+            raise AttnscopeError(
+                f"{format_value(content)} has the id {format_value(token_id)}", where=path / _ADDED
+            )
         decoder[str(token_id)] = {"content": content, "special": content in special}
     return options | {"added_tokens_decoder": decoder}
 

@@ -22,7 +22,12 @@ from attnscope.cli.process import (
     print_notice,
 )
 
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "could not create a primitive")
+_NO_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "could not create a primitive",
+)
 _NOT_MAPPED = "failed to map segment from shared object"  # how the dynamic linker says that there is no address space
 
 
@@ -70,7 +75,9 @@ def _run(argv: list[str]) -> int:
                 os.getcwd()
             except FileNotFoundError as e:
                 # MKL would end the process with an unclear message.
-                raise AttnscopeError("the working directory was removed", hint="change to an existing directory") from e
+                raise AttnscopeError(
+                    "the working directory was removed", hint="change to an existing directory"
+                ) from e
             command.invoke(context)
     except typer.Exit as e:
         return e.exit_code
@@ -105,12 +112,23 @@ def _report_error(error: BaseException) -> int:
     known_error = _as_attnscope_error(error)
     if known_error is None:
         message = _bug_message(error)
-        print_notice("error", message, {"message": message, "where": None, "hint": None, "exit_code": int(Exit.BUG)})
+        print_notice(
+            "error",
+            message,
+            {"message": message, "where": None, "hint": None, "exit_code": int(Exit.BUG)},
+        )
         return Exit.BUG
-    from attnscope.request.options import on_command_line  # the option table is only imported for errors
+    from attnscope.request.options import (
+        on_command_line,
+    )  # the option table is only imported for errors
 
-    parts = {name: part and spell_options(part, on_command_line) for name, part in known_error.parts._asdict().items()}
-    print_notice("error", known_error.line(on_command_line), {**parts, "exit_code": int(known_error.code)})
+    parts = {
+        name: part and spell_options(part, on_command_line)
+        for name, part in known_error.parts._asdict().items()
+    }
+    print_notice(
+        "error", known_error.line(on_command_line), {**parts, "exit_code": int(known_error.code)}
+    )
     return known_error.code
 
 
@@ -119,7 +137,9 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
     if isinstance(error, AttnscopeError):
         return error
     if isinstance(error, ImportError) and _NOT_MAPPED in str(error):
-        return AttnscopeError("out of address space to load libraries", hint="raise the limit: ulimit -v unlimited")
+        return AttnscopeError(
+            "out of address space to load libraries", hint="raise the limit: ulimit -v unlimited"
+        )
     if "torch" in sys.modules:
         from attnscope.engines.torch_setup import device_failure
 
@@ -131,7 +151,9 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
         return AttnscopeError("out of memory", hint=hint)
     if isinstance(error, OSError) and error.filename is not None:
         # The name is too long, or its folder not accessible.
-        return AttnscopeError((error.strerror or type(error).__name__).lower(), where=os.fsdecode(error.filename))
+        return AttnscopeError(
+            (error.strerror or type(error).__name__).lower(), where=os.fsdecode(error.filename)
+        )
     from typer import TyperException
 
     if isinstance(error, TyperException):
@@ -143,5 +165,7 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
 
 def _bug_message(error: BaseException) -> str:
     first_line = (str(error).splitlines() or [""])[0]
-    what = escape_control(f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__)
+    what = escape_control(
+        f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    )
     return f"internal error ({what}); this is a bug, please report it with the traceback that ATTNSCOPE_DEBUG=1 shows"

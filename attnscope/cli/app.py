@@ -50,7 +50,9 @@ def build_app(command: str | None = None) -> typer.Typer:
     """
     app = typer.Typer(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": []})
     for name in [command] if command in COMMANDS else COMMANDS:
-        app.command(name, cls=Command, add_help_option=False)(as_command(name, load(name).function, _FLAGS))
+        app.command(name, cls=Command, add_help_option=False)(
+            as_command(name, load(name).function, _FLAGS)
+        )
     app.callback(invoke_without_command=True, add_help_option=False)(_root)
     return app
 

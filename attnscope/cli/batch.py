@@ -50,8 +50,12 @@ def batch(options: Given) -> None:
         other = arg("chat" if options.chat is not None else "qkv")
         raise UsageError(f"FILE and {other} cannot be used together", hint="pass one of them")
     if options.chat is not None and options.format not in (None, "jsonl"):
-        raise UsageError(f"{arg('chat')} reads .jsonl", where=arg("format", options.format), hint="remove it")
-    options.file = next((name for name in (options.file, options.chat, options.qkv) if name is not None), None)
+        raise UsageError(
+            f"{arg('chat')} reads .jsonl", where=arg("format", options.format), hint="remove it"
+        )
+    options.file = next(
+        (name for name in (options.file, options.chat, options.qkv) if name is not None), None
+    )
     if options.file is None and not options.status and not is_piped(sys.stdin):
         raise UsageError("no input given", hint="pass FILE, or - for standard input")
     name = options.file or "-"
@@ -75,7 +79,10 @@ def batch(options: Given) -> None:
         return
     begun: list[tuple[Callable[[], int], int]] = []
     # registered first, so that the progress bar is gone when it is called
-    with at_signal(lambda: _say_stopped(begun, options)), progress(quiet=options.quiet) as on_progress:
+    with (
+        at_signal(lambda: _say_stopped(begun, options)),
+        progress(quiet=options.quiet) as on_progress,
+    ):
         if resumes:
             summary = write(
                 order,
@@ -91,9 +98,7 @@ def batch(options: Given) -> None:
             _say_means(options.output)
     if summary.stopped:
         ((_, total),) = begun
-        message = (
-            f"{options.max_minutes:g} minutes are over; {summary.records:,} of {total:,} saved; run the same command"
-        )
+        message = f"{options.max_minutes:g} minutes are over; {summary.records:,} of {total:,} saved; run the same command"
         print_notice("stopped", f"{message} to continue")
         raise typer.Exit(Exit.FAILED)
     if summary.counts["failed"]:
@@ -114,7 +119,9 @@ def _writer(name: str, options: Given) -> "Callable[..., Summary]":
     if urls[1] is None:
         return write_dump
     if options.output.suffix == ".json":
-        raise UsageError(f"'{urls[1]}' cannot be a document", where=arg("output"), hint="use .jsonl")
+        raise UsageError(
+            f"'{urls[1]}' cannot be a document", where=arg("output"), hint="use .jsonl"
+        )
     return write_remote_dump
 
 
@@ -146,7 +153,11 @@ def _say_means(output: Path) -> None:
     if str(output) == "-" or url_of(output) is not None:
         return
     for table in mean_effects(record for record in Dump(output).records() if record.status == "ok"):
-        measures = {"target": "change of the target's logit", "kl": "KL in bits", "hidden": "change of the final state"}
+        measures = {
+            "target": "change of the target's logit",
+            "kl": "KL in bits",
+            "hidden": "change of the final state",
+        }
         measure = next(name for name in measures if not np.isnan(table[name]).all())
         strongest = np.argsort(-np.nan_to_num(abs(table[measure])), kind="stable")[:_STRONGEST]
         named = []
@@ -157,7 +168,9 @@ def _say_means(output: Path) -> None:
             spread = "" if np.isnan(error) else f" ± {error:.3f}"
             named.append(f"L{table['layer'][n]}H{table['head'][n]} {number}{spread}")
         what = f"{measures[measure]}, mean over {table['texts'][0]:,} texts ± its standard error"
-        print_notice("effects", f"{', '.join(named)} ({what}; convert --table mean_effects has every head)")
+        print_notice(
+            "effects", f"{', '.join(named)} ({what}; convert --table mean_effects has every head)"
+        )
 
 
 def _check_ending(output: Path) -> bool:
@@ -189,7 +202,18 @@ def _order(name: str, options: Given) -> "DumpConfig":
     if head.pairs:
         # Refuses them: a record has the same heads of every layer.
         head.numbers(0, "head")
-    names = ("top", "by", "special", "stages", "pool", "truncate", "column", "skip", "limit", "shard")
+    names = (
+        "top",
+        "by",
+        "special",
+        "stages",
+        "pool",
+        "truncate",
+        "column",
+        "skip",
+        "limit",
+        "shard",
+    )
     settings = Settings(
         layer=str(layer),
         head=str(head),
@@ -235,10 +259,14 @@ def _kept(options: Given) -> dict[str, Any]:
     brief = options.keep == (BRIEF,)
     if BRIEF in options.keep and not brief:
         hint = f"remove {BRIEF}, or the others"
-        raise UsageError(f"{BRIEF} cannot be combined with exact findings", where=arg("keep"), hint=hint)
+        raise UsageError(
+            f"{BRIEF} cannot be combined with exact findings", where=arg("keep"), hint=hint
+        )
     apart = tuple(word for word in options.keep if word in EXACT_PARTS and word not in ALL_PARTS)
     whole_parts = tuple(word for word in options.keep if word not in apart)
-    parts = ("top", "rows") if brief else (*(ALL_PARTS if ALL in options.keep else whole_parts), *apart)
+    parts = (
+        ("top", "rows") if brief else (*(ALL_PARTS if ALL in options.keep else whole_parts), *apart)
+    )
     for option in BATCH:
         part = _USED_BY.get(option.name)
         if part is not None and part not in parts and option.name in options.typed:
@@ -247,7 +275,11 @@ def _kept(options: Given) -> dict[str, Any]:
     if options.spans is not None:
         _check_spans(options, parts)
     if options.key is not None and not options.stages:
-        raise UsageError("applies only to whole matrices", where=arg("key"), hint=f"add {arg('stages', 'weights')}")
+        raise UsageError(
+            "applies only to whole matrices",
+            where=arg("key"),
+            hint=f"add {arg('stages', 'weights')}",
+        )
     return {
         "keep": (*parts, *(["stages"] if options.stages else [])),
         "statistics": BRIEF_STATISTICS if brief else None,
@@ -269,7 +301,9 @@ def _is_table_folder(options: Given) -> bool:
     """Tell whether the output is a folder of tables: `dump.parquet/`, or an existing folder of this name."""
     if options.output.suffix != ".parquet":
         return False
-    return options.output.is_dir() or any(word.endswith(".parquet/") for word in options.command_line)
+    return options.output.is_dir() or any(
+        word.endswith(".parquet/") for word in options.command_line
+    )
 
 
 def _print_status(output: Path, *, folder: bool) -> None:
@@ -299,14 +333,20 @@ def _check_spans(options: Given, parts: Sequence[str]) -> None:
         and options.hide is None
     ):
         hint = f"use {arg('keep', 'spans')}"
-        raise UsageError("has no effect: no part of spans is kept, and no span is named", where=arg("spans"), hint=hint)
+        raise UsageError(
+            "has no effect: no part of spans is kept, and no span is named",
+            where=arg("spans"),
+            hint=hint,
+        )
 
 
 def _write_with_ray(order: "DumpConfig", options: Given, name: str, *, resumes: bool) -> None:
     from attnscope.batch.ray_shards import RayConfig, write_with_ray
 
     _check_shared(name, options, "actors", "ray", resumes=resumes)
-    cluster = RayConfig(options.ray, options.actors, options.actor_cpus, options.actor_gpus, options.actor_resources)
+    cluster = RayConfig(
+        options.ray, options.actors, options.actor_cpus, options.actor_gpus, options.actor_resources
+    )
     with progress(quiet=options.quiet) as on_progress:
         summary = write_with_ray(order, cluster, on_progress)
     if not options.quiet:
@@ -319,10 +359,19 @@ def _check_shared(name: str, options: Given, who: str, option: str, *, resumes: 
     """Refuse an input or output that several machines cannot share."""
     from attnscope.batch.remote import shown, url_of
 
-    if name == "-" or not resumes or str(options.output) == "-" or url_of(options.output) is not None:
+    if (
+        name == "-"
+        or not resumes
+        or str(options.output) == "-"
+        or url_of(options.output) is not None
+    ):
         what = "standard input" if name == "-" else f"'{shown(options.output)}'"
         hint = "pass FILE on a disk that all nodes share"
-        hint = hint if name == "-" else "use .jsonl, .jsonl.gz, .jsonl.zst or a folder, on a disk that all nodes share"
+        hint = (
+            hint
+            if name == "-"
+            else "use .jsonl, .jsonl.gz, .jsonl.zst or a folder, on a disk that all nodes share"
+        )
         raise UsageError(f"{who} cannot share {what}", where=arg(option), hint=hint)
 
 
@@ -332,7 +381,12 @@ def _print_script(name: str, options: Given, *, resumes: bool, tables: bool) -> 
     _check_shared(name, options, "the tasks of an array", "sbatch", resumes=resumes)
     cpus = (options.threads or 1) * (options.workers if isinstance(options.workers, int) else 1)
     gpu = options.device.startswith("cuda")
-    print(slurm_script(options.command_line, options.output, options.sbatch, cpus, gpu=gpu, tables=tables), end="")
+    print(
+        slurm_script(
+            options.command_line, options.output, options.sbatch, cpus, gpu=gpu, tables=tables
+        ),
+        end="",
+    )
 
 
 def _report(summary: "Summary", output: Path, name: str) -> None:
@@ -344,12 +398,19 @@ def _report(summary: "Summary", output: Path, name: str) -> None:
     more = summary.counts["failed"] - len(summary.failures)
     if more > 0:
         print_notice("failed", f"{more:,} more; their records in the dump have the status 'failed'")
-    if summary.slowest and (summary.seconds >= _LONG_RUN or summary.slowest[0].seconds >= _SLOW_TEXT):
-        texts = [f"{name}:{text.line} ({text.tokens:,} tokens, {text.seconds:,.1f} s)" for text in summary.slowest]
+    if summary.slowest and (
+        summary.seconds >= _LONG_RUN or summary.slowest[0].seconds >= _SLOW_TEXT
+    ):
+        texts = [
+            f"{name}:{text.line} ({text.tokens:,} tokens, {text.seconds:,.1f} s)"
+            for text in summary.slowest
+        ]
         print_notice("slowest", escape_control(", ".join(texts)))
     done = summary.resumed + summary.recomputed
     before = f"; {done:,} were already done" if done else ""
     if summary.recomputed:
-        before += f", {summary.recomputed:,} of these were computed again with other texts beside them"
+        before += (
+            f", {summary.recomputed:,} of these were computed again with other texts beside them"
+        )
     there = "standard output" if str(output) == "-" else escape_control(shown(output))
     print_notice("wrote", f"{there} ({describe_counts(summary.counts)}{before}{summary.speed})")

@@ -30,7 +30,10 @@ VARIABLES = {
     "NO_COLOR": "if set, no colour is written",
     "COLUMNS": "width of tables",
 }
-_PYTHON = {**{name: name for name in STUDIES if name != "learn"}, "run": "inspect"}  # Python function of a command
+_PYTHON = {
+    **{name: name for name in STUDIES if name != "learn"},
+    "run": "inspect",
+}  # Python function of a command
 _SKILL = """\
 ---
 name: attnscope
@@ -176,11 +179,15 @@ def skill() -> str:
     for name in COMMANDS:
         command = load(name)
         examples = "\n".join(command.examples.splitlines()[:2])
-        commands.append(f"\n`attnscope {name}`: {command.help.partition(chr(10))[0]}\n\n```sh\n{examples}\n```\n")
+        commands.append(
+            f"\n`attnscope {name}`: {command.help.partition(chr(10))[0]}\n\n```sh\n{examples}\n```\n"
+        )
     topics = []
     for name, topic in TOPICS.items():
         if topic.forms:
-            rows = "\n".join(f"| `{_cell(form)}` | {_cell(meaning)} |" for form, meaning in topic.forms)
+            rows = "\n".join(
+                f"| `{_cell(form)}` | {_cell(meaning)} |" for form, meaning in topic.forms
+            )
             title = f"{topic.title} (`attnscope help {name}`)"
             topics.append(f"\n{title}:\n\n| typed | meaning |\n|---|---|\n{rows}\n")
     functions = [f"`{function}`" for name in COMMANDS if (function := _PYTHON.get(name))]

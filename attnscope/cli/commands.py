@@ -39,7 +39,9 @@ def load(name: str) -> CommandText:
     """Import a command."""
     declared = study(name).command if name in STUDIES else None
     if declared is not None:
-        return CommandText(answer(name, declared), cleandoc(declared.help), cleandoc(declared.examples))
+        return CommandText(
+            answer(name, declared), cleandoc(declared.help), cleandoc(declared.examples)
+        )
     module = import_module(f"attnscope.cli.{_MODULES[name]}")
     function = getattr(module, _MODULES[name])
     return CommandText(function, cleandoc(function.__doc__), module.EXAMPLES.strip())

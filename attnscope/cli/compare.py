@@ -52,7 +52,12 @@ def compare(options: Given) -> None:
     if tolerance is None and named_stages and file_format(options).drawn:
         hint = f"add {arg('tolerance', placeholder='X')} or {JSON_FILE}, or remove {arg('stages')}"
         raise UsageError("tables show only the weights", where=arg("stages"), hint=hint)
-    if tolerance is not None and options.summary and options.format is None and options.output is None:
+    if (
+        tolerance is not None
+        and options.summary
+        and options.format is None
+        and options.output is None
+    ):
         hint = f"remove it, or add {arg('format', 'table')}"
         raise UsageError("the verdict replaces tables", where=arg("summary"), hint=hint)
     roles: list[RoleRecorders] = []
@@ -65,7 +70,14 @@ def compare(options: Given) -> None:
     else:
         comparison = _compare_runs(sides, options, tolerance, roles)
     if tolerance is None or options.format is not None or options.output is not None:
-        deliver(comparison, options, every_head=roles, summary=options.summary, ramp=options.ramp, sinks=options.sinks)
+        deliver(
+            comparison,
+            options,
+            every_head=roles,
+            summary=options.summary,
+            ramp=options.ramp,
+            sinks=options.sinks,
+        )
     if tolerance is not None:
         if options.format is None:
             put(comparison, options, format="verdict")
@@ -75,7 +87,9 @@ def compare(options: Given) -> None:
             require_plain_reading(comparison)
 
 
-def _compare_reports(several: Several, options: Given, tolerance: "Tolerance | None") -> "Comparison":
+def _compare_reports(
+    several: Several, options: Given, tolerance: "Tolerance | None"
+) -> "Comparison":
     from pathlib import Path
 
     from attnscope.base.system.escape import as_unicode
@@ -97,17 +111,25 @@ def _wanted(given: Given) -> "ReportSelection":
     for name in ("layer", "head"):
         if len(values.get(name, [""])) > 1:
             hint = "pass it once, such as 0,1"
-            raise UsageError("saved reports are compared layer by layer and head by head", where=arg(name), hint=hint)
+            raise UsageError(
+                "saved reports are compared layer by layer and head by head",
+                where=arg(name),
+                hint=hint,
+            )
         if name in values:
             values[name] = values[name][0]
     if "layer" in values or "head" in values:
-        values["layer"], values["head"] = join_label(values.get("layer", ALL), values.get("head", ALL))
+        values["layer"], values["head"] = join_label(
+            values.get("layer", ALL), values.get("head", ALL)
+        )
     if values.get("stages") == ():
         values["stages"] = ("weights",)
     return ReportSelection(**values)
 
 
-def _compare_with_report(sides: Sides, path: str, given: Given, tolerance: "Tolerance | None") -> "Comparison":
+def _compare_with_report(
+    sides: Sides, path: str, given: Given, tolerance: "Tolerance | None"
+) -> "Comparison":
     """Run the text with the model, and compare it with a saved report."""
     from pathlib import Path
 
@@ -118,7 +140,11 @@ def _compare_with_report(sides: Sides, path: str, given: Given, tolerance: "Tole
 
     several = sides.several
     if repeated := [name for name, values in several.items() if len(values) > 1 and name != "text"]:
-        raise UsageError("is given more than once beside a saved report", where=arg(repeated[0]), hint="pass it once")
+        raise UsageError(
+            "is given more than once beside a saved report",
+            where=arg(repeated[0]),
+            hint="pass it once",
+        )
     (text,) = (text for text in several["text"] if text != path)
     side = sides.side("text", text)
     run = run_config(read_texts(side), side)
@@ -134,7 +160,12 @@ def _compare_runs(
 
     from attnscope.cli.deliver import file_format
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import read_texts, refuse_idle_order, refuse_idle_what_if, run_config
+    from attnscope.cli.run_config import (
+        read_texts,
+        refuse_idle_order,
+        refuse_idle_what_if,
+        run_config,
+    )
     from attnscope.studies.compare.runs import compare_runs, side_of, spell_side
 
     form = file_format(options)
@@ -146,7 +177,9 @@ def _compare_runs(
     named_axis = sides.axis()
     if named_axis is not None:
         refuse_idle_what_if(options)
-    axis, values = named_axis or _masks({name: values for name, values in several.items() if name in options.typed})
+    axis, values = named_axis or _masks(
+        {name: values for name, values in several.items() if name in options.typed}
+    )
     compared = "text" if axis == "chat" else axis  # chats become texts
     runs = []
     read: dict[Any, Any] = {}  # standard input can be read only once
@@ -182,7 +215,9 @@ def _compare_runs(
         )
 
 
-def _compare_arrays(sides: Sides, options: Given, tolerance: "Tolerance | None", window: int | None) -> "Comparison":
+def _compare_arrays(
+    sides: Sides, options: Given, tolerance: "Tolerance | None", window: int | None
+) -> "Comparison":
     """Compare a model with queries and keys that another program computed, on the text that is typed or in the file."""
     from pathlib import Path
 
@@ -195,7 +230,9 @@ def _compare_arrays(sides: Sides, options: Given, tolerance: "Tolerance | None",
     several = sides.several
     if repeated := [name for name, values in several.items() if len(values) > 1]:
         hint = "compare one model with one file"
-        raise UsageError("is given more than once beside queries and keys", where=arg(repeated[0]), hint=hint)
+        raise UsageError(
+            "is given more than once beside queries and keys", where=arg(repeated[0]), hint=hint
+        )
     side = sides.side()
     side.qkv = None
     texts = read_texts(side) if side.text is not None or side.file is not None else ()

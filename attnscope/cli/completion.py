@@ -11,7 +11,9 @@ def samples(incomplete: str) -> list[str]:
     """Complete names of bundled checkpoints, and folders."""
     from attnscope.checkpoints.samples import sample_names
 
-    return _starting(sample_names("sample_weights"), incomplete) + _paths(incomplete, folders_only=True)
+    return _starting(sample_names("sample_weights"), incomplete) + _paths(
+        incomplete, folders_only=True
+    )
 
 
 def configs(incomplete: str) -> list[str]:
@@ -52,7 +54,9 @@ def measures(incomplete: str) -> list[str]:
     from attnscope.base.layer_kinds import MIXING
     from attnscope.findings.row_statistics import LAYER_STATISTICS, STATISTICS
 
-    return _starting(["weight", "value", "projected", *STATISTICS, *LAYER_STATISTICS, MIXING], incomplete)
+    return _starting(
+        ["weight", "value", "projected", *STATISTICS, *LAYER_STATISTICS, MIXING], incomplete
+    )
 
 
 def rollout_measures(incomplete: str) -> list[str]:
@@ -85,7 +89,11 @@ def words(*fixed_words: str) -> Callable[[str], list[str]]:
 def _listed(words: Iterable[str], incomplete: str) -> list[str]:
     """Complete the last of some words that commas separate, none of them twice."""
     done, comma, last = incomplete.rpartition(",")
-    return [f"{done}{comma}{word}" for word in words if word.startswith(last) and word not in done.split(",")]
+    return [
+        f"{done}{comma}{word}"
+        for word in words
+        if word.startswith(last) and word not in done.split(",")
+    ]
 
 
 def _starting(words: list[str], incomplete: str) -> list[str]:
@@ -96,11 +104,19 @@ def _paths(incomplete: str, *, folders_only: bool = False, ending: str = "") -> 
     """Return paths below what is typed so far; a folder ends in `/`, so that the next one goes on from there."""
     folder, _, start = incomplete.rpartition("/")
     try:
-        entries = sorted(Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").iterdir())
+        entries = sorted(
+            Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").iterdir()
+        )
     except OSError:
         return []
     prefix = incomplete[: len(incomplete) - len(start)]
-    visible_names = [p for p in entries if p.name.startswith(start) and (start or not p.name.startswith("."))]
+    visible_names = [
+        p for p in entries if p.name.startswith(start) and (start or not p.name.startswith("."))
+    ]
     folders = [f"{prefix}{p.name}/" for p in visible_names if p.is_dir()]
-    files = [] if folders_only else [p.name for p in visible_names if not p.is_dir() and p.name.endswith(ending)]
+    files = (
+        []
+        if folders_only
+        else [p.name for p in visible_names if not p.is_dir() and p.name.endswith(ending)]
+    )
     return folders + [prefix + name for name in files]

@@ -47,7 +47,9 @@ def check_output(options: Given, command: str) -> None:
         for option in FIGURE:
             if option.name in options.typed:
                 hint = f"add {arg('output', 'figure.pdf')}, or remove it"
-                raise UsageError("applies only to figures (.svg, .png, .pdf)", where=arg(option.name), hint=hint)
+                raise UsageError(
+                    "applies only to figures (.svg, .png, .pdf)", where=arg(option.name), hint=hint
+                )
     if ramp := [option.spelled for option in RAMP if option.name in options.typed]:
         if form.page:
             hint = "remove it: L on the page goes to the next ramp, and z takes sinks out"
@@ -61,16 +63,22 @@ def check_output(options: Given, command: str) -> None:
         return
     from attnscope.base.files.atomic import check_not_read, check_target
 
-    files = [value for name, value in vars(options).items() if name not in ("output", "command_line")]
+    files = [
+        value for name, value in vars(options).items() if name not in ("output", "command_line")
+    ]
     check_not_read(options.output, files)
     # Check last whether the file exists: --force helps only then.
     check_target(options.output, force=True)
     form = format_for(options.output, kind_named(command))
     if form.extra is not None:
         form.extra.require(form.ending)
-    if options.format is not None and options.format != ("table" if form.drawn else form.ending[1:]):
+    if options.format is not None and options.format != (
+        "table" if form.drawn else form.ending[1:]
+    ):
         hint = f"remove {_format_option(options)}: the extension sets the format"
-        raise UsageError(f"{arg('format', options.format)} cannot be written to a {form.ending} file", hint=hint)
+        raise UsageError(
+            f"{arg('format', options.format)} cannot be written to a {form.ending} file", hint=hint
+        )
     check_target(options.output, force=options.force)
 
 
@@ -85,10 +93,16 @@ def _prepare_to_open(options: Given, command: str) -> None:
         import tempfile
 
         if options.format is not None:
-            raise UsageError("opens a page", where=arg("open"), hint=f"remove {_format_option(options)}")
+            raise UsageError(
+                "opens a page", where=arg("open"), hint=f"remove {_format_option(options)}"
+            )
         options.output = Path(tempfile.mkdtemp(prefix="attnscope-")) / f"{command}.html"
     elif options.output.suffix.lower() != ".html":
-        raise UsageError(f"{options.output.suffix} is no page", where=arg("open"), hint="name an .html file, or none")
+        raise UsageError(
+            f"{options.output.suffix} is no page",
+            where=arg("open"),
+            hint="name an .html file, or none",
+        )
 
 
 def deliver(findings: Any, options: Given, **fields: Any) -> None:
@@ -116,7 +130,9 @@ def deliver(findings: Any, options: Given, **fields: Any) -> None:
 
 def _settings(options: Given, **fields: Any) -> DisplaySettings:
     # A page is read elsewhere, so that --quiet leaves its remarks and headers.
-    data_only = not getattr(options, "header", True) or (options.quiet and not file_format(options).page)
+    data_only = not getattr(options, "header", True) or (
+        options.quiet and not file_format(options).page
+    )
     return DisplaySettings(**{"precision": options.precision, "data_only": data_only, **fields})
 
 
@@ -153,7 +169,9 @@ def _to_file(findings: Any, options: Given, settings: DisplaySettings) -> None:
     from attnscope.batch.reports import file_parts
 
     path = Path(str(options.output))
-    settings = replace(settings, figure=_figure_settings(options), columns=_columns(settings.columns))
+    settings = replace(
+        settings, figure=_figure_settings(options), columns=_columns(settings.columns)
+    )
     parts = file_parts(findings, path, settings, getattr(options, "table", None))
     size = write_atomic(path, parts, force=options.force)
     if not options.quiet:

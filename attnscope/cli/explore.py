@@ -51,7 +51,15 @@ def explore(options: Given) -> None:
 
     begin = _begin(options)
     color = options.color
-    code, message = walk(source, write_report, actions, begin, color=color, own_process=True, spelling=on_command_line)
+    code, message = walk(
+        source,
+        write_report,
+        actions,
+        begin,
+        color=color,
+        own_process=True,
+        spelling=on_command_line,
+    )
     if message and not options.quiet:
         sys.stdout.write(message + "\n")
     sys.stdout.flush()
@@ -60,9 +68,15 @@ def explore(options: Given) -> None:
 
 
 def _check_terminal() -> None:
-    if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") in (None, "", "dumb", "unknown"):
+    if (
+        sys.stderr is None
+        or not sys.stderr.isatty()
+        or os.environ.get("TERM") in (None, "", "dumb", "unknown")
+    ):
         hint = "use attnscope run, compare or heads to print"
-        raise AttnscopeError("explore needs a terminal that can be drawn on (standard error, and TERM)", hint=hint)
+        raise AttnscopeError(
+            "explore needs a terminal that can be drawn on (standard error, and TERM)", hint=hint
+        )
 
 
 def _at_terminal() -> None:
@@ -72,7 +86,9 @@ def _at_terminal() -> None:
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY)
     except OSError as e:
-        raise AttnscopeError("there is no terminal to read keys from", hint="run it in a terminal") from e
+        raise AttnscopeError(
+            "there is no terminal to read keys from", hint="run it in a terminal"
+        ) from e
     os.dup2(terminal, 0)
     os.close(terminal)
 
@@ -94,7 +110,11 @@ def saved_source(options: Any) -> "Source | None":
     computed = ("model", "config", "mask", "hide", "pair", "context", "spans", "chat", "cuts")
     typed = [option for option in computed if option in options.typed]
     if typed:
-        raise UsageError(f"{path} was computed already", where=arg(typed[0]), hint="remove the option, or pass a text")
+        raise UsageError(
+            f"{path} was computed already",
+            where=arg(typed[0]),
+            hint="remove the option, or pass a text",
+        )
     from attnscope.studies.explore.opening import findings_source
 
     source = findings_source(path)
@@ -153,7 +173,9 @@ def _actions(path: Path | None) -> "tuple[KeyAction, ...]":
     from attnscope.views.walk.keys import ACTIONS, read_keys
 
     if path is None:
-        folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+        folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(
+            os.path.expanduser("~"), ".config"
+        )
         path = Path(folder) / "attnscope" / "keys.toml"
         if not path.is_file():
             return ACTIONS
@@ -165,7 +187,9 @@ def _begin(options: Given) -> Any:
     from attnscope.views.walk.place import Begin
     from attnscope.views.walk.scene import WalkCut
 
-    layer, head = (None if typed == AUTO else str(typed) for typed in join_label(options.layer, options.head))
+    layer, head = (
+        None if typed == AUTO else str(typed) for typed in join_label(options.layer, options.head)
+    )
     query, key = (None if typed is None else str(typed) for typed in (options.query, options.key))
     unit = "words" if options.words else "spans" if options.spans or options.chat else "tokens"
     cuts = tuple(WalkCut(cut.written, cut.edge is not None) for cut in options.cuts)

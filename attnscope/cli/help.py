@@ -20,7 +20,9 @@ from attnscope.request.arguments import with_ray_address
 from attnscope.request.options import COMMANDS
 from attnscope.studies.registry import options_of
 
-_REFUSING_REPEATS = ("compare",)  # where a repeated option asks for a comparison; elsewhere the last value counts
+_REFUSING_REPEATS = (
+    "compare",
+)  # where a repeated option asks for a comparison; elsewhere the last value counts
 
 
 def _refuse_repeats(options: list[Any]) -> None:
@@ -30,11 +32,17 @@ def _refuse_repeats(options: list[Any]) -> None:
         options: Every option and argument in the order of the command line.
     """
     for parameter in options:
-        single = not parameter.multiple and not parameter.is_flag if parameter.param_type_name == "option" else False
+        single = (
+            not parameter.multiple and not parameter.is_flag
+            if parameter.param_type_name == "option"
+            else False
+        )
         if single and options.count(parameter) > 1:
             hint = "pass it once; texts, models, adapters, tokenizers, masks, hidden tokens, layers, heads, dtypes and "
             hint += "engines can be compared"
-            raise UsageError("its values cannot be compared", where=max(parameter.opts, key=len), hint=hint)
+            raise UsageError(
+                "its values cannot be compared", where=max(parameter.opts, key=len), hint=hint
+            )
 
 
 class Command(TyperCommand):
@@ -48,7 +56,11 @@ class Command(TyperCommand):
         args = _without_aliases(str(self.name), args)
         ctx.meta[WORDS] = list(args)
         # What only shows help, or completes, needs no settings.
-        if not (ctx.resilient_parsing or {"-h", "--help", "--version"} & set(args) or self.name == "help"):
+        if not (
+            ctx.resilient_parsing
+            or {"-h", "--help", "--version"} & set(args)
+            or self.name == "help"
+        ):
             settings = settings_of(str(self.name), args)
             ctx.default_map = {name: setting.typed for name, setting in settings.items()}
             ctx.meta[SETTINGS] = {name: setting.source for name, setting in settings.items()}
@@ -124,7 +136,12 @@ def extra_arguments(words: Sequence[str], context: Any) -> UsageError:
 
 def refuse_option_as_value(parameters: Sequence[Any], words: Sequence[str]) -> None:
     """Refuse an option in the place of the value of another, such as `--chat --layer 3`."""
-    options = {name: parameter for parameter in parameters for name in parameter.opts if name.startswith("-")}
+    options = {
+        name: parameter
+        for parameter in parameters
+        for name in parameter.opts
+        if name.startswith("-")
+    }
     typed = words[: words.index("--")] if "--" in words else words
     for word, following in pairwise(typed):
         if word in options and not options[word].is_flag and following.partition("=")[0] in options:
@@ -134,7 +151,9 @@ def refuse_option_as_value(parameters: Sequence[Any], words: Sequence[str]) -> N
 
 
 def _near(option: str, context: Any) -> str:
-    names = [name for p in context.command.get_params(context) for name in p.opts] if context else []
+    names = (
+        [name for p in context.command.get_params(context) for name in p.opts] if context else []
+    )
     others = [
         name
         for name, options in COMMANDS.items()

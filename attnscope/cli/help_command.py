@@ -28,7 +28,11 @@ def help_command(options: Given) -> None:
     topic = options.topic
     if options.json or options.skill:
         if command is not None or (options.json and options.skill):
-            raise UsageError("shows all commands", where=arg("json" if options.json else "skill"), hint="pass it alone")
+            raise UsageError(
+                "shows all commands",
+                where=arg("json" if options.json else "skill"),
+                hint="pass it alone",
+            )
         from attnscope.cli.catalog import catalog_text, skill
 
         sys.stdout.write(catalog_text() if options.json else skill())
@@ -40,5 +44,8 @@ def help_command(options: Given) -> None:
     elif topic is None and command in TOPICS:
         text = topic_help(command)
     else:
-        raise UsageError(f"no such command or topic '{command}'", hint=did_you_mean(command, [*COMMANDS, *TOPICS]))
+        raise UsageError(
+            f"no such command or topic '{command}'",
+            hint=did_you_mean(command, [*COMMANDS, *TOPICS]),
+        )
     write_paged(text)

@@ -61,7 +61,9 @@ class _Writer:
         for paragraph in text.strip().split("\n\n"):
             self.line()
             joined = " ".join(paragraph.split())
-            self._lines += textwrap.wrap(joined, self._width, initial_indent="  ", subsequent_indent="  ")
+            self._lines += textwrap.wrap(
+                joined, self._width, initial_indent="  ", subsequent_indent="  "
+            )
 
     def definitions(self, rows: Sequence[tuple[str, str]]) -> None:
         """Write names and what they mean in two columns."""
@@ -102,7 +104,9 @@ def program_help() -> str:
 def short_help(name: str) -> str:
     """Return what most people need of a command: the options with a brief line; all, if none has one."""
     options = options_of(name)
-    brief = [(names_of(option), described(name, option.brief)) for option in options if option.brief]
+    brief = [
+        (names_of(option), described(name, option.brief)) for option in options if option.brief
+    ]
     brief = brief or _rows(name, options)
     writer = _Writer()
     command = load(name)
@@ -143,7 +147,9 @@ def full_help(name: str) -> str:
     topics = _topics_of(options)
     if topics:
         writer.heading("Topics")
-        writer.definitions([(f"attnscope help {name} {topic}", TOPICS[topic].title) for topic in topics])
+        writer.definitions(
+            [(f"attnscope help {name} {topic}", TOPICS[topic].title) for topic in topics]
+        )
     return writer.text()
 
 
@@ -156,14 +162,19 @@ def topic_help(topic_name: str, command: str | None = None) -> str:
     """
     if topic_name not in TOPICS:
         topic_names = list(TOPICS) if command is None else _topics_of(options_of(command))
-        raise UsageError(f"no such topic '{topic_name}'", hint=did_you_mean(topic_name, topic_names))
+        raise UsageError(
+            f"no such topic '{topic_name}'", hint=did_you_mean(topic_name, topic_names)
+        )
     topic = TOPICS[topic_name]
     commands = [name for name in COMMANDS if topic.options_among(options_of(name))]
     if command is not None and command not in commands:
         raise UsageError(
-            f"{command} has no options of the topic '{topic_name}'", hint=f"{', '.join(commands)} have some"
+            f"{command} has no options of the topic '{topic_name}'",
+            hint=f"{', '.join(commands)} have some",
         )
-    of_command = command or max(commands, key=lambda name: len(topic.options_among(options_of(name))))
+    of_command = command or max(
+        commands, key=lambda name: len(topic.options_among(options_of(name)))
+    )
     options = topic.options_among(options_of(of_command))
     writer = _Writer()
     writer.line(f"{topic.title} (attnscope help {topic_name})")
@@ -202,4 +213,6 @@ def _usage(name: str, options: Sequence[Option]) -> str:
 def _roles() -> list[tuple[str, str]]:
     from attnscope.findings.head_roles import HEAD_ROLES
 
-    return [(f"{role.letter} {role.name}", f"{role.meaning} ({role.source})") for role in HEAD_ROLES]
+    return [
+        (f"{role.letter} {role.name}", f"{role.meaning} ({role.source})") for role in HEAD_ROLES
+    ]

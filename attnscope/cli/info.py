@@ -45,7 +45,9 @@ def info(options: Given) -> None:
     description = describe(**model_fields(options))
     rows = None
     if options.cost and description.engine == "transformers":
-        message = "cost follows from the masks of layers, which transformers shows only while it runs"
+        message = (
+            "cost follows from the masks of layers, which transformers shows only while it runs"
+        )
         raise UsageError(message, where=arg("cost"), hint="remove it")
     if options.cost:
         from attnscope.run.cost import cost_table
@@ -74,7 +76,9 @@ def _show_settings(options: Given) -> None:
     print("files    " + (escape_control(", ".join(listed["files"])) or none))
     if listed["profiles"]:
         print("profiles " + escape_control(", ".join(listed["profiles"])))
-    rows = [(setting["option"], setting["value"], setting["source"]) for setting in listed["settings"]]
+    rows = [
+        (setting["option"], setting["value"], setting["source"]) for setting in listed["settings"]
+    ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     for (option, value, source), setting in zip(rows, listed["settings"], strict=True):
         commands = ", ".join(setting["commands"])
@@ -84,6 +88,10 @@ def _show_settings(options: Given) -> None:
 
 def _refuse_beside_list(options: Given) -> None:
     for name in (*(option.name for option in COMPLETE_MODEL), "cost"):
-        ignored = name in options.settings or (name == "model" and options.model == os.environ.get("ATTNSCOPE_MODEL"))
+        ignored = name in options.settings or (
+            name == "model" and options.model == os.environ.get("ATTNSCOPE_MODEL")
+        )
         if getattr(options, name) and not ignored:
-            raise UsageError(f"cannot be used with {arg('list')}", where=arg(name), hint="remove one of them")
+            raise UsageError(
+                f"cannot be used with {arg('list')}", where=arg(name), hint="remove one of them"
+            )

@@ -57,7 +57,12 @@ def learn(options: Given) -> None:
     with progress(quiet=options.quiet) as on_progress:
         material = gather(run, options.temperature or 1.0, on_progress)
         lesson = make_lesson(options.lesson, material)
-    if options.plain or options.output is not None or options.format == "json" or not _is_interactive():
+    if (
+        options.plain
+        or options.output is not None
+        or options.format == "json"
+        or not _is_interactive()
+    ):
         deliver(lesson, options)
         return
     right = _Walk(options, material, lesson).walk()
@@ -65,7 +70,9 @@ def learn(options: Given) -> None:
         _keep_progress(options.lesson, right, len(lesson.steps))
         following = LESSON_NAMES[(LESSON_NAMES.index(options.lesson) + 1) % len(LESSON_NAMES)]
         text = [] if options.text is None else [options.text]
-        suggest(["learn", following, *text, *carried("learn", "learn", options.command_line)], options)
+        suggest(
+            ["learn", following, *text, *carried("learn", "learn", options.command_line)], options
+        )
 
 
 def _run_config(options: Given) -> "RunConfig":
@@ -178,12 +185,16 @@ class _Walk:
         material = self._material
         if key == "t":
             temperature = 1.0 if material.temperature != 1.0 else 0.5
-            self._material = Material(material.run, material.explanation, material.session, temperature)
+            self._material = Material(
+                material.run, material.explanation, material.session, temperature
+            )
             changed = f"temperature {temperature:g}"
         elif key == "m":
             used = material.explanation.mask.used
             other = "bidirectional" if used == "causal" else "causal"
-            self._material = gather(replace(material.run, mask=parse_mask(other)), material.temperature)
+            self._material = gather(
+                replace(material.run, mask=parse_mask(other)), material.temperature
+            )
             changed = f"mask {spell_mask(parse_mask(other))}"
         else:
             changed = self._swap_word()
@@ -206,7 +217,8 @@ class _Walk:
             return f"nothing; the words are {escape_control(text)}"
         changed = " ".join(new if word == old else word for word in text.split())
         self._material = gather(
-            replace(run, texts=(replace(run.texts[0], text=changed),), query=None), self._material.temperature
+            replace(run, texts=(replace(run.texts[0], text=changed),), query=None),
+            self._material.temperature,
         )
         return escape_control(changed)
 
@@ -256,7 +268,9 @@ def read_progress() -> dict[str, dict[str, int]]:
             return {
                 name: {"right": int(result["right"]), "questions": int(result["questions"])}
                 for name, result in finished.items()
-                if name in LESSON_NAMES and isinstance(result, dict) and {"right", "questions"} <= set(result)
+                if name in LESSON_NAMES
+                and isinstance(result, dict)
+                and {"right", "questions"} <= set(result)
             }
     return {}
 

@@ -28,16 +28,22 @@ def merge(options: Given) -> None:
 
     parts = [Path(part) for part in options.parts]
     if not parts:
-        raise UsageError("no parts given", hint="pass what batch with --shard wrote, such as part-*.jsonl")
+        raise UsageError(
+            "no parts given", hint="pass what batch with --shard wrote, such as part-*.jsonl"
+        )
     if options.status:
         lines = [manifest_path(part) if part.suffix == ".parquet" else part for part in parts]
         print(escape_control(describe_status(gather_parts_of(lines, count=True))))
         return
     if options.output is None:
-        raise UsageError("no output given", hint=f"add {arg('output', 'dump.jsonl')}, or {arg('status', True)}")
+        raise UsageError(
+            "no output given", hint=f"add {arg('output', 'dump.jsonl')}, or {arg('status', True)}"
+        )
     with progress(quiet=options.quiet) as bar:
         on_progress = None if bar is None else lambda done, total: bar("merging", done, total)
         end = make(parts, options.output, force=options.force, on_progress=on_progress)
     if not options.quiet:
-        print_notice("merged", f"{escape_control(str(options.output))} ({describe_counts(asdict(end))})")
+        print_notice(
+            "merged", f"{escape_control(str(options.output))} ({describe_counts(asdict(end))})"
+        )
     suggest(["verify", str(options.output)], options)

@@ -40,7 +40,12 @@ def after(findings: Any, options: Given) -> list[str]:
 def carried(command: str, next_command: str, words: Sequence[str]) -> list[str]:
     """Return the typed options about the model, as far as another command has them, too."""
     names = {option.name for option in (*COMMANDS[next_command], *COMMON)} & set(_CARRIED)
-    return [word for option, typed in _typed_options(command, words) if option.name in names for word in typed]
+    return [
+        word
+        for option, typed in _typed_options(command, words)
+        if option.name in names
+        for word in typed
+    ]
 
 
 def _typed_options(command: str, words: Sequence[str]) -> list[tuple[Option, list[str]]]:
@@ -85,9 +90,20 @@ def _after_run(report: Any, command: str, options: Given) -> list[str]:
     if "mean" in (head.layer, head.head) or not head.top.weight.size:
         return []
     strongest = int(head.top.weight[:, 0].argmax())
-    cell = ["--query", str(of_text.queries[strongest]), "--key", str(int(head.top.keys[strongest, 0]))]
+    cell = [
+        "--query",
+        str(of_text.queries[strongest]),
+        "--key",
+        str(int(head.top.keys[strongest, 0])),
+    ]
     head_options = ["--layer", str(head.layer), "--head", str(head.head)]
-    return ["explain", *text, *cell, *head_options, *carried(command, "explain", options.command_line)]
+    return [
+        "explain",
+        *text,
+        *cell,
+        *head_options,
+        *carried(command, "explain", options.command_line),
+    ]
 
 
 def _after_explain(explanation: Any, command: str, options: Given) -> list[str]:
@@ -95,7 +111,9 @@ def _after_explain(explanation: Any, command: str, options: Given) -> list[str]:
     text = _text_of(options)
     if not text or explanation.fully_masked:
         return []
-    edge = f"L{explanation.layer}H{explanation.head}: {explanation.query}<-{explanation.cells[0].key}"
+    edge = (
+        f"L{explanation.layer}H{explanation.head}: {explanation.query}<-{explanation.cells[0].key}"
+    )
     return ["ablate", *text, "--cut", edge, *carried(command, "ablate", options.command_line)]
 
 
@@ -108,7 +126,13 @@ def _after_heads(findings: Any, command: str, options: Given) -> list[str]:
         return []
     layer, head = divmod(int(np.nanargmax(values)), values.shape[1])
     text = _text_of(options) or [SAMPLE]
-    return ["ablate", *text, "--cut", f"L{layer}H{head}", *carried(command, "ablate", options.command_line)]
+    return [
+        "ablate",
+        *text,
+        "--cut",
+        f"L{layer}H{head}",
+        *carried(command, "ablate", options.command_line),
+    ]
 
 
 def _page(_findings: Any, command: str, options: Given) -> list[str]:

@@ -14,7 +14,10 @@ def names_and_text(command: str, option: Option) -> tuple[str, str]:
     if option.default is not None:
         remarks.append(f"default: {option.default}")
     if option.needs:
-        needed = [f"{{{name}}} {value}".rstrip() for name, _, value in (need.partition("=") for need in option.needs)]
+        needed = [
+            f"{{{name}}} {value}".rstrip()
+            for name, _, value in (need.partition("=") for need in option.needs)
+        ]
         remarks.append(described(command, f"with {' or '.join(needed)}"))
     if option.required and not option.argument:
         remarks.append("required")
@@ -45,15 +48,21 @@ def _spelled(command: str, name: str) -> str:
     endings = {findings_kind.name: findings_kind.formats for findings_kind in kinds()}
     formats = {
         "endings": lambda: " ".join(endings[command]),
-        "table_endings": lambda: " ".join(e for e in endings["effects"] if e not in endings["ablate"]),
+        "table_endings": lambda: " ".join(
+            e for e in endings["effects"] if e not in endings["ablate"]
+        ),
         "dumps": lambda: ", ".join(DUMPS),
         "tables": lambda: ", ".join(TABLES),
         "or_tables": lambda: " or ".join(TABLES),
         "resumed": lambda: ", ".join(
-            dump_format.ending for dump_format in DUMP_FORMATS if dump_format.ending and dump_format.resumes
+            dump_format.ending
+            for dump_format in DUMP_FORMATS
+            if dump_format.ending and dump_format.resumes
         ),
         "whole": lambda: ", ".join(
-            dump_format.ending for dump_format in DUMP_FORMATS if not dump_format.resumes and not dump_format.table
+            dump_format.ending
+            for dump_format in DUMP_FORMATS
+            if not dump_format.resumes and not dump_format.table
         ),
     }
     if name in formats:
@@ -66,6 +75,8 @@ def with_statistics(text: str) -> str:
     """Name the row statistics in a text of help."""
     if "{row_statistics}" not in text:
         return text
-    from attnscope.findings.row_statistics import STATISTICS  # takes NumPy, which other help does without
+    from attnscope.findings.row_statistics import (
+        STATISTICS,
+    )  # takes NumPy, which other help does without
 
     return text.replace("{row_statistics}", ", ".join(STATISTICS))

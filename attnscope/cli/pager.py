@@ -18,7 +18,12 @@ def write_paged(text: str) -> None:
     """
     command = shlex.split(os.environ.get("ATTNSCOPE_PAGER", os.environ.get("PAGER", "less")))
     lines = shutil.get_terminal_size((80, 24)).lines
-    if text.count("\n") < lines or not sys.stdout.isatty() or not command or not shutil.which(command[0]):
+    if (
+        text.count("\n") < lines
+        or not sys.stdout.isatty()
+        or not command
+        or not shutil.which(command[0])
+    ):
         sys.stdout.write(text)
         return
     sys.stdout.flush()

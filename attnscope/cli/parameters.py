@@ -23,7 +23,9 @@ class Given(SimpleNamespace):
 
     typed: frozenset[str]
     command_name: str
-    settings: Mapping[str, str]  # options whose value is from a settings file, and where that file has it
+    settings: Mapping[
+        str, str
+    ]  # options whose value is from a settings file, and where that file has it
     command_line: tuple[str, ...]
 
     if TYPE_CHECKING:
@@ -31,7 +33,9 @@ class Given(SimpleNamespace):
         def __getattr__(self, name: str) -> Any: ...
 
 
-def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str, Any]) -> Callable[..., None]:
+def as_command(
+    name: str, function: Callable[[Given], None], flags: Mapping[str, Any]
+) -> Callable[..., None]:
     """Return a function whose parameters are the options of a command, as Typer reads them.
 
     Args:
@@ -42,8 +46,14 @@ def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str,
     def call(typer_context: typer.Context, **values: Any) -> None:
         for common in (*flags, *(option.name for option in COMMON)):
             del values[common]
-        sources = {option.name: typer_context.get_parameter_source(option.name) for option in options}
-        typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+        sources = {
+            option.name: typer_context.get_parameter_source(option.name) for option in options
+        }
+        typed = [
+            name
+            for name, source in sources.items()
+            if source is not None and source.name == "COMMANDLINE"
+        ]
         for option in options:
             source = sources[option.name]
             if option.several != "no" and source is not None and source.name == "ENVIRONMENT":
@@ -56,7 +66,9 @@ def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str,
                 values[option.name] = tuple(values[option.name] or ())
         if "json" in values and "format" in values:
             if values["json"] and values["format"] not in (None, "json"):
-                message = f"{arg('json')} and {arg('format', values['format'])} cannot be used together"
+                message = (
+                    f"{arg('json')} and {arg('format', values['format'])} cannot be used together"
+                )
                 raise UsageError(message, hint="remove one of them")
             values["format"] = "json" if values["json"] else values["format"]
         words = typer_context.meta.get(WORDS, ())
@@ -68,12 +80,20 @@ def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str,
         except UsageError as error:
             raise _naming_settings(error, settings) from error
 
-    context_parameter = inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    context_parameter = inspect.Parameter(
+        "typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+    )
     last = [
-        inspect.Parameter(eager, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        inspect.Parameter(
+            eager, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation
+        )
         for eager, annotation in flags.items()
     ]
-    parameters = [context_parameter, *(_parameter(name, option) for option in (*options, *COMMON)), *last]
+    parameters = [
+        context_parameter,
+        *(_parameter(name, option) for option in (*options, *COMMON)),
+        *last,
+    ]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__name__ = function.__name__
@@ -91,7 +111,11 @@ def _naming_settings(error: UsageError, settings: Mapping[str, str]) -> UsageErr
 
     for part in error.parts:
         spell_options(part or "", note)
-    sources = [f"{arg(name)} is set in {settings[name]}" for name in dict.fromkeys(names) if name in settings]
+    sources = [
+        f"{arg(name)} is set in {settings[name]}"
+        for name in dict.fromkeys(names)
+        if name in settings
+    ]
     if sources:
         hint = "; ".join([*([error.parts.hint] if error.parts.hint else []), *sources])
         error.parts = error.parts._replace(hint=hint)
@@ -115,7 +139,9 @@ def _parameter(command: str, option: Option) -> inspect.Parameter:
             **for_shells,
         )
     default = False if option.is_flag and not option.off else option.default
-    value_type: Any = bool | None if option.is_flag and option.off else bool if option.is_flag else str | None
+    value_type: Any = (
+        bool | None if option.is_flag and option.off else bool if option.is_flag else str | None
+    )
     if option.several != "no":
         value_type = list[str] | None
         default = None
@@ -123,7 +149,10 @@ def _parameter(command: str, option: Option) -> inspect.Parameter:
         value_type = str
         default = inspect.Parameter.empty
     return inspect.Parameter(
-        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[value_type, declared]
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[value_type, declared],
     )
 
 
@@ -149,7 +178,9 @@ class Sides:
     def __init__(self, arguments: Given, options: Iterable[Option]) -> None:
         self._given = arguments
         self._options = {option.name: option for option in options if option.several == "compared"}
-        self.several: Several = {name: values for name in self._options if (values := getattr(arguments, name))}
+        self.several: Several = {
+            name: values for name in self._options if (values := getattr(arguments, name))
+        }
 
     def axis(self) -> tuple[str, list[Any]] | None:
         """Return the option that was given several times, with its values; None if there is none."""
@@ -163,6 +194,10 @@ class Sides:
         """Return the typed options with one value each: the first, and `value` for `axis`."""
         side = Given(**vars(self._given))
         for name, option in self._options.items():
-            default = option.read(option.default) if option.read and option.default is not None else option.default
+            default = (
+                option.read(option.default)
+                if option.read and option.default is not None
+                else option.default
+            )
             setattr(side, name, value if name == axis else self.several.get(name, [default])[0])
         return side

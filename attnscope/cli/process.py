@@ -33,7 +33,10 @@ def describe_counts(counts: Mapping[str, int]) -> str:
     """Count the texts of a dump by status: `2 texts ok, 1 skipped`."""
     nonzero = [(counts[status], status) for status in ("ok", "skipped", "failed") if counts[status]]
     first_count = [f"{count:,} text{'s' * (count > 1)} {status}" for count, status in nonzero[:1]]
-    return ", ".join([*first_count, *(f"{count:,} {status}" for count, status in nonzero[1:])]) or "no records"
+    return (
+        ", ".join([*first_count, *(f"{count:,} {status}" for count, status in nonzero[1:])])
+        or "no records"
+    )
 
 
 def forbid_network() -> None:
@@ -74,7 +77,8 @@ class _Stdout(io.RawIOBase):
     def write(self, data: Any) -> int:
         if self._descriptor is None:
             raise AttnscopeError(
-                "standard output is closed", hint=f"{arg('output', placeholder='FILE')} writes to a file"
+                "standard output is closed",
+                hint=f"{arg('output', placeholder='FILE')} writes to a file",
             )
         while True:
             try:
@@ -85,7 +89,9 @@ class _Stdout(io.RawIOBase):
                 raise PipeClosed from e
             except OSError as e:
                 message = f"cannot write to standard output ({e.strerror})"
-                raise AttnscopeError(message, hint=f"{arg('output', placeholder='FILE')} writes to a file") from e
+                raise AttnscopeError(
+                    message, hint=f"{arg('output', placeholder='FILE')} writes to a file"
+                ) from e
 
 
 @contextmanager
@@ -106,7 +112,9 @@ def checked_stdout() -> Iterator[None]:
         return
     raw = _Stdout(None if outer is None else outer.fileno())
     encoding = "utf-8" if outer is None else outer.encoding
-    sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=raw.isatty())
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=raw.isatty()
+    )
     try:
         yield
     finally:

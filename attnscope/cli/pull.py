@@ -25,4 +25,6 @@ def pull(options: Given) -> None:
     path = fetch(options.name, bars=bars)
     sys.stdout.write(f"{escape_control(str(path))}\n")
     if not options.quiet:
-        print_notice("next", f'attnscope run "The bank by the river" --model {escape_control(options.name)}')
+        print_notice(
+            "next", f'attnscope run "The bank by the river" --model {escape_control(options.name)}'
+        )

@@ -37,7 +37,12 @@ def run(options: Given) -> None:
     """
     from attnscope.cli.deliver import check_output, deliver, file_format
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import read_texts, refuse_idle_order, refuse_idle_what_if, run_config
+    from attnscope.cli.run_config import (
+        read_texts,
+        refuse_idle_order,
+        refuse_idle_what_if,
+        run_config,
+    )
 
     check_output(options, "run")
     refuse_idle_what_if(options)
@@ -55,12 +60,18 @@ def run(options: Given) -> None:
     if options.stages is None and options.measure == "weights" and (form.page or as_table):
         stages["stages"] = WALKED if form.page else ("weights",)
     if options.table is not None and not as_table:
-        raise UsageError("needs a table", where=arg("table"), hint=f"add {arg('output', 'weights.csv')}")
+        raise UsageError(
+            "needs a table", where=arg("table"), hint=f"add {arg('output', 'weights.csv')}"
+        )
     if options.target and options.by != "logit":
-        raise UsageError(f"applies only to {arg('by', 'logit')}", where=arg("target"), hint="remove one of them")
+        raise UsageError(
+            f"applies only to {arg('by', 'logit')}", where=arg("target"), hint="remove one of them"
+        )
     if len(options.target) > 2:
         message = f"given {len(options.target)} times"
-        raise UsageError(message, where=arg("target"), hint="give one token, or two for a difference")
+        raise UsageError(
+            message, where=arg("target"), hint="give one token, or two for a difference"
+        )
     config = run_config(
         read_texts(options),
         options,
@@ -91,7 +102,13 @@ def run(options: Given) -> None:
         "ids": options.ids, "percent": options.percent, "least": options.least, "streamed": streamed,
         "map_scale": options.map_scale, "ramp": options.ramp, "sinks": options.sinks,
     }  # fmt: skip
-    deliver(findings, options, every_head=every_head, brief="stages" not in options.typed, **display_options)
+    deliver(
+        findings,
+        options,
+        every_head=every_head,
+        brief="stages" not in options.typed,
+        **display_options,
+    )
 
 
 def _check_words(options: Given) -> None:
@@ -109,13 +126,21 @@ def _check_words(options: Given) -> None:
         raise UsageError("merges weights", where=where, hint=f"use {arg('stages', 'weights')}")
     if unsupported := [name for name in options.stages or () if name != "weights"]:
         raise UsageError(
-            "merges weights alone", where=where, hint=f"remove {','.join(unsupported)} from {arg('stages')}"
+            "merges weights alone",
+            where=where,
+            hint=f"remove {','.join(unsupported)} from {arg('stages')}",
         )
     if options.by in ("value", "projected"):
-        raise UsageError("ranks words by weight", where=where, hint=f"remove {arg('words')} or {arg('by', options.by)}")
+        raise UsageError(
+            "ranks words by weight",
+            where=where,
+            hint=f"remove {arg('words')} or {arg('by', options.by)}",
+        )
 
 
-def _generated_rows(options: Given, progress: Any, several: bool) -> "Callable[[int, Prediction], None]":
+def _generated_rows(
+    options: Given, progress: Any, several: bool
+) -> "Callable[[int, Prediction], None]":
     """Return a function that prints a line for a new token at once, on a terminal as in a pipe.
 
     Args:

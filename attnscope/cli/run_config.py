@@ -23,7 +23,9 @@ _LINES = (".txt", ".md", ".toml")
 _RECORDS = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst")
 _FINDINGS = (".json", ".safetensors", ".npy", ".npz", ".svg", ".html")
 _MODEL = ".gguf"  # and of a model in one file
-_LONGEST = 16 << 20  # largest standard input in bytes, so that an endless one does not fill the memory
+_LONGEST = (
+    16 << 20
+)  # largest standard input in bytes, so that an endless one does not fill the memory
 
 
 def model_fields(options: Given) -> dict[str, Any]:
@@ -31,13 +33,21 @@ def model_fields(options: Given) -> dict[str, Any]:
 
     --config and --qkv override a model in the environment.
     """
-    fields = {option.name: getattr(options, option.name) for option in THE_MODEL if hasattr(options, option.name)}
+    fields = {
+        option.name: getattr(options, option.name)
+        for option in THE_MODEL
+        if hasattr(options, option.name)
+    }
     if getattr(options, "qkv", None) is not None:
         if options.model is not None and options.model != os.environ.get("ATTNSCOPE_MODEL"):
-            raise UsageError(f"{arg('model')} and {arg('qkv')} cannot be used together", hint="pass one of them")
+            raise UsageError(
+                f"{arg('model')} and {arg('qkv')} cannot be used together", hint="pass one of them"
+            )
         if "what_if" in options.typed and options.what_if == "stack":
             hint = f"remove it: {arg('mask')} applies to the given scores"
-            raise UsageError("there are no layers to run again", where=arg("what_if", "stack"), hint=hint)
+            raise UsageError(
+                "there are no layers to run again", where=arg("what_if", "stack"), hint=hint
+            )
         fields["model"] = None
     if fields["adapter"] == "none":
         fields["adapter"] = None
@@ -48,7 +58,10 @@ def model_fields(options: Given) -> dict[str, Any]:
                 hint=f"an adapter belongs to a {arg('model')}",
             )
         if options.model is not None and options.model != os.environ.get("ATTNSCOPE_MODEL"):
-            raise UsageError(f"{arg('model')} and {arg('config')} cannot be used together", hint="pass one of them")
+            raise UsageError(
+                f"{arg('model')} and {arg('config')} cannot be used together",
+                hint="pass one of them",
+            )
         fields["model"] = None
     return fields
 
@@ -58,13 +71,17 @@ def refuse_idle_what_if(options: Given) -> None:
     applies = {"mask", "hide", "qkv"} & {*options.typed, *options.settings}
     if "what_if" in options.typed and options.what_if == "same-scores" and not applies:
         hint = f"add {arg('mask', placeholder='MASK')}"
-        raise UsageError("the mask is the model's own", where=arg("what_if", options.what_if), hint=hint)
+        raise UsageError(
+            "the mask is the model's own", where=arg("what_if", options.what_if), hint=hint
+        )
 
 
 def refuse_idle_order(options: Given) -> None:
     """Refuse a measure to rank by if nothing is ranked."""
     if options.top == 0 and "by" in options.typed and options.by != "logit":
-        raise UsageError("ranks contributors", where=arg("by"), hint=f"remove it, or {arg('top', 0)}")
+        raise UsageError(
+            "ranks contributors", where=arg("by"), hint=f"remove it, or {arg('top', 0)}"
+        )
 
 
 def run_config(texts: "tuple[TextInput, ...]", options: Given, **fields: Any) -> "RunConfig":
@@ -75,7 +92,11 @@ def run_config(texts: "tuple[TextInput, ...]", options: Given, **fields: Any) ->
     """
     from attnscope.request.run_config import RunConfig
 
-    values = {name: getattr(options, name) for name in RunConfig.__struct_fields__ if hasattr(options, name)}
+    values = {
+        name: getattr(options, name)
+        for name in RunConfig.__struct_fields__
+        if hasattr(options, name)
+    }
     if values.get("stages", ()) is None:
         del values["stages"]
     if "layer" in values:
@@ -106,7 +127,11 @@ def read_texts(options: Any, *, built_in: bool = False) -> "tuple[TextInput, ...
     keep = getattr(options, "keep_newline", False)
     from attnscope.request.run_config import TextInput
 
-    piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files) if file is None and text == "-" else None
+    piped = (
+        _standard_input(keep_newline=keep, quiet=quiet or not reads_files)
+        if file is None and text == "-"
+        else None
+    )
     if file is None and text is None and not media:
         meant = is_piped(sys.stdin) and (not built_in or _is_meant(quiet=quiet))
         piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files) if meant else ""
@@ -114,20 +139,29 @@ def read_texts(options: Any, *, built_in: bool = False) -> "tuple[TextInput, ...
             return ()
         if not piped:
             raise UsageError(
-                "no text given", hint=f"pass TEXT, - for standard input, or {arg('file', placeholder='PATH')}"
+                "no text given",
+                hint=f"pass TEXT, - for standard input, or {arg('file', placeholder='PATH')}",
             )
     if keep and piped is None:
-        raise UsageError("only works with standard input", where=arg("keep_newline"), hint="remove it")
+        raise UsageError(
+            "only works with standard input", where=arg("keep_newline"), hint="remove it"
+        )
     for name, value in (("text", text), ("pair", pair), ("context", options.context)):
         if value is not None:
             refuse_path(name, value, reads_files=reads_files)
     if file is None:
         where = arg("text") if piped is None else "standard input"
-        return (TextInput((text or "") if piped is None else piped, pair, options.context, where, media=media),)
+        return (
+            TextInput(
+                (text or "") if piped is None else piped, pair, options.context, where, media=media
+            ),
+        )
     return texts_of_file(file, options.context, quiet=quiet)
 
 
-def texts_of_file(path: Path, context: str | None = None, *, quiet: bool) -> "tuple[TextInput, ...]":
+def texts_of_file(
+    path: Path, context: str | None = None, *, quiet: bool
+) -> "tuple[TextInput, ...]":
     """Return the texts of a file, one per line."""
     from msgspec.structs import replace
 
@@ -173,7 +207,9 @@ def _given_ids(options: Any) -> "tuple[TextInput, ...]":
     where, value = read_json(options.input_ids, quiet=options.quiet)
     rows = read_ids(value if isinstance(value, dict) else {"input_ids": value}, where)
     names = [where] if len(rows) == 1 else [f"{where}: row {n}" for n in range(len(rows))]
-    return tuple(TextInput("", where=name, given=row) for name, row in zip(names, rows, strict=True))
+    return tuple(
+        TextInput("", where=name, given=row) for name, row in zip(names, rows, strict=True)
+    )
 
 
 def _given_texts(options: Any) -> "tuple[TextInput, ...]":
@@ -201,13 +237,19 @@ def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
     except (OSError, ValueError):  # the name is too long, or contains NUL
         is_file = model = False
     suffix = path.suffix.lower()
-    model = model or ((is_file or one_word) and suffix == _MODEL) or (is_file and path.name == "config.json")
+    model = (
+        model
+        or ((is_file or one_word) and suffix == _MODEL)
+        or (is_file and path.name == "config.json")
+    )
     if not (is_file or model or (one_word and suffix in (*_LINES, *_RECORDS, *_FINDINGS))):
         return
     import shlex
 
     before = "" if name == "text" else f"{arg(name)} "
-    literally = f"pass the text itself; with a space at the end, {before}'{text} ' is taken literally"
+    literally = (
+        f"pass the text itself; with a space at the end, {before}'{text} ' is taken literally"
+    )
     if model and name == "text":
         hint = f"use {arg('model', text)} to open it"
     elif name != "text" or not reads_files:
@@ -244,19 +286,26 @@ def _is_meant(*, quiet: bool) -> bool:
     if begins(sys.stdin, PATIENCE):
         return True
     if not quiet:
-        print_notice("note", "nothing came from standard input, so the built-in texts are used; pass - to wait for it")
+        print_notice(
+            "note",
+            "nothing came from standard input, so the built-in texts are used; pass - to wait for it",
+        )
     return False
 
 
 def _standard_input(*, keep_newline: bool, quiet: bool) -> str:
     if sys.stdin is None:
-        raise AttnscopeError("standard input is closed", hint=f"pass TEXT, or {arg('file', placeholder='PATH')}")
+        raise AttnscopeError(
+            "standard input is closed", hint=f"pass TEXT, or {arg('file', placeholder='PATH')}"
+        )
     try:
         data = sys.stdin.buffer.read(_LONGEST + 1)
     except OSError as e:
         raise AttnscopeError(f"cannot be read ({e.strerror})", where="standard input") from e
     if len(data) > _LONGEST:
-        raise AttnscopeError(f"is longer than {_LONGEST:,} bytes", where="standard input", hint="split the text")
+        raise AttnscopeError(
+            f"is longer than {_LONGEST:,} bytes", where="standard input", hint="split the text"
+        )
     try:
         text = data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as e:
@@ -268,5 +317,7 @@ def _standard_input(*, keep_newline: bool, quiet: bool) -> str:
     if keep_newline or not text.endswith("\n"):
         return text
     if not quiet and text.strip():
-        print_notice("note", "the last newline of standard input is left out; --keep-newline keeps it")
+        print_notice(
+            "note", "the last newline of standard input is left out; --keep-newline keeps it"
+        )
     return text.removesuffix("\n").removesuffix("\r")

@@ -22,7 +22,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError, UsageError, did_you_mean, spell_options, suggestion
+from attnscope.base.errors import (
+    AttnscopeError,
+    UsageError,
+    did_you_mean,
+    spell_options,
+    suggestion,
+)
 from attnscope.request.options import COMMANDS, Option
 from attnscope.studies.registry import options_of
 
@@ -86,7 +92,11 @@ def settings_files(folder: Path) -> list[Path]:
     for parent in (folder, *folder.parents):
         candidates = [path for path in (parent / FILE, parent / PROJECT) if path.is_file()]
         # no TOML is read in vain
-        ours = (path for path in candidates if path.name == FILE or _TABLE in path.read_bytes()[:_LARGEST])
+        ours = (
+            path
+            for path in candidates
+            if path.name == FILE or _TABLE in path.read_bytes()[:_LARGEST]
+        )
         project = next(ours, None)
         if project is not None:
             found.append(project)
@@ -109,7 +119,11 @@ def settings_of(command: str, words: Sequence[str]) -> dict[str, Setting]:
     profile = _typed_value(words, "--profile")
     if os.environ.get(LEAVE_OUT) or "--no-settings" in _options(words):
         if profile is not None:
-            raise UsageError("there are no settings to take it from", where="--profile", hint="remove --no-settings")
+            raise UsageError(
+                "there are no settings to take it from",
+                where="--profile",
+                hint="remove --no-settings",
+            )
         return {}
     files = settings_files(Path.cwd())
     tables = list(_tables(files, command, profile))
@@ -118,7 +132,12 @@ def settings_of(command: str, words: Sequence[str]) -> dict[str, Setting]:
         found |= _settings(table, command)
     typed = {word.partition("=")[0] for word in _options(words)}
     options = options_of(command)
-    names = {name: option for option in options for name in (option.spelled, option.off, option.short) if name}
+    names = {
+        name: option
+        for option in options
+        for name in (option.spelled, option.off, option.short)
+        if name
+    }
     typed_names = {names[word].name for word in typed if word in names}
     for option in options:
         if option.name in typed_names:
@@ -145,14 +164,20 @@ def described_settings(words: Sequence[str]) -> dict[str, Any]:
     rows: dict[tuple[str, str, str], list[str]] = {}
     for command, options in COMMANDS.items():
         for setting in settings_of(command, asked).values():
-            value = ", ".join(setting.typed) if isinstance(setting.typed, list) else str(setting.typed)
+            value = (
+                ", ".join(setting.typed) if isinstance(setting.typed, list) else str(setting.typed)
+            )
             source = setting.source
             if setting.option.variable is not None and os.environ.get(setting.option.variable):
                 source = f"{source}, but {setting.option.variable} comes before it"
             rows.setdefault((setting.option.spelled, value, source), []).append(command)
         for option in options:
             if option.variable is not None and os.environ.get(option.variable):
-                row = (option.spelled, os.environ[option.variable], f"environment: {option.variable}")
+                row = (
+                    option.spelled,
+                    os.environ[option.variable],
+                    f"environment: {option.variable}",
+                )
                 rows.setdefault(row, []).append(command)
     left_out = bool(os.environ.get(LEAVE_OUT)) or "--no-settings" in asked
     files = [] if left_out else settings_files(Path.cwd())
@@ -161,7 +186,11 @@ def described_settings(words: Sequence[str]) -> dict[str, Any]:
         {"option": option, "value": value, "source": source, "commands": commands}
         for (option, value, source), commands in rows.items()
     ]
-    return {"files": [str(path) for path in files], "profiles": sorted(set(profiles)), "settings": listed}
+    return {
+        "files": [str(path) for path in files],
+        "profiles": sorted(set(profiles)),
+        "settings": listed,
+    }
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -171,7 +200,9 @@ def _read(path: Path) -> Mapping[str, Any]:
     except OSError as e:
         raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise UsageError(f"is not TOML ({e})", where=path, hint="repair it, or pass --no-settings") from e
+        raise UsageError(
+            f"is not TOML ({e})", where=path, hint="repair it, or pass --no-settings"
+        ) from e
     settings = whole.get("tool", {}).get("attnscope", {}) if path.name == PROJECT else whole
     if not isinstance(settings, dict):
         raise UsageError("must be a table", where=f"{path}: tool.attnscope")
@@ -190,13 +221,17 @@ def _tables(files: Sequence[Path], command: str, profile: str | None) -> Iterato
         if not isinstance(profile_tables, dict) or not all(
             isinstance(table, dict) for table in profile_tables.values()
         ):
-            raise UsageError("must hold tables: [profile.NAME]", where=f"{path}: {prefix}{_PROFILES}")
+            raise UsageError(
+                "must hold tables: [profile.NAME]", where=f"{path}: {prefix}{_PROFILES}"
+            )
         profiles += profile_tables
         for name, table in profile_tables.items():
             tables = _of_command(path, f"{prefix}{_PROFILES}.{name}.", table, command)
             if name == profile:
                 chosen_tables += tables
-        plain += _of_command(path, prefix, {k: v for k, v in values.items() if k != _PROFILES}, command)
+        plain += _of_command(
+            path, prefix, {k: v for k, v in values.items() if k != _PROFILES}, command
+        )
     if profile is not None and profile not in profiles:
         hint = did_you_mean(profile, profiles) if profiles else f"add [profile.{profile}] to {FILE}"
         raise UsageError(f"no such profile '{profile}'", where="--profile", hint=hint)
@@ -208,12 +243,21 @@ def _of_command(path: Path, key: str, values: Mapping[str, Any], command: str) -
     """Return the command's table, and the options of all commands."""
     tables = []
     common = {}
-    spellings = {spelling for options in COMMANDS.values() for option in options for spelling in _spellings(option)}
+    spellings = {
+        spelling
+        for options in COMMANDS.values()
+        for option in options
+        for spelling in _spellings(option)
+    }
     for name, value in values.items():
         if name in COMMANDS:
             if not isinstance(value, dict):
-                raise UsageError("must be a table with options of the command", where=f"{path}: {key}{name}")
-            of_command = [spelling for option in options_of(name) for spelling in _spellings(option)]
+                raise UsageError(
+                    "must be a table with options of the command", where=f"{path}: {key}{name}"
+                )
+            of_command = [
+                spelling for option in options_of(name) for spelling in _spellings(option)
+            ]
             _check_keys(f"{path}: {key}{name}.", value, of_command, name)
             if name == command:
                 tables.append(_Table(path, f"{key}{name}.", value))
@@ -226,7 +270,10 @@ def _of_command(path: Path, key: str, values: Mapping[str, Any], command: str) -
 def _check_keys(where: str, values: Mapping[str, Any], names: Sequence[str], command: str) -> None:
     for name in values:
         if name not in names:
-            hint = suggestion(name, list(names)) or f"attnscope help {command}".rstrip() + " lists what there is"
+            hint = (
+                suggestion(name, list(names))
+                or f"attnscope help {command}".rstrip() + " lists what there is"
+            )
             raise UsageError("is no option", where=f"{where}{name}", hint=hint)
 
 
@@ -238,14 +285,18 @@ def _spellings(option: Option) -> tuple[str, ...]:
 
 
 def _settings(table: _Table, command: str) -> dict[str, Setting]:
-    options_by_name = {spelling: option for option in options_of(command) for spelling in _spellings(option)}
+    options_by_name = {
+        spelling: option for option in options_of(command) for spelling in _spellings(option)
+    }
     found = {}
     for name, value in table.values.items():
         option = options_by_name.get(name)
         if option is not None:  # otherwise an option of other commands
             key = f"{table.key}{name}"
             setting = Setting(option, None, table.path, key)
-            found[option.name] = replace(setting, typed=_as_typed(option, name, value, setting.source))
+            found[option.name] = replace(
+                setting, typed=_as_typed(option, name, value, setting.source)
+            )
     return found
 
 

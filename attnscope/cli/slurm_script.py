@@ -34,7 +34,14 @@ while kill -0 "$child" 2> /dev/null; do wait "$child"; code=$?; done
 if [ -n "$late" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"
 """
-_LEFT_OUT = {"--sbatch": 1, "--output": 1, "-o": 1, "--shard": 1, "--force": 0, "--status": 0}  # and their values
+_LEFT_OUT = {
+    "--sbatch": 1,
+    "--output": 1,
+    "-o": 1,
+    "--shard": 1,
+    "--force": 0,
+    "--status": 0,
+}  # and their values
 
 
 def part_name(output: Path, part_number: str) -> str:
@@ -44,7 +51,9 @@ def part_name(output: Path, part_number: str) -> str:
     return f"{shlex.quote(f'{stem}-part-')}{part_number}{shlex.quote(ending) if ending else ''}"
 
 
-def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, gpu: bool, tables: bool = False) -> str:
+def slurm_script(
+    words: Sequence[str], output: Path, tasks: int, cpus: int, *, gpu: bool, tables: bool = False
+) -> str:
     """Return a script for `sbatch`.
 
     Args:
@@ -57,7 +66,9 @@ def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, g
     """
     program = [sys.executable, "-m", "attnscope"]
     kept_words = _without(words)
-    if "--threads" not in kept_words and not any(word.startswith("--threads=") for word in kept_words):
+    if "--threads" not in kept_words and not any(
+        word.startswith("--threads=") for word in kept_words
+    ):
         kept_words += ["--threads", "1"]
     call = shlex.join([*program, "batch", *kept_words])
     every = part_name(output, "*")

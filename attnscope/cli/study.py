@@ -22,7 +22,12 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     def run(options: Given) -> None:
         from attnscope.cli.deliver import check_output, deliver, file_format
         from attnscope.cli.progress import progress
-        from attnscope.cli.run_config import read_json, refuse_idle_what_if, run_config, texts_of_file
+        from attnscope.cli.run_config import (
+            read_json,
+            refuse_idle_what_if,
+            run_config,
+            texts_of_file,
+        )
 
         # what has no matrices has no option for their decimal places
         compared = Sides(Given(**{"precision": 2, **vars(options)}), options_of(name))
@@ -34,27 +39,45 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         sides = [("", options)]
         if axis is not None:
             option, values = axis
-            sides = [("none" if value is None else str(value), compared.side(option, value)) for value in values]
+            sides = [
+                ("none" if value is None else str(value), compared.side(option, value))
+                for value in values
+            ]
         # standard input can be read only once
-        texts = [_texts(side, call, command) for _, side in (sides if axis and axis[0] == "qkv" else sides[:1])]
+        texts = [
+            _texts(side, call, command)
+            for _, side in (sides if axis and axis[0] == "qkv" else sides[:1])
+        ]
         found = []
         form = file_format(options)
         walks = axis is None and form.page and bool(kind_named(call.kind).page)
         every_head = None
         with progress(quiet=options.quiet) as on_progress:
             for index, (label, side) in enumerate(sides):
-                of_run = Given(**{option: value for option, value in vars(side).items() if option not in command.own})
+                of_run = Given(
+                    **{
+                        option: value
+                        for option, value in vars(side).items()
+                        if option not in command.own
+                    }
+                )
                 config = run_config(texts[min(index, len(texts) - 1)], of_run)
                 lines = lambda path: texts_of_file(path, quiet=options.quiet)  # noqa: E731
                 built_in = call.texts == "typed" and not _has_text(side)
                 json_of = partial(read_json, quiet=options.quiet)
                 session = _session(config, command, on_progress) if walks else None
-                request = Request(config, vars(side), form.drawn, on_progress, session, lines, built_in, json_of)
+                request = Request(
+                    config, vars(side), form.drawn, on_progress, session, lines, built_in, json_of
+                )
                 found.append((label, command.answer(request)))
                 if walks and command.every_head is not None:
                     every_head = command.every_head(request, found[0][1])
         assert axis is None or command.joined is not None
-        findings = found[0][1] if axis is None or command.joined is None else command.joined(axis[0], found)
+        findings = (
+            found[0][1]
+            if axis is None or command.joined is None
+            else command.joined(axis[0], found)
+        )
         deliver(findings, options, listing=call.listing, every_head=every_head)
         if command.failed is not None and command.failed(findings):
             raise Exit(Failed.FAILED)
@@ -75,7 +98,9 @@ def _session(config: "RunConfig", command: StudyCommand, on_progress: Any) -> "S
 
 def _has_text(options: Given) -> bool:
     """Tell whether a text was typed, or a picture or sound takes its place."""
-    return any(getattr(options, name, None) for name in ("image", "audio")) or options.text is not None
+    return (
+        any(getattr(options, name, None) for name in ("image", "audio")) or options.text is not None
+    )
 
 
 def _texts(options: Given, call: Call, command: StudyCommand) -> "tuple[TextInput, ...]":
@@ -86,6 +111,8 @@ def _texts(options: Given, call: Call, command: StudyCommand) -> "tuple[TextInpu
     if call.texts == "file":
         return texts_of_file(options.file, quiet=options.quiet)
     if call.texts == "typed" and not _has_text(options):
-        text_options = (Given(**{**vars(options), "text": text}) for text in imported(command.built_in))
+        text_options = (
+            Given(**{**vars(options), "text": text}) for text in imported(command.built_in)
+        )
         return tuple(text for one in text_options for text in read_texts(one))
     return read_texts(options, built_in=call.texts == "built-in")

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from attnscope.request.options import FIGURE, THE_MACHINE, THE_MODEL, Option
 
 _SCREEN = (
-    *("format", "json", "output", "precision", *(option.name for option in FIGURE), "color", "force", "quiet", "open"),
+    *(
+        "format",
+        "json",
+        "output",
+        "precision",
+        *(option.name for option in FIGURE),
+        "color",
+        "force",
+        "quiet",
+        "open",
+    ),
     *("pager", "verbose", "strict"),
 )
 

@@ -22,7 +22,9 @@ def verify(options: Given) -> None:
     from attnscope.batch.verify import verify as check
 
     with progress(quiet=options.quiet) as bar:
-        verified = check(options.dump, options.input, lambda done, total: bar and bar("verifying", done, total))
+        verified = check(
+            options.dump, options.input, lambda done, total: bar and bar("verifying", done, total)
+        )
     if options.quiet:
         return
     if verified.input is None:

@@ -19,7 +19,9 @@ from attnscope.request.memory import embedding_parameters, head_parameters, laye
 from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig, TextInput
 
-_SAMPLE_TEXT = TextInput("The bank by the river")  # the text from which a vocabulary of words is made
+_SAMPLE_TEXT = TextInput(
+    "The bank by the river"
+)  # the text from which a vocabulary of words is made
 
 
 def describe(model: str | None, config: str | None, **options: Any) -> Description:
@@ -48,7 +50,9 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         fingerprint=source.fingerprint,
         config=c,
         engine=source.engine,
-        mask=" or ".join(dict.fromkeys((c.describe_mask(), *source.trained_masks))) if ours else None,
+        mask=" or ".join(dict.fromkeys((c.describe_mask(), *source.trained_masks)))
+        if ours
+        else None,
         attention_scale=c.attention_scale,
         parameters=_parameters(c) if ours else None,
         stored_parameters=sum(dtypes.values()) if folder else None,
@@ -68,11 +72,19 @@ def known_models() -> KnownModels:
 
     def in_short(path: Path) -> str:
         opened = open_config(read_config_file(path)[1], str(path))
-        return f"{opened.family.name}, {opened.config.n_layers} layers × {opened.config.n_heads} heads"
+        return (
+            f"{opened.family.name}, {opened.config.n_layers} layers × {opened.config.n_heads} heads"
+        )
 
     return KnownModels(
-        samples={name: in_short(samples / name / "config.json") for name in sample_names("sample_weights")},
-        configs={name: read_stack(configs / f"{name}.toml").file.description for name in sample_names("configs")},
+        samples={
+            name: in_short(samples / name / "config.json")
+            for name in sample_names("sample_weights")
+        },
+        configs={
+            name: read_stack(configs / f"{name}.toml").file.description
+            for name in sample_names("configs")
+        },
         families=sorted(FAMILIES),
     )
 
@@ -80,7 +92,9 @@ def known_models() -> KnownModels:
 def _describe_file(path: Path, run: RunConfig) -> Description:
     """Describe a config.json, without weights and tokenizer."""
     data, raw = read_config_file(path)
-    opened = open_config(without_mxfp4(raw), str(path), ignore=run.ignore_key, trusted=run.trust_config)
+    opened = open_config(
+        without_mxfp4(raw), str(path), ignore=run.ignore_key, trusted=run.trust_config
+    )
     c = opened.config
     return Description(
         name=as_unicode(str(path)),

@@ -58,23 +58,34 @@ class NativeEngine:
     settings: EngineSettings
 
     def forward(
-        self, batch: Batch, recorders: Recorders, progress: Progress | None = None, *, final: bool = False
+        self,
+        batch: Batch,
+        recorders: Recorders,
+        progress: Progress | None = None,
+        *,
+        final: bool = False,
     ) -> Tensor | None:
         settings = self.settings
         pad = batch.keys.padding(padded_rows=self.settings.padded_rows)
         own, used = self._masks()
-        hooks = AttentionHooks(recorders, {}, settings.tile_elements, settings.all_outputs or final, settings.variants)
+        hooks = AttentionHooks(
+            recorders, {}, settings.tile_elements, settings.all_outputs or final, settings.variants
+        )
         if settings.same_scores:
             hooks.observed = {layer: intersect((mask, pad)) for layer, mask in enumerate(used)}
         masks = own if settings.same_scores else used
         context = None if batch.context is None else batch.context.ids
-        return self.stack.run(batch.tokens.ids, masks, pad, hooks, context=context, progress=progress, final=final)
+        return self.stack.run(
+            batch.tokens.ids, masks, pad, hooks, context=context, progress=progress, final=final
+        )
 
     def _masks(self) -> tuple[list[Mask], list[Mask]]:
         """Return the model's own mask of every layer, and the one that was asked for."""
         config = self.stack.config
         settings = self.settings
-        own = [build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
+        own = [
+            build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))
+        ]
         return own, [build_mask(settings.terms, mask, settings.resolved) for mask in own]
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -89,7 +100,9 @@ class NativeEngine:
     def continuation(self, media: Mapping[str, Tensor] | None = None) -> "NativeContinuation":
         return NativeContinuation(self.stack, self._masks()[1])
 
-    def run_uncut(self, batch: Batch, recorders: Recorders, progress: Progress | None = None) -> UncutRun:
+    def run_uncut(
+        self, batch: Batch, recorders: Recorders, progress: Progress | None = None
+    ) -> UncutRun:
         """Run all layers, and keep the input of each: a variant starts at the first layer in which it has a cut."""
         inputs: list[Tensor] = []
         handles = [
@@ -102,20 +115,32 @@ class NativeEngine:
         masks = self._masks()[1]
 
         def run(
-            variants: Sequence[Variant], progress: Progress | None = None, rows: Sequence[int] | None = None
+            variants: Sequence[Variant],
+            progress: Progress | None = None,
+            rows: Sequence[int] | None = None,
         ) -> Tensor:
-            hooks = AttentionHooks({}, {}, self.settings.tile_elements, all_outputs=True, variants=variants)
+            hooks = AttentionHooks(
+                {}, {}, self.settings.tile_elements, all_outputs=True, variants=variants
+            )
             context = None if batch.context is None else batch.context.ids
             positions = batch.tokens.positions
             return self.stack.run_variants(
-                inputs, masks, hooks, context=context, progress=progress, rows=rows, positions=positions
+                inputs,
+                masks,
+                hooks,
+                context=context,
+                progress=progress,
+                rows=rows,
+                positions=positions,
             )
 
         return UncutRun(hidden, run)
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
         hooks = AttentionHooks({last: ()}, all_outputs=True)
-        self.stack.run(batch.tokens.ids, self._masks()[1], batch.keys.padding(), hooks, observe=observe)
+        self.stack.run(
+            batch.tokens.ids, self._masks()[1], batch.keys.padding(), hooks, observe=observe
+        )
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -158,7 +183,9 @@ class NativeContinuation:
     def logits(self, tokens: TokenTensors) -> Tensor:
         seen = self._cache.length
         n = tokens.ids[0].shape[1]
-        if seen and (self._sees_new_tokens(tokens.ids[0]) or not same_rotation(self._stack.config, seen, n)):
+        if seen and (
+            self._sees_new_tokens(tokens.ids[0]) or not same_rotation(self._stack.config, seen, n)
+        ):
             self._cache = KeyValueCache()
         return self._stack.logits(self._stack.extend(tokens.ids, self._masks, self._cache))[0]
 

@@ -17,7 +17,13 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.chat.files import chat_templates
-from attnscope.checkpoints.families import FAMILIES, NATIVE_LAYOUT, check_counts, native_family, open_config
+from attnscope.checkpoints.families import (
+    FAMILIES,
+    NATIVE_LAYOUT,
+    check_counts,
+    native_family,
+    open_config,
+)
 from attnscope.checkpoints.families.lm_head import separate_head
 from attnscope.checkpoints.families.names import find_prefix, unused_tensors
 from attnscope.checkpoints.folder import CONFIG, open_weights, read_config_file, unused_note
@@ -91,7 +97,10 @@ def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     if run.tokenizer is not None:
         message = f"{arg('tokenizer')} and {arg('config')} cannot be used together"
         raise UsageError(message, hint="set tokenizer in the TOML file")
-    for name, value in ((arg("ignore_key"), run.ignore_key), (arg("trust_config", True), run.trust_config)):
+    for name, value in (
+        (arg("ignore_key"), run.ignore_key),
+        (arg("trust_config", True), run.trust_config),
+    ):
         if value:
             hint = f"remove it; it applies to the config.json of a {arg('model')}"
             raise UsageError("a TOML stack has no config.json", where=name, hint=hint)
@@ -104,7 +113,9 @@ def _from_folder(run: RunConfig) -> ModelSource:
     folder = open_checkpoint(located.path, run.adapter, located.weights)
     where = str(folder.config_path)
     shapes = {name: tensor.shape for name, tensor in folder.tensors.items()}
-    described = open_config(folder.config, where, shapes, ignore=run.ignore_key, trusted=run.trust_config)
+    described = open_config(
+        folder.config, where, shapes, ignore=run.ignore_key, trusted=run.trust_config
+    )
     family = described.family
     config = described.config
     folder = replace(folder, config=described.raw)
@@ -112,7 +123,10 @@ def _from_folder(run: RunConfig) -> ModelSource:
         config = structs.replace(config, scale=run.scale)
     if folder.replaced:
         config, matrices = separate_head(family, config, folder.tensors, folder.replaced, where)
-        added = {name: replace(folder.replaced[embedding], name=name) for name, embedding in matrices.items()}
+        added = {
+            name: replace(folder.replaced[embedding], name=name)
+            for name, embedding in matrices.items()
+        }
         folder = replace(folder, tensors=folder.tensors | added)
     check_counts(family, config, shapes, where)
 
@@ -138,7 +152,12 @@ def _from_folder(run: RunConfig) -> ModelSource:
         tokenizer=tokenizer.tokenizer,
         load=load,
         folder=folder,
-        notes=(*located.notes, *described.notes, *folder.notes, *([unused_note(unused)] if unused else [])),
+        notes=(
+            *located.notes,
+            *described.notes,
+            *folder.notes,
+            *([unused_note(unused)] if unused else []),
+        ),
         details=(*located.details, *folder.details),
         trained_masks=masks,
         libraries=("tokenizers",),
@@ -155,7 +174,9 @@ def _predicts(config: ModelConfig) -> PredictionKind | None:
     return "next" if left_to_right else "masked"
 
 
-def _from_stack(described: StackDescription, run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
+def _from_stack(
+    described: StackDescription, run: RunConfig, texts: Iterable[TextInput]
+) -> ModelSource:
     file = described.file
     tokenizer = _tokenizer(described, texts)
     # A text without words is refused when it is tokenized.
@@ -174,7 +195,9 @@ def _from_stack(described: StackDescription, run: RunConfig, texts: Iterable[Tex
             return NativeModel(make_random(config, file.seed, n_layers, dtype, device, words))
         return NativeModel(load_stack(NATIVE_LAYOUT, config, weights, n_layers, dtype, device))
 
-    digest = sha256(described.data + (weights.fingerprint.encode() if weights else b"")).hexdigest()[:16]
+    digest = sha256(
+        described.data + (weights.fingerprint.encode() if weights else b"")
+    ).hexdigest()[:16]
     return ModelSource(
         name=as_unicode(str(run.config)),
         family="config",
@@ -190,10 +213,13 @@ def _from_stack(described: StackDescription, run: RunConfig, texts: Iterable[Tex
     )
 
 
-def _tokenizer(described: StackDescription, texts: Iterable[TextInput]) -> FileTokenizer | WordTokenizer:
+def _tokenizer(
+    described: StackDescription, texts: Iterable[TextInput]
+) -> FileTokenizer | WordTokenizer:
     file = described.file
     if file.tokenizer == "words":
         return WordTokenizer(
-            (t for text in texts for t in (text.text, text.pair, text.context) if t), punctuation=file.punctuation
+            (t for text in texts for t in (text.text, text.pair, text.context) if t),
+            punctuation=file.punctuation,
         )
     return load_tokenizer(described.path.parent / file.tokenizer)

@@ -16,12 +16,31 @@ from attnscope.base.system.machine import count_threads
 if TYPE_CHECKING:
     import torch
 
-_OPENMP_WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how long threads look for work before they sleep
+_OPENMP_WAITING = (
+    "GOMP_SPINCOUNT",
+    "OMP_WAIT_POLICY",
+)  # how long threads look for work before they sleep
 _OPENMP_PATIENCE = "3000"  # turns of a waiting loop, about 0.05 ms
-_on_return: list[Callable[[], None]] = []  # restores what import_torch set, after the first call from Python
-_NARROW_SUMS = ("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction", "fp16_accumulation")
-_GPU_LIBRARIES = ("CUDA", "cuDNN", "CUDNN_", "CUBLAS_", "HIP", "MPS", "NVIDIA driver")  # in messages of torch
-_WORTH_A_THREAD = 1 << 30  # multiplications below which waking a second thread costs more than it saves
+_on_return: list[
+    Callable[[], None]
+] = []  # restores what import_torch set, after the first call from Python
+_NARROW_SUMS = (
+    "fp16_reduced_precision_reduction",
+    "bf16_reduced_precision_reduction",
+    "fp16_accumulation",
+)
+_GPU_LIBRARIES = (
+    "CUDA",
+    "cuDNN",
+    "CUDNN_",
+    "CUBLAS_",
+    "HIP",
+    "MPS",
+    "NVIDIA driver",
+)  # in messages of torch
+_WORTH_A_THREAD = (
+    1 << 30
+)  # multiplications below which waking a second thread costs more than it saves
 
 
 def import_torch(*, freeze: bool = True) -> None:
@@ -36,7 +55,9 @@ def import_torch(*, freeze: bool = True) -> None:
         return
     was_on = gc.isenabled()
     gc.disable()
-    impatient = {} if os.environ.keys() & _OPENMP_WAITING else {_OPENMP_WAITING[0]: _OPENMP_PATIENCE}
+    impatient = (
+        {} if os.environ.keys() & _OPENMP_WAITING else {_OPENMP_WAITING[0]: _OPENMP_PATIENCE}
+    )
     os.environ.update(impatient)  # read when OpenMP is loaded
     try:
         import torch  # noqa: F401
@@ -93,13 +114,21 @@ def use_full_precision() -> Callable[[], None]:
     cuda = torch.backends.cuda.matmul
     cudnn = torch.backends.cudnn
     backends = [cuda, cudnn, torch.backends.mkldnn]
-    backends += [getattr(backend, name, None) for backend in backends[1:] for name in ("matmul", "conv", "rnn")]
-    precisions = [(target, "fp32_precision") for target in backends if hasattr(target, "fp32_precision")]
+    backends += [
+        getattr(backend, name, None)
+        for backend in backends[1:]
+        for name in ("matmul", "conv", "rnn")
+    ]
+    precisions = [
+        (target, "fp32_precision") for target in backends if hasattr(target, "fp32_precision")
+    ]
     sums = [(cuda, f"allow_{name}") for name in _NARROW_SUMS if hasattr(cuda, f"allow_{name}")]
     before = [(target, name, getattr(target, name)) for target, name in precisions + sums]
     old: list[Callable[[], None]] = []
     with suppress(RuntimeError):  # set in the new way only
-        old.append(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
+        old.append(
+            partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        )
     with suppress(RuntimeError):
         old.append(partial(setattr, cudnn, "allow_tf32", cudnn.allow_tf32))
     torch.set_float32_matmul_precision("highest")
@@ -125,7 +154,9 @@ def device_failure(error: BaseException) -> AttnscopeError | None:
     if "out of memory" in message or "CUBLAS_STATUS_ALLOC_FAILED" in message:
         smaller = f"select fewer layers or heads, a shorter text or a smaller {arg('dtype')}"
         hint = f"{smaller}, or use {arg('device', 'cpu')}"
-        return DeviceMemoryExceeded(f"the GPU is full: {'. '.join(lines.split('. ')[:3])}", hint=hint)
+        return DeviceMemoryExceeded(
+            f"the GPU is full: {'. '.join(lines.split('. ')[:3])}", hint=hint
+        )
     hint = f"use {arg('device', 'cpu')}"
     if "no kernel image" in message:
         hint = f"install a build of torch for this GPU, or use {arg('device', 'cpu')}"
@@ -153,7 +184,9 @@ def choose_device(name: str, multiplications: int) -> "torch.device":
     # torch stores an index in 8 bits, so that 999 becomes -25
     missing = device_type == "cuda" and int(index or 0) >= torch.cuda.device_count()
     if missing or (device_type == "mps" and not torch.backends.mps.is_available()):
-        raise AttnscopeError(f"no device '{name}'", where=arg("device"), hint=f"use {arg('device', 'cpu')}, or auto")
+        raise AttnscopeError(
+            f"no device '{name}'", where=arg("device"), hint=f"use {arg('device', 'cpu')}, or auto"
+        )
     return torch.device("cuda:0" if name == "cuda" else name)
 
 

@@ -229,8 +229,8 @@ class EffectSurvey(TextFindings, frozen=True):
     spans: TextSpans | None = None
     span_numbers: Annotated[list[int], along(positions="span")] = []
     rows: Annotated[list[int], along("row", positions="token", ascending=True)] = []
-    answer: Annotated[list[int], along("answer", positions="token", ascending=True)] = msgspec.field(
-        default_factory=list
+    answer: Annotated[list[int], along("answer", positions="token", ascending=True)] = (
+        msgspec.field(default_factory=list)
     )
     log_probability: float | None = None
     targets: list[LogitTarget] = []
@@ -261,8 +261,13 @@ class EffectSurvey(TextFindings, frozen=True):
         """Return the words of edges by their first position, for queries and for keys; empty for edges of tokens."""
         if self.words is None:
             return {}, {}
-        sides = (self.words.queries, self.words.query_names), (self.words.keys, self.words.key_names)
-        rows, columns = ({word[0]: name for word, name in zip(*side, strict=True)} for side in sides)
+        sides = (
+            (self.words.queries, self.words.query_names),
+            (self.words.keys, self.words.key_names),
+        )
+        rows, columns = (
+            {word[0]: name for word, name in zip(*side, strict=True)} for side in sides
+        )
         return rows, columns
 
     def grid(self, values: Floats) -> Matrix:
@@ -299,11 +304,15 @@ class EffectSurvey(TextFindings, frozen=True):
         return [int(n) for n in np.argsort(-self.effects[0].strength, kind="stable")]
 
 
-def rank_correlation(first_values: Sequence[float] | Floats, second_values: Sequence[float] | Floats) -> float | None:
+def rank_correlation(
+    first_values: Sequence[float] | Floats, second_values: Sequence[float] | Floats
+) -> float | None:
     """Return Spearman's rank correlation; equal values share their mean rank; None if one side is constant."""
     centred = []
     for values in (first_values, second_values):
-        _, inverse, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
+        _, inverse, counts = np.unique(
+            np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True
+        )
         ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
         centred.append(ranks - ranks.mean())
     size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))

@@ -32,7 +32,11 @@ SAFETENSORS_KEY = "attnscope"
 MEAN = -1
 ARRAY_FILES = (".npz", ".safetensors")
 _NAMES = {"float32": "F32", "int32": "I32", "int64": "I64"}
-_DTYPES: "dict[str, np.dtype[Any]]" = {"F32": np.dtype("<f4"), "I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
+_DTYPES: "dict[str, np.dtype[Any]]" = {
+    "F32": np.dtype("<f4"),
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
+}
 # Larger entries, in bytes, need the zip format for large files.
 _LONGEST_ZIP = 1 << 30
 _HINT = "pass a file of arrays that attnscope wrote"
@@ -95,15 +99,22 @@ def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
     if text.context is not None:
         numbers["context_ids"] = "source", [token.id for token in text.context]
     for name, (axis, values) in numbers.items():
-        yield LabelledArray(prefix + name, (axis,), (len(values),), [np.array(values, dtype=np.int64)])
+        yield LabelledArray(
+            prefix + name, (axis,), (len(values),), [np.array(values, dtype=np.int64)]
+        )
     leading = (len(layers), len(heads))[: len(axes)]
     for path, along, array in arrays_in(text):
         name = prefix + path.removeprefix("heads.").removeprefix("stages.")
         if along.axes[0] == "unit":
-            yield LabelledArray(name, (*axes, *along.axes[1:]), (*leading, *array.shape[1:]), [array])
+            yield LabelledArray(
+                name, (*axes, *along.axes[1:]), (*leading, *array.shape[1:]), [array]
+            )
         else:
             yield LabelledArray(name, along.axes, array.shape, [array])
-    rollouts = [{path: (along.axes, array) for path, along, array in arrays_in(each)} for each in text.rollouts]
+    rollouts = [
+        {path: (along.axes, array) for path, along, array in arrays_in(each)}
+        for each in text.rollouts
+    ]
     for path, (last, first_array) in rollouts[0].items() if rollouts else ():
         pieces = [of_rollout[path][1] for of_rollout in rollouts]
         shape = (len(pieces), *first_array.shape)
@@ -114,7 +125,9 @@ def _units(units: Sequence[HeadRef]) -> tuple[list[int], list[int], tuple[str, .
     """Return the numbers of layers and heads, and their axes."""
     layers, heads = ([_number(unit[n]) for unit in units] for n in (0, 1))
     of_layer = layers.count(layers[0]) if layers else 0
-    if layers and list(zip(layers, heads, strict=True)) == list(product(layers[::of_layer], heads[:of_layer])):
+    if layers and list(zip(layers, heads, strict=True)) == list(
+        product(layers[::of_layer], heads[:of_layer])
+    ):
         return layers[::of_layer], heads[:of_layer], ("layer", "head")
     return layers, heads, ("unit",)
 
@@ -145,7 +158,11 @@ def safetensors_parts(report: Report) -> Iterator[bytes]:
     for array in arrays:
         start = end
         end = end + array.nbytes
-        header[array.name] = {"dtype": _NAMES[array.dtype.name], "shape": array.shape, "data_offsets": (start, end)}
+        header[array.name] = {
+            "dtype": _NAMES[array.dtype.name],
+            "shape": array.shape,
+            "data_offsets": (start, end),
+        }
     text = msgspec.json.encode(header)
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
@@ -205,7 +222,9 @@ def from_arrays(data: bytes, ending: str) -> Report:
 
         report = msgspec.json.decode(metadata, type=Report, dec_hook=find)
     except RecursionError as e:
-        raise AttnscopeError("not an attnscope file of arrays (nested too deeply)", hint=_HINT) from e
+        raise AttnscopeError(
+            "not an attnscope file of arrays (nested too deeply)", hint=_HINT
+        ) from e
     except _DAMAGE as e:
         fault = f"lacks {e}" if isinstance(e, KeyError) else f"{e}"
         raise AttnscopeError(f"not an attnscope file of arrays ({fault})", hint=_HINT) from e
@@ -219,7 +238,9 @@ def _from_npz(data: bytes) -> tuple[bytes | str, dict[str, Array]]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name in archive.namelist():
             with archive.open(name) as entry:
-                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(entry, allow_pickle=False)
+                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(
+                    entry, allow_pickle=False
+                )
     return arrays.pop(METADATA).item(), arrays
 
 
@@ -229,6 +250,8 @@ def _from_safetensors(data: bytes) -> tuple[bytes | str, dict[str, Array]]:
     metadata = header.pop("__metadata__")[SAFETENSORS_KEY]
     arrays = {}
     for name, entry in header.items():
-        numbers = np.frombuffer(data, _DTYPES[entry["dtype"]], prod(entry["shape"]), start + entry["data_offsets"][0])
+        numbers = np.frombuffer(
+            data, _DTYPES[entry["dtype"]], prod(entry["shape"]), start + entry["data_offsets"][0]
+        )
         arrays[name] = numbers.reshape(entry["shape"])
     return metadata, arrays

@@ -24,7 +24,9 @@ _Data = TypeVar("_Data", bound=msgspec.Struct)
 def declared_paths(struct_type: type[msgspec.Struct]) -> dict[str, Along]:
     """Return the declaration of every array by its path in a struct; the path of a dict stands for its arrays."""
     inner = {
-        f"{name}.{path}": a for name, k in structs_in(struct_type).items() for path, a in declared_paths(k).items()
+        f"{name}.{path}": a
+        for name, k in structs_in(struct_type).items()
+        for path, a in declared_paths(k).items()
     }
     return inner | declarations(struct_type)
 
@@ -33,8 +35,14 @@ def declared_paths(struct_type: type[msgspec.Struct]) -> dict[str, Along]:
 def structs_in(struct_type: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
     """Return the type of every field that holds a struct, or None."""
     hints = get_type_hints(struct_type)
-    types = [(name, of) for name in struct_type.__struct_fields__ for of in get_args(hints[name]) or (hints[name],)]
-    return {name: of for name, of in types if isinstance(of, type) and issubclass(of, msgspec.Struct)}
+    types = [
+        (name, of)
+        for name in struct_type.__struct_fields__
+        for of in get_args(hints[name]) or (hints[name],)
+    ]
+    return {
+        name: of for name, of in types if isinstance(of, type) and issubclass(of, msgspec.Struct)
+    }
 
 
 @cache
@@ -77,7 +85,10 @@ def faults(data: msgspec.Struct, lengths: dict[str, int]) -> Iterator[tuple[str,
                 if along.names and member not in along.names:
                     yield name, f"has {member[:40]!r}, not one of {', '.join(along.names)}"
                 where = f"{name}.{member}" if member else name
-                yield from ((where, fault) for fault in _array_faults(array, along.of_member(member), lengths))
+                yield from (
+                    (where, fault)
+                    for fault in _array_faults(array, along.of_member(member), lengths)
+                )
         for where, inner in _structs(name, value):
             scope = lengths if inner is value else dict(lengths)
             yield from ((f"{where}.{path}", fault) for path, fault in faults(inner, scope))
@@ -104,7 +115,9 @@ def _array_faults(array: Any, along: Along, lengths: dict[str, int]) -> Iterator
     if len(shape) != len(along.axes):
         yield f"has shape {list(shape)}, expected {len(along.axes)} axes ({', '.join(along.axes)})"
         return
-    expected = tuple(lengths.setdefault(axis, length) for axis, length in zip(along.axes, shape, strict=True))
+    expected = tuple(
+        lengths.setdefault(axis, length) for axis, length in zip(along.axes, shape, strict=True)
+    )
     if shape != expected:
         yield f"has shape {list(shape)}, expected {list(expected)} ({', '.join(along.axes)})"
     # Positions in another text are checked by the struct around this one.
@@ -117,7 +130,9 @@ def _array_faults(array: Any, along: Along, lengths: dict[str, int]) -> Iterator
         return
     if not isinstance(array, np.ndarray):
         nested = isinstance(array, list) and array and isinstance(array[0], list)
-        array = np.asarray([item for row in array for item in row] if nested else array, dtype=np.int64)
+        array = np.asarray(
+            [item for row in array for item in row] if nested else array, dtype=np.int64
+        )
     if array.size and array.min() < -along.or_none:
         yield "has a negative position"
     elif array.size and array.max() >= count:
@@ -135,7 +150,9 @@ def take(data: _Data, axis: str, index: Sequence[int] | slice | int) -> _Data:
     return msgspec.structs.replace(data, **fields)
 
 
-def take_field(data: msgspec.Struct, name: str, axis: str, index: Sequence[int] | slice | int) -> Any:
+def take_field(
+    data: msgspec.Struct, name: str, axis: str, index: Sequence[int] | slice | int
+) -> Any:
     """Return one field of `take`."""
     value = getattr(data, name)
     if isinstance(value, msgspec.Struct):
@@ -146,7 +163,10 @@ def take_field(data: msgspec.Struct, name: str, axis: str, index: Sequence[int] 
     if along is None or value is None:
         return value
     if isinstance(value, dict):
-        return {member: _part(array, along.of_member(member).axes, axis, index) for member, array in value.items()}
+        return {
+            member: _part(array, along.of_member(member).axes, axis, index)
+            for member, array in value.items()
+        }
     return _part(value, along.axes, axis, index)
 
 
@@ -160,7 +180,9 @@ def _part(array: Any, axes: Sequence[str], axis: str, index: Sequence[int] | sli
     return [array[item] for item in index]
 
 
-def arrays_in(data: msgspec.Struct, prefix: str = "") -> "Iterator[tuple[str, Along, np.ndarray[Any, Any]]]":
+def arrays_in(
+    data: msgspec.Struct, prefix: str = ""
+) -> "Iterator[tuple[str, Along, np.ndarray[Any, Any]]]":
     """Yield every array with its path, such as `top.keys`, and its declaration; structs in lists are left out.
 
     Runs of tokens, which are lists, are arrays of int32.

@@ -70,8 +70,12 @@ def from_json(data: bytes, findings_type: Any = Report) -> Any:
         there = schema_of(data)
         what = findings_type.__name__.lower()
         if there.startswith("attnscope.") and there.partition("/")[0] != schema.partition("/")[0]:
-            raise AttnscopeError(f"holds '{there}', not a {what}", hint=f"use a file of '{schema}'") from e
-        raise AttnscopeError(f"not an attnscope {what} ({e})", hint=f"save one with {JSON_FILE}") from e
+            raise AttnscopeError(
+                f"holds '{there}', not a {what}", hint=f"use a file of '{schema}'"
+            ) from e
+        raise AttnscopeError(
+            f"not an attnscope {what} ({e})", hint=f"save one with {JSON_FILE}"
+        ) from e
     require_version(findings)
     check_axes(findings)
     for name, array in every_array(findings):
@@ -84,7 +88,9 @@ def require_version(findings: Any) -> None:
     """Refuse findings of another version than this program's."""
     schema = findings.__struct_defaults__[-1]
     if findings.schema != schema:
-        raise AttnscopeError(f"schema is '{findings.schema}'", hint=f"this version reads '{schema}'")
+        raise AttnscopeError(
+            f"schema is '{findings.schema}'", hint=f"this version reads '{schema}'"
+        )
 
 
 def encode_array(value: Any) -> msgspec.Raw:

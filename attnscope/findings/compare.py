@@ -278,13 +278,29 @@ class Comparison(msgspec.Struct, frozen=True):
             for head in change.heads:
                 for n, (first_query, second_query) in enumerate(head.queries):
                     row = {"side": self.sides[change.side].label, "text": head.text}
-                    row |= {"first": str(head.first), "second": str(head.second), "query": first_query}
-                    row |= {"query_token": texts[head.text].tokens[first_query].text, "query_second": second_query}
-                    row |= {name: getattr(head, name)[n] for name in ("total_variation", "jensen_shannon")}
+                    row |= {
+                        "first": str(head.first),
+                        "second": str(head.second),
+                        "query": first_query,
+                    }
+                    row |= {
+                        "query_token": texts[head.text].tokens[first_query].text,
+                        "query_second": second_query,
+                    }
+                    row |= {
+                        name: getattr(head, name)[n]
+                        for name in ("total_variation", "jensen_shannon")
+                    }
                     for name in ("future", "entropy"):
                         of_first, of_second = getattr(head, name)[:, n]
                         row |= {f"{name}_first": of_first, f"{name}_second": of_second}
-                    rows.append(row | {name: getattr(head, name)[n] for name in ("gained", "gain", "lost", "loss")})
+                    rows.append(
+                        row
+                        | {
+                            name: getattr(head, name)[n]
+                            for name in ("gained", "gain", "lost", "loss")
+                        }
+                    )
         return columns_of(rows)
 
     def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -302,8 +318,14 @@ class Comparison(msgspec.Struct, frozen=True):
                     yield f"{where}.text", f"is {head.text}"
                     return
                 texts = [report[head.text] for report in reports]
-                lengths = {"first source": len(texts[0].sources), "second source": len(texts[1].sources)}
+                lengths = {
+                    "first source": len(texts[0].sources),
+                    "second source": len(texts[1].sources),
+                }
                 for fault_list in (head.side_faults(texts), faults(head, lengths)):
                     yield from ((f"{where}.{path}", fault) for path, fault in fault_list)
         for n, stage in enumerate(self.verdict.stages if self.verdict is not None else ()):
-            yield from ((f"verdict.stages[{n}].{path}", fault) for path, fault in stage.side_faults(self.sides))
+            yield from (
+                (f"verdict.stages[{n}].{path}", fault)
+                for path, fault in stage.side_faults(self.sides)
+            )

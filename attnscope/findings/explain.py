@@ -293,15 +293,26 @@ class Explanation(TextFindings, frozen=True):
         """Yield contradictions that axes cannot express; see `axes`."""
         for name, field in (("capped", "softcap"), ("bias", "bias")):
             if (getattr(self.row, name) is None) != (getattr(self, field) is None):
-                yield f"row.{name}", f"is {'missing' if getattr(self.row, name) is None else 'there'}, unlike {field}"
+                yield (
+                    f"row.{name}",
+                    f"is {'missing' if getattr(self.row, name) is None else 'there'}, unlike {field}",
+                )
         for n, cell in enumerate(self.cells):
             if cell.key not in self.keys:
                 yield f"cells[{n}].key", f"is {cell.key}, which is not among keys"
 
     def table(self) -> Table:
         """Return a row for every key, with its numbers step by step."""
-        numbers = {name: values for name, values in msgspec.structs.asdict(self.row).items() if values is not None}
-        return {"key": self.keys, "key_token": [self.sources[key].text for key in self.keys], **numbers}
+        numbers = {
+            name: values
+            for name, values in msgspec.structs.asdict(self.row).items()
+            if values is not None
+        }
+        return {
+            "key": self.keys,
+            "key_token": [self.sources[key].text for key in self.keys],
+            **numbers,
+        }
 
     def check(self, name: Step) -> ArithmeticCheck | None:
         """Return the check of this name, if the model has the step."""

@@ -25,7 +25,11 @@ else:
     HeadArrays = msgspec.defstruct(
         "HeadArrays",
         [(average.name, Annotated[Floats, along("unit")]) for average in HEAD_AVERAGES],
-        namespace={"__doc__": _DOC + "".join(f"        {a.name}: {a.meaning}\n" for a in HEAD_AVERAGES) + "    "},
+        namespace={
+            "__doc__": _DOC
+            + "".join(f"        {a.name}: {a.meaning}\n" for a in HEAD_AVERAGES)
+            + "    "
+        },
         module=__name__,
         frozen=True,
     )

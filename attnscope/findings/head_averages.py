@@ -51,9 +51,23 @@ HEAD_AVERAGES = (
     HeadAverage("entropy", "Mean −Σ α log₂ α of a row, in bits.", lambda rows: rows.entropy()),
     HeadAverage("first", "Mean weight on the first token.", lambda rows: rows.on_first()),
     HeadAverage("special", "Mean weight on special tokens.", lambda rows: rows.on_keys("special")),
-    HeadAverage("self", "Mean weight on the query's own position.", lambda rows: rows.on_target("self"), aligned=True),
-    HeadAverage("distance", "Mean |query − key| in tokens, weighted by α.", lambda rows: rows.distance(), aligned=True),
-    HeadAverage("largest", "Mean of the largest weight of a row (Voita et al., 2019).", lambda rows: rows.largest()),
+    HeadAverage(
+        "self",
+        "Mean weight on the query's own position.",
+        lambda rows: rows.on_target("self"),
+        aligned=True,
+    ),
+    HeadAverage(
+        "distance",
+        "Mean |query − key| in tokens, weighted by α.",
+        lambda rows: rows.distance(),
+        aligned=True,
+    ),
+    HeadAverage(
+        "largest",
+        "Mean of the largest weight of a row (Voita et al., 2019).",
+        lambda rows: rows.largest(),
+    ),
     HeadAverage(
         "max_score",
         "Largest scaled score on a key that the mask allows, of all rows.",

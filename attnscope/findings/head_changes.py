@@ -75,10 +75,15 @@ class HeadComparison(msgspec.Struct, frozen=True):
         """Return a row for every head: main roles, the role that changed most, and values and their difference."""
         n_layers, n_heads = self.changed_most.shape
         columns = head_columns(n_layers, n_heads)
-        values = {which: side.heads.by_name() for which, side in zip(("first", "second"), self.sides, strict=True)}
+        values = {
+            which: side.heads.by_name()
+            for which, side in zip(("first", "second"), self.sides, strict=True)
+        }
         for which, side in zip(values, self.sides, strict=True):
             if side.roles is not None:
-                columns[f"main_{which}"] = [name for row in side.roles.main[:n_layers] for name in row[:n_heads]]
+                columns[f"main_{which}"] = [
+                    name for row in side.roles.main[:n_layers] for name in row[:n_heads]
+                ]
         if self.sides[0].roles is not None:
             columns["changed_role"] = [name for row in self.role for name in row]
             columns["changed_most"] = self.changed_most.ravel()

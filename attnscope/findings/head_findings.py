@@ -209,5 +209,9 @@ class NeedleSurvey(ModelFindings, frozen=True):
         """Return a row for every length and depth."""
         lengths, depths = np.meshgrid(self.lengths, self.depths, indexing="ij")
         columns: Table = {"length": lengths.ravel(), "depth": depths.ravel()}
-        cells = (("weight", self.weight), ("all_heads", self.all_heads), ("log_probability", self.log_probability))
+        cells = (
+            ("weight", self.weight),
+            ("all_heads", self.all_heads),
+            ("log_probability", self.log_probability),
+        )
         return columns | {name: values.ravel() for name, values in cells}

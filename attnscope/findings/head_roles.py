@@ -74,12 +74,26 @@ def _mean(
             share: Array = sums[sum_name] / sums[of]
         return share
 
-    return HeadRole(name, letter, colour, title, meaning, source, measured, (sum_name, of), compute, **more)
+    return HeadRole(
+        name, letter, colour, title, meaning, source, measured, (sum_name, of), compute, **more
+    )
 
 
-def _on_text(name: str, letter: str, colour: str, title: str, meaning: str, source: str, **more: Any) -> HeadRole:
+def _on_text(
+    name: str, letter: str, colour: str, title: str, meaning: str, source: str, **more: Any
+) -> HeadRole:
     """Declare the share of the average word's weight on some keys."""
-    return _mean(name, letter, colour, title, f"Mean weight of a word on {meaning}.", source, "texts", "rows", **more)
+    return _mean(
+        name,
+        letter,
+        colour,
+        title,
+        f"Mean weight of a word on {meaning}.",
+        source,
+        "texts",
+        "rows",
+        **more,
+    )
 
 
 def _positional(sums: Sums) -> Array:
@@ -223,7 +237,9 @@ def main_roles(values: Mapping[str, Array]) -> Array:
         if role.rank is None or role.name not in values:
             continue
         value = np.nan_to_num(values[role.name], nan=-np.inf)
-        better = (value >= role.clear) & ((role.rank < rank) | ((role.rank == rank) & (value > best)))
+        better = (value >= role.clear) & (
+            (role.rank < rank) | ((role.rank == rank) & (value > best))
+        )
         main[better] = index
         best[better] = value[better]
         rank[better] = role.rank
@@ -241,12 +257,23 @@ def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
     needed_sums = {name: sums[name] for name in role.needs}
     totals = {name: array.sum(0) for name, array in needed_sums.items()}
     value = role.compute(totals)
-    blocks = [n for n in range(len(sums[role.needs[0]])) if any(array[n].any() for array in needed_sums.values())]
+    blocks = [
+        n
+        for n in range(len(sums[role.needs[0]]))
+        if any(array[n].any() for array in needed_sums.values())
+    ]
     count = len(blocks)
     if role.measured == "weights" or count < 2:
         return value, np.full_like(value, np.nan)
     left_out_values = np.stack(
-        [role.compute({name: totals[name] - block_sums[n] for name, block_sums in needed_sums.items()}) for n in blocks]
+        [
+            role.compute(
+                {name: totals[name] - block_sums[n] for name, block_sums in needed_sums.items()}
+            )
+            for n in blocks
+        ]
     )
-    spread: Array = np.sqrt((count - 1) / count * ((left_out_values - left_out_values.mean(0)) ** 2).sum(0))
+    spread: Array = np.sqrt(
+        (count - 1) / count * ((left_out_values - left_out_values.mean(0)) ** 2).sum(0)
+    )
     return value, spread

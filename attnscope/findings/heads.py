@@ -60,12 +60,15 @@ class Top(msgspec.Struct, frozen=True, omit_defaults=True):
         return {
             name: numbers
             for name, numbers in candidates.items()
-            if numbers is not None and (name == "weight" or not numbers.size or np.isfinite(numbers).any())
+            if numbers is not None
+            and (name == "weight" or not numbers.size or np.isfinite(numbers).any())
         }
 
     def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield contradictions that axes cannot express; see `axes`."""
-        if self.by and (self.by not in ("weight", "value", "projected") or getattr(self, self.by) is None):
+        if self.by and (
+            self.by not in ("weight", "value", "projected") or getattr(self, self.by) is None
+        ):
             yield "by", f"is {self.by[:40]!r}, which top does not have"
 
 
@@ -120,7 +123,9 @@ class UnitArrays(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     heads: HeadArrays | None = None
     stages: Annotated[
         dict[str, UnitMatrices],
-        along("unit", "query", "key", names=STAGES, members=(("output", ("unit", "query", "width")),)),
+        along(
+            "unit", "query", "key", names=STAGES, members=(("output", ("unit", "query", "width")),)
+        ),
     ] = {}
 
     def axis_lengths(self) -> dict[str, int]:
@@ -132,7 +137,10 @@ class UnitArrays(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         for index, unit in enumerate(self.units):
             for name, value in zip(("layer", "head"), unit, strict=True):
                 if value != "mean" and not (isinstance(value, int) and value >= 0):
-                    yield f"units[{index}]", f"has the {name} {value!r}, neither a number from 0 nor 'mean'"
+                    yield (
+                        f"units[{index}]",
+                        f"has the {name} {value!r}, neither a number from 0 nor 'mean'",
+                    )
 
 
 class Heads(UnitArrays, frozen=True, omit_defaults=True, kw_only=True):
@@ -194,7 +202,9 @@ class Heads(UnitArrays, frozen=True, omit_defaults=True, kw_only=True):
             yield "top", "is missing"
         for statistic in ROW_STATISTICS:
             # Older reports lack statistics that were added later.
-            if self.rows is None or (not statistic.added and getattr(self.rows, statistic.name) is None):
+            if self.rows is None or (
+                not statistic.added and getattr(self.rows, statistic.name) is None
+            ):
                 yield f"rows.{statistic.name}", "is missing"
         if self.pooled is None and not lengths["query"]:
             yield "pooled", "is missing, and there are no queries"
@@ -230,7 +240,11 @@ class HeadReport:
         if name.startswith("_"):
             raise AttributeError(name)
         value = take_field(self._heads, name, "unit", self._index)
-        if name == "stages" and "output" in value and (width := getattr(self._heads, "widths", None)) is not None:
+        if (
+            name == "stages"
+            and "output" in value
+            and (width := getattr(self._heads, "widths", None)) is not None
+        ):
             value["output"] = value["output"][:, : width[self._index]]
         setattr(self, name, value)
         return value

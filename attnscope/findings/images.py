@@ -61,7 +61,13 @@ class ImageGrid(msgspec.Struct, frozen=True):
     @property
     def prefix(self) -> str:
         """What the names of its tokens start with, such as `image` or `image[1]`."""
-        name = "thumbnail" if self.thumbnail else "image" if self.frame is None else f"frame[{self.frame}]"
+        name = (
+            "thumbnail"
+            if self.thumbnail
+            else "image"
+            if self.frame is None
+            else f"frame[{self.frame}]"
+        )
         return f"{name}[{self.image}]" if self.of > 1 else name
 
     def patch_name(self, row: int, column: int) -> str:
@@ -69,7 +75,9 @@ class ImageGrid(msgspec.Struct, frozen=True):
         return f"{self.prefix}:{row},{column}"
 
 
-def row_shares(weights: Array, grids: Sequence[ImageGrid], tokens: Sequence[Token]) -> dict[str, Array]:
+def row_shares(
+    weights: Array, grids: Sequence[ImageGrid], tokens: Sequence[Token]
+) -> dict[str, Array]:
     """Return the shares of rows of weights on each kind of token; kinds without a token are left out.
 
     The kinds, in order: each grid by its prefix, such as `image`; `cls`; `registers`; `special` for all other special
@@ -82,12 +90,16 @@ def row_shares(weights: Array, grids: Sequence[ImageGrid], tokens: Sequence[Toke
         grids: The pictures of the text.
         tokens: Its tokens.
     """
-    return {kind: weights[..., positions].sum(-1) for kind, positions in kinds_of(grids, tokens).items()}
+    return {
+        kind: weights[..., positions].sum(-1) for kind, positions in kinds_of(grids, tokens).items()
+    }
 
 
 def kinds_of(grids: Sequence[ImageGrid], tokens: Sequence[Token]) -> dict[str, list[int]]:
     """Return the positions of the tokens of each kind, in the order of `row_shares`; kinds without any are left out."""
-    kinds: dict[str, list[int]] = {grid.prefix: grid.tokens[grid.tokens >= 0].tolist() for grid in grids}
+    kinds: dict[str, list[int]] = {
+        grid.prefix: grid.tokens[grid.tokens >= 0].tolist() for grid in grids
+    }
     on_grid = {position for positions in kinds.values() for position in positions}
     kinds |= {CLS: [], "registers": [], "special": [], "text": []}
     for position, token in enumerate(tokens):
@@ -119,7 +131,11 @@ def find_places(name: str, tokens: Sequence[Token]) -> list[int]:
     if name == CLS or _REGISTER.fullmatch(name):
         return [n for n, token in enumerate(tokens) if token.piece == name and token.start is None]
     if name == "register":
-        return [n for n, token in enumerate(tokens) if _REGISTER.fullmatch(token.piece) and token.start is None]
+        return [
+            n
+            for n, token in enumerate(tokens)
+            if _REGISTER.fullmatch(token.piece) and token.start is None
+        ]
     box = _BOX.fullmatch(name)
     prefix = name if box is None else box[1]
     corners = None
@@ -134,7 +150,9 @@ def find_places(name: str, tokens: Sequence[Token]) -> list[int]:
             continue
         row = int(patch[2])
         column = int(patch[3])
-        if corners is None or (corners[0] <= row <= corners[2] and corners[1] <= column <= corners[3]):
+        if corners is None or (
+            corners[0] <= row <= corners[2] and corners[1] <= column <= corners[3]
+        ):
             positions.append(position)
     return positions
 

@@ -6,7 +6,17 @@ from attnscope.base.model_config import ModelConfig
 
 # Fields of ModelConfig that are known of a model that transformers runs.
 TRANSFERRED = (
-    *("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_value", "max_positions", "scale"),
+    *(
+        "vocab_size",
+        "d_model",
+        "n_layers",
+        "n_heads",
+        "n_kv_heads",
+        "d_head",
+        "d_value",
+        "max_positions",
+        "scale",
+    ),
     *("n_segments", "cross_attention", "layer_kinds"),
 )
 

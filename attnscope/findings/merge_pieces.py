@@ -27,9 +27,17 @@ class TextWords(msgspec.Struct, frozen=True):
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield contradictions that axes cannot express; see `axes`."""
-        for name, words, count in (("queries", self.queries, "token"), ("keys", self.keys, "source")):
-            if not all(word and all(0 <= position < lengths[count] for position in word) for word in words):
-                yield name, f"has a word without tokens, or a position outside 0 to {lengths[count] - 1}"
+        for name, words, count in (
+            ("queries", self.queries, "token"),
+            ("keys", self.keys, "source"),
+        ):
+            if not all(
+                word and all(0 <= position < lengths[count] for position in word) for word in words
+            ):
+                yield (
+                    name,
+                    f"has a word without tokens, or a position outside 0 to {lengths[count] - 1}",
+                )
 
 
 class WordWeights(msgspec.Struct, frozen=True):
@@ -50,19 +58,33 @@ class WordWeights(msgspec.Struct, frozen=True):
 def whole_words(tokens: Sequence[Token], positions: Sequence[int]) -> list[int]:
     """Return the positions of all tokens in the words of these tokens, sorted."""
     wanted = set(positions)
-    return [p for word in group_words(tokens, range(len(tokens))) if wanted.intersection(word) for p in word]
+    return [
+        p
+        for word in group_words(tokens, range(len(tokens)))
+        if wanted.intersection(word)
+        for p in word
+    ]
 
 
-def words_of(tokens: list[Token], sources: list[Token], queries: list[int], keys: list[int]) -> TextWords:
+def words_of(
+    tokens: list[Token], sources: list[Token], queries: list[int], keys: list[int]
+) -> TextWords:
     """Return the words of rows and columns."""
     rows = group_words(tokens, queries)
     columns = group_words(sources, keys)
-    names = [spell_word(tokens, word) for word in rows], [spell_word(sources, word) for word in columns]
+    names = (
+        [spell_word(tokens, word) for word in rows],
+        [spell_word(sources, word) for word in columns],
+    )
     return TextWords(rows, columns, *names)
 
 
 def merge_weights(
-    words: TextWords, weights: Matrix, places: tuple[list[int], list[int]], fully_masked: list[int], sink: Floats | None
+    words: TextWords,
+    weights: Matrix,
+    places: tuple[list[int], list[int]],
+    fully_masked: list[int],
+    sink: Floats | None,
 ) -> WordWeights:
     """Merge the weights between tokens, (queries, keys), into weights between words, in float64.
 
@@ -71,13 +93,22 @@ def merge_weights(
     rows, columns = ({position: n for n, position in enumerate(side)} for side in places)
     masked = {rows[position] for position in fully_masked if position in rows}
     of_words = [[rows[p] for p in word] for word in words.queries]
-    merged = merge_cells(weights, of_words, [[columns[p] for p in word] for word in words.keys], masked)
-    drained = None if sink is None else merge_cells(sink[:, None], of_words, [[0]], masked)[:, 0].astype(np.float32)
+    merged = merge_cells(
+        weights, of_words, [[columns[p] for p in word] for word in words.keys], masked
+    )
+    drained = (
+        None
+        if sink is None
+        else merge_cells(sink[:, None], of_words, [[0]], masked)[:, 0].astype(np.float32)
+    )
     return WordWeights(merged.astype(np.float32), drained)
 
 
 def merge_cells(
-    weights: Matrix, rows: Sequence[Sequence[int]], columns: Sequence[Sequence[int]], masked: Container[int]
+    weights: Matrix,
+    rows: Sequence[Sequence[int]],
+    columns: Sequence[Sequence[int]],
+    masked: Container[int],
 ) -> Matrix:
     """Merge a matrix of weights: summed over columns, averaged over rows that are not masked; float64.
 

@@ -28,14 +28,20 @@ def narrow_rows(text: TextReport, rows: Sequence[int]) -> TextReport:
         return text
     queries = {text.queries[row] for row in rows}
     narrowed = take(text, "query", list(rows))
-    masked = [[query for query in of_head if query in queries] for of_head in text.heads.fully_masked]
-    return msgspec.structs.replace(narrowed, heads=msgspec.structs.replace(narrowed.heads, fully_masked=masked))
+    masked = [
+        [query for query in of_head if query in queries] for of_head in text.heads.fully_masked
+    ]
+    return msgspec.structs.replace(
+        narrowed, heads=msgspec.structs.replace(narrowed.heads, fully_masked=masked)
+    )
 
 
 def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: int) -> TextReport:
     """Return a text with the `count` rows or columns that have most weight in all of its heads."""
     along = 1 if part == "rows" else 0
-    total = sum(np.nan_to_num(head.stages["weights"]).sum(along, dtype=np.float64) for head in text.heads)
+    total = sum(
+        np.nan_to_num(head.stages["weights"]).sum(along, dtype=np.float64) for head in text.heads
+    )
     strongest = sorted(int(n) for n in np.argsort(-np.atleast_1d(total), kind="stable")[:count])
     if part == "rows":
         return narrow_rows(text, strongest)

@@ -21,7 +21,9 @@ class Findings(msgspec.Struct, frozen=True):
         start = "Attributes:\n"
         shared = str(cls.__mro__[1].__doc__)
         if start in shared:
-            cls.__doc__ = str(cls.__doc__).replace(start, start + shared.partition(start)[2].rstrip() + "\n", 1)
+            cls.__doc__ = str(cls.__doc__).replace(
+                start, start + shared.partition(start)[2].rstrip() + "\n", 1
+            )
 
 
 class Provenance(msgspec.Struct, frozen=True):

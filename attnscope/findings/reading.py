@@ -20,7 +20,9 @@ def changed_readings(findings: Any) -> Iterator[str]:
     if findings.provenance.weights == "random":
         yield "the weights are random"
     texts = findings.texts if isinstance(findings, Report) else [findings]
-    share, _ = describe_unknown((t.text, t.pair, t.tokens) for t in texts if isinstance(t, TokenizedText))
+    share, _ = describe_unknown(
+        (t.text, t.pair, t.tokens) for t in texts if isinstance(t, TokenizedText)
+    )
     if share:
         yield share
     if findings.mask.hides is False:

@@ -39,7 +39,9 @@ class Quantities:
     texts: int
     units: int  # number of layers and heads, or means over them, of one text
     sources: int  # number of tokens of the longest text
-    rows: int = 0  # number of rows whose matrices and contributors are kept, over all texts and units
+    rows: int = (
+        0  # number of rows whose matrices and contributors are kept, over all texts and units
+    )
     counted: int = 0  # number of rows whose statistics are kept, over all texts and units
     cells: int = 0  # number of matrix cells, over all texts, units and stages
     top: int = 0  # number of contributors per row
@@ -80,17 +82,27 @@ class RecordPart:
 
     name: str  # name in `--keep`, in settings and in records
     phrase: str  # description in the help of `--keep`; empty if another option selects the part
-    numbers: Callable[[Quantities], int]  # float32s that findings take, over all texts, layers and heads
-    beside: Callable[[Quantities], int] = lambda _: 0  # number of additional float32 values in its recorders
-    tile: Callable[[TileSize], int] = lambda _: 0  # bytes that its recorders need to reduce the largest tile
+    numbers: Callable[
+        [Quantities], int
+    ]  # float32s that findings take, over all texts, layers and heads
+    beside: Callable[[Quantities], int] = lambda _: (
+        0
+    )  # number of additional float32 values in its recorders
+    tile: Callable[[TileSize], int] = lambda _: (
+        0
+    )  # bytes that its recorders need to reduce the largest tile
     table: RecordTable | None = None  # table of `attnscope convert`; None for none
-    means: RecordTable | None = None  # its table of means over texts, of `attnscope convert` alone; None for none
+    means: RecordTable | None = (
+        None  # its table of means over texts, of `attnscope convert` alone; None for none
+    )
     # whether reports hold it: always, only for texts with a map, or never
     reported: Literal["always", "map", "never"] = "never"
     # whether the model runs again for it, once for every cut; then it is not part of `--keep all`
     runs_again: bool = False
     averaged: bool = False  # whether it averages over rows, so that a mean over heads has none; not part of `all`, too
-    of_spans: bool = False  # whether it needs texts divided into spans; then it is not part of `--keep all`
+    of_spans: bool = (
+        False  # whether it needs texts divided into spans; then it is not part of `--keep all`
+    )
 
 
 def _top_tile(tile: TileSize) -> int:
@@ -98,7 +110,9 @@ def _top_tile(tile: TileSize) -> int:
     quantities = tile.kept
     stages = MEASURE + MANY * (quantities.top > FEW)
     cells = (
-        RANKED * min(quantities.top, quantities.sources) * tile.scores // quantities.sources if quantities.rows else 0
+        RANKED * min(quantities.top, quantities.sources) * tile.scores // quantities.sources
+        if quantities.rows
+        else 0
     )
     return _FLOAT * stages * tile.scores + cells
 
@@ -119,7 +133,9 @@ RECORD_PARTS = (
     RecordPart(
         "top",
         "contributors",
-        numbers=lambda quantities: quantities.rows * quantities.top * (quantities.place + quantities.measures),
+        numbers=lambda quantities: (
+            quantities.rows * quantities.top * (quantities.place + quantities.measures)
+        ),
         # the norms of the values of every source, by which a contribution is more than its weight
         beside=lambda quantities: (
             (quantities.measures - 1) * quantities.units * quantities.texts * quantities.sources
@@ -136,7 +152,9 @@ RECORD_PARTS = (
         numbers=lambda quantities: quantities.counted * quantities.statistics,
         beside=lambda quantities: quantities.counted * ROW_FACTS,
         # the weights near the diagonal, from which those within n tokens are summed
-        tile=lambda tile: _FLOAT * (tile.scores * (tile.rows + 2 * tile.within) // tile.kept.sources),
+        tile=lambda tile: (
+            _FLOAT * (tile.scores * (tile.rows + 2 * tile.within) // tile.kept.sources)
+        ),
         table=RecordTable("rows", "statistics, one row per query"),
         reported="always",
     ),
@@ -178,11 +196,16 @@ RECORD_PARTS = (
     RecordPart(
         "spans",
         "weight between spans of {spans}, or of a member `spans` of each text",
-        numbers=lambda quantities: quantities.texts * quantities.units * quantities.spans * (quantities.spans + 1),
+        numbers=lambda quantities: (
+            quantities.texts * quantities.units * quantities.spans * (quantities.spans + 1)
+        ),
         # sums in float64, which span each token belongs to, and a block of keys for every span
         beside=lambda quantities: (
             quantities.texts
-            * (2 * quantities.units * quantities.spans * (quantities.spans + 1) + 4 * quantities.sources)
+            * (
+                2 * quantities.units * quantities.spans * (quantities.spans + 1)
+                + 4 * quantities.sources
+            )
             + min(quantities.texts * quantities.spans * quantities.sources, _SPAN_KEYS)
         ),
         table=RecordTable("spans", "one row per pair of spans", ("weight",)),
@@ -193,14 +216,18 @@ RECORD_PARTS = (
         "what changes where each head is cut, as by ablate --each head: the model runs once more for every head",
         numbers=lambda quantities: 4 * quantities.texts * quantities.units,
         table=RecordTable("effects", "one row per head", ("kl", "hidden", "weight", "target")),
-        means=RecordTable("mean_effects", "one row per head: mean over texts, and its standard error"),
+        means=RecordTable(
+            "mean_effects", "one row per head: mean over texts, and its standard error"
+        ),
         runs_again=True,
     ),
     RecordPart(
         "span_effects",
         "what changes where the answer is cut off from each span, as by ablate --each span: one run for every span",
         numbers=lambda quantities: 4 * quantities.texts * quantities.spans,
-        table=RecordTable("span_effects", "one row per span that is cut off", ("loss", "kl", "hidden", "weight")),
+        table=RecordTable(
+            "span_effects", "one row per span that is cut off", ("loss", "kl", "hidden", "weight")
+        ),
         runs_again=True,
         of_spans=True,
     ),
@@ -223,10 +250,16 @@ EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)
 
 def reported_parts(with_map: object) -> tuple[str, ...]:
     """Return the names of the parts that a Report holds of a text beside matrices; a map has parts of its own."""
-    return tuple(p.name for p in RECORD_PARTS if p.reported == "always" or (p.reported == "map" and with_map))
+    return tuple(
+        p.name for p in RECORD_PARTS if p.reported == "always" or (p.reported == "map" and with_map)
+    )
 
 
-def numbers_of_head(names: Iterable[str], *, rows: int, sources: int, cells: int, **sizes: int) -> int:
+def numbers_of_head(
+    names: Iterable[str], *, rows: int, sources: int, cells: int, **sizes: int
+) -> int:
     """Count the float32s that parts take for one head of one text, of which `rows` are shown; see Quantities."""
-    quantities = Quantities(texts=1, units=1, rows=rows, counted=rows, sources=sources, cells=cells, **sizes)
+    quantities = Quantities(
+        texts=1, units=1, rows=rows, counted=rows, sources=sources, cells=cells, **sizes
+    )
     return sum(PARTS[name].numbers(quantities) for name in names)

@@ -63,8 +63,12 @@ class RowStatistic:
     aligned: bool = False
     # largest distance of the keys whose weight it sums, in tokens; None for another statistic
     within: int | None = None
-    on: str | None = None  # for a weight that headers show: the keys that it is on, such as `the first token`
-    phrase: str | None = None  # format in a header of another statistic; None if headers do not show it
+    on: str | None = (
+        None  # for a weight that headers show: the keys that it is on, such as `the first token`
+    )
+    phrase: str | None = (
+        None  # format in a header of another statistic; None if headers do not show it
+    )
     place: int = 0  # order in a header
     added: bool = False  # whether it was added after version 1 of the formats: older reports and dumps do not have it
     linear: bool = True  # whether it is a sum of weights, so that the statistic of a mean row is the mean of the heads'
@@ -78,7 +82,13 @@ class RowStatistic:
 
 
 def _weight_on(
-    name: str, meaning: str, key_token: Callable[[Token], bool], on: str, place: int, *, added: bool = False
+    name: str,
+    meaning: str,
+    key_token: Callable[[Token], bool],
+    on: str,
+    place: int,
+    *,
+    added: bool = False,
 ) -> RowStatistic:
     """Declare the weight on keys of a kind."""
     return RowStatistic(
@@ -108,7 +118,11 @@ def _weight_within(n: int) -> RowStatistic:
 
 def _is_punctuation(token: Token) -> bool:
     marks = token.text.strip()
-    return bool(marks) and not token.special and all(unicodedata.category(mark).startswith("P") for mark in marks)
+    return (
+        bool(marks)
+        and not token.special
+        and all(unicodedata.category(mark).startswith("P") for mark in marks)
+    )
 
 
 ROW_STATISTICS = (
@@ -128,7 +142,13 @@ ROW_STATISTICS = (
         on="the first token",
         place=3,
     ),
-    _weight_on("special", "Weight on special tokens.", lambda token: token.special, "special tokens", place=4),
+    _weight_on(
+        "special",
+        "Weight on special tokens.",
+        lambda token: token.special,
+        "special tokens",
+        place=4,
+    ),
     RowStatistic(
         "self",
         "Weight on the query's own position.",
@@ -175,9 +195,15 @@ ROW_STATISTICS = (
 )
 STATISTICS = tuple(statistic.name for statistic in ROW_STATISTICS)
 LINEAR = {statistic.name: statistic.linear for statistic in ROW_STATISTICS}
-KEY_TOKENS = {statistic.name: statistic.key_token for statistic in ROW_STATISTICS if statistic.key_token is not None}
+KEY_TOKENS = {
+    statistic.name: statistic.key_token
+    for statistic in ROW_STATISTICS
+    if statistic.key_token is not None
+}
 _SELECTED: dict[Callable[[Token], bool], dict[tuple[int, str, bool], bool]] = {}
-_MOST_SELECTED = 1 << 17  # spellings that are remembered: as many as a vocabulary has ids, or a few more
+_MOST_SELECTED = (
+    1 << 17
+)  # spellings that are remembered: as many as a vocabulary has ids, or a few more
 
 
 def select_tokens(texts: Sequence[Sequence[Token]], selects: Callable[[Token], bool]) -> list[bool]:

@@ -34,7 +34,9 @@ class ChatText(msgspec.Struct, frozen=True):
 
     template: str
     messages: list[str]
-    assistant: Annotated[list[int], along("assistant token", positions="token", ascending=True)] | None = None
+    assistant: (
+        Annotated[list[int], along("assistant token", positions="token", ascending=True)] | None
+    ) = None
 
 
 class TextReport(TokenizedText, frozen=True):
@@ -115,8 +117,12 @@ def with_words(text: TextReport) -> TextReport:
         for head in text.heads
     ]
     sinks = [of_head.sink for of_head in of_heads if of_head.sink is not None]
-    merged = WordWeights(np.stack([of_head.weights for of_head in of_heads]), np.stack(sinks) if sinks else None)
-    return msgspec.structs.replace(text, words=words, heads=msgspec.structs.replace(text.heads, words=merged))
+    merged = WordWeights(
+        np.stack([of_head.weights for of_head in of_heads]), np.stack(sinks) if sinks else None
+    )
+    return msgspec.structs.replace(
+        text, words=words, heads=msgspec.structs.replace(text.heads, words=merged)
+    )
 
 
 class Report(ModelFindings, frozen=True):

@@ -91,8 +91,14 @@ class Sound(msgspec.Struct, frozen=True):
         """Return the tokens of the frames that overlap a range of seconds, or have its only second; none outside."""
         first = int((start - self.start) / self.frame + 1e-6)
         last = max(first, int((end - self.start) / self.frame - 1e-6))
-        frames = range(max(0, first), min(self.n_frames, last + 1)) if start >= self.start else range(0)
-        return [self.before + band * self.n_frames + frame for band in range(self.bands) for frame in frames]
+        frames = (
+            range(max(0, first), min(self.n_frames, last + 1)) if start >= self.start else range(0)
+        )
+        return [
+            self.before + band * self.n_frames + frame
+            for band in range(self.bands)
+            for frame in frames
+        ]
 
 
 def frame_name(seconds: float) -> str:
@@ -112,7 +118,9 @@ def subtitles(words: Sequence[SoundWord]) -> Iterator[list[SoundWord]]:
         text = "".join(entry.text for entry in [*line, word]).strip()
         too_long = len(text) > _LONGEST_LINE or (line and word.end - line[0].start > _LONGEST_SHOWN)
         if line and (
-            too_long or word.start - line[-1].end > _PAUSE or line[-1].text.rstrip("\"'”’)")[-1:] in ".?!。？！"
+            too_long
+            or word.start - line[-1].end > _PAUSE
+            or line[-1].text.rstrip("\"'”’)")[-1:] in ".?!。？！"
         ):
             yield line
             line = []
@@ -132,8 +140,14 @@ def vtt_lines(words: Sequence[SoundWord]) -> Iterator[str]:
     yield "WEBVTT\n\n"
     for line in subtitles(words):
         yield f"{_clock(line[0].start, '.')} --> {_clock(line[-1].end, '.')}\n"
-        escaped = [word.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for word in line]
-        timed = "".join(f"<{_clock(word.start, '.')}>{text}" for word, text in zip(line[1:], escaped[1:], strict=True))
+        escaped = [
+            word.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+            for word in line
+        ]
+        timed = "".join(
+            f"<{_clock(word.start, '.')}>{text}"
+            for word, text in zip(line[1:], escaped[1:], strict=True)
+        )
         yield f"{escaped[0].lstrip()}{timed}\n\n"
 
 

@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrices, Matrix, Tensor4, UnitMatrices, UnitVectors, along
+from attnscope.findings.arrays import (
+    Floats,
+    Matrices,
+    Matrix,
+    Tensor4,
+    UnitMatrices,
+    UnitVectors,
+    along,
+)
 
 # Own shares are kept of this number of the reading span's tokens: memory does not grow with its length.
 KEPT_ROWS = 1024
@@ -55,7 +63,9 @@ class TextSpans(msgspec.Struct, frozen=True):
         if name in self.names:
             return self.names.index(name)
         wanted = _plain(name)
-        numbers = [index for index, span_name in enumerate(self.names) if _plain(span_name) == wanted]
+        numbers = [
+            index for index, span_name in enumerate(self.names) if _plain(span_name) == wanted
+        ]
         if not numbers and wanted == ANSWER:
             numbers = [index for index, span_kind in enumerate(self.kinds) if span_kind == "answer"]
         return numbers[0] if len(numbers) == 1 else None

@@ -52,7 +52,9 @@ def parquet_parts(findings: Tabular) -> Iterator[bytes]:
     import pyarrow
     from pyarrow import parquet
 
-    arrays = {name: pyarrow.array(column, from_pandas=True) for name, column in findings.table().items()}
+    arrays = {
+        name: pyarrow.array(column, from_pandas=True) for name, column in findings.table().items()
+    }
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(pyarrow.table(arrays), sink, compression="zstd")
     yield sink.getvalue().to_pybytes()

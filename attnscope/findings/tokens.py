@@ -63,7 +63,11 @@ def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple
     A word is a run of characters between white space, or one ideograph.
     """
     unknown = [token for token in tokens if token.unknown and token.segment == segment]
-    places = [(token.start, token.end) for token in unknown if token.start is not None and token.end is not None]
+    places = [
+        (token.start, token.end)
+        for token in unknown
+        if token.start is not None and token.end is not None
+    ]
     words = list[str]()
     count = 0
     reached = 0
@@ -76,7 +80,9 @@ def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple
     return words, count
 
 
-def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -> tuple[str, list[str]]:
+def describe_unknown(
+    texts: Iterable[tuple[str, str | None, Sequence[Token]]],
+) -> tuple[str, list[str]]:
     """Count and name the words of texts that the tokenizer does not know; empty if it knows all."""
     segments = [
         (text or "", tokens, segment)
@@ -91,7 +97,9 @@ def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -
     count = sum(word_count for _, word_count in words)
     if not unknown:
         return "", []
-    share = f"{len(unknown)} of {count} word{'s' * (count > 1)} {'is' if len(unknown) == 1 else 'are'}"
+    share = (
+        f"{len(unknown)} of {count} word{'s' * (count > 1)} {'is' if len(unknown) == 1 else 'are'}"
+    )
     return f"{share} unknown to the tokenizer", list(dict.fromkeys(unknown))
 
 
@@ -109,7 +117,12 @@ def continues(tokens: Sequence[Token], position: int) -> bool:
     before = tokens[position - 1] if position else None
     if before is None or before.special or not before.text:
         return False
-    if token.start is None or before.start is None or before.end is None or before.segment != token.segment:
+    if (
+        token.start is None
+        or before.start is None
+        or before.end is None
+        or before.segment != token.segment
+    ):
         return False
     # Both spell bytes of one character, or what a normalizer makes of it.
     if before.start <= token.start < before.end:

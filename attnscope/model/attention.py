@@ -107,16 +107,26 @@ def _fuses_output(job: _LayerJob, recorded: Sequence[int]) -> bool:
     """Tell whether a GPU computes the output of recorded heads faster by a kernel than from the weights of tiles."""
     q = job.inputs.q
     spec = job.inputs.spec
-    plain = spec.bias is None and plain_mask(spec.mask, q.shape[2], job.inputs.k.shape[2]) is not None
+    plain = (
+        spec.bias is None and plain_mask(spec.mask, q.shape[2], job.inputs.k.shape[2]) is not None
+    )
     return q.device.type != "cpu" and plain and not _tiled_heads(job, recorded)
 
 
-def _record(job: _LayerJob, heads: list[int], mask: Mask, recorders: Sequence[Recorder], output: Tensor | None) -> None:
+def _record(
+    job: _LayerJob,
+    heads: list[int],
+    mask: Mask,
+    recorders: Sequence[Recorder],
+    output: Tensor | None,
+) -> None:
     """Compute the tiles of some heads, show each to the recorders, and collect the output if needed."""
     checks = FiniteChecks(job.inputs.layer, job.inputs.q.device)
     _compute_tiles(job, heads, mask, recorders, output, checks)
     if not checks.passed():  # on a GPU, where nothing waits for sums while tiles are launched
-        _compute_tiles(job, heads, mask, recorders, output, FiniteChecks(job.inputs.layer), quiet=True)
+        _compute_tiles(
+            job, heads, mask, recorders, output, FiniteChecks(job.inputs.layer), quiet=True
+        )
 
 
 def _compute_tiles(
@@ -136,7 +146,11 @@ def _compute_tiles(
         quiet: Only check the tiles: the recorders have had them already.
     """
     inputs = job.inputs
-    needed_rows = None if output is not None else sorted({row for recorder in recorders for row in recorder.rows})
+    needed_rows = (
+        None
+        if output is not None
+        else sorted({row for recorder in recorders for row in recorder.rows})
+    )
     cells = _cells(inputs, heads, needed_rows)
     # texts with cuts use operators; so do those without cuts that they are compared with, since nothing is ranked there
     operators = job.cuts is not None or inputs.spec.sinks is not None
@@ -194,11 +208,18 @@ def _tile_inputs(
     bounded = _bounded(inputs)
     # an upload would wait for the device
     adjacent = isinstance(as_slice(heads), slice)
-    numbers = torch.arange(heads[0], heads[-1] + 1, device=device) if adjacent else torch.tensor(heads, device=device)
+    numbers = (
+        torch.arange(heads[0], heads[-1] + 1, device=device)
+        if adjacent
+        else torch.tensor(heads, device=device)
+    )
     groups = inputs.group(torch.tensor(heads)).tolist()
     used = sorted(set(groups))
     # products need each head's rows to be contiguous
-    k, v = inputs.k[:, as_slice(used)], inputs.v[:, as_slice(used)].float().contiguous()  # (B, used, K, E)
+    k, v = (
+        inputs.k[:, as_slice(used)],
+        inputs.v[:, as_slice(used)].float().contiguous(),
+    )  # (B, used, K, E)
     k = (k if multiplies_narrow(k) else k.float()).contiguous()
 
     def of_block(block: TileBlock) -> Iterator[TileInputs]:
@@ -217,12 +238,24 @@ def _tile_inputs(
             sides = k[:, shared, block.k0 : block.k1], v[:, shared, block.k0 : block.k1]
             tile_mask = block_mask or BlockMask.of(mask, block, visible, device, head_numbers)
             yield TileInputs(
-                inputs, tile_mask, head_numbers, index, *sides, block, visible, bounded, mask.changes_scores
+                inputs,
+                tile_mask,
+                head_numbers,
+                index,
+                *sides,
+                block,
+                visible,
+                bounded,
+                mask.changes_scores,
             )
 
     size = inputs.q.shape[2], inputs.k.shape[2]
     # heads inside blocks, since tiles of one shape after the other cost least
-    return (part for block in tile_blocks(mask, shape, size, needed_rows, recorders) for part in of_block(block))
+    return (
+        part
+        for block in tile_blocks(mask, shape, size, needed_rows, recorders)
+        for part in of_block(block)
+    )
 
 
 def _shared(groups: list[int]) -> list[int] | slice:

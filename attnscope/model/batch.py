@@ -27,7 +27,9 @@ class TokenTensors:
 
     ids: Ids  # token ids, type ids and position ids, (B, T) each, int64; None for positions that the model counts
     lengths: list[int]  # real tokens of every text
-    kinds: Mapping[str, Tensor]  # tokens of each kind that a row statistic names, (B, T), bool; padding is of none
+    kinds: Mapping[
+        str, Tensor
+    ]  # tokens of each kind that a row statistic names, (B, T), bool; padding is of none
     real: Tensor  # tokens that are not padding, (B, T), bool
 
     @property
@@ -42,14 +44,18 @@ class TokenTensors:
 
     def padding(self, *, padded_rows: bool = True) -> Mask:
         """Return the mask that hides padding; see PaddingMask."""
-        return padding_mask(self.lengths, max(self.lengths), self.real.device, padded_rows=padded_rows)
+        return padding_mask(
+            self.lengths, max(self.lengths), self.real.device, padded_rows=padded_rows
+        )
 
     def repeated(self, count: int) -> "TokenTensors":
         """Return one text repeated `count` times, side by side."""
         ids, types = (tensor.expand(count, -1) for tensor in self.ids[:2])
         positions = None if self.positions is None else self.positions.expand(count, -1)
         kinds = {name: tensor.expand(count, -1) for name, tensor in self.kinds.items()}
-        return TokenTensors((ids, types, positions), self.lengths * count, kinds, self.real.expand(count, -1))
+        return TokenTensors(
+            (ids, types, positions), self.lengths * count, kinds, self.real.expand(count, -1)
+        )
 
 
 def pad_texts(
@@ -75,9 +81,14 @@ def pad_texts(
     real, *kinds = upload(torch.cat([real[None], selected]), device)
     placed = None
     if any(ids is not None for ids in positions):
-        every = [list(range(n) if ids is None else ids) for ids, n in zip(positions, lengths, strict=True)]
+        every = [
+            list(range(n) if ids is None else ids)
+            for ids, n in zip(positions, lengths, strict=True)
+        ]
         placed = upload(torch.tensor([ids + [0] * (longest - len(ids)) for ids in every]), device)
-    return TokenTensors((numbers[0], numbers[1], placed), lengths, dict(zip(KEY_TOKENS, kinds, strict=True)), real)
+    return TokenTensors(
+        (numbers[0], numbers[1], placed), lengths, dict(zip(KEY_TOKENS, kinds, strict=True)), real
+    )
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,9 @@ class Batch:
     """Texts that go through a model together."""
 
     tokens: TokenTensors
-    context: TokenTensors | None  # the texts of the keys and values in cross-attention; None in self-attention
+    context: (
+        TokenTensors | None
+    )  # the texts of the keys and values in cross-attention; None in self-attention
     texts: Sequence[Sequence[Token]]  # the Tokens behind `tokens`
     # what the model takes besides, or in place of, token ids, by the name of its argument; empty for texts alone
     media: Mapping[str, Tensor] = field(default_factory=dict)
@@ -122,21 +135,35 @@ def make_batch(
     """
     context = None if contexts is None else pad_texts(contexts, device, width=width)
     tokens = pad_texts(texts, device, positions, width if contexts is None else 0)
-    return Batch(tokens, context, texts, join_media(media, max(tokens.lengths), device) if media else {})
+    return Batch(
+        tokens, context, texts, join_media(media, max(tokens.lengths), device) if media else {}
+    )
 
 
-def join_media(media: Sequence[Mapping[str, Any]], longest: int, device: torch.device) -> dict[str, Tensor]:
+def join_media(
+    media: Sequence[Mapping[str, Any]], longest: int, device: torch.device
+) -> dict[str, Tensor]:
     """Join the inputs of texts along their first axis; `longest` is the length of the longest text."""
     joined: dict[str, list[Tensor]] = {}
-    types = {name: np.zeros((1, 0), dtype=np.int64) for inputs in media for name in inputs if name.endswith(_TYPES)}
+    types = {
+        name: np.zeros((1, 0), dtype=np.int64)
+        for inputs in media
+        for name in inputs
+        if name.endswith(_TYPES)
+    }
     for inputs in media:
         # A text without pictures has tokens, and nothing else, to add.
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in (types | {**inputs}).items()}
+        tensors = {
+            name: torch.from_numpy(np.ascontiguousarray(array))
+            for name, array in (types | {**inputs}).items()
+        }
         for name, tensor in padded_media(tensors, longest).items():
             joined.setdefault(name, []).append(tensor)
     for name, of_texts in joined.items():
         if len({tensor.shape[1:] for tensor in of_texts}) > 1:
-            message = f"the pictures or sounds of these texts have different sizes or numbers ({name})"
+            message = (
+                f"the pictures or sounds of these texts have different sizes or numbers ({name})"
+            )
             raise AttnscopeError(message, hint="run the texts one by one")
     return {name: torch.cat(of_texts).to(device) for name, of_texts in joined.items()}
 
@@ -144,6 +171,8 @@ def join_media(media: Sequence[Mapping[str, Any]], longest: int, device: torch.d
 def padded_media(media: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
     """Return inputs of a text for a longer one: the types of tokens, (1, tokens), are 0 for the others."""
     return {
-        name: torch.nn.functional.pad(tensor, (0, length - tensor.shape[1])) if name.endswith(_TYPES) else tensor
+        name: torch.nn.functional.pad(tensor, (0, length - tensor.shape[1]))
+        if name.endswith(_TYPES)
+        else tensor
         for name, tensor in media.items()
     }

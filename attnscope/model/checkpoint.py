@@ -23,7 +23,12 @@ from attnscope.model.tensors import contiguous, read_tensors
 from attnscope.model.uploads import Uploads
 from attnscope.model.weights import BlockIndex, WeightStore
 
-_FLOATS = ("F64", "F32", "F16", "BF16")  # other types are quantised, and have no meaning without their scales
+_FLOATS = (
+    "F64",
+    "F32",
+    "F16",
+    "BF16",
+)  # other types are quantised, and have no meaning without their scales
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,12 @@ class ParameterSlice:
     # rows (start, stop, all) within the tensor once it is laid (out, in); None for the whole
     rows: tuple[int, int, int] | None = None
     step: int = 1
-    groups: int = 0  # key/value heads among whose rows the parts are interleaved; 0 where they are not
-    expert: tuple[int, int] | None = None  # number of the expert and of all, in a tensor that holds all; None otherwise
+    groups: int = (
+        0  # key/value heads among whose rows the parts are interleaved; 0 where they are not
+    )
+    expert: tuple[int, int] | None = (
+        None  # number of the expert and of all, in a tensor that holds all; None otherwise
+    )
 
     @property
     def block(self) -> BlockIndex:
@@ -74,7 +83,12 @@ class ParameterSlice:
 
 
 def load_stack(
-    family: Family, config: ModelConfig, folder: Folder, n_layers: int, dtype: torch.dtype, device: torch.device
+    family: Family,
+    config: ModelConfig,
+    folder: Folder,
+    n_layers: int,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Stack:
     """Load the first `n_layers` blocks of a checkpoint; every tensor is checked now, and read when it is needed."""
     pieces: dict[BlockIndex, dict[str, list[ParameterSlice]]] = {}
@@ -98,17 +112,23 @@ def load_stack(
     return stack.eval()
 
 
-def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[str, list[ParameterSlice]]:
+def check_tensors(
+    family: Family, config: ModelConfig, folder: Folder
+) -> dict[str, list[ParameterSlice]]:
     """Return each needed tensor, with its native parameters, after comparing all headers with config.json."""
     where = str(folder.config_path)
     check_counts(family, config, {name: info.shape for name, info in folder.tensors.items()}, where)
-    names = Names(family, find_prefix(family, folder.tensors, where), folder.tensors, str(folder.path))
+    names = Names(
+        family, find_prefix(family, folder.tensors, where), folder.tensors, str(folder.path)
+    )
     plan: dict[str, list[ParameterSlice]] = {}
     for part in _parameter_slices(config, names):
         info = folder.tensors[part.tensor]
         if info.dtype not in _FLOATS and info.block is None:
             hint = "attnscope reads only floating-point checkpoints"
-            raise AttnscopeError(f"is stored as {info.dtype}", where=f"{info.file}: {info.name}", hint=hint)
+            raise AttnscopeError(
+                f"is stored as {info.dtype}", where=f"{info.file}: {info.name}", hint=hint
+            )
         if info.shape != part.source_shape():
             message = f"has shape {list(info.shape)}, '{part.parameter}' needs {list(part.source_shape())}"
             raise AttnscopeError(message, where=f"{info.file}: {info.name}", hint=NOT_ONE_MODEL)
@@ -135,7 +155,10 @@ def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[ParameterSl
 
 def shapes_of(stack: Stack) -> dict[str, tuple[int, ...]]:
     """Return the shapes of parameters outside blocks, and of those of any block under the names of block 0."""
-    return {_in_first_block(name): tuple(parameter.shape) for name, parameter in stack.named_parameters()}
+    return {
+        _in_first_block(name): tuple(parameter.shape)
+        for name, parameter in stack.named_parameters()
+    }
 
 
 def _in_first_block(parameter: str) -> str:
@@ -143,7 +166,11 @@ def _in_first_block(parameter: str) -> str:
 
 
 def parameter_slice(
-    names: Names, parameter: str, shapes: Mapping[str, tuple[int, ...]], n_groups: int, n_experts: int = 0
+    names: Names,
+    parameter: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    n_groups: int,
+    n_experts: int = 0,
 ) -> ParameterSlice:
     """Locate a parameter in a checkpoint; `shapes` are those of `shapes_of`."""
     location = names.find(parameter)
@@ -152,9 +179,13 @@ def parameter_slice(
     name = module.rsplit(".", 1)[-1]
     entry = location.entry
     turned = names.family.transposed
-    transposed = suffix == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in turned)
+    transposed = suffix == "weight" and (
+        entry.transposed if isinstance(entry, Stacked) else name in turned
+    )
     expert = (location.expert or 0, n_experts) if isinstance(entry, Stacked) else None
-    located = ParameterSlice(parameter, location.tensor, shapes[first_name], transposed, expert=expert)
+    located = ParameterSlice(
+        parameter, location.tensor, shapes[first_name], transposed, expert=expert
+    )
     if isinstance(entry, str | Outside) or not entry.part:
         return located
     sizes = [shapes[f"{module.removesuffix(name)}{sibling}.{suffix}"][0] for sibling in entry.parts]
@@ -162,4 +193,6 @@ def parameter_slice(
     if isinstance(entry, Stacked) and entry.alternating:
         return replace(located, rows=(at, sum(sizes), sum(sizes)), step=len(sizes))
     rows = sum(sizes[:at]), sum(sizes[: at + 1]), sum(sizes)
-    return replace(located, rows=rows, groups=n_groups if isinstance(entry, Chunk) and entry.per_group else 0)
+    return replace(
+        located, rows=rows, groups=n_groups if isinstance(entry, Chunk) and entry.per_group else 0
+    )

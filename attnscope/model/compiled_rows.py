@@ -25,7 +25,9 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 LANES = 16  # numbers of a vector: a register of AVX-512, two of AVX2, four of NEON
-CHUNK = 2 * LANES  # scores of a chunk, whose maximum is kept: the largest scores are looked for among these maxima
+CHUNK = (
+    2 * LANES
+)  # scores of a chunk, whose maximum is kept: the largest scores are looked for among these maxima
 _BLOCK = 64  # vectors that are added up in float32; the sums of blocks are added up in float64
 
 _FLOAT = ir.FloatType()
@@ -34,7 +36,11 @@ _INT = ir.IntType(32)
 _LONG = ir.IntType(64)
 _FLOATS, _DOUBLES, _INTS = (ir.VectorType(kind, LANES) for kind in (_FLOAT, _DOUBLE, _INT))
 _ADDRESS = ir.PointerType()
-_NUMBERS = ("nnan", "nsz", "contract")  # no NaN gets here; a product and its sum may be one instruction
+_NUMBERS = (
+    "nnan",
+    "nsz",
+    "contract",
+)  # no NaN gets here; a product and its sum may be one instruction
 _NOTHING = -np.inf
 _NO_PLACE = 2**31 - 1
 _Terms = list[tuple[Any, Any]]  # of a sum: a vector, and what it is multiplied by, or None
@@ -47,7 +53,14 @@ _ROUND = 12582912.0  # 1.5 · 2^23: added to a small float32, it leaves no digit
 _MANTISSA = 23  # bits of a float32 below its exponent
 _SMALLEST = -87.0  # above it, e^x is surely a normal float32; e^x of others counts as 0
 # of e^r − 1 − r, divided by r², for |r| ≤ log(2) / 2, highest power first (Cephes Math Library, expf)
-_SERIES = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+_SERIES = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
 
 
 def softmax(
@@ -72,12 +85,16 @@ def softmax(
     _softmax(*addresses, n, size, places.shape[1])
     # Σ e^(s − largest), and the sum of its terms times s − largest.
     total, weighted, largest = totals.T
-    bits: NDArray[Any] = (np.log(total) - weighted / total) / np.log(2)  # since log w = (s − largest) − log Σ
+    bits: NDArray[Any] = (np.log(total) - weighted / total) / np.log(
+        2
+    )  # since log w = (s − largest) − log Σ
     bits = np.maximum(bits, 0, dtype=np.float32)
     return bits, largest.astype(np.float32)
 
 
-def sums(weights: NDArray[Any], kinds: NDArray[Any], reaches: NDArray[Any], query: int) -> NDArray[Any]:
+def sums(
+    weights: NDArray[Any], kinds: NDArray[Any], reaches: NDArray[Any], query: int
+) -> NDArray[Any]:
     """Sum the weights of every row up: by distance, up to some distances, and on some kinds of keys.
 
     See RowSummary.sums; `weights` are (texts, heads, rows, size), size at least 1. `query` is the place of the first
@@ -89,7 +106,16 @@ def sums(weights: NDArray[Any], kinds: NDArray[Any], reaches: NDArray[Any], quer
     sums = np.empty((1 + len(reaches) + kinds.shape[1], texts, heads, rows), np.float32)
     work = np.empty(CHUNK, np.float32)
     addresses = (array.ctypes.data for array in (weights, padded, reaches, sums, work))
-    _sums(*addresses, weights.size // size, size, rows, heads * rows, query, kinds.shape[1], len(reaches))
+    _sums(
+        *addresses,
+        weights.size // size,
+        size,
+        rows,
+        heads * rows,
+        query,
+        kinds.shape[1],
+        len(reaches),
+    )
     return sums
 
 
@@ -105,7 +131,9 @@ def _function(module: ir.Module, name: str, addresses: int, numbers: int) -> tup
 
 def _write_softmax(module: ir.Module) -> None:
     """Write the loops behind `softmax`: a function of its six arrays' addresses, of n, size and count."""
-    b, (masked, weights, totals, places, strongest, work, n, size, count) = _function(module, "softmax", 6, 3)
+    b, (masked, weights, totals, places, strongest, work, n, size, count) = _function(
+        module, "softmax", 6, 3
+    )
     n_chunks = _divide_up(b, size, CHUNK)
     maxima = _at(b, work, _LONG(2 * CHUNK))
     with _loop(b, n) as i:
@@ -118,7 +146,10 @@ def _write_softmax(module: ir.Module) -> None:
         _strongest(b, scores, n_chunks, maxima, count, _at(b, places, offset, _LONG))
         total = _variable(b, _DOUBLE(1))
         weighted = _variable(b, _DOUBLE(0))
-        with b.if_else(b.fcmp_ordered("==", largest, _FLOAT(_NOTHING))) as (without_keys, with_keys):
+        with b.if_else(b.fcmp_ordered("==", largest, _FLOAT(_NOTHING))) as (
+            without_keys,
+            with_keys,
+        ):
             with without_keys, _loop(b, b.mul(n_chunks, _LONG(2))) as number:
                 shares.store(b, _vector(_FLOATS, 0), number)
             with with_keys:
@@ -130,27 +161,37 @@ def _write_softmax(module: ir.Module) -> None:
                 with _loop(b, b.mul(n_chunks, _LONG(2))) as number:
                     shares.store(b, b.fmul(shares.load(b, number), _everywhere(b, factor)), number)
         shares.put_rest(b)
-        of_row = (b.load(total, typ=_DOUBLE), b.load(weighted, typ=_DOUBLE), b.fpext(largest, _DOUBLE))
+        of_row = (
+            b.load(total, typ=_DOUBLE),
+            b.load(weighted, typ=_DOUBLE),
+            b.fpext(largest, _DOUBLE),
+        )
         for k, number in enumerate(of_row):
             b.store(number, _at(b, totals, b.add(b.mul(i, _LONG(3)), _LONG(k)), _DOUBLE))
         with _loop(b, count) as j:
             key_index = b.load(_at(b, places, b.add(offset, j), _LONG), typ=_LONG)
             exists = b.icmp_signed(">=", key_index, _LONG(0))
-            share = b.load(_at(b, weights, b.add(begin, b.select(exists, key_index, _LONG(0)))), typ=_FLOAT)
+            share = b.load(
+                _at(b, weights, b.add(begin, b.select(exists, key_index, _LONG(0)))), typ=_FLOAT
+            )
             b.store(b.select(exists, share, _FLOAT(0)), _at(b, strongest, b.add(offset, j)))
     b.ret_void()
 
 
 def _write_sums(module: ir.Module) -> None:
     b, arguments = _function(module, "sums", 5, 7)
-    weights, kinds, reaches, sums, work, n, size, rows, rows_of_text, query, n_kinds, n_reaches = arguments
+    weights, kinds, reaches, sums, work, n, size, rows, rows_of_text, query, n_kinds, n_reaches = (
+        arguments
+    )
     n_vectors = b.mul(_divide_up(b, size, CHUNK), _LONG(2))
     lanes = ir.Constant(_INTS, list(range(LANES)))
     with _loop(b, n) as i:
         row = _Row(b, _at(b, weights, b.mul(i, size)), size, work)
         row.take_rest(b, 0.0)
         own = b.add(query, b.srem(i, rows))
-        kinds_of_text = _at(b, kinds, b.mul(b.mul(b.sdiv(i, rows_of_text), n_kinds), n_vectors), _FLOATS)
+        kinds_of_text = _at(
+            b, kinds, b.mul(b.mul(b.sdiv(i, rows_of_text), n_kinds), n_vectors), _FLOATS
+        )
 
         def apart(index: Any) -> Any:
             """Return |query − key| of a vector's keys."""
@@ -180,7 +221,12 @@ def _write_sums(module: ir.Module) -> None:
             kind_address = _at(b, kinds_of_text, b.mul(k, n_vectors), _FLOATS)
 
             def of_kind(b: Any, index: Any) -> _Terms:
-                return [(row.load(b, index), b.load(_at(b, kind_address, index, _FLOATS), typ=_FLOATS, align=4))]
+                return [
+                    (
+                        row.load(b, index),
+                        b.load(_at(b, kind_address, index, _FLOATS), typ=_FLOATS, align=4),
+                    )
+                ]
 
             put(b.add(b.add(k, n_reaches), _LONG(1)), *_add_up(b, n_vectors, of_kind))
     b.ret_void()
@@ -243,14 +289,18 @@ def _powers(b: Any, scores: _Row, powers: _Row, n_chunks: Any, largest: Any) -> 
 
     def terms(b: Any, index: Any) -> _Terms:
         below = _larger(b, b.fsub(scores.load(b, index), subtracted), smallest)
-        power = b.select(b.fcmp_ordered(">", below, smallest), _power(b, below), _vector(_FLOATS, 0))
+        power = b.select(
+            b.fcmp_ordered(">", below, smallest), _power(b, below), _vector(_FLOATS, 0)
+        )
         powers.store(b, power, index)
         return [(power, None), (power, below)]
 
     return _add_up(b, b.mul(n_chunks, _LONG(2)), terms, n_sums=2)
 
 
-def _add_up(b: Any, end: Any, terms: Callable[[Any, Any], _Terms], start: Any = None, n_sums: int = 1) -> list[Any]:
+def _add_up(
+    b: Any, end: Any, terms: Callable[[Any, Any], _Terms], start: Any = None, n_sums: int = 1
+) -> list[Any]:
     """Return sums over the vectors from `start` (or 0) to `end`, exclusive; `terms` writes what each one adds."""
     start = _LONG(0) if start is None else start
     totals = [_variable(b, _vector(_DOUBLES, 0)) for _ in range(n_sums)]
@@ -260,7 +310,12 @@ def _add_up(b: Any, end: Any, terms: Callable[[Any, Any], _Terms], start: Any = 
         with _loop(b, _smaller(b, b.add(begin, _LONG(_BLOCK)), end), begin) as index:
             for so_far, (term, factor) in zip(of_block, terms(b, index), strict=True):
                 before = b.load(so_far, typ=_FLOATS)
-                b.store(b.fadd(before, term) if factor is None else _multiply_add(b, term, factor, before), so_far)
+                b.store(
+                    b.fadd(before, term)
+                    if factor is None
+                    else _multiply_add(b, term, factor, before),
+                    so_far,
+                )
         for total, so_far in zip(totals, of_block, strict=True):
             more = b.fpext(b.load(so_far, typ=_FLOATS), _DOUBLES)
             b.store(b.fadd(b.load(total, typ=_DOUBLES), more), total)
@@ -307,8 +362,12 @@ def _strongest(b: Any, scores: _Row, n_chunks: Any, maxima: Any, count: Any, pla
                 b.store(_LONG(-1), _at(b, places, j, _LONG))
             with some_left:
                 at = b.add(b.mul(b.load(numbers, typ=_INTS), _vector(_INTS, LANES)), lanes)
-                chunk = _combine(b, _smaller, b.select(b.fcmp_ordered("==", best, values), at, nowhere))
-                again = b.fcmp_ordered("==", value, b.load(last, typ=_FLOAT))  # equal scores are found in their order
+                chunk = _combine(
+                    b, _smaller, b.select(b.fcmp_ordered("==", best, values), at, nowhere)
+                )
+                again = b.fcmp_ordered(
+                    "==", value, b.load(last, typ=_FLOAT)
+                )  # equal scores are found in their order
                 start = _everywhere(b, b.select(again, b.load(behind, typ=_INT), _INT(0)))
                 lowest = nowhere
                 halves = []

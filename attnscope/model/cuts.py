@@ -18,7 +18,9 @@ class HeadCut:
     """A head whose output is replaced, for every query."""
 
     head: int
-    output: Tensor | None = None  # replacement for the head's output, (Ev,) for every query, or (Q, Ev); None for 0
+    output: Tensor | None = (
+        None  # replacement for the head's output, (Ev,) for every query, or (Q, Ev); None for 0
+    )
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,13 @@ class BatchCuts:
         self._write_(weights, heads, (q0, k0), 0.0, renormalised=False)
 
     def _write_(
-        self, tile: Tensor, heads: list[int] | slice, start: tuple[int, int], value: float, *, renormalised: bool
+        self,
+        tile: Tensor,
+        heads: list[int] | slice,
+        start: tuple[int, int],
+        value: float,
+        *,
+        renormalised: bool,
     ) -> bool:
         numbers = range(heads.start, heads.stop) if isinstance(heads, slice) else heads
         q0, k0 = start
@@ -87,20 +95,27 @@ class BatchCuts:
                 by_shape.setdefault(shape, []).append([index, *places, *rows, *columns])
         for shape, edges in by_shape.items():
             b, h, q, k = torch.tensor(edges, device=tile.device).split_with_sizes(shape, dim=1)
-            tile[b[..., None, None], h[..., None, None], q[:, None, :, None], k[:, None, None]] = value
+            tile[b[..., None, None], h[..., None, None], q[:, None, :, None], k[:, None, None]] = (
+                value
+            )
         return bool(by_shape)
 
     def add_(self, output: Tensor) -> None:
         """Add the output of patched edges to the output of heads, (B, H, Q, Ev)."""
         for place, edge in self._edges:
             if edge.added is not None:
-                heads, queries = (torch.tensor(numbers, device=output.device) for numbers in (edge.heads, edge.queries))
+                heads, queries = (
+                    torch.tensor(numbers, device=output.device)
+                    for numbers in (edge.heads, edge.queries)
+                )
                 output[place, heads[:, None], queries] += edge.added.to(output.dtype)
 
     def replace_heads_(self, output: Tensor) -> None:
         """Replace the output of cut heads, (B, H, Q, Ev), in front of the output projection."""
         for place, head_cut in self._heads:
-            output[place, head_cut.head] = 0.0 if head_cut.output is None else head_cut.output.to(output.dtype)
+            output[place, head_cut.head] = (
+                0.0 if head_cut.output is None else head_cut.output.to(output.dtype)
+            )
 
 
 def cuts_of_layer(variants: Sequence[Variant], layer: int) -> BatchCuts | None:

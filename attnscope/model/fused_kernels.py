@@ -145,26 +145,36 @@ def layer_kernel(
         keys = k0 + order
         there = keys < n
         k = tl.load(K + group * E + (keys[:, None] * E + e[None]), mask=there[:, None], other=0.0)
-        s = tl.reshape(tl.dot(q, tl.trans(k), input_precision=FLOAT32), [BM, SUB // RUN, BN // SUB, RUN])
+        s = tl.reshape(
+            tl.dot(q, tl.trans(k), input_precision=FLOAT32), [BM, SUB // RUN, BN // SUB, RUN]
+        )
         first_key = k0 + chunk * SUB
         ahead = (rows[:, None] - first_key)[:, None, :, None]
         skipped = first_key[:, None, :, None]
         s = LOG2E * softcap * _tanh(s * (scale / softcap)) if CAPPED else s * (scale * LOG2E)
         # Places are counted from the first key of a chunk: so the code holds `within` as constants, not in registers.
-        visible = _visible(ahead, within, length - skipped, window, prefix - skipped, CAUSAL, WINDOWED)
+        visible = _visible(
+            ahead, within, length - skipped, window, prefix - skipped, CAUSAL, WINDOWED
+        )
         s = tl.where(visible, s, float("-inf"))
         ranked = s
         if BY_VALUE:
-            ranked = s + LOG2E * tl.reshape(tl.load(NORMS + group + keys, mask=there, other=0.0), CHUNKED)
+            ranked = s + LOG2E * tl.reshape(
+                tl.load(NORMS + group + keys, mask=there, other=0.0), CHUNKED
+            )
         peaks = _max(ranked)
         chunk_index = tl.broadcast_to(k0 // SUB + chunk, [BM, BN // SUB])
-        v0, v1, v2, v3, v4, p0, p1, p2, p3, p4 = _keep(peaks, chunk_index, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4)
+        v0, v1, v2, v3, v4, p0, p1, p2, p3, p4 = _keep(
+            peaks, chunk_index, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4
+        )
         higher = tl.maximum(m, tl.max(_max(s) if BY_VALUE else peaks, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing visible so far
         factor = tl.exp2(m - base)
         down = factor[:, None]
         # finite for a hidden key, so that p times it is 0; a NaN stays
-        below = tl.maximum(s - base[:, None, None, None], -1000.0, propagate_nan=tl.PropagateNan.ALL)
+        below = tl.maximum(
+            s - base[:, None, None, None], -1000.0, propagate_nan=tl.PropagateNan.ALL
+        )
         p = tl.exp2(below)
         moved = tl.where(total > 0, (m - base)[:, None] * total, 0.0)
         spread = down * (spread + moved) + _sum(p * below)
@@ -188,14 +198,18 @@ def layer_kernel(
         if (k0 + BN + 1024 > start) & (k0 < start + BM + 1024):
             behind = ahead - within
             gap = tl.abs(behind)
-            distance += _sum(p * tl.where((behind < 0) != (k0 > start), 2.0 * gap.to(tl.float32), 0.0))
+            distance += _sum(
+                p * tl.where((behind < 0) != (k0 > start), 2.0 * gap.to(tl.float32), 0.0)
+            )
             near16 += _sum(tl.where(gap <= 16, p, 0.0))
             near64 += _sum(tl.where(gap <= 64, p, 0.0))
             near256 += _sum(tl.where(gap <= 256, p, 0.0))
             near1024 += _sum(tl.where(gap <= 1024, p, 0.0))
             own += _sum(tl.where(gap == 0, p, 0.0))
         v = tl.load(V + group * E + (keys[:, None] * E + e[None]), mask=there[:, None], other=0.0)
-        output = output * factor[:, None] + tl.dot(tl.reshape(p.to(v.dtype), [BM, BN]), v, input_precision=FLOAT32)
+        output = output * factor[:, None] + tl.dot(
+            tl.reshape(p.to(v.dtype), [BM, BN]), v, input_precision=FLOAT32
+        )
         m = higher
     total = tl.sum(total, 1)
     spread = tl.sum(spread, 1)
@@ -238,7 +252,9 @@ def layer_kernel(
     blended = (output * share[:, None]).to(OUT.dtype.element_ty)
     tl.store(OUT + line * E + (rows[:, None] * E + e[None]), blended, mask=inside[:, None])
     step = tl.num_programs(2).to(tl.int64) * heads * n
-    seen = tl.where(m > float("-inf"), 0.0, float("nan"))  # a row that sees nothing has no statistics
+    seen = tl.where(
+        m > float("-inf"), 0.0, float("nan")
+    )  # a row that sees nothing has no statistics
     tl.store(STATS + line + rows, (base + log_denominator) / LOG2E, mask=inside)
     bits = (log_denominator * total - spread) * share
     tl.store(STATS + (step + line) + rows, tl.maximum(bits, 0.0) + seen, mask=inside)
@@ -253,7 +269,11 @@ def layer_kernel(
     tl.store(STATS + (10 * step + line) + rows, punctuation * share + seen, mask=inside)
     tl.store(STATS + (11 * step + line) + rows, content * share + seen, mask=inside)
     tl.store(STATS + (12 * step + line) + rows, sink * share + seen, mask=inside)
-    tl.store(STATS + (13 * step + line) + rows, tl.where(m == float("-inf"), float("nan"), m / LOG2E), mask=inside)
+    tl.store(
+        STATS + (13 * step + line) + rows,
+        tl.where(m == float("-inf"), float("nan"), m / LOG2E),
+        mask=inside,
+    )
     for i in tl.static_range(CHUNKS):
         best = tl.max(v0, 1)[:, None]
         chunk_index = tl.min(tl.where(v0 == best, p0, 2147483647), 1)  # the first of equals
@@ -298,7 +318,9 @@ def ranking_kernel(
         # The keys' whole vectors would not fit into registers.
         e = piece + tl.arange(0, PIECE)
         q = tl.load(Q + at[:, None] * E + e[None], mask=inside[:, None], other=0.0).to(tl.float32)
-        k = tl.load(K + (group + keys)[:, :, None] * E + e[None, None], mask=there[:, :, None], other=0.0)
+        k = tl.load(
+            K + (group + keys)[:, :, None] * E + e[None, None], mask=there[:, :, None], other=0.0
+        )
         s += tl.sum(k.to(tl.float32) * q[:, None], 2)
     s *= scale
     if CAPPED:
@@ -311,7 +333,9 @@ def ranking_kernel(
     beyond = 2147483647
     for i in tl.static_range(CHUNKS):
         best = tl.max(ranked, 1)
-        key = tl.min(tl.where((ranked == best[:, None]) & there, keys, beyond), 1)  # the first of equals
+        key = tl.min(
+            tl.where((ranked == best[:, None]) & there, keys, beyond), 1
+        )  # the first of equals
         is_chosen = keys == key[:, None]
         weight = tl.exp(tl.max(tl.where(is_chosen & there, s, float("-inf")), 1) - log_sum)
         exists = best > float("-inf")

@@ -31,7 +31,9 @@ FAILED: list[str] = []  # why kernels cannot be compiled here; from then on oper
 _WIDEST = 128  # of heads: registers hold no more
 # Cells; for fewer, operators take less time than compiling does: 3 s once a machine, for every width and kind of mask.
 _WORTH_A_KERNEL = 1 << 23
-_WORTH_EVERY_CELL = 8  # the kernel computes a whole layer in the time that operators take for about an eighth of it
+_WORTH_EVERY_CELL = (
+    8  # the kernel computes a whole layer in the time that operators take for about an eighth of it
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,12 @@ class FusedRows:
     """
 
     def __init__(
-        self, output: Tensor, keys: Tensor, weights: Tensor, numbers: dict[str, Tensor], content: Tensor
+        self,
+        output: Tensor,
+        keys: Tensor,
+        weights: Tensor,
+        numbers: dict[str, Tensor],
+        content: Tensor,
     ) -> None:
         self.output = output
         self.keys = keys
@@ -121,7 +128,9 @@ class FusedRows:
         return self.numbers["self"]
 
     def on_others(self) -> Tensor:
-        return (self.numbers["content"] - self.numbers["self"] * self._content[:, None].float()).clamp_min(0.0)
+        return (
+            self.numbers["content"] - self.numbers["self"] * self._content[:, None].float()
+        ).clamp_min(0.0)
 
     def within(self, n: int) -> Tensor:
         return self.numbers[f"within_{n}"]
@@ -139,7 +148,12 @@ class FusedRows:
 def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> FusedRows | None:
     """Compute a layer of self-attention by the fused kernel; None if operators have to."""
     active = [recorder for recorder in recorders if recorder.heads]
-    if not active or not _is_worth_it(inputs, active) or inputs.gate is not None or inputs.unselective is not None:
+    if (
+        not active
+        or not _is_worth_it(inputs, active)
+        or inputs.gate is not None
+        or inputs.unselective is not None
+    ):
         return None
     rule = _rule(inputs)
     if rule is None:
@@ -147,7 +161,9 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
     tops = [recorder for recorder in active if isinstance(recorder, TopRecorder)]
     rows = [recorder for recorder in active if isinstance(recorder, RowRecorder | HeadRecorder)]
     orders = {top.by for top in tops}
-    is_supported = len(tops) + len(rows) == len(active) and len(orders) < 2 and orders <= {"weight", "value"}
+    is_supported = (
+        len(tops) + len(rows) == len(active) and len(orders) < 2 and orders <= {"weight", "value"}
+    )
     # the largest weight of a row is that of its first contributor
     is_supported = is_supported and (
         orders <= {"weight"} or not any(isinstance(recorder, HeadRecorder) for recorder in active)
@@ -164,7 +180,9 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
         if isinstance(e, RuntimeError) and "CUDA" in str(e):
             raise
         FAILED.append(" ".join(str(e).split())[:200] or type(e).__name__)
-        warnings.warn(f"Triton is unavailable, so long texts will be slower ({FAILED[0]})", stacklevel=2)
+        warnings.warn(
+            f"Triton is unavailable, so long texts will be slower ({FAILED[0]})", stacklevel=2
+        )
         return None
     return computed if computed.is_finite() else None  # operators say which head it is
 
@@ -229,7 +247,11 @@ def block_sizes(capability: tuple[int, int], dtype: torch.dtype) -> dict[str, in
 
 
 def _run(
-    inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | HeadRecorder | None, *, by_value: bool
+    inputs: AttentionInputs,
+    rule: FusedRule,
+    rows: RowRecorder | HeadRecorder | None,
+    *,
+    by_value: bool,
 ) -> FusedRows:
     from triton import cdiv
 
@@ -240,7 +262,11 @@ def _run(
     device = inputs.q.device
     wide = max(16, 1 << (width - 1).bit_length())  # Triton's sizes are powers of two
     q, k, v = (pad(side, (0, wide - width)).contiguous() for side in (inputs.q, inputs.k, inputs.v))
-    content = torch.ones(batch, n, dtype=torch.bool, device=device) if rows is None else rows.sources.content()
+    content = (
+        torch.ones(batch, n, dtype=torch.bool, device=device)
+        if rows is None
+        else rows.sources.content()
+    )
     kinds = torch.zeros(batch, 3, n, device=device)
     if rows is not None:
         kind_masks = rows.sources.kinds
@@ -254,10 +280,17 @@ def _run(
     output = torch.empty_like(q)
     slots = int(fused_kernels.SLOTS)
     numbers = torch.empty(len(fused_kernels.STATISTICS), batch, heads, n, device=device)
-    candidates, keys = (torch.empty(batch, heads, n, slots, dtype=torch.int32, device=device) for _ in range(2))
+    candidates, keys = (
+        torch.empty(batch, heads, n, slots, dtype=torch.int32, device=device) for _ in range(2)
+    )
     weights = torch.empty(batch, heads, n, slots, device=device)
     flags = {"CAUSAL": rule.causal, "WINDOWED": rule.window > 0, "CAPPED": spec.softcap is not None}
-    shared: dict[str, Any] = {"SHARE": heads // k.shape[1], "E": wide, "BY_VALUE": by_value, **flags}
+    shared: dict[str, Any] = {
+        "SHARE": heads // k.shape[1],
+        "E": wide,
+        "BY_VALUE": by_value,
+        **flags,
+    }
     scalars = spec.scale, spec.softcap or 1.0, n, heads, rule.window, rule.prefix
     lengths = lengths.to(torch.int32)
     walk = {name: sizes[name] for name in ("BM", "BN", "SUB", "RUN", "num_warps", "num_stages")}
@@ -282,4 +315,10 @@ def _run(
             ROWS=sizes["ROWS"],
         )
     statistics = dict(zip(fused_kernels.STATISTICS, numbers, strict=True))
-    return FusedRows(output[..., :width], keys[..., :MOST_KEYS].long(), weights[..., :MOST_KEYS], statistics, content)
+    return FusedRows(
+        output[..., :width],
+        keys[..., :MOST_KEYS].long(),
+        weights[..., :MOST_KEYS],
+        statistics,
+        content,
+    )

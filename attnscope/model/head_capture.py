@@ -16,7 +16,13 @@ from torch import Tensor, nn
 from attnscope.model.inputs import AttentionSpec, Rotation
 from attnscope.model.layers import Attention
 from attnscope.model.module_hooks import first_argument, in_this_thread, listening
-from attnscope.model.positions import DisentangledBias, learned_rows, rotary_frequencies, rotary_tables, sinusoidal
+from attnscope.model.positions import (
+    DisentangledBias,
+    learned_rows,
+    rotary_frequencies,
+    rotary_tables,
+    sinusoidal,
+)
 from attnscope.model.stack import Ids, Stack
 from attnscope.model.tile import Recorder, Tile
 
@@ -34,9 +40,15 @@ class LayerModules:
     k: nn.Module
     q_norm: nn.Module | None  # the norm over queries; None if there is none
     k_norm: nn.Module | None
-    queries: Callable[[Tensor], Tensor] = lambda projected: projected  # queries, (1, T, H·E), of the output of `q`
-    keys: Callable[[Tensor], Tensor] = lambda projected: projected  # keys, (1, K, G·E), of the output of `k`
-    whole_block: nn.Module | None = None  # our own block of the layer; None for a layer of another engine
+    queries: Callable[[Tensor], Tensor] = lambda projected: (
+        projected
+    )  # queries, (1, T, H·E), of the output of `q`
+    keys: Callable[[Tensor], Tensor] = lambda projected: (
+        projected
+    )  # keys, (1, K, G·E), of the output of `k`
+    whole_block: nn.Module | None = (
+        None  # our own block of the layer; None for a layer of another engine
+    )
 
 
 def modules_of(stack: Stack, layer: int) -> LayerModules:
@@ -129,7 +141,9 @@ class HeadCapture(RowCapture):
         sources: Hidden states that keys are projected from, (K, D), on the model's device.
     """
 
-    def __init__(self, modules: LayerModules, layer: int, head: int, query: int, n_keys: int) -> None:
+    def __init__(
+        self, modules: LayerModules, layer: int, head: int, query: int, n_keys: int
+    ) -> None:
         super().__init__(layer, head, query, n_keys)
         self._modules = modules
         self._config = modules.stack.config
@@ -149,7 +163,10 @@ class HeadCapture(RowCapture):
         group = self.group or 0
         handles = [
             module.register_forward_pre_hook(in_this_thread(hook), with_kwargs=True)
-            for module, hook in ((layer.embedded, self._embedded), *((block, self._stream) for block in layer.blocks))
+            for module, hook in (
+                (layer.embedded, self._embedded),
+                *((block, self._stream) for block in layer.blocks),
+            )
         ]
         for name, module, norm, pick, heads, rows, head in (
             ("q", layer.q, layer.q_norm, layer.queries, c.n_heads, self.query, self.head),
@@ -158,24 +175,40 @@ class HeadCapture(RowCapture):
             projected = in_this_thread(self._projected(name, pick, heads, rows, head))
             handles.append(module.register_forward_hook(projected))
             if norm is not None:
-                handles.append(norm.register_forward_hook(in_this_thread(self._normed(name, heads, rows, head))))
+                handles.append(
+                    norm.register_forward_hook(
+                        in_this_thread(self._normed(name, heads, rows, head))
+                    )
+                )
         return listening(handles)
 
     def capturing_rest(self) -> AbstractContextManager[None]:
         """Capture what follows attention in our own block, while it runs to its output."""
         block = self._modules.whole_block
         assert block is not None
-        names = {"attention": "attention", "norm_attention_out": "attention_normed", "norm_mlp_out": "mlp_normed"}
+        names = {
+            "attention": "attention",
+            "norm_attention_out": "attention_normed",
+            "norm_mlp_out": "mlp_normed",
+        }
         modules = dict(block.named_children())
         handles = [block.register_forward_hook(in_this_thread(self._rows_of("layer_output")))]
         for module, name in names.items():
             if module in modules and not isinstance(modules[module], nn.Identity):
-                handles.append(modules[module].register_forward_hook(in_this_thread(self._rows_of(name))))
+                handles.append(
+                    modules[module].register_forward_hook(in_this_thread(self._rows_of(name)))
+                )
         if "mlp" in modules:
-            handles.append(modules["mlp"].register_forward_hook(in_this_thread(self._rows_of("mlp", "mlp_input"))))
+            handles.append(
+                modules["mlp"].register_forward_hook(
+                    in_this_thread(self._rows_of("mlp", "mlp_input"))
+                )
+            )
         return listening(handles)
 
-    def _rows_of(self, name: str, of_input: str | None = None) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+    def _rows_of(
+        self, name: str, of_input: str | None = None
+    ) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
         """Take the query's row of a module's output, and of its input, if the module sees all rows at once."""
 
         def listen(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -196,7 +229,9 @@ class HeadCapture(RowCapture):
         stream = first_argument(module, args, kwargs)[1]
         self.length = stream.shape[1]
         row = _to_float64(stream[0, self.query])[None]
-        self.captured["stream"] = np.concatenate([self.captured["stream"], row]) if "stream" in self.captured else row
+        self.captured["stream"] = (
+            np.concatenate([self.captured["stream"], row]) if "stream" in self.captured else row
+        )
 
     def _projected(
         self, name: str, pick: Callable[[Tensor], Tensor], heads: int, rows: int | slice, head: int
@@ -208,7 +243,9 @@ class HeadCapture(RowCapture):
                 self._store("x", inputs[0][0, rows])
             else:
                 self.sources = inputs[0][0]
-            self._store(name, pick(projected)[0].reshape(-1, heads, self._config.d_head)[rows, head])
+            self._store(
+                name, pick(projected)[0].reshape(-1, heads, self._config.d_head)[rows, head]
+            )
 
         return listen
 
@@ -240,7 +277,9 @@ def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]
     with torch.inference_mode():
         parts = {"token": embed.tokens(ids[0, query])}
         if embed.config.embedding_scale is not None:
-            scale = torch.tensor(embed.config.embedding_scale, dtype=parts["token"].dtype, device=ids.device)
+            scale = torch.tensor(
+                embed.config.embedding_scale, dtype=parts["token"].dtype, device=ids.device
+            )
             parts["token"] = parts["token"] * scale
         if embed.segments is not None:
             parts["segment"] = embed.segments(segments[0, query])
@@ -248,7 +287,9 @@ def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]
             rows = learned_rows(ids, embed.config)
             parts["position"] = embed.positions(rows[0, query])
         if embed.config.positions == "sinusoidal":
-            parts["position"] = sinusoidal(query + 1, embed.config.d_model, ids.device)[query].to(parts["token"].dtype)
+            parts["position"] = sinusoidal(query + 1, embed.config.d_model, ids.device)[query].to(
+                parts["token"].dtype
+            )
     return {name: _to_float64(part) for name, part in parts.items()}
 
 
@@ -259,10 +300,14 @@ def projection(stack: Stack, layer: int, letter: str, head: int) -> tuple[Number
     module = {"q": attention.q, "k": attention.k, "v": attention.v}[letter]
     rows = slice(head * width, (head + 1) * width)
     with stack.weights.holding(layer):
-        return _to_float64(module.weight[rows]), None if module.bias is None else _to_float64(module.bias[rows])
+        return _to_float64(module.weight[rows]), None if module.bias is None else _to_float64(
+            module.bias[rows]
+        )
 
 
-def norm_parameters(stack: Stack, layer: int | None, name: str = "norm_attention") -> tuple[Numbers, Numbers | None]:
+def norm_parameters(
+    stack: Stack, layer: int | None, name: str = "norm_attention"
+) -> tuple[Numbers, Numbers | None]:
     """Return weight and bias, (D,) each, of a layer's norm, or of the embedding's norm (None)."""
     module = stack.embed.norm if layer is None else stack.blocks[layer].get_submodule(name)
     with stack.weights.holding(layer):
@@ -294,4 +339,6 @@ def rotary_numbers(stack: Stack, layer: int, n: int) -> RotaryNumbers | None:
     width = int(stack.config.d_head * rope.fraction)
     frequencies, factor = rotary_frequencies(rope, width, n, torch.device("cpu"))
     cos, sin = rotary_tables(rope, width, [n], n, like.device, like.dtype)
-    return RotaryNumbers(2 * np.pi / _to_float64(frequencies), factor, _to_float64(cos), _to_float64(sin))
+    return RotaryNumbers(
+        2 * np.pi / _to_float64(frequencies), factor, _to_float64(cos), _to_float64(sin)
+    )

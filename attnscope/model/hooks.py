@@ -31,16 +31,25 @@ class AttentionHooks:
         """The last layer with a recorder; later layers need not run."""
         return max(self.recorders, default=-1)
 
-    def prepare(self, masks: Sequence[Mask], size: tuple[int, int, int], device: torch.device) -> None:
+    def prepare(
+        self, masks: Sequence[Mask], size: tuple[int, int, int], device: torch.device
+    ) -> None:
         """Compile code for the attention of recorded layers ahead of its first use."""
         texts, n_queries, n_keys = size
         for layer, recorders in self.recorders.items():
             heads = {head for recorder in recorders for head in recorder.heads}
             every_row = self._needs_output(layer) and layer not in self.observed
-            n_rows = n_queries if every_row else len({row for recorder in recorders for row in recorder.rows})
+            n_rows = (
+                n_queries
+                if every_row
+                else len({row for recorder in recorders for row in recorder.rows})
+            )
             mask = self.observed.get(layer, masks[layer])
             cells = texts * len(heads) * n_rows * n_keys
-            if find_summarizer(most_strongest(recorders), mask, cells, n_queries, n_keys, device) is not None:
+            if (
+                find_summarizer(most_strongest(recorders), mask, cells, n_queries, n_keys, device)
+                is not None
+            ):
                 break
 
     def _needs_output(self, layer: int) -> bool:

@@ -14,7 +14,9 @@ from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import layer_uses_onednn, linear
 from attnscope.model.positions import DisentangledBias, rotate
 
-_ROWS = 1024  # positions that an MLP processes at a time, so that intermediate results stay in cache
+_ROWS = (
+    1024  # positions that an MLP processes at a time, so that intermediate results stay in cache
+)
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -22,7 +24,11 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
 }
-_FUSED = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}  # oneDNN's names for them
+_FUSED = {
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "relu": ("relu", ""),
+}  # oneDNN's names for them
 
 
 class KeyValueCache:
@@ -120,11 +126,17 @@ class Experts(nn.Module):
         tokens = x.flatten(0, -2)  # (N, D)
         logits = self.router(tokens)  # (N, experts)
         best, expert_ids = logits.topk(self.per_token, dim=-1)  # (N, k) each
-        shares = best.float().softmax(-1) if self.of_chosen else logits.float().softmax(-1).gather(-1, expert_ids)
+        shares = (
+            best.float().softmax(-1)
+            if self.of_chosen
+            else logits.float().softmax(-1).gather(-1, expert_ids)
+        )
         shares = shares.to(x.dtype)
         output = torch.zeros_like(tokens)
         for expert_id in expert_ids.unique().tolist():
-            at, rank = (expert_ids == expert_id).nonzero(as_tuple=True)  # whose it is, and which of their choices
+            at, rank = (expert_ids == expert_id).nonzero(
+                as_tuple=True
+            )  # whose it is, and which of their choices
             output.index_add_(0, at, self.experts[expert_id](tokens[at]) * shares[at, rank, None])
         return output.view_as(x)
 
@@ -132,7 +144,9 @@ class Experts(nn.Module):
 class RMSNorm(nn.Module):
     """x / √(mean x² + ε) · weight, computed in float32 (Zhang and Sennrich, 2019); · (1 + weight) for Gemma."""
 
-    def __init__(self, width: int, eps: float, *, plus_one: bool = False, wide: bool = False) -> None:
+    def __init__(
+        self, width: int, eps: float, *, plus_one: bool = False, wide: bool = False
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
         self.eps = eps
@@ -163,12 +177,20 @@ class LayerContext:
     """Arguments of a block in addition to its input."""
 
     spec: AttentionSpec
-    rotary: tuple[Tensor, Tensor] | None  # cos and sin, (T, R) or (B, 1, T, R) each; None if nothing is rotated
-    context: Tensor | None  # hidden states of keys and values in cross-attention, (B, K, D); None in self-attention
+    rotary: (
+        tuple[Tensor, Tensor] | None
+    )  # cos and sin, (T, R) or (B, 1, T, R) each; None if nothing is rotated
+    context: (
+        Tensor | None
+    )  # hidden states of keys and values in cross-attention, (B, K, D); None in self-attention
     hooks: AttentionHooks
-    cache: KeyValueCache | None = None  # keys and values of the tokens before the block's input; None if there are none
+    cache: KeyValueCache | None = (
+        None  # keys and values of the tokens before the block's input; None if there are none
+    )
     rows: Sequence[int] | None = None  # positions whose output is needed, ascending; None for all
-    distances: Tensor | None = None  # vectors of distances, (2·span, D); None without disentangled scores
+    distances: Tensor | None = (
+        None  # vectors of distances, (2·span, D); None without disentangled scores
+    )
 
 
 class Attention(nn.Module):
@@ -186,8 +208,12 @@ class Attention(nn.Module):
         self.k = Linear(d, g * config.d_head, bias)
         self.v = Linear(d, g * config.d_value, bias)
         self.whole = config.qk_norm == "whole"
-        self.q_norm = make_norm(config, config.d_head * (h if self.whole else 1)) if config.qk_norm else None
-        self.k_norm = make_norm(config, config.d_head * (g if self.whole else 1)) if config.qk_norm else None
+        self.q_norm = (
+            make_norm(config, config.d_head * (h if self.whole else 1)) if config.qk_norm else None
+        )
+        self.k_norm = (
+            make_norm(config, config.d_head * (g if self.whole else 1)) if config.qk_norm else None
+        )
         self.out = Linear(h * config.d_value, d, config.out_bias) if config.out_projection else None
         self.sinks = nn.Parameter(torch.empty(h)) if config.sinks else None
         table = config.disentangled
@@ -205,7 +231,11 @@ class Attention(nn.Module):
             k, v = setting.cache.extend(self.layer, k, v)
         if setting.distances is not None:
             start = 0 if setting.cache is None else k.shape[2] - q.shape[2]
-            spec = replace(spec, bias=self._disentangled(q, k, setting.distances, start), bias_name="disentangled")
+            spec = replace(
+                spec,
+                bias=self._disentangled(q, k, setting.distances, start),
+                bias_name="disentangled",
+            )
         heads = setting.hooks.attend(AttentionInputs(self.layer, q, k, v, spec, out_weight))
         if heads is None:
             return None
@@ -218,7 +248,9 @@ class Attention(nn.Module):
 
         return map_rows(project, attended.shape[0], attended.shape[2])
 
-    def _disentangled(self, q: Tensor, k: Tensor, distances: Tensor, start: int) -> DisentangledBias:
+    def _disentangled(
+        self, q: Tensor, k: Tensor, distances: Tensor, start: int
+    ) -> DisentangledBias:
         """Return the scores of queries and keys with distances, (2·span, D)."""
         c = self.config
         table = self.config.disentangled
@@ -269,10 +301,14 @@ class TransformerBlock(nn.Module):
         self.mlp = (Experts(config) if config.n_experts else MLP(config)) if config.d_mlp else None
         before = config.norm_order != "output"
         after = config.norm_order in ("output", "sandwich")
-        self.norm_attention = make_norm(config) if before and (layer or config.first_norm) else nn.Identity()
+        self.norm_attention = (
+            make_norm(config) if before and (layer or config.first_norm) else nn.Identity()
+        )
         self.norm_attention_out = make_norm(config) if after else nn.Identity()
         own_norm = before and not config.shared_norm
-        self.norm_mlp = (make_norm(config) if own_norm else nn.Identity()) if self.mlp is not None else None
+        self.norm_mlp = (
+            (make_norm(config) if own_norm else nn.Identity()) if self.mlp is not None else None
+        )
         self.norm_mlp_out = make_norm(config) if after and self.mlp is not None else nn.Identity()
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
@@ -293,7 +329,9 @@ class TransformerBlock(nn.Module):
         source = x if self.config.parallel else middle
 
         def change(rows: slice) -> Tensor:
-            changed = self._scaled(self.norm_mlp_out(mlp(source[:, rows] if post else norm(source[:, rows]))))
+            changed = self._scaled(
+                self.norm_mlp_out(mlp(source[:, rows] if post else norm(source[:, rows])))
+            )
             result = middle[:, rows] + changed if self.config.residual else changed
             return norm(result) if post else result
 

@@ -20,7 +20,9 @@ from attnscope.model.module_hooks import listening
 from attnscope.model.stack import Stack
 from attnscope.model.tile import Recorder, Tile
 
-PullBack = Callable[[Tensor], tuple[Tensor, Tensor]]  # a direction behind a norm to one before it, and the bias's share
+PullBack = Callable[
+    [Tensor], tuple[Tensor, Tensor]
+]  # a direction behind a norm to one before it, and the bias's share
 
 
 def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
@@ -28,7 +30,9 @@ def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
     wide = to_float64(x)
     parameters = {name: to_float64(value.detach()) for name, value in norm.named_parameters()}
     if isinstance(norm, RMSNorm):
-        scale = (parameters["weight"] + norm.plus_one) * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)
+        scale = (parameters["weight"] + norm.plus_one) * torch.rsqrt(
+            wide.pow(2).mean(-1, keepdim=True) + norm.eps
+        )
         return lambda u: (u * scale, u.new_zeros(len(u)))
     if not isinstance(norm, nn.LayerNorm):
         return lambda u: (u, u.new_zeros(len(u)))
@@ -47,7 +51,9 @@ class LayerParts:
     """What one layer does to the residual stream at one position of every text, in float64."""
 
     change: Tensor  # its output minus its input, (B, D)
-    projected: Tensor | None  # output of its output projection, (B, D); None for a layer without attention
+    projected: (
+        Tensor | None
+    )  # output of its output projection, (B, D); None for a layer without attention
     bias: Tensor | None  # the output projection's bias, (D,); None if there is none
 
 
@@ -99,7 +105,9 @@ class StreamCapture:
         self.layers: list[LayerParts] = []
         self._entering: list[Tensor] = []
         self._projected: list[Tensor] = []
-        self._pull_backs: list[PullBack] = []  # of the norm between each output projection and the residual stream
+        self._pull_backs: list[
+            PullBack
+        ] = []  # of the norm between each output projection and the residual stream
         self._last = torch.empty(0)
 
     @property
@@ -119,8 +127,13 @@ class StreamCapture:
         """Capture intermediate values while the stack runs."""
         handles = []
         for block in self._stack.blocks:
-            handles += [block.register_forward_pre_hook(self._enter), block.register_forward_hook(self._leave)]
-            handles.append(block.get_submodule("norm_attention_out").register_forward_hook(self._attend))
+            handles += [
+                block.register_forward_pre_hook(self._enter),
+                block.register_forward_hook(self._leave),
+            ]
+            handles.append(
+                block.get_submodule("norm_attention_out").register_forward_hook(self._attend)
+            )
         return listening(handles)
 
     def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -134,7 +147,11 @@ class StreamCapture:
     def _leave(self, module: Any, inputs: Any, output: Tensor) -> None:
         self._last = self._rows(output)
         change = to_float64(self._last) - to_float64(self._entering[-1])
-        out = module.get_submodule("attention").get_submodule("out") if module.config.out_bias else None
+        out = (
+            module.get_submodule("attention").get_submodule("out")
+            if module.config.out_bias
+            else None
+        )
         bias = None if out is None else to_float64(out.bias.detach()).clone()
         self.layers.append(LayerParts(change, to_float64(self._projected[-1]), bias))
 
@@ -153,7 +170,10 @@ class StreamCapture:
             scale = head.final.scale or 1.0
             stream, constant = frozen_norm(head.norm, self._last)(rows * scale)
             if head.bias is not None:
-                constant = constant + torch.stack([difference(head.bias, *pair) for pair in targets]) * scale
+                constant = (
+                    constant
+                    + torch.stack([difference(head.bias, *pair) for pair in targets]) * scale
+                )
             added = stream * (stack.config.residual_scale or 1.0)
             layers = {layer: pull_back(added) for layer, pull_back in enumerate(self._pull_backs)}
         return Directions(stream, constant, layers)
@@ -168,11 +188,15 @@ def difference(rows: Tensor, target: int, against: int | None) -> Tensor:
 class HeadLogits(Recorder):
     """Contribution of every source to each text's direction, (B, D), through every head: `added`, (B, heads, keys)."""
 
-    def __init__(self, heads: int, positions: Sequence[int], direction: Tensor, n_keys: int) -> None:
+    def __init__(
+        self, heads: int, positions: Sequence[int], direction: Tensor, n_keys: int
+    ) -> None:
         super().__init__(range(heads), sorted(set(positions)))
         self._positions = list(positions)
         self._direction = direction
-        self.added = torch.zeros(len(self._positions), heads, n_keys, dtype=torch.float64, device=direction.device)
+        self.added = torch.zeros(
+            len(self._positions), heads, n_keys, dtype=torch.float64, device=direction.device
+        )
 
     def update(self, tile: Tile) -> None:
         """Take the weights of each text's query, times the contributions of the keys' values."""
@@ -185,7 +209,9 @@ class HeadLogits(Recorder):
             laid = self._direction[text]
             if inputs.out_weight is not None:
                 laid = to_float64(inputs.out_weight).mT @ laid  # (H·Ev,)
-            values = to_float64(inputs.v[text, inputs.group(heads), tile.k0 : tile.k1])  # (h, k, Ev)
+            values = to_float64(
+                inputs.v[text, inputs.group(heads), tile.k0 : tile.k1]
+            )  # (h, k, Ev)
             by_head = laid.view(-1, width)
             if inputs.gate is not None:
                 by_head = by_head * to_float64(inputs.gate[text, :, position])
@@ -203,7 +229,9 @@ class LogitParts:
     # contribution of the bias of each layer's output projection (and of the norm after it)
     attention_biases: list[float] = field(default_factory=list)
     mlps: list[float] = field(default_factory=list)  # of the rest of each layer
-    edges: Tensor = field(default_factory=lambda: torch.empty(0))  # contribution of each source by head, (L, H, K)
+    edges: Tensor = field(
+        default_factory=lambda: torch.empty(0)
+    )  # contribution of each source by head, (L, H, K)
 
 
 def logit_parts(
@@ -213,10 +241,14 @@ def logit_parts(
     texts = []
     with torch.inference_mode():
         for text, stream in enumerate(directions.stream):
-            parts = LogitParts(float(to_float64(capture.embedding[text]) @ stream), float(directions.constant[text]))
+            parts = LogitParts(
+                float(to_float64(capture.embedding[text]) @ stream),
+                float(directions.constant[text]),
+            )
             none = torch.zeros_like(next(iter(recorders.values())).added[text])  # (H, K)
             edges = [
-                recorders[layer].added[text] if layer in recorders else none for layer in range(len(capture.layers))
+                recorders[layer].added[text] if layer in recorders else none
+                for layer in range(len(capture.layers))
             ]
             parts.edges = torch.stack(edges)  # (L, H, K)
             for index, layer in enumerate(capture.layers):
@@ -225,7 +257,9 @@ def logit_parts(
                 if layer.projected is not None:
                     direction, share = directions.layers[index]
                     attended = float(direction[text] @ layer.projected[text]) + float(share[text])
-                    bias = float(share[text]) + (0.0 if layer.bias is None else float(direction[text] @ layer.bias))
+                    bias = float(share[text]) + (
+                        0.0 if layer.bias is None else float(direction[text] @ layer.bias)
+                    )
                 parts.attention_biases.append(bias)
                 parts.mlps.append(float(layer.change[text] @ stream) - attended)
             texts.append(parts)

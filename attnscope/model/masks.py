@@ -22,7 +22,9 @@ def _longest_run(hidden: Tensor) -> tuple[int, int]:
     """Return the longest range without a hidden key, (K,), bool."""
     places = hidden.nonzero()[:, 0].cpu()
     ends = torch.cat((torch.tensor([-1]), places, torch.tensor([len(hidden)])))
-    longest = int(ends.diff().argmax())  # not in a loop of Python: a function of a long text has thousands of runs
+    longest = int(
+        ends.diff().argmax()
+    )  # not in a loop of Python: a function of a long text has thousands of runs
     return int(ends[longest]) + 1, int(ends[longest + 1])
 
 
@@ -94,7 +96,9 @@ class DocumentsMask(Mask):
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         at = q[:, 0].clamp(max=self.starts.shape[1] - 1)
-        return ((self.starts[:, at, None] <= k) & (k < self.ends[:, at, None]))[:, None]  # (B, 1, Q, K)
+        return ((self.starts[:, at, None] <= k) & (k < self.ends[:, at, None]))[
+            :, None
+        ]  # (B, 1, Q, K)
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Cover the documents of the first and the last query, in any text."""
@@ -145,9 +149,13 @@ def _call(what: str, function: Callable[[], Any]) -> Tensor:
         result = function()
     except Exception as e:
         reason = " ".join(str(e).split())[:200]
-        raise AttnscopeError(f"the function fails: {type(e).__name__}: {reason}", where=what, hint=hint) from e
+        raise AttnscopeError(
+            f"the function fails: {type(e).__name__}: {reason}", where=what, hint=hint
+        ) from e
     if not isinstance(result, Tensor):
-        raise AttnscopeError(f"the function returns a {type(result).__name__}, not a tensor", where=what, hint=hint)
+        raise AttnscopeError(
+            f"the function returns a {type(result).__name__}, not a tensor", where=what, hint=hint
+        )
     return result
 
 
@@ -176,7 +184,11 @@ class FunctionMask(Mask):
         allowed = _call(arg("mask"), lambda: _over_cells(self.function, *places))
         if allowed.dtype != torch.bool:
             hint = "return True where attention is allowed"
-            raise AttnscopeError(f"the function returns {allowed.dtype}, not torch.bool", where=arg("mask"), hint=hint)
+            raise AttnscopeError(
+                f"the function returns {allowed.dtype}, not torch.bool",
+                where=arg("mask"),
+                hint=hint,
+            )
         return allowed
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
@@ -184,13 +196,19 @@ class FunctionMask(Mask):
         numbers = self._runs(q0, q1, n_keys)
         if numbers is None:
             return 0, n_keys
-        runs = [(start, end) for start, end in (self._run(n, n_keys)[0] for n in numbers) if start < end]
-        return min((start for start, _ in runs), default=0), max((end for _, end in runs), default=0)
+        runs = [
+            (start, end) for start, end in (self._run(n, n_keys)[0] for n in numbers) if start < end
+        ]
+        return min((start for start, _ in runs), default=0), max(
+            (end for _, end in runs), default=0
+        )
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Return keys that all rows of the runs around these see."""
         runs = [self._run(n, n_keys)[1] for n in self._runs(q0, q1, n_keys) or ()]
-        return max((start for start, _ in runs), default=0), min((end for _, end in runs), default=0)
+        return max((start for start, _ in runs), default=0), min(
+            (end for _, end in runs), default=0
+        )
 
     def _runs(self, q0: int, q1: int, n_keys: int) -> range | None:
         """Return the numbers of the runs around some rows; None for a short text, which is one tile anyway."""
@@ -203,19 +221,23 @@ class FunctionMask(Mask):
         The function is evaluated a block of keys at a time, unless that was done before.
         """
         if (run_index, n_keys) not in self._evaluated:
-            rows = torch.arange(run_index * _RUN, min(self.n_queries, (run_index + 1) * _RUN), device=self.device)[
-                :, None
-            ]
+            rows = torch.arange(
+                run_index * _RUN, min(self.n_queries, (run_index + 1) * _RUN), device=self.device
+            )[:, None]
             step = max(_RUN, _CELLS // (self.n_texts * self.n_heads * max(1, len(rows))))
             visible = []
             everywhere = []
             for start in range(0, n_keys, step):
                 keys = torch.arange(start, min(n_keys, start + step), device=self.device)[None]
-                cells = self.allowed(rows, keys).expand(self.n_texts, self.n_heads, len(rows), keys.shape[1])
+                cells = self.allowed(rows, keys).expand(
+                    self.n_texts, self.n_heads, len(rows), keys.shape[1]
+                )
                 cells = cells.flatten(0, 2)
                 visible.append(cells.any(0))
                 everywhere.append(cells.all(0))
-            cells = torch.stack((torch.cat(visible), torch.cat(everywhere))).cpu()  # one wait for a GPU
+            cells = torch.stack(
+                (torch.cat(visible), torch.cat(everywhere))
+            ).cpu()  # one wait for a GPU
             places = cells[0].nonzero()[:, 0]
             seen = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
             self._evaluated[run_index, n_keys] = seen, _longest_run(~cells[1])
@@ -240,12 +262,16 @@ class ScoreFunctionMask(Mask):
         places = torch.arange(len(scaled), device=q.device), heads, q[:, 0], k[0]
         if not scaled.numel():
             return scaled
-        changed = _call(arg("score_mod"), lambda: _over_cells(self.function, scaled, *places, scores=True))
+        changed = _call(
+            arg("score_mod"), lambda: _over_cells(self.function, scaled, *places, scores=True)
+        )
         if not changed.is_floating_point():
             changed = changed.to(scaled.dtype)
         if not bool((changed < torch.inf).all()):
             hint = "return finite scores, or -inf for a key that is not allowed"
-            raise AttnscopeError("the function returns NaN or inf", where=arg("score_mod"), hint=hint)
+            raise AttnscopeError(
+                "the function returns NaN or inf", where=arg("score_mod"), hint=hint
+            )
         return changed
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
@@ -316,7 +342,9 @@ class Union(Mask):
         """Cover the parts' ranges, and the keys between them."""
         ranges = [part.key_range(q0, q1, n_keys) for part in self.parts]
         ranges = [(start, end) for start, end in ranges if start < end]
-        return min((start for start, _ in ranges), default=0), max((end for _, end in ranges), default=0)
+        return min((start for start, _ in ranges), default=0), max(
+            (end for _, end in ranges), default=0
+        )
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Return the longest run that the parts' ranges make together."""
@@ -360,7 +388,9 @@ class ShiftedMask(Mask):
 
 def intersect(parts: Sequence[Mask]) -> Mask:
     """Return the intersection of masks; parts that allow everything are dropped."""
-    real = [p for part in parts for p in (part.parts if isinstance(part, Intersection) else (part,))]
+    real = [
+        p for part in parts for p in (part.parts if isinstance(part, Intersection) else (part,))
+    ]
     real = [p for p in dict.fromkeys(real) if type(p) not in (Mask, Bidirectional)]
     if len(real) == 1:
         return real[0]
@@ -374,17 +404,23 @@ def plain_mask(mask: Mask, n_queries: int, n_keys: int) -> Mask | None:
     if mask.changes_scores is not None:
         return None
     parts = mask.parts if isinstance(mask, Intersection) else (mask,)
-    narrowing = [part for part in parts if part.all_visible_range(0, n_queries, n_keys) != (0, n_keys)]
+    narrowing = [
+        part for part in parts if part.all_visible_range(0, n_queries, n_keys) != (0, n_keys)
+    ]
     causal = [part for part in narrowing if isinstance(part, Causal)]
     if causal and n_queries == n_keys:
-        narrowing = [part for part in narrowing if not isinstance(part, PaddingMask) or part.padded_rows]
+        narrowing = [
+            part for part in narrowing if not isinstance(part, PaddingMask) or part.padded_rows
+        ]
     if len(narrowing) > len(causal):
         return None
     return causal[0] if causal else Bidirectional()
 
 
 def build_mask(
-    terms: Sequence[MaskTerm], own: Mask | None = None, resolved: Mapping[MaskTerm, Mask] | None = None
+    terms: Sequence[MaskTerm],
+    own: Mask | None = None,
+    resolved: Mapping[MaskTerm, Mask] | None = None,
 ) -> Mask:
     """Return the mask of a parsed expression; the word `own` refers to `own`.
 
@@ -393,7 +429,9 @@ def build_mask(
     masks: list[Mask] = []
     for term in terms:
         if isinstance(term, AnyOf):
-            branches = tuple(dict.fromkeys(build_mask(branch, own, resolved) for branch in term.branches))
+            branches = tuple(
+                dict.fromkeys(build_mask(branch, own, resolved) for branch in term.branches)
+            )
             masks.append(branches[0] if len(branches) == 1 else Union(branches))
         elif resolved is not None and term in resolved:
             masks.append(resolved[term])
@@ -408,7 +446,9 @@ def documents_mask(documents: Sequence[Sequence[int]], longest: int, device: tor
     for index, lengths in enumerate(documents):
         sizes = torch.tensor([*lengths, max(0, longest - sum(lengths))])
         after = sizes.cumsum(0)
-        starts[index], ends[index] = ((edge.repeat_interleave(sizes)) for edge in (after - sizes, after))
+        starts[index], ends[index] = (
+            (edge.repeat_interleave(sizes)) for edge in (after - sizes, after)
+        )
     return DocumentsMask(starts.to(device), ends.to(device))
 
 
@@ -425,7 +465,9 @@ def hidden_keys_mask(hidden: Sequence[Sequence[int]], longest: int, device: torc
     return HiddenKeysMask(places.to(device))
 
 
-def padding_mask(lengths: Sequence[int], longest: int, device: torch.device, *, padded_rows: bool = True) -> Mask:
+def padding_mask(
+    lengths: Sequence[int], longest: int, device: torch.device, *, padded_rows: bool = True
+) -> Mask:
     """Return the mask that hides padded keys; it allows everything if no text is padded. See PaddingMask."""
     if all(n == longest for n in lengths):
         return Bidirectional()

@@ -16,7 +16,11 @@ _WORTH_A_CALL = 1 << 19  # multiplications; smaller products are faster together
 
 def uses_onednn(x: Tensor, weight: Tensor) -> bool:
     """Return whether oneDNN multiplies these in attention."""
-    plain = x.dtype == torch.float32 == weight.dtype and x.device.type == "cpu" and not torch.is_grad_enabled()
+    plain = (
+        x.dtype == torch.float32 == weight.dtype
+        and x.device.type == "cpu"
+        and not torch.is_grad_enabled()
+    )
     return plain and x.numel() > 0 < weight.numel() and _onednn()
 
 
@@ -30,7 +34,9 @@ def layer_uses_onednn(x: Tensor, weight: Tensor) -> bool:
     return x.numel() > _FEW_ROWS * x.shape[-1] and _onednn_is_faster() and uses_onednn(x, weight)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, after: tuple[str, str] | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, after: tuple[str, str] | None = None
+) -> Tensor:
     """Return x·weightᵀ + bias, followed by the non-linearity `after`, in oneDNN's words, if `layer_uses_onednn`."""
     if layer_uses_onednn(x, weight):
         return _onednn_linear(x, weight, bias, after)
@@ -70,7 +76,12 @@ def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
         sides = a.reshape(count, m, e), b.reshape(count, n, e).mT
         torch.ops.aten.bmm.dtype_out(*sides, torch.float32, out=wide.view(count, m, n))
         return wide
-    if m * n * e < _WORTH_A_CALL or a.device.type != "cpu" or not _onednn() or (out is not None and _mkl_in_place()):
+    if (
+        m * n * e < _WORTH_A_CALL
+        or a.device.type != "cpu"
+        or not _onednn()
+        or (out is not None and _mkl_in_place())
+    ):
         return torch.matmul(a, b.mT, out=out)
     left = a.reshape(-1, m, e)
     right = b.reshape(-1, n, e)
@@ -104,7 +115,10 @@ def sums_of_products(a: Tensor, b: Tensor) -> Tensor:
     # vecdot is of NumPy 2, and twice as fast
     dot = getattr(np, "vecdot", None) or partial(np.einsum, "...i,...i->...")
     starts = range(0, max(1, a.shape[-1]), _DOT)
-    parts = [dot(a[..., start : start + _DOT].numpy(), b[..., start : start + _DOT].numpy()) for start in starts]
+    parts = [
+        dot(a[..., start : start + _DOT].numpy(), b[..., start : start + _DOT].numpy())
+        for start in starts
+    ]
     return torch.from_numpy(sum(parts[1:], start=parts[0]))
 
 
@@ -119,7 +133,9 @@ def _onednn() -> bool:
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
     try:
-        product = torch.ops.mkldnn._linear_pointwise(torch.ones(1, 2), torch.ones(3, 2), None, "none", [], "")
+        product = torch.ops.mkldnn._linear_pointwise(
+            torch.ones(1, 2), torch.ones(3, 2), None, "none", [], ""
+        )
     except (AttributeError, RuntimeError, TypeError):
         return False
     return bool((product == 2).all())

@@ -48,12 +48,18 @@ class MixingInputs:
     log_decay: Tensor  # log α, (B, H, T, 1) or, with a decay of each channel, (B, H, T, E)
     delta: bool  # whether the delta rule takes away what the state holds
     output: Tensor  # what the model itself computed, before norm and gate, (B, H, T, Ev)
-    write: Tensor | None = None  # w, (B, H, T): β of the delta rule, Δ of a state space; None for 1 everywhere
+    write: Tensor | None = (
+        None  # w, (B, H, T): β of the delta rule, Δ of a state space; None for 1 everywhere
+    )
     rates: Tensor | None = (
         None  # factor on the log decay of each channel, (H, 1 or E), where it is a product; else None
     )
-    skip: Tensor | None = None  # factor on a token's own value that is added to its output, (H,); None for none
-    bonus: Tensor | None = None  # u of a layer that averages, (H,); its keys are (B, H, T, 1), and it has no queries
+    skip: Tensor | None = (
+        None  # factor on a token's own value that is added to its output, (H,); None for none
+    )
+    bonus: Tensor | None = (
+        None  # u of a layer that averages, (H,); its keys are (B, H, T, 1), and it has no queries
+    )
     stabilizer: Tensor | None = None  # of a layer whose rows are divided, (B, H, T): see HeadMixing
     subtracted: Tensor | None = None  # λ of differential attention, (H,); None for every other kind
     # factor on the output, behind the norm or before it, (B, H, T, Ev); None if there is none, or if it is not seen
@@ -85,7 +91,9 @@ class MixingInputs:
         """Return what makes the matrix of one head of a text of this many tokens."""
         return self._heads(text, head, length)
 
-    def heads(self, text: int, heads: Sequence[int], length: int) -> "Iterator[tuple[Sequence[int], HeadMixing]]":
+    def heads(
+        self, text: int, heads: Sequence[int], length: int
+    ) -> "Iterator[tuple[Sequence[int], HeadMixing]]":
         """Yield what makes the matrices of some heads of a text, as many at a time as a bounded memory holds."""
         width = self.k.shape[-1]
         decays = width if self.rates is not None or self.log_decay.shape[-1] > 1 else 1
@@ -110,7 +118,9 @@ class MixingInputs:
         write = None if self.write is None else self.write[text, heads, :length].float()
         skip = None if self.skip is None else self.skip[heads].float()
         bonus = None if self.bonus is None else self.bonus[heads].float()
-        stabilizer = None if self.stabilizer is None else self.stabilizer[text, heads, :length].float()
+        stabilizer = (
+            None if self.stabilizer is None else self.stabilizer[text, heads, :length].float()
+        )
         subtracted = None if self.subtracted is None else self.subtracted[heads].float()
         log_decay = self.log_decay[text, heads, :length].float()
         if self.rates is not None:
@@ -191,7 +201,9 @@ class HeadMixing(Rows):
 
     def direct(self) -> "HeadMixing":
         """Return the same without what the delta rule takes away, the skip, and what is subtracted."""
-        return replace(self, delta=False, skip=None, subtracted=None if self.subtracted is None else 0.0)
+        return replace(
+            self, delta=False, skip=None, subtracted=None if self.subtracted is None else 0.0
+        )
 
     def factors(self, row: int) -> tuple[Tensor, Tensor] | None:
         """Return q·k of one row, and the decay from every key to it, (T,) each; 0 for later keys.
@@ -202,7 +214,9 @@ class HeadMixing(Rows):
             return None
         passed = self._doubled(self.log_decay).cumsum(-2)[..., 0]
         later = torch.arange(self.length, device=passed.device) > row
-        decay = (passed[..., row, None] - passed).to(self.k.dtype).masked_fill(later, -torch.inf).exp()
+        decay = (
+            (passed[..., row, None] - passed).to(self.k.dtype).masked_fill(later, -torch.inf).exp()
+        )
         return (self.k @ self.q[..., row, :]).masked_fill(later, 0.0), decay
 
     def dimensions(self, row: int, key: int) -> Tensor | None:
@@ -221,7 +235,9 @@ class HeadMixing(Rows):
             left = q
             keys = self.k[key + 1 : row + 1].double()
             writes = self.write[key + 1 : row + 1].double()
-            for k, write, log_decay in zip(keys.flip(0), writes.flip(0), between.flip(0), strict=True):
+            for k, write, log_decay in zip(
+                keys.flip(0), writes.flip(0), between.flip(0), strict=True
+            ):
                 left = (left - write * (left @ k) * k) * log_decay.exp()
         return torch.stack((q, decayed, left)) * self.k[key].double()
 
@@ -229,9 +245,13 @@ class HeadMixing(Rows):
         """Return rows of M, ascending, (R, T)."""
         index = torch.tensor(rows, dtype=torch.int64, device=self.k.device)
         if self.bonus is not None:
-            return self._averages(index, torch.as_tensor(self.bonus, dtype=self.k.dtype, device=index.device))
+            return self._averages(
+                index, torch.as_tensor(self.bonus, dtype=self.k.dtype, device=index.device)
+            )
         if self.subtracted is not None:
-            return self._difference(index, torch.as_tensor(self.subtracted, dtype=self.k.dtype, device=index.device))
+            return self._difference(
+                index, torch.as_tensor(self.subtracted, dtype=self.k.dtype, device=index.device)
+            )
         matrix = self.k.new_zeros(*self.k.shape[:-2], len(rows), self.length)
         # what is left of each query behind the chunk
         carried = self.k.new_zeros(*self.k.shape[:-2], len(rows), self.k.shape[-1])
@@ -251,7 +271,9 @@ class HeadMixing(Rows):
             if self.delta:
                 carried[..., first:, :] -= weights @ part.erasing
         if self.stabilizer is not None:
-            matrix /= matrix.sum(-1, keepdim=True).abs().clamp_min(1) + self.stabilizer[..., index, None]
+            matrix /= (
+                matrix.sum(-1, keepdim=True).abs().clamp_min(1) + self.stabilizer[..., index, None]
+            )
         if self.skip is not None:
             skip = torch.as_tensor(self.skip, dtype=matrix.dtype, device=index.device)
             matrix[..., torch.arange(len(rows), device=index.device), index] += skip[..., None]
@@ -268,7 +290,9 @@ class HeadMixing(Rows):
 
     def _averages(self, rows: Tensor, bonus: Tensor) -> Tensor:
         """Return rows of a layer that averages: see the module docstring."""
-        passed = self._doubled(self.log_decay).cumsum(-2)[..., 0]  # (T,), of a state up to each token
+        passed = self._doubled(self.log_decay).cumsum(-2)[
+            ..., 0
+        ]  # (T,), of a state up to each token
         before = (passed - self._doubled(self.log_decay)[..., 0])[..., rows, None]
         logits = (before - passed[..., None, :]).to(self.k.dtype) + self.k[..., None, :, 0]
         keys = torch.arange(self.length, device=rows.device)
@@ -325,7 +349,9 @@ class _Chunk:
     @cached_property
     def reading(self) -> Tensor:
         """Keys as the state behind the chunk holds them, (E, C)."""
-        return ((self.log_decay[..., -1:, :] - self.log_decay).to(self.k.dtype).exp() * self.k).mT.contiguous()
+        return (
+            (self.log_decay[..., -1:, :] - self.log_decay).to(self.k.dtype).exp() * self.k
+        ).mT.contiguous()
 
     @cached_property
     def inverse(self) -> Tensor:
@@ -334,7 +360,9 @@ class _Chunk:
         places = torch.arange(self.length, device=self.k.device)
         system = self._products(self.k * self.write[..., None], places)
         unit = torch.eye(self.length, dtype=system.dtype, device=system.device)
-        solved: Tensor = torch.linalg.solve_triangular(system, unit, upper=False, unitriangular=True)
+        solved: Tensor = torch.linalg.solve_triangular(
+            system, unit, upper=False, unitriangular=True
+        )
         return solved
 
     def read_behind(self, carried: Tensor) -> Tensor:
@@ -354,7 +382,9 @@ class _Chunk:
     def _products(self, vectors: Tensor, places: Tensor) -> Tensor:
         """Return products of keys with vectors at places of the chunk, decayed; 0 for keys behind them."""
         later = torch.arange(self.length, device=self.k.device) > places[:, None]
-        between = self.log_decay[..., places, None, :] - self.log_decay[..., None, :, :]  # (R, C, 1 or E)
+        between = (
+            self.log_decay[..., places, None, :] - self.log_decay[..., None, :, :]
+        )  # (R, C, 1 or E)
         decay = between.to(self.k.dtype).masked_fill_(later[..., None], -torch.inf).exp_()
         if decay.shape[-1] == 1:
             return (vectors @ self.k.mT) * decay[..., 0]

@@ -15,7 +15,9 @@ from attnscope.request.masks.terms import Causal
 _CELLS = 1 << 22  # weights in a tile
 
 
-def show_shares(layer: int, inputs: MixingInputs, lengths: Sequence[int], recorders: Sequence[Recorder]) -> None:
+def show_shares(
+    layer: int, inputs: MixingInputs, lengths: Sequence[int], recorders: Sequence[Recorder]
+) -> None:
     """Show |M_ij| / Σ_j |M_ij| of every head of a batch to recorders; of channels, their mean as one head."""
     length = inputs.k.shape[2]
     spec = AttentionSpec(1.0, build_mask((Causal(),)))
@@ -50,7 +52,9 @@ def show_shares(layer: int, inputs: MixingInputs, lengths: Sequence[int], record
                 deferred()
 
 
-def _blocks(inputs: MixingInputs, lengths: Sequence[int]) -> Iterator[tuple[range, int, int, Tensor, Tensor]]:
+def _blocks(
+    inputs: MixingInputs, lengths: Sequence[int]
+) -> Iterator[tuple[range, int, int, Tensor, Tensor]]:
     """Yield heads, first query and end of a block, its shares, (B, h, Q, T), and the visible keys, (B, 1, Q, T).
 
     A row without anything has shares of 0.
@@ -70,7 +74,11 @@ def _blocks(inputs: MixingInputs, lengths: Sequence[int]) -> Iterator[tuple[rang
                 if q0 < n:
                     rows = range(q0, min(q1, n))
                     weights[text, :, : len(rows), :n] = find(inputs, text, heads, n, rows)
-            allowed = (positions <= positions[q0:q1, None]) & real[:, None, None] & real[:, None, q0:q1, None]
+            allowed = (
+                (positions <= positions[q0:q1, None])
+                & real[:, None, None]
+                & real[:, None, q0:q1, None]
+            )
             yield heads, q0, q1, weights, allowed
 
 
@@ -84,10 +92,14 @@ def _head_groups(inputs: MixingInputs, cells: int) -> Iterator[range]:
 
 def _shares(inputs: MixingInputs, text: int, heads: range, length: int, rows: range) -> Tensor:
     """Return shares of |M|, (h, R, T)."""
-    return torch.cat([row_shares(mixing.rows(rows)) for _, mixing in inputs.heads(text, heads, length)])
+    return torch.cat(
+        [row_shares(mixing.rows(rows)) for _, mixing in inputs.heads(text, heads, length)]
+    )
 
 
-def _mean_shares(inputs: MixingInputs, text: int, _heads: range, length: int, rows: range) -> Tensor:
+def _mean_shares(
+    inputs: MixingInputs, text: int, _heads: range, length: int, rows: range
+) -> Tensor:
     """Return the mean over all channels of their shares of |M|, (1, R, T)."""
     channels = range(inputs.n_heads)
     total = torch.zeros(len(rows), length, device=inputs.k.device)

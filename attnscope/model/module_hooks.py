@@ -10,7 +10,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 
-def in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def in_this_thread(
+    function: Callable[..., Any], elsewhere: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """Return a hook or a `forward` for this thread only: the owner of a live model may run it in other threads.
 
     These call `elsewhere`, or nothing.
@@ -34,7 +36,9 @@ def listening(handles: Iterable[RemovableHandle]) -> Iterator[None]:
             handle.remove()
 
 
-def first_argument(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+def first_argument(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str, Any]:
     """Return the name and value of the first argument of a module, which is its input."""
     name = next(iter(inspect.signature(module.forward).parameters))
     return name, args[0] if args else kwargs.get(name)

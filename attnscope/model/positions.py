@@ -49,7 +49,9 @@ def position_bias(config: ModelConfig, table: Tensor | None) -> tuple[PositionBi
     """Return what every layer adds to the scaled scores, and its name; `table` are the rows of a RelativeBias."""
     if config.relative_bias is not None:
         assert table is not None
-        return partial(relative, table=table, max_distance=config.relative_bias.max_distance), "relative"
+        return partial(
+            relative, table=table, max_distance=config.relative_bias.max_distance
+        ), "relative"
     return partial(alibi, n_heads=config.n_heads), "alibi"
 
 
@@ -81,8 +83,12 @@ class DisentangledBias:
     scale: float
     q: Tensor  # (B, H, Q, E)
     k: Tensor  # (B, G, K, E)
-    distance_k: Tensor | None  # keys made of distances, (H, 2·span, E); None without `content_position`
-    distance_q: Tensor | None  # queries made of distances, (H, 2·span, E); None without `position_content`
+    distance_k: (
+        Tensor | None
+    )  # keys made of distances, (H, 2·span, E); None without `content_position`
+    distance_q: (
+        Tensor | None
+    )  # queries made of distances, (H, 2·span, E); None without `position_content`
     start: int = 0  # position of the first query
 
     def __call__(self, q_at: Tensor, k_at: Tensor, heads: Tensor) -> Tensor:
@@ -96,9 +102,13 @@ class DisentangledBias:
             queries = self.q[:, heads][:, :, q_at[:, 0] - self.start].float()  # (B, H, Q, E)
             products = queries @ self.distance_k[heads].float().mT  # (B, H, Q, 2·span)
             rows = self._rows(q_at - k_at)
-            parts["content_position"] = products.gather(-1, rows.expand(*products.shape[:2], -1, -1)) * self.scale
+            parts["content_position"] = (
+                products.gather(-1, rows.expand(*products.shape[:2], -1, -1)) * self.scale
+            )
         if self.distance_q is not None:
-            keys = self.k[:, heads // (self.q.shape[1] // self.k.shape[1])][:, :, k_at[0]].float()  # (B, H, K, E)
+            keys = self.k[:, heads // (self.q.shape[1] // self.k.shape[1])][
+                :, :, k_at[0]
+            ].float()  # (B, H, K, E)
             products = keys @ self.distance_q[heads].float().mT  # (B, H, K, 2·span)
             rows = self._rows(q_at - k_at).mT
             products = products.gather(-1, rows.expand(*products.shape[:2], -1, -1)) * self.scale
@@ -114,11 +124,15 @@ class DisentangledBias:
             far = distances.abs().clamp_min(middle)
             growth = torch.log(far / middle) / math.log((furthest - 1) / middle)
             buckets = torch.ceil(growth * (middle - 1)) + middle
-            distances = torch.where(distances.abs() <= middle, distances, (buckets * distances.sign()).long())
+            distances = torch.where(
+                distances.abs() <= middle, distances, (buckets * distances.sign()).long()
+            )
         return (distances + span).clamp(0, 2 * span - 1)
 
 
-def rotary_frequencies(rope: Rope, width: int, n: int, device: torch.device) -> tuple[Tensor, float]:
+def rotary_frequencies(
+    rope: Rope, width: int, n: int, device: torch.device
+) -> tuple[Tensor, float]:
     """Compute each rotated pair's angular frequency, (width / 2,), in radians a token, and the factor on cos and sin.
 
     The factor is the attention factor of YaRN and LongRoPE, 1.0 elsewhere.
@@ -180,7 +194,11 @@ def rotary_tables(
     rope: Rope, width: int, lengths: Sequence[int], n: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Return cos and sin of every position, (n, width) each, or (B, 1, n, width) if texts differ."""
-    original = rope.scaling.original_max_positions if rope.scaling and rope.scaling.kind == "longrope" else None
+    original = (
+        rope.scaling.original_max_positions
+        if rope.scaling and rope.scaling.kind == "longrope"
+        else None
+    )
     if original is None or len({length > original for length in lengths}) == 1:
         return rotary_table(rope, width, n, max(lengths), device, dtype)
     tables = [rotary_table(rope, width, n, length, device, dtype) for length in lengths]
@@ -199,7 +217,11 @@ def same_rotation(config: ModelConfig, n: int, longer: int) -> bool:
     """Tell whether the first tokens of a text of n tokens are rotated as they are in a longer one."""
     ropes = {config.rope_of(layer) for layer in range(config.n_layers)}
     scalings = (rope.scaling for rope in ropes if rope is not None)
-    limits = [rope.original_max_positions for rope in scalings if rope is not None and rope.kind == "longrope"]
+    limits = [
+        rope.original_max_positions
+        for rope in scalings
+        if rope is not None and rope.kind == "longrope"
+    ]
     return all(limit is None or (n > limit) == (longer > limit) for limit in limits)
 
 
@@ -208,8 +230,12 @@ def rotary_table(
 ) -> tuple[Tensor, Tensor]:
     """Compute cos and sin of n positions and every rotated dimension, (n, width) each."""
     frequencies, factor = rotary_frequencies(rope, width, length, device)
-    angles = torch.arange(n, device=device, dtype=torch.float32)[:, None] * frequencies  # (n, width / 2)
-    angles = angles.repeat_interleave(2, -1) if rope.interleaved else torch.cat((angles, angles), -1)  # (n, width)
+    angles = (
+        torch.arange(n, device=device, dtype=torch.float32)[:, None] * frequencies
+    )  # (n, width / 2)
+    angles = (
+        angles.repeat_interleave(2, -1) if rope.interleaved else torch.cat((angles, angles), -1)
+    )  # (n, width)
     return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
 
 

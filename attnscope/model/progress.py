@@ -8,7 +8,9 @@ from attnscope.model.inputs import AttentionInputs
 from attnscope.model.tile import Recorder, Recorders, Tile
 from attnscope.model.workers import Deferred
 
-_RECORDED_FACTOR = 3.0  # cost of a recorded head relative to one computed by scaled_dot_product_attention
+_RECORDED_FACTOR = (
+    3.0  # cost of a recorded head relative to one computed by scaled_dot_product_attention
+)
 _SAMPLES = 256  # number of queries whose key range is computed as a sample
 _PARTS = 1000  # of a bar
 
@@ -31,7 +33,12 @@ class ForwardProgress:
     """
 
     def __init__(
-        self, what: str, on_progress: ProgressCallback, loads: Sequence[LayerCost], n_heads: int, recorders: Recorders
+        self,
+        what: str,
+        on_progress: ProgressCallback,
+        loads: Sequence[LayerCost],
+        n_heads: int,
+        recorders: Recorders,
     ) -> None:
         """Call `on_progress` with `what · layer 2 of 4 · tile 7`, the finished thousandths of the work, and 1000."""
         self._what = what
@@ -56,7 +63,9 @@ class ForwardProgress:
         self._report(f"layer {layer + 1} of {self._last + 1} · tile {tile_number}", done)
 
     def _report(self, where: str, done: float) -> None:
-        self._on_progress(f"{self._what} · {where}", round(_PARTS * min(1.0, done / self._total)), _PARTS)
+        self._on_progress(
+            f"{self._what} · {where}", round(_PARTS * min(1.0, done / self._total)), _PARTS
+        )
 
 
 def _heads(recorders: Sequence[Recorder]) -> set[int]:
@@ -66,11 +75,15 @@ def _heads(recorders: Sequence[Recorder]) -> set[int]:
 class _TileCounter(Recorder):
     """A recorder of no head and no row, which counts the cells of a layer's tiles."""
 
-    def __init__(self, progress: ForwardProgress, recorders: Sequence[Recorder], *, every_row: bool) -> None:
+    def __init__(
+        self, progress: ForwardProgress, recorders: Sequence[Recorder], *, every_row: bool
+    ) -> None:
         super().__init__((), ())
         self._progress = progress
         self._heads = len(_heads(recorders))
-        self._rows = None if every_row else sorted({row for recorder in recorders for row in recorder.rows})
+        self._rows = (
+            None if every_row else sorted({row for recorder in recorders for row in recorder.rows})
+        )
         self._tiles = 0
         self._cells = 0.0
         self._all = 0.0

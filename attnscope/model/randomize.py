@@ -13,7 +13,9 @@ from attnscope.model.stack import Stack
 _ROW_PER_WORD = ("embed.tokens", "head.decoder")
 
 
-def randomize(stack: Stack, seed: int, dtype: torch.dtype = torch.float32, words: Sequence[str] | None = None) -> Stack:
+def randomize(
+    stack: Stack, seed: int, dtype: torch.dtype = torch.float32, words: Sequence[str] | None = None
+) -> Stack:
     """Fill a Stack of float32 with random weights, the same for the same seed; each is turned into `dtype` at once.
 
     Embeddings are standard normal, linear weights normal with variance 1/inputs, so that scaled scores have a
@@ -30,12 +32,16 @@ def randomize(stack: Stack, seed: int, dtype: torch.dtype = torch.float32, words
                 if words is not None and path in _ROW_PER_WORD:
                     _draw_rows(parameter.data, words, seed, path).mul_(spread)
                 else:
-                    parameter.data.normal_(0.0, spread if name == "weight" else 0.1, generator=generator)
+                    parameter.data.normal_(
+                        0.0, spread if name == "weight" else 0.1, generator=generator
+                    )
         elif "sinks" in own:
             own["sinks"].data.normal_(0.0, 1.0, generator=generator)
         else:  # norms
             for name, parameter in own.items():
-                parameter.data.fill_(1.0 if name == "weight" and not stack.config.norm_plus_one else 0.0)
+                parameter.data.fill_(
+                    1.0 if name == "weight" and not stack.config.norm_plus_one else 0.0
+                )
         for parameter in own.values():
             parameter.data = parameter.data.to(dtype)
     return stack.eval()
@@ -49,7 +55,11 @@ def _draw_rows(table: Tensor, words: Sequence[str], seed: int, path: str) -> Ten
     """
     for row, word in zip(table, words, strict=False):
         digest = sha256(ascii((seed, path, word)).encode()).digest()
-        row.copy_(torch.from_numpy(np.random.default_rng(list(digest)).standard_normal(len(row), np.float32)))
+        row.copy_(
+            torch.from_numpy(
+                np.random.default_rng(list(digest)).standard_normal(len(row), np.float32)
+            )
+        )
     table[len(words) :].normal_(generator=torch.Generator().manual_seed(seed))
     return table
 

@@ -24,7 +24,12 @@ from torch import Tensor
 from attnscope.request.estimate import WORTH_COMPILED_LOOPS
 from attnscope.request.masks.terms import Mask
 
-_PROCESSORS = {"x86_64", "amd64", "aarch64", "arm64"}  # others are not known to work with LLVM's way of loading code
+_PROCESSORS = {
+    "x86_64",
+    "amd64",
+    "aarch64",
+    "arm64",
+}  # others are not known to work with LLVM's way of loading code
 
 
 def row_loops(cells: int, device: torch.device) -> ModuleType | None:
@@ -61,7 +66,9 @@ def _load() -> ModuleType | None:
         from attnscope.model import compiled_rows
     except Exception as e:  # such as a version that does not know what is asked of it
         reason = " ".join(str(e).split())[:200] or type(e).__name__
-        warnings.warn(f"compiled loops are unavailable, so long texts will be slower ({reason})", stacklevel=2)
+        warnings.warn(
+            f"compiled loops are unavailable, so long texts will be slower ({reason})", stacklevel=2
+        )
         return None
     return compiled_rows
 
@@ -98,7 +105,9 @@ class RowSummary:
         |query − key|; weights on keys at most so far away; those on keys of each kind.
         """
         distances = np.array(reaches, np.int64)
-        return torch.from_numpy(self.loops.sums(weights.contiguous().numpy(), kinds.numpy(), distances, query))
+        return torch.from_numpy(
+            self.loops.sums(weights.contiguous().numpy(), kinds.numpy(), distances, query)
+        )
 
 
 def softmax(loops: ModuleType, count: int, masked: Tensor, weights: Tensor) -> RowSummary:

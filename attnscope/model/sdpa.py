@@ -42,7 +42,9 @@ def fused_attention(
     else:
         plain = None
         shared = lean and spec.bias is None and not spec.mask.per_head
-        rows = TileShape.of(inputs, 1, spec.mask, elements * len(q) if shared else max(1, elements // len(heads))).rows
+        rows = TileShape.of(
+            inputs, 1, spec.mask, elements * len(q) if shared else max(1, elements // len(heads))
+        ).rows
         causal = False
     if output is None:
         output = inputs.v.new_empty(*q.shape[:3], inputs.v.shape[-1])
@@ -51,10 +53,14 @@ def fused_attention(
             q1 = min(q0 + rows, q.shape[2])
             k0, k1 = (0, n_keys) if plain else spec.mask.key_range(q0, q1, n_keys)
             numbers = torch.arange(adjacent.start, adjacent.stop, device=q.device)
-            added, fully_masked = (None, None) if plain else _sdpa_mask(spec, (q0, q1, k0, k1), numbers, q)
+            added, fully_masked = (
+                (None, None) if plain else _sdpa_mask(spec, (q0, q1, k0, k1), numbers, q)
+            )
             block = _sdpa(inputs, adjacent, (q0, q1), (k0, k1), added, causal=causal)
             # torch's kernels differ in the output of a fully masked row
-            output[:, adjacent, q0:q1] = block if fully_masked is None else block.masked_fill(fully_masked, 0.0)
+            output[:, adjacent, q0:q1] = (
+                block if fully_masked is None else block.masked_fill(fully_masked, 0.0)
+            )
     return output
 
 
@@ -87,7 +93,9 @@ def _sdpa(
     k = inputs.k[:, groups, slice(*keys)]
     v = inputs.v[:, groups, slice(*keys)]
     shared = q.shape[1] // k.shape[1]
-    if shared > 1 and q.is_cuda and q.dtype == torch.float32:  # no fused CUDA kernel takes groups in float32
+    if (
+        shared > 1 and q.is_cuda and q.dtype == torch.float32
+    ):  # no fused CUDA kernel takes groups in float32
         k = k.repeat_interleave(shared, 1)
         v = v.repeat_interleave(shared, 1)
     gqa = k.shape[1] != q.shape[1]
@@ -103,9 +111,13 @@ def _sdpa_mask(
     q_at = torch.arange(box[0], box[1], device=q.device)[:, None]  # (q, 1)
     k_at = torch.arange(box[2], box[3], device=q.device)[None]  # (1, k)
     allowed = spec.mask.allowed(q_at, k_at, heads)
-    fully_masked = None if allowed is None else ~allowed.any(-1, keepdim=True)  # (q, 1), or with B and h
+    fully_masked = (
+        None if allowed is None else ~allowed.any(-1, keepdim=True)
+    )  # (q, 1), or with B and h
     if spec.bias is None:
         return allowed, fully_masked
     bias = spec.bias(q_at, k_at, heads)
     bias = bias if bias.ndim == 4 else bias[None]  # (1, H, q, k)
-    return (bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)).to(q.dtype), fully_masked
+    return (bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)).to(
+        q.dtype
+    ), fully_masked

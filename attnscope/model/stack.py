@@ -11,10 +11,24 @@ from torch import Tensor, nn
 from attnscope.base.model_config import ModelConfig, OutputHead, Rope
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionSpec
-from attnscope.model.layers import Embedding, KeyValueCache, LayerContext, Linear, TransformerBlock, make_norm
+from attnscope.model.layers import (
+    Embedding,
+    KeyValueCache,
+    LayerContext,
+    Linear,
+    TransformerBlock,
+    make_norm,
+)
 from attnscope.model.masks import PaddingMask, ShiftedMask, intersect
 from attnscope.model.matmul import linear
-from attnscope.model.positions import PositionBias, at_positions, learned_rows, position_bias, rotary_tables, sinusoidal
+from attnscope.model.positions import (
+    PositionBias,
+    at_positions,
+    learned_rows,
+    position_bias,
+    rotary_tables,
+    sinusoidal,
+)
 from attnscope.model.weights import WeightStore
 from attnscope.request.masks.terms import Bidirectional, Mask
 
@@ -37,7 +51,9 @@ class PredictionHead(nn.Module):
         x = self.norm(hidden)
         if self.transform is not None:
             x = self.transform_norm(self.transform(x, self.final.transform))
-        logits = linear(x, embedding if self.decoder is None else self.decoder.weight, self.bias).float()
+        logits = linear(
+            x, embedding if self.decoder is None else self.decoder.weight, self.bias
+        ).float()
         if self.final.scale is not None:
             logits = logits * self.final.scale
         if capped and self.final.softcap is not None:
@@ -48,8 +64,12 @@ class PredictionHead(nn.Module):
 # token ids, segments, and position ids that take the place of counted ones, (B, T) each, int64, padded on the right
 Ids = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
 RunBlock = Callable[[Tensor, AttentionHooks], Tensor]  # runs a block on another input (B, T, D)
-Progress = Callable[[int, int], None]  # called after each layer with the layers done, and all that run
-BlockObserver = Callable[[int, RunBlock, Tensor, Tensor, Mask], None]  # layer, its block, input, output, and mask
+Progress = Callable[
+    [int, int], None
+]  # called after each layer with the layers done, and all that run
+BlockObserver = Callable[
+    [int, RunBlock, Tensor, Tensor, Mask], None
+]  # layer, its block, input, output, and mask
 
 
 class Embed(nn.Module):
@@ -64,11 +84,15 @@ class Embed(nn.Module):
         self.segments = Embedding(config.n_segments, config.d_model) if config.n_segments else None
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
         relative = config.relative_bias
-        self.relative_bias = None if relative is None else Embedding(relative.buckets, config.n_heads)
+        self.relative_bias = (
+            None if relative is None else Embedding(relative.buckets, config.n_heads)
+        )
 
         table = config.disentangled
         self.distances = None if table is None else Embedding(2 * table.span, config.d_model)
-        self.distances_norm = make_norm(config) if table is not None and table.norm else nn.Identity()
+        self.distances_norm = (
+            make_norm(config) if table is not None and table.norm else nn.Identity()
+        )
 
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor | None = None) -> Tensor:
         """Map (B, T) ids, segments and positions to (B, T, D); None for positions that follow from the ids."""
@@ -79,7 +103,9 @@ class Embed(nn.Module):
         if self.segments is not None:
             x = x + self.segments(segments)
         if self.positions is not None:
-            x = x + self.positions(learned_rows(ids, self.config) if positions is None else positions)
+            x = x + self.positions(
+                learned_rows(ids, self.config) if positions is None else positions
+            )
         if self.config.positions == "sinusoidal":
             x = x + sinusoidal(n, self.config.d_model, x.device).to(x.dtype)
         return self.norm(x)  # type: ignore[no-any-return]
@@ -96,7 +122,9 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.embed = Embed(config)
-        self.blocks = nn.ModuleList(TransformerBlock(config, layer) for layer in range(n_layers or config.n_layers))
+        self.blocks = nn.ModuleList(
+            TransformerBlock(config, layer) for layer in range(n_layers or config.n_layers)
+        )
         self.head = None if config.head is None else PredictionHead(config, config.head)
         self.weights = WeightStore(self.embed, list(self.blocks), head=self.head)
 
@@ -123,7 +151,9 @@ class Stack(nn.Module):
         n_texts, n_queries = tokens[0].shape
         n_keys = (context or tokens)[0].shape[1]
         prepare = partial(hooks.prepare, masks, (n_texts, n_queries, n_keys), tokens[0].device)
-        with self.weights.in_order(count, meanwhile=None if self.config.sinks else prepare) as blocks:
+        with self.weights.in_order(
+            count, meanwhile=None if self.config.sinks else prepare
+        ) as blocks:
             x: Tensor | None = self.embed(*tokens)  # (B, Q, D)
             source = None if context is None else self.embed(*context)  # (B, K, D)
             longest = max(n_queries, n_keys)
@@ -133,7 +163,9 @@ class Stack(nn.Module):
                 entering = x
                 x = block(x, setting)
                 if observe is not None and entering is not None and x is not None:
-                    observe(layer, partial(_run_block, block, setting), entering, x, setting.spec.mask)
+                    observe(
+                        layer, partial(_run_block, block, setting), entering, x, setting.spec.mask
+                    )
                 if progress is not None:
                     progress(layer + 1, count)
         return x if final else None
@@ -231,7 +263,11 @@ class Stack(nn.Module):
         c = self.config
         tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
         relative = self.embed.relative_bias
-        distances = None if self.embed.distances is None else self.embed.distances_norm(self.embed.distances.weight)
+        distances = (
+            None
+            if self.embed.distances is None
+            else self.embed.distances_norm(self.embed.distances.weight)
+        )
         bias: PositionBias | None = None
         bias_name = None
         if c.positions == "alibi" or relative is not None:

@@ -20,13 +20,33 @@ _DTYPES = {
     "BF16": torch.bfloat16, "U32": torch.uint32, "I32": torch.int32, "F32": torch.float32,
     "U64": torch.uint64, "I64": torch.int64, "F64": torch.float64,
 }  # fmt: skip
-_FP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]  # E2M1
+_FP4 = [
+    0.0,
+    0.5,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    4.0,
+    6.0,
+    -0.0,
+    -0.5,
+    -1.0,
+    -1.5,
+    -2.0,
+    -3.0,
+    -4.0,
+    -6.0,
+]  # E2M1
 _CHUNK = 1 << 20
 _OWN_PAGES = 1 << 18  # bytes from which on a tensor has pages of its own
 
 
 def read_tensors(
-    folder: Folder, names: Iterable[str], dtype: torch.dtype | None = None, transposed: Container[str] = ()
+    folder: Folder,
+    names: Iterable[str],
+    dtype: torch.dtype | None = None,
+    transposed: Container[str] = (),
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Read the named tensors, each file opened once, in their order on disk.
 
@@ -36,7 +56,9 @@ def read_tensors(
     tensor holds NaN or infinity.
     """
     files: dict[Path, list[TensorInfo]] = {}
-    for info in sorted({folder.tensors[name] for name in names}, key=lambda t: (str(t.file), t.start)):
+    for info in sorted(
+        {folder.tensors[name] for name in names}, key=lambda t: (str(t.file), t.start)
+    ):
         files.setdefault(info.file, []).append(info)
     for path, infos in files.items():
         with _open_unchanged(path, folder.stamps[path]) as file:
@@ -45,9 +67,15 @@ def read_tensors(
                 if info.scales is None:
                     tensor = _read(file, info, dtype or _stored_dtype(info), turned)
                 else:
-                    tensor = _read_mxfp4(file, info, info.scales, dtype or _stored_dtype(info), turned, folder.stamps)
+                    tensor = _read_mxfp4(
+                        file, info, info.scales, dtype or _stored_dtype(info), turned, folder.stamps
+                    )
                 if info.low_rank is not None:
-                    _add_low_rank(tensor.mT if turned != info.low_rank.turned else tensor, info.low_rank, folder.stamps)
+                    _add_low_rank(
+                        tensor.mT if turned != info.low_rank.turned else tensor,
+                        info.low_rank,
+                        folder.stamps,
+                    )
                 yield info.name, tensor
 
 
@@ -88,12 +116,21 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _read(
-    file: BinaryIO, info: TensorInfo, dtype: torch.dtype, transposed: bool = False, *, check: bool = True
+    file: BinaryIO,
+    info: TensorInfo,
+    dtype: torch.dtype,
+    transposed: bool = False,
+    *,
+    check: bool = True,
 ) -> torch.Tensor:
     """Read a tensor with one stored chunk in memory at a time; with `check`, refuse it unless it is finite."""
     transposed = transposed and len(info.shape) > 1
-    tensor = empty_pages((*info.shape[:-2], *info.shape[:-3:-1]) if transposed else info.shape, dtype)
-    as_is = dtype == _stored_dtype(info) and not (transposed or info.block or info.paired_heads or info.offset)
+    tensor = empty_pages(
+        (*info.shape[:-2], *info.shape[:-3:-1]) if transposed else info.shape, dtype
+    )
+    as_is = dtype == _stored_dtype(info) and not (
+        transposed or info.block or info.paired_heads or info.offset
+    )
     start = info.start
     for stored in _in_stored_order(tensor, info, transposed) if tensor.numel() else []:
         rows = max(1, _CHUNK // (stored[0].numel() * _stored_dtype(info).itemsize))
@@ -105,7 +142,9 @@ def _read(
                 raise _not_finite(file, info)
             if raw is not part:
                 raw = raw + info.offset if info.offset else raw
-                part.copy_(raw.mT.contiguous().mT if transposed else raw)  # torch transposes in blocks only there
+                part.copy_(
+                    raw.mT.contiguous().mT if transposed else raw
+                )  # torch transposes in blocks only there
     return tensor
 
 
@@ -120,7 +159,9 @@ def _read_mxfp4(
     """Decode experts' weights out of blocks of 32 four-bit floats with an exponent each, row by row (OCP MX, v1.0)."""
     experts, width, out = info.shape
     with _open_unchanged(scales.file, stamps[scales.file]) as other:
-        exponents = _read(other, scales, torch.uint8).view(experts * out, -1, 1).to(torch.int32) - 127
+        exponents = (
+            _read(other, scales, torch.uint8).view(experts * out, -1, 1).to(torch.int32) - 127
+        )
     tensor = empty_pages((experts, out, width) if transposed else info.shape, dtype)
     levels = torch.tensor(_FP4)
     start = info.start
@@ -132,11 +173,15 @@ def _read_mxfp4(
             stored = torch.empty(len(part), width // 32, 16, dtype=torch.uint8)
             _fill(stored, file, info, start)
             start += stored.nbytes
-            numbers = levels[torch.stack((stored & 15, stored >> 4), dim=-1).flatten(2).to(torch.int32)]
+            numbers = levels[
+                torch.stack((stored & 15, stored >> 4), dim=-1).flatten(2).to(torch.int32)
+            ]
             numbers = torch.ldexp(numbers, exponents[at : at + len(part)])
             if not _finite(numbers):
                 message = f"contains an exponent that means infinity or NaN, in expert {expert}"
-                raise ModelError(message, where=f"{scales.file}: {scales.name}", hint="download it again")
+                raise ModelError(
+                    message, where=f"{scales.file}: {scales.name}", hint="download it again"
+                )
             part.copy_(numbers.view(part.shape))
     return tensor
 
@@ -151,7 +196,9 @@ def _add_low_rank(tensor: torch.Tensor, added: LowRank, stamps: Mapping[Path, Fi
         part = tensor[start : start + rows]
         merged = part.float() + (b[start : start + rows] @ a) * added.scale
         if norms is not None:
-            merged *= (norms[start : start + rows] / torch.linalg.vector_norm(merged, dim=1))[:, None]
+            merged *= (norms[start : start + rows] / torch.linalg.vector_norm(merged, dim=1))[
+                :, None
+            ]
         part.copy_(merged)
 
 
@@ -160,7 +207,9 @@ def _stored_dtype(info: TensorInfo) -> torch.dtype:
     return torch.float32 if info.block else _DTYPES[info.dtype]
 
 
-def _in_stored_order(tensor: torch.Tensor, info: TensorInfo, transposed: bool) -> Sequence[torch.Tensor]:
+def _in_stored_order(
+    tensor: torch.Tensor, info: TensorInfo, transposed: bool
+) -> Sequence[torch.Tensor]:
     """Return views that hold all of a tensor, in the order in which its numbers are stored; of blocks, row by row."""
     if info.paired_heads:
         return list(tensor.view(info.paired_heads, 2, -1, *tensor.shape[1:]).transpose(1, 2))
@@ -178,7 +227,9 @@ def _fill_decoded(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start:
     from gguf import GGMLQuantizationType, dequantize
 
     numbers, size = info.block
-    stored = torch.empty(1, tensor.numel() // numbers * size, dtype=torch.uint8)  # the library takes 16 rows at a time
+    stored = torch.empty(
+        1, tensor.numel() // numbers * size, dtype=torch.uint8
+    )  # the library takes 16 rows at a time
     _fill(stored, file, info, start)
     with np.errstate(all="ignore"):  # what is not finite is refused where parameters are checked
         decoded = dequantize(stored.numpy(), GGMLQuantizationType[info.dtype])
@@ -213,8 +264,14 @@ def _not_finite(file: BinaryIO, info: TensorInfo) -> ModelError:
     position = wrong.nonzero()[0].tolist()
     count = f"{int(wrong.sum()):,} of {wrong.numel():,}"
     message = f"contains {float(values[tuple(position)])} at {position}; {count} are not finite"
-    return ModelError(message, where=f"{info.file}: {info.name}", hint="the checkpoint is damaged: download it again")
+    return ModelError(
+        message,
+        where=f"{info.file}: {info.name}",
+        hint="the checkpoint is damaged: download it again",
+    )
 
 
 def _changed(path: Path) -> ModelError:
-    return ModelError("changed while it was read", where=path, hint="run again when it is no longer being written")
+    return ModelError(
+        "changed while it was read", where=path, hint="run again when it is no longer being written"
+    )

@@ -93,8 +93,12 @@ class Tile:
     q1: int  # end of the queries, exclusive
     k0: int
     k1: int  # end of the keys, exclusive; keys outside the range are not allowed for any of these queries
-    all_visible_range: tuple[int, int]  # keys, from and to, that all of the queries may see; (k0, k0) if none are known
-    scores: Tensor | None  # (B, h, q, k), as are scaled, masked and weights; None if no recorder reads it
+    all_visible_range: tuple[
+        int, int
+    ]  # keys, from and to, that all of the queries may see; (k0, k0) if none are known
+    scores: (
+        Tensor | None
+    )  # (B, h, q, k), as are scaled, masked and weights; None if no recorder reads it
     scaled: Tensor | None
     masked: Tensor  # −inf where not allowed; a tensor on `meta`, without values, where weights have overwritten them
     weights: Tensor  # 0 in a fully masked row
@@ -103,10 +107,14 @@ class Tile:
     # True where a query may see nothing, broadcastable to (B, h, q); None if every query sees something
     fully_masked: Tensor | None
     workspace: Workspace
-    sink: Tensor | None = None  # weight of each row on the sink, (B, h, q); None if the layer has no sinks
+    sink: Tensor | None = (
+        None  # weight of each row on the sink, (B, h, q); None if the layer has no sinks
+    )
     # weight of each row that keys which an indexer left out would have had, (B, h, q); None without an indexer
     unselected: Tensor | None = None
-    summary: RowSummary | None = None  # summary of the rows by compiled loops; None if operators computed them
+    summary: RowSummary | None = (
+        None  # summary of the rows by compiled loops; None if operators computed them
+    )
     scored: bool = True  # `masked` holds scores; False if weights were given, and it only orders the keys as they do
     _gated_norms: dict[str, Tensor] = field(default_factory=dict)
 
@@ -162,7 +170,9 @@ class Tile:
             norms = inputs.value_norms if name == "value" else inputs.projected_norms
             return norms[:, self.index, None, keys]
         if name not in self._gated_norms:
-            self._gated_norms[name] = inputs.gated_norms(name, self.heads, slice(self.q0, self.q1), keys)
+            self._gated_norms[name] = inputs.gated_norms(
+                name, self.heads, slice(self.q0, self.q1), keys
+            )
         return self._gated_norms[name]
 
 
@@ -207,13 +217,20 @@ class Recorder:
     def overlap(self, tile: Tile) -> "Overlap | None":
         """Return the overlap of tile and recorder; None for no overlap."""
         index = tile.index
-        at = {head: i for i, head in enumerate(range(index.start, index.stop) if isinstance(index, slice) else index)}
+        at = {
+            head: i
+            for i, head in enumerate(
+                range(index.start, index.stop) if isinstance(index, slice) else index
+            )
+        }
         heads = [h for h in self.heads if h in at]
         rows = slice(bisect_left(self.rows, tile.q0), bisect_left(self.rows, tile.q1))
         if not heads or rows.start == rows.stop:
             return None
         here = [self.heads.index(h) for h in heads]
-        return Overlap([at[h] for h in heads], here, as_slice(here), _moved(self.rows[rows], -tile.q0), rows)
+        return Overlap(
+            [at[h] for h in heads], here, as_slice(here), _moved(self.rows[rows], -tile.q0), rows
+        )
 
 
 def _as_range(places: Sequence[int]) -> Sequence[int]:

@@ -73,7 +73,9 @@ class TileInputs:
     k: Tensor  # (B, h, k, E), or (B, g, k, E), each of g groups for as many of the heads
     v: Tensor
     block: TileBlock
-    all_visible_range: tuple[int, int]  # the keys, from and to, that every query of the block may see
+    all_visible_range: tuple[
+        int, int
+    ]  # the keys, from and to, that every query of the block may see
     bounded: bool  # no score of the layer can overflow
     changes_scores: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
 
@@ -92,7 +94,11 @@ def compute_tile(
     block = part.block
     scores, scaled = _scores(part, workspace, checks)
     masked = scaled.clone() if block.needs_scores else scaled
-    unselected = None if part.inputs.unselective is None else _unselected(part, part.inputs.unselective, scaled)
+    unselected = (
+        None
+        if part.inputs.unselective is None
+        else _unselected(part, part.inputs.unselective, scaled)
+    )
     part.block_mask.apply_(masked)
     fully_masked = part.block_mask.fully_masked
     if part.changes_scores is not None:  # which may be −inf
@@ -136,7 +142,9 @@ def compute_tile(
     )
 
 
-def _scores(part: TileInputs, workspace: Workspace, checks: FiniteChecks) -> tuple[Tensor | None, Tensor]:
+def _scores(
+    part: TileInputs, workspace: Workspace, checks: FiniteChecks
+) -> tuple[Tensor | None, Tensor]:
     """Return q·k if a recorder reads it, and the scaled scores before the mask, (B, h, q, k) each."""
     spec = part.inputs.spec
     block = part.block
@@ -178,7 +186,11 @@ def _unselected(part: TileInputs, unselective: Mask, scaled: Tensor) -> Tensor:
     visible = unselective.allowed(queries, keys, part.heads)
     selected = inputs.spec.mask.allowed(queries, keys, part.heads)
     every = scaled if visible is None else scaled.masked_fill(~visible, -torch.inf)
-    missed = torch.full_like(scaled, -torch.inf) if selected is None else every.masked_fill(selected, -torch.inf)
+    missed = (
+        torch.full_like(scaled, -torch.inf)
+        if selected is None
+        else every.masked_fill(selected, -torch.inf)
+    )
     total = every.logsumexp(-1)
     sinks = inputs.spec.sink_logits(part.heads, slice(part.block.q0, part.block.q1))
     if sinks is not None:
@@ -195,5 +207,7 @@ def _factors(spec: AttentionSpec, needs_scores: bool) -> tuple[float, float]:
 
 def _positions(block: TileBlock, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the queries, (q, 1), and keys, (1, k), of a block."""
-    queries, keys = (torch.arange(*ends, device=device) for ends in ((block.q0, block.q1), (block.k0, block.k1)))
+    queries, keys = (
+        torch.arange(*ends, device=device) for ends in ((block.q0, block.q1), (block.k0, block.k1))
+    )
     return queries[:, None], keys[None]

@@ -10,11 +10,15 @@ from attnscope.model.inputs import AttentionInputs
 from attnscope.model.tile import Recorder
 from attnscope.request.masks.terms import Mask
 
-_ON_CPU = 1 << 20  # scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache
+_ON_CPU = (
+    1 << 20
+)  # scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache
 _MOST_ROWS = 256  # where a block's keys are those of all of its rows, so that taller ones hold more that is not allowed
 _MOST_ROWS_ON_GPU = 1024
 _ENOUGH_ROWS = 128  # below these, a tile of twice the scores is the faster one
-_FEWEST_ROWS = 32  # products of fewer rows are slow; memory still grows with the text, not with its square
+_FEWEST_ROWS = (
+    32  # products of fewer rows are slow; memory still grows with the text, not with its square
+)
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,19 @@ class TileShape:
         """Return the shape for a layer and device; a tile has at most `limit` scores, or those of a row."""
         batch, _, n_queries, _ = inputs.q.shape
         n_keys = inputs.k.shape[2]
-        elements = (limit or (device_tile_scores(str(inputs.q.device)) if inputs.q.is_cuda else _ON_CPU)) // batch
+        elements = (
+            limit or (device_tile_scores(str(inputs.q.device)) if inputs.q.is_cuda else _ON_CPU)
+        ) // batch
         # on a GPU, fewer launches are worth an eighth of the cells that are computed but not allowed
         taller = min(_MOST_ROWS_ON_GPU, n_queries // 8) if inputs.q.is_cuda else 0
         block_rows = min(n_queries, max(_MOST_ROWS, taller))
-        width = max(1, *(_width(mask, q0, block_rows, n_keys) for q0 in (n_queries // 2, n_queries - block_rows)))
+        width = max(
+            1,
+            *(
+                _width(mask, q0, block_rows, n_keys)
+                for q0 in (n_queries // 2, n_queries - block_rows)
+            ),
+        )
         fewest = 1 if limit else min(_FEWEST_ROWS, block_rows)
         max_rows = n_queries if _width(mask, 0, 1, n_keys) == n_keys else block_rows
         rows = elements // width
@@ -82,7 +94,9 @@ def tile_blocks(
     """
     n_queries, n_keys = size
     readers = [recorder for recorder in recorders if recorder.needs_scores]
-    for q0, q1 in contiguous_runs(range(n_queries) if needed_rows is None else needed_rows, shape.rows):
+    for q0, q1 in contiguous_runs(
+        range(n_queries) if needed_rows is None else needed_rows, shape.rows
+    ):
         narrow = _block(mask, q0, q1, n_keys)
         wide = _block(mask, q0, q1, n_keys, readers)
         width = wide.k1 - wide.k0
@@ -99,7 +113,9 @@ def tile_blocks(
             done = end
 
 
-def _block(mask: Mask, q0: int, q1: int, n_keys: int, readers: Sequence[Recorder] = ()) -> TileBlock:
+def _block(
+    mask: Mask, q0: int, q1: int, n_keys: int, readers: Sequence[Recorder] = ()
+) -> TileBlock:
     """Select the keys that these queries may see and that some reader needs."""
     k0, k1 = mask.key_range(q0, q1, n_keys)
     here = [reader for reader in readers if _within(reader.rows, q0, q1)]

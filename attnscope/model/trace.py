@@ -48,12 +48,18 @@ class UnitRecorders:
     """The recorders of heads of one layer, or of a mean; `rows` has one recorder a layer."""
 
     matrices: MatrixRecorder
-    top: TopRecorder | None  # strongest sources; None for a mean, whose ranking follows from `contributions`
-    contributions: MatrixRecorder | None  # mean contributions over every key; None if nothing is averaged
+    top: (
+        TopRecorder | None
+    )  # strongest sources; None for a mean, whose ranking follows from `contributions`
+    contributions: (
+        MatrixRecorder | None
+    )  # mean contributions over every key; None if nothing is averaged
     rows: list[RowRecorder]
     sums: dict[str, SumRecorder]
     units: slice  # the units in the block that they fill
-    mean_rows: MeanRowRecorder | None = None  # statistics of mean rows; None if nothing is averaged, or no row is kept
+    mean_rows: MeanRowRecorder | None = (
+        None  # statistics of mean rows; None if nothing is averaged, or no row is kept
+    )
 
 
 @dataclass
@@ -68,7 +74,9 @@ class Trace:
     order: list[int]  # index of every unit in the block, where heads of a layer are neighbours
     parts: list[UnitRecorders] = field(default_factory=list)
     recorders: dict[int, list[Recorder]] = field(default_factory=dict)
-    hidden: Tensor | None = None  # the final hidden states, (B, T, D); None if nothing is predicted from them
+    hidden: Tensor | None = (
+        None  # the final hidden states, (B, T, D); None if nothing is predicted from them
+    )
 
     def finish(self) -> None:
         """Complete the block after the pass, and move it to the CPU; the final hidden states stay on the device."""
@@ -96,14 +104,20 @@ class Trace:
         spec = self.record_spec
         mean = contributions.compute()  # (B, 1, rows, K)
         if not mean:
-            nothing = torch.zeros(len(self.record_tokens.eligible), 1, 0, self.record_tokens.eligible.shape[1])
-            mean = dict.fromkeys(contributions.stages, nothing.to(self.record_tokens.eligible.device))
+            nothing = torch.zeros(
+                len(self.record_tokens.eligible), 1, 0, self.record_tokens.eligible.shape[1]
+            )
+            mean = dict.fromkeys(
+                contributions.stages, nothing.to(self.record_tokens.eligible.device)
+            )
         mean["weight"] = mean.pop("weights")
         # A key is a source if any of the layers allows it, whatever the weight of a sink.
         excluded = (mean.pop("allowed") == 0) | ~self.record_tokens.eligible[:, None, None]
         keys, values = strongest(mean[spec.by].masked_fill(excluded, -torch.inf), spec.top)
         none = (values == -torch.inf) | values.isnan()
-        make_array("top.keys", tuple(keys.shape), keys.device, -1, torch.int32)[:] = keys.masked_fill(none, -1)
+        make_array("top.keys", tuple(keys.shape), keys.device, -1, torch.int32)[:] = (
+            keys.masked_fill(none, -1)
+        )
         for name in spec.measures or mean:
             numbers = mean[name].gather(-1, keys).masked_fill(none, torch.nan)
             make_array(f"top.{name}", tuple(numbers.shape), numbers.device)[:] = numbers
@@ -117,43 +131,68 @@ class Trace:
         arrays = {path: array[text] for path, array in self.block.arrays.items()}
         if "rows" in arrays:
             by_statistic = arrays.pop("rows").unbind(1)
-            arrays |= {f"rows.{name}": values for name, values in zip(STATISTICS, by_statistic, strict=True)}
-        arrays |= {f"stages.{stage}": matrices for stage, matrices in self.packed.text(text).items()}
+            arrays |= {
+                f"rows.{name}": values
+                for name, values in zip(STATISTICS, by_statistic, strict=True)
+            }
+        arrays |= {
+            f"stages.{stage}": matrices for stage, matrices in self.packed.text(text).items()
+        }
         ordered = self.order == list(range(len(self.order)))
-        return {path: (array if ordered else array[self.order]).numpy() for path, array in arrays.items()}
+        return {
+            path: (array if ordered else array[self.order]).numpy()
+            for path, array in arrays.items()
+        }
 
 
-def average_rows(layers: Sequence[RowRecorder], mean_rows: MeanRowRecorder | None, make_array: MakeArray) -> None:
+def average_rows(
+    layers: Sequence[RowRecorder], mean_rows: MeanRowRecorder | None, make_array: MakeArray
+) -> None:
     """Put the statistics of mean rows into a block: averages over heads and layers, if these are those of the mean."""
     first_masked = layers[0].fully_masked  # (B, heads, rows)
     batch, _, n_rows = first_masked.shape
     rows = make_array("rows", (batch, 1, len(STATISTICS), n_rows), first_masked.device, torch.nan)
     for index, name in enumerate(STATISTICS):
         if LINEAR[name]:
-            rows[:, 0, index] = torch.stack([layer.recorded[name].mean(1) for layer in layers]).mean(0)
+            rows[:, 0, index] = torch.stack(
+                [layer.recorded[name].mean(1) for layer in layers]
+            ).mean(0)
         elif mean_rows is not None:
-            places = torch.searchsorted(torch.tensor(layers[0].rows), torch.tensor(mean_rows.rows)).to(
-                first_masked.device
-            )
+            places = torch.searchsorted(
+                torch.tensor(layers[0].rows), torch.tensor(mean_rows.rows)
+            ).to(first_masked.device)
             rows[:, 0, index, places] = mean_rows.recorded[name][:, 0]
-    make_array("fully_masked", (batch, 1, n_rows), first_masked.device, dtype=torch.bool)[:, 0] = torch.stack(
-        [layer.fully_masked.any(1) for layer in layers]
-    ).any(0)
+    make_array("fully_masked", (batch, 1, n_rows), first_masked.device, dtype=torch.bool)[:, 0] = (
+        torch.stack([layer.fully_masked.any(1) for layer in layers]).any(0)
+    )
     for name, statistic in LAYER_STATISTICS.items():
         if any(name in layer.of_layers for layer in layers):
             absent = torch.full((batch, 1, n_rows), statistic.absent, device=first_masked.device)
-            of_heads = torch.stack([layer.of_layers.get(name, absent).mean(1) for layer in layers]).mean(0)
-            make_array(f"rows.{name}", (batch, 1, n_rows), first_masked.device, statistic.absent)[:, 0] = of_heads
+            of_heads = torch.stack(
+                [layer.of_layers.get(name, absent).mean(1) for layer in layers]
+            ).mean(0)
+            make_array(f"rows.{name}", (batch, 1, n_rows), first_masked.device, statistic.absent)[
+                :, 0
+            ] = of_heads
 
 
-def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec, record_tokens: RecordedTokens) -> Trace:
+def make_trace(
+    units: Sequence[HeadSelection], record_spec: RecordSpec, record_tokens: RecordedTokens
+) -> Trace:
     """Make the recorders of these units: heads of one layer share theirs, a mean has its own."""
     texts = len(record_tokens.eligible)
     sizes = record_spec.packed or ((len(record_spec.rows), len(record_spec.columns)),) * texts
     layers = list(dict.fromkeys(unit.layers for unit in units))
     grouped = sorted(range(len(units)), key=lambda index: layers.index(units[index].layers))
     order = sorted(range(len(units)), key=grouped.__getitem__)
-    trace = Trace(record_spec, record_tokens, list(units), Block(len(units)), PackedMatrices(len(units), sizes), order)
+    trace = Trace(
+        record_spec,
+        record_tokens,
+        list(units),
+        Block(len(units)),
+        PackedMatrices(len(units), sizes),
+        order,
+    )
     start = 0
     for _, together in groupby((units[index] for index in grouped), key=lambda unit: unit.layers):
         of_layer = list(together)
@@ -174,12 +213,24 @@ def _single(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
     matrices = MatrixRecorder(w.stages, heads, w.rows, w.columns, into=(trace.packed, units.start))
     top = None
     if "top" in w.parts:
-        top = TopRecorder(w.top, w.by, heads, w.rows, tokens.eligible, w.measures, make_array, tokens.ranks_all)
-    rows = [RowRecorder(heads, w.counted, tokens.sources, make_array=make_array)] if "rows" in w.parts else []
-    sums = {name: make(heads, w, tokens, False) for name, make in SUM_RECORDERS.items() if name in w.parts}
+        top = TopRecorder(
+            w.top, w.by, heads, w.rows, tokens.eligible, w.measures, make_array, tokens.ranks_all
+        )
+    rows = (
+        [RowRecorder(heads, w.counted, tokens.sources, make_array=make_array)]
+        if "rows" in w.parts
+        else []
+    )
+    sums = {
+        name: make(heads, w, tokens, False)
+        for name, make in SUM_RECORDERS.items()
+        if name in w.parts
+    }
     exact: list[Recorder | None] = [matrices if w.stages else None, top]
     every = [*(exact if w.rows else ()), *rows, *sums.values()]
-    trace.recorders.setdefault(group[0].layers[0], []).extend(recorder for recorder in every if recorder is not None)
+    trace.recorders.setdefault(group[0].layers[0], []).extend(
+        recorder for recorder in every if recorder is not None
+    )
     trace.parts.append(UnitRecorders(matrices, top, None, rows, sums, units))
 
 
@@ -189,17 +240,37 @@ def _mean(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
     tokens = trace.record_tokens
     (unit,) = group
     every_key = list(range(tokens.eligible.shape[1]))
-    names = ("allowed", "weights", "value", "projected") if w.by == "projected" else ("allowed", "weights", "value")
-    matrices = MatrixRecorder(w.stages, unit.heads, w.rows, w.columns, mean=True, into=(trace.packed, units.start))
-    contributions = MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True) if "top" in w.parts else None
-    rows = [RowRecorder(unit.heads, w.counted, tokens.sources) for _ in unit.layers if "rows" in w.parts]
-    sums = {name: make(unit.heads, w, tokens, True) for name, make in SUM_RECORDERS.items() if name in w.parts}
+    names = (
+        ("allowed", "weights", "value", "projected")
+        if w.by == "projected"
+        else ("allowed", "weights", "value")
+    )
+    matrices = MatrixRecorder(
+        w.stages, unit.heads, w.rows, w.columns, mean=True, into=(trace.packed, units.start)
+    )
+    contributions = (
+        MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True)
+        if "top" in w.parts
+        else None
+    )
+    rows = [
+        RowRecorder(unit.heads, w.counted, tokens.sources) for _ in unit.layers if "rows" in w.parts
+    ]
+    sums = {
+        name: make(unit.heads, w, tokens, True)
+        for name, make in SUM_RECORDERS.items()
+        if name in w.parts
+    }
     mean_rows = None
-    complete = w.counted if len(unit.layers) == 1 else w.rows  # of several layers, whole rows are kept until the last
+    complete = (
+        w.counted if len(unit.layers) == 1 else w.rows
+    )  # of several layers, whole rows are kept until the last
     if rows and complete:
         mean_rows = MeanRowRecorder(unit.heads, complete, tokens.sources, len(unit.layers))
     for index, layer in enumerate(unit.layers):
         exact = [matrices, contributions] if w.rows else []
         every = [*exact, *rows[index : index + 1], mean_rows, *sums.values()]
-        trace.recorders.setdefault(layer, []).extend(recorder for recorder in every if recorder is not None)
+        trace.recorders.setdefault(layer, []).extend(
+            recorder for recorder in every if recorder is not None
+        )
     trace.parts.append(UnitRecorders(matrices, None, contributions, rows, sums, units, mean_rows))

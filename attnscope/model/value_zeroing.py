@@ -28,7 +28,12 @@ class WithoutValues(AttentionHooks):
 
 
 def output_changes(
-    run_block: RunBlock, x: Tensor, y: Tensor, mask: Mask, copies: int, advance: Callable[[int], None]
+    run_block: RunBlock,
+    x: Tensor,
+    y: Tensor,
+    mask: Mask,
+    copies: int,
+    advance: Callable[[int], None],
 ) -> Tensor:
     """Return 1 − cos(y_i, y_i without the value of j), (T, T) in float64, 0 where i cannot see j.
 
@@ -39,7 +44,9 @@ def output_changes(
     changes = torch.zeros(n, n, dtype=torch.float64, device=unchanged.device)
     for start in range(0, n, copies):
         positions = torch.arange(start, min(start + copies, n), device=x.device)
-        again = run_block(x.expand(len(positions), -1, -1), WithoutValues(positions))  # (copies, T, D)
+        again = run_block(
+            x.expand(len(positions), -1, -1), WithoutValues(positions)
+        )  # (copies, T, D)
         cosine = torch.cosine_similarity(to_float64(again), unchanged, dim=-1)
         changes[:, start : start + len(positions)] = (1 - cosine).clamp_min(0.0).T
         advance(len(positions))

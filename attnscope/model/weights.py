@@ -15,7 +15,9 @@ from attnscope.model.workers import one_openmp_thread
 
 # a block's number, None for the embedding, or the output head
 BlockIndex: TypeAlias = int | Literal["head"] | None
-ReadParameters = Callable[[BlockIndex], Iterator[tuple[str, Tensor]]]  # parameters of a piece, by their names within it
+ReadParameters = Callable[
+    [BlockIndex], Iterator[tuple[str, Tensor]]
+]  # parameters of a piece, by their names within it
 # what a thread reads, and when its copies arrive; None if it is there already
 _Pending = Future[tuple[dict[str, Tensor], Arrival | None]] | None
 _BeginReading = Callable[[BlockIndex], _Pending]
@@ -44,7 +46,9 @@ class WeightStore:
         self._read = read
         self._keep = True
         self._head = head
-        self._nothing = [block.state_dict() for block in blocks if read is not None]  # tensors on "meta"
+        self._nothing = [
+            block.state_dict() for block in blocks if read is not None
+        ]  # tensors on "meta"
 
     @property
     def keep(self) -> bool:
@@ -70,7 +74,9 @@ class WeightStore:
                 if pending[0] is not None and meanwhile is not None:
                     meanwhile()
                 self._fill(None, pending.pop(0))
-                yield self._in_turn(range(first_block, count), begin, pending.pop())  # a name would hold the block
+                yield self._in_turn(
+                    range(first_block, count), begin, pending.pop()
+                )  # a name would hold the block
             finally:
                 pending.clear()
                 self._drop(range(count))
@@ -113,7 +119,8 @@ class WeightStore:
                 yield (
                     lambda piece: (
                         pool.submit(parameters, piece)
-                        if read is not None and any(p.is_meta for p in self._module(piece).parameters())
+                        if read is not None
+                        and any(p.is_meta for p in self._module(piece).parameters())
                         else None
                     )
                 )

@@ -17,10 +17,14 @@ import torch
 
 Part = TypeVar("Part")
 Deferred = Callable[[], None]  # what must happen in the order of the parts
-_AHEAD = 4  # parts of which a thread may be in front of the slowest one: what they deferred takes memory
+_AHEAD = (
+    4  # parts of which a thread may be in front of the slowest one: what they deferred takes memory
+)
 
 
-def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferred]], n_threads: int) -> None:
+def run_parts(
+    parts: Iterator[Part], compute: Callable[[Part, int], list[Deferred]], n_threads: int
+) -> None:
     """Compute parts on several threads; results do not depend on their number.
 
     Args:

@@ -13,7 +13,9 @@ EngineWord = Literal["auto", "native", "transformers"]
 PartWord = Literal["encoder", "decoder", "cross"]
 WhatIf = Literal["stack", "same-scores"]
 By = Literal["weight", "value", "projected"]
-RankBy = Literal["weight", "value", "projected", "logit"]  # logit: not of a head, but what parts add to a prediction
+RankBy = Literal[
+    "weight", "value", "projected", "logit"
+]  # logit: not of a head, but what parts add to a prediction
 Each = Literal["head", "layer", "edge", "span"]
 Replacement = Literal["zero", "mean", "resample"]
 LARGEST_POOL = 1024
@@ -25,7 +27,13 @@ CHECKED_TEXTS = (  # default texts of `check`: words, numbers and code, other sc
     "no no no no no no no no",
 )
 LESSON_NAMES = ("scores", "scale", "mask", "softmax", "output", "heads", "directions", "sinks")
-STAGES = ("scores", "scaled", "masked", "weights", "output")  # as in findings.run.STAGES, without NumPy
+STAGES = (
+    "scores",
+    "scaled",
+    "masked",
+    "weights",
+    "output",
+)  # as in findings.run.STAGES, without NumPy
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?) ?(in|cm|mm|pt|px)")
@@ -50,8 +58,12 @@ def one_of(option: str, words: Any, text: str, *, hint: str | None = None) -> st
 def names(option: str, value: Any) -> tuple[str, ...]:
     """Read names joined by commas, or a list of them from Python."""
     listed = value.split(",") if isinstance(value, str) else value
-    if not isinstance(listed, list | tuple) or not all(isinstance(name, str) and name.strip() for name in listed):
-        raise UsageError(f"{value!r:.80} is not a list of names", where=option, hint="separate names by commas")
+    if not isinstance(listed, list | tuple) or not all(
+        isinstance(name, str) and name.strip() for name in listed
+    ):
+        raise UsageError(
+            f"{value!r:.80} is not a list of names", where=option, hint="separate names by commas"
+        )
     return tuple(dict.fromkeys(name.strip() for name in listed))
 
 
@@ -60,7 +72,9 @@ def some_of(option: str, what: str, choices: tuple[str, ...], text: str) -> tupl
     words = [part.strip() for part in text.split(",")]
     for word in words:
         if word not in choices:
-            raise UsageError(f"unknown {what} '{word}'", where=option, hint=did_you_mean(word, choices))
+            raise UsageError(
+                f"unknown {what} '{word}'", where=option, hint=did_you_mean(word, choices)
+            )
     return tuple(word for word in choices if word in words)
 
 
@@ -99,8 +113,14 @@ def text(option: str, value: str) -> str:
 def device(text: str) -> str:
     """Read `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; whether the device exists is checked later."""
     if not _DEVICE.fullmatch(text):
-        hint = "use auto" if text.startswith("gpu") else suggestion(text, ("auto", "cpu", "cuda", "mps"))
-        raise UsageError(f"must be auto, cpu, cuda, cuda:N or mps, not '{text}'", where=arg("device"), hint=hint)
+        hint = (
+            "use auto"
+            if text.startswith("gpu")
+            else suggestion(text, ("auto", "cpu", "cuda", "mps"))
+        )
+        raise UsageError(
+            f"must be auto, cpu, cuda, cuda:N or mps, not '{text}'", where=arg("device"), hint=hint
+        )
     return text
 
 
@@ -108,12 +128,18 @@ def size(text: Any) -> int:
     """Read a number of bytes such as `800M` or `1.5G`; the letters are powers of 1024."""
     match = _SIZE.fullmatch(str(text).strip())
     if not match:
-        raise UsageError(f"'{text}' is not a size", where=arg("max_memory"), hint="use 1.5G, 800M or a number of bytes")
+        raise UsageError(
+            f"'{text}' is not a size",
+            where=arg("max_memory"),
+            hint="use 1.5G, 800M or a number of bytes",
+        )
     count = float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
     if count < 1:
         raise UsageError("must be at least one byte", where=arg("max_memory"))
     if count > _MOST_MEMORY:
-        raise UsageError(f"'{text}' is too large", where=arg("max_memory"), hint="use a size such as 1.5G")
+        raise UsageError(
+            f"'{text}' is too large", where=arg("max_memory"), hint="use a size such as 1.5G"
+        )
     return int(count)
 
 
@@ -134,7 +160,11 @@ def real(
 
 def scale(text: Any) -> float:
     """Return a factor of scores; 1 for `none`."""
-    return 1.0 if text == "none" else real(arg("scale"), text, what="a number above 0, or none", positive=True)
+    return (
+        1.0
+        if text == "none"
+        else real(arg("scale"), text, what="a number above 0, or none", positive=True)
+    )
 
 
 def tolerance(option: str, text: Any) -> float:
@@ -148,7 +178,9 @@ def figure_width(option: str, value: Any) -> float:
     pixels = float(match[1]) * _PIXELS[match[2]] if match else math.nan
     if not _NARROWEST <= pixels <= _WIDEST:
         hint = "use 5.5in, 84mm, 397pt or column"
-        raise UsageError(f"must be a width from 1in to 100in, or column, not '{value}'", where=option, hint=hint)
+        raise UsageError(
+            f"must be a width from 1in to 100in, or column, not '{value}'", where=option, hint=hint
+        )
     return pixels
 
 
@@ -198,7 +230,9 @@ def series(option: str, low: float, high: float, text: str, *, integers: bool) -
         if word in ("…", "..."):
             if len(numbers) < 2 or index + 1 == len(words):
                 raise UsageError(
-                    f"'{word}' needs two numbers before it and one after", where=option, hint="write 0,0.1,…,1"
+                    f"'{word}' needs two numbers before it and one after",
+                    where=option,
+                    hint="write 0,0.1,…,1",
                 )
             step = numbers[-1] - numbers[-2]
             end = _float(words[index + 1])
@@ -216,7 +250,9 @@ def series(option: str, low: float, high: float, text: str, *, integers: bool) -
         elif abs(value - numbers[-1]) > 1e-9:
             raise UsageError(f"'{text}' is not ascending", where=option, hint="sort the numbers")
     if len(numbers) > _MOST_NUMBERS:
-        raise UsageError(f"{len(numbers)} numbers", where=option, hint=f"use at most {_MOST_NUMBERS}")
+        raise UsageError(
+            f"{len(numbers)} numbers", where=option, hint=f"use at most {_MOST_NUMBERS}"
+        )
     return tuple(int(value) for value in numbers) if integers else tuple(numbers)
 
 
@@ -232,12 +268,16 @@ def shard(text: str) -> tuple[int, int]:
         return _slurm_task()
     part, slash, total = text.partition("/")
     if not slash:
-        raise UsageError(f"must be I/N, not '{text}'", where=arg("shard"), hint="use 1/4 for the first of four")
+        raise UsageError(
+            f"must be I/N, not '{text}'", where=arg("shard"), hint="use 1/4 for the first of four"
+        )
     index = number(arg("shard"), 1, None, part)
     count = number(arg("shard"), 1, None, total)
     if index > count:
         raise UsageError(
-            f"there is no shard {part} of {total}", where=arg("shard"), hint=f"use 1/{total} to {total}/{total}"
+            f"there is no shard {part} of {total}",
+            where=arg("shard"),
+            hint=f"use 1/{total} to {total}/{total}",
         )
     return index, count
 
@@ -246,14 +286,22 @@ def _slurm_task() -> tuple[int, int]:
     """Return the number of this process in its job array, from 1, and the size of the array."""
     names = ("ID", "COUNT", "MIN", "STEP")
     variables = {name: os.environ.get(f"SLURM_ARRAY_TASK_{name}", "") for name in names}
-    integers = {name: int(value) for name, value in variables.items() if value.isascii() and value.isdigit()}
+    integers = {
+        name: int(value) for name, value in variables.items() if value.isascii() and value.isdigit()
+    }
     if not {"ID", "COUNT"} <= integers.keys():
         hint = "submit the job with sbatch --array=1-64, or use I/N"
-        raise UsageError("SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT are not set", where=arg("shard"), hint=hint)
+        raise UsageError(
+            "SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT are not set",
+            where=arg("shard"),
+            hint=hint,
+        )
     task = (integers["ID"] - integers.get("MIN", 1)) // max(1, integers.get("STEP", 1)) + 1
     if not 1 <= task <= integers["COUNT"]:
         message = f"task {integers['ID']} of {integers['COUNT']} has no shard"
-        raise UsageError(message, where=arg("shard"), hint="submit an array without gaps, such as --array=1-64")
+        raise UsageError(
+            message, where=arg("shard"), hint="submit an array without gaps, such as --array=1-64"
+        )
     return task, integers["COUNT"]
 
 
@@ -269,7 +317,9 @@ def measure(text: str) -> str:
     from attnscope.base.layer_kinds import MIXING
     from attnscope.findings.row_statistics import LAYER_STATISTICS, STATISTICS
 
-    return one_of(arg("measure"), Literal[(*get_args(By), *STATISTICS, *LAYER_STATISTICS, MIXING)], text)
+    return one_of(
+        arg("measure"), Literal[(*get_args(By), *STATISTICS, *LAYER_STATISTICS, MIXING)], text
+    )
 
 
 def asks_one_number(arguments: Mapping[str, Any]) -> bool:
@@ -283,13 +333,20 @@ def asks_one_number(arguments: Mapping[str, Any]) -> bool:
     one_number = arguments.get("measure") not in (None, MIXING) or arguments.get("key") is not None
     if one_number and arguments.get("role") is not None:
         raise UsageError(
-            f"{arg('role')} cannot be used with {arg('measure')} or {arg('key')}", hint="remove one of them"
+            f"{arg('role')} cannot be used with {arg('measure')} or {arg('key')}",
+            hint="remove one of them",
         )
     if arguments.get("against") is not None and arguments.get("key") is None:
-        raise UsageError(f"needs {arg('key')}", where=arg("against"), hint=f"add {arg('key', placeholder='WORD')}")
+        raise UsageError(
+            f"needs {arg('key')}",
+            where=arg("against"),
+            hint=f"add {arg('key', placeholder='WORD')}",
+        )
     for name in ("draws", "seed"):
         if one_number and arguments.get(name) is not None:
-            message = f"has no effect with {arg('measure')} or {arg('key')}, which use no random tokens"
+            message = (
+                f"has no effect with {arg('measure')} or {arg('key')}, which use no random tokens"
+            )
             raise UsageError(message, where=arg(name), hint="remove it")
     for name in ("query", "hide"):
         if not one_number and arguments.get(name) is not None:

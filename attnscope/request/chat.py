@@ -12,7 +12,11 @@ from attnscope.request.spans import RESERVED, SpanRange
 MESSAGES = "messages"
 CHAT_KEYS = (MESSAGES, "documents", "tools", "chat_template", "add_generation_prompt", "continue_final_message",
          "chat_template_kwargs")  # fmt: skip
-REASONING = ("reasoning_content", "thinking", "reasoning")  # keys of a message's reasoning; templates read the first
+REASONING = (
+    "reasoning_content",
+    "thinking",
+    "reasoning",
+)  # keys of a message's reasoning; templates read the first
 _HINT = 'expected a list of {"role": …, "content": …}, or an object with "messages"'
 _MOST_MESSAGES = 10_000
 _DEEPEST = 100
@@ -37,11 +41,17 @@ class Chat(msgspec.Struct, frozen=True):
 
     messages: list[dict[str, Any]]
     documents: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None  # tools that the model may call, as JSON schemas; None for none
-    chat_template: str | None = None  # name of one of the checkpoint's templates, or a template; None for its default
+    tools: list[dict[str, Any]] | None = (
+        None  # tools that the model may call, as JSON schemas; None for none
+    )
+    chat_template: str | None = (
+        None  # name of one of the checkpoint's templates, or a template; None for its default
+    )
     # end with the header of the assistant's next message; None: only if the last message is not the assistant's
     add_generation_prompt: bool | None = None
-    continue_final_message: bool = False  # end within the last message, which the model then continues
+    continue_final_message: bool = (
+        False  # end within the last message, which the model then continues
+    )
     chat_template_kwargs: dict[str, Any] = {}
 
     @property
@@ -53,7 +63,10 @@ class Chat(msgspec.Struct, frozen=True):
     def pictures(self) -> list[str | None]:
         """The file of every part that is a picture; None for one that an option gives."""
         parts = [
-            part for message in self.messages if isinstance(content := message.get("content"), list) for part in content
+            part
+            for message in self.messages
+            if isinstance(content := message.get("content"), list)
+            for part in content
         ]
         return [part["image"] for part in parts if part.get("type") == "image"]
 
@@ -75,17 +88,29 @@ def chat_of(value: Any, where: str = arg("chat")) -> Chat:
     members = plain if isinstance(plain, dict) else {"messages": plain}
     for key in members:
         if key not in CHAT_KEYS:
-            raise UsageError(f"has the unknown key '{key}'", where=where, hint=f"known: {', '.join(CHAT_KEYS)}")
+            raise UsageError(
+                f"has the unknown key '{key}'", where=where, hint=f"known: {', '.join(CHAT_KEYS)}"
+            )
     messages = members.get("messages")
     if not isinstance(messages, list) or not messages:
-        problem = "has no messages" if messages in ([], None) else f"messages is {_kind(messages)}, not a list"
+        problem = (
+            "has no messages"
+            if messages in ([], None)
+            else f"messages is {_kind(messages)}, not a list"
+        )
         raise UsageError(problem, where=where, hint=_HINT)
     if len(messages) > _MOST_MESSAGES:
-        raise UsageError(f"has {len(messages):,} messages", where=where, hint=f"pass at most {_MOST_MESSAGES:,}")
-    members["messages"] = [_message(message, f"{where}: message {n}") for n, message in enumerate(messages)]
+        raise UsageError(
+            f"has {len(messages):,} messages", where=where, hint=f"pass at most {_MOST_MESSAGES:,}"
+        )
+    members["messages"] = [
+        _message(message, f"{where}: message {n}") for n, message in enumerate(messages)
+    ]
     documents = members.get("documents")
     if isinstance(documents, list):
-        members["documents"] = [{"text": document} if isinstance(document, str) else document for document in documents]
+        members["documents"] = [
+            {"text": document} if isinstance(document, str) else document for document in documents
+        ]
     try:
         chat = msgspec.convert(members, Chat)
     except msgspec.ValidationError as e:
@@ -105,11 +130,17 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     content = values.get("content")
     if not isinstance(role, str) or not role.strip():
         hint = "name who says it, such as user or assistant"
-        raise UsageError("has no role" if role is None else "its role is not a name", where=where, hint=hint)
+        raise UsageError(
+            "has no role" if role is None else "its role is not a name", where=where, hint=hint
+        )
     if isinstance(content, list):
         values["content"] = [_part(part, f"{where}, part {n}") for n, part in enumerate(content)]
     elif content is not None and not isinstance(content, str):
-        raise UsageError(f"its content is {_kind(content)}", where=where, hint="expected a text, or a list of parts")
+        raise UsageError(
+            f"its content is {_kind(content)}",
+            where=where,
+            hint="expected a text, or a list of parts",
+        )
     reasoning = next((values[key] for key in REASONING if key in values), None)
     if reasoning is None:
         return values
@@ -118,20 +149,33 @@ def _message(message: Any, where: str) -> dict[str, Any]:
 
 def _part(part: Any, where: str) -> dict[str, Any]:
     """Return a part of a message's content with its text and, if it has one, its name; or a picture with its file."""
-    values: dict[str, Any] = {"text": part} if isinstance(part, str) else part if isinstance(part, dict) else {}
+    values: dict[str, Any] = (
+        {"text": part} if isinstance(part, str) else part if isinstance(part, dict) else {}
+    )
     if values.get("type") == "image":
         return {"type": "image", "image": _picture_file(values, where)}
     if not isinstance(values.get("text"), str):
         part_type = values.get("type")
-        message = f"is of type '{part_type}'" if isinstance(part_type, str) and part_type != "text" else "has no text"
+        message = (
+            f"is of type '{part_type}'"
+            if isinstance(part_type, str) and part_type != "text"
+            else "has no text"
+        )
         hint = 'expected {"type": "text", "text": …}, whose "name" names its span, or {"type": "image", "image": …}'
         if part_type == "video":
             hint = 'give its frames as parts {"type": "image", "image": …}'
         raise UsageError(message, where=where, hint=hint)
     for key in ("name", "title"):
         name = values.get(key, "unnamed")
-        if not isinstance(name, str) or not name.strip() or name in RESERVED or len(name) > _LONGEST_NAME:
-            raise UsageError(f"its {key} is {format_value(name)}", where=where, hint="expected a short name")
+        if (
+            not isinstance(name, str)
+            or not name.strip()
+            or name in RESERVED
+            or len(name) > _LONGEST_NAME
+        ):
+            raise UsageError(
+                f"its {key} is {format_value(name)}", where=where, hint="expected a short name"
+            )
     return values
 
 
@@ -145,8 +189,16 @@ def _picture_file(part: Mapping[str, Any], where: str) -> str | None:
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        bool: "true or false",
+        type(None): "null",
+    }
+    return names.get(
+        type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}"
+    )
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:

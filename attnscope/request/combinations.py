@@ -22,9 +22,13 @@ def check_combinations(options: Sequence[Option], values: Mapping[str, Any]) -> 
         if option.needs and not any(_holds(need, values) for need in option.needs):
             needed = [arg(*need.split("=")) for need in option.needs]
             need = option.needs[0].partition("=")[0]
-            excluded = any(need in other.settings_left_out for other in options if other.name in names)
+            excluded = any(
+                need in other.settings_left_out for other in options if other.name in names
+            )
             hint = "remove it" if excluded else f"add {needed[0]}"
-            raise UsageError(f"applies only to {' and '.join(needed)}", where=arg(option.name), hint=hint)
+            raise UsageError(
+                f"applies only to {' and '.join(needed)}", where=arg(option.name), hint=hint
+            )
         for other in option.excludes:
             if other in names:
                 message = f"{arg(option.name)} and {arg(other)} cannot be used together"

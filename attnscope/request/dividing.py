@@ -25,7 +25,12 @@ from attnscope.request.spans import (
     unique_name,
 )
 
-_OF_KIND: dict[SpanKind, str] = {"special": SPECIAL, "template": TEMPLATE, "pair": PAIR, "rest": REST}  # in this order
+_OF_KIND: dict[SpanKind, str] = {
+    "special": SPECIAL,
+    "template": TEMPLATE,
+    "pair": PAIR,
+    "rest": REST,
+}  # in this order
 _ASSISTANT = "assistant"  # how turns that answer are named
 _CLOSING = "\"'”’»›)\\]}）」』】*_"
 _WIDE = "。！？｡"  # no blank follows these
@@ -45,7 +50,9 @@ _ITEM = re.compile(r"[ \t]*(?:[-*•–]|\d+[.)])\s")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
-def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, truncated: bool = False) -> TextSpans:
+def divide(
+    text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, truncated: bool = False
+) -> TextSpans:
     """Divide a text into spans.
 
     The first token, special tokens and tokens of a chat's template are spans of their own, so that no sum hides them.
@@ -82,7 +89,12 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
             kinds = SPAN_WORDS[:-1]
             of_pair = _pieces(text.pair, (), request, "") if request.division in kinds else []
             names = {piece.name for piece in pieces}
-            _assign(tokens, [SpanRange(unique_name(p.name, names), p.start, p.end) for p in of_pair], 1, owners)
+            _assign(
+                tokens,
+                [SpanRange(unique_name(p.name, names), p.start, p.end) for p in of_pair],
+                1,
+                owners,
+            )
     _fill_without_characters(tokens, owners)
     _give_to_pictures(tokens, owners)
     in_template = bool(text.turns)
@@ -95,11 +107,20 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
     return _spans(tokens, of_token, owners, _answer(text, request, of_token, owners))
 
 
-def _answer(text: TextInput, request: SpanRequest, of_token: Sequence[SpanKind], owners: Sequence[str | None]) -> str:
+def _answer(
+    text: TextInput,
+    request: SpanRequest,
+    of_token: Sequence[SpanKind],
+    owners: Sequence[str | None],
+) -> str:
     """Return the answer's span: a chat's last turn if it is the assistant's, or a range `answer` at the end."""
     if text.turns and request.division != "ranges":
         return answer_turn(text)
-    worded = [owner for owner, token_kind in zip(owners, of_token, strict=True) if token_kind in ("text", "rest")]
+    worded = [
+        owner
+        for owner, token_kind in zip(owners, of_token, strict=True)
+        if token_kind in ("text", "rest")
+    ]
     answer = worded[-1] if request.division == "ranges" and worded else None
     return answer if answer is not None and answer.casefold() == ANSWER else ""
 
@@ -134,14 +155,26 @@ def _whole_words(tokens: Sequence[Token]) -> TextSpans:
     for word in words:
         start = tokens[word[0]].start
         end = tokens[word[-1]].end
-        has_characters = start is not None and end is not None and end > start
-        characters.append([CharacterRange(start, end, tokens[word[0]].segment)] if has_characters else [])  # type: ignore[arg-type]
+        if start is not None and end is not None and end > start:
+            characters.append([CharacterRange(start, end, tokens[word[0]].segment)])
+        else:
+            characters.append([])
     of_token = [index for index, word in enumerate(words) for _ in word]
-    return TextSpans([unique_name(spell_word(tokens, word), names) for word in words], kinds, of_token, characters)
+    return TextSpans(
+        [unique_name(spell_word(tokens, word), names) for word in words],
+        kinds,
+        of_token,
+        characters,
+    )
 
 
 def _by_ranges(
-    text: TextInput, tokens: Sequence[Token], ranges: Sequence[SpanRange], owners: list[str | None], *, truncated: bool
+    text: TextInput,
+    tokens: Sequence[Token],
+    ranges: Sequence[SpanRange],
+    owners: list[str | None],
+    *,
+    truncated: bool,
 ) -> None:
     """Assign tokens to named ranges; refuse ranges that overlap, lie outside the text or hold no token."""
     where = arg("spans")
@@ -149,8 +182,13 @@ def _by_ranges(
     for span in ranges:
         if span.end > lengths[span.unit] and not truncated:
             hint = f"the text has {lengths[span.unit]:,} {span.unit}"
-            raise UsageError(f"span '{span.name}' ends at {span.unit[:-1]} {span.end}", where=where, hint=hint)
-    of_unit = {unit: sorted((s for s in ranges if s.unit == unit), key=lambda s: s.start) for unit in lengths}
+            raise UsageError(
+                f"span '{span.name}' ends at {span.unit[:-1]} {span.end}", where=where, hint=hint
+            )
+    of_unit = {
+        unit: sorted((s for s in ranges if s.unit == unit), key=lambda s: s.start)
+        for unit in lengths
+    }
     for unit, ordered in of_unit.items():
         for span, following in pairwise(ordered):
             if following.start < span.end:
@@ -164,25 +202,35 @@ def _by_ranges(
             owners[position] = span.name
     for span in ranges:
         if span.name not in owners and not truncated:
-            raise UsageError(f"span '{span.name}' has no token", where=where, hint="make its range longer")
+            raise UsageError(
+                f"span '{span.name}' has no token", where=where, hint="make its range longer"
+            )
 
 
 def _overlap(name: str, other: str, what: str) -> UsageError:
     hint = "every token belongs to one span: end a range where the next begins"
-    return UsageError(f"spans '{name}' and '{other}' overlap ({what})", where=arg("spans"), hint=hint)
+    return UsageError(
+        f"spans '{name}' and '{other}' overlap ({what})", where=arg("spans"), hint=hint
+    )
 
 
-def _parts(text: str, turns: Sequence[SpanRange], answer: str) -> tuple[list[SpanRange], list[SpanRange]]:
+def _parts(
+    text: str, turns: Sequence[SpanRange], answer: str
+) -> tuple[list[SpanRange], list[SpanRange]]:
     """Return the parts of a text to divide, and those that stay whole: a chat's turns, and those of its answer.
 
     A text that is no chat is one part without a name.
     """
     if not turns:
         return [SpanRange("", 0, len(text))], []
-    return [turn for turn in turns if turn.name != answer], [turn for turn in turns if turn.name == answer]
+    return [turn for turn in turns if turn.name != answer], [
+        turn for turn in turns if turn.name == answer
+    ]
 
 
-def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest, answer: str) -> list[SpanRange]:
+def _pieces(
+    text: str, turns: Sequence[SpanRange], request: SpanRequest, answer: str
+) -> list[SpanRange]:
     """Return the named ranges of a text; each runs up to the next, except that turns leave the template out.
 
     Args:
@@ -207,11 +255,15 @@ def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest, answer:
         names = {turn.name for turn in whole}
         words = [text[start:end].strip() for start, end in bounds]
         bare = [re.sub(r"^\W+|\W+$", "", word) or word for word in words]
-        divided = [SpanRange(unique_name(word, names), *ends) for word, ends in zip(bare, bounds, strict=True)]
+        divided = [
+            SpanRange(unique_name(word, names), *ends)
+            for word, ends in zip(bare, bounds, strict=True)
+        ]
     else:
         singular = request.division[:-1]
         divided = [
-            SpanRange(f"{singular} {piece_number}", start, end) for piece_number, (start, end) in enumerate(bounds, 1)
+            SpanRange(f"{singular} {piece_number}", start, end)
+            for piece_number, (start, end) in enumerate(bounds, 1)
         ]
     return [*divided, *whole]
 
@@ -235,9 +287,15 @@ def _marked(
         undivided: Texts of the chat in which a mark may be, too, where it begins nothing.
     """
     for mark in marks:
-        if not any(mark in text[part.start : part.end] for part in parts) and not any(mark in t for t in undivided):
+        if not any(mark in text[part.start : part.end] for part in parts) and not any(
+            mark in t for t in undivided
+        ):
             near = nearest(mark, SPAN_WORDS)
-            hint = f"did you mean {arg('spans', near)}?" if near else "each mark begins a span, and is written as there"
+            hint = (
+                f"did you mean {arg('spans', near)}?"
+                if near
+                else "each mark begins a span, and is written as there"
+            )
             raise NotInText(f"the mark '{mark}' is not in the text", where=arg("spans"), hint=hint)
     starts = _mark_places(text, parts, marks)
     names = {part.name for part in parts}
@@ -258,7 +316,10 @@ def _split(text: str, division: str) -> Iterator[tuple[int, int]]:
     if division == "sentences":
         starts = _sentence_starts(text)
     else:
-        starts = [0 if n == 0 else match.start() for n, match in enumerate(re.finditer(_PARTS[division], text))]
+        starts = [
+            0 if n == 0 else match.start()
+            for n, match in enumerate(re.finditer(_PARTS[division], text))
+        ]
     yield from zip(starts, [*starts[1:], len(text)], strict=True) if starts else ()
 
 
@@ -282,17 +343,23 @@ def _ends_sentence(text: str, begin: int, match: "re.Match[str]") -> bool:
     after = text[match.end() : match.end() + 40]
     if not mark.strip():
         line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
-        in_list = _ITEM.match(after) is not None or (_ITEM.match(line) is not None and not after[:1].isspace())
+        in_list = _ITEM.match(after) is not None or (
+            _ITEM.match(line) is not None and not after[:1].isspace()
+        )
         return mark.count("\n") > 1 or in_list or line.rstrip().endswith(":")
     if mark.count("\n") or mark[0] in _WIDE:
         return True
-    if mark.startswith(".") and _ABBREVIATION.search(text[max(begin, match.start() - 12) : match.start() + 1]):
+    if mark.startswith(".") and _ABBREVIATION.search(
+        text[max(begin, match.start() - 12) : match.start() + 1]
+    ):
         return False
     letter = _LETTER.search(after)
     return letter is None or not letter.group().islower() or letter.start() > 3
 
 
-def _assign(tokens: Sequence[Token], pieces: Sequence[SpanRange], segment: int, owners: list[str | None]) -> None:
+def _assign(
+    tokens: Sequence[Token], pieces: Sequence[SpanRange], segment: int, owners: list[str | None]
+) -> None:
     """Give each token that covers characters to the piece with most of them."""
     ordered = sorted(pieces, key=lambda piece: piece.start)
     starts = [piece.start for piece in ordered]
@@ -321,7 +388,11 @@ def _fill_without_characters(tokens: Sequence[Token], owners: list[str | None]) 
         step = 1 if order.step > 0 else -1
         for position in order:
             neighbour = position - step
-            if bare[position] and owners[position] is None and tokens[neighbour].segment == tokens[position].segment:
+            if (
+                bare[position]
+                and owners[position] is None
+                and tokens[neighbour].segment == tokens[position].segment
+            ):
                 owners[position] = owners[neighbour]
 
 
@@ -336,7 +407,9 @@ def _give_to_pictures(tokens: Sequence[Token], owners: list[str | None]) -> None
             owners[position] = f"{owners[position]} (text)"
 
 
-def _mark_template(turns: Sequence[SpanRange], tokens: Sequence[Token], of_token: list[SpanKind]) -> None:
+def _mark_template(
+    turns: Sequence[SpanRange], tokens: Sequence[Token], of_token: list[SpanKind]
+) -> None:
     owners: list[str | None] = [None] * len(tokens)
     _assign(tokens, turns, 0, owners)
     _fill_without_characters(tokens, owners)
@@ -347,7 +420,9 @@ def _mark_template(turns: Sequence[SpanRange], tokens: Sequence[Token], of_token
 
 def _keep_alone(of_token: list[SpanKind], owners: Sequence[str | None]) -> None:
     """Keep the name of a span whose tokens are all first or special tokens."""
-    left = {owner for owner, token_kind in zip(owners, of_token, strict=True) if token_kind == "text"}
+    left = {
+        owner for owner, token_kind in zip(owners, of_token, strict=True) if token_kind == "text"
+    }
     for position, (owner, token_kind) in enumerate(zip(owners, of_token, strict=True)):
         if owner is not None and owner not in left and token_kind in ("first", "special"):
             of_token[position] = "text"
@@ -375,19 +450,29 @@ def _spans(
     numbers = {name: index for index, name in enumerate(names)}
     fixed: dict[SpanKind, str] = {**_OF_KIND, "first": FIRST, "answer": ANSWER}
     assigned = [
-        numbers[fixed.get(token_kind) or str(owner)] for owner, token_kind in zip(owners, of_token, strict=True)
+        numbers[fixed.get(token_kind) or str(owner)]
+        for owner, token_kind in zip(owners, of_token, strict=True)
     ]
-    return TextSpans(list(names), list(names.values()), assigned, _characters(tokens, assigned, len(names)))
+    return TextSpans(
+        list(names), list(names.values()), assigned, _characters(tokens, assigned, len(names))
+    )
 
 
-def _characters(tokens: Sequence[Token], of_token: Sequence[int], count: int) -> list[list[CharacterRange]]:
+def _characters(
+    tokens: Sequence[Token], of_token: Sequence[int], count: int
+) -> list[list[CharacterRange]]:
     ranges: list[list[CharacterRange]] = [[] for _ in range(count)]
     before: int | None = None
     for token, span in zip(tokens, of_token, strict=True):
         if token.start is None or token.end is None or token.end == token.start:
             continue
         last = ranges[span][-1] if ranges[span] else None
-        if last is not None and before == span and last.segment == token.segment and token.start >= last.start:
+        if (
+            last is not None
+            and before == span
+            and last.segment == token.segment
+            and token.start >= last.start
+        ):
             ranges[span][-1] = CharacterRange(last.start, max(last.end, token.end), token.segment)
         else:
             ranges[span].append(CharacterRange(token.start, token.end, token.segment))

@@ -12,7 +12,13 @@ from attnscope.base.system.machine import count_threads
 from attnscope.findings.record_parts import RECORD_PARTS, Quantities, TileSize
 from attnscope.findings.row_statistics import STATISTICS, WITHIN
 from attnscope.request.masks.terms import Function, MaskTerm, leaves
-from attnscope.request.memory import DTYPE_BYTES, PROGRAM, embedding_parameters, head_parameters, layer_parameters
+from attnscope.request.memory import (
+    DTYPE_BYTES,
+    PROGRAM,
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+)
 
 # Bytes
 TOKEN = 450  # of a token as Python objects: its struct, its strings, its numbers in lists
@@ -33,7 +39,9 @@ KERNEL_CELL = 6  # of a cell of a kernel's mask: bool, and the number that is ad
 KERNEL_BIAS = 16  # of a cell if heads have biases: their distances, masked
 
 # Sizes of tiles
-TILE = 1 << 20  # smallest number of scores, and of cells of a mask that a kernel takes, for each padded text
+TILE = (
+    1 << 20
+)  # smallest number of scores, and of cells of a mask that a kernel takes, for each padded text
 TILE_ROWS = 32  # smallest number of rows
 ENOUGH_ROWS = 128  # number of rows up to which a tile may have twice the scores
 WINDOW_ROWS = 256  # largest number of rows under a window
@@ -63,7 +71,9 @@ class MemoryDemand:
     heads: int = 1  # recorded heads of a layer
     words: bool = False  # tokens are words, without a tokenizer.json
     n_merges: int = 0
-    copied_elements: int = 0  # elements of the largest tensor whose parts are copied out as it is read
+    copied_elements: int = (
+        0  # elements of the largest tensor whose parts are copied out as it is read
+    )
     streamed: bool = False  # blocks are read again in every pass, one while another runs
     tiled_queries: int = 0  # queries of a text in tiles
     masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
@@ -77,24 +87,54 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     """Estimate bytes by purpose, whose sum is the peak; `report` is what writing findings takes beyond running."""
     size = DTYPE_BYTES[dtype]
     everything = d.batch * d.tokens
-    parameters = embedding_parameters(c) + min(d.layers, 2 if d.streamed else d.layers) * layer_parameters(c)
+    parameters = embedding_parameters(c) + min(
+        d.layers, 2 if d.streamed else d.layers
+    ) * layer_parameters(c)
     parameters += d.copied_elements + (head_parameters(c) if d.predicted else 0)
     # the largest parameter while it is drawn, before it becomes 16 bits wide
-    draw_bytes = (size < 4) * 4 * c.d_model * max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
-    library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
+    draw_bytes = (
+        (size < 4)
+        * 4
+        * c.d_model
+        * max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
+    )
+    library = (
+        0
+        if d.words
+        else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
+    )
     counted = max(d.rows, d.units * everything) if d.pool else d.rows
     kept = Quantities(
-        d.batch, d.units, d.tokens, d.rows, counted, d.cells, d.top, 3, len(STATISTICS), min(d.pool, d.tokens)
+        d.batch,
+        d.units,
+        d.tokens,
+        d.rows,
+        counted,
+        d.cells,
+        d.top,
+        3,
+        len(STATISTICS),
+        min(d.pool, d.tokens),
     )
     kept_values = sum(part.numbers(kept) + part.beside(kept) for part in RECORD_PARTS)
-    kept_values += 3 * d.predicted * c.vocab_size  # logits, the same capped or ranked, and probabilities
+    kept_values += (
+        3 * d.predicted * c.vocab_size
+    )  # logits, the same capped or ranked, and probabilities
     running = _layer_bytes(c, size, d)
     tile = _tile_bytes(c, d, kept)
     # texts with different rows or columns are copied
-    report = 4 * d.cells * (d.batch > 1) + d.batch * d.units * UNIT + WRITING + WRITTEN_TOKEN * everything
+    report = (
+        4 * d.cells * (d.batch > 1)
+        + d.batch * d.units * UNIT
+        + WRITING
+        + WRITTEN_TOKEN * everything
+    )
     report += (PICTURE if d.picture else DRAWN) * d.drawn
     # libraries keep these, or never take them, as processors differ
-    widening = any(all(t.window is None for t in mask) and any(t.left_to_right for t in mask) for mask in d.masks)
+    widening = any(
+        all(t.window is None for t in mask) and any(t.left_to_right for t in mask)
+        for mask in d.masks
+    )
     shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
     compiled = everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
     return {
@@ -115,10 +155,14 @@ def _layer_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     branches = 2 + c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)
     part = branches * c.d_mlp + (3 + 2 * bool(c.n_experts)) * c.d_model + c.n_experts
     copy = everything * c.d_model * size
-    holes = 4 * copy * (copy < RETAINED_BLOCK and d.layers > 1)  # left between the kept tensors of several layers
+    holes = (
+        4 * copy * (copy < RETAINED_BLOCK and d.layers > 1)
+    )  # left between the kept tensors of several layers
     turned = c.positions == "rope"
     wide = 4 // size
-    tiled = d.layers > 1 and (c.softcap is not None or c.sinks)  # no kernel knows the layers that are not recorded
+    tiled = d.layers > 1 and (
+        c.softcap is not None or c.sinks
+    )  # no kernel knows the layers that are not recorded
     recorded = min(c.n_kv_heads, c.n_heads if tiled else d.heads)
     q = c.n_heads * c.d_head
     kv = c.d_head + c.d_value
@@ -126,7 +170,12 @@ def _layer_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     # a layer's input, the same normed, and what is made of it; then the output as tiles fill it, and what is left
     sides = 2 * c.d_model + q + c.n_kv_heads * kv
     attending = sides + wide * recorded * kv + (2 + tiled) * out
-    numbers = max(c.d_model * max(4, 1 + 2 * wide), sides + q * turned, attending, max(sides, 3 * c.d_model) + out)
+    numbers = max(
+        c.d_model * max(4, 1 + 2 * wide),
+        sides + q * turned,
+        attending,
+        max(sides, 3 * c.d_model) + out,
+    )
     numbers += 2 * c.d_head * turned
     # fragmentation between short-lived tensors takes 6 %
     return int(1.06 * everything * numbers * size) + holes + min(PART, everything) * part * 4
@@ -159,7 +208,10 @@ def _tile_scores(d: MemoryDemand, queries: int, heads: int) -> tuple[int, float]
     a_row = d.batch * d.tokens
     every = a_row * queries * heads
     scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), every)
-    windows = [min((term.window for term in mask if term.window is not None), default=d.tokens) for mask in d.masks]
+    windows = [
+        min((term.window for term in mask if term.window is not None), default=d.tokens)
+        for mask in d.masks
+    ]
     width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)
     others = min(d.threads, -(-every // scores)) - 1
     return scores, 1 + others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)

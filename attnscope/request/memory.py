@@ -30,7 +30,9 @@ def layer_parameters(c: ModelConfig) -> int:
     if c.out_projection:
         count += c.n_heads * c.d_value * c.d_model + c.d_model * c.out_bias
     if c.d_mlp:
-        mlp = (2 + c.gated) * c.d_model * c.d_mlp + ((1 + c.gated) * c.d_mlp + c.d_model) * c.mlp_bias
+        mlp = (2 + c.gated) * c.d_model * c.d_mlp + (
+            (1 + c.gated) * c.d_mlp + c.d_model
+        ) * c.mlp_bias
         count += c.n_experts * (mlp + c.d_model + c.router_bias) if c.n_experts else mlp
     count += c.n_heads * c.sinks
     if (table := c.disentangled) is not None and not table.shared:
@@ -39,7 +41,10 @@ def layer_parameters(c: ModelConfig) -> int:
     norms = (2 if c.norm_order == "sandwich" else 1) * (1 + of_mlp) * norm_parameters(c, c.d_model)
     if c.qk_norm:
         per_layer = c.qk_norm == "whole"
-        norms += sum(norm_parameters(c, c.d_head * (n if per_layer else 1)) for n in (c.n_heads, c.n_kv_heads))
+        norms += sum(
+            norm_parameters(c, c.d_head * (n if per_layer else 1))
+            for n in (c.n_heads, c.n_kv_heads)
+        )
     return count + norms
 
 
@@ -54,7 +59,9 @@ def embedding_parameters(c: ModelConfig) -> int:
     rows += (c.max_positions or 0) + c.position_offset if c.positions == "learned" else 0
     shared = 0 if c.relative_bias is None else c.relative_bias.buckets * c.n_heads
     if c.disentangled is not None:
-        shared += 2 * c.disentangled.span * c.d_model + c.disentangled.norm * norm_parameters(c, c.d_model)
+        shared += 2 * c.disentangled.span * c.d_model + c.disentangled.norm * norm_parameters(
+            c, c.d_model
+        )
     norms = c.embedding_norm - (not c.first_norm)
     return rows * c.d_model + norms * norm_parameters(c, c.d_model) + shared
 
@@ -96,7 +103,9 @@ class MemoryLimit:
         if held > self.limit:
             message = f"stopped at {format_bytes(held)} of memory: {self.what} is {format_bytes(self.limit)}"
             message = f"{message} (the estimate was about {format_bytes(self.estimate)})"
-            raise MemoryExceeded(message, hint=f"raise {arg('max_memory')}, and please report the estimate")
+            raise MemoryExceeded(
+                message, hint=f"raise {arg('max_memory')}, and please report the estimate"
+            )
 
 
 def memory_bound(limit: int | None) -> MemoryBound:
@@ -118,7 +127,8 @@ def find_stream_reason(
         less: See require_memory.
     """
     least = streamed and {
-        "weights, two layers at a time" if n == "weights" else n: size for n, size in streamed.items()
+        "weights, two layers at a time" if n == "weights" else n: size
+        for n, size in streamed.items()
     }
     require_memory(least or kept_bytes, bound, less)
     total = format_bytes(sum(kept_bytes.values()))

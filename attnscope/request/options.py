@@ -59,7 +59,9 @@ KEPT = (BRIEF, *EXACT_PARTS, ALL)
 BRIEF_STATISTICS = ("entropy", "first", "special", "self")
 BRIEF_DIGITS = 3
 ALL_PARTS = tuple(
-    name for name in EXACT_PARTS if not (PARTS[name].runs_again or PARTS[name].of_spans or PARTS[name].averaged)
+    name
+    for name in EXACT_PARTS
+    if not (PARTS[name].runs_again or PARTS[name].of_spans or PARTS[name].averaged)
 )
 PATIENCE = 5  # seconds that a command which needs no text waits for a pipe to begin
 
@@ -68,7 +70,9 @@ PATIENCE = 5  # seconds that a command which needs no text waits for a pipe to b
 class Option:
     """An option, or an argument, of one or several commands."""
 
-    name: str  # name in Python, and of the field of a RunConfig or of a dump's settings that it sets
+    name: (
+        str  # name in Python, and of the field of a RunConfig or of a dump's settings that it sets
+    )
     group: str
     help: str
     read: Reader | None = None  # parses the typed text; None for text as it is
@@ -76,7 +80,9 @@ class Option:
     default: Any = None  # default, as typed; None for none
     flag: str | None = None  # its name on the command line; None for `--name`
     short: str | None = None
-    complete: str | tuple[str, ...] = ()  # name of a function of `cli.completion`, or the words to complete
+    complete: (
+        str | tuple[str, ...]
+    ) = ()  # name of a function of `cli.completion`, or the words to complete
     # how often it may be given: `no`, `yes` (its values belong together), or `compared`
     several: Literal["no", "yes", "compared"] = "no"
     argument: bool = False  # whether it is an argument, not an option
@@ -87,7 +93,9 @@ class Option:
     brief: str = ""  # its line in `-h`; empty for an option that only `--help` lists
     aliases: tuple[str, ...] = ()  # further names that the command line takes, and no help lists
     hidden: bool = False  # another way to say what a listed option says, which no help lists
-    bounds: tuple[int, int | None] | None = None  # least and largest whole number; None for other values
+    bounds: tuple[int, int | None] | None = (
+        None  # least and largest whole number; None for other values
+    )
     overrides: tuple[str, ...] = ()  # options that it takes the place of if they come from settings
     excludes: tuple[str, ...] = ()  # options that are refused beside it
     needs: tuple[str, ...] = ()  # options of which one is needed, as `name` or `name=value`
@@ -114,7 +122,9 @@ def _positions(option: str, text: str) -> PositionSelection:
     return parse_positions(arguments.text(option, text))
 
 
-def choice(name: str, group: str, words: Any, help: str, default: str | None = None, **more: Any) -> Option:
+def choice(
+    name: str, group: str, words: Any, help: str, default: str | None = None, **more: Any
+) -> Option:
     """Declare an option whose values are the words of a Literal type."""
     choices: tuple[str, ...] = words.__args__
     option = arg(more.get("flag", name).lstrip("-"))
@@ -122,7 +132,9 @@ def choice(name: str, group: str, words: Any, help: str, default: str | None = N
     return Option(name, group, help, read, "|".join(choices), default, complete=choices, **more)
 
 
-def number(name: str, group: str, low: int, help: str, high: int | None = None, **more: Any) -> Option:
+def number(
+    name: str, group: str, low: int, help: str, high: int | None = None, **more: Any
+) -> Option:
     """Declare an option that takes a whole number within bounds."""
     read = partial(arguments.number, arg(name), low, high)
     return Option(name, group, help, read, more.pop("metavar", "N"), bounds=(low, high), **more)
@@ -743,7 +755,9 @@ COMMANDS: Mapping[str, tuple[Option, ...]] = {
     "pull": PULL,
     "help": HELP,
 }
-_DECLARED = {option.name: option for options in reversed(list(COMMANDS.values())) for option in options}
+_DECLARED = {
+    option.name: option for options in reversed(list(COMMANDS.values())) for option in options
+}
 
 
 def on_command_line(option_name: OptionName) -> str:

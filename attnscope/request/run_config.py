@@ -29,13 +29,19 @@ class TextInput(msgspec.Struct, frozen=True):
     pair: str | None = None  # the second segment of an encoder's pair
     context: str | None = None  # the text that keys and values come from under cross-attention
     where: str = arg("text")  # origin of the text, for errors: `TEXT`, or a file and a line
-    spans: tuple[SpanRange, ...] = ()  # named ranges of this text; empty if RunConfig.spans divides it
-    chat: Chat | None = None  # messages that the text is rendered from once the model is known; None for a text
+    spans: tuple[
+        SpanRange, ...
+    ] = ()  # named ranges of this text; empty if RunConfig.spans divides it
+    chat: Chat | None = (
+        None  # messages that the text is rendered from once the model is known; None for a text
+    )
     rendered: RenderedChat | None = None  # the rendered messages; None before that
     # token ids in place of the text, which is spelled from them once the model is known; None for a text
     given: GivenIds | None = None
     media: tuple[MediaFile, ...] = ()  # pictures and sounds beside, or in place of, the text
-    read: MediaText | None = None  # the text with its media as the model takes them; None before that
+    read: MediaText | None = (
+        None  # the text with its media as the model takes them; None before that
+    )
 
     @property
     def turns(self) -> tuple[SpanRange, ...]:
@@ -75,7 +81,9 @@ class RunConfig(msgspec.Struct, frozen=True):
     # length in tokens of the longest text whose matrices are shown whole; also the number of rows and columns shown
     # beside those that the user names; None for no limit
     window: int | None = None
-    pool: int | None = None  # size of a pooled map to show; None for a map only if a text is longer than `window`
+    pool: int | None = (
+        None  # size of a pooled map to show; None for a map only if a text is longer than `window`
+    )
     truncate: bool = False
     max_memory: int | None = None  # bytes; None for half of the free memory
     threads: int | None = None
@@ -83,15 +91,21 @@ class RunConfig(msgspec.Struct, frozen=True):
     part: PartWord | None = None
     hash_weights: bool = False
     show_padding: bool = False
-    onsets: bool = False  # words of speech start at onsets of the sound near the times of the alignment
+    onsets: bool = (
+        False  # words of speech start at onsets of the sound near the times of the alignment
+    )
     measure: str = "weights"
-    picture: bool = False  # the findings are written as an .svg, which is built as a whole before it is written
+    picture: bool = (
+        False  # the findings are written as an .svg, which is built as a whole before it is written
+    )
     ignore_key: tuple[str, ...] = ()
     trust_config: bool = False
     # rows and columns by which `auto` ranks heads, if all of them are kept; None for those of `query` and `key`
     auto_query: PositionSelection | None = None
     auto_key: PositionSelection | None = None
-    predict: bool | None = False  # None for only if the checkpoint has an output head and predictions cost little
+    predict: bool | None = (
+        False  # None for only if the checkpoint has an output head and predictions cost little
+    )
     generate: int = 0
     words: bool = False
     least: int = 0
@@ -100,8 +114,12 @@ class RunConfig(msgspec.Struct, frozen=True):
     target: tuple[str, ...] | None = None
     # arrays that the expression names, (queries, keys) or (heads, queries, keys), bool, True if allowed
     matrices: dict[str, Any] = {}
-    spans: SpanRequest | None = None  # how texts are divided; None for none, unless a text names its own
-    cuts: tuple[CutExpression, ...] = ()  # heads and edges that are taken out of attention, in every text
+    spans: SpanRequest | None = (
+        None  # how texts are divided; None for none, unless a text names its own
+    )
+    cuts: tuple[
+        CutExpression, ...
+    ] = ()  # heads and edges that are taken out of attention, in every text
 
     def __post_init__(self) -> None:
         """Apply masks to given queries and keys themselves, and search all heads for ignored tokens."""
@@ -115,7 +133,9 @@ class RunConfig(msgspec.Struct, frozen=True):
     def media_kind(self) -> MediaKind | None:
         """What the texts have besides characters; None for nothing."""
         in_chat = any(text.chat is not None and text.chat.pictures for text in self.texts)
-        return next((file.kind for text in self.texts for file in text.media), "image" if in_chat else None)
+        return next(
+            (file.kind for text in self.texts for file in text.media), "image" if in_chat else None
+        )
 
     @property
     def score_functions(self) -> tuple[ScoreFunction, ...]:
@@ -125,13 +145,19 @@ class RunConfig(msgspec.Struct, frozen=True):
     @property
     def own_mask(self) -> bool:
         """Whether the mask is the model's own, no token is hidden, and no score is changed."""
-        return self.hide is None and not self.score_functions and all(isinstance(term, Own) for term in self.mask)
+        return (
+            self.hide is None
+            and not self.score_functions
+            and all(isinstance(term, Own) for term in self.mask)
+        )
 
 
 IndexWord = Literal["auto", "all", "mean"]
 Indices = int | slice | range | Sequence[int] | IndexWord | str | Sequence[str]
 Tokens = int | str | slice | range | Sequence[int | str | slice]
-RolloutWord = Literal["weights", "rollout", "rollout-no-residual", "value-zeroing", "value-zeroing-rollout", "mixing"]
+RolloutWord = Literal[
+    "weights", "rollout", "rollout-no-residual", "value-zeroing", "value-zeroing-rollout", "mixing"
+]
 Spans = str | Mapping[str, Any] | Sequence[str | tuple[str, str] | Mapping[str, Any]]
 Stage = Literal["scores", "scaled", "masked", "weights", "output"]
 Progress = Callable[[str, int, int], None]

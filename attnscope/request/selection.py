@@ -21,14 +21,23 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _QUOTED = "'[^']+'|“[^“”]+”|‘[^‘’]+’|„[^„“]+“|«[^«»]+»"  # may be part of words, unlike a straight double quote
 # a patch or box of patches of a picture: its comma joins row and column
 _PLACE = r"(?:[0-9]{1,18}\s+)?(?:image|thumbnail|frame\[[0-9]+\])(?:\[[0-9]+\])?:[0-9]+,[0-9]+(?:-[0-9]+,[0-9]+)?"
-_LISTED = re.compile(rf'(?:^|,)(\s*{_PLACE}\s*(?=,|$)|\s*(?:"([^"]+|")"|({_QUOTED}))\s*(?=,|$)|[^,]*)')
+_LISTED = re.compile(
+    rf'(?:^|,)(\s*{_PLACE}\s*(?=,|$)|\s*(?:"([^"]+|")"|({_QUOTED}))\s*(?=,|$)|[^,]*)'
+)
 _CUT_HEADS = re.compile(
-    r"(?:l(-?[0-9]{1,18})(?:-l?([0-9]{1,18}))?)?(?:h(-?[0-9]{1,18})(?:-h?([0-9]{1,18}))?)?", re.IGNORECASE
+    r"(?:l(-?[0-9]{1,18})(?:-l?([0-9]{1,18}))?)?(?:h(-?[0-9]{1,18})(?:-h?([0-9]{1,18}))?)?",
+    re.IGNORECASE,
 )
 _ARROW = re.compile(r'((?:"[^"]*"|[^"])*?)(?:←|→|<-|->)((?:"[^"]*"|[^"])*)')
-_PRINTED_EDGE = re.compile(r"\s*(l[0-9]+h[0-9]+|\*)\s+([^:]*(?:←|→|<-|->).*)", re.IGNORECASE | re.DOTALL)
-_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*s(?:\s*[-–]\s*([0-9]+(?:\.[0-9]+)?)\s*s)?")  # of a sound: `2.4s-3.1s`
-_LABEL = re.compile(r"\s*([0-9]{1,18})\s+(\S.*)", re.DOTALL)  # of a token, as screens print it: `4 river`
+_PRINTED_EDGE = re.compile(
+    r"\s*(l[0-9]+h[0-9]+|\*)\s+([^:]*(?:←|→|<-|->).*)", re.IGNORECASE | re.DOTALL
+)
+_SECONDS = re.compile(
+    r"([0-9]+(?:\.[0-9]+)?)\s*s(?:\s*[-–]\s*([0-9]+(?:\.[0-9]+)?)\s*s)?"
+)  # of a sound: `2.4s-3.1s`
+_LABEL = re.compile(
+    r"\s*([0-9]{1,18})\s+(\S.*)", re.DOTALL
+)  # of a token, as screens print it: `4 river`
 _MOST_PICKED = 1_000_000  # largest list of layers or heads that is expanded
 PRINTED = 64  # tokens: matrices of longer texts are unreadable on a screen, and a pooled map replaces them
 PAGE = 1024  # tokens of the longest text whose matrices a page holds whole
@@ -52,7 +61,9 @@ class IndexSelection:
     """Selected layers or heads: one of the words `auto`, `all`, `mean`, or numbers."""
 
     word: Literal["auto", "all", "mean"] | None = None
-    ranges: tuple[tuple[int, int], ...] = ()  # inclusive ranges; negative numbers count from the end
+    ranges: tuple[
+        tuple[int, int], ...
+    ] = ()  # inclusive ranges; negative numbers count from the end
     # start, stop and step of a Python slice instead of ranges; None for none
     slice: tuple[int | None, int | None, int | None] | None = None
     # for heads: (layer, head) pairs if layers differ; `ranges` then covers all of them
@@ -68,7 +79,9 @@ class IndexSelection:
         if self.slice is not None:
             edges = self.slice if self.slice[2] is not None else self.slice[:2]
             return ":".join("" if edge is None else str(edge) for edge in edges)
-        return self.word or ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in self.ranges)
+        return self.word or ",".join(
+            f"{low}" if low == high else f"{low}-{high}" for low, high in self.ranges
+        )
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> "IndexSelection":
@@ -86,7 +99,9 @@ class IndexSelection:
             return False
         return len(self.ranges) <= 1 and all(low == high for low, high in self.ranges)
 
-    def numbers(self, count: int, what: str, where: str | None = None, *, by_layer: bool = False) -> Sequence[int]:
+    def numbers(
+        self, count: int, what: str, where: str | None = None, *, by_layer: bool = False
+    ) -> Sequence[int]:
         """Return the selected numbers below `count`, without repeats; all of them for a word.
 
         A word or a single range returns a `range`, since a config may claim a billion layers.
@@ -97,7 +112,11 @@ class IndexSelection:
         """
         if self.pairs and not by_layer:
             hint = f"name heads of one layer, or all layers with {arg('layer')} and {arg('head')}"
-            raise UsageError(f"'{self}' has other heads in each layer", where=where or self.option(what), hint=hint)
+            raise UsageError(
+                f"'{self}' has other heads in each layer",
+                where=where or self.option(what),
+                hint=hint,
+            )
         every = range(count) if self.present is None else self.present.indices
         if self.word:
             return every
@@ -107,7 +126,9 @@ class IndexSelection:
                 numbers = [index for index in numbers if index in self.present.indices]
             if not numbers:
                 hint = f"this model has {numbered(what, count)}"
-                raise UsageError(f"the slice '{self}' is empty", where=where or self.option(what), hint=hint)
+                raise UsageError(
+                    f"the slice '{self}' is empty", where=where or self.option(what), hint=hint
+                )
             return numbers
         ranges = self._within(count, what, where or self.option(what))
         self._require_present(ranges, what, where or self.option(what))
@@ -115,7 +136,9 @@ class IndexSelection:
             return ranges[0]
         if sum(map(len, ranges)) > _MOST_PICKED:
             message = f"these ranges have more than {_MOST_PICKED:,} {what}s"
-            raise UsageError(message, where=where or self.option(what), hint="use all, or one range")
+            raise UsageError(
+                message, where=where or self.option(what), hint="use all, or one range"
+            )
         return list(dict.fromkeys(item for index_range in ranges for item in index_range))
 
     def _within(self, count: int, what: str, where: str) -> list[range]:
@@ -126,7 +149,9 @@ class IndexSelection:
             if not (0 <= low < count and 0 <= high < count):
                 bad = low if not 0 <= low < count else high
                 hint = f"this model has {numbered(what, count)}"
-                raise UsageError(f"there is no {what} {bad if bad >= 0 else bad - count}", where=where, hint=hint)
+                raise UsageError(
+                    f"there is no {what} {bad if bad >= 0 else bad - count}", where=where, hint=hint
+                )
             indices.append(range(low, high + 1))
         return indices
 
@@ -143,9 +168,13 @@ class IndexSelection:
         if self.present is None:
             return
         present = set(self.present.indices)
-        missing = next((index for selected in ranges for index in selected if index not in present), None)
+        missing = next(
+            (index for selected in ranges for index in selected if index not in present), None
+        )
         if missing is not None:
-            raise UsageError(f"{what} {missing} {self.present.lack}", where=where, hint=self.present.hint)
+            raise UsageError(
+                f"{what} {missing} {self.present.lack}", where=where, hint=self.present.hint
+            )
 
 
 AUTO = IndexSelection("auto")
@@ -176,13 +205,17 @@ class HeadLabel:
     def selections(self) -> tuple[IndexSelection, IndexSelection]:
         """Return the selected layers and heads."""
         layers, heads = (dict.fromkeys(pair[n] for pair in self.pairs) for n in (0, 1))
-        of_layers, of_heads = (replace(IndexSelection.of(numbers), label=self) for numbers in (layers, heads))
+        of_layers, of_heads = (
+            replace(IndexSelection.of(numbers), label=self) for numbers in (layers, heads)
+        )
         if len(set(self.pairs)) < len(layers) * len(heads):
             of_heads = replace(of_heads, pairs=self.pairs)
         return of_layers, of_heads
 
 
-def parse_indices_or_label(name: Literal["layer", "head"], text: str) -> "IndexSelection | HeadLabel":
+def parse_indices_or_label(
+    name: Literal["layer", "head"], text: str
+) -> "IndexSelection | HeadLabel":
     """Read layers or heads, or labels of heads."""
     labels = [_UNIT.fullmatch(word.strip()) for word in text.split(",")]
     pairs = tuple((int(label[1]), int(label[2])) for label in labels if label)
@@ -195,12 +228,16 @@ def join_label(
     layer: IndexSelection | HeadLabel, head: IndexSelection | HeadLabel
 ) -> tuple[IndexSelection, IndexSelection]:
     """Return layers and heads, either of which may be a label that means both; refuse contradictions."""
-    label = next((selection for selection in (layer, head) if isinstance(selection, HeadLabel)), None)
+    label = next(
+        (selection for selection in (layer, head) if isinstance(selection, HeadLabel)), None
+    )
     if label is None:
         assert isinstance(layer, IndexSelection) and isinstance(head, IndexSelection)
         return layer, head
     meant = label.selections()
-    for option, selection, expected in zip((arg("layer"), arg("head")), (layer, head), meant, strict=True):
+    for option, selection, expected in zip(
+        (arg("layer"), arg("head")), (layer, head), meant, strict=True
+    ):
         if isinstance(selection, HeadLabel):
             agree = selection.pairs == label.pairs
             spelling = selection.written
@@ -208,7 +245,9 @@ def join_label(
             agree = selection in (expected, AUTO, ALL)
             spelling = str(selection)
         if not agree:
-            raise UsageError(f"'{spelling}' contradicts {label.written}", where=option, hint=f"remove {option}")
+            raise UsageError(
+                f"'{spelling}' contradicts {label.written}", where=option, hint=f"remove {option}"
+            )
     return meant
 
 
@@ -221,14 +260,18 @@ def parse_indices(text: str, name: Literal["layer", "head"]) -> IndexSelection:
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if not match or {letter.lower() for letter in part if letter.isalpha()} - {name[0]}:
-            raise UsageError(f"cannot read '{text}'", where=option, hint="use auto, all, mean, 3, 0,2,5-7 or -1")
+            raise UsageError(
+                f"cannot read '{text}'", where=option, hint="use auto, all, mean, 3, 0,2,5-7 or -1"
+            )
         low = int(match[1])
         high = low if match[2] is None else int(match[2])
         if low < 0 and match[2] is not None:
             message = f"the range '{part.strip()}' starts with a negative number"
             raise UsageError(message, where=option, hint="count both ends from 0")
         if high < low:
-            raise UsageError(f"the range '{part.strip()}' is reversed", where=option, hint=f"use {high}-{low}")
+            raise UsageError(
+                f"the range '{part.strip()}' is reversed", where=option, hint=f"use {high}-{low}"
+            )
         ranges.append((low, high))
     return IndexSelection(ranges=tuple(ranges))
 
@@ -259,8 +302,12 @@ def parse_cut(text: str, option: str = arg("cut")) -> CutExpression:
     sides = _ARROW.fullmatch(edge)
     if sides is None or not (sides[1].strip() or sides[2].strip()):
         message = f"'{edge.strip()}' in '{text}' is not an edge"
-        raise UsageError(message, where=option, hint="use QUERY←KEY, QUERY← or ←KEY; the arrow may be <-")
-    query, key = (parse_positions(side.strip()) if side.strip() else None for side in sides.groups())
+        raise UsageError(
+            message, where=option, hint="use QUERY←KEY, QUERY← or ←KEY; the arrow may be <-"
+        )
+    query, key = (
+        parse_positions(side.strip()) if side.strip() else None for side in sides.groups()
+    )
     return CutExpression(text.strip(), heads, (query, key))
 
 
@@ -268,11 +315,15 @@ def _cut_heads(part: str, text: str, option: str) -> tuple[IndexSelection, Index
     """Read layers and heads of one part of a cut; omitted ones stand for all."""
     match = _CUT_HEADS.fullmatch(part)
     if part != "*" and (match is None or not part):
-        hint = "use L0H0, L0 (all of its heads), L0-1H0-2, * (all), or with an edge: L0H0: QUERY←KEY"
+        hint = (
+            "use L0H0, L0 (all of its heads), L0-1H0-2, * (all), or with an edge: L0H0: QUERY←KEY"
+        )
         raise UsageError(f"cannot read '{text}'", where=option, hint=hint)
     if match is None:
         return ALL, ALL
-    return _cut_range(match[1], match[2], part, option), _cut_range(match[3], match[4], part, option)
+    return _cut_range(match[1], match[2], part, option), _cut_range(
+        match[3], match[4], part, option
+    )
 
 
 def _cut_range(low: str | None, high: str | None, part: str, option: str) -> IndexSelection:
@@ -282,7 +333,11 @@ def _cut_range(low: str | None, high: str | None, part: str, option: str) -> Ind
     last_index = int(low if high is None else high)
     if high is not None and (first_index < 0 or last_index < first_index):
         what = "starts with a negative number" if first_index < 0 else "is reversed"
-        raise UsageError(f"a range in '{part}' {what}", where=option, hint="count both ends from 0, the lower first")
+        raise UsageError(
+            f"a range in '{part}' {what}",
+            where=option,
+            hint="count both ends from 0, the lower first",
+        )
     return IndexSelection(ranges=((first_index, last_index),))
 
 
@@ -310,8 +365,12 @@ class PositionItem:
                 return in_picture
         if isinstance(self.position, int) and -count <= self.position < count:
             return [range(count)[self.position]]
-        sliced = list(range(count)[slice(*self.position)]) if isinstance(self.position, tuple) else []
-        if isinstance(self.position, tuple) and all(edge is None or -count <= edge <= count for edge in self.position):
+        sliced = (
+            list(range(count)[slice(*self.position)]) if isinstance(self.position, tuple) else []
+        )
+        if isinstance(self.position, tuple) and all(
+            edge is None or -count <= edge <= count for edge in self.position
+        ):
             return sliced or (_find_word(self.text, tokens, texts) if self.word else [])
         return (_find_word(self.text, tokens, texts) if self.word else []) or sliced
 
@@ -325,10 +384,15 @@ class PositionItem:
         position = int(label[1])
         name = label[2].strip().replace("␣", " ").strip()
         spelled = escape_control(spell_piece(tokens, position)).strip()
-        if spelled in (name, re.sub(r"^[?+]", "", name)):  # which mark tokens that are unknown or generated
+        if spelled in (
+            name,
+            re.sub(r"^[?+]", "", name),
+        ):  # which mark tokens that are unknown or generated
             return [position]
         found = _find_word(name, tokens, texts)
-        rest = takewhile(lambda i: i in found and continues(tokens, i), range(position + 1, len(tokens)))
+        rest = takewhile(
+            lambda i: i in found and continues(tokens, i), range(position + 1, len(tokens))
+        )
         return [position, *rest] if position in found else []
 
     @property
@@ -343,7 +407,11 @@ class PositionItem:
 
     def of_span(self, spans: "TextSpans | None") -> list[int]:
         """Return the tokens of the span with this name; none without one."""
-        span_index = spans.number(self.text) if spans is not None and self.word and self.position is None else None
+        span_index = (
+            spans.number(self.text)
+            if spans is not None and self.word and self.position is None
+            else None
+        )
         return [] if spans is None or span_index is None else spans.tokens(span_index)
 
 
@@ -366,7 +434,9 @@ class PositionSelection:
 
     def seconds(self) -> float | None:
         """Return the first second of a sound that it names; None if it names none."""
-        return min((item.seconds[0] for item in self.items if item.seconds is not None), default=None)
+        return min(
+            (item.seconds[0] for item in self.items if item.seconds is not None), default=None
+        )
 
     def names_span(self, spans: "TextSpans | None") -> bool:
         """Tell whether the selection is the name of one span."""
@@ -412,7 +482,9 @@ class PositionSelection:
                 if between := re.fullmatch(r"(\d+)-(\d+)", item.text):
                     # A slice excludes its end.
                     near = f"{between[1]}:{int(between[2]) + 1}"
-                raise NotInText(message, where=option, hint=f"did you mean '{near}'? {hint}" if near else hint)
+                raise NotInText(
+                    message, where=option, hint=f"did you mean '{near}'? {hint}" if near else hint
+                )
             positions.update(dict.fromkeys(found))
         return list(positions)
 
@@ -477,19 +549,35 @@ def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]
     pattern = r"\s+".join(map(re.escape, word.split()))
     from attnscope.findings.tokens import CONTINUES, spell_piece
 
-    if word.startswith(CONTINUES) and (matching := [i for i in range(len(tokens)) if spell_piece(tokens, i) == word]):
+    if word.startswith(CONTINUES) and (
+        matching := [i for i in range(len(tokens)) if spell_piece(tokens, i) == word]
+    ):
         return matching
     for flags in (re.NOFLAG, re.IGNORECASE):
-        alone = [i for i, t in enumerate(tokens) if t.text == word or (flags and t.text.casefold() == word.casefold())]
-        runs = [i for n, text in enumerate(texts) for i in _runs(re.compile(pattern, flags), n, tokens, text)]
+        alone = [
+            i
+            for i, t in enumerate(tokens)
+            if t.text == word or (flags and t.text.casefold() == word.casefold())
+        ]
+        runs = [
+            i
+            for n, text in enumerate(texts)
+            for i in _runs(re.compile(pattern, flags), n, tokens, text)
+        ]
         if alone or runs:
             return sorted({*alone, *runs})
     return _find_word(word[1:-1], tokens, texts) if re.fullmatch(_QUOTED, word) else []
 
 
-def _runs(pattern: "re.Pattern[str]", segment: int, tokens: "Sequence[Token]", text: str | None) -> Iterator[int]:
+def _runs(
+    pattern: "re.Pattern[str]", segment: int, tokens: "Sequence[Token]", text: str | None
+) -> Iterator[int]:
     """Find the tokens of one text that together spell a match of the pattern."""
-    mine = [(i, t.start, t.end, t.text) for i, t in enumerate(tokens) if t.segment == segment and t.start is not None]
+    mine = [
+        (i, t.start, t.end, t.text)
+        for i, t in enumerate(tokens)
+        if t.segment == segment and t.start is not None
+    ]
     firsts = {start: i for i, start, _, _ in reversed(mine)}
     lasts = {end: i for i, _, end, _ in mine}
     if text is None:

@@ -9,7 +9,9 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.request.selection import listed_words
 
 SpanWord = Literal["sentences", "lines", "paragraphs", "words", "whole-words", "images", "turns"]
-Division = Literal["sentences", "lines", "paragraphs", "words", "whole-words", "images", "turns", "marks", "ranges"]
+Division = Literal[
+    "sentences", "lines", "paragraphs", "words", "whole-words", "images", "turns", "marks", "ranges"
+]
 WHOLE_WORDS: Division = "whole-words"
 SPAN_WORDS: tuple[str, ...] = get_args(SpanWord)
 FIRST = "(first)"
@@ -70,8 +72,16 @@ def _read_ranges(path: Path) -> tuple[SpanRange, ...]:
     data = read_file(path, cap=_LARGEST)
     if path.suffix.lower() == ".json":
         return ranges_of(parse_json(data, str(path)), str(path))
-    lines = ((f"{path}:{line_number}", line) for line_number, line in enumerate(data.splitlines(), 1) if line.strip())
-    return tuple(span_range for where, line in lines for span_range in ranges_of([parse_json(line, where)], where))
+    lines = (
+        (f"{path}:{line_number}", line)
+        for line_number, line in enumerate(data.splitlines(), 1)
+        if line.strip()
+    )
+    return tuple(
+        span_range
+        for where, line in lines
+        for span_range in ranges_of([parse_json(line, where)], where)
+    )
 
 
 def ranges_of(value: Any, where: str) -> tuple[SpanRange, ...]:
@@ -83,23 +93,34 @@ def ranges_of(value: Any, where: str) -> tuple[SpanRange, ...]:
     """
     if isinstance(value, Mapping) and not {"name", "start", "end"} <= value.keys():
         ranges = [
-            SpanRange(_name(name, where), *pair) for name, pairs in value.items() for pair in _pairs(pairs, where)
+            SpanRange(_name(name, where), *pair)
+            for name, pairs in value.items()
+            for pair in _pairs(pairs, where)
         ]
     else:
-        ranges = [_range(item, where) for item in ([value] if isinstance(value, Mapping) else _listed(value, where))]
+        ranges = [
+            _range(item, where)
+            for item in ([value] if isinstance(value, Mapping) else _listed(value, where))
+        ]
     if not ranges:
-        raise UsageError("has no span", where=where, hint='name at least one: {"name": [start, end]}')
+        raise UsageError(
+            "has no span", where=where, hint='name at least one: {"name": [start, end]}'
+        )
     for item in ranges:
         if not 0 <= item.start < item.end:
             what = f"span '{item.name}' is the range {item.start} to {item.end}"
-            raise UsageError(what, where=where, hint="a range starts at 0 or later and ends after its start")
+            raise UsageError(
+                what, where=where, hint="a range starts at 0 or later and ends after its start"
+            )
     return tuple(ranges)
 
 
 def _listed(value: Any, where: str) -> Sequence[Any]:
     if isinstance(value, list | tuple):
         return value
-    raise UsageError(f"{type(value).__name__} is not a list of spans", where=where, hint=f"expected {_FORM}")
+    raise UsageError(
+        f"{type(value).__name__} is not a list of spans", where=where, hint=f"expected {_FORM}"
+    )
 
 
 def _range(value: Any, where: str) -> SpanRange:
@@ -108,14 +129,25 @@ def _range(value: Any, where: str) -> SpanRange:
     member_names = ("name", "start", "end", "unit")
     for key in value:
         if key not in member_names:
-            raise UsageError(f"a span has no member {key!r:.80}", where=where, hint=f"known: {', '.join(member_names)}")
+            raise UsageError(
+                f"a span has no member {key!r:.80}",
+                where=where,
+                hint=f"known: {', '.join(member_names)}",
+            )
     for key in member_names[:3]:
         if key not in value:
             raise UsageError(f"a span has no '{key}'", where=where, hint=f"expected {_FORM}")
     unit = value.get("unit", _UNITS[0])
     if unit not in _UNITS:
-        raise UsageError(f"the unit {unit!r:.80} is unknown", where=where, hint=f"use {' or '.join(_UNITS)}")
-    return SpanRange(_name(value["name"], where), _whole(value["start"], where), _whole(value["end"], where), unit)
+        raise UsageError(
+            f"the unit {unit!r:.80} is unknown", where=where, hint=f"use {' or '.join(_UNITS)}"
+        )
+    return SpanRange(
+        _name(value["name"], where),
+        _whole(value["start"], where),
+        _whole(value["end"], where),
+        unit,
+    )
 
 
 def _name(name: Any, where: str) -> str:
@@ -123,7 +155,9 @@ def _name(name: Any, where: str) -> str:
         hint = f"a name is a text of 1 to {_LONGEST_NAME} characters"
         raise UsageError(f"{name!r:.80} is not a name of a span", where=where, hint=hint)
     if name in RESERVED:
-        raise UsageError(f"the name '{name}' has a meaning of its own", where=where, hint="use another name")
+        raise UsageError(
+            f"the name '{name}' has a meaning of its own", where=where, hint="use another name"
+        )
     try:
         name.encode()
     except UnicodeEncodeError as e:
@@ -137,13 +171,19 @@ def _pairs(value: Any, where: str) -> Iterator[tuple[int, int]]:
         yield _whole(value.start, where), _whole(value.stop, where)
     elif isinstance(value, range) and value.step == 1:
         yield value.start, value.stop
-    elif isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | slice | range):
+    elif (
+        isinstance(value, list | tuple)
+        and value
+        and isinstance(value[0], list | tuple | slice | range)
+    ):
         for pair in value:
             yield from _pairs(pair, where)
     elif isinstance(value, list | tuple) and len(value) == 2:
         yield _whole(value[0], where), _whole(value[1], where)
     else:
-        raise UsageError(f"{value!r:.80} is not a range of characters", where=where, hint="use (start, end)")
+        raise UsageError(
+            f"{value!r:.80} is not a range of characters", where=where, hint="use (start, end)"
+        )
 
 
 def _whole(value: Any, where: str) -> int:
@@ -154,7 +194,9 @@ def _whole(value: Any, where: str) -> int:
             raise TypeError
         return operator.index(value)
     except TypeError as e:
-        raise UsageError(f"{value!r:.80} is not a whole number", where=where, hint=f"expected {_FORM}") from e
+        raise UsageError(
+            f"{value!r:.80} is not a whole number", where=where, hint=f"expected {_FORM}"
+        ) from e
 
 
 def unique_name(name: str, taken: set[str]) -> str:
@@ -173,9 +215,17 @@ def joined_texts(pieces: Sequence[Any], where: str) -> tuple[str, tuple[SpanRang
     text = ""
     ranges = []
     for piece_number, piece in enumerate(pieces, 1):
-        name, content = piece if isinstance(piece, tuple) and len(piece) == 2 else (f"text {piece_number}", piece)
+        name, content = (
+            piece
+            if isinstance(piece, tuple) and len(piece) == 2
+            else (f"text {piece_number}", piece)
+        )
         if not isinstance(content, str) or not content:
-            raise UsageError(f"{content!r:.80} is not a text", where=where, hint="pass texts, or pairs (name, text)")
+            raise UsageError(
+                f"{content!r:.80} is not a text",
+                where=where,
+                hint="pass texts, or pairs (name, text)",
+            )
         ranges.append(SpanRange(_name(name, where), len(text), len(text) + len(content)))
         text += content
     if not ranges:
@@ -185,5 +235,9 @@ def joined_texts(pieces: Sequence[Any], where: str) -> tuple[str, tuple[SpanRang
 
 def not_in_chat() -> AttnscopeError:
     """Return the error for turns in a text that is no chat."""
-    hint = f"use {arg('spans', 'sentences')}, or {arg('chat', placeholder='FILE')} instead of the text"
-    return UsageError("the text is no chat, so it has no turns", where=arg("spans", "turns"), hint=hint)
+    hint = (
+        f"use {arg('spans', 'sentences')}, or {arg('chat', placeholder='FILE')} instead of the text"
+    )
+    return UsageError(
+        "the text is no chat, so it has no turns", where=arg("spans", "turns"), hint=hint
+    )

@@ -36,7 +36,9 @@ def read_text_file(source: str | Path) -> tuple[list[TextInput], list[str]]:
     except FileNotFoundError as e:
         raise AttnscopeError("no such file", where=source) from e
     except (OSError, ValueError) as e:
-        raise AttnscopeError(f"cannot be read ({getattr(e, 'strerror', None) or e})", where=source) from e
+        raise AttnscopeError(
+            f"cannot be read ({getattr(e, 'strerror', None) or e})", where=source
+        ) from e
 
 
 def _read_lines(file: IO[bytes], name: str) -> tuple[list[TextInput], list[str]]:
@@ -53,7 +55,9 @@ def _read_lines(file: IO[bytes], name: str) -> tuple[list[TextInput], list[str]]
             blank.append(line_number)
     if not texts:
         raise AttnscopeError(
-            "has no text" if line_number else "is empty", where=name, hint="expected one text per line"
+            "has no text" if line_number else "is empty",
+            where=name,
+            hint="expected one text per line",
         )
     if not blank:
         return texts, []
@@ -79,7 +83,9 @@ def read_lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes | None]]:
         yield line_number, start, line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def decode_line(line: bytes | None, start: int, where: str | None = None, hint: str = "convert it to UTF-8") -> str:
+def decode_line(
+    line: bytes | None, start: int, where: str | None = None, hint: str = "convert it to UTF-8"
+) -> str:
     """Return a line's text; a byte order mark at the start of the file is taken off."""
     if line is None:
         message = f"the line is longer than {MAX_LINE:,} bytes"
@@ -88,5 +94,7 @@ def decode_line(line: bytes | None, start: int, where: str | None = None, hint: 
         text = line.decode()
     except UnicodeDecodeError as e:
         at = f"byte {e.start} of the line ({start + e.start} of the file)"
-        raise AttnscopeError(f"byte 0x{line[e.start]:02x} at {at} is not UTF-8", where=where, hint=hint) from e
+        raise AttnscopeError(
+            f"byte 0x{line[e.start]:02x} at {at} is not UTF-8", where=where, hint=hint
+        ) from e
     return text.removeprefix("\ufeff") if start == 0 else text

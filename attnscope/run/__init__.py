@@ -11,7 +11,10 @@ class _Package(ModuleType):
     """The package `attnscope.run`, which those who know the command take for a function."""
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise UsageError("attnscope.run is a package", hint="use attnscope.inspect, which is attnscope run in Python")
+        raise UsageError(
+            "attnscope.run is a package",
+            hint="use attnscope.inspect, which is attnscope run in Python",
+        )
 
 
 sys.modules[__name__].__class__ = _Package

@@ -35,7 +35,9 @@ def allowed_pairs(terms: Sequence[MaskTerm], tokens: int) -> int:
     return pairs_by_window(terms, [None], tokens)[0]
 
 
-def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], tokens: int) -> list[int]:
+def pairs_by_window(
+    terms: Sequence[MaskTerm], windows: Sequence[int | None], tokens: int
+) -> list[int]:
     """Count the (query, key) pairs that a mask lets through together with each of several windows.
 
     A window of N excludes keys N or more tokens away on either side. Sorted by how far the runs of keys that queries
@@ -107,14 +109,18 @@ def _sorted(runs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
 
 def _row(config: ModelConfig, windows: Counter[int | None], tokens: int) -> CostRow:
     pairs_each = pairs_by_window(parse_mask(config.mask), list(windows), tokens)
-    pairs = config.n_heads * sum(layers * pairs for layers, pairs in zip(windows.values(), pairs_each, strict=True))
+    pairs = config.n_heads * sum(
+        layers * pairs for layers, pairs in zip(windows.values(), pairs_each, strict=True)
+    )
     heads = config.n_layers * config.n_heads
     matrix = heads * tokens * tokens * _FLOAT
     widths = config.n_heads * config.d_head + config.n_kv_heads * (config.d_head + config.d_value)
     widths += config.n_heads * config.d_value * config.out_projection
     parts = (*reported_parts(tokens > PRINTED), *(["stages"] if tokens <= PRINTED else []))
     sizes = {"top": TOP, "measures": 2, "statistics": len(STATISTICS), "pool": POOL}
-    kept_values = numbers_of_head(parts, rows=tokens, sources=tokens, cells=_STAGES * tokens * tokens, **sizes)
+    kept_values = numbers_of_head(
+        parts, rows=tokens, sources=tokens, cells=_STAGES * tokens * tokens, **sizes
+    )
     return CostRow(
         tokens=tokens,
         qk_flops=2 * config.d_head * pairs,

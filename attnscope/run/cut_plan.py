@@ -23,8 +23,12 @@ class Cut:
 
     written: str  # as it was typed; empty if it was not
     heads: tuple[tuple[int, int], ...]
-    queries: tuple[int, ...] | None = None  # positions of the queries of edges; None for whole heads
-    keys: tuple[int, ...] | None = None  # positions of the keys of these edges; None if whole heads are cut
+    queries: tuple[int, ...] | None = (
+        None  # positions of the queries of edges; None for whole heads
+    )
+    keys: tuple[int, ...] | None = (
+        None  # positions of the keys of these edges; None if whole heads are cut
+    )
 
     @property
     def layers(self) -> list[int]:
@@ -32,7 +36,9 @@ class Cut:
         return sorted({layer for layer, _ in self.heads})
 
 
-def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
+def resolve_cuts(
+    cuts: Sequence[CutExpression], run: RunConfig, source: ModelSource, text: TextPlan
+) -> list[Cut]:
     """Resolve cut expressions to layers, heads and positions of the model and the text."""
     c = source.config
     resolved = list[Cut]()
@@ -47,9 +53,13 @@ def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSou
             continue
         text_input = run.texts[text.number]
         own = text_input.text, text_input.pair
-        sources = (text.tokens, own) if text.context is None else (text.context, (text_input.context,))
+        sources = (
+            (text.tokens, own) if text.context is None else (text.context, (text_input.context,))
+        )
         sides = []
-        for side, (tokens, texts) in zip(expression.edge, ((text.tokens, own), sources), strict=True):
+        for side, (tokens, texts) in zip(
+            expression.edge, ((text.tokens, own), sources), strict=True
+        ):
             positions = SearchedText(tokens, texts, text.spans, run.words).find(where, side)
             sides.append(tuple(range(len(tokens)) if positions is None else positions))
         resolved.append(Cut(expression.written, tuple(places), *sides))
@@ -62,11 +72,15 @@ class Replacement(Protocol):
     def head(self, layer: int, head: int) -> "Tensor | None":
         """Return the replacement of a head's output, (Ev,) or (Q, Ev); None for 0."""
 
-    def edges(self, layer: int, heads: Sequence[int], queries: Sequence[int], keys: Sequence[int]) -> "Tensor | None":
+    def edges(
+        self, layer: int, heads: Sequence[int], queries: Sequence[int], keys: Sequence[int]
+    ) -> "Tensor | None":
         """Return the sum that queries read instead from these keys, (heads, queries, Ev); None for nothing."""
 
 
-def make_variant(cuts: Sequence[Cut], *, renormalised: bool, replacement: Replacement | None = None) -> "Variant":
+def make_variant(
+    cuts: Sequence[Cut], *, renormalised: bool, replacement: Replacement | None = None
+) -> "Variant":
     """Combine several cuts into cuts of each layer.
 
     Args:
@@ -80,8 +94,12 @@ def make_variant(cuts: Sequence[Cut], *, renormalised: bool, replacement: Replac
             heads = [head for at, head in cut.heads if at == layer]
             before = by_layer.get(layer, LayerCut())
             if cut.queries is None or cut.keys is None:
-                outputs = (None if replacement is None else replacement.head(layer, head) for head in heads)
-                replaced = (HeadCut(head, output) for head, output in zip(heads, outputs, strict=True))
+                outputs = (
+                    None if replacement is None else replacement.head(layer, head) for head in heads
+                )
+                replaced = (
+                    HeadCut(head, output) for head, output in zip(heads, outputs, strict=True)
+                )
                 by_layer[layer] = LayerCut((*before.heads, *replaced), before.edges)
                 continue
             for edge in _edges(heads, (cut.queries, cut.keys), before.edges):
@@ -111,7 +129,9 @@ def _edges(
     if not taken:
         return [EdgeCut(heads, queries, keys)]
     left = (
-        (head, query, [key for key in keys if (head, query, key) not in taken]) for head in heads for query in queries
+        (head, query, [key for key in keys if (head, query, key) not in taken])
+        for head in heads
+        for query in queries
     )
     return [EdgeCut([head], [query], uncut_keys) for head, query, uncut_keys in left if uncut_keys]
 
@@ -128,7 +148,9 @@ def cut_variants(plan: RunPlan) -> "list[Variant]":
     for name, value in incompatible.items():
         if value:
             hint = "remove one of them"
-            raise UsageError(f"{arg('cut')} and {arg(name, value)} cannot be used together", hint=hint)
+            raise UsageError(
+                f"{arg('cut')} and {arg(name, value)} cannot be used together", hint=hint
+            )
     return [
         make_variant(resolve_cuts(run.cuts, run, plan.source, text_plan), renormalised=True)
         for text_plan in plan.text_plans

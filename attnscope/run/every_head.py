@@ -23,7 +23,9 @@ def summary_trace(plan: RunPlan, batch: "Batch", engine: "Engine") -> "Trace":
     units = [HeadSelection((layer,), (head,)) for layer in engine.layers for head in heads]
     eligible = batch.sources.real if plan.run.special else batch.sources.content()
     tokens = RecordedTokens(batch.sources, eligible, batch.tokens.real, batch.tokens.real)
-    return make_trace(units, plan_summary(plan.run, plan.config, plan.text_plans, plan.stages), tokens)
+    return make_trace(
+        units, plan_summary(plan.run, plan.config, plan.text_plans, plan.stages), tokens
+    )
 
 
 def summarised(plan: RunPlan, index: int, trace: "Trace", text: "TextReport") -> "TextReport":
@@ -35,7 +37,9 @@ def summarised(plan: RunPlan, index: int, trace: "Trace", text: "TextReport") ->
     text_plan = plan.text_plans[index]
     record_spec = trace.record_spec
     tokens = text_plan.tokens
-    queries = [row for row in text_plan.queries or range(len(tokens)) if row in set(record_spec.rows)]
+    queries = [
+        row for row in text_plan.queries or range(len(tokens)) if row in set(record_spec.rows)
+    ]
     keys = text_plan.keys
     counted = None
     if record_spec.pool:

@@ -24,8 +24,12 @@ from attnscope.run.cost import allowed_pairs
 if TYPE_CHECKING:
     from attnscope.findings.arrays import Array
 
-    LengthsOfTerms = Mapping[MaskTerm, tuple[int, ...]]  # lengths of a text's documents, by the term that needs them
-    Matrices = Mapping[str, Array]  # of a mask's files: (queries, keys) or (heads, queries, keys), bool
+    LengthsOfTerms = Mapping[
+        MaskTerm, tuple[int, ...]
+    ]  # lengths of a text's documents, by the term that needs them
+    Matrices = Mapping[
+        str, Array
+    ]  # of a mask's files: (queries, keys) or (heads, queries, keys), bool
 
 
 class MaskedText(NamedTuple):
@@ -43,7 +47,10 @@ class MaskEffect(NamedTuple):
 
 
 def mask_effect(
-    own_masks: Iterable[str], terms: Sequence[MaskTerm], texts: Sequence[MaskedText], matrices: "Matrices"
+    own_masks: Iterable[str],
+    terms: Sequence[MaskTerm],
+    texts: Sequence[MaskedText],
+    matrices: "Matrices",
 ) -> MaskEffect:
     """Compare a mask with the model's own in every text: pairs of query and key are counted, not sampled.
 
@@ -92,7 +99,9 @@ def shows_other_documents(
         return False
     apart = Documents(tuple(lengths))
     used = [_of_text(used_mask(terms, own_mask), documents) for own_mask in own_masks]
-    return any(allowed_pairs([*mask, apart], n_tokens) < allowed_pairs(mask, n_tokens) for mask in used)
+    return any(
+        allowed_pairs([*mask, apart], n_tokens) < allowed_pairs(mask, n_tokens) for mask in used
+    )
 
 
 def _of_text(terms: Sequence[MaskTerm], documents: "LengthsOfTerms") -> tuple[MaskTerm, ...]:
@@ -113,7 +122,9 @@ class _PairCount:
         self._n_tokens = n_tokens
         self._matrices = matrices
         # Every mask is counted in as many heads as a matrix has.
-        self._heads = max((len(matrix) for matrix in matrices.values() if matrix.ndim == 3), default=1)
+        self._heads = max(
+            (len(matrix) for matrix in matrices.values() if matrix.ndim == 3), default=1
+        )
 
     def count(self, terms: Sequence[MaskTerm]) -> int:
         """Count the pairs that a mask shows, of all heads if a matrix is among the files."""
@@ -122,7 +133,9 @@ class _PairCount:
         shape = self._heads, self._n_tokens, self._n_tokens
         return int(np.broadcast_to(self._cells(terms), shape).sum())
 
-    def added(self, within: Sequence[MaskTerm], own: Sequence[MaskTerm], used: Sequence[MaskTerm]) -> int:
+    def added(
+        self, within: Sequence[MaskTerm], own: Sequence[MaskTerm], used: Sequence[MaskTerm]
+    ) -> int:
         """Count the pairs within a mask that another one shows and the model's own hides."""
         return self.count([*within, *used]) - self.count([*within, *own, *used])
 

@@ -11,7 +11,9 @@ from attnscope.request.selection import ALL
 from attnscope.run.plan import SHORTER, RunPlan, memory_demand, plan_for_texts, spare_memory
 from attnscope.run.text_plan import TextPlan
 
-_AT_ONCE = 2048  # largest number of tokens in a pass, padding included, unless one sequence has more
+_AT_ONCE = (
+    2048  # largest number of tokens in a pass, padding included, unless one sequence has more
+)
 
 
 def batches_by_length(lengths: Sequence[int], *, padded: bool = True) -> list[list[int]]:
@@ -51,4 +53,7 @@ def plan_passes(
     demand = changed(demand, batch=max(map(len, groups)), tiled_queries=demand.tokens, units=1)
     demand = changed(demand, rows=0, cells=0, drawn=0, pool=0, predicted=0)
     _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept_bytes}, (SHORTER,))
-    return [changed(plan, text_plans=list(group), stream_reason=stream_reason, memory=memory) for group in groups]
+    return [
+        changed(plan, text_plans=list(group), stream_reason=stream_reason, memory=memory)
+        for group in groups
+    ]

@@ -36,7 +36,15 @@ from attnscope.request.memory import (
 from attnscope.request.options import on_command_line
 from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import FEW, POOL, PRINTED, WALKED, IndexSelection, PresentIndices, extremes
+from attnscope.request.selection import (
+    FEW,
+    POOL,
+    PRINTED,
+    WALKED,
+    IndexSelection,
+    PresentIndices,
+    extremes,
+)
 from attnscope.run.prediction_plan import (
     AT_ONCE,
     PredictedPlaces,
@@ -59,7 +67,10 @@ _SPAN_TOTAL = 16
 # bytes of a row's share of a span, and of a token
 _SPAN_SHARE = 16
 _SPAN_TOKEN = 64
-_SPAN_KEYS = 4, 16 << 20  # bytes of a key for every span, and of the largest block of keys in all threads
+_SPAN_KEYS = (
+    4,
+    16 << 20,
+)  # bytes of a key for every span, and of the largest block of keys in all threads
 _ON_HOST = ("program", "text", "report")  # what a run needs there, whatever the device
 _GPU_SHARE = 0.9  # of a GPU's free memory that a run may take
 SELECT_LESS = f"select less with {arg('layer')}, {arg('head')}, {arg('query')}, {arg('key')} or {arg('stages')}"
@@ -85,10 +96,16 @@ class RunPlan:
     # the matrices of the mask's files, (queries, keys) or (heads, queries, keys), bool, True where allowed
     matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
     multiplications: int  # approximate number of multiplications of the layers that run
-    stream_reason: str = ""  # why weights are read again in every pass, layer by layer; empty if they are kept
-    predicted: Sequence[PredictedPlaces] = ()  # places of every text where the model predicts; empty if it does not
+    stream_reason: str = (
+        ""  # why weights are read again in every pass, layer by layer; empty if they are kept
+    )
+    predicted: Sequence[
+        PredictedPlaces
+    ] = ()  # places of every text where the model predicts; empty if it does not
     memory: MemoryLimit | None = None
-    sides: int = 1  # number of similar runs whose findings are kept at the same time, to be compared
+    sides: int = (
+        1  # number of similar runs whose findings are kept at the same time, to be compared
+    )
 
     @property
     def auto(self) -> bool:
@@ -114,7 +131,9 @@ class RunPlan:
         return RecordSpec(
             stages=self.stages,
             rows=rows,
-            counted=list(range(max(len(text_plan.tokens) for text_plan in texts))) if pool else rows,
+            counted=list(range(max(len(text_plan.tokens) for text_plan in texts)))
+            if pool
+            else rows,
             columns=sorted({key for text_plan in texts for key in text_plan.keys}),
             top=self.run.top,
             by=self.run.by,
@@ -139,16 +158,28 @@ def make_plan(
         all_layers: Every layer runs, whichever are selected.
     """
     if run.words and "weights" not in run.stages:
-        raise UsageError("merges weights", where=arg("words"), hint=f"use {arg('stages', 'weights')}")
+        raise UsageError(
+            "merges weights", where=arg("words"), hint=f"use {arg('stages', 'weights')}"
+        )
     plan = plan_for_texts(run, source, plan_texts(run, source, continued))
-    long_matrices = any(text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans)
-    less = (_POOLED, SELECT_LESS) if plan.stages and run.pool is None and long_matrices else (SELECT_LESS,)
+    long_matrices = any(
+        text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans
+    )
+    less = (
+        (_POOLED, SELECT_LESS)
+        if plan.stages and run.pool is None and long_matrices
+        else (SELECT_LESS,)
+    )
     more: dict[str, int] = {}
     if run.target is not None:
-        more = {"kept": attribution_bytes(source, [text_plan.tokens for text_plan in plan.text_plans])}
+        more = {
+            "kept": attribution_bytes(source, [text_plan.tokens for text_plan in plan.text_plans])
+        }
     if run.generate and continued is None:
         # The pass that continues texts, one after the other.
-        check_generation(run, source, plan.terms, [text_plan.tokens for text_plan in plan.text_plans])
+        check_generation(
+            run, source, plan.terms, [text_plan.tokens for text_plan in plan.text_plans]
+        )
         longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
         more |= {"cache": cache_bytes(source.config, run.dtype, longest + run.generate)}
     if any(text_plan.spans is not None for text_plan in plan.text_plans):
@@ -166,12 +197,18 @@ def span_bytes(plan: RunPlan) -> int:
     """Estimate the bytes of the weights between spans in every layer and head, and of their sums."""
     c = plan.config
     texts = len(plan.text_plans)
-    count = max(len(text_plan.spans.names) for text_plan in plan.text_plans if text_plan.spans is not None)
+    count = max(
+        len(text_plan.spans.names) for text_plan in plan.text_plans if text_plan.spans is not None
+    )
     longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
     sums = c.n_layers * c.n_heads * texts * (_SPAN_SUM * count**2 + _SPAN_TOTAL * count)
     of_token, limit = _SPAN_KEYS
     keys = min(of_token * texts * longest * count, limit)
-    return sums + keys + texts * (longest * _SPAN_TOKEN + min(longest, KEPT_ROWS) * count * _SPAN_SHARE)
+    return (
+        sums
+        + keys
+        + texts * (longest * _SPAN_TOKEN + min(longest, KEPT_ROWS) * count * _SPAN_SHARE)
+    )
 
 
 def plan_texts(
@@ -195,9 +232,13 @@ def plan_texts(
     return with_padding(run, text_plans) if run.show_padding else text_plans
 
 
-def fit_to_memory(plan: RunPlan, more: Mapping[str, int] | None = None, less: Sequence[str] = ()) -> RunPlan:
+def fit_to_memory(
+    plan: RunPlan, more: Mapping[str, int] | None = None, less: Sequence[str] = ()
+) -> RunPlan:
     """Decide whether weights are kept, or read again in every pass because they do not fit in memory."""
-    _, streamed, memory = spare_memory(plan.run, plan.source, memory_demand(plan), more, less, plan.multiplications)
+    _, streamed, memory = spare_memory(
+        plan.run, plan.source, memory_demand(plan), more, less, plan.multiplications
+    )
     return replace(plan, stream_reason=streamed, memory=memory)
 
 
@@ -218,14 +259,18 @@ def spare_memory(
         less: Ways to take less memory (keys of `_REDUCED`); an error names those that would fit.
         multiplications: How much there is to compute; None if that follows from `demand`.
     """
-    work = multiplications or demand.layers * layer_parameters(source.config) * demand.batch * demand.tokens
+    work = (
+        multiplications
+        or demand.layers * layer_parameters(source.config) * demand.batch * demand.tokens
+    )
     device = cuda_device(run.device, work)
     gpu = None if device is None else gpu_memory(device)
 
     def needs(run: RunConfig, demand: MemoryDemand) -> tuple[dict[str, int], dict[str, int] | None]:
         """Return the bytes if weights are kept, and if they are read again, of the host or of the GPU."""
         kept_bytes, streamed = (
-            bytes_needed(run, source, replace(demand, streamed=streamed), more or {}) for streamed in (False, True)
+            bytes_needed(run, source, replace(demand, streamed=streamed), more or {})
+            for streamed in (False, True)
         )
         if gpu is not None:
             cells = demand.batch * demand.heads * demand.tiled_queries * demand.tokens
@@ -237,7 +282,9 @@ def spare_memory(
         return kept_bytes, streamed if source.can_stream and demand.layers > 2 else None
 
     def fits(run: RunConfig, demand: MemoryDemand) -> bool:
-        return any(need is not None and sum(need.values()) <= bound.size for need in needs(run, demand))
+        return any(
+            need is not None and sum(need.values()) <= bound.size for need in needs(run, demand)
+        )
 
     def fitting() -> str:
         """Return the ways to take less memory that would fit."""
@@ -250,35 +297,57 @@ def spare_memory(
 
     bound = memory_bound(run.max_memory)
     if gpu is not None and run.max_memory is None:
-        bound = MemoryBound(int(_GPU_SHARE * gpu.free), f"{_GPU_SHARE:.0%} of the free memory of {device}", gpu.free)
+        bound = MemoryBound(
+            int(_GPU_SHARE * gpu.free), f"{_GPU_SHARE:.0%} of the free memory of {device}", gpu.free
+        )
     elif gpu is not None:
         bound = replace(bound, most=max(bound.size, gpu.free))
     kept_bytes, streamed = needs(run, demand)
     why = ""
     estimated = sum(kept_bytes.values())
     if estimated > bound.size:
-        why = find_stream_reason(kept_bytes, streamed, bound, "" if fits(run, demand) else fitting())
+        why = find_stream_reason(
+            kept_bytes, streamed, bound, "" if fits(run, demand) else fitting()
+        )
         estimated = sum((streamed or kept_bytes).values())
     if gpu is None:
         return bound.size - estimated, why, MemoryLimit(bound.size, bound.what, estimated)
     # findings are copied to the host, and weights pass through it
     through_host = bytes_needed(run, source, replace(demand, streamed=True), more or {})
-    on_host = {name: size for name, size in through_host.items() if name in (*_ON_HOST, "kept", "weights")}
+    on_host = {
+        name: size for name, size in through_host.items() if name in (*_ON_HOST, "kept", "weights")
+    }
     host = memory_bound(None)
     taken = sum(on_host.values())
     require_memory(on_host, replace(host, most=0))
-    return min(bound.size - estimated, host.size - taken), why, MemoryLimit(host.size, host.what, taken)
+    return (
+        min(bound.size - estimated, host.size - taken),
+        why,
+        MemoryLimit(host.size, host.what, taken),
+    )
 
 
 def _one_cell(demand: MemoryDemand) -> MemoryDemand:
     """Return the demand of one query, key and stage of one head in the first layer."""
     texts = demand.batch
-    of_one = replace(demand, layers=1, units=1, heads=1, tiled_queries=1, rows=texts, cells=texts, raw=False, pool=0)
+    of_one = replace(
+        demand,
+        layers=1,
+        units=1,
+        heads=1,
+        tiled_queries=1,
+        rows=texts,
+        cells=texts,
+        raw=False,
+        pool=0,
+    )
     return replace(of_one, drawn=min(demand.drawn, texts * (1 + 2 * demand.top)), predicted=0)
 
 
 def _one_token(demand: MemoryDemand) -> MemoryDemand:
-    return replace(_one_cell(demand), layers=demand.layers, heads=demand.heads, tokens=1, characters=1)
+    return replace(
+        _one_cell(demand), layers=demand.layers, heads=demand.heads, tokens=1, characters=1
+    )
 
 
 def _pooled(demand: MemoryDemand) -> MemoryDemand:
@@ -289,7 +358,9 @@ def _pooled(demand: MemoryDemand) -> MemoryDemand:
 _REDUCED = {SELECT_LESS: _one_cell, SHORTER: _one_token, _POOLED: _pooled}
 
 
-def bytes_needed(run: RunConfig, source: ModelSource, demand: MemoryDemand, more: Mapping[str, int]) -> dict[str, int]:
+def bytes_needed(
+    run: RunConfig, source: ModelSource, demand: MemoryDemand, more: Mapping[str, int]
+) -> dict[str, int]:
     """Estimate the bytes that a run takes, by purpose; see estimate.estimate_memory."""
     need = estimate_memory(source.config, run.dtype, demand)
     if not source.layerwise:
@@ -326,7 +397,9 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     stages = _stages(run, source)
     terms = mask_terms(run)
     tokens = [text_plan.tokens for text_plan in text_plans]
-    predicted = plan_predictions(run, source, terms, tokens, is_whole_run=n_layers_run == c.n_layers)
+    predicted = plan_predictions(
+        run, source, terms, tokens, is_whole_run=n_layers_run == c.n_layers
+    )
     if run.target is not None:
         for index, text_plan in enumerate(text_plans):
             if run.query is not None and len(text_plan.queries) == 1:
@@ -336,10 +409,22 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
             text_plan.warnings.extend(target_warnings(run.target, source, after_word=after_word))
     spanned = any(text_plan.spans is not None for text_plan in text_plans)
     n_layers_run = c.n_layers if predicted or spanned else n_layers_run
-    work = n_layers_run * layer_parameters(c) * sum(len(text_plan.tokens) for text_plan in text_plans)
+    work = (
+        n_layers_run * layer_parameters(c) * sum(len(text_plan.tokens) for text_plan in text_plans)
+    )
     matrices = _matrices(run, terms, text_plans, c.n_heads)
     return RunPlan(
-        run, source, layers, heads, terms, stages, text_plans, n_layers_run, matrices, work, predicted=predicted
+        run,
+        source,
+        layers,
+        heads,
+        terms,
+        stages,
+        text_plans,
+        n_layers_run,
+        matrices,
+        work,
+        predicted=predicted,
     )
 
 
@@ -361,7 +446,9 @@ def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelectio
     if not source.layers:
         kinds = source.config.layer_map
         hint = f"{spell_map(kinds)} ({spell_legend(kinds)}); attnscope run and attnscope heads show its matrices"
-        raise UsageError("no layer of this model has attention over tokens", where=source.name, hint=hint)
+        raise UsageError(
+            "no layer of this model has attention over tokens", where=source.name, hint=hint
+        )
     listed = ",".join(map(str, source.layers[:12])) + ",…" * (len(source.layers) > 12)
     lack = "is not among the given ones"
     hint = f"use some of {listed}, or all"
@@ -384,12 +471,17 @@ def _matrices(
 ) -> "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]":
     """Return the matrices that a mask expression names, each of the size of every text's matrix."""
     paths = mask_files(terms)
-    matrices = {path: run.matrices[path] if path in run.matrices else read_mask(Path(path)) for path in paths}
+    matrices = {
+        path: run.matrices[path] if path in run.matrices else read_mask(Path(path))
+        for path in paths
+    }
     for path, matrix in matrices.items():
         *heads, queries, keys = matrix.shape
         if heads not in ([], [n_heads]):
             message = f"there are {heads[0]} matrices, but the model has {n_heads} heads"
-            raise AttnscopeError(message, where=path, hint="expected one matrix, or one for every head")
+            raise AttnscopeError(
+                message, where=path, hint="expected one matrix, or one for every head"
+            )
         for text_plan in text_plans:
             shape = len(text_plan.tokens), len(text_plan.context or text_plan.tokens)
             if (queries, keys) != shape:
@@ -407,11 +499,18 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
     text_plans = plan.text_plans
     picked = plan.layers.numbers(c.n_layers, "layer")
     layers = 1 if plan.layers.word in ("auto", "mean") else len(picked)
-    heads = 1 if plan.heads.word in ("auto", "mean") else len(plan.heads.numbers(c.n_heads, "head", by_layer=True))
+    heads = (
+        1
+        if plan.heads.word in ("auto", "mean")
+        else len(plan.heads.numbers(c.n_heads, "head", by_layer=True))
+    )
     longest = max(
         len(tokens)
         for text_plan in text_plans
-        for tokens in (text_plan.tokens, text_plan.context or text_plan.encoder_tokens or text_plan.tokens)
+        for tokens in (
+            text_plan.tokens,
+            text_plan.context or text_plan.encoder_tokens or text_plan.tokens,
+        )
     )
     rows = len(text_plans) * len({q for text_plan in text_plans for q in text_plan.queries})
     columns = len({k for text_plan in text_plans for k in text_plan.keys})
@@ -445,7 +544,9 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         drawn=0 if run.window is None else drawn_values,
         picture=run.picture,
         pool=pool,
-        heads=c.n_heads if plan.auto or plan.heads.word == "mean" or run.target is not None else heads,
+        heads=c.n_heads
+        if plan.auto or plan.heads.word == "mean" or run.target is not None
+        else heads,
         words=source.tokenizer.name == "words",
         n_merges=source.tokenizer.n_merges,
         copied_elements=source.copied_elements,
@@ -455,7 +556,10 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         else max(len(text_plan.queries) for text_plan in text_plans),
         masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(plan.n_layers_run)),
         threads=run.threads or count_threads(),
-        predicted=max(min(AT_ONCE, sum(len(places.positions) for places in plan.predicted)), int(run.generate > 0)),
+        predicted=max(
+            min(AT_ONCE, sum(len(places.positions) for places in plan.predicted)),
+            int(run.generate > 0),
+        ),
         stages=max(1, len(plan.stages)),
         sides=plan.sides,
     )

@@ -51,7 +51,12 @@ def plan_predictions(
         return []
     if run.target is not None:
         return [PredictedPlaces(kind, attributed_positions(kind, tokens)) for tokens in texts]
-    cheap = is_whole_run and sum(map(len, texts)) <= _CHEAP and len(texts) <= _FEW and source.weights != "random"
+    cheap = (
+        is_whole_run
+        and sum(map(len, texts)) <= _CHEAP
+        and len(texts) <= _FEW
+        and source.weights != "random"
+    )
     if not (run.predict or cheap):
         return []
     places = [PredictedPlaces(kind, predicted_positions(kind, tokens)) for tokens in texts]
@@ -69,36 +74,55 @@ def _no_head(source: ModelSource, where: str) -> UsageError:
         message = "predictions of a model with an encoder and a decoder are not shown"
         return UsageError(message, where=where, hint="remove it")
     message = f"{source.name} has no output head"
-    return UsageError(message, where=where, hint="use a checkpoint of a language model, with its head")
+    return UsageError(
+        message, where=where, hint="use a checkpoint of a language model, with its head"
+    )
 
 
 def check_generation(
-    run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...], texts: Sequence[Sequence[Token]]
+    run: RunConfig,
+    source: ModelSource,
+    terms: tuple[MaskTerm, ...],
+    texts: Sequence[Sequence[Token]],
 ) -> None:
     """Refuse to continue texts that the model cannot continue, or that would become too long."""
     where = arg("generate")
     if any(text.given is not None for text in run.texts):
         hint = f"remove one of them, or pass {arg('text')}"
-        raise UsageError(f"{arg('input_ids')} and {arg('generate')} cannot be used together", hint=hint)
+        raise UsageError(
+            f"{arg('input_ids')} and {arg('generate')} cannot be used together", hint=hint
+        )
     if source.predicts is None:
         raise _no_head(source, where)
     if run.what_if == "same-scores" and not run.own_mask:
         hint = f"remove {arg('what_if', 'same-scores')}, which runs the model under its own mask"
-        raise UsageError("the text would not be continued under the mask that is shown", where=where, hint=hint)
+        raise UsageError(
+            "the text would not be continued under the mask that is shown", where=where, hint=hint
+        )
     if prediction_kind(run, source, terms) != "next":
         mask = arg("mask", "causal")
         hint = f"use a causal model, or a mask that the model was trained under, such as {mask} for riverbank"
         raise UsageError(f"{source.name} does not predict the next token", where=where, hint=hint)
     own = not source.mask_known and not all(isinstance(term, Own) for term in terms)
     if own or any(isinstance(term, OF_ONE_TEXT) for term in leaves(terms)):
-        hint = f"remove {arg('mask')}" if own else f"use a mask expression, without documents and {arg('hide')}"
-        raise UsageError("the mask is not defined for a text that gets longer", where=where, hint=hint)
+        hint = (
+            f"remove {arg('mask')}"
+            if own
+            else f"use a mask expression, without documents and {arg('hide')}"
+        )
+        raise UsageError(
+            "the mask is not defined for a text that gets longer", where=where, hint=hint
+        )
     limit = source.config.max_positions
     for tokens in texts:
         prompt_length = len(tokens) - count_closing(tokens)
         if limit is not None and prompt_length + run.generate > limit:
             message = f"{prompt_length} tokens and {run.generate} more, but the model takes at most {limit}"
-            hint = f"use at most {limit - prompt_length}" if limit > prompt_length else "use a shorter text"
+            hint = (
+                f"use at most {limit - prompt_length}"
+                if limit > prompt_length
+                else "use a shorter text"
+            )
             raise UsageError(message, where=where, hint=hint)
 
 
@@ -107,13 +131,19 @@ def without_closing(tokens: list[Token]) -> list[Token]:
     return tokens[: max(1, len(tokens) - count_closing(tokens))]
 
 
-def prediction_kind(run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...]) -> PredictionKind | None:
+def prediction_kind(
+    run: RunConfig, source: ModelSource, terms: tuple[MaskTerm, ...]
+) -> PredictionKind | None:
     """Return the kind of prediction under the run's mask; None if the model has no head.
 
     A masked language model predicts the next token under a causal mask that it was trained with.
     """
     used = spell_mask([term for term in terms if not isinstance(term, Hidden | ScoreFunction)])
-    trained = run.what_if == "stack" and used in source.trained_masks and any(term.left_to_right for term in terms)
+    trained = (
+        run.what_if == "stack"
+        and used in source.trained_masks
+        and any(term.left_to_right for term in terms)
+    )
     return "next" if source.predicts == "masked" and trained else source.predicts
 
 
@@ -123,7 +153,11 @@ def predicted_positions(kind: PredictionKind, tokens: Sequence[Token]) -> list[i
     Special tokens that the tokenizer adds at the end of a text are not predicted from, since nothing follows them.
     """
     if kind == "masked":
-        return [position for position, token in enumerate(tokens) if token.special and token.piece in MASKS]
+        return [
+            position
+            for position, token in enumerate(tokens)
+            if token.special and token.piece in MASKS
+        ]
     return [max(0, len(tokens) - 1 - count_closing(tokens))]
 
 
@@ -141,7 +175,9 @@ _RECORDED = 24
 _RANKED = 24
 
 
-def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Sequence[Token]]) -> None:
+def check_attribution(
+    run: RunConfig, source: ModelSource, texts: Sequence[Sequence[Token]]
+) -> None:
     """Refuse runs for which direct logit attribution is undefined or too large."""
     config = source.config
     source.require_model("direct logit attribution")
@@ -150,7 +186,9 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         raise UsageError(f"{source.name} has no output head", where=_WHERE, hint=hint)
     if run.what_if == "same-scores" and not run.own_mask:
         hint = f"use {arg('what_if', 'stack')}, so that the model runs under the mask that is shown"
-        raise UsageError("the logit does not come from the weights that are shown", where=_WHERE, hint=hint)
+        raise UsageError(
+            "the logit does not come from the weights that are shown", where=_WHERE, hint=hint
+        )
     reason = ""  # known of our own stack; transformers' models are examined while they run
     if config.head is not None and config.head.transform is not None:
         reason = "its output head has a non-linear layer in front of the vocabulary"
@@ -163,13 +201,17 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         hint = "remove it, or use a pre-norm model, such as GPT-2 or Llama"
         raise UsageError(message, where=arg("target") if run.target else _WHERE, hint=hint)
     if count_cells(source, texts) > _MOST:
-        raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
+        raise UsageError(
+            "the text is too long to break a logit down", where=_WHERE, hint="use a shorter text"
+        )
     kind = prediction_kind(run, source, run.mask) or "next"
     for tokens in texts:
         positions = predicted_positions(kind, tokens)
         if not positions:
             hint = "put the mask token where it is to predict"
-            raise UsageError(f"{source.name} predicts nothing in this text", where=_WHERE, hint=hint)
+            raise UsageError(
+                f"{source.name} predicts nothing in this text", where=_WHERE, hint=hint
+            )
         for position in positions[:1]:
             target_ids(run.target, source, after_word=follows_word(kind, tokens, position, source))
 
@@ -194,17 +236,23 @@ def target_ids(
     Args:
         after_word: The target follows a token that does not end in a space, so that a word begins with one.
     """
-    ids = [_token_id(target, targets or (), source, after_word=after_word) for target in targets or ()]
+    ids = [
+        _token_id(target, targets or (), source, after_word=after_word) for target in targets or ()
+    ]
     rows = source.config.vocab_size
     for target, token_id in zip(targets or (), ids, strict=True):
         if token_id >= rows:
             # The tokenizer was given more tokens than the model.
             message = f"'{target}' has id {token_id}, but the vocabulary of {source.name} has {rows} tokens"
-            raise UsageError(message, where=arg("target"), hint=f"use a token with an id below {rows}")
+            raise UsageError(
+                message, where=arg("target"), hint=f"use a token with an id below {rows}"
+            )
     return (ids[0] if ids else None), (ids[1] if len(ids) > 1 else None)
 
 
-def target_warnings(targets: Sequence[str] | None, source: ModelSource, *, after_word: bool) -> list[str]:
+def target_warnings(
+    targets: Sequence[str] | None, source: ModelSource, *, after_word: bool
+) -> list[str]:
     """Say which targets are taken with a space before them, although they were typed without it."""
     warnings = []
     for target in targets or ():
@@ -213,11 +261,15 @@ def target_warnings(targets: Sequence[str] | None, source: ModelSource, *, after
         if token_id == plain or token_id != _spaced_id(target, source):
             continue
         without = "" if plain is None else f"; <{plain}> is '{target}' without one"
-        warnings.append(f"--target '{target}' is taken as ' {target}', since the text does not end in a space{without}")
+        warnings.append(
+            f"--target '{target}' is taken as ' {target}', since the text does not end in a space{without}"
+        )
     return warnings
 
 
-def follows_word(kind: PredictionKind, tokens: Sequence[Token], position: int, source: ModelSource) -> bool:
+def follows_word(
+    kind: PredictionKind, tokens: Sequence[Token], position: int, source: ModelSource
+) -> bool:
     """Tell whether a word that is predicted at a position begins with a space.
 
     It does after a token that is no special one and does not end in a space; in place of a mask token, it does unless
@@ -242,7 +294,9 @@ def _token_id(target: str, targets: Sequence[str], source: ModelSource, *, after
     hint = "use one token, such as ' store' with the space before the word"
     if spaced is not None:
         hint = f"with the space before it, it is one token: {arg('target', f' {target}')}"
-    raise UsageError(f"'{target}' is {len(tokens)} tokens: {pieces}", where=arg("target"), hint=hint)
+    raise UsageError(
+        f"'{target}' is {len(tokens)} tokens: {pieces}", where=arg("target"), hint=hint
+    )
 
 
 def _plain_id(target: str, source: ModelSource) -> int | None:
@@ -269,4 +323,6 @@ def _spaced_id(target: str, source: ModelSource) -> int | None:
 
 
 def _typed_tokens(typed: str, source: ModelSource) -> list[Token]:
-    return [token for token in source.tokenizer.encode(typed, where=arg("target")) if not token.special]
+    return [
+        token for token in source.tokenizer.encode(typed, where=arg("target")) if not token.special
+    ]

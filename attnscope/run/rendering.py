@@ -36,7 +36,9 @@ def render_text(text: TextInput, source: ModelSource) -> TextInput:
         return text
     for name in ("pair", "context"):
         if getattr(text, name) is not None:
-            raise UsageError(f"{arg('chat')} and {arg(name)} cannot be used together", hint="remove one of them")
+            raise UsageError(
+                f"{arg('chat')} and {arg(name)} cannot be used together", hint="remove one of them"
+            )
     from attnscope.checkpoints.chat.rendering import render_chat
 
     rendered = render_chat(text.chat, source.chat(), text.where)
@@ -85,14 +87,20 @@ def _with_files(text: TextInput) -> TextInput:
 def chat_text(rendered: RenderedChat, tokens: Sequence[Token]) -> ChatText:
     """Return how messages became a text."""
     blocks = rendered.generated
-    inside = None if blocks is None else sorted({n for block in blocks for n in _tokens_within(tokens, *block)})
+    inside = (
+        None
+        if blocks is None
+        else sorted({n for block in blocks for n in _tokens_within(tokens, *block)})
+    )
     return ChatText(rendered.template, list(rendered.roles), inside)
 
 
 def _tokens_within(tokens: Sequence[Token], start: int, end: int) -> range:
     """Return the tokens from the one that has the first character of a range to the one that has its last."""
     touching = [
-        n for n, t in enumerate(tokens) if t.start is not None and t.end is not None and t.start < end and t.end > start
+        n
+        for n, t in enumerate(tokens)
+        if t.start is not None and t.end is not None and t.start < end and t.end > start
     ]
     return range(touching[0], touching[-1] + 1) if touching else range(0)
 
@@ -104,7 +112,9 @@ def spell_ids(text: TextInput, source: ModelSource) -> TextInput:
     return replace(text, text=join_tokens(_tokens(text.given, source))[0])
 
 
-def given_tokens(given_ids: GivenIds, source: ModelSource, where: str) -> tuple[list[Token], list[int] | None]:
+def given_tokens(
+    given_ids: GivenIds, source: ModelSource, where: str
+) -> tuple[list[Token], list[int] | None]:
     """Return the tokens of given ids, and the position of each if it is not its place."""
     c = source.config
     tokens = join_tokens(_tokens(given_ids, source))[1]
@@ -116,8 +126,14 @@ def given_tokens(given_ids: GivenIds, source: ModelSource, where: str) -> tuple[
         return tokens, None if c.padding_id is None or positions is None else list(positions)
     if c.positions in ("alibi", "sinusoidal"):
         hint = "leave position_ids out, and put padding after the text"
-        raise UsageError(f"the model has {c.positions} positions, which cannot be given", where=where, hint=hint)
-    rows = None if c.max_positions is None or c.positions != "learned" else c.max_positions + c.position_offset
+        raise UsageError(
+            f"the model has {c.positions} positions, which cannot be given", where=where, hint=hint
+        )
+    rows = (
+        None
+        if c.max_positions is None or c.positions != "learned"
+        else c.max_positions + c.position_offset
+    )
     if rows is not None and max(positions) >= rows:
         message = f"position {max(positions)}, but the table of positions has {rows} rows"
         raise AttnscopeError(message, where=where, hint=f"use positions below {rows}")
@@ -129,7 +145,9 @@ def given_notes(given_ids: GivenIds, positions: Sequence[int] | None) -> list[st
     notes = list[str]()
     if given_ids.left or given_ids.right:
         sides = [
-            f"{count} {side}" for count, side in ((len(given_ids.left), "before"), (given_ids.right, "after")) if count
+            f"{count} {side}"
+            for count, side in ((len(given_ids.left), "before"), (given_ids.right, "after"))
+            if count
         ]
         notes.append(f"padding tokens left out: {' and '.join(sides)} the text")
     if positions is not None and list(positions) != [*range(len(positions))]:

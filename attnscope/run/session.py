@@ -68,7 +68,9 @@ if TYPE_CHECKING:
     MakeRecorders = Callable[[Batch, Engine], Recorders]  # of a batch and what runs it
 
 
-ProgressCallback = Callable[[str, int, int], None]  # the current step, how much of it is done, and its total
+ProgressCallback = Callable[
+    [str, int, int], None
+]  # the current step, how much of it is done, and its total
 
 
 class InMemory(Protocol):
@@ -147,7 +149,9 @@ class Session:
         model = self.models.get(key)
         if model is None or model.n_layers < plan.n_layers_run:
             self.on_progress("loading", 0, 1)
-            model = self.models[key] = plan.source.load(plan.n_layers_run, getattr(torch, run.dtype), device)
+            model = self.models[key] = plan.source.load(
+                plan.n_layers_run, getattr(torch, run.dtype), device
+            )
         if plan.stream_reason and not model.stream:
             say = f"weights are read again in every pass: {plan.stream_reason}"
             warnings.warn(say, stacklevel=2)
@@ -156,7 +160,16 @@ class Session:
 
 
 def _model_key(run: RunConfig) -> tuple[object, ...]:
-    opened = run.engine, run.model, run.qkv, run.config, run.adapter, run.tokenizer, run.part, run.dtype
+    opened = (
+        run.engine,
+        run.model,
+        run.qkv,
+        run.config,
+        run.adapter,
+        run.tokenizer,
+        run.part,
+        run.dtype,
+    )
     return *opened, run.ignore_key, run.trust_config, run.scale, run.media_kind
 
 
@@ -187,7 +200,12 @@ def inspect_every_head(
 
 
 def _inspect(
-    run: RunConfig, session: Session, extra_recorders: "MakeRecorders | None", *, sides: int = 1, summary: bool = False
+    run: RunConfig,
+    session: Session,
+    extra_recorders: "MakeRecorders | None",
+    *,
+    sides: int = 1,
+    summary: bool = False,
 ) -> tuple[Report, Report | None]:
     source, run = session.open(run)
     if run.media_kind == "audio":
@@ -195,8 +213,14 @@ def _inspect(
 
         run = hear(run, source, partial(observe, source, session), session.on_progress)
     continued = None if not run.generate else continue_texts(run, source, session)
-    grown = None if continued is None else {text_index: result.tokens for text_index, result in continued.items()}
-    plan = make_plan(run, source, grown, sides=sides, every_head=summary, all_layers=extra_recorders is not None)
+    grown = (
+        None
+        if continued is None
+        else {text_index: result.tokens for text_index, result in continued.items()}
+    )
+    plan = make_plan(
+        run, source, grown, sides=sides, every_head=summary, all_layers=extra_recorders is not None
+    )
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
     spans = span_recorders(plan, batch, engine)
@@ -207,7 +231,13 @@ def _inspect(
     attributions = [] if run.target is None else attribute(plan, batch, engine, session.progress)
     choice = HeadChoice(model, attributions)
     trace = attend(
-        plan, batch, engine, session.progress, choice=choice, extra_recorders=other_recorders, every_head=every_head
+        plan,
+        batch,
+        engine,
+        session.progress,
+        choice=choice,
+        extra_recorders=other_recorders,
+        every_head=every_head,
     )
     check = memory_check(plan, batch)
     texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
@@ -234,7 +264,10 @@ def _inspect(
 
 
 def observe(
-    source: ModelSource, session: Session, run: RunConfig, recorders_of: "Callable[[Engine], Recorders]"
+    source: ModelSource,
+    session: Session,
+    run: RunConfig,
+    recorders_of: "Callable[[Engine], Recorders]",
 ) -> "tuple[Engine, Recorders, torch.Tensor]":
     """Run the whole model on a request with recorders; return the engine, these, and the final hidden states."""
     plan = make_plan(run, source)
@@ -248,12 +281,17 @@ def observe(
 
 def _each_with(texts: list[TextReport], **values: Sequence[object]) -> list[TextReport]:
     ((name, of_texts),) = values.items()
-    return [msgspec.structs.replace(text, **{name: value}) for text, value in zip(texts, of_texts, strict=True)]
+    return [
+        msgspec.structs.replace(text, **{name: value})
+        for text, value in zip(texts, of_texts, strict=True)
+    ]
 
 
 def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "dict[int, Continued]":
     """Continue every text with the model; return the continuations by the text's number."""
-    whole_model = msgspec.structs.replace(run, layer=AUTO, head=AUTO, query=None, key=None, predict=False)
+    whole_model = msgspec.structs.replace(
+        run, layer=AUTO, head=AUTO, query=None, key=None, predict=False
+    )
     plan = make_plan(whole_model, source)
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
@@ -269,7 +307,9 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
         steps = count(done * run.generate)
 
         def logits(
-            tokens: "TokenTensors", grow: "Callable[[TokenTensors], torch.Tensor]" = grow, steps: Iterator[int] = steps
+            tokens: "TokenTensors",
+            grow: "Callable[[TokenTensors], torch.Tensor]" = grow,
+            steps: Iterator[int] = steps,
         ) -> "torch.Tensor":
             check()
             if session.on_generated is None:
@@ -282,7 +322,9 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
         if session.on_generated is not None:
             on_token = partial(session.on_generated, text_plan.number)
         rules = source.generation
-        continuations[text_plan.number] = continue_text(logits, tokens, run.generate, rules, spelling, device, on_token)
+        continuations[text_plan.number] = continue_text(
+            logits, tokens, run.generate, rules, spelling, device, on_token
+        )
     return continuations
 
 
@@ -307,7 +349,9 @@ def attribute(
         after_word = predicted.follows_word(text_plan.tokens, plan.source)
         target, against = target_ids(plan.run.target, plan.source, after_word=after_word)
         position = predicted.positions[0]
-        generated_ids = [token.id for token in text_plan.tokens[position + 1 : position + 2] if token.made]
+        generated_ids = [
+            token.id for token in text_plan.tokens[position + 1 : position + 2] if token.made
+        ]
         likely = generated_ids[0] if generated_ids else int(row.argmax())
         targets.append((likely if target is None else target, against))
     directions = capture.directions(targets)
@@ -321,7 +365,11 @@ def attribute(
     for text, parts in enumerate(logit_parts(capture, directions, recorders)):
         row = logits[text]
         about = len(plan.text_plans[text].tokens), plan.source.tokenizer.spelled, capture.softcap
-        attributions.append(attribution(parts, positions[text], targets[text], lambda i, row=row: float(row[i]), about))  # type: ignore[misc]
+
+        def logit_of(index: int, row: "torch.Tensor" = row) -> float:
+            return float(row[index])
+
+        attributions.append(attribution(parts, positions[text], targets[text], logit_of, about))
     return attributions
 
 
@@ -343,7 +391,12 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
     media = [text_plan.media for text_plan in plan.text_plans if text_plan.media is not None]
     width = max((len(text.context or text.tokens) + text.padding for text in media), default=0)
     batch = make_batch(
-        tokens, contexts or None, device, positions, media_inputs(plan.text_plans) if media else [], width
+        tokens,
+        contexts or None,
+        device,
+        positions,
+        media_inputs(plan.text_plans) if media else [],
+        width,
     )
     resolved: dict[MaskTerm, Mask] = {}
     for term in leaves(plan.terms):
@@ -356,7 +409,9 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
             resolved[term] = ScoreFunctionMask(term.function)
         elif isinstance(term, Function):
             longest = batch.tokens.real.shape[1]
-            resolved[term] = FunctionMask(term.function, len(plan.text_plans), plan.config.n_heads, longest, device)
+            resolved[term] = FunctionMask(
+                term.function, len(plan.text_plans), plan.config.n_heads, longest, device
+            )
         elif isinstance(term, Documents | DocumentEnds):
             documents = [text_plan.documents[term] for text_plan in plan.text_plans]
             resolved[term] = documents_mask(documents, batch.sources.real.shape[1], device)
@@ -382,8 +437,13 @@ def span_recorders(plan: RunPlan, batch: "Batch", engine: "Engine") -> "SpanReco
         raise UsageError("only some of the texts have spans", where=arg("spans"), hint=hint)
     from attnscope.run.analysis.spans import SpanRecorders
 
-    queries = [reading_span(divided, text.queries) for divided, text in zip(spans, plan.text_plans, strict=True)]
-    predicting = [[n - 1 for n, token in enumerate(text.tokens) if token.made] for text in plan.text_plans]
+    queries = [
+        reading_span(divided, text.queries)
+        for divided, text in zip(spans, plan.text_plans, strict=True)
+    ]
+    predicting = [
+        [n - 1 for n, token in enumerate(text.tokens) if token.made] for text in plan.text_plans
+    ]
     return SpanRecorders(batch, spans, queries, engine, predicting)
 
 
@@ -436,7 +496,9 @@ class SelectedHeads:
 
     units: "list[HeadSelection]"
     observed: bool = False  # whether other recorders have seen a pass under the mask that is shown
-    hidden: "torch.Tensor | None" = None  # the final hidden states of that pass, (B, T, D), if there are predictions
+    hidden: "torch.Tensor | None" = (
+        None  # the final hidden states of that pass, (B, T, D), if there are predictions
+    )
 
 
 def select_heads(
@@ -502,12 +564,19 @@ def _encoder_texts(plan: RunPlan, device: "torch.device") -> "TokenTensors | Non
     """Return the texts that the encoder reads where a decoder's attention to itself is shown; None elsewhere."""
     from attnscope.model.batch import pad_texts
 
-    texts = [text_plan.encoder_tokens for text_plan in plan.text_plans if text_plan.encoder_tokens is not None]
+    texts = [
+        text_plan.encoder_tokens
+        for text_plan in plan.text_plans
+        if text_plan.encoder_tokens is not None
+    ]
     return pad_texts(texts, device) if texts else None
 
 
 def _merged(recorders: "Recorders", more: "Recorders") -> "dict[int, list[Recorder]]":
-    return {layer: [*recorders.get(layer, ()), *more.get(layer, ())] for layer in recorders.keys() | more.keys()}
+    return {
+        layer: [*recorders.get(layer, ()), *more.get(layer, ())]
+        for layer in recorders.keys() | more.keys()
+    }
 
 
 def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]] | None]:
@@ -516,9 +585,13 @@ def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]
     rows = [text.queries if text.auto_queries is None else text.auto_queries for text in texts]
     columns = [text.keys if text.auto_keys is None else text.auto_keys for text in texts]
     sources = [text.context or text.tokens for text in texts]
-    every_row = all(len(named_positions) == len(text.tokens) for named_positions, text in zip(rows, texts, strict=True))
+    every_row = all(
+        len(named_positions) == len(text.tokens)
+        for named_positions, text in zip(rows, texts, strict=True)
+    )
     every_column = all(
-        len(named_positions) == len(tokens) for named_positions, tokens in zip(columns, sources, strict=True)
+        len(named_positions) == len(tokens)
+        for named_positions, tokens in zip(columns, sources, strict=True)
     )
     run = plan.run
     no_rows = run.query is None and run.auto_query is None
@@ -569,7 +642,9 @@ def attend(
     selected = select_heads(plan, batch, engine, choice, on_progress, extra_recorders)
     trace = make_trace(selected.units, record_spec, record_tokens)
     final = bool(plan.predicted) and selected.hidden is None
-    recorders = trace.recorders if selected.observed else _merged(trace.recorders, extra_recorders or {})
+    recorders = (
+        trace.recorders if selected.observed else _merged(trace.recorders, extra_recorders or {})
+    )
     hidden_states = forward(plan, batch, engine, recorders, ("attending", on_progress), final=final)
     trace.hidden = hidden_states if final else selected.hidden
     trace.finish()
@@ -593,7 +668,9 @@ class RunningFrame:
         return self.compute_again()  # the first layer that is not finite names itself
 
 
-def start_frame(plan: RunPlan, batch: "Batch", engine: "Engine", record_spec: RecordSpec) -> RunningFrame:
+def start_frame(
+    plan: RunPlan, batch: "Batch", engine: "Engine", record_spec: RecordSpec
+) -> RunningFrame:
     """Record many texts as `attend` does, but do not wait for a GPU."""
     from attnscope.model.frame import one_frame
 
@@ -631,13 +708,18 @@ def forward(
     recorders = {layer: [*of_layer, MemoryGuard(check)] for layer, of_layer in recorders.items()}
     more: dict[str, Recorders] = {}
     if share_recorders:
-        more["share_recorders"] = {layer: [*some, MemoryGuard(check)] for layer, some in share_recorders.items()}
+        more["share_recorders"] = {
+            layer: [*some, MemoryGuard(check)] for layer, some in share_recorders.items()
+        }
     if on_progress is None:
         return engine.forward(batch, recorders, lambda done, total: check(), final=final, **more)
     c = plan.config
     tokens = sum(batch.tokens.lengths)
     masks = [used_mask(plan.terms, c.mask_of(layer)) for layer in range(plan.n_layers_run)]
-    pairs = {mask: allowed_pairs(mask, max(batch.tokens.lengths)) * len(batch.tokens.lengths) for mask in set(masks)}
+    pairs = {
+        mask: allowed_pairs(mask, max(batch.tokens.lengths)) * len(batch.tokens.lengths)
+        for mask in set(masks)
+    }
     width = c.d_head + c.d_value
     loads = [LayerCost(tokens * layer_parameters(c), width * pairs[mask]) for mask in masks]
     forward_progress = ForwardProgress(what, on_progress, loads, c.n_heads, recorders)
@@ -672,7 +754,9 @@ def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
     return upload(shown_rows, real.device)
 
 
-def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", check: Callable[[], None]) -> TextReport:
+def _text_report(
+    plan: RunPlan, index: int, trace: "Trace", engine: "Engine", check: Callable[[], None]
+) -> TextReport:
     from attnscope.run.analysis.heads import counted_rows, text_heads, text_part
     from attnscope.run.analysis.predictions import predict
 
@@ -685,7 +769,9 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
     check()
     predictions = []
     if trace.hidden is not None:
-        predictions = predict(engine.logits, trace.hidden[index], plan.predicted[index], plan.source.tokenizer.spelled)
+        predictions = predict(
+            engine.logits, trace.hidden[index], plan.predicted[index], plan.source.tokenizer.spelled
+        )
     report = TextReport(
         text.text,
         text.pair,
@@ -745,7 +831,9 @@ def provenance(
         ignored_keys=list(source.ignored_keys),
         scale=run.scale,
         layer_kinds=list(source.config.layer_kinds),
-        weights_hash=hash_weights(source.folder) if run.hash_weights and source.folder is not None else None,
+        weights_hash=hash_weights(source.folder)
+        if run.hash_weights and source.folder is not None
+        else None,
         tokenizer=None if source.tokenizer_name is None else as_unicode(source.tokenizer_name),
     )
 
@@ -790,7 +878,9 @@ def describe_mask_use(
         expanded = used_mask(seen_by, own) if is_mask(own) else seen_by
         used = as_unicode(spell_mask(expanded))
     functions = [source.config.score_mod if used != own else None, *run.score_functions]
-    used += "".join(f", with {as_unicode(str(function))}" for function in functions if function is not None)
+    used += "".join(
+        f", with {as_unicode(str(function))}" for function in functions if function is not None
+    )
     trained = [mask for mask in source.trained_masks if mask != own]
     is_own = used == own or (used in trained and run.what_if == "stack")
     what_if = None if is_own and not hidden else run.what_if
@@ -798,8 +888,12 @@ def describe_mask_use(
     hides = None
     if used != own and what_if is not None:
         observed = [own] if is_mask(own) else []
-        own_masks = source.config.masks_of(source.config.n_layers) if source.mask_known else observed
+        own_masks = (
+            source.config.masks_of(source.config.n_layers) if source.mask_known else observed
+        )
         # Masks over a second text are not compared.
-        masked = [MaskedText(len(text.tokens), text.documents) for text in texts if text.context is None]
+        masked = [
+            MaskedText(len(text.tokens), text.documents) for text in texts if text.context is None
+        ]
         added, hides = mask_effect(own_masks, seen_by, masked, matrices or {})
     return MaskUse(own, used, what_if, hidden[0] if hidden else None, trained, added, hides)

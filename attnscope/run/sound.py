@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 
-def hear(run: RunConfig, source: ModelSource, observe: "Observe", on_progress: Progress) -> RunConfig:
+def hear(
+    run: RunConfig, source: ModelSource, observe: "Observe", on_progress: Progress
+) -> RunConfig:
     """Return a run whose sounds have their words, and of long sounds the window with the second that is named."""
-    return replace(run, texts=tuple(_heard(run, source, observe, on_progress, text) for text in run.texts))
+    return replace(
+        run, texts=tuple(_heard(run, source, observe, on_progress, text) for text in run.texts)
+    )
 
 
 def _heard(
@@ -43,7 +47,9 @@ def _heard(
 ) -> TextInput:
     if text.read is None or text.read.sound is None:
         return text
-    second = next((s for s in (run.query, run.key) if s is not None and s.seconds() is not None), None)
+    second = next(
+        (s for s in (run.query, run.key) if s is not None and s.seconds() is not None), None
+    )
     named = None if second is None else second.seconds()
     if text.read.speech is None:
         if named is None or named < (text.read.next_start or np.inf):
@@ -78,7 +84,9 @@ def windows(text: TextInput, source: ModelSource) -> Iterator[TextInput]:
 def _at(text: TextInput, source: ModelSource, second: float) -> TextInput:
     """Return the window of a text's sound that starts at, or for a model without a text, holds a second."""
     (medium,) = text.media
-    return read_media(replace(text, text="", read=None, media=(replace(medium, start=second),)), source)
+    return read_media(
+        replace(text, text="", read=None, media=(replace(medium, start=second),)), source
+    )
 
 
 def _with_sound(media_text: MediaText, **values: Any) -> MediaText:
@@ -110,18 +118,33 @@ def record_heads(
     listed = sorted(heads)
 
     def recorders_of(engine: "Engine") -> "Recorders":
-        listed.extend([] if listed else [(layer, head) for layer in engine.layers for head in range(engine.sizes[1])])
-        of_layers = {layer: [head for of, head in listed if of == layer] for layer in sorted(dict(listed))}
-        return {layer: [MatrixRecorder(("weights",), some, rows, frames)] for layer, some in of_layers.items()}
+        listed.extend(
+            []
+            if listed
+            else [(layer, head) for layer in engine.layers for head in range(engine.sizes[1])]
+        )
+        of_layers = {
+            layer: [head for of, head in listed if of == layer] for layer in sorted(dict(listed))
+        }
+        return {
+            layer: [MatrixRecorder(("weights",), some, rows, frames)]
+            for layer, some in of_layers.items()
+        }
 
     window = replace(run, texts=(text,), layer=AUTO, head=AUTO, query=None, key=None, words=False)
     engine, recorders, hidden = observe(window, recorders_of)
-    recorded = [recorder for (recorder,) in recorders.values() if isinstance(recorder, MatrixRecorder)]
-    weights: Array = torch.cat([recorder.compute()["weights"][0] for recorder in recorded]).cpu().numpy()
+    recorded = [
+        recorder for (recorder,) in recorders.values() if isinstance(recorder, MatrixRecorder)
+    ]
+    weights: Array = (
+        torch.cat([recorder.compute()["weights"][0] for recorder in recorded]).cpu().numpy()
+    )
     return RecordedHeads(engine, hidden, listed, weights)
 
 
-def aligned(run: RunConfig, observe: "Observe", text: TextInput) -> tuple[list[SoundWord], SoundPath]:
+def aligned(
+    run: RunConfig, observe: "Observe", text: TextInput
+) -> tuple[list[SoundWord], SoundPath]:
     """Return the words of one window and the path that times them."""
     import torch
 
@@ -141,7 +164,9 @@ def aligned(run: RunConfig, observe: "Observe", text: TextInput) -> tuple[list[S
     ends = [*starts.tolist(), sound.n_frames]
     rows = range(speech.prompt - 1, len(tokens))
     logits = recorded.engine.logits(recorded.hidden[0, rows.start :])
-    ids = torch.tensor([*(token.id for token in tokens[speech.prompt :]), speech.end], device=logits.device)
+    ids = torch.tensor(
+        [*(token.id for token in tokens[speech.prompt :]), speech.end], device=logits.device
+    )
     probabilities = torch.softmax(logits, -1).gather(1, ids[:, None])[:, 0].tolist()
     words = speech_words(
         text.read.text,
@@ -159,7 +184,9 @@ def aligned(run: RunConfig, observe: "Observe", text: TextInput) -> tuple[list[S
 
 def _at_onsets(words: list[SoundWord], sound: Sound) -> list[SoundWord]:
     """Return words with the times of their sounds in place of the path's."""
-    samples = open_sound(Path(sound.name)).read(ONSET_RATE, sound.start, sound.n_frames * sound.frame)
+    samples = open_sound(Path(sound.name)).read(
+        ONSET_RATE, sound.start, sound.n_frames * sound.frame
+    )
     near = [word.start - sound.start for word in words]
     times = word_times(samples, near, [word.text for word in words])
     return [

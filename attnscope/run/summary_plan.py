@@ -17,7 +17,9 @@ _ROWS = 200_000  # largest number of rows of all heads whose sources and statist
 _FLOAT = 4
 
 
-def plan_summary(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]) -> RecordSpec:
+def plan_summary(
+    run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]
+) -> RecordSpec:
     """Plan the summaries of every head: all stages for short texts, some of the rows and a map for long ones."""
     units = config.n_layers * config.n_heads
     rows = [text.queries or range(len(text.tokens)) for text in texts]
@@ -42,7 +44,9 @@ def plan_summary(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan],
     )
 
 
-def summary_bytes(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]) -> int:
+def summary_bytes(
+    run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]
+) -> int:
     """Estimate the bytes that a summary takes, with its recorders."""
     spec = plan_summary(run, config, texts, stages)
     units = config.n_layers * config.n_heads
@@ -56,5 +60,9 @@ def summary_bytes(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan]
     return (
         2
         * _FLOAT
-        * sum(part.numbers(quantities) + part.beside(quantities) for part in RECORD_PARTS if part.name in names)
+        * sum(
+            part.numbers(quantities) + part.beside(quantities)
+            for part in RECORD_PARTS
+            if part.name in names
+        )
     )

@@ -52,12 +52,16 @@ class TextPlan:
     auto_keys: list[int] | None = None  # columns that `auto` ranks heads by; None for `keys`
     hidden: tuple[int, ...] = ()  # keys that no query sees, sorted
     padding: int = 0  # tokens of padding after the text whose rows and columns are shown
-    narrowed: Part | None = None  # whether only the rows or columns with most weight are shown; None for all
+    narrowed: Part | None = (
+        None  # whether only the rows or columns with most weight are shown; None for all
+    )
     spans: TextSpans | None = None  # the text divided into spans; None if that was not asked for
     # lengths of the text's documents, for every term of the mask that needs them
     documents: Mapping[MaskTerm, tuple[int, ...]] = field(default_factory=dict)
     positions: list[int] | None = None  # position id of every token; None if it equals its place
-    media: MediaText | None = None  # the text with its pictures and sounds; None for characters alone
+    media: MediaText | None = (
+        None  # the text with its pictures and sounds; None for characters alone
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,9 @@ class SearchedText:
         """Find the positions of a selection, sorted; None for no selection."""
         if selection is None:
             return None
-        positions = sorted(selection.find(self.tokens, self.written, option, spans=self.spans, sound=self.sound))
+        positions = sorted(
+            selection.find(self.tokens, self.written, option, spans=self.spans, sound=self.sound)
+        )
         return whole_words(self.tokens, positions) if self.words else positions
 
 
@@ -87,18 +93,31 @@ def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
     padded = []
     for text in texts:
         n = len(text.tokens)
-        rows = text.queries if run.query is not None or len(text.queries) < n else list(range(longest))
+        rows = (
+            text.queries if run.query is not None or len(text.queries) < n else list(range(longest))
+        )
         columns = text.keys if run.key is not None or len(text.keys) < n else list(range(longest))
         padding_count = longest - n if max(len(rows), len(columns)) == longest else 0
         padded.append(replace(text, queries=rows, keys=columns, padding=padding_count))
     if not any(text.padding for text in padded):
-        note = "--show-padding: no text is padded" if len({len(text.tokens) for text in texts}) == 1 else None
-        padded[0].notes.append(note or "--show-padding: has no effect, since not all rows or columns are shown")
+        note = (
+            "--show-padding: no text is padded"
+            if len({len(text.tokens) for text in texts}) == 1
+            else None
+        )
+        padded[0].notes.append(
+            note or "--show-padding: has no effect, since not all rows or columns are shown"
+        )
     return padded
 
 
 def plan_text(
-    run: RunConfig, source: ModelSource, text: TextInput, *, several: bool = False, continued: list[Token] | None = None
+    run: RunConfig,
+    source: ModelSource,
+    text: TextInput,
+    *,
+    several: bool = False,
+    continued: list[Token] | None = None,
 ) -> TextPlan:
     """Return one text as tokens, with the rows and columns that are shown of it.
 
@@ -127,7 +146,12 @@ def plan_text(
     if continued is not None:
         tokens = continued
         rows = [position - 1 for position, token in enumerate(tokens) if token.made]
-        if run.query is None and run.pool is None and run.window is not None and len(tokens) > run.window:
+        if (
+            run.query is None
+            and run.pool is None
+            and run.window is not None
+            and len(tokens) > run.window
+        ):
             # the rows of the tokens before the new ones, from which these were predicted
             run = msgspec.structs.replace(run, query=PositionSelection.of(rows[-run.window :]))
     if text.read is not None and text.read.images:
@@ -138,9 +162,15 @@ def plan_text(
     if run.spans is not None and not text.spans:
         warnings += repeated_marks(text, run.spans)
     if spans is not None and context is not None:
-        hint = f"use {arg('part', 'encoder')} or {arg('part', 'decoder')}" if source.part else "remove it"
+        hint = (
+            f"use {arg('part', 'encoder')} or {arg('part', 'decoder')}"
+            if source.part
+            else "remove it"
+        )
         raise UsageError(
-            "applies only to self-attention, but keys come from a second text", where=arg("spans"), hint=hint
+            "applies only to self-attention, but keys come from a second text",
+            where=arg("spans"),
+            hint=hint,
         )
     documents = _documents(run, source, tokens, text.where, context is not None)
     if documents or text.given is not None:
@@ -157,7 +187,12 @@ def plan_text(
     )
     if spans is not None and run.window == PRINTED and AUTO in (run.layer, run.head):
         # beside spans, a screen draws the matrices of heads that the user selected, and no others
-        is_specific = run.stages != RunConfig(()).stages or run.pool is not None or run.key is not None or run.words
+        is_specific = (
+            run.stages != RunConfig(()).stages
+            or run.pool is not None
+            or run.key is not None
+            or run.words
+        )
         more = ["--layer L --head H adds the matrices of a head"] * is_specific
     return TextPlan(
         tokens,
@@ -195,7 +230,9 @@ def _with_row(run: RunConfig, tokens: Sequence[Token], units: int) -> tuple[RunC
     note = f"the row of {tokens[row].text or tokens[row].piece} is shown; --query ROWS shows others"
     if run.stages == RunConfig(()).stages and units * len(tokens) ** 2 <= _MOST_MAPPED:
         # How far heads read is known only from the rows of all patches, which a screen does not draw.
-        return msgspec.structs.replace(run, query=PositionSelection.of([slice(0, len(tokens))])), [note]
+        return msgspec.structs.replace(run, query=PositionSelection.of([slice(0, len(tokens))])), [
+            note
+        ]
     return msgspec.structs.replace(run, query=PositionSelection.of([row])), [note]
 
 
@@ -214,14 +251,20 @@ def _all_tokens(
         warnings = list(text.read.warnings)
         longest = source.config.max_positions
         if source.only_media is None and longest is not None and len(tokens) > longest:
-            message = f"{len(tokens)} tokens with its pictures, but the model takes at most {longest}"
+            message = (
+                f"{len(tokens)} tokens with its pictures, but the model takes at most {longest}"
+            )
             raise AttnscopeError(message, where=text.where, hint="use a smaller picture, or fewer")
     else:
         special = text.adds_special
-        tokens, warnings = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=special)
+        tokens, warnings = tokenize(
+            source, text.text, text.pair, text.where, truncate=run.truncate, special=special
+        )
     warnings = [*(text.rendered.warnings if text.rendered else ()), *warnings]
     if text.context is not None:
-        context, of_context = tokenize(source, text.context, None, arg("context"), truncate=run.truncate)
+        context, of_context = tokenize(
+            source, text.context, None, arg("context"), truncate=run.truncate
+        )
         warnings += [f"--context: {warning}" for warning in of_context]
     return tokens, positions, context, warnings
 
@@ -245,16 +288,26 @@ def _documents(
             raise UsageError(message, where=arg("mask"), hint="use a file with a boolean matrix")
         if isinstance(term, Documents):
             if sum(term.lengths) != len(tokens):
-                message = f"the documents have {sum(term.lengths)} tokens, but the text has {len(tokens)}"
-                raise UsageError(f"{message} ({where})", where=arg("mask"), hint="special tokens count, too")
+                message = (
+                    f"the documents have {sum(term.lengths)} tokens, but the text has {len(tokens)}"
+                )
+                raise UsageError(
+                    f"{message} ({where})", where=arg("mask"), hint="special tokens count, too"
+                )
             lengths[term] = term.lengths
         elif isinstance(term, DocumentEnds):
             closing = closing_token(tokens)
             ends = source.generation.eos_token_id or (() if closing is None else (closing.id,))
             if not ends:
                 hint = f"use {Documents.form}"
-                raise UsageError(f"{source.name} names no token that ends a text", where=arg("mask"), hint=hint)
-            edges = [0, *(n for n, token in enumerate(tokens[:-1], 1) if token.id in ends), len(tokens)]
+                raise UsageError(
+                    f"{source.name} names no token that ends a text", where=arg("mask"), hint=hint
+                )
+            edges = [
+                0,
+                *(n for n, token in enumerate(tokens[:-1], 1) if token.id in ends),
+                len(tokens),
+            ]
             lengths[term] = tuple(end - start for start, end in pairwise(edges))
     return lengths
 
@@ -270,17 +323,27 @@ def _document_warnings(
     warnings = list[str]()
     for term, lengths in documents.items():
         if isinstance(term, DocumentEnds) and len(lengths) == 1:
-            ends = [source.tokenizer.spelled(token_id)[0] for token_id in source.generation.eos_token_id]
+            ends = [
+                source.tokenizer.spelled(token_id)[0] for token_id in source.generation.eos_token_id
+            ]
             ends_text = f" ({', '.join(ends)})" if ends else ""
-            warnings.append(f"--mask {term}: no token inside the text ends one{ends_text}, so it is a single document")
+            warnings.append(
+                f"--mask {term}: no token inside the text ends one{ends_text}, so it is a single document"
+            )
     packed = [] if text.given is None else packed_lengths(text.given)
     if text.given is None or not packed or not source.mask_known:
         return warnings
     own_masks = source.config.masks_of(source.config.n_layers)
     if shows_other_documents(own_masks, run.mask, packed, documents, len(tokens)):
         starts = [sum(packed[:count]) for count in range(1, len(packed))]
-        where = f"token {starts[0]}" if len(starts) == 1 else f"tokens {listed(list(map(str, starts)), 8)}"
-        message = f"position_ids restart at {where}, and tokens read the packed documents before theirs"
+        where = (
+            f"token {starts[0]}"
+            if len(starts) == 1
+            else f"tokens {listed(list(map(str, starts)), 8)}"
+        )
+        message = (
+            f"position_ids restart at {where}, and tokens read the packed documents before theirs"
+        )
         if "causal" not in source.config.mask:
             why = "as in transformers"
         elif text.given.masked:
@@ -292,7 +355,9 @@ def _document_warnings(
     return warnings
 
 
-def _hidden(run: RunConfig, columns_of: SearchedText, where: str, *, several: bool) -> tuple[int, ...]:
+def _hidden(
+    run: RunConfig, columns_of: SearchedText, where: str, *, several: bool
+) -> tuple[int, ...]:
     try:
         return tuple(replace(columns_of, words=False).find(arg("hide"), run.hide) or ())
     except NotInText as e:
@@ -306,8 +371,14 @@ def check_context(text: TextInput, source: ModelSource) -> None:
         return  # what read its media has refused a text that does not belong to them
     has_context = text.context is not None
     if source.needs_context and not has_context:
-        hint = "pass the text for the encoder" if source.part else "pass the text that provides keys and values"
-        raise UsageError("is required, since the model attends to a second text", where=arg("context"), hint=hint)
+        hint = (
+            "pass the text for the encoder"
+            if source.part
+            else "pass the text that provides keys and values"
+        )
+        raise UsageError(
+            "is required, since the model attends to a second text", where=arg("context"), hint=hint
+        )
     if has_context and source.part == "encoder":
         raise UsageError(
             f"an encoder reads only {arg('text')}",
@@ -320,7 +391,12 @@ def check_context(text: TextInput, source: ModelSource) -> None:
 
 
 def _choose_cells(
-    run: RunConfig, rows_of: SearchedText, columns_of: SearchedText, *, causal: bool, first_query: int = 0
+    run: RunConfig,
+    rows_of: SearchedText,
+    columns_of: SearchedText,
+    *,
+    causal: bool,
+    first_query: int = 0,
 ) -> tuple[list[int], list[int], int | None, Part | None, list[str]]:
     """Return the named rows and columns; if none are named, all, or a map of a text that is too long.
 
@@ -357,10 +433,14 @@ def _choose_cells(
         found_queries = list(range(n_queries))
         notes.append(f"the {FEW} rows with most weight are shown; --query 0:{n_queries} shows all")
     if found_queries is None:
-        window_start = _window_start(keys, n_queries, run.window, causal, after=True) if aligned else 0
+        window_start = (
+            _window_start(keys, n_queries, run.window, causal, after=True) if aligned else 0
+        )
         found_queries = _window("rows", "--query", n_queries, run.window, window_start, notes)
     if found_keys is None:
-        window_start = _window_start(queries, n_keys, run.window, causal, after=False) if aligned else 0
+        window_start = (
+            _window_start(queries, n_keys, run.window, causal, after=False) if aligned else 0
+        )
         found_keys = _window("columns", "--key", n_keys, run.window, window_start, notes)
     if too_long and pool is None:
         notes.append(f"--pool {POOL} adds a map of the whole text")
@@ -393,14 +473,26 @@ def _narrowed(
     """Return which of rows and columns a screen has too many of, and the user has not selected; see TextPlan."""
     if run.window != PRINTED or "weights" not in run.stages:
         return None
-    if queries is not None and keys is None and n_keys > PRINTED and len(queries) * n_keys <= _MOST_CELLS:
+    if (
+        queries is not None
+        and keys is None
+        and n_keys > PRINTED
+        and len(queries) * n_keys <= _MOST_CELLS
+    ):
         return "columns"
-    if keys is not None and queries is None and n_queries > PRINTED and n_queries * len(keys) <= _MOST_CELLS:
+    if (
+        keys is not None
+        and queries is None
+        and n_queries > PRINTED
+        and n_queries * len(keys) <= _MOST_CELLS
+    ):
         return "rows"
     return None
 
 
-def _window_start(positions: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:
+def _window_start(
+    positions: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool
+) -> int:
     """Find the start of a window next to the other side's named positions."""
     if positions is None or window is None:
         return 0
@@ -411,14 +503,20 @@ def _window_start(positions: list[int] | None, count: int, window: int | None, c
     return max(0, min(start, count - window))
 
 
-def _window(what: str, option: str, count: int, window: int | None, start: int, notes: list[str]) -> list[int]:
+def _window(
+    what: str, option: str, count: int, window: int | None, start: int, notes: list[str]
+) -> list[int]:
     if window is None or count <= window:
         return list(range(count))
-    notes.append(f"{what} {start}–{start + window - 1} of {count} shown; {option} 0:{count} shows all")
+    notes.append(
+        f"{what} {start}–{start + window - 1} of {count} shown; {option} 0:{count} shows all"
+    )
     return list(range(start, start + window))
 
 
-def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int, sound: Sound | None) -> list[str]:
+def _pooled_notes(
+    run: RunConfig, n_queries: int, n_keys: int, pool: int, sound: Sound | None
+) -> list[str]:
     """Return notes on the cells that the map replaces, and how to see exact ones; none if a list replaces the map."""
     if run.least and run.stages == RunConfig(()).stages:
         return []

@@ -31,7 +31,9 @@ def _numbers(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
         elif isinstance(part, Facts) and part.remark:
             warns = {"warning", "alarm"}
             kept_lines = [
-                line for line in part.lines if isinstance(line[1], tuple) and warns & {s.look for s in line[1]}
+                line
+                for line in part.lines
+                if isinstance(line[1], tuple) and warns & {s.look for s in line[1]}
             ]
             if kept_lines:
                 yield Facts(kept_lines)

@@ -26,7 +26,9 @@ class FileFormat:
     ending: str
     # yields the bytes of a file
     write: Callable[[Any, DisplaySettings], Iterator[bytes]]
-    drawn: bool = False  # made for reading: a window of a long text is enough, and numbers are rounded
+    drawn: bool = (
+        False  # made for reading: a window of a long text is enough, and numbers are rounded
+    )
     picture: bool = False
     page: bool = False  # a page to walk through, which holds more than it first shows
     extra: Extra | None = None  # the library that it needs
@@ -47,7 +49,9 @@ def export(
         settings: How it is shown.
         **fields: Those of DisplaySettings, in place of all settings.
     """
-    return format_for(path, kind_of(findings)).write(findings, settings or DisplaySettings(**fields))
+    return format_for(path, kind_of(findings)).write(
+        findings, settings or DisplaySettings(**fields)
+    )
 
 
 def format_for(path: Path, findings_kind: FindingsKind) -> FileFormat:
@@ -92,7 +96,9 @@ def page(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
     from attnscope.studies.registry import present
     from attnscope.views.page import as_html
 
-    yield from as_html(present(findings, replace(settings, format="page", options=False)), _title_of(findings))
+    yield from as_html(
+        present(findings, replace(settings, format="page", options=False)), _title_of(findings)
+    )
 
 
 def _title_of(findings: Any) -> str:
@@ -126,7 +132,11 @@ def _first_text(findings: Any) -> str | None:
 
 def _subtitles(function: str, findings: Any, _settings: DisplaySettings) -> Iterator[bytes]:
     """Yield subtitles of the words of all texts."""
-    words = [word for text in findings.texts for word in (text.sound.words if text.sound is not None else ())]
+    words = [
+        word
+        for text in findings.texts
+        for word in (text.sound.words if text.sound is not None else ())
+    ]
     if not any(text.sound is not None and text.sound.path is not None for text in findings.texts):
         hint = "pass --audio, and a model that writes down what it hears"
         raise UsageError("subtitles are the words of a sound, and there is none", hint=hint)
@@ -149,7 +159,9 @@ FILE_FORMATS = (
     FileFormat(".safetensors", partial(_data, "attnscope.findings.array_files:safetensors_parts")),
     FileFormat(".npz", partial(_data, "attnscope.findings.array_files:npz_parts")),
     FileFormat(".csv", partial(_data, "attnscope.findings.tables:csv_parts")),
-    FileFormat(".parquet", partial(_data, "attnscope.findings.tables:parquet_parts"), extra=PARQUET),
+    FileFormat(
+        ".parquet", partial(_data, "attnscope.findings.tables:parquet_parts"), extra=PARQUET
+    ),
     FileFormat(".srt", partial(_subtitles, "srt_lines")),
     FileFormat(".vtt", partial(_subtitles, "vtt_lines")),
     FileFormat(".xml", partial(_data, "attnscope.studies.doctor.junit:junit_xml")),

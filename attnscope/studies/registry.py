@@ -37,11 +37,15 @@ def kind_of(findings: object) -> FindingsKind:
     """Return the kind of some findings."""
     qualified_name = f"{type(findings).__module__}:{type(findings).__qualname__}"
     return next(
-        findings_kind for findings_kind in kinds() if f"attnscope.findings.{findings_kind.findings}" == qualified_name
+        findings_kind
+        for findings_kind in kinds()
+        if f"attnscope.findings.{findings_kind.findings}" == qualified_name
     )
 
 
-def present(findings: Any, settings: DisplaySettings | None = None, **fields: Any) -> "Iterator[ViewPart]":
+def present(
+    findings: Any, settings: DisplaySettings | None = None, **fields: Any
+) -> "Iterator[ViewPart]":
     """Turn findings of any kind into parts; `fields` are those of DisplaySettings, in place of all settings."""
     settings = settings or DisplaySettings(**fields)
     findings_kind = kind_of(findings)

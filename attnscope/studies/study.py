@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from attnscope.request.run_config import RunConfig, TextInput
     from attnscope.run.session import Session
 
-DRAWN = (".json", ".txt", ".svg", ".png", ".pdf", ".html")  # formats that every kind with a screen of parts can have
+DRAWN = (
+    ".json",
+    ".txt",
+    ".svg",
+    ".png",
+    ".pdf",
+    ".html",
+)  # formats that every kind with a screen of parts can have
 TABLES = (".csv", ".parquet")
 
 
@@ -87,8 +94,12 @@ class StudyCommand:
     help: str  # its help; the first line says what it does
     examples: str
     answer: Callable[[Request], Any]
-    options: tuple[Option, ...] = ()  # its options; empty if `request/options.py` lists them under the study's name
-    own: tuple[str, ...] = ("top",)  # options that a RunConfig has, too, and that here mean something else
+    options: tuple[
+        Option, ...
+    ] = ()  # its options; empty if `request/options.py` lists them under the study's name
+    own: tuple[str, ...] = (
+        "top",
+    )  # options that a RunConfig has, too, and that here mean something else
     # returns what the given options, and the sides of a comparison, make of it; refuses some of them. None if it always
     # has named texts and the study's first kind of findings
     call: Callable[[Mapping[str, Any], Sides | None], Call] | None = None

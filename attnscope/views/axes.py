@@ -43,7 +43,10 @@ class Axis:
     @property
     def sinks(self) -> Sequence[bool]:
         """Which entries heads rest on: the first token, special ones, and learned sinks."""
-        return [p in (0, SINK) or special for p, special in zip(self.positions, self.special, strict=True)]
+        return [
+            p in (0, SINK) or special
+            for p, special in zip(self.positions, self.special, strict=True)
+        ]
 
     @property
     def count(self) -> int:
@@ -58,7 +61,9 @@ class Axis:
     @property
     def numbered(self) -> bool:
         """Whether positions number the entries from 0; positions of words and of two texts skip or repeat some."""
-        return not self.words and (self.count < self.total or [*self.positions[: self.total]] == [*range(self.total)])
+        return not self.words and (
+            self.count < self.total or [*self.positions[: self.total]] == [*range(self.total)]
+        )
 
     def number(self, index: int) -> str:
         """Return the position of an entry; nothing for the sink."""
@@ -77,18 +82,27 @@ class Axis:
         )
 
 
-def token_axis(axis_kind: AxisKind, tokens: Sequence[Token], positions: Sequence[int] | None = None) -> Axis:
+def token_axis(
+    axis_kind: AxisKind, tokens: Sequence[Token], positions: Sequence[int] | None = None
+) -> Axis:
     """Return the axis of these positions of a text, or of all of them."""
     indices = range(len(tokens)) if positions is None else positions
     return Axis(
-        axis_kind, indices, [token_span(tokens, p) for p in indices], [tokens[p].special for p in indices], len(tokens)
+        axis_kind,
+        indices,
+        [token_span(tokens, p) for p in indices],
+        [tokens[p].special for p in indices],
+        len(tokens),
     )
 
 
 def with_sink(keys: Axis) -> Axis:
     """Return the keys, then a column for the weight on no key."""
     return replace(
-        keys, positions=[*keys.positions, SINK], names=[*keys.names, Span("(sink)")], special=[*keys.special, True]
+        keys,
+        positions=[*keys.positions, SINK],
+        names=[*keys.names, Span("(sink)")],
+        special=[*keys.special, True],
     )
 
 

@@ -18,5 +18,9 @@ def lay_out_heads(heads: Sequence[tuple[int, int]]) -> HeadLayout:
     layers, indices = (sorted({head[axis] for head in heads}) for axis in (0, 1))
     if len(heads) == len(layers) * len(indices):
         cells = [(layers.index(layer), indices.index(head)) for layer, head in heads]
-        return HeadLayout([f"L{layer}" for layer in layers], [f"H{head}" for head in indices], cells)
-    return HeadLayout([""], [f"L{layer}H{head}" for layer, head in heads], [(0, n) for n in range(len(heads))])
+        return HeadLayout(
+            [f"L{layer}" for layer in layers], [f"H{head}" for head in indices], cells
+        )
+    return HeadLayout(
+        [""], [f"L{layer}H{head}" for layer, head in heads], [(0, n) for n in range(len(heads))]
+    )

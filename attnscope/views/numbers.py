@@ -32,7 +32,10 @@ class Digits:
             return "nan"
         if not isfinite(value):
             return "inf" if value == inf else f"{MINUS}inf"
-        return formatted(100 * value if self.percent else value, f"z.{self.decimals}{'e' if self.scientific else 'f'}")
+        return formatted(
+            100 * value if self.percent else value,
+            f"z.{self.decimals}{'e' if self.scientific else 'f'}",
+        )
 
     @property
     def least(self) -> float:
@@ -43,7 +46,11 @@ class Digits:
 
     def as_percent(self) -> "Digits":
         """Return the digits of the same numbers as percentages: two decimals fewer, as far as there are any."""
-        return Digits(self.decimals if self.scientific else max(0, self.decimals - 2), self.scientific, percent=True)
+        return Digits(
+            self.decimals if self.scientific else max(0, self.decimals - 2),
+            self.scientific,
+            percent=True,
+        )
 
     def units(self, mark: str) -> str:
         """Align a mark under the digit before the point."""
@@ -96,13 +103,17 @@ def texts(stage: str, matrix: Matrix, masked_rows: list[bool], digits: Digits) -
     ]
 
 
-def column_texts(values: Sequence[float | None], precision: int, *, zero: str = "", none: str = "") -> list[str]:
+def column_texts(
+    values: Sequence[float | None], precision: int, *, zero: str = "", none: str = ""
+) -> list[str]:
     """Format the cells of one column with the same number of digits; `zero` stands for exactly 0 if it is not empty."""
     known_values = np.array([value for value in values if value is not None], dtype=np.float64)
     return written(values, digits_for(known_values, precision), zero, none)  # type: ignore[arg-type]
 
 
-def written(values: Sequence[float | None], digits: Digits, zero: str = "", none: str = "") -> list[str]:
+def written(
+    values: Sequence[float | None], digits: Digits, zero: str = "", none: str = ""
+) -> list[str]:
     """Format the cells of one column with given digits; see column_texts."""
     return [
         (digits.units(none) if none else "")

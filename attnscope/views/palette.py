@@ -30,7 +30,10 @@ class Surface:
         Stops that are not beyond the background, towards the end of their ramp, are left out.
         """
         return replace(
-            self, background=background, more=_from(background, self.more), less=_from(background, self.less)
+            self,
+            background=background,
+            more=_from(background, self.more),
+            less=_from(background, self.less),
         )
 
     def colour(self, fraction: float, *, signed: bool) -> list[int]:
@@ -44,7 +47,9 @@ def _from(background: str, stops: str) -> str:
     _, *others = stops.split()
     start = luminance(bytes.fromhex(background))
     end = luminance(bytes.fromhex(others[-1]))
-    beyond = [stop for stop in others if (luminance(bytes.fromhex(stop)) - start) * (end - start) > 0]
+    beyond = [
+        stop for stop in others if (luminance(bytes.fromhex(stop)) - start) * (end - start) > 0
+    ]
     return " ".join([background, *beyond])
 
 

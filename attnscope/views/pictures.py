@@ -51,7 +51,9 @@ def faint(pixels: Array, surface: Surface) -> Array:
     values = pixels.astype(np.float64)
     grey = (values @ _GREY)[..., None]
     background = np.array(list(bytes.fromhex(surface.background)), dtype=np.float64)
-    mixed: Array = (grey + (values - grey) * _COLOUR_LEFT) * _PICTURE_LEFT + background * (1 - _PICTURE_LEFT)
+    mixed: Array = (grey + (values - grey) * _COLOUR_LEFT) * _PICTURE_LEFT + background * (
+        1 - _PICTURE_LEFT
+    )
     return mixed
 
 
@@ -75,7 +77,9 @@ def covered(pixels: Array, weights: Matrix, scale: Scale, surface: Surface) -> A
     drawn = [[patch_colour(weight, scale, surface) for weight in line] for line in weights.tolist()]
     down = (np.arange(height) * rows // height)[:, None]
     across = np.arange(width) * columns // width
-    colours = np.array([[colour for colour, _ in line] for line in drawn], dtype=np.float64)[down, across]
+    colours = np.array([[colour for colour, _ in line] for line in drawn], dtype=np.float64)[
+        down, across
+    ]
     cover = np.array([[cover for _, cover in line] for line in drawn])[down, across][..., None]
     mixed: Array = np.rint(faint(pixels, surface) * (1 - cover) + colours * cover).astype(np.uint8)
     return mixed
@@ -83,7 +87,9 @@ def covered(pixels: Array, weights: Matrix, scale: Scale, surface: Surface) -> A
 
 def percent(share: float) -> str:
     """Write a share with two digits that count, down to 0.01 %; what is not all is not written as 100 %."""
-    decimals = 1 if 0.995 <= share < 0.9995 or 0.00995 <= share < 0.0995 else 0 if share >= 0.0995 else 2
+    decimals = (
+        1 if 0.995 <= share < 0.9995 or 0.00995 <= share < 0.0995 else 0 if share >= 0.0995 else 2
+    )
     return f"{100 * share:.{decimals}f} %"
 
 

@@ -79,7 +79,12 @@ class LogScale:
         """Return the scale of the weights that are known and above zero."""
         positive_weights = weights[np.isfinite(weights) & (weights > 0)]
         high = float(positive_weights.max()) if positive_weights.size else 1.0
-        return cls(max(high / LARGEST_RATIO, float(positive_weights.min())) if positive_weights.size else 1.0, high)
+        return cls(
+            max(high / LARGEST_RATIO, float(positive_weights.min()))
+            if positive_weights.size
+            else 1.0,
+            high,
+        )
 
     def ends(self, weights: Matrix) -> tuple[str, str]:
         """Write the numbers at its ends; smaller weights have the colour of the lower end, with `<` before it."""
@@ -105,11 +110,15 @@ def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:
     for axis, count in ((0, rows), (1, columns)):
         size = pooled.shape[axis]
         if count < size:
-            pooled = np.maximum.reduceat(pooled, [n * size // count for n in range(count)], axis=axis)
+            pooled = np.maximum.reduceat(
+                pooled, [n * size // count for n in range(count)], axis=axis
+            )
     return pooled
 
 
-def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: int = 1, of_map: bool = False) -> str:
+def pooled_cells(
+    shape: tuple[int, ...], rows: int, columns: int, *, together: int = 1, of_map: bool = False
+) -> str:
     """Describe what a cell of pool_largest stands for; empty if that is one weight.
 
     Args:
@@ -121,7 +130,11 @@ def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: i
     largest = max(end - start for start, end in zip(starts, [*starts[1:], queries], strict=True))
     per = f"{largest} × {-(-keys // columns)}"
     if of_map:
-        cells = f"the {queries} × {keys} map" if per == "1 × 1" else f"up to {per} cells of the {queries} × {keys} map"
+        cells = (
+            f"the {queries} × {keys} map"
+            if per == "1 × 1"
+            else f"up to {per} cells of the {queries} × {keys} map"
+        )
         cells = f"a cell of {cells}" if per == "1 × 1" else f"the largest of {cells}"
         return f"; a cell is {cells}: the weight on a run of keys, averaged over a run of queries"
     if per == "1 × 1":
@@ -129,7 +142,9 @@ def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: i
     return f"; a cell is the largest of up to {per} (queries × keys)"
 
 
-def scale_for(stage: str, matrix: Matrix, shape: Shape = "sqrt", sinks: Sequence[bool] | None = None) -> Scale:
+def scale_for(
+    stage: str, matrix: Matrix, shape: Shape = "sqrt", sinks: Sequence[bool] | None = None
+) -> Scale:
     """Choose the scale of one stage: weights from 0 to 1, their differences to 1 both ways, others to their largest.
 
     Args:
@@ -166,17 +181,25 @@ def on_ramp(stops: str, fraction: float) -> list[int]:
     colours = [bytes.fromhex(stop) for stop in stops.split()]
     at = fraction * (len(colours) - 1)
     left = min(int(at), len(colours) - 2)
-    return [round(a + (b - a) * (at - left)) for a, b in zip(colours[left], colours[left + 1], strict=True)]
+    return [
+        round(a + (b - a) * (at - left))
+        for a, b in zip(colours[left], colours[left + 1], strict=True)
+    ]
 
 
 def faded(colour: str, towards: Sequence[int], share: float) -> list[int]:
     """Return red, green and blue of a colour, `#rrggbb`, of which a share is left, and another has the rest."""
-    return [round(other + (own - other) * share) for own, other in zip(bytes.fromhex(colour[1:]), towards, strict=True)]
+    return [
+        round(other + (own - other) * share)
+        for own, other in zip(bytes.fromhex(colour[1:]), towards, strict=True)
+    ]
 
 
 def luminance(rgb: Sequence[int]) -> float:
     """Return the relative luminance of red, green and blue (WCAG 2.1), from 0 to 1."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)
+    ]
     return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 

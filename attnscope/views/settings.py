@@ -17,9 +17,15 @@ Format = Literal["table", "heat", "verdict", "page"]
 class FigureSettings:
     """How a figure is drawn."""
 
-    width: float | None = None  # CSS pixels, of which an inch has 96; None for the width of its content
-    labels: FigureLabels | None = None  # what names rows and columns of tokens; None for position and token
-    only: FigureParts | None = None  # parts that are drawn: matrices and maps, or tables with bars; None for all
+    width: float | None = (
+        None  # CSS pixels, of which an inch has 96; None for the width of its content
+    )
+    labels: FigureLabels | None = (
+        None  # what names rows and columns of tokens; None for position and token
+    )
+    only: FigureParts | None = (
+        None  # parts that are drawn: matrices and maps, or tables with bars; None for all
+    )
     font: FigureFont = "sans"
 
 
@@ -27,7 +33,9 @@ class FigureSettings:
 class Listing:
     """The heads that are listed below a picture."""
 
-    top: int | None = None  # number of heads of each role or measure; None for as many as fit on a line, or ten
+    top: int | None = (
+        None  # number of heads of each role or measure; None for as many as fit on a line, or ten
+    )
     sort: Literal["value", "layer"] = "value"  # order of the listed heads
     signed: bool = True  # whether values below 0 are weak; otherwise the magnitude counts
 
@@ -35,9 +43,17 @@ class Listing:
         """Return the layers and heads that are listed; NaN is left out."""
         import numpy as np
 
-        flat = np.where(np.isnan(values), -np.inf, values if self.signed else np.abs(values)).ravel()
-        order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or limit] if flat[n] > -np.inf]
-        return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
+        flat = np.where(
+            np.isnan(values), -np.inf, values if self.signed else np.abs(values)
+        ).ravel()
+        order = [
+            int(n)
+            for n in np.argsort(-flat, kind="stable")[: self.top or limit]
+            if flat[n] > -np.inf
+        ]
+        return [
+            divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)
+        ]
 
 
 @dataclass(frozen=True)

@@ -20,5 +20,8 @@ def second_ticks(seconds: Sequence[float], columns: int) -> Iterator[tuple[int, 
     count = int(np.ceil(seconds[0] / step - 1e-9))
     while count * step < seconds[-1]:
         tick = count * step
-        yield int(np.searchsorted(seconds, tick + 1e-9, side="right")) - 1, f"{tick:g}" if step >= 1 else f"{tick:.1f}"
+        yield (
+            int(np.searchsorted(seconds, tick + 1e-9, side="right")) - 1,
+            f"{tick:g}" if step >= 1 else f"{tick:.1f}",
+        )
         count += 1

@@ -90,5 +90,7 @@ def spell(span: Span, *, ascii: bool) -> str:
     if span.origin == "untrusted":
         return safe_text(span.text, ascii=ascii)
     if span.origin == "note":
-        return safe_text(span.text.translate(ASCII).translate(_LONGER) if ascii else span.text, ascii=ascii)
+        return safe_text(
+            span.text.translate(ASCII).translate(_LONGER) if ascii else span.text, ascii=ascii
+        )
     return span.text.translate(_LONGER) if ascii else span.text

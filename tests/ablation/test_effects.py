@@ -46,7 +46,9 @@ def gpt2(tmp_path_factory):
 def seen(model, ids):
     """Log-probabilities after the last token of the text; final states after the last norm; weights: float64."""
     entered = []
-    handle = model.transformer.ln_f.register_forward_hook(lambda _, __, made: entered.append(made[0]))
+    handle = model.transformer.ln_f.register_forward_hook(
+        lambda _, __, made: entered.append(made[0])
+    )
     with torch.inference_mode():
         made = model(input_ids=torch.tensor([ids]), output_attentions=True)
     handle.remove()
@@ -72,9 +74,13 @@ def test_every_head(gpt2, engine, monkeypatch):
     monkeypatch.setattr(plan, "_TOKENS", 5 * N)  # five variants at a time, of twelve
     run = requested((TextInput(TEXT),), model=path, engine=engine)
     found = survey_effects(run, cutting(each="head"))
-    assert list(zip(found.layers, found.heads, strict=True)) == [(n, h) for n in range(3) for h in range(4)]
+    assert list(zip(found.layers, found.heads, strict=True)) == [
+        (n, h) for n in range(3) for h in range(4)
+    ]
     before, hidden, weights = seen(model, ids_of(found))
-    off_sink = weights[:, :, 1:-1, 1:-1].sum(-1).mean(-1)  # from words to words: the first and </s> are left out
+    off_sink = (
+        weights[:, :, 1:-1, 1:-1].sum(-1).mean(-1)
+    )  # from words to words: the first and </s> are left out
     np.testing.assert_allclose(found.grid(found.weights), off_sink, atol=1e-6)
     kl, moved = np.empty((3, 4)), np.empty((3, 4))
     for layer in range(3):
@@ -82,11 +88,15 @@ def test_every_head(gpt2, engine, monkeypatch):
             with cut_heads(model, (layer, head)):
                 after, changed, _ = seen(model, ids_of(found))
             kl[layer, head] = divergence(before, after)
-            moved[layer, head] = np.linalg.norm(changed[AT] - hidden[AT]) / np.linalg.norm(hidden[AT])
+            moved[layer, head] = np.linalg.norm(changed[AT] - hidden[AT]) / np.linalg.norm(
+                hidden[AT]
+            )
     (effects,) = found.effects
     np.testing.assert_allclose(found.grid(effects.kl), kl, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.grid(effects.hidden), moved, rtol=1e-4)
-    assert effects.correlation == pytest.approx(counted_correlation(off_sink.ravel(), kl.ravel()), abs=1e-6)
+    assert effects.correlation == pytest.approx(
+        counted_correlation(off_sink.ravel(), kl.ravel()), abs=1e-6
+    )
     assert found.order() == np.argsort(-kl.ravel()).tolist()
 
 
@@ -101,7 +111,9 @@ def test_cuts_together(gpt2, engine):
     with cut_heads(model, (0, 1), (2, 2)), masked_edges(model, "gpt2", edges, N):
         after, changed, _ = seen(model, ids_of(found))
     assert [part.heads for part in found.cuts] == [[(0, 1)], [(2, 2)], [(1, 0), (1, 3)]]
-    assert found.cuts[2].weight == pytest.approx(weights[1, [0, 3], 7][:, [1, 4]].sum(-1).mean(), abs=1e-6)
+    assert found.cuts[2].weight == pytest.approx(
+        weights[1, [0, 3], 7][:, [1, 4]].sum(-1).mean(), abs=1e-6
+    )
     effect = found.effects[0]
     (change,) = effect.predictions
     assert (effect.how, change.position) == ("renormalised", N - 2)
@@ -131,7 +143,9 @@ def test_final_states_are_normed_without_a_head(tmp_path, engine):
         model.norm.weight.copy_(torch.linspace(0.2, 3.0, len(model.norm.weight)))
     model.save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
-    found = survey_effects(requested((TextInput(TEXT),), model=str(tmp_path), engine=engine), cutting(each="layer"))
+    found = survey_effects(
+        requested((TextInput(TEXT),), model=str(tmp_path), engine=engine), cutting(each="layer")
+    )
     (effects,) = found.effects
     assert (effects.kl, found.positions) == (None, [])
     ids = torch.tensor([ids_of(found)])
@@ -153,7 +167,9 @@ def test_mean_over_a_reference_text(gpt2):
     run = requested((TextInput(TEXT),), model=path)
     found = ablate(run, cutting(("L1H2",), replacement="mean", reference=reference))
     joined = []
-    handle = model.transformer.h[1].attn.c_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
+    handle = model.transformer.h[1].attn.c_proj.register_forward_pre_hook(
+        lambda _, args: joined.append(args[0][0])
+    )
     seen(model, [WORDS.index(word) for word in reference.split()] + [2])
     handle.remove()
     with cut_heads(model, (1, 2), value=joined[0].unflatten(-1, (4, 6))[:, 2].mean(0)):
@@ -161,8 +177,13 @@ def test_mean_over_a_reference_text(gpt2):
     before, _, _ = seen(model, ids_of(found))
     kl = divergence(before, after)
     assert found.effects[0].predictions[0].kl == pytest.approx(kl, rel=1e-4)
-    with_edge = cutting(("L1H2", "L2: -1→9"), replacement="mean", reference=reference)  # it has no token 9
-    assert [effect.how for effect in ablate(run, with_edge).effects] == ["renormalised", "unnormalised"]
+    with_edge = cutting(
+        ("L1H2", "L2: -1→9"), replacement="mean", reference=reference
+    )  # it has no token 9
+    assert [effect.how for effect in ablate(run, with_edge).effects] == [
+        "renormalised",
+        "unnormalised",
+    ]
     own = ablate(run, cutting(("L1H2",), replacement="mean"))
     assert own.effects[0].predictions[0].kl != pytest.approx(kl, rel=1e-3)
 
@@ -174,7 +195,9 @@ def test_hidden_tokens_are_hidden_in_a_reference_text_too(gpt2, engine):
     reference, hide = "was river old", "bank,river,9,2"
     ids = [WORDS.index(word) for word in reference.split()] + [2]
     joined, every = [], list(range(4))
-    handle = model.transformer.h[1].attn.c_proj.register_forward_pre_hook(lambda _, args: joined.append(args[0][0]))
+    handle = model.transformer.h[1].attn.c_proj.register_forward_pre_hook(
+        lambda _, args: joined.append(args[0][0])
+    )
     edges = [(layer, every, range(len(ids)), [1, 2]) for layer in range(3)]
     with masked_edges(model, "gpt2", edges, len(ids)):
         seen(model, ids)
@@ -182,7 +205,9 @@ def test_hidden_tokens_are_hidden_in_a_reference_text_too(gpt2, engine):
     run = requested((TextInput(TEXT),), model=path, hide=hide, engine=engine)
     found = ablate(run, cutting(("L1H2",), replacement="mean", reference=reference))
     n, mean = len(found.tokens), joined[0].unflatten(-1, (4, 6))[:, 2].mean(0)
-    with masked_edges(model, "gpt2", [(layer, every, range(n), [1, 2, 4, 9]) for layer in range(3)], n):
+    with masked_edges(
+        model, "gpt2", [(layer, every, range(n), [1, 2, 4, 9]) for layer in range(3)], n
+    ):
         before, _, _ = seen(model, ids_of(found))
         with cut_heads(model, (1, 2), value=mean):
             after, _, _ = seen(model, ids_of(found))
@@ -203,7 +228,9 @@ def test_an_encoder_without_a_head_has_hidden_states_alone(minilm: Path):
     assert effects.hidden[3] == pytest.approx(share, rel=1e-5)
     at = survey_effects(run, cutting(each="layer", at="bank"))
     assert at.positions == [2]
-    assert at.effects[0].hidden[3] == pytest.approx(one.effects[0].change[2] / one.norms[2], rel=1e-5)
+    assert at.effects[0].hidden[3] == pytest.approx(
+        one.effects[0].change[2] / one.norms[2], rel=1e-5
+    )
 
 
 def test_a_masked_model_predicts_at_mask_tokens(tmp_path):
@@ -214,25 +241,33 @@ def test_a_masked_model_predicts_at_mask_tokens(tmp_path):
     found = ablate(run, cutting(("L1H1",)))
     assert found.effects[0].predictions == []
     assert any("no [MASK]" in note for note in found.provenance.notes)
-    assert [p.position for p in ablate(run, cutting(("L1H1",), at="bank,by")).effects[0].predictions] == [1, 2]
+    assert [
+        p.position for p in ablate(run, cutting(("L1H1",), at="bank,by")).effects[0].predictions
+    ] == [1, 2]
 
 
 def test_cuts_of_a_real_model_equal_transformers(smollm2: Path):
     """Heads and edges of SmolLM2 from its GGUF file; the weights are ours, which tests/parity compares."""
     folder = open_checkpoint(smollm2)
     with torch.device("meta"):
-        model = hf.LlamaForCausalLM(hf.LlamaConfig(**{**folder.config, "attn_implementation": "eager"})).eval()
+        model = hf.LlamaForCausalLM(
+            hf.LlamaConfig(**{**folder.config, "attn_implementation": "eager"})
+        ).eval()
     model.load_state_dict(dict(read_tensors(folder, folder.tensors)), assign=True, strict=False)
     model.tie_weights()
     model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
-    run = requested((TextInput("When Mary and John went to the store, John gave"),), model=str(smollm2))
+    run = requested(
+        (TextInput("When Mary and John went to the store, John gave"),), model=str(smollm2)
+    )
     session = Session(run.texts)
     found = ablate(run, cutting(("L1H5", "L17H0: -1→Mary")), session=session)
     ids = [token.id for token in found.tokens]
 
     def predicted():
         with torch.inference_mode():
-            return model(input_ids=torch.tensor([ids])).logits[0, -1].double().log_softmax(-1).numpy()
+            return (
+                model(input_ids=torch.tensor([ids])).logits[0, -1].double().log_softmax(-1).numpy()
+            )
 
     before = predicted()
     values = torch.full((9, 64), torch.nan)
@@ -255,7 +290,9 @@ def test_rank_correlation_is_that_of_counted_ranks(pairs):
     if len(set(first)) == 1 or len(set(second)) == 1:
         assert rank_correlation(first, second) is None
     else:
-        assert rank_correlation(first, second) == pytest.approx(counted_correlation(first, second), abs=1e-9)
+        assert rank_correlation(first, second) == pytest.approx(
+            counted_correlation(first, second), abs=1e-9
+        )
 
 
 def test_fewer_variants_run_side_by_side_where_memory_is_short(gpt2, monkeypatch):
@@ -276,13 +313,31 @@ def test_fewer_variants_run_side_by_side_where_memory_is_short(gpt2, monkeypatch
     assert tried == [12, 6, 3]
     np.testing.assert_allclose(found.effects[0].kl, plenty.effects[0].kl, atol=1e-6)
     with pytest.raises(AttnscopeError, match="needs about"):
-        survey_effects(requested((TextInput(TEXT),), model=path, max_memory=100 << 20), cutting(each="head"))
+        survey_effects(
+            requested((TextInput(TEXT),), model=path, max_memory=100 << 20), cutting(each="head")
+        )
 
 
 def test_hidden_tokens_are_hidden_with_and_without_the_cut(gpt2, capsys):
     """The same 4-D mask in every layer of transformers, and the head's output 0."""
     path, model = gpt2
-    assert main(["ablate", TEXT, "--model", path, "--hide", "bank,3", "--cut", "L1H2", "--format", "json"]) == 0
+    assert (
+        main(
+            [
+                "ablate",
+                TEXT,
+                "--model",
+                path,
+                "--hide",
+                "bank,3",
+                "--cut",
+                "L1H2",
+                "--format",
+                "json",
+            ]
+        )
+        == 0
+    )
     found = attnscope.ablate(TEXT, cut="L1H2", model=path, hide=["bank", 3])
     typed = json.loads(capsys.readouterr().out)
     assert typed["effects"] == json.loads(found.to_json())["effects"]
@@ -302,7 +357,9 @@ def test_hidden_tokens_are_hidden_with_and_without_the_cut(gpt2, capsys):
 
 def test_a_token_whose_state_is_zero_is_left_out_of_means(tmp_path, capsys):
     """Without a residual stream, a query that sees nothing has a state of 0, and so has every token without heads."""
-    (tmp_path / "x.toml").write_text('n_heads = 2\nd_model = 8\nresidual = false\nmask = "causal"\n')
+    (tmp_path / "x.toml").write_text(
+        'n_heads = 2\nd_model = 8\nresidual = false\nmask = "causal"\n'
+    )
     options = {"config": tmp_path / "x.toml", "hide": 0}  # the first token sees nothing
     found = attnscope.ablate("the bank by the river", each="head", **options)
     alone = attnscope.ablate("the bank by the river", each="head", at=slice(1, None), **options)
@@ -316,9 +373,24 @@ def test_a_token_whose_state_is_zero_is_left_out_of_means(tmp_path, capsys):
 
 
 def test_edges_of_a_query_that_sees_nothing(gpt2, capsys):
-    asked = ["ablate", TEXT, "--model", gpt2[0], "--hide", "0", "--each", "edge", "--query", "0", "--layer", "0"]
+    asked = [
+        "ablate",
+        TEXT,
+        "--model",
+        gpt2[0],
+        "--hide",
+        "0",
+        "--each",
+        "edge",
+        "--query",
+        "0",
+        "--layer",
+        "0",
+    ]
     assert main(asked) == 2
-    assert "--each edge: none of the 44 edges has any weight" in " ".join(capsys.readouterr().err.split())
+    assert "--each edge: none of the 44 edges has any weight" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 @pytest.mark.parametrize(

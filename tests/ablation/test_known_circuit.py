@@ -45,14 +45,20 @@ def test_cutting_a_head_of_the_circuit_destroys_the_copy_and_others_do_nothing(c
     assert effects.kl[[1, 3]].max() < 1e-6
     np.testing.assert_allclose(effects.hidden[[1, 3]], 0.0, atol=1e-6)
     # Weights off the first token of words 1 to 4: the head before looks at it from word 1, the uniform one from each.
-    assert found.weights == pytest.approx([3 / 4, 0, found.weights[2], (1 / 2 + 2 / 3 + 3 / 4 + 4 / 5) / 4], abs=1e-4)
+    assert found.weights == pytest.approx(
+        [3 / 4, 0, found.weights[2], (1 / 2 + 2 / 3 + 3 / 4 + 4 / 5) / 4], abs=1e-4
+    )
     assert sorted(found.order()[:2]) == [0, 2]
 
 
 def test_mean_of_a_head_is_what_it_gives_on_average(circuit):
-    found = ablate(requested((TextInput(TEXT),), config=circuit), cutting(("L1H0",), replacement="mean"))
+    found = ablate(
+        requested((TextInput(TEXT),), config=circuit), cutting(("L1H0",), replacement="mean")
+    )
     # What L1H0 copies for c, a, b, d, a: nothing precedes the first three words, so they see all keys before alike.
-    copied = np.array([[0, 0, 1, 0], [1, 0, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]) / np.array([[1], [2], [3], [4]])
+    copied = np.array([[0, 0, 1, 0], [1, 0, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]) / np.array(
+        [[1], [2], [3], [4]]
+    )
     mean = (copied.sum(0) + np.array([0, 1, 0, 0])) / 5  # of a, b, c, d; the last token copies b
     after = distribution(a=1 + mean[0], b=mean[1], c=mean[2], d=mean[3])
     (effect,) = found.effects
@@ -75,7 +81,10 @@ def test_an_edge_is_cut_both_ways(circuit, arrow):
         assert change.kl == pytest.approx(bits(UNCUT, after), abs=1e-4)
         for token in change.tokens:
             before, now = UNCUT[token.id], after[token.id]
-            assert (token.before, token.after) == (pytest.approx(before, abs=1e-4), pytest.approx(now, abs=1e-4))
+            assert (token.before, token.after) == (
+                pytest.approx(before, abs=1e-4),
+                pytest.approx(now, abs=1e-4),
+            )
             assert token.change == pytest.approx(log2(now / before), abs=1e-3)
             assert token.text == LETTERS[token.id]
         assert effect.change[:4].max() == 0.0  # no other token changes
@@ -91,7 +100,9 @@ def test_every_edge_of_the_induction_head(circuit):
     found = survey_effects(run, cutting(each="edge"))
     assert (found.queries, found.keys) == ([4] * 5, [0, 1, 2, 3, 4])
     assert found.order()[0] == 2
-    for effects, after in zip(found.effects, (distribution(a=1.5, c=0.25, d=0.25), NO_COPY), strict=True):
+    for effects, after in zip(
+        found.effects, (distribution(a=1.5, c=0.25, d=0.25), NO_COPY), strict=True
+    ):
         assert effects.kl == pytest.approx([0, 0, bits(UNCUT, after), 0, 0], abs=1e-4)
 
 

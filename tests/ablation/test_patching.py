@@ -36,7 +36,9 @@ def family(request, tmp_path_factory) -> tuple[str, str, PreTrainedModel]:
 
 
 @contextmanager
-def projected(model: PreTrainedModel, name: str, change: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
+def projected(
+    model: PreTrainedModel, name: str, change: Callable[[int, Tensor], Tensor]
+) -> Iterator[None]:
     """Change what the output projection of each layer reads, as (T, H, Ev)."""
 
     def hook(layer: int) -> Any:
@@ -57,7 +59,11 @@ def projected(model: PreTrainedModel, name: str, change: Callable[[int, Tensor],
 def logits_of(model: PreTrainedModel, ids: list[int]) -> np.ndarray:
     with torch.inference_mode():
         made = model(input_ids=torch.tensor([ids]))
-    return (made.prediction_logits if "prediction_logits" in made else made.logits)[0, AT].double().numpy()
+    return (
+        (made.prediction_logits if "prediction_logits" in made else made.logits)[0, AT]
+        .double()
+        .numpy()
+    )
 
 
 def seen(model: PreTrainedModel, name: str, ids: list[int]) -> tuple[Seen, np.ndarray]:
@@ -74,7 +80,11 @@ def seen(model: PreTrainedModel, name: str, ids: list[int]) -> tuple[Seen, np.nd
 
 
 def patched(
-    model: PreTrainedModel, name: str, ids: list[int], other: Seen, where: dict[int, tuple[Any, Any]]
+    model: PreTrainedModel,
+    name: str,
+    ids: list[int],
+    other: Seen,
+    where: dict[int, tuple[Any, Any]],
 ) -> np.ndarray:
     """Logits with what some heads give at some positions, by layer, taken from another text."""
 
@@ -101,7 +111,13 @@ def assert_near(ours: Any, theirs: Any, size: float) -> None:
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 def test_every_patch_is_that_of_hooks(family, engine):
     name, path, model = family
-    asked: dict[str, Any] = {"model": path, "engine": engine, "patch_from": OTHER, "target": TARGETS, "at": AT}
+    asked: dict[str, Any] = {
+        "model": path,
+        "engine": engine,
+        "patch_from": OTHER,
+        "target": TARGETS,
+        "at": AT,
+    }
     found = attnscope.ablate(TEXT, each="head", **asked)
     ids = [token.id for token in found.data.tokens]
     (tokens,) = found.data.replacing.tokens
@@ -112,7 +128,9 @@ def test_every_patch_is_that_of_hooks(family, engine):
     assert_near([target.logit for target in found.targets], before[targets], size)
     assert_near([target.other for target in found.targets], there[targets], size)
     after = [
-        patched(model, name, ids, other, {layer: (slice(None), head)}) for layer in range(LAYERS) for head in range(4)
+        patched(model, name, ids, other, {layer: (slice(None), head)})
+        for layer in range(LAYERS)
+        for head in range(4)
     ]
     expected = np.array([difference(one, targets) - start for one in after])
     assert_near(found.effect, expected, size)
@@ -125,7 +143,10 @@ def test_every_patch_is_that_of_hooks(family, engine):
     assert found.data.order() == np.argsort(-np.abs(found.effect), kind="stable").tolist()
 
     layers = attnscope.ablate(TEXT, each="layer", **asked)
-    after = [patched(model, name, ids, other, {layer: (slice(None), slice(None))}) for layer in range(LAYERS)]
+    after = [
+        patched(model, name, ids, other, {layer: (slice(None), slice(None))})
+        for layer in range(LAYERS)
+    ]
     assert_near(layers.effect, [difference(one, targets) - start for one in after], size)
 
     cut = attnscope.ablate(TEXT, cut=["L0H1: 7→", "L1H2", "L0H1: 7,8→", "L2"], **asked)
@@ -133,14 +154,25 @@ def test_every_patch_is_that_of_hooks(family, engine):
     expected_one = patched(model, name, ids, other, where)
     assert cut.effects[0].how == "patch"
     assert_near(cut.target_change, difference(expected_one, targets) - start, size)
-    assert cut.kl[0] == pytest.approx(divergence(log_softmax(before), log_softmax(expected_one)), rel=1e-3)
+    assert cut.kl[0] == pytest.approx(
+        divergence(log_softmax(before), log_softmax(expected_one)), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 def test_draws_from_other_texts_are_those_of_hooks(family, engine):
     name, path, model = family
-    others = ["we sat by the old bank and the river", "old dog was the bank by river and dog was by the"]
-    asked: dict[str, Any] = {"model": path, "engine": engine, "target": "river", "at": AT, "others": others}
+    others = [
+        "we sat by the old bank and the river",
+        "old dog was the bank by river and dog was by the",
+    ]
+    asked: dict[str, Any] = {
+        "model": path,
+        "engine": engine,
+        "target": "river",
+        "at": AT,
+        "others": others,
+    }
     asked |= {"replacement": "resample", "draws": 3, "seed": 7}
     found = attnscope.ablate(TEXT, each="head", **asked)
     ids, (target,) = [token.id for token in found.data.tokens], found.targets
@@ -153,7 +185,11 @@ def test_draws_from_other_texts_are_those_of_hooks(family, engine):
         assert any(said == pool[n : n + len(said)] for n in range(len(pool)))
         assert [token.special for token in tokens] == [token.special for token in found.data.tokens]
         other, _ = seen(model, name, [token.id for token in tokens])
-        after = [patched(model, name, ids, other, {n: (slice(None), h)}) for n in range(LAYERS) for h in range(HEADS)]
+        after = [
+            patched(model, name, ids, other, {n: (slice(None), h)})
+            for n in range(LAYERS)
+            for h in range(HEADS)
+        ]
         changes.append([one[target.id] - before[target.id] for one in after])
         kls.append([divergence(log_softmax(before), log_softmax(one)) for one in after])
     assert_near(found.effect, np.mean(changes, axis=0), size)
@@ -167,7 +203,9 @@ def test_draws_from_other_texts_are_those_of_hooks(family, engine):
         logs.append(log_softmax(patched(model, name, ids, other, where)))
     mean = np.mean(np.exp(logs), axis=0)
     (change,) = cut.effects[0].predictions
-    assert change.kl == pytest.approx(np.mean([divergence(log_softmax(before), one) for one in logs]), rel=1e-3)
+    assert change.kl == pytest.approx(
+        np.mean([divergence(log_softmax(before), one) for one in logs]), rel=1e-3
+    )
     for token in change.tokens:
         assert token.after == pytest.approx(mean[token.id], rel=1e-4)
     assert {int(n) for n in np.argsort(-mean)[:5]} <= {token.id for token in change.tokens}
@@ -185,13 +223,22 @@ def gpt2(tmp_path_factory) -> str:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--from", "the bank"], "--patch-from: has 3 tokens, but the text has 11: patches go from token to token"),
-        (["--from", OTHER, "--with", "mean"], "--patch-from and --replacement cannot be used together"),
+        (
+            ["--from", "the bank"],
+            "--patch-from: has 3 tokens, but the text has 11: patches go from token to token",
+        ),
+        (
+            ["--from", OTHER, "--with", "mean"],
+            "--patch-from and --replacement cannot be used together",
+        ),
         (["--draws", "3"], "--draws: applies only to --replacement resample"),
         (["--seed", "3", "--from", OTHER], "--seed: applies only to --replacement resample"),
         (["--target", "sea side"], "--target: 'sea side' is"),
         (["--target", "old", "--target", "bank", "--target", "river"], "--target: given 3 times"),
-        (["--with", "resample", "--from-file", "few.txt"], "--others: the other texts have 2 tokens, fewer than"),
+        (
+            ["--with", "resample", "--from-file", "few.txt"],
+            "--others: the other texts have 2 tokens, fewer than",
+        ),
     ],
 )
 def test_what_cannot_be_patched_is_refused(gpt2, args, said, tmp_path, monkeypatch, capsys):
@@ -203,16 +250,26 @@ def test_what_cannot_be_patched_is_refused(gpt2, args, said, tmp_path, monkeypat
 
 def test_nothing_is_drawn_for_a_text_of_special_tokens(capsys):
     assert main(["ablate", "[MASK]", "--each", "head", "--with", "resample"]) == 2
-    assert "--replacement resample: the text has special tokens alone, which stay" in capsys.readouterr().err
+    assert (
+        "--replacement resample: the text has special tokens alone, which stay"
+        in capsys.readouterr().err
+    )
 
 
 def test_targets_need_a_prediction(capsys):
     assert main(["ablate", "a bank by the river", "--each", "head", "--target", "river"]) == 2
-    assert "--target: the text has no mask token to predict" in " ".join(capsys.readouterr().err.split())
+    assert "--target: the text has no mask token to predict" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_the_seed_chooses_draws(gpt2):
-    asked: dict[str, Any] = {"model": gpt2, "cut": "L0H0", "replacement": "resample", "others": [TEXT, OTHER, TEXT]}
+    asked: dict[str, Any] = {
+        "model": gpt2,
+        "cut": "L0H0",
+        "replacement": "resample",
+        "others": [TEXT, OTHER, TEXT],
+    }
     first, same, different = (attnscope.ablate(TEXT, **asked, seed=seed) for seed in (None, 0, 1))
     assert first.to_json() == same.to_json()
     assert first.data.replacing.tokens != different.data.replacing.tokens

@@ -18,7 +18,9 @@ CUTS = ["L0H1", "L1H2: 5→0:2", "*: 3→2"]
 def test_matrices_are_those_of_the_model_without_heads_and_edges(gpt2, engine):  # noqa: F811
     path, model = gpt2
     config = model.config
-    found = attnscope.inspect(TEXT, model=path, engine=engine, layer="all", head="all", cut=CUTS, predict=True)
+    found = attnscope.inspect(
+        TEXT, model=path, engine=engine, layer="all", head="all", cut=CUTS, predict=True
+    )
     text = found.data.texts[0]
     width = config.n_embd // config.n_head
     nothing = torch.full((config.n_head, width), torch.nan)

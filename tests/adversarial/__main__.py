@@ -45,7 +45,10 @@ def _run(which: str, asked: argparse.Namespace) -> int:
             said = f"{wrong}: {(ending.err.strip().splitlines() or [''])[-1][:300]}"
             kind = _DETAILS.sub("…", said)
             if not seen[kind]:
-                print(f"{which} {number}: {said!a}\n    {' '.join(map(ascii, case.argv))[:400]}", flush=True)
+                print(
+                    f"{which} {number}: {said!a}\n    {' '.join(map(ascii, case.argv))[:400]}",
+                    flush=True,
+                )
             seen[kind] += 1
     ended = ", ".join(f"{count:,} with {code}" for code, count in sorted(codes.items()))
     print(f"{which}: {sum(codes.values()):,} cases, {sum(seen.values()):,} faults ({ended}), "

@@ -27,8 +27,41 @@ from tests.helpers.tiny_models import TABLE
 ROOT = Path(__file__).parents[2]
 TEXT = "the bank by the river was old"
 _DIGITS = "9" * 400
-_NUMBERS = [0, -1, 1, 2, 3, 5, 7, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, 1 << 64, 10**20, 10**30, -(10**20), 10**400]
-_FLOATS = [float("nan"), float("inf"), 0.0, -0.0, 0.5, -1.5, 1e-320, 1e-45, 1e-8, 1e20, 1e39, 1e308, -1e308, 1.0, 2.0]
+_NUMBERS = [
+    0,
+    -1,
+    1,
+    2,
+    3,
+    5,
+    7,
+    1 << 31,
+    1 << 32,
+    (1 << 63) - 1,
+    1 << 63,
+    1 << 64,
+    10**20,
+    10**30,
+    -(10**20),
+    10**400,
+]
+_FLOATS = [
+    float("nan"),
+    float("inf"),
+    0.0,
+    -0.0,
+    0.5,
+    -1.5,
+    1e-320,
+    1e-45,
+    1e-8,
+    1e20,
+    1e39,
+    1e308,
+    -1e308,
+    1.0,
+    2.0,
+]
 _TEXTS = [
     "", " ", "a", "x" * 300, "\ud800", "\udcff", "\x1b[31m", "\0", "\u202e", "é", "²", "٣", "../x", "own", "mean",
     "gelu",
@@ -56,7 +89,13 @@ def odd(r: random.Random) -> Any:
 def paths(value: Any, most: int = 12, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The place of every value within a JSON value; of long lists and objects, the first few."""
     yield prefix
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    children = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for _, (key, child) in zip(range(most), children, strict=False):
         yield from paths(child, most, (*prefix, key))
 
@@ -152,7 +191,17 @@ def report(*options: str) -> bytes:
 
 def dump(*options: str) -> bytes:
     return _made(
-        "batch", "texts.txt", "-o", "out.jsonl", "--config", "causal", "--layer", "0", "--head", "0,1", *options
+        "batch",
+        "texts.txt",
+        "-o",
+        "out.jsonl",
+        "--config",
+        "causal",
+        "--layer",
+        "0",
+        "--head",
+        "0,1",
+        *options,
     )
 
 
@@ -220,27 +269,54 @@ def arguments(r: random.Random) -> Case:
     argv = [command]
     parameters = [p for p in _commands()[command].params if p.name not in ("help", "engine")]
     for parameter in parameters:
-        if isinstance(parameter, click.Argument) or getattr(parameter, "param_type_name", "") == "argument":
+        if (
+            isinstance(parameter, click.Argument)
+            or getattr(parameter, "param_type_name", "") == "argument"
+        ):
             count = r.choice([1, 1, 1, 2]) if parameter.nargs != 1 else r.choice([1, 1, 1, 1, 0])
             argv += [_first(r, command) for _ in range(count)]
         elif r.random() < 3 / len(parameters):
-            argv += [r.choice(parameter.opts)] if getattr(parameter, "is_flag", False) else _given(r, parameter)
-    if command not in ("batch", "convert") and r.random() < 0.7 and "--model" not in argv and "--config" not in argv:
+            argv += (
+                [r.choice(parameter.opts)]
+                if getattr(parameter, "is_flag", False)
+                else _given(r, parameter)
+            )
+    if (
+        command not in ("batch", "convert")
+        and r.random() < 0.7
+        and "--model" not in argv
+        and "--config" not in argv
+    ):
         argv += ["--config", r.choice(["causal", "sliding-window", "grouped-query", "multi-head"])]
     if command == "batch" and r.random() < 0.9:
-        argv += ["--config", "causal", *([] if "-o" in argv or "--output" in argv else ["-o", "out.jsonl"])]
+        argv += [
+            "--config",
+            "causal",
+            *([] if "-o" in argv or "--output" in argv else ["-o", "out.jsonl"]),
+        ]
     if r.random() < 0.05:
         argv.insert(r.randint(0, len(argv)), r.choice(_STRANGE))
-    files = {**_FILES, "a.json": report(), "b.json": report("--mask", "bidirectional"), "d.jsonl": dump()}
+    files = {
+        **_FILES,
+        "a.json": report(),
+        "b.json": report("--mask", "bidirectional"),
+        "d.jsonl": dump(),
+    }
     return Case(argv, {**files, "t.csv": table(".csv")})
 
 
 def _first(r: random.Random, command: str) -> str:
-    usual = {"batch": ["text.txt", "x.jsonl"], "convert": ["d.jsonl", "a.json", "t.csv", "out.csv", "out.json"]}
+    usual = {
+        "batch": ["text.txt", "x.jsonl"],
+        "convert": ["d.jsonl", "a.json", "t.csv", "out.csv", "out.json"],
+    }
     if r.random() < 0.1:
         return r.choice(_STRANGE)
     return r.choice(
-        usual.get(command, ["The bank by the river", "A bank", "bank " * 70, "a.json", "b.json", "The", "-"])
+        usual.get(
+            command,
+            ["The bank by the river", "A bank", "bank " * 70, "a.json", "b.json", "The", "-"],
+        )
     )
 
 
@@ -262,7 +338,10 @@ def checkpoint(name: str) -> tuple[Any, bytes, bytes]:
         hf.logging.disable_progress_bar()
         next(row for row in TABLE if row.name == name).save(path)
         write_tokenizer(path)
-        found = [(path / file).read_bytes() for file in ("config.json", "tokenizer.json", "model.safetensors")]
+        found = [
+            (path / file).read_bytes()
+            for file in ("config.json", "tokenizer.json", "model.safetensors")
+        ]
     return json.loads(found[0]), found[1], found[2]
 
 
@@ -279,7 +358,17 @@ _KEYS = {
     "head_dim": [1, 3, 8, 10**9], "num_key_value_heads": [1, 3], "attnscope": [{"trained_masks": ["\x1b[2J"]}, []],
     "rope_local_base_freq": [1, 10000.0], "rms_norm_eps": [0, 1e308],
 }  # fmt: skip
-FAMILIES = ("llama", "llama yarn", "bert", "gemma3", "gpt_neox", "gpt_oss", "gpt2", "mixtral", "smollm3")
+FAMILIES = (
+    "llama",
+    "llama yarn",
+    "bert",
+    "gemma3",
+    "gpt_neox",
+    "gpt_oss",
+    "gpt2",
+    "mixtral",
+    "smollm3",
+)
 
 
 def configs(r: random.Random) -> Case:
@@ -296,8 +385,20 @@ def configs(r: random.Random) -> Case:
     data = as_json(config) if r.random() < 0.9 else damage(r, as_json(config))
     argv = ["info", "--model", ".", *r.choice([[], ["--cost"], ["--format", "json"]])]
     if r.random() < 0.5:
-        argv = ["run", TEXT, "--model", ".", "--layer", "0", "--head", "0", *r.choice([[], ["--format", "json"]])]
-    return Case(argv, {"config.json": data, "tokenizer.json": tokenizer, "model.safetensors": weights})
+        argv = [
+            "run",
+            TEXT,
+            "--model",
+            ".",
+            "--layer",
+            "0",
+            "--head",
+            "0",
+            *r.choice([[], ["--format", "json"]]),
+        ]
+    return Case(
+        argv, {"config.json": data, "tokenizer.json": tokenizer, "model.safetensors": weights}
+    )
 
 
 # GGUF files, adapters
@@ -316,13 +417,18 @@ def ggufs(r: random.Random) -> Case:
     data = _gguf(architecture)
     kind = r.random()
     if kind < 0.5:
-        data = _gguf(architecture, tuple((f"{architecture}.{r.choice(_METADATA)}", r.choice(_SAID)) for _ in range(2)))
+        data = _gguf(
+            architecture,
+            tuple((f"{architecture}.{r.choice(_METADATA)}", r.choice(_SAID)) for _ in range(2)),
+        )
     elif kind < 0.7:
         header = len(data) - len(data) % 4096 if r.random() < 0.1 else 6000
         data = damage(r, data[:header]) + data[header:]
     else:
         changed = bytearray(data)
-        for _ in range(r.randint(1, 2)):  # a value: the bytes behind a key, and the number of its type
+        for _ in range(
+            r.randint(1, 2)
+        ):  # a value: the bytes behind a key, and the number of its type
             key = r.choice(list(re.finditer(rb"[a-z0-9]+(?:[._][a-z0-9_]+){1,4}", data[:6000])))
             place = key.end() + r.choice([0, 0, 4, 4, 5, 8])
             changed[place : place + r.choice([1, 4, 8])] = r.choice(_VALUES)
@@ -356,10 +462,20 @@ def _adapter() -> dict[str, bytes]:
     config, tokenizer, weights = checkpoint("llama")
     with tempfile.TemporaryDirectory() as name:
         model = next(row for row in TABLE if row.name == "llama").make()
-        adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"]))
+        adapted = peft.get_peft_model(
+            model, peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"])
+        )
         adapted.save_pretrained(name)
-        saved = {f"lora/{file.name}": file.read_bytes() for file in Path(name).iterdir() if file.suffix != ".md"}
-    base = {"config.json": as_json(config), "tokenizer.json": tokenizer, "model.safetensors": weights}
+        saved = {
+            f"lora/{file.name}": file.read_bytes()
+            for file in Path(name).iterdir()
+            if file.suffix != ".md"
+        }
+    base = {
+        "config.json": as_json(config),
+        "tokenizer.json": tokenizer,
+        "model.safetensors": weights,
+    }
     return {f"base/{file}": data for file, data in base.items()} | saved
 
 
@@ -422,14 +538,28 @@ def stacks(r: random.Random) -> Case:
     if r.random() < 0.1:
         shipped = r.choice(sorted((ROOT / "configs").glob("*.toml")))
         fields = mutate(r, tomllib.loads(shipped.read_text()))
-    data = _deepened("".join(f"{json.dumps(name)} = {_toml(value)}\n" for name, value in fields.items()))
+    data = _deepened(
+        "".join(f"{json.dumps(name)} = {_toml(value)}\n" for name, value in fields.items())
+    )
     if r.random() < 0.1:
         data = damage(r, data)
     argv = ["info", "--config", "s.toml", *r.choice([[], ["--cost"], ["--format", "json"]])]
     if r.random() < 0.6:
-        argv = ["run", "The bank by the river", "--config", "s.toml", *r.choice([[], ["--context", "A river"]])]
+        argv = [
+            "run",
+            "The bank by the river",
+            "--config",
+            "s.toml",
+            *r.choice([[], ["--context", "A river"]]),
+        ]
         argv += r.choice(
-            [[], ["--head", "all"], ["--format", "json"], ["--mask", "bidirectional"], ["--by", "projected"]]
+            [
+                [],
+                ["--head", "all"],
+                ["--format", "json"],
+                ["--mask", "bidirectional"],
+                ["--by", "projected"],
+            ]
         )
     return Case(argv, {"s.toml": data, "tokenizer.json": _tokenizer()})
 
@@ -444,7 +574,11 @@ def _tokenizer() -> bytes:
 def _toml(value: Any) -> str:
     """A JSON value as TOML writes it; null as the word, which TOML does not know."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(inner)}" for name, inner in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{json.dumps(name)} = {_toml(inner)}" for name, inner in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, float):
@@ -469,7 +603,9 @@ def reports(r: random.Random) -> Case:
         other = r.choice(
             [
                 _made("compare", "A bank", "--config", "causal", "--format", "json"),
-                _made("explain", "A bank", "--query", "1", "--config", "causal", "--format", "json"),
+                _made(
+                    "explain", "A bank", "--query", "1", "--config", "causal", "--format", "json"
+                ),
             ]
         )
         data = as_json(mutate(r, json.loads(other))) if r.random() < 0.5 else other
@@ -479,7 +615,11 @@ def reports(r: random.Random) -> Case:
         good = report(*options)
         data = as_json(mutate(r, json.loads(good))) if r.random() < 0.9 else damage(r, good)
     names = ["a.json", "b.json"] if r.random() < 0.7 else ["b.json", "a.json"]
-    argv = ["compare", *names, *r.choice([[], ["--format", "json"], ["--tolerance", "0"], ["--format", "heat"]])]
+    argv = [
+        "compare",
+        *names,
+        *r.choice([[], ["--format", "json"], ["--tolerance", "0"], ["--format", "heat"]]),
+    ]
     if r.random() < 0.3:
         argv = ["convert", "a.json", r.choice(["out.csv", "out.parquet"])]
     return Case(argv, {"a.json": data, "b.json": r.choice([good, data])})
@@ -496,7 +636,11 @@ def dumps(r: random.Random) -> Case:
     data = _resealed(r, good) if r.random() < 0.8 else damage(r, good)
     name, argv = (
         "in.jsonl",
-        ["convert", "in.jsonl", r.choice(["out.csv", "out.parquet", "out.json", "out.jsonl", "out"])],
+        [
+            "convert",
+            "in.jsonl",
+            r.choice(["out.csv", "out.parquet", "out.json", "out.jsonl", "out"]),
+        ],
     )
     if r.random() < 0.25:
         document = mutate(r, json.loads(_convert(good, "in.jsonl", "out.json")))
@@ -504,7 +648,10 @@ def dumps(r: random.Random) -> Case:
         argv[1] = "in.json"
     elif r.random() < 0.3:
         name = "out.jsonl"
-        argv = [*"batch texts.txt -o out.jsonl --config causal --layer 0 --head 0,1".split(), *options]
+        argv = [
+            *"batch texts.txt -o out.jsonl --config causal --layer 0 --head 0,1".split(),
+            *options,
+        ]
     return Case(argv, {name: data, "texts.txt": b"The bank by the river\n\nA bank, a river\n"})
 
 

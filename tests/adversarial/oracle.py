@@ -53,7 +53,9 @@ def run(case: Case, folder: Path) -> Ending:
         except Exception as e:
             code = 70
             sys.stderr.write(f"main() raised {type(e).__name__}: {e}\n")
-    return Ending(code, *(stream.getvalue().decode("utf-8", "surrogateescape") for stream in streams))
+    return Ending(
+        code, *(stream.getvalue().decode("utf-8", "surrogateescape") for stream in streams)
+    )
 
 
 def fault(case: Case, ending: Ending) -> str | None:
@@ -62,7 +64,9 @@ def fault(case: Case, ending: Ending) -> str | None:
     errors = [line for line in lines if line.startswith(_ERROR)]
     if ending.code not in (0, 1, 2, 3):
         return f"exit code {ending.code}"
-    if lines.pop() or any(not line.startswith(_ERROR) and not _REMARK.match(line) for line in lines):
+    if lines.pop() or any(
+        not line.startswith(_ERROR) and not _REMARK.match(line) for line in lines
+    ):
         return "a line on stderr that is not ours"
     if any(not line.isprintable() for line in lines):
         return "a control character on stderr"
@@ -70,7 +74,9 @@ def fault(case: Case, ending: Ending) -> str | None:
         return "a line of thousands of characters on stderr"
     if len(errors) != (ending.code in (1, 2)) and "check" not in case.argv[:1]:
         return f"{len(errors)} errors with exit code {ending.code}"
-    if _CONTROL.search(_COLOURS.sub("", ending.out) if "always" in " ".join(case.argv) else ending.out):
+    if _CONTROL.search(
+        _COLOURS.sub("", ending.out) if "always" in " ".join(case.argv) else ending.out
+    ):
         return "a control character on stdout"
     return None
 

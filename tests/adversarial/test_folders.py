@@ -17,7 +17,16 @@ from attnscope.base.files.reading import read_file
 from attnscope.checkpoints.folder import open_folder
 from attnscope.checkpoints.headers import read_header
 from attnscope.engines.opening import open_source
-from tests.helpers.folders import CONFIG, TENSORS, entry, raw, safetensors, within, write_folder, write_sharded
+from tests.helpers.folders import (
+    CONFIG,
+    TENSORS,
+    entry,
+    raw,
+    safetensors,
+    within,
+    write_folder,
+    write_sharded,
+)
 from tests.helpers.requests import requested
 
 WEIGHTS = safetensors(TENSORS)
@@ -40,7 +49,9 @@ def _opened_by(path: Path) -> tuple[AttnscopeError, list[str]]:
     global _OPENED
     _OPENED = []
     try:
-        return _refusal(path), list(dict.fromkeys(_OPENED))  # open() with an opener is reported twice
+        return _refusal(path), list(
+            dict.fromkeys(_OPENED)
+        )  # open() with an opener is reported twice
     finally:
         _OPENED = None
 
@@ -60,8 +71,16 @@ def _refusal(path: Path, seconds: float = 1) -> AttnscopeError:
     ("config", "found", "hint"),
     [
         (b"", "is empty, not JSON", "download it again"),
-        (bytes(100), "is nothing but zero bytes, not JSON", "the download did not finish: download it again"),
-        (b" \n\n ", "is truncated at line 3, column 2: Expecting value", "complete it, or download it again"),
+        (
+            bytes(100),
+            "is nothing but zero bytes, not JSON",
+            "the download did not finish: download it again",
+        ),
+        (
+            b" \n\n ",
+            "is truncated at line 3, column 2: Expecting value",
+            "complete it, or download it again",
+        ),
         (
             b'{"model_type": "ber',
             "is truncated at line 1, column 16: Unterminated string",
@@ -70,7 +89,11 @@ def _refusal(path: Path, seconds: float = 1) -> AttnscopeError:
         (b'{\n "a": 1,\n', "is truncated at line 3, column 1: Expecting property name", None),
         (b'{\n "a": 1,\n "b" 2}', "is not JSON at line 3, column 6: Expecting ':' delimiter", None),
         (b'{"a": 1} trailing', "is not JSON at line 1, column 10: Extra data", None),
-        (b"\xef\xbb\xbf{}", "is text that starts with a byte order mark, not JSON", "save it as plain UTF-8"),
+        (
+            b"\xef\xbb\xbf{}",
+            "is text that starts with a byte order mark, not JSON",
+            "save it as plain UTF-8",
+        ),
         ('{"a": 1}'.encode("utf-16"), "is UTF-16 text, not JSON", "save it as UTF-8"),
         ('{"a": 1}'.encode("utf-16-be"), "is UTF-16 text, not JSON", "save it as UTF-8"),
         (b'{"a": "\xe9"}', "byte 0xe9 at offset 7 is not UTF-8", "save it as UTF-8"),
@@ -87,7 +110,9 @@ def _refusal(path: Path, seconds: float = 1) -> AttnscopeError:
         (b" " * 4_000_001, "has 4,000,001 bytes", "at most 4,000,000 are read"),
     ],
 )
-def test_config_that_is_no_json_object(tmp_path: Path, config: bytes, found: str, hint: str | None) -> None:
+def test_config_that_is_no_json_object(
+    tmp_path: Path, config: bytes, found: str, hint: str | None
+) -> None:
     error = _refusal(write_folder(tmp_path, config))
     assert error.where == str(tmp_path / "config.json")
     assert error.message.startswith(found)
@@ -114,20 +139,29 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
     ("config", "field", "found"),
     [
         (b'{"n_layer": 4, "n_layer": 6}', "n_layer", "is given twice, as 4 and as 6"),
-        (b'{"rope": {"theta": 1, "a": 0, "theta": "x"}}', "theta", "is given twice, as 1 and as 'x'"),
+        (
+            b'{"rope": {"theta": 1, "a": 0, "theta": "x"}}',
+            "theta",
+            "is given twice, as 1 and as 'x'",
+        ),
         (b'{"n_layer": NaN}', "n_layer", "NaN is not JSON"),
         (b'{"n_layer": -Infinity}', "n_layer", "-Infinity is not JSON"),
         (b'{"scale": 1e999}', "scale", "1e999 is not JSON"),
         (b'{"\\u001b[2J": 1, "\\u001b[2J": 2}', "\\x1b[2J", "is given twice, as 1 and as 2"),
     ],
 )
-def test_config_with_a_value_that_json_does_not_have(tmp_path: Path, config: bytes, field: str, found: str) -> None:
+def test_config_with_a_value_that_json_does_not_have(
+    tmp_path: Path, config: bytes, field: str, found: str
+) -> None:
     error = _refusal(write_folder(tmp_path, config))
     assert str(error).startswith(f"{tmp_path / 'config.json'}: {field}: {found}")
 
 
 def test_config_with_nan_in_a_list(tmp_path: Path) -> None:
-    assert _refusal(write_folder(tmp_path, b'{"a": [1, NaN]}')).message == "contains NaN, which is not JSON"
+    assert (
+        _refusal(write_folder(tmp_path, b'{"a": [1, NaN]}')).message
+        == "contains NaN, which is not JSON"
+    )
 
 
 # 5: nothing is executed
@@ -147,7 +181,9 @@ def test_pickles_are_refused_unopened(tmp_path: Path, name: str) -> None:
 def test_auto_map_runs_nothing(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')")
-    write_folder(tmp_path, CONFIG | {"auto_map": {"AutoConfig": "evil.Config"}, "trust_remote_code": True})
+    write_folder(
+        tmp_path, CONFIG | {"auto_map": {"AutoConfig": "evil.Config"}, "trust_remote_code": True}
+    )
     with pytest.raises(AttnscopeError, match="the folder has its own model code"):
         open_source(requested((), model=str(tmp_path)), [])
     assert not marker.exists()
@@ -159,7 +195,10 @@ def test_a_folder_with_other_weights_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00002.safetensors")
     error = _refusal(tmp_path)
     assert error.message == "has no weights"
-    assert error.hint == "found 'model-00001-of-00002.safetensors'; model.safetensors.index.json is missing"
+    assert (
+        error.hint
+        == "found 'model-00001-of-00002.safetensors'; model.safetensors.index.json is missing"
+    )
     (tmp_path / "model-00001-of-00002.safetensors").unlink()
     assert _refusal(tmp_path).hint == "expected model.safetensors or model.safetensors.index.json"
 
@@ -214,7 +253,9 @@ def _loop(path: Path) -> None:
     path.symlink_to(path.name)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"]
+)
 @pytest.mark.parametrize(
     ("make", "found"),
     [
@@ -227,7 +268,11 @@ def _loop(path: Path) -> None:
     ],
 )
 def test_a_file_that_is_no_file_never_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Path], None], found: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    make: Callable[[Path], None],
+    found: str,
 ) -> None:
     write_folder(tmp_path)
     if name.endswith("index.json"):
@@ -305,7 +350,9 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (raw({"\x1b]0;x\x07" * 99: entry("F4", [], 0, 0)}), "\\x1b]0;x\\x07", "dtype is 'F4'"),
     ],
 )  # fmt: skip
-def test_headers_that_contradict_the_format(tmp_path: Path, weights: bytes, field: str, found: str) -> None:
+def test_headers_that_contradict_the_format(
+    tmp_path: Path, weights: bytes, field: str, found: str
+) -> None:
     write_folder(tmp_path, weights=weights)
     error = _refusal(tmp_path, seconds=1)
     assert str(error).startswith(f"{tmp_path / 'model.safetensors'}: {field}")
@@ -315,7 +362,12 @@ def test_headers_that_contradict_the_format(tmp_path: Path, weights: bytes, fiel
 def test_a_real_header_of_10000_tensors_takes_well_under_a_second(tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
     file.write_bytes(
-        safetensors({f"model.layers.{i}.self_attn.q_proj.weight": np.zeros(1, np.float32) for i in range(10_000)})
+        safetensors(
+            {
+                f"model.layers.{i}.self_attn.q_proj.weight": np.zeros(1, np.float32)
+                for i in range(10_000)
+            }
+        )
     )
     started = time.process_time()  # of the processor: other programs may keep it busy
     with within(20):
@@ -323,7 +375,9 @@ def test_a_real_header_of_10000_tensors_takes_well_under_a_second(tmp_path: Path
     assert time.process_time() - started < 1
 
 
-def test_a_file_that_is_cut_between_size_and_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_cut_between_size_and_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_folder(tmp_path)
     real = os.fstat
 
@@ -371,11 +425,19 @@ def test_an_index_that_lists_nothing(tmp_path: Path, index: dict[str, Any]) -> N
         ({"scalar": "c.safetensors"}, "weight_map.scalar", "the shard 'c.safetensors' is missing"),
         ({"nowhere": "a.safetensors"}, "nowhere", "is not in 'a.safetensors'"),
         (
-            {"embed.weight": "a.safetensors", "scalar": "b.safetensors", "blocks.0.bias": "b.safetensors"},
+            {
+                "embed.weight": "a.safetensors",
+                "scalar": "b.safetensors",
+                "blocks.0.bias": "b.safetensors",
+            },
             "scalar",
             "is not in 'b.safetensors' but in 'a.safetensors'",
         ),
-        ({"embed.weight": "a.safetensors"}, "scalar", "is in 'a.safetensors', but not in the index"),
+        (
+            {"embed.weight": "a.safetensors"},
+            "scalar",
+            "is in 'a.safetensors', but not in the index",
+        ),
     ],
 )
 def test_an_index_that_the_shards_contradict(
@@ -389,7 +451,9 @@ def test_an_index_that_the_shards_contradict(
 
 def test_a_tensor_in_two_shards(tmp_path: Path) -> None:
     path = write_sharded(tmp_path)
-    (path / "b.safetensors").write_bytes(safetensors({n: TENSORS[n] for n in ("scalar", "blocks.0.bias")}))
+    (path / "b.safetensors").write_bytes(
+        safetensors({n: TENSORS[n] for n in ("scalar", "blocks.0.bias")})
+    )
     error = _refusal(path)
     assert (error.where, error.message) == (f"{path}: scalar", "is in more than one shard")
 

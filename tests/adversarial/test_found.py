@@ -27,7 +27,9 @@ def ended(folder: Path, argv: list[str], files: dict[str, bytes] | None = None) 
     return ending
 
 
-def refusal(folder: Path, argv: list[str], files: dict[str, bytes] | None = None, code: int = 1) -> str:
+def refusal(
+    folder: Path, argv: list[str], files: dict[str, bytes] | None = None, code: int = 1
+) -> str:
     ending = ended(folder, argv, files)
     assert ending.code == code, ending
     return ending.err.removeprefix("attnscope: error: ").removesuffix("\n")
@@ -46,7 +48,10 @@ def refusal(folder: Path, argv: list[str], files: dict[str, bytes] | None = None
         (["run", TEXT, "--head", f"0-{DIGITS}"], f"--head: cannot read '0-{DIGITS}'"),
         (["run", TEXT, "--layer", "9" * 5000], "--layer: cannot read '999"),
         (["run", TEXT, "--query", "9" * 5000], "--query: '999"),
-        (["run", TEXT, "--mask", "window:1" + "0" * 20], "--mask: the size of 'window:100000000000000000000' is too"),
+        (
+            ["run", TEXT, "--mask", "window:1" + "0" * 20],
+            "--mask: the size of 'window:100000000000000000000' is too",
+        ),
         (["run", TEXT, "--mask", "prefix:" + "9" * 5000], "--mask: the size of 'prefix:999"),
         (["run", TEXT, "--max-memory", DIGITS + "T"], f"--max-memory: '{DIGITS}T' is too large"),
     ],
@@ -58,8 +63,16 @@ def test_what_is_typed(tmp_path: Path, argv: list[str], said: str) -> None:
 
 def test_a_window_as_large_as_it_may_be(tmp_path: Path) -> None:
     found = [
-        ended(tmp_path, ["run", TEXT, "--mask", mask, "--config", "causal", "--format", "json", "--layer", "0"])
-        for mask in ("bidirectional", f"window:{'9' * 18}", f"block:{'9' * 18}", f"prefix:{'9' * 18}")
+        ended(
+            tmp_path,
+            ["run", TEXT, "--mask", mask, "--config", "causal", "--format", "json", "--layer", "0"],
+        )
+        for mask in (
+            "bidirectional",
+            f"window:{'9' * 18}",
+            f"block:{'9' * 18}",
+            f"prefix:{'9' * 18}",
+        )
     ]
     weights = [json.loads(each.out)["texts"][0]["heads"]["stages"]["weights"][0] for each in found]
     assert all(each == weights[0] for each in weights)
@@ -75,7 +88,17 @@ def test_a_line_of_an_error_has_an_end(tmp_path: Path) -> None:
 
 
 def test_a_comparison_without_anything_in_common(tmp_path: Path) -> None:
-    argv = ["compare", "bank", "water stones", "--query", "0", "--config", "causal", "--format", "heat"]
+    argv = [
+        "compare",
+        "bank",
+        "water stones",
+        "--query",
+        "0",
+        "--config",
+        "causal",
+        "--format",
+        "heat",
+    ]
     assert "no shown row or column is in both" in ended(tmp_path, argv).out
 
 
@@ -88,29 +111,67 @@ def _config(name: str, **changes: Any) -> dict[str, bytes]:
     return {"config.json": changed, "tokenizer.json": tokenizer, "model.safetensors": weights}
 
 
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "rope_theta": 10000.0,
+}
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"num_hidden_layers": 10**399}, "num_hidden_layers is 1000000000000000000000000000000000000000000000000"),
-        ({"intermediate_size": 10**310}, "intermediate_size is 1000000000000000000000000000000000000000000000000000"),
-        ({"rms_norm_eps": 10**399}, "rms_norm_eps is 1000000000000000000000000000000000000000000000000000000000000"),
-        ({"hidden_act": "\ud800"}, "contains half of a surrogate pair (U+D800), which is not valid text"),
-        ({"attention_bias": "\udcff"}, "contains half of a surrogate pair (U+DCFF), which is not valid text"),
-        ({"rope_parameters": {**YARN, "rope_theta": 1}}, "YaRN cannot scale rotary positions with theta 1"),
-        ({"rope_parameters": {**YARN, "beta_fast": 0}}, "beta_fast is 0; expected a number above 0"),
-        ({"rope_parameters": {**YARN, "factor": 10**399}}, "factor is 10000000000000000000000000000000000000000000"),
+        (
+            {"num_hidden_layers": 10**399},
+            "num_hidden_layers is 1000000000000000000000000000000000000000000000000",
+        ),
+        (
+            {"intermediate_size": 10**310},
+            "intermediate_size is 1000000000000000000000000000000000000000000000000000",
+        ),
+        (
+            {"rms_norm_eps": 10**399},
+            "rms_norm_eps is 1000000000000000000000000000000000000000000000000000000000000",
+        ),
+        (
+            {"hidden_act": "\ud800"},
+            "contains half of a surrogate pair (U+D800), which is not valid text",
+        ),
+        (
+            {"attention_bias": "\udcff"},
+            "contains half of a surrogate pair (U+DCFF), which is not valid text",
+        ),
+        (
+            {"rope_parameters": {**YARN, "rope_theta": 1}},
+            "YaRN cannot scale rotary positions with theta 1",
+        ),
+        (
+            {"rope_parameters": {**YARN, "beta_fast": 0}},
+            "beta_fast is 0; expected a number above 0",
+        ),
+        (
+            {"rope_parameters": {**YARN, "factor": 10**399}},
+            "factor is 10000000000000000000000000000000000000000000",
+        ),
         ({"attnscope": {"trained_masks": ["\x1b[2J"]}}, r"unknown mask '\x1b[2J'"),
         (
-            {"rope_parameters": {**YARN, "rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 4.0}},
+            {
+                "rope_parameters": {
+                    **YARN,
+                    "rope_type": "llama3",
+                    "low_freq_factor": 4.0,
+                    "high_freq_factor": 4.0,
+                }
+            },
             "low_freq_factor 4 is not below high_freq_factor 4",
         ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-@pytest.mark.parametrize("argv", [["info", "--format", "json"], ["run", "the bank"]], ids=["info", "run"])
+@pytest.mark.parametrize(
+    "argv", [["info", "--format", "json"], ["run", "the bank"]], ids=["info", "run"]
+)
 def test_configs(tmp_path: Path, changes: dict[str, Any], said: str, argv: list[str]) -> None:
     line = refusal(tmp_path, [*argv, "--model", "."], _config("llama", **changes))
     assert line.startswith("config.json: ")
@@ -124,12 +185,24 @@ def test_configs(tmp_path: Path, changes: dict[str, Any], said: str, argv: list[
     ("toml", "said"),
     [
         (f"n_layers = {DIGITS}", "n_layers = 999"),
-        ("seed = 9223372036854775808", "seed = 9223372036854775808: Expected int <= 9223372036854775807"),
+        (
+            "seed = 9223372036854775808",
+            "seed = 9223372036854775808: Expected int <= 9223372036854775807",
+        ),
         ("windows = " + "[" * 3000 + "]" * 3000, "is nested too deeply"),
         ("n_heads = " + "9" * 5000, "not TOML: "),
-        ('positions = "rope"\nrope = {fraction = 2.0}', "rope = {'fraction': 2.0}: Expected float <= 1.0"),
-        ('positions = "rope"\nrope = {fraction = -1.0}', "rope = {'fraction': -1.0}: Expected float > 0.0"),
-        ('positions = "rope"\nrope = {theta = 0.0}', "rope = {'theta': 0.0}: Expected float >= 1e-30"),
+        (
+            'positions = "rope"\nrope = {fraction = 2.0}',
+            "rope = {'fraction': 2.0}: Expected float <= 1.0",
+        ),
+        (
+            'positions = "rope"\nrope = {fraction = -1.0}',
+            "rope = {'fraction': -1.0}: Expected float > 0.0",
+        ),
+        (
+            'positions = "rope"\nrope = {theta = 0.0}',
+            "rope = {'theta': 0.0}: Expected float >= 1e-30",
+        ),
         (
             'positions = "rope"\nrope = {theta = 1.0, scaling = {kind = "yarn", factor = 4.0, '
             "original_max_positions = 16}}",
@@ -170,12 +243,19 @@ def _after_a_template(kind: str, first: str, last: str) -> dict[str, Any]:
         "pair": [*one, {"Sequence": {"id": "B", "type_id": 0}}, {"SpecialToken": {"id": last, "type_id": 0}}],
         "special_tokens": {w: {"id": w, "ids": [ids[w]], "tokens": [w]} for w in (first, last)},
     }  # fmt: skip
-    bytes_ = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    bytes_ = {
+        "type": "ByteLevel",
+        "add_prefix_space": True,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
     value["post_processor"] = {"type": "Sequence", "processors": [template, bytes_]}
     return value
 
 
-@pytest.mark.parametrize(("kind", "first", "last"), [("roberta", "<s>", "</s>"), ("wordpiece", "[CLS]", "[SEP]")])
+@pytest.mark.parametrize(
+    ("kind", "first", "last"), [("roberta", "<s>", "</s>"), ("wordpiece", "[CLS]", "[SEP]")]
+)
 def test_a_tokenizer_with_another_post_processor_after_its_template(
     tmp_path: Path, kind: str, first: str, last: str
 ) -> None:
@@ -185,7 +265,9 @@ def test_a_tokenizer_with_another_post_processor_after_its_template(
     inner = tokens[1:-1]
     assert all(token.segment == 0 and not token.special for token in inner)
     assert "".join("The bank"[token.start : token.end] for token in inner) == "Thebank"
-    with pytest.raises(AttnscopeError, match="does not tell which of the two texts a token belongs to"):
+    with pytest.raises(
+        AttnscopeError, match="does not tell which of the two texts a token belongs to"
+    ):
         tokenizer.encode("The bank", "by the river")
 
 
@@ -194,7 +276,8 @@ def test_a_tokenizer_with_another_post_processor_after_its_template(
 
 def test_a_record_nested_a_thousand_deep_fails_alone(tmp_path: Path) -> None:
     deep = {
-        depth: '{"text": "A bank", "more": ' + "[" * depth + "]" * depth + "}" for depth in (99, 100, 1000, 100_000)
+        depth: '{"text": "A bank", "more": ' + "[" * depth + "]" * depth + "}"
+        for depth in (99, 100, 1000, 100_000)
     }
     strings = '{"text": "A bank", "more": "' + "[" * 1000 + '\\"{"}'
     lines = [*deep.values(), strings, '{"text": "The river"}']
@@ -202,8 +285,18 @@ def test_a_record_nested_a_thousand_deep_fails_alone(tmp_path: Path) -> None:
     ending = ended(tmp_path, ["batch", "x.jsonl", "-o", "d.jsonl", "--config", "causal"], files)
     assert ending.code == 3
     records = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()[1:-1]]
-    assert [record["status"] for record in records] == ["ok", "failed", "failed", "failed", "ok", "ok"]
-    assert all(re.search(r"nested (more than 100 deep|too deeply)", record["error"]) for record in records[1:4])
+    assert [record["status"] for record in records] == [
+        "ok",
+        "failed",
+        "failed",
+        "failed",
+        "ok",
+        "ok",
+    ]
+    assert all(
+        re.search(r"nested (more than 100 deep|too deeply)", record["error"])
+        for record in records[1:4]
+    )
     assert ended(tmp_path, ["convert", "d.jsonl", "one.json"]).code == 0
     assert ended(tmp_path, ["convert", "one.json", "again.jsonl"]).code == 0
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "d.jsonl").read_bytes()
@@ -252,9 +345,13 @@ HEAD: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: r["texts"][0]["head
     ids=range(28),
 )  # fmt: skip
 @pytest.mark.parametrize(
-    "argv", [["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]], ids=["compare", "convert"]
+    "argv",
+    [["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]],
+    ids=["compare", "convert"],
 )
-def test_reports_with_wrong_shapes(tmp_path: Path, change: Change, said: str, argv: list[str]) -> None:
+def test_reports_with_wrong_shapes(
+    tmp_path: Path, change: Change, said: str, argv: list[str]
+) -> None:
     value = json.loads(report())
     change(value)
     line = refusal(tmp_path, argv, {"a.json": json.dumps(value).encode()})
@@ -268,7 +365,10 @@ POOLED: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: HEAD(r)["pooled"]
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda r: POOLED(r)["weights"][0].pop(), "heads.pooled.weights has shape [1, 2, 3], expected [1, 3, 3]"),
+        (
+            lambda r: POOLED(r)["weights"][0].pop(),
+            "heads.pooled.weights has shape [1, 2, 3], expected [1, 3, 3]",
+        ),
         (
             lambda r: POOLED(r).update(queries=[]),
             "heads.pooled.queries does not run from 0 to 5, the number of tokens",
@@ -277,8 +377,14 @@ POOLED: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: HEAD(r)["pooled"]
             lambda r: POOLED(r).update(keys=[0, 5, 5, 5]),
             "heads.pooled.keys does not run from 0 to 5, the number of tokens",
         ),
-        (lambda r: HEAD(r).update(columns=[[1.0]]), "heads.columns has shape [1, 1], expected [1, 5] (unit, source)"),
-        (lambda r: HEAD(r).update(pooled=None), "heads.pooled is missing, and there are no queries"),
+        (
+            lambda r: HEAD(r).update(columns=[[1.0]]),
+            "heads.columns has shape [1, 1], expected [1, 5] (unit, source)",
+        ),
+        (
+            lambda r: HEAD(r).update(pooled=None),
+            "heads.pooled is missing, and there are no queries",
+        ),
     ],
     ids=range(5),
 )
@@ -291,7 +397,9 @@ def test_reports_with_wrong_maps(change: Change, said: str) -> None:
 
 
 def test_a_report_with_a_map_alone_becomes_a_table_without_rows(tmp_path: Path) -> None:
-    assert ended(tmp_path, ["convert", "a.json", "o.csv"], {"a.json": report("--pool", "3")}).code == 0
+    assert (
+        ended(tmp_path, ["convert", "a.json", "o.csv"], {"a.json": report("--pool", "3")}).code == 0
+    )
     assert (tmp_path / "o.csv").read_text().count("\n") == 1
 
 
@@ -303,7 +411,11 @@ def test_json_that_is_nested_too_deeply(tmp_path: Path) -> None:
 
 def test_json_that_is_not_utf8(tmp_path: Path) -> None:
     for argv in (["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]):
-        refusal(tmp_path, argv, {"a.json": report().replace(b'"attnscope.report', b'"\x9battnscope.report')})
+        refusal(
+            tmp_path,
+            argv,
+            {"a.json": report().replace(b'"attnscope.report', b'"\x9battnscope.report')},
+        )
 
 
 # dumps whose lines carry the right checksums
@@ -329,13 +441,25 @@ def _resealed(data: bytes, number: int, change: Change | bytes) -> bytes:
 
 
 RECORDS: list[tuple[Change | bytes, str]] = [
-    (lambda r: r["top"]["keys"][0][0].__setitem__(0, 5), "record 0: top.keys has a position of 5 or more"),
+    (
+        lambda r: r["top"]["keys"][0][0].__setitem__(0, 5),
+        "record 0: top.keys has a position of 5 or more",
+    ),
     (lambda r: r["top"]["keys"][0].pop(), "is not a dump"),
-    (lambda r: r["top"].update(weight=[[[0.5]]]), "record 0: top.weight has shape [1, 1, 1], expected ["),
+    (
+        lambda r: r["top"].update(weight=[[[0.5]]]),
+        "record 0: top.weight has shape [1, 1, 1], expected [",
+    ),
     (lambda r: r.pop("top"), "record 0: top is missing"),
-    (lambda r: r["rows"].update(entropy=[[0.5]]), "record 0: rows.entropy has shape [1, 1], expected ["),
+    (
+        lambda r: r["rows"].update(entropy=[[0.5]]),
+        "record 0: rows.entropy has shape [1, 1], expected [",
+    ),
     (lambda r: r.update(units=[]), "expected [0, 5"),
-    (lambda r: r.update(queries=[0, 1, 2, 3, 7]), "record 0: queries is not an ascending list of positions below 5"),
+    (
+        lambda r: r.update(queries=[0, 1, 2, 3, 7]),
+        "record 0: queries is not an ascending list of positions below 5",
+    ),
     (lambda r: r.update(fields=[]), "is not a dump"),
     (lambda r: r["top"]["keys"][0][0].__setitem__(0, 10**12), "is not a dump"),
 ]
@@ -366,7 +490,18 @@ def test_records_with_wrong_content(tmp_path: Path, change: Change, said: str) -
 def test_dumps_that_cannot_be_gone_on_with(tmp_path: Path, number: int, change: bytes) -> None:
     data = _resealed(dump(), number, change)
     files = {"d.jsonl": data, "texts.txt": b"The bank by the river\n\nA bank, a river\n"}
-    argv = ["batch", "texts.txt", "-o", "d.jsonl", "--config", "causal", "--layer", "0", "--head", "0,1"]
+    argv = [
+        "batch",
+        "texts.txt",
+        "-o",
+        "d.jsonl",
+        "--config",
+        "causal",
+        "--layer",
+        "0",
+        "--head",
+        "0,1",
+    ]
     line = refusal(tmp_path, argv, files)
     assert line.startswith("d.jsonl")
     assert (tmp_path / "d.jsonl").read_bytes() == data
@@ -405,7 +540,9 @@ def test_dumps_that_cannot_be_gone_on_with(tmp_path: Path, number: int, change: 
     ],
     ids=range(27),
 )
-def test_shards_with_another_header(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def test_shards_with_another_header(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
     from zlib import crc32
 
     assert ended(tmp_path, ["convert", "d.jsonl", "shards"], {"d.jsonl": dump()}).code == 0
@@ -419,5 +556,7 @@ def test_shards_with_another_header(tmp_path: Path, change: Callable[[dict[str, 
     index = tmp_path / "shards" / "index.jsonl"
     check = f"{crc32(shard.read_bytes()):08x}"
     for number in (1, 3):
-        index.write_bytes(_resealed(index.read_bytes(), number, lambda record: record.update(shard_check=check)))
+        index.write_bytes(
+            _resealed(index.read_bytes(), number, lambda record: record.update(shard_check=check))
+        )
     assert str(refusal(tmp_path, ["convert", "shards", "o.csv"])).startswith("shards")

@@ -5,7 +5,9 @@ import pytest
 from tests.adversarial.fuzzers import judge, make, working_folder
 from tests.helpers.draws import drawn
 
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft's
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"
+)  # peft's
 CASES = {
     "arguments": 30,
     "configs": 15,
@@ -23,7 +25,9 @@ def test_no_input_makes_a_command_end_as_none_may(which: str) -> None:
         for number in range(drawn(CASES[which])):
             case = make(which, 0, number)
             ending, wrong = judge(case, folder)
-            assert wrong is None, f"python -m tests.adversarial --which {which} --seed 0 --only {number}: {ending.err}"
+            assert wrong is None, (
+                f"python -m tests.adversarial --which {which} --seed 0 --only {number}: {ending.err}"
+            )
 
 
 def test_the_same_seed_makes_the_same_case() -> None:

@@ -32,7 +32,9 @@ def mutated(original: Any) -> st.SearchStrategy[bytes]:
 
 def damaged(original: bytes, reach: int | None = None) -> st.SearchStrategy[bytes]:
     """Bytes with flips, insertions, deletions among the first `reach`, and perhaps cut there."""
-    return SEEDS.map(lambda seed: damage(Random(seed), original[:reach]) + original[len(original[:reach]) :])
+    return SEEDS.map(
+        lambda seed: damage(Random(seed), original[:reach]) + original[len(original[:reach]) :]
+    )
 
 
 def _is_one_clean_line(text: str) -> bool:
@@ -67,10 +69,14 @@ def test_damaged_weights(weights: bytes) -> None:
 @given(mutated(HEADER))
 def test_mutated_headers(header: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        _check(write_folder(Path(folder), weights=len(header).to_bytes(8, "little") + header + DATA))
+        _check(
+            write_folder(Path(folder), weights=len(header).to_bytes(8, "little") + header + DATA)
+        )
 
 
-CONFIG_BYTES = b'{"model_type": "bert", "hidden_size": 4, "rope": {"theta": 1e4}, "layers": ["a", "b"]}'
+CONFIG_BYTES = (
+    b'{"model_type": "bert", "hidden_size": 4, "rope": {"theta": 1e4}, "layers": ["a", "b"]}'
+)
 
 
 @given(damaged(CONFIG_BYTES))
@@ -81,7 +87,11 @@ def test_damaged_configs(config: bytes) -> None:
 
 INDEX = {
     "metadata": {"total_size": 66},
-    "weight_map": {"embed.weight": "a.safetensors", "scalar": "a.safetensors", "blocks.0.bias": "b.safetensors"},
+    "weight_map": {
+        "embed.weight": "a.safetensors",
+        "scalar": "a.safetensors",
+        "blocks.0.bias": "b.safetensors",
+    },
 }
 
 

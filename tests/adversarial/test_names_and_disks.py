@@ -19,7 +19,9 @@ from tests.helpers.folders import within
 
 RIVERBANK = Path(__file__).parents[2] / "sample_weights" / "riverbank"
 CAUSAL = Path(__file__).parents[2] / "configs" / "causal.toml"
-FAILING = Path("/proc/self/mem")  # a regular file that nothing can be read from: address 0 is not there
+FAILING = Path(
+    "/proc/self/mem"
+)  # a regular file that nothing can be read from: address 0 is not there
 ODD = b"b\xffnk".decode(errors="surrogateescape")
 TEXT = "The bank by the river"
 
@@ -38,7 +40,12 @@ def ended(folder: Path, *argv: str) -> Ending:
 def test_a_model_a_mask_and_an_output_with_names_that_are_not_utf8(tmp_path: Path) -> None:
     shutil.copytree(RIVERBANK, tmp_path / ODD)
     (tmp_path / f"{ODD}.json").write_text(json.dumps([[True] * 5] * 5))
-    for more in (["--format", "json"], [], ["--output", f"{ODD}.svg"], ["--output", f"{ODD}.safetensors"]):
+    for more in (
+        ["--format", "json"],
+        [],
+        ["--output", f"{ODD}.svg"],
+        ["--output", f"{ODD}.safetensors"],
+    ):
         ending = ended(tmp_path, "run", TEXT, "--model", ODD, "--mask", f"{ODD}.json", *more)
         assert ending.code == 0, ending.err
         if "json" in more:
@@ -46,7 +53,12 @@ def test_a_model_a_mask_and_an_output_with_names_that_are_not_utf8(tmp_path: Pat
             assert found["provenance"]["model"] == r"b\xffnk"
             assert found["mask"]["used"] == r"b\xffnk.json"
     assert (tmp_path / f"{ODD}.svg").stat().st_size > 1000
-    for argv in (["info", "--format", "json"], ["info"], ["check"], ["explain", TEXT, "--query", "1"]):
+    for argv in (
+        ["info", "--format", "json"],
+        ["info"],
+        ["check"],
+        ["explain", TEXT, "--query", "1"],
+    ):
         assert ended(tmp_path, *argv, "--model", ODD).code == 0
 
 
@@ -57,7 +69,10 @@ def test_a_stack_texts_and_reports_with_names_that_are_not_utf8(tmp_path: Path) 
         argv = ["run", "--file", f"{ODD}.txt", "--config", f"{ODD}.toml", "--output", name]
         assert ended(tmp_path, *argv).code == 0
     ending = ended(tmp_path, "compare", f"{ODD}1.json", f"{ODD}2.json", "--format", "json")
-    assert [side["label"] for side in json.loads(ending.out)["sides"]] == [r"b\xffnk1.json", r"b\xffnk2.json"]
+    assert [side["label"] for side in json.loads(ending.out)["sides"]] == [
+        r"b\xffnk1.json",
+        r"b\xffnk2.json",
+    ]
 
 
 @pytest.mark.parametrize("ending", [".txt", ".jsonl", ".csv"])
@@ -66,9 +81,9 @@ def test_a_dump_from_and_to_names_that_are_not_utf8(tmp_path: Path, ending: str)
     (tmp_path / f"{ODD}{ending}").write_text(f"{texts}\n")
     batch = ["batch", f"{ODD}{ending}", "-o", f"{ODD}-dump.jsonl", "--config", "causal"]
     assert ended(tmp_path, *batch).code == 0
-    assert json.loads((tmp_path / f"{ODD}-dump.jsonl").read_text().splitlines()[0])["input"]["name"] == (
-        rf"b\xffnk{ending}"
-    )
+    assert json.loads((tmp_path / f"{ODD}-dump.jsonl").read_text().splitlines()[0])["input"][
+        "name"
+    ] == (rf"b\xffnk{ending}")
     before = (tmp_path / f"{ODD}-dump.jsonl").read_bytes()
     assert ended(tmp_path, *batch).code == 0  # resumed: nothing is left to do
     assert (tmp_path / f"{ODD}-dump.jsonl").read_bytes() == before
@@ -81,7 +96,10 @@ def test_a_dump_from_and_to_names_that_are_not_utf8(tmp_path: Path, ending: str)
 def test_what_is_typed_as_text_must_be_text(tmp_path: Path, option: str) -> None:
     (tmp_path / "x.jsonl").write_text(json.dumps({"text": TEXT}))
     ending = ended(tmp_path, "batch", "x.jsonl", "-o", "d.jsonl", "--config", "causal", option, ODD)
-    assert (ending.code, ending.err) == (2, f"attnscope: error: {option}: 'b\\udcffnk' is not UTF-8\n")
+    assert (ending.code, ending.err) == (
+        2,
+        f"attnscope: error: {option}: 'b\\udcffnk' is not UTF-8\n",
+    )
 
 
 # disks that fail
@@ -115,13 +133,20 @@ READERS = {
     "texts": _file("t.txt", "run", "--file", "t.txt", "--config", "causal"),
     "mask": _file("m.json", "run", TEXT, "--mask", "m.json", "--config", "causal"),
     "numpy mask": _file("m.npy", "run", TEXT, "--mask", "m.npy", "--config", "causal"),
-    "tensor mask": _file("m.safetensors", "run", TEXT, "--mask", "m.safetensors", "--config", "causal"),
+    "tensor mask": _file(
+        "m.safetensors", "run", TEXT, "--mask", "m.safetensors", "--config", "causal"
+    ),
     "report": _file("a.json", "compare", "a.json", "good.json"),
     **{
-        f"batch {ending}": _file(f"x{ending}", "batch", f"x{ending}", "-o", "d.jsonl", "--config", "causal")
+        f"batch {ending}": _file(
+            f"x{ending}", "batch", f"x{ending}", "-o", "d.jsonl", "--config", "causal"
+        )
         for ending in (".txt", ".jsonl", ".csv", ".parquet", ".txt.gz", ".txt.zst")
     },
-    **{f"convert {ending}": _file(f"x{ending}", "convert", f"x{ending}", "out.csv") for ending in (".jsonl", ".json")},
+    **{
+        f"convert {ending}": _file(f"x{ending}", "convert", f"x{ending}", "out.csv")
+        for ending in (".jsonl", ".json")
+    },
 }
 
 
@@ -130,7 +155,10 @@ def test_a_disk_that_fails_while_it_is_read(tmp_path: Path, reader: str) -> None
     argv = READERS[reader](tmp_path)
     ending = ended(tmp_path, *argv)
     assert ending.code == 1
-    said = ("input/output error", "invalid argument")  # .parquet is read from its end, which this file has not
+    said = (
+        "input/output error",
+        "invalid argument",
+    )  # .parquet is read from its end, which this file has not
     assert any(words in ending.err.lower() for words in said), ending.err
     assert not (tmp_path / "out.csv").exists()
 
@@ -151,7 +179,9 @@ def test_standard_input_that_cannot_be_read(tmp_path: Path, argv: list[str], kin
         done = subprocess.run(command("", *argv), timeout=60, check=False, **how, **begin)
     else:
         with open(FAILING, "rb") as failing:
-            done = fork_server.run("", *argv, stdin=failing, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+            done = fork_server.run(
+                "", *argv, stdin=failing, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how
+            )
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"attnscope: error: ") and done.stderr.count(b"\n") == 1
 
@@ -169,5 +199,9 @@ def test_names_that_no_file_can_have(tmp_path: Path, name: str, data: Callable[[
     good = {dump: "d.jsonl", table: "t.csv"}[data]
     (tmp_path / good).write_bytes(data())
     csv = name.replace(".jsonl", ".csv")
-    for argv in (["convert", name, "o.csv"], ["convert", good, csv], ["batch", good, "-o", name, "--config", "causal"]):
+    for argv in (
+        ["convert", name, "o.csv"],
+        ["convert", good, csv],
+        ["batch", good, "-o", name, "--config", "causal"],
+    ):
         assert ended(tmp_path, *argv).code in (1, 2)

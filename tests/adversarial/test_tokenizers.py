@@ -23,7 +23,10 @@ from tests.helpers.tokenizer_files import content, write
 Change = Callable[[dict[str, Any]], object]
 CLS_UNKNOWN = {
     "type": "TemplateProcessing",
-    "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "single": [
+        {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ],
     "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
     "special_tokens": {},
 }
@@ -43,7 +46,9 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(autouse=True, params=[1, 1 << 16], ids=["vocabulary left as text", "vocabulary parsed"])
+@pytest.fixture(
+    autouse=True, params=[1, 1 << 16], ids=["vocabulary left as text", "vocabulary parsed"]
+)
 def _bulky(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small vocabularies are treated as large ones are, and as small ones are: nothing may depend on it."""
     monkeypatch.setattr(tokenizer_json, "_LARGE", request.param)
@@ -94,7 +99,9 @@ def test_a_word_that_is_half_of_a_surrogate_pair(tmp_path: Path) -> None:
     value = content("wordpiece")
     value["model"]["vocab"]["\ud800"] = 7
     write(tmp_path, value)
-    assert _refusal(tmp_path).message.startswith(("cannot be used: ", "contains half of a surrogate pair (U+D800)"))
+    assert _refusal(tmp_path).message.startswith(
+        ("cannot be used: ", "contains half of a surrogate pair (U+D800)")
+    )
 
 
 def _bpe(merges: list[list[str]]) -> dict[str, Any]:
@@ -110,7 +117,12 @@ def _split(pattern: str) -> dict[str, Any]:
 
 
 def _nested(levels: int) -> dict[str, Any]:
-    value: dict[str, Any] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    value: dict[str, Any] = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
     for _ in range(levels // 2):
         value = {"type": "Sequence", "processors": [value]}
     return value
@@ -135,10 +147,14 @@ def test_a_tokenizer_that_is_no_json(tmp_path: Path, data: bytes, found: str) ->
 @pytest.mark.parametrize("word", ["the", "\\", '"', '\\"', "\n", "é"])
 def test_a_word_that_stands_twice_in_a_large_vocabulary(tmp_path: Path, word: str) -> None:
     value = content("wordpiece")
-    value["model"]["vocab"] |= {f"{odd}{i}": 1000 + i for i in range(9) for odd in ("\\", '"', '\\"', "a")} | {word: 7}
+    value["model"]["vocab"] |= {
+        f"{odd}{i}": 1000 + i for i in range(9) for odd in ("\\", '"', '\\"', "a")
+    } | {word: 7}
     load_tokenizer(write(tmp_path, value))
     file = tmp_path / "tokenizer.json"
-    file.write_text(file.read_text().replace('"vocab": {', f'"vocab": {{{json.dumps(word)}: 9, ', 1))
+    file.write_text(
+        file.read_text().replace('"vocab": {', f'"vocab": {{{json.dumps(word)}: 9, ', 1)
+    )
     assert _refusal(tmp_path).message == "is given twice, as 9 and as 7"
 
 
@@ -147,7 +163,9 @@ def test_a_missing_tokenizer(tmp_path: Path) -> None:
     assert (error.where, error.message) == (str(tmp_path / "tokenizer.json"), "no such file")
 
 
-def test_a_batch_goes_on_after_a_text_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_goes_on_after_a_text_that_fails(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     value = content("wordpiece")
     value["model"]["vocab"] = {"the": 0, "bank": 1, "[CLS]": 2, "[SEP]": 3}
     value["added_tokens"] = []
@@ -175,9 +193,21 @@ def _without_unknown(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "texts", "found"),
     [
-        ("words", ("The lake by the lake",), "the word 'lake' at character 4 is not in the vocabulary"),
-        ("words", ("The", "bank\n by läke"), "the word 'läke' at character 9 of the pair is not in the vocabulary"),
-        ("wordpiece", ("The [MASK] [SEP]bank 🜁",), "the word '🜁' at character 21 is not in the vocabulary"),
+        (
+            "words",
+            ("The lake by the lake",),
+            "the word 'lake' at character 4 is not in the vocabulary",
+        ),
+        (
+            "words",
+            ("The", "bank\n by läke"),
+            "the word 'läke' at character 9 of the pair is not in the vocabulary",
+        ),
+        (
+            "wordpiece",
+            ("The [MASK] [SEP]bank 🜁",),
+            "the word '🜁' at character 21 is not in the vocabulary",
+        ),
         ("unigram", ("x s  lake",), "the word 'lake' at character 5 is not in the vocabulary"),
     ],
 )
@@ -192,7 +222,9 @@ def test_a_word_that_is_not_there_is_named_with_its_place(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_failure_of_a_tokenizer_that_knows_the_unknown_is_not_blamed_on_a_word(tmp_path: Path) -> None:
+def test_a_failure_of_a_tokenizer_that_knows_the_unknown_is_not_blamed_on_a_word(
+    tmp_path: Path,
+) -> None:
     value = content("wordpiece")
     value["post_processor"] = CLS_UNKNOWN
     write(tmp_path, value)
@@ -220,7 +252,9 @@ def test_threads_leave_stderr_as_it_was(tmp_path: Path, capfd: pytest.CaptureFix
         call_rust(lambda: (second_is_in.set(), first_is_out.wait(5)), tmp_path, "fails")
 
     thread = threading.Thread(target=second)
-    call_rust(lambda: (thread.start(), second_is_in.wait(0.2)), tmp_path, "fails")  # must not come in meanwhile
+    call_rust(
+        lambda: (thread.start(), second_is_in.wait(0.2)), tmp_path, "fails"
+    )  # must not come in meanwhile
     first_is_out.set()
     thread.join()
     os.write(2, b"still here")
@@ -237,7 +271,9 @@ def test_a_closed_stderr_is_no_obstacle(tmp_path: Path) -> None:
         "from attnscope.base.errors import AttnscopeError\nos.close(2)\n"
         f"try: load_tokenizer(Path({str(file)!r}))\nexcept AttnscopeError as e: print(e.message[:30])"
     )
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "cannot be used: Precompiled: E\n")
 
 
@@ -246,7 +282,9 @@ class Interrupt(BaseException):
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, MemoryError, Interrupt])
-def test_what_is_not_the_tokenizers_fault_passes_through(tmp_path: Path, interrupt: type[BaseException]) -> None:
+def test_what_is_not_the_tokenizers_fault_passes_through(
+    tmp_path: Path, interrupt: type[BaseException]
+) -> None:
     def call() -> None:
         raise interrupt
 
@@ -261,7 +299,12 @@ def test_what_is_not_the_tokenizers_fault_passes_through(tmp_path: Path, interru
 def test_truncation_and_padding_are_switched_off_and_noted(tmp_path: Path, stride: int) -> None:
     value = content("wordpiece")
     plain = load_tokenizer(write(tmp_path, value)).encode("The bank by the river")
-    value["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": stride}
+    value["truncation"] = {
+        "direction": "Right",
+        "max_length": 3,
+        "strategy": "LongestFirst",
+        "stride": stride,
+    }
     value["padding"] = {
         "strategy": {"Fixed": 512}, "direction": "Left", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
         "pad_token": "[UNK]",
@@ -306,7 +349,10 @@ def test_a_dropout_of_nothing_is_not_worth_a_note(tmp_path: Path) -> None:
 @pytest.mark.parametrize("second", [False, True])
 def test_texts_that_are_refused(tmp_path: Path, text: str, found: str, second: bool) -> None:
     texts = ("fine", text) if second else (text,)
-    for tokenizer in (load_tokenizer(write(tmp_path, content("wordpiece"))), WordTokenizer(["fine"])):
+    for tokenizer in (
+        load_tokenizer(write(tmp_path, content("wordpiece"))),
+        WordTokenizer(["fine"]),
+    ):
         with within(1), pytest.raises(AttnscopeError) as e:
             tokenizer.encode(*texts, where="f.txt:7")
         assert (e.value.where, e.value.message) == ("f.txt:7", found)
@@ -323,25 +369,38 @@ def test_a_text_that_the_tokenizer_drops_whole(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write(tmp_path, content("wordpiece")))
     assert all(t.special for t in tokenizer.encode("\u200d"))  # the caller notes it
     value = content("wordpiece") | {"post_processor": None}
-    with pytest.raises(AttnscopeError, match="text: the text has no tokens; pass at least one word"):
+    with pytest.raises(
+        AttnscopeError, match="text: the text has no tokens; pass at least one word"
+    ):
         load_tokenizer(write(tmp_path, value)).encode("\u200d")
 
 
 # 16: tokens that a terminal would obey
 
 
-@pytest.mark.parametrize("kind", ["byte-level", "roberta", "unigram", "byte-fallback", "wordpiece", "words"])
+@pytest.mark.parametrize(
+    "kind", ["byte-level", "roberta", "unigram", "byte-fallback", "wordpiece", "words"]
+)
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_text_stays_exact_and_can_be_made_visible(tmp_path: Path, kind: str, hostile: str) -> None:
+def test_hostile_text_stays_exact_and_can_be_made_visible(
+    tmp_path: Path, kind: str, hostile: str
+) -> None:
     text = f"The {hostile} bank\x00"
-    tokenizer = WordTokenizer([text]) if kind == "words" else load_tokenizer(write(tmp_path, content(kind)))
+    tokenizer = (
+        WordTokenizer([text]) if kind == "words" else load_tokenizer(write(tmp_path, content(kind)))
+    )
     tokens = tokenizer.encode(text)
     for token in tokens:
         assert escape_control(token.text).isprintable()
         assert escape_control(token.piece).isprintable()
         if token.start is not None and not token.text.startswith("<"):
             assert token.text in (text[token.start : token.end], "␣")
-    assert "bank" in [t.text for t in tokens] or kind in ("unigram", "byte-fallback", "wordpiece", "words")
+    assert "bank" in [t.text for t in tokens] or kind in (
+        "unigram",
+        "byte-fallback",
+        "wordpiece",
+        "words",
+    )
 
 
 def test_a_token_whose_piece_is_hostile(tmp_path: Path) -> None:

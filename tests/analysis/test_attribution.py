@@ -29,7 +29,11 @@ from tests.parity.test_logits import CPU, open_native
 
 TEXTS = [[3, 14, 15, 9, 26, 5, 35, 8], [32, 38, 46, 26, 43]]
 POSITIONS, TARGETS = [6, 4], [(7, None), (11, 20)]
-PRE_NORM = [row for row in CAUSAL if "Bert" not in row.model.__name__ and "Roberta" not in row.model.__name__]
+PRE_NORM = [
+    row
+    for row in CAUSAL
+    if "Bert" not in row.model.__name__ and "Roberta" not in row.model.__name__
+]
 
 
 def _attributed(engine: NativeEngine) -> list[Attribution]:
@@ -66,10 +70,14 @@ def _sum(found: Attribution) -> float:
 def test_parts_sum_to_the_logit_of_transformers(row: Row, tmp_path: Path) -> None:
     model = row.save(tmp_path)
     cap = getattr(model.config, "final_logit_softcapping", None)
-    for ids, found, place, pair in zip(TEXTS, _attributed(open_native(tmp_path)), POSITIONS, TARGETS, strict=True):
+    for ids, found, place, pair in zip(
+        TEXTS, _attributed(open_native(tmp_path)), POSITIONS, TARGETS, strict=True
+    ):
         with torch.inference_mode():
             rows = model(torch.tensor([ids])).logits[0, place]
-        if cap is not None and float((rows / cap).abs().max()) > 0.999:  # rounding hides what the cap was applied to
+        if (
+            cap is not None and float((rows / cap).abs().max()) > 0.999
+        ):  # rounding hides what the cap was applied to
             continue
         expected = _logit(rows, cap, pair)
         assert found.total == pytest.approx(expected, abs=1e-4 * max(1, abs(expected)))
@@ -80,7 +88,12 @@ def test_parts_sum_to_the_logit_of_transformers(row: Row, tmp_path: Path) -> Non
 
 def test_a_stack_with_every_bias_and_layer_norms_behind_attention_sums_up() -> None:
     """What no family has: biases of final norms and heads, ALiBi, sandwich layer norms, no output projection's peer."""
-    for changes in ({"norm_order": "sandwich"}, {"norm_order": "output"}, {"parallel": True}, {"norm": "none"}):
+    for changes in (
+        {"norm_order": "sandwich"},
+        {"norm_order": "output"},
+        {"parallel": True},
+        {"norm": "none"},
+    ):
         config = ModelConfig(
             60, 24, 2, 4, 2, 6, 6, 40, mlp_bias=True, out_bias=True, qkv_bias=True, positions="alibi",
             head=OutputHead(tied=False, bias=True), **changes,
@@ -92,7 +105,9 @@ def test_a_stack_with_every_bias_and_layer_norms_behind_attention_sums_up() -> N
                 if "norm" in name or name == "head.bias":
                     parameter.add_(torch.randn_like(parameter) * 0.3)
         engine = NativeEngine(stack, EngineSettings((Own(),)))
-        batch = make_batch([[Token(number, "x", "x") for number in ids] for ids in TEXTS], None, CPU)
+        batch = make_batch(
+            [[Token(number, "x", "x") for number in ids] for ids in TEXTS], None, CPU
+        )
         hidden = engine.forward(batch, {}, final=True)
         assert hidden is not None
         for text, found in enumerate(_attributed(engine)):
@@ -102,7 +117,9 @@ def test_a_stack_with_every_bias_and_layer_norms_behind_attention_sums_up() -> N
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
-def test_what_a_source_adds_through_a_head_is_made_of_transformers_own_tensors(name: str, tmp_path: Path) -> None:
+def test_what_a_source_adds_through_a_head_is_made_of_transformers_own_tensors(
+    name: str, tmp_path: Path
+) -> None:
     """α_ij v_j W_O^h, in NumPy float64, behind the norms of the layer and in front of the final one."""
     row = next(row for row in PRE_NORM if row.name == name)
     model, heads = row.save(tmp_path), []
@@ -125,7 +142,11 @@ def test_what_a_source_adds_through_a_head_is_made_of_transformers_own_tensors(n
         direction = row_of * weight * (x.var(unbiased=False) + final.eps) ** -0.5
         direction = direction - direction.mean()
     else:
-        direction = row_of * (weight + (name == "gemma2")) * (x.pow(2).mean() + model.config.rms_norm_eps) ** -0.5
+        direction = (
+            row_of
+            * (weight + (name == "gemma2"))
+            * (x.pow(2).mean() + model.config.rms_norm_eps) ** -0.5
+        )
     for layer, block in enumerate(blocks):
         alpha = made.attentions[layer][0, :, place].double()  # (H, T)
         v = kept["values"][layer][0].double()
@@ -141,7 +162,9 @@ def test_what_a_source_adds_through_a_head_is_made_of_transformers_own_tensors(n
         before = direction
         if name == "gemma2":
             norm, given = block.post_attention_layernorm, kept["attended"][layer][0, place].double()
-            before = direction * (1 + norm.weight.double()) * (given.pow(2).mean() + norm.eps) ** -0.5
+            before = (
+                direction * (1 + norm.weight.double()) * (given.pow(2).mean() + norm.eps) ** -0.5
+            )
         heads.append((vectors @ before).detach())
     expected = torch.stack(heads)  # (L, H, T)
     found = _attributed(open_native(tmp_path))[0]
@@ -150,7 +173,9 @@ def test_what_a_source_adds_through_a_head_is_made_of_transformers_own_tensors(n
     assert len(found.edges) == 20
     sizes = expected.abs().flatten().sort(descending=True).values
     for rank, edge in enumerate(found.edges):
-        assert edge.value == pytest.approx(float(expected[edge.layer, edge.head, edge.source]), abs=1e-4)
+        assert edge.value == pytest.approx(
+            float(expected[edge.layer, edge.head, edge.source]), abs=1e-4
+        )
         assert abs(edge.value) == pytest.approx(float(sizes[rank]), abs=1e-4)
 
 
@@ -165,7 +190,10 @@ def test_a_run_takes_the_logit_of_a_real_model_apart(smollm2: Path) -> None:
     found = report.attribution
     assert found is not None
     assert default is not None
-    assert [found.target.text, found.against and found.against.text, default.target.text] == [*names, " Mary"]
+    assert [found.target.text, found.against and found.against.text, default.target.text] == [
+        *names,
+        " Mary",
+    ]
     (prediction,) = report.predictions
     assert prediction.tokens[0].text == " Mary"
     assert default.total == pytest.approx(prediction.tokens[0].logit, abs=1e-4)
@@ -179,15 +207,28 @@ def test_a_run_takes_the_logit_of_a_real_model_apart(smollm2: Path) -> None:
     assert query.attribution.position == 9
     assert query.attribution.total == pytest.approx(query.predictions[0].tokens[0].logit, abs=1e-4)
     shown = report.text(width=110)
-    for said in ("logit of ␣Mary minus that of ␣John  after 13 to: 6.12", "L23H3 ← 9 John 2.87", "289 other parts"):
+    for said in (
+        "logit of ␣Mary minus that of ␣John  after 13 to: 6.12",
+        "L23H3 ← 9 John 2.87",
+        "289 other parts",
+    ):
         assert said in shown
     assert from_json(to_json(report.data)).texts[0].attribution is not None
     for changes, message in (
-        ({"sources": found.sources[1:]}, "attribution.sources has shape \\[13\\], expected \\[14\\]"),
+        (
+            {"sources": found.sources[1:]},
+            "attribution.sources has shape \\[13\\], expected \\[14\\]",
+        ),
         ({"mlps": found.mlps[1:]}, "attribution.mlps has shape \\[29\\], expected \\[30\\]"),
         ({"position": 14}, "attribution.position has a position of 14 or more"),
-        ({"edges": [msgspec.structs.replace(found.edges[0], layer=30)]}, "layer has a position of 30 or more"),
-        ({"edges": [msgspec.structs.replace(found.edges[0], head=9)]}, "head has a position of 9 or more"),
+        (
+            {"edges": [msgspec.structs.replace(found.edges[0], layer=30)]},
+            "layer has a position of 30 or more",
+        ),
+        (
+            {"edges": [msgspec.structs.replace(found.edges[0], head=9)]},
+            "head has a position of 9 or more",
+        ),
     ):
         wrong = msgspec.structs.replace(found, **changes)
         one = msgspec.structs.replace(report.data.texts[0], attribution=wrong)
@@ -200,11 +241,15 @@ def test_the_strongest_edges_are_those_of_all_layers(shape: tuple[int, int, int]
     """Also where a layer has fewer edges than are kept, or all of them."""
     edges = torch.from_numpy(np.random.default_rng(1).normal(size=shape))
     parts = LogitParts(0.0, 0.0, [0.0] * shape[0], [0.0] * shape[0], edges)
-    found = attribution(parts, 0, (0, None), lambda i: 0.0, (shape[2], lambda i: ("x", "x"), None)).edges
+    found = attribution(
+        parts, 0, (0, None), lambda i: 0.0, (shape[2], lambda i: ("x", "x"), None)
+    ).edges
     flat = edges.numpy().ravel()
     best = np.argsort(-np.abs(flat))[:20]
     places = zip(*np.unravel_index(best, shape), strict=True)
-    assert [(one.layer, one.head, one.source) for one in found] == [tuple(map(int, place)) for place in places]
+    assert [(one.layer, one.head, one.source) for one in found] == [
+        tuple(map(int, place)) for place in places
+    ]
     assert [one.value for one in found] == flat[best].tolist()
 
 
@@ -229,8 +274,14 @@ def test_a_target_that_the_model_has_no_logit_for_is_refused_before_it_is_loaded
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"by": "logit"}, "the logits of riverbank are not a sum over its parts: its output head has a non-linear"),
-        ({"by": "logit", "engine": "transformers"}, "riverbank predicts nothing in this text; put the mask token"),
+        (
+            {"by": "logit"},
+            "the logits of riverbank are not a sum over its parts: its output head has a non-linear",
+        ),
+        (
+            {"by": "logit", "engine": "transformers"},
+            "riverbank predicts nothing in this text; put the mask token",
+        ),
         ({"by": "logit", "config": "causal"}, "causal has no output head"),
         ({"by": "weight", "target": "bank"}, "applies only to by='logit'"),
         ({"by": "logit", "target": ["a", "b", "c"]}, "is not one token or two"),

@@ -52,7 +52,10 @@ def model(smollm2: Path) -> Iterator[OpenModel]:
 
 
 def _ids(text: str, model: OpenModel) -> list[int]:
-    return [token.id for token in model.inspect(text, stages=[], layer=0, head=0, top=0).data.texts[0].tokens]
+    return [
+        token.id
+        for token in model.inspect(text, stages=[], layer=0, head=0, top=0).data.texts[0].tokens
+    ]
 
 
 @torch.no_grad()
@@ -62,10 +65,16 @@ def _added(path: Path, ids: list[int], target: int) -> NDArray[np.float64]:
     mixed: list[torch.Tensor] = []
     final: list[torch.Tensor] = []
     hooks = [
-        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, given: mixed.append(given[0][0, -1].double()))
+        layer.self_attn.o_proj.register_forward_pre_hook(
+            lambda _, given: mixed.append(given[0][0, -1].double())
+        )
         for layer in model.layers
     ]
-    hooks.append(model.norm.register_forward_pre_hook(lambda _, given: final.append(given[0][0, -1].double())))
+    hooks.append(
+        model.norm.register_forward_pre_hook(
+            lambda _, given: final.append(given[0][0, -1].double())
+        )
+    )
     model(torch.tensor([ids]))
     for hook in hooks:
         hook.remove()
@@ -108,7 +117,9 @@ def test_the_head_that_adds_most_to_the_logit_is_shown(model: OpenModel, smollm2
     assert len(heads) > 1, "one head answers all drawn questions, so that a constant would pass"
 
 
-def test_the_shortest_command_shows_it(smollm2: Path, model: OpenModel, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shortest_command_shows_it(
+    smollm2: Path, model: OpenModel, capsys: pytest.CaptureFixture[str]
+) -> None:
     text, target, _ = _questions(seed=5)[0]
     layer, head = _largest(_added(smollm2, _ids(text, model), _ids(target, model)[0]))
     assert main(["run", text, "--target", target, "--model", str(smollm2), "--color", "never"]) == 0
@@ -133,16 +144,24 @@ def test_a_difference_of_two_logits(model: OpenModel, smollm2: Path) -> None:
     against = f" {swapped.split()[1]}"
     ids = _ids(text, model)
     first, second = (_added(smollm2, ids, _ids(token, model)[0]) for token in (target, against))
-    assert _first_head(model.inspect(text, by="logit", target=(target, against))) == _largest(first - second)
+    assert _first_head(model.inspect(text, by="logit", target=(target, against))) == _largest(
+        first - second
+    )
 
 
-def test_the_head_with_the_largest_weight_of_a_query_on_a_key(model: OpenModel, smollm2: Path) -> None:
+def test_the_head_with_the_largest_weight_of_a_query_on_a_key(
+    model: OpenModel, smollm2: Path
+) -> None:
     source = random.Random(8)
     for text, _, _ in _questions(seed=8):
         weights = _weights(smollm2, _ids(text, model))
         key, query = sorted(source.sample(range(1, weights.shape[-1]), 2))
         expected = _largest(weights[:, :, query, key])
-        assert _first_head(model.inspect(text, query=query, key=key)) == expected, (text, query, key)
+        assert _first_head(model.inspect(text, query=query, key=key)) == expected, (
+            text,
+            query,
+            key,
+        )
         explanation = model.explain(text, query=query, key=key)
         assert (explanation.layer, explanation.head) == expected, (text, query, key)
 
@@ -154,7 +173,9 @@ def test_the_head_that_moves_most_between_two_texts(
         another = next(other for other in NAMES if other not in text)
         other_text = text.replace(name, f" {another}")
         first, second = (_weights(smollm2, _ids(side, model)) for side in (text, other_text))
-        moved = 0.5 * np.abs(second - first).sum(-1).max(-1)  # a replaced token is paired by its position
+        moved = 0.5 * np.abs(second - first).sum(-1).max(
+            -1
+        )  # a replaced token is paired by its position
         layer, head = _largest(moved)
         assert main(["compare", text, other_text, "--model", str(smollm2), "--color", "never"]) == 0
         screen = capsys.readouterr().out
@@ -171,7 +192,22 @@ def test_another_mask_keeps_the_head_of_the_models_own(capsys: pytest.CaptureFix
             explanation = json.loads(capsys.readouterr().out)
             heads.append((explanation["layer"], explanation["head"]))
         assert len(set(heads)) == 1, (query, heads)
-        assert main(["run", text, "--query", query, "--mask", "causal", "--what-if", "same-scores", "--json"]) == 0
+        assert (
+            main(
+                [
+                    "run",
+                    text,
+                    "--query",
+                    query,
+                    "--mask",
+                    "causal",
+                    "--what-if",
+                    "same-scores",
+                    "--json",
+                ]
+            )
+            == 0
+        )
         shown = json.loads(capsys.readouterr().out)["texts"][0]["heads"]
         assert tuple(shown["units"][0]) == heads[0]
         assert "under the mask bidirectional" in shown["chosen"][0]

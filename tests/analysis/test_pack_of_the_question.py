@@ -27,7 +27,10 @@ SAID = re.compile(
 
 def _pack(draw: np.random.Generator) -> list[list[int]]:
     """Draw two to four documents of ordinary tokens."""
-    return [draw.integers(300, 40_000, size).tolist() for size in draw.integers(3, 8, draw.integers(2, 5))]
+    return [
+        draw.integers(300, 40_000, size).tolist()
+        for size in draw.integers(3, 8, draw.integers(2, 5))
+    ]
 
 
 @torch.no_grad()
@@ -50,14 +53,24 @@ def test_the_first_answer_says_whether_a_pack_leaks_and_the_mask_to_type_shows_i
             positions = [place for size in lengths for place in range(size)]
             of_token = np.repeat(np.arange(len(lengths)), lengths)
             other = of_token[:, None] != of_token
-            chosen = {"input_ids": ids, "position_ids": positions, "layer": "all", "head": "all", "stages": "weights"}
+            chosen = {
+                "input_ids": ids,
+                "position_ids": positions,
+                "layer": "all",
+                "head": "all",
+                "stages": "weights",
+            }
             leaking = model.inspect(**chosen, top=0)
             (note,) = leaking.provenance.notes
             said = SAID.fullmatch(note)
             assert said is not None, note
-            assert [int(start) for start in said["starts"].split(",")] == np.cumsum(lengths)[:-1].tolist()
+            assert [int(start) for start in said["starts"].split(",")] == np.cumsum(lengths)[
+                :-1
+            ].tolist()
             together = _weights(smollm2, ids, positions, cache=True)
-            np.testing.assert_allclose(leaking.weights.reshape(together.shape), together, rtol=0, atol=2e-4)
+            np.testing.assert_allclose(
+                leaking.weights.reshape(together.shape), together, rtol=0, atol=2e-4
+            )
             assert together[:, :, other].max() > 0.01, "it leaks in transformers, too"
             apart = model.inspect(**chosen, top=0, mask=said["mask"])
             assert apart.provenance.notes == []

@@ -11,7 +11,9 @@ from attnscope.run.analysis import heads
 AMONG = [2, 3, 5, 8, 9, 10]
 
 
-@pytest.mark.parametrize("chosen", [list(some) for n in range(7) for some in combinations(AMONG, n)], ids=str)
+@pytest.mark.parametrize(
+    "chosen", [list(some) for n in range(7) for some in combinations(AMONG, n)], ids=str
+)
 def test_places_select_what_was_chosen(chosen: list[int]) -> None:
     there = np.array(AMONG)
     places = heads._index_of(chosen, AMONG)
@@ -20,6 +22,8 @@ def test_places_select_what_was_chosen(chosen: list[int]) -> None:
     assert isinstance(places, slice) == neighbours  # which copies nothing
 
 
-@pytest.mark.parametrize("chosen", [list(some) for n in range(1, 6) for some in combinations(range(5), n)], ids=str)
+@pytest.mark.parametrize(
+    "chosen", [list(some) for n in range(1, 6) for some in combinations(range(5), n)], ids=str
+)
 def test_an_index_selects_what_the_list_does(chosen: list[int]) -> None:
     assert np.arange(5)[as_slice(chosen)].tolist() == chosen

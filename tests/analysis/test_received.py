@@ -16,31 +16,46 @@ FILE = "She sat by the old bank of the river\nThe bank\n"
 def received_of(weights, allowed, rows):
     """Weight from the rows other than the token itself, over what an even spread of each row would give."""
     even = allowed / allowed.sum(1, keepdims=True)
-    others = (np.arange(len(weights))[:, None] != np.arange(weights.shape[1])) & np.isin(np.arange(len(weights)), rows)[
-        :, None
-    ]
+    others = (np.arange(len(weights))[:, None] != np.arange(weights.shape[1])) & np.isin(
+        np.arange(len(weights)), rows
+    )[:, None]
     with np.errstate(invalid="ignore"):
         return (weights * others).sum(0) / (even * others).sum(0)
 
 
 @pytest.mark.parametrize(
     ("mask", "options"),
-    [("bidirectional", {}), ("causal", {}), ("causal+window:3", {"hide": "bank"}), ("causal", {"query": [2, 4, 5]})],
+    [
+        ("bidirectional", {}),
+        ("causal", {}),
+        ("causal+window:3", {"hide": "bank"}),
+        ("causal", {"query": [2, 4, 5]}),
+    ],
     ids=["bidirectional", "causal", "window", "rows"],
 )
 def test_what_a_token_receives_is_its_share_of_an_even_spread(mask, options):
-    each = attnscope.inspect(TEXT, mask=mask, layer="all", head="all", least=2, **options).data.texts[0]
-    whole = attnscope.inspect(TEXT, mask=mask, layer="all", head="all", **options | {"query": slice(None)}).data.texts[
-        0
-    ]
+    each = attnscope.inspect(
+        TEXT, mask=mask, layer="all", head="all", least=2, **options
+    ).data.texts[0]
+    whole = attnscope.inspect(
+        TEXT, mask=mask, layer="all", head="all", **options | {"query": slice(None)}
+    ).data.texts[0]
     together = attnscope.inspect(TEXT, mask=mask, least=2, **options).data.texts[0]
     sums = np.zeros((2, len(whole.tokens)))
     for head, exact in zip(each.heads, whole.heads, strict=True):
-        weights, allowed = exact.stages["weights"].astype(np.float64), np.isfinite(exact.stages["masked"])
-        np.testing.assert_allclose(head.received, received_of(weights, allowed, each.queries), rtol=1e-4)
+        weights, allowed = (
+            exact.stages["weights"].astype(np.float64),
+            np.isfinite(exact.stages["masked"]),
+        )
+        np.testing.assert_allclose(
+            head.received, received_of(weights, allowed, each.queries), rtol=1e-4
+        )
         n, rows = np.arange(len(weights)), np.isin(np.arange(len(weights)), each.queries)
         counted = (n[:, None] != n) & rows[:, None]
-        sums += (weights * counted).sum(0), (allowed / allowed.sum(1, keepdims=True) * counted).sum(0)
+        sums += (
+            (weights * counted).sum(0),
+            (allowed / allowed.sum(1, keepdims=True) * counted).sum(0),
+        )
     (mean,) = together.heads
     assert (mean.layer, mean.head) == ("mean", "mean")
     with np.errstate(invalid="ignore"):

@@ -17,7 +17,9 @@ PIECE = "##iev"  # of unbelievable
 def exact():
     """The tokens of every word, and the weights between tokens of every head, in float64."""
     text = attnscope.inspect(TEXT, layer="all", head="all").data.texts[0]
-    weights = np.array([head.stages["weights"] for head in text.heads], dtype=np.float64).reshape(4, 4, 9, 9)
+    weights = np.array([head.stages["weights"] for head in text.heads], dtype=np.float64).reshape(
+        4, 4, 9, 9
+    )
     return group_words(text.tokens, range(9)), weights
 
 
@@ -56,11 +58,27 @@ def test_edges_are_between_words_and_their_effect_is_that_of_the_phrase(exact, t
     np.testing.assert_allclose(found.weights, expected, atol=1e-6)
     for query, key, n in (("unbelievable", "bank", 8), ("bank", "unbelievable", 13)):
         alone = attnscope.ablate(TEXT, cut=f"L0H1: {query}←{key}", at="bank")
-        assert found.effect[n] == pytest.approx(alone.data.effects[0].predictions[0].kl, rel=1e-3, abs=1e-7)
-        piece = attnscope.ablate(TEXT, cut=f"L0H1: {query}←{key}".replace("unbelievable", PIECE), at="bank", words=True)
+        assert found.effect[n] == pytest.approx(
+            alone.data.effects[0].predictions[0].kl, rel=1e-3, abs=1e-7
+        )
+        piece = attnscope.ablate(
+            TEXT, cut=f"L0H1: {query}←{key}".replace("unbelievable", PIECE), at="bank", words=True
+        )
         assert piece.data.effects[0].predictions[0].kl == alone.data.effects[0].predictions[0].kl
     path = tmp_path / "edges.csv"
-    each = ["ablate", TEXT, "--each", "edge", "--layer", "0", "--head", "1", "--words", "--at", "bank"]
+    each = [
+        "ablate",
+        TEXT,
+        "--each",
+        "edge",
+        "--layer",
+        "0",
+        "--head",
+        "1",
+        "--words",
+        "--at",
+        "bank",
+    ]
     assert main([*each, "-o", str(path), "--quiet"]) == 0
     assert "unbelievable" in path.read_text()
     assert main([*each, "--top", "36"]) == 0
@@ -78,6 +96,8 @@ def test_a_dump_keeps_the_weights_between_words(exact, tmp_path, capsys):
     assert record["divided"]["names"] == ["The", "unbelievable", "bank", "by", "the", "river"]
     found = np.array(record["spans"]["weights"]).reshape(4, 4, 6, 6)
     for q, k in np.ndindex(6, 6):
-        np.testing.assert_allclose(found[:, :, q, k], between(weights, words[q], words[k]), atol=1e-6)
+        np.testing.assert_allclose(
+            found[:, :, q, k], between(weights, words[q], words[k]), atol=1e-6
+        )
     assert main(["batch", str(source), "--words", "--spans", "lines", "-o", str(dump)]) == 2
     assert "--words and --spans cannot be used together" in capsys.readouterr().err

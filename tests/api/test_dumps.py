@@ -27,7 +27,9 @@ def dump(request, tmp_path: Path) -> Path:
         "top,rows",
         "--quiet",
     ]
-    assert main(["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / request.param), *words]) in (0, 3)
+    assert main(
+        ["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / request.param), *words]
+    ) in (0, 3)
     return tmp_path / request.param
 
 
@@ -35,22 +37,34 @@ def test_records_hold_the_arrays_of_a_report(dump: Path):
     read = attnscope.read_dump(str(dump))
     assert read.header.provenance.model == "riverbank"
     records = list(read)
-    assert [record.text for record in records if record.status == "ok"] == [text for text in TEXTS if text]
+    assert [record.text for record in records if record.status == "ok"] == [
+        text for text in TEXTS if text
+    ]
     for record in (record for record in records if record.status == "ok"):
-        report = attnscope.inspect(record.text, layer=1, head="all", stages=("weights", "output"), top=2)
+        report = attnscope.inspect(
+            record.text, layer=1, head="all", stages=("weights", "output"), top=2
+        )
         assert [token.text for token in record.tokens] == report.query_tokens
         assert record.units == [(1, head) for head in range(4)]
         for stage in ("weights", "output"):
             assert record.stages[stage].dtype == np.float32
-            np.testing.assert_allclose(record.stages[stage], getattr(report, stage)[0], rtol=2e-5, atol=2e-6)
+            np.testing.assert_allclose(
+                record.stages[stage], getattr(report, stage)[0], rtol=2e-5, atol=2e-6
+            )
         assert record.top is not None and record.rows is not None
-        np.testing.assert_allclose(record.rows.entropy, [head.rows.entropy for head in report], rtol=1e-4, atol=1e-6)
-        weights = [[[c.weight for c in head.top(query)] for query in report.queries] for head in report]
+        np.testing.assert_allclose(
+            record.rows.entropy, [head.rows.entropy for head in report], rtol=1e-4, atol=1e-6
+        )
+        weights = [
+            [[c.weight for c in head.top(query)] for query in report.queries] for head in report
+        ]
         if len(report.tokens) > 1:
             np.testing.assert_allclose(record.top.weight, weights, rtol=2e-5, atol=2e-6)
     again = [record.index for record in read]
     assert again == [record.index for record in records] == list(range(len(records)))
-    assert repr(read) == f"DumpFile({str(dump)!r}, model='riverbank', keep=('top', 'rows', 'stages'))"
+    assert (
+        repr(read) == f"DumpFile({str(dump)!r}, model='riverbank', keep=('top', 'rows', 'stages'))"
+    )
 
 
 def test_damage_and_a_missing_end_are_refused(dump: Path):

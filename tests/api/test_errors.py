@@ -25,17 +25,26 @@ REFUSED = [
     ({"layer": slice(7, 9)}, "layer: the slice '7:9' is empty; this model has layers 0 to 3"),
     ({"head": [0, -9]}, "head: there is no head -9; this model has heads 0 to 3"),
     ({"head": slice("a")}, "head: cannot read slice(None, 'a', None)"),
-    ({"query": 5}, "query: '5' is not in the text; the text has tokens 0 to 4: The bank by the river"),
+    (
+        {"query": 5},
+        "query: '5' is not in the text; the text has tokens 0 to 4: The bank by the river",
+    ),
     ({"query": "3"}, "query: '3' is not in the text"),
     ({"key": slice(7, 9)}, "key: '7:9' is outside the text or empty"),
-    ({"key": slice(0, 4, 2)}, "key: slice(0, 4, 2) has a step; use a range, or a list of positions"),
+    (
+        {"key": slice(0, 4, 2)},
+        "key: slice(0, 4, 2) has a step; use a range, or a list of positions",
+    ),
     ({"key": 1.0}, "key: cannot read 1.0; use a position, a slice, a word, or several of them"),
     ({"query": ()}, "query: the list of positions is empty; leave it out for all"),
     ({"mask": "casual"}, "mask: unknown mask 'casual'; did you mean 'causal'?"),
     ({"mask": [[True]]}, "mask: list is not a mask; use a str such as 'causal'"),
     ({"stages": ["weigths"]}, "stages: unknown stage 'weigths'; did you mean 'weights'?"),
     ({"top": -1}, "top: must be a whole number, 0 or more, not '-1'"),
-    ({"by": "wieght"}, "by: must be weight, value or projected, not 'wieght'; did you mean 'weight'?"),
+    (
+        {"by": "wieght"},
+        "by: must be weight, value or projected, not 'wieght'; did you mean 'weight'?",
+    ),
     ({"by": 3}, "by: must be weight, value or projected, not '3'"),
     ({"special": 1}, "special: 1 is neither True nor False"),
     ({"pool": 0}, "pool: 0 is out of range; use 1 to 1024"),
@@ -46,12 +55,27 @@ REFUSED = [
         {"part": "cross"},
         "part: only works for a model with an encoder and a decoder; remove it",
     ),
-    ({"model": "rivrbank"}, "no such folder, bundled sample or repository in the Hugging Face cache; did you mean"),
-    ({"model": 5}, "model: int is not a model; pass a folder, the name of a bundled sample, or a transformers model"),
-    ({"model": "riverbank", "config": "causal"}, "model and config cannot be used together; pass one of them"),
-    ({"tokenizer": "no/where"}, "tokenizer: no/where: no such folder, bundled sample or repository"),
+    (
+        {"model": "rivrbank"},
+        "no such folder, bundled sample or repository in the Hugging Face cache; did you mean",
+    ),
+    (
+        {"model": 5},
+        "model: int is not a model; pass a folder, the name of a bundled sample, or a transformers model",
+    ),
+    (
+        {"model": "riverbank", "config": "causal"},
+        "model and config cannot be used together; pass one of them",
+    ),
+    (
+        {"tokenizer": "no/where"},
+        "tokenizer: no/where: no such folder, bundled sample or repository",
+    ),
     ({"tokenizer": 5}, "tokenizer: int is not a path; give the path of its tokenizer.json"),
-    ({"tokenizer": "x", "config": "causal"}, "tokenizer and config cannot be used together; set tokenizer in the"),
+    (
+        {"tokenizer": "x", "config": "causal"},
+        "tokenizer and config cannot be used together; set tokenizer in the",
+    ),
     ({"context": "x"}, "context: the model has no cross-attention; remove it"),
     ({"pair": ["x", "y"]}, "pair: 2 for 1 texts; pass one for each text"),
     ({"progress": 1}, "progress: 1 cannot be called; pass a function"),
@@ -59,7 +83,9 @@ REFUSED = [
 
 
 def test_a_text_of_one_token_has_no_range():
-    with pytest.raises(UsageError, match=r"query: '5' is not in the text; the text has one token, 0: bank"):
+    with pytest.raises(
+        UsageError, match=r"query: '5' is not in the text; the text has one token, 0: bank"
+    ):
         attnscope.inspect("bank", query=5)
 
 
@@ -81,7 +107,10 @@ def test_arguments_that_do_not_fit_are_refused_in_words_of_python(given, said):
         (b"bank", "text: b'bank' is not a text"),
         ("  ", "text: the text is blank; pass some words"),
         (["bank", " "], "text 1: the text is blank"),
-        ("bank " * 200, "text: 200 tokens, but the model takes at most 128; pass truncate=True to truncate the text"),
+        (
+            "bank " * 200,
+            "text: 200 tokens, but the model takes at most 128; pass truncate=True to truncate the text",
+        ),
         ("\ud800", "half of a surrogate pair"),
     ],
 )
@@ -154,29 +183,48 @@ def test_what_a_report_holds_is_cut_with_a_sign():
     report = attnscope.inspect(" ".join(["the"] * 43), layer=0, head=0, query=slice(1, 43), top=1)
     with pytest.raises(attnscope.AttnscopeError, match=r"it holds 1, 2, .* 39, 40, …$"):
         report[0, 0].top(0)
-    with pytest.raises(attnscope.AttnscopeError, match=r"selects 42 tokens: 1 the, .* 40 the, …; choose one"):
+    with pytest.raises(
+        attnscope.AttnscopeError, match=r"selects 42 tokens: 1 the, .* 40 the, …; choose one"
+    ):
         report[0, 0].top("the")
 
 
 def test_a_report_says_what_it_does_not_hold():
-    report = attnscope.inspect("the bank and the river the", layer=0, head=[0, 1], top=2, query=slice(1, 5))
+    report = attnscope.inspect(
+        "the bank and the river the", layer=0, head=[0, 1], top=2, query=slice(1, 5)
+    )
     for call, said in (
-        (lambda: report.output, "the report keeps no output; it keeps scores, masked, weights; inspect with stages="),
+        (
+            lambda: report.output,
+            "the report keeps no output; it keeps scores, masked, weights; inspect with stages=",
+        ),
         (lambda: report[0, 0].scaled, "the report keeps no scaled"),
         (lambda: report[1, 0], "the report has no layer 1 with head 0; it holds [0, 0], [0, 1]"),
         (lambda: report[-1, 0], "the report has no layer -1 with head 0"),
         (lambda: report[0], "0 is not a layer and head; use report[layer, head]"),
-        (lambda: report[0, 0].top("bank", k=3), "k: the report keeps 2 contributors; inspect with top=3"),
+        (
+            lambda: report[0, 0].top("bank", k=3),
+            "k: the report keeps 2 contributors; inspect with top=3",
+        ),
         (lambda: report[0, 0].top("bank", k=-1), "k: the report keeps 2 contributors"),
         (lambda: report[0, 0].top(0), "query: the report has no row for 0; it holds 1, 2, 3, 4"),
         (lambda: report[0, 0].top("zebra"), "query: 'zebra' is not in the text"),
-        (lambda: report[0, 0].top(slice(1, 3)), "query: '1:3' selects 2 tokens: 1 bank, 2 and; choose one by its"),
+        (
+            lambda: report[0, 0].top(slice(1, 3)),
+            "query: '1:3' selects 2 tokens: 1 bank, 2 and; choose one by its",
+        ),
         (lambda: report[0, 0].top("bank", k="2"), "k: the report keeps 2 contributors"),
         (lambda: report.text(width="wide"), "width: must be a whole number, 1 or more, not 'wide'"),
         (lambda: report.text(precision=-1), "precision: must be a whole number, 0 to 9, not '-1'"),
-        (lambda: report.save("a.txt", width=-4), "width: must be a whole number, 1 or more, not '-4'"),
+        (
+            lambda: report.save("a.txt", width=-4),
+            "width: must be a whole number, 1 or more, not '-4'",
+        ),
         (lambda: report.save(5), "path: int is not a path"),
-        (lambda: report.to_pandas("columns"), "table: the report has no table 'columns'; it has contributors, rows"),
+        (
+            lambda: report.to_pandas("columns"),
+            "table: the report has no table 'columns'; it has contributors, rows",
+        ),
     ):
         with pytest.raises(attnscope.AttnscopeError) as caught:
             call()
@@ -208,7 +256,10 @@ def test_an_error_names_options_as_each_face_spells_them():
         "--stage scores,weights: --max-memory is 3; '--layer' is not; "
         "use --no-special, --top K, --target ' store' or --json"
     )
-    assert (error.message, error.where) == ("max_memory is 3; '--layer' is not", "stages=('scores', 'weights')")
+    assert (error.message, error.where) == (
+        "max_memory is 3; '--layer' is not",
+        "stages=('scores', 'weights')",
+    )
 
 
 def test_an_error_is_reworded_without_losing_its_options():
@@ -239,7 +290,9 @@ for name, value in dict(layer=99, haed=1, model="nowhere", query="zebra", mask="
 
 
 def test_what_cannot_be_done_is_said_without_torch():
-    done = subprocess.run([sys.executable, "-c", REFUSING], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSING], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     names = [line.partition(" ")[0] for line in done.stdout.splitlines()]
     assert names == ["layer", "haed", "model", "query", "mask", "max_memory"]
@@ -264,9 +317,13 @@ def test_importing_the_package_loads_nothing_heavy():
 def test_one_position_layer_or_stage_may_be_an_array_without_axes():
     expected = attnscope.inspect(TEXT, query=3, layer=1, head=2, stages="weights").data
     for one in (np.array, torch.tensor):
-        found = attnscope.inspect(TEXT, query=one(3), layer=one(1), head=one(2), stages=np.array("weights")).data
+        found = attnscope.inspect(
+            TEXT, query=one(3), layer=one(1), head=one(2), stages=np.array("weights")
+        ).data
         assert found.texts[0].queries == expected.texts[0].queries == [3]
-        assert [(head.layer, head.head, list(head.stages)) for head in found.texts[0].heads] == [(1, 2, ["weights"])]
+        assert [(head.layer, head.head, list(head.stages)) for head in found.texts[0].heads] == [
+            (1, 2, ["weights"])
+        ]
 
 
 def test_a_comparison_reads_a_generator_once():

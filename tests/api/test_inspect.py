@@ -72,13 +72,24 @@ def options(arguments):
 @pytest.mark.parametrize("seed", range(drawn(15)))
 def test_every_call_gives_what_the_same_command_gives(seed, capfdbinary):
     rng = random.Random(seed)
-    drawn = {name: rng.choice(VALUES[name]) for name in rng.sample(sorted(VALUES), rng.randint(1, 8))}
-    if drawn.get("config", (None, None))[0] is not None:  # of one layer and several heads, or without weights to hash
-        drawn = {name: value for name, value in drawn.items() if name not in ("layer", "head", "hash_weights")}
+    drawn = {
+        name: rng.choice(VALUES[name]) for name in rng.sample(sorted(VALUES), rng.randint(1, 8))
+    }
+    if (
+        drawn.get("config", (None, None))[0] is not None
+    ):  # of one layer and several heads, or without weights to hash
+        drawn = {
+            name: value
+            for name, value in drawn.items()
+            if name not in ("layer", "head", "hash_weights")
+        }
     if drawn.get("mask", ("own",))[0] == "own" and drawn.get("hide", (None,))[0] is None:
         drawn.pop("what_if", None)  # which the command line refuses under the model's own mask
     expected = typed(capfdbinary, "run", TEXT, *options(drawn))
-    assert attnscope.inspect(TEXT, **{name: value for name, (value, _) in drawn.items()}).to_json() == expected
+    assert (
+        attnscope.inspect(TEXT, **{name: value for name, (value, _) in drawn.items()}).to_json()
+        == expected
+    )
 
 
 def test_every_argument_is_drawn():
@@ -97,24 +108,44 @@ def test_arrays_are_the_numbers_of_the_json(capfdbinary):
     report = attnscope.inspect(TEXT, **named)
     expected = json.loads(
         typed(
-            capfdbinary, "run", TEXT, "--layer", "all", "--head", "0,3", "--stage", ",".join(STAGES), "--mask", "causal"
+            capfdbinary,
+            "run",
+            TEXT,
+            "--layer",
+            "all",
+            "--head",
+            "0,3",
+            "--stage",
+            ",".join(STAGES),
+            "--mask",
+            "causal",
         )
     )
     heads = heads_of(expected["texts"][0])
     assert report.layers == [0, 1, 2, 3]
     assert report.heads == [[0, 3]] * 4
-    assert [[h["layer"], h["head"]] for h in heads] == [[layer, head] for layer in range(4) for head in (0, 3)]
-    assert report.query_tokens == report.key_tokens == [token["text"] for token in expected["texts"][0]["tokens"]]
+    assert [[h["layer"], h["head"]] for h in heads] == [
+        [layer, head] for layer in range(4) for head in (0, 3)
+    ]
+    assert (
+        report.query_tokens
+        == report.key_tokens
+        == [token["text"] for token in expected["texts"][0]["tokens"]]
+    )
     assert report.queries == report.keys == list(range(8))
     for stage in STAGES:
         matrices = [h["stages"][stage] for h in heads]
-        theirs = np.array([[[np.nan if x is None else x for x in row] for row in m] for m in matrices], np.float32)
+        theirs = np.array(
+            [[[np.nan if x is None else x for x in row] for row in m] for m in matrices], np.float32
+        )
         ours = getattr(report, stage)
         assert ours.dtype == np.float32
         assert ours.shape == (4, 2, 8, 48 if stage == "output" else 8)
         if stage == "masked":
             assert np.isneginf(ours[:, :, 0, 1:]).all()
-        np.testing.assert_array_equal(np.where(np.isneginf(ours), np.nan, ours), theirs.reshape(ours.shape))
+        np.testing.assert_array_equal(
+            np.where(np.isneginf(ours), np.nan, ours), theirs.reshape(ours.shape)
+        )
         for n, (layer, head) in enumerate((layer, head) for layer in range(4) for head in (0, 3)):
             np.testing.assert_array_equal(getattr(report[layer, head], stage), ours[n // 2, n % 2])
     np.testing.assert_array_equal(report[-1, -1].weights, report[3, 3].weights)
@@ -125,7 +156,10 @@ def test_rows_and_columns_are_labelled_where_some_are_chosen():
     report = attnscope.inspect(TEXT, layer=1, head=2, query=["river", 0], key=slice(1, 4))
     whole = attnscope.inspect(TEXT, layer=1, head=2)
     assert (report.query_tokens, report.key_tokens) == (["The", "river"], ["bank", "by", "the"])
-    assert (report[1, 2].query_tokens, report[1, 2].key_tokens) == (["The", "river"], ["bank", "by", "the"])
+    assert (report[1, 2].query_tokens, report[1, 2].key_tokens) == (
+        ["The", "river"],
+        ["bank", "by", "the"],
+    )
     np.testing.assert_allclose(report.weights[0, 0], whole.weights[0, 0][[0, 4]][:, 1:4], rtol=1e-5)
 
 
@@ -135,13 +169,17 @@ def test_contributors_are_the_heaviest_keys_of_the_row():
         row = {3: 3, "river": 4, -1: 7}[query]
         found = head.top(query)
         assert [one.token for one in found] == [head.key_tokens[one.position] for one in found]
-        np.testing.assert_array_equal([one.weight for one in found], head.weights[row][[one.position for one in found]])
+        np.testing.assert_array_equal(
+            [one.weight for one in found], head.weights[row][[one.position for one in found]]
+        )
         measured = [one.projected for one in found]
         assert measured == sorted(measured, reverse=True)
         assert head.top(query, k=2) == found[:2]
         assert head.top(query, k=0) == []
     by_weight = attnscope.inspect(TEXT, layer=2, head=1, top=8)[2, 1]
-    assert [one.position for one in by_weight.top("bank")] == np.argsort(-by_weight.weights[1], kind="stable").tolist()
+    assert [one.position for one in by_weight.top("bank")] == np.argsort(
+        -by_weight.weights[1], kind="stable"
+    ).tolist()
     assert by_weight.top("bank")[0].projected is None
 
 
@@ -157,11 +195,28 @@ def test_several_texts_are_those_of_a_file(tmp_path, capfdbinary):
     assert report.to_json() == typed(
         capfdbinary, "run", "--file", str(tmp_path / "texts.txt"), "--layer", "all", "--head", "1"
     )
-    assert [text.weights.shape for text in report.texts] == [(4, 1, 5, 5), (4, 1, 1, 1), (4, 1, 9, 9)]
+    assert [text.weights.shape for text in report.texts] == [
+        (4, 1, 5, 5),
+        (4, 1, 1, 1),
+        (4, 1, 9, 9),
+    ]
     assert report.texts[2].query_tokens == texts[2].split()
     np.testing.assert_array_equal(report.texts[2][3, 1].weights, report.texts[2].weights[3, 0])
-    for name in ("weights", "output", "tokens", "layers", "heads", "queries", "keys", "query_tokens", "key_tokens"):
-        with pytest.raises(attnscope.AttnscopeError, match=r"the report holds 3 texts; choose one, such as report\."):
+    for name in (
+        "weights",
+        "output",
+        "tokens",
+        "layers",
+        "heads",
+        "queries",
+        "keys",
+        "query_tokens",
+        "key_tokens",
+    ):
+        with pytest.raises(
+            attnscope.AttnscopeError,
+            match=r"the report holds 3 texts; choose one, such as report\.",
+        ):
             getattr(report, name)
     with pytest.raises(attnscope.AttnscopeError, match="3 texts"):
         report[0, 1]
@@ -175,23 +230,40 @@ def test_pairs_and_contexts(minilm: Path, capfdbinary):
     assert attnscope.inspect("Is it open?", pair="It opens at nine.", **whole).to_json() == expected
     both = attnscope.inspect(["Is it open?", "A bank"], pair=["It opens at nine.", None], **whole)
     assert (
-        both.texts[0].query_tokens == attnscope.inspect("Is it open?", pair="It opens at nine.", **whole).query_tokens
+        both.texts[0].query_tokens
+        == attnscope.inspect("Is it open?", pair="It opens at nine.", **whole).query_tokens
     )
-    np.testing.assert_allclose(both.texts[1].weights, attnscope.inspect("A bank", **whole).weights, atol=1e-6)
+    np.testing.assert_allclose(
+        both.texts[1].weights, attnscope.inspect("A bank", **whole).weights, atol=1e-6
+    )
     crossed = attnscope.inspect("Life is", context="s0 s1 s2", config="life-is-short-cross")
     words = ("--context", "s0 s1 s2", "--config", "life-is-short-cross")
     assert crossed.to_json() == typed(capfdbinary, "run", "Life is", *words)
     assert (crossed.query_tokens, crossed.key_tokens) == (["Life", "is"], ["s0", "s1", "s2"])
     several = attnscope.inspect(["Life is", "short"], context="s0 s1", config="life-is-short-cross")
     assert several.texts[1].key_tokens == ["s0", "s1"]
-    several = attnscope.inspect(["Life is", "short"], context=["s0", "s3 s4"], config="life-is-short-cross")
+    several = attnscope.inspect(
+        ["Life is", "short"], context=["s0", "s3 s4"], config="life-is-short-cross"
+    )
     assert [text.key_tokens for text in several.texts] == [["s0"], ["s3", "s4"]]
 
 
 def test_the_other_engine_and_a_text_that_is_cut(capfdbinary):
-    words = ("--engine", "transformers", "--truncate", "--head", "2", "--layer", "1", "--key", "0:3")
+    words = (
+        "--engine",
+        "transformers",
+        "--truncate",
+        "--head",
+        "2",
+        "--layer",
+        "1",
+        "--key",
+        "0:3",
+    )
     text = "river bank " * 70
-    report = attnscope.inspect(text, engine="transformers", truncate=True, head=2, layer=1, key=slice(3))
+    report = attnscope.inspect(
+        text, engine="transformers", truncate=True, head=2, layer=1, key=slice(3)
+    )
     assert len(report.tokens) == 128
     assert report.to_json() == typed(capfdbinary, "run", text, *words)
 
@@ -219,8 +291,21 @@ def test_progress_is_told():
 
 
 def test_explain_compare_and_check_are_those_of_the_command_line(capfdbinary, tmp_path):
-    explained = attnscope.explain(TEXT, query="bank", key=["river", 0], layer=1, head=2, mask="causal")
-    words = ("--query", "bank", "--key", "river,0", "--layer", "1", "--head", "2", "--mask", "causal")
+    explained = attnscope.explain(
+        TEXT, query="bank", key=["river", 0], layer=1, head=2, mask="causal"
+    )
+    words = (
+        "--query",
+        "bank",
+        "--key",
+        "river,0",
+        "--layer",
+        "1",
+        "--head",
+        "2",
+        "--mask",
+        "causal",
+    )
     assert explained.to_json() == typed(capfdbinary, "explain", TEXT, *words)
     assert attnscope.explain(TEXT, query=3, top=2).to_json() == typed(
         capfdbinary, "explain", TEXT, "--query", "3", "--top", "2"
@@ -229,7 +314,9 @@ def test_explain_compare_and_check_are_those_of_the_command_line(capfdbinary, tm
     words = ("--layer", "all", "--head", "1", "--key", "2:4", "--top", "1")
     assert compared.to_json() == typed(capfdbinary, "compare", TEXT, *words)
     assert attnscope.check().to_json() == typed(capfdbinary, "check")
-    assert attnscope.check("a b", config="causal").to_json() == typed(capfdbinary, "check", "a b", "--config", "causal")
+    assert attnscope.check("a b", config="causal").to_json() == typed(
+        capfdbinary, "check", "a b", "--config", "causal"
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,14 +346,20 @@ def test_texts_models_and_reports_are_compared(capfdbinary, tmp_path, minilm):
     models = attnscope.compare(TEXT, model=["riverbank", minilm], head=0, layer=0)
     words = ("--model", "riverbank", "--model", str(minilm), "--head", "0", "--layer", "0")
     assert models.to_json() == typed(capfdbinary, "compare", TEXT, *words)
-    named = attnscope.compare(TEXT, model=[None, Path(minilm)], head=0, layer=0)  # None is the bundled sample
+    named = attnscope.compare(
+        TEXT, model=[None, Path(minilm)], head=0, layer=0
+    )  # None is the bundled sample
     assert named.to_json() == models.to_json()
-    reports = [attnscope.inspect(TEXT, layer=0, head="all", mask=mask) for mask in ("own", "causal")]
+    reports = [
+        attnscope.inspect(TEXT, layer=0, head="all", mask=mask) for mask in ("own", "causal")
+    ]
     for name, report in zip("ab", reports, strict=True):
         report.save(tmp_path / f"{name}.json")
     paths = [tmp_path / "a.json", tmp_path / "b.json"]
     words = [*map(str, paths), "--head", "1", "--stage", "weights"]
-    assert attnscope.compare(*paths, head=1, stages="weights").to_json() == typed(capfdbinary, "compare", *words)
+    assert attnscope.compare(*paths, head=1, stages="weights").to_json() == typed(
+        capfdbinary, "compare", *words
+    )
     live = attnscope.compare(*reports, head=1, stages="weights")
     assert live.labels == ["report 0", "report 1"]
     assert attnscope.compare(reports, head=1, stages="weights").to_json() == live.to_json()

@@ -32,7 +32,15 @@ MODELS = {
         hf.Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=8, sliding_window=3)
     ),
     "gpt2": lambda: hf.GPT2LMHeadModel(
-        hf.GPT2Config(vocab_size=400, n_embd=32, n_layer=2, n_head=4, n_positions=48, bos_token_id=1, eos_token_id=2)
+        hf.GPT2Config(
+            vocab_size=400,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=48,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
     ),
     "qwen2, sdpa": lambda: hf.AutoModelForCausalLM.from_config(
         hf.Qwen2Config(**SIZES, num_key_value_heads=4), attn_implementation="sdpa"
@@ -47,7 +55,9 @@ def _default_threads():
 
 
 def tokenizer(kind="wordpiece"):
-    return hf.PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(content(kind))))
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(content(kind)))
+    )
 
 
 def made(name):
@@ -59,15 +69,25 @@ def state(model):
     """Everything of a model that running it could change."""
     return {
         "training": [module.training for module in model.modules()],
-        "implementation": [getattr(m, "config", None) and m.config._attn_implementation for m in model.modules()],
+        "implementation": [
+            getattr(m, "config", None) and m.config._attn_implementation for m in model.modules()
+        ],
         "config": model.config.to_dict(),
         "hooks": [
-            [list(getattr(module, name)) for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
+            [
+                list(getattr(module, name))
+                for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+            ]
             for module in model.modules()
         ],
         "forward": [module.__dict__.get("forward") for module in model.modules()],
-        "parameters": [(n, p.data_ptr(), p._version, p.requires_grad, p.grad) for n, p in model.named_parameters()],
-        "buffers": [(name, buffer.data_ptr(), buffer._version) for name, buffer in model.named_buffers()],
+        "parameters": [
+            (n, p.data_ptr(), p._version, p.requires_grad, p.grad)
+            for n, p in model.named_parameters()
+        ],
+        "buffers": [
+            (name, buffer.data_ptr(), buffer._version) for name, buffer in model.named_buffers()
+        ],
         "random": torch.random.get_rng_state().tolist(),
         "threads": torch.get_num_threads(),
         "grad": torch.is_grad_enabled(),
@@ -77,7 +97,9 @@ def state(model):
 @pytest.mark.parametrize("name", MODELS)
 def test_numbers_are_those_of_eager_attention_and_the_model_is_as_it_was(name):
     model, words = made(name).train(), tokenizer()
-    model.get_submodule(next(n for n, m in model.named_modules() if isinstance(m, nn.Dropout | nn.Linear))).eval()
+    model.get_submodule(
+        next(n for n, m in model.named_modules() if isinstance(m, nn.Dropout | nn.Linear))
+    ).eval()
     fired: list[object] = []
     model.base_model.register_forward_hook(lambda *given: fired.append(given[0]))
     before = state(model)
@@ -130,7 +152,9 @@ def test_tokens_are_those_of_the_tokenizer(kind):
     words = tokenizer(kind)
     for text in (TEXT, "The  river bank,\nwas eroded."):
         words.pad_token = words.convert_ids_to_tokens(0)
-        words(text, padding="max_length", max_length=30, truncation=True)  # leaves its mark on the tokenizer
+        words(
+            text, padding="max_length", max_length=30, truncation=True
+        )  # leaves its mark on the tokenizer
         before = words.backend_tokenizer.to_str()
         report = attnscope.inspect(text, model=made("llama"), tokenizer=words)
         assert words.backend_tokenizer.to_str() == before
@@ -161,16 +185,28 @@ def test_the_model_is_as_it_was_after_an_error(breaks):
 def test_texts_beside_each_other_are_rotated_each_by_its_own_length():
     """LongRoPE: transformers takes the factors of the longest text of a batch for all of its texts."""
     torch.manual_seed(3)
-    rope = {"rope_type": "longrope", "rope_theta": 5000.0, "short_factor": [1.0] * 4, "long_factor": [8.0] * 4}
-    config = hf.Phi3Config(**SIZES, num_key_value_heads=2, original_max_position_embeddings=16, rope_parameters=rope)
-    model, given = raise_weights(hf.Phi3ForCausalLM(config)), {"tokenizer": tokenizer(), "layer": "all", "head": "all"}
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 5000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [8.0] * 4,
+    }
+    config = hf.Phi3Config(
+        **SIZES, num_key_value_heads=2, original_max_position_embeddings=16, rope_parameters=rope
+    )
+    model, given = (
+        raise_weights(hf.Phi3ForCausalLM(config)),
+        {"tokenizer": tokenizer(), "layer": "all", "head": "all"},
+    )
     before = state(model)["forward"]
     texts = TEXT, f"{TEXT} was old and {TEXT}"
     together = attnscope.inspect(texts, model=model, **given).texts
     assert state(model)["forward"] == before
     assert len(together[0].tokens) <= 16 < len(together[1].tokens)
     for text, beside in zip(texts, together, strict=True):
-        np.testing.assert_allclose(beside.weights, attnscope.inspect(text, model=model, **given).weights, atol=1e-5)
+        np.testing.assert_allclose(
+            beside.weights, attnscope.inspect(text, model=model, **given).weights, atol=1e-5
+        )
 
 
 def assert_equal_up_to_rounding(logits, expected):
@@ -196,7 +232,10 @@ def test_the_model_runs_in_another_thread_meanwhile():
         other.join()
 
     given = {"model": model, "tokenizer": words, "layer": 1, "head": 0}
-    calls = partial(attnscope.inspect, TEXT, **given, predict=True), partial(attnscope.explain, TEXT, **given, query=3)
+    calls = (
+        partial(attnscope.inspect, TEXT, **given, predict=True),
+        partial(attnscope.explain, TEXT, **given, query=3),
+    )
     for call in calls:
         assert call(progress=progress).to_json() == call().to_json()
     assert len(found) > 2
@@ -204,10 +243,16 @@ def test_the_model_runs_in_another_thread_meanwhile():
         assert_equal_up_to_rounding(logits, expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # rounding is only measured in the second
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16]
+)  # rounding is only measured in the second
 def test_the_model_runs_in_another_thread_while_its_modules_are_watched(dtype):
     model, words = made("llama").to(dtype).eval(), tokenizer()
-    ids, here, logits = words(TEXT, return_tensors="pt"), threading.get_ident(), list[torch.Tensor]()
+    ids, here, logits = (
+        words(TEXT, return_tensors="pt"),
+        threading.get_ident(),
+        list[torch.Tensor](),
+    )
 
     def forward() -> None:
         with torch.inference_mode():
@@ -240,13 +285,22 @@ def test_an_open_model_is_borrowed_for_each_call_only():
         assert state(model) == before
     assert (
         first.to_json()
-        == attnscope.inspect(TEXT, model=model, tokenizer=tokenizer(), layer="all", mask="causal").to_json()
+        == attnscope.inspect(
+            TEXT, model=model, tokenizer=tokenizer(), layer="all", mask="causal"
+        ).to_json()
     )
     assert compared.labels == ["causal", "bidirectional"]
     assert np.isneginf(compared.sides[0].masked[..., 0, 1:]).all()
     assert isinstance(checked.data, CheckReport) and checked.passed
     with torch.inference_mode():  # transformers' hooks for this went, and come again
-        assert len(model.eval()(**tokenizer()(TEXT, return_tensors="pt"), output_hidden_states=True).hidden_states) == 3
+        assert (
+            len(
+                model.eval()(
+                    **tokenizer()(TEXT, return_tensors="pt"), output_hidden_states=True
+                ).hidden_states
+            )
+            == 3
+        )
     named = {check.name: check.verdict for check in checked.checks}
     assert named["equals eager transformers: weights"] == "pass"
 
@@ -255,7 +309,9 @@ def test_live_models_are_compared():
     first, second, words = made("bert"), made("bert"), tokenizer()
     with torch.no_grad():
         second.embeddings.word_embeddings.weight.mul_(0.5)
-    compared = attnscope.compare(TEXT, model=[first, second], tokenizer=words, layer="all", head="all")
+    compared = attnscope.compare(
+        TEXT, model=[first, second], tokenizer=words, layer="all", head="all"
+    )
     assert compared.labels == ["BertModel", "BertModel 2"]
     for model, side in zip((first, second), compared.sides, strict=True):
         alone = attnscope.inspect(TEXT, model=model, tokenizer=words, layer="all", head="all")
@@ -266,15 +322,27 @@ def test_live_models_are_compared():
 
 
 def test_parts_of_an_encoder_decoder():
-    sizes = {"vocab_size": 400, "d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4}
+    sizes = {
+        "vocab_size": 400,
+        "d_model": 32,
+        "d_kv": 8,
+        "d_ff": 40,
+        "num_layers": 2,
+        "num_heads": 4,
+    }
     torch.manual_seed(3)  # else the weights, and so the rounding, depend on the tests before
-    model = raise_weights(hf.T5ForConditionalGeneration(hf.T5Config(**sizes, decoder_start_token_id=0))).eval()
+    model = raise_weights(
+        hf.T5ForConditionalGeneration(hf.T5Config(**sizes, decoder_start_token_id=0))
+    ).eval()
     words, before = tokenizer(), state(model)
     report = attnscope.inspect(
         TEXT, model=model, tokenizer=words, part="cross", context="the river", layer=1, head="all"
     )
     assert state(model) == before
-    assert (report.provenance.part, len(report.keys)) == ("cross", len(words("the river")["input_ids"]))
+    assert (report.provenance.part, len(report.keys)) == (
+        "cross",
+        len(words("the river")["input_ids"]),
+    )
     model.set_attn_implementation("eager")
     with torch.inference_mode():
         inputs = {"input_ids": words("the river", return_tensors="pt")["input_ids"]}
@@ -300,7 +368,10 @@ def test_an_output_projection_with_something_added_is_not_mistaken_for_its_weigh
     for layer in model.model.layers:
         layer.self_attn.o_proj = _Added(layer.self_attn.o_proj)
     assert attnscope.inspect(TEXT, model=model, tokenizer=tokenizer()).weights.shape[0] == 1
-    with pytest.raises(attnscope.AttnscopeError, match=r"by='projected': the model's output projection was not found"):
+    with pytest.raises(
+        attnscope.AttnscopeError,
+        match=r"by='projected': the model's output projection was not found",
+    ):
         attnscope.inspect(TEXT, model=model, tokenizer=tokenizer(), by="projected")
 
 
@@ -323,7 +394,9 @@ def test_an_output_projection_with_something_added_is_not_mistaken_for_its_weigh
         (lambda m: torch.ao.quantization.quantize_dynamic(m, {nn.Linear}), {}, "model: the model is quantised"),
     ],
 )  # fmt: skip
-@pytest.mark.filterwarnings("ignore:(.is_gradient_checkpointing.|torch.ao.quantization|torch.quantize_per_tensor)")
+@pytest.mark.filterwarnings(
+    "ignore:(.is_gradient_checkpointing.|torch.ao.quantization|torch.quantize_per_tensor)"
+)
 def test_live_models_that_cannot_be_run_are_refused(change, given, said):
     with pytest.raises(attnscope.AttnscopeError) as caught:
         attnscope.inspect(TEXT, model=change(made("llama")), **{"tokenizer": tokenizer(), **given})
@@ -331,7 +404,9 @@ def test_live_models_that_cannot_be_run_are_refused(change, given, said):
 
 
 def test_a_config_without_an_end_token():
-    config = hf.MobileBertConfig(**SIZES, embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32)
+    config = hf.MobileBertConfig(
+        **SIZES, embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32
+    )
     del config.eos_token_id
     model = hf.MobileBertModel(config)
     assert not hasattr(model.config, "eos_token_id")

@@ -21,7 +21,9 @@ def saved(tmp_path_factory):
     folder, gpt2 = tmp_path_factory.mktemp("saved"), tmp_path_factory.mktemp("gpt2")
     span_cuts.save(gpt2)
     made = {
-        "report": attnscope.inspect([TEXT, "an old river"], layer="all", head=[0, 2], mask="causal"),
+        "report": attnscope.inspect(
+            [TEXT, "an old river"], layer="all", head=[0, 2], mask="causal"
+        ),
         "compare": attnscope.compare(TEXT, layer=0, head=(0, 1), tolerance=0.1),
         "texts": attnscope.compare(TEXT, "The bank by the wide lake"),
         "explain": attnscope.explain(TEXT, query="by", mask="causal"),
@@ -35,7 +37,9 @@ def saved(tmp_path_factory):
         ),
         "doctor": attnscope.doctor(attn="eager"),
         "changes": attnscope.heads(None, TEXT, measure="entropy", dtype=["float32", "bfloat16"]),
-        "generated": attnscope.inspect(TEXT, layer=0, head=0, mask="causal", generate=2, predict=True),
+        "generated": attnscope.inspect(
+            TEXT, layer=0, head=0, mask="causal", generate=2, predict=True
+        ),
     }
     for name, result in made.items():
         result.save(folder / f"{name}.json")
@@ -45,15 +49,31 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize(
     "asked",
     [
-        {"layer": "all", "head": "all", "mask": "causal", "stages": ("scores", "masked", "weights", "output")},
-        {"layer": "mean", "head": [1, 3], "pool": 2, "predict": True, "by": "projected", "special": False},
+        {
+            "layer": "all",
+            "head": "all",
+            "mask": "causal",
+            "stages": ("scores", "masked", "weights", "output"),
+        },
+        {
+            "layer": "mean",
+            "head": [1, 3],
+            "pool": 2,
+            "predict": True,
+            "by": "projected",
+            "special": False,
+        },
         {"layer": "all", "head": "auto", "query": [0, -1], "key": 1},
         {"measure": "rollout", "layer": [0, 1]},
     ],
     ids=["stages", "pool", "auto", "rollout"],
 )
 def test_a_file_of_arrays_is_the_report(tmp_path, asked):
-    for text, ending in ((MASKED, "npz"), (MASKED, "safetensors"), ([MASKED, "an old [MASK]"], "npz")):
+    for text, ending in (
+        (MASKED, "npz"),
+        (MASKED, "safetensors"),
+        ([MASKED, "an old [MASK]"], "npz"),
+    ):
         report = attnscope.inspect(text, **asked)
         report.save(tmp_path / f"r.{ending}", force=True)
         loaded = attnscope.load(tmp_path / f"r.{ending}")
@@ -62,10 +82,14 @@ def test_a_file_of_arrays_is_the_report(tmp_path, asked):
 
 
 def test_an_array_file_is_a_side_of_a_comparison(tmp_path):
-    first, second = (attnscope.inspect(TEXT, layer=0, head=0, mask=mask) for mask in ("causal", "own"))
+    first, second = (
+        attnscope.inspect(TEXT, layer=0, head=0, mask=mask) for mask in ("causal", "own")
+    )
     first.save(tmp_path / "first.npz")
     change = attnscope.compare(tmp_path / "first.npz", second).changes[0]
-    np.testing.assert_array_equal(change.heads[0].difference, second[0, 0].weights - first[0, 0].weights)
+    np.testing.assert_array_equal(
+        change.heads[0].difference, second[0, 0].weights - first[0, 0].weights
+    )
 
 
 def test_findings_of_every_kind_are_loaded_to_the_last_bit(saved):
@@ -85,17 +109,32 @@ def test_findings_of_every_kind_are_loaded_to_the_last_bit(saved):
 
 def test_what_a_file_holds_instead_is_said(saved, tmp_path):
     folder, _ = saved
-    for name, there in (("compare", "Compare"), ("explain", "Explain"), ("heads", "Survey"), ("check", "Check")):
-        with pytest.raises(attnscope.AttnscopeError, match=rf"{name}\.json: holds the findings of {name}; ") as error:
+    for name, there in (
+        ("compare", "Compare"),
+        ("explain", "Explain"),
+        ("heads", "Survey"),
+        ("check", "Check"),
+    ):
+        with pytest.raises(
+            attnscope.AttnscopeError, match=rf"{name}\.json: holds the findings of {name}; "
+        ) as error:
             attnscope.load(folder / f"{name}.json", attnscope.InspectResult)
-        assert error.value.hint == f"attnscope.load({str(folder / f'{name}.json')!r}, attnscope.{there}Result)"
-    with pytest.raises(attnscope.AttnscopeError, match=r"holds the findings of run; attnscope\.load\(.*Inspect"):
+        assert (
+            error.value.hint
+            == f"attnscope.load({str(folder / f'{name}.json')!r}, attnscope.{there}Result)"
+        )
+    with pytest.raises(
+        attnscope.AttnscopeError, match=r"holds the findings of run; attnscope\.load\(.*Inspect"
+    ):
         attnscope.load(folder / "report.json", attnscope.CompareResult)
-    with pytest.raises(attnscope.AttnscopeError, match="kind: HeadResult cannot be loaded; use InspectResult, Comp"):
+    with pytest.raises(
+        attnscope.AttnscopeError, match="kind: HeadResult cannot be loaded; use InspectResult, Comp"
+    ):
         attnscope.load(folder / "report.json", attnscope.HeadResult)
     np.savez(tmp_path / "x.npz", weights=np.zeros(3))
     with pytest.raises(
-        attnscope.AttnscopeError, match=r"x\.npz: not an attnscope file of arrays .*; pass a file of arrays"
+        attnscope.AttnscopeError,
+        match=r"x\.npz: not an attnscope file of arrays .*; pass a file of arrays",
     ):
         attnscope.load(tmp_path / "x.npz")
 
@@ -107,7 +146,13 @@ def shortened(tree):
     def walk(node, path):
         if isinstance(node, list) and node:
             paths.append(path)
-        for name in node if isinstance(node, dict) else range(len(node[:2])) if isinstance(node, list) else ():
+        for name in (
+            node
+            if isinstance(node, dict)
+            else range(len(node[:2]))
+            if isinstance(node, list)
+            else ()
+        ):
             walk(node[name], (*path, name))
 
     walk(tree, ())
@@ -120,7 +165,9 @@ def shortened(tree):
         yield path, changed
 
 
-@pytest.mark.parametrize(("name", "kind"), [("compare", attnscope.CompareResult), ("explain", attnscope.ExplainResult)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("compare", attnscope.CompareResult), ("explain", attnscope.ExplainResult)]
+)
 def test_what_was_cut_short_is_refused_or_shown(saved, tmp_path, name, kind):
     tree = json.loads((saved[0] / f"{name}.json").read_text())
     refused = set()
@@ -141,12 +188,27 @@ def test_what_was_cut_short_is_refused_or_shown(saved, tmp_path, name, kind):
         ("compare", "verdict.stages.0.text", -1, "verdict.stages[0].text is -1 of 1 texts"),
         ("compare", "verdict.stages.0.cell.query", 99, "verdict.stages[0].cell.query is 99 of"),
         ("compare", "verdict.stages.0.cell.key", -7, "verdict.stages[0].cell.key is -7 of"),
-        ("compare", "sides.1.report.texts.0.heads.stages", {}, "whose weights its side does not hold"),
+        (
+            "compare",
+            "sides.1.report.texts.0.heads.stages",
+            {},
+            "whose weights its side does not hold",
+        ),
         ("explain", "row.capped", lambda row: row["scores"], "row.capped is there, unlike softcap"),
         ("explain", "bias", "alibi", "row.bias is missing, unlike bias"),
-        ("generated", "texts.0.predictions.0.tokens", [], "texts[0].predictions[0].tokens is empty"),
+        (
+            "generated",
+            "texts.0.predictions.0.tokens",
+            [],
+            "texts[0].predictions[0].tokens is empty",
+        ),
         ("generated", "texts.0.generated.0.tokens", [], "texts[0].generated[0].tokens is empty"),
-        ("generated", "texts.0.padding", 5, "texts[0].predictions[0].position has a position of 2 or more"),
+        (
+            "generated",
+            "texts.0.padding",
+            5,
+            "texts[0].predictions[0].position has a position of 2 or more",
+        ),
     ],
 )
 def test_what_was_edited_is_refused(saved, tmp_path, name, place, value, said):

@@ -9,10 +9,22 @@ from attnscope.batch.dump_reader import Dump
 from attnscope.batch.records import arrays_of
 from attnscope.cli import main
 
-TEXTS = ("the bank by the river was old", "", "river", "we sat on the old [MASK] by the river all day and all night")
+TEXTS = (
+    "the bank by the river was old",
+    "",
+    "river",
+    "we sat on the old [MASK] by the river all day and all night",
+)
 KEEP = {
     "brief": ("--keep", "brief"),
-    "everything": ("--keep", "top,rows,columns,heads,pooled,effects", "--stage", "weights,output", "--top", "5"),
+    "everything": (
+        "--keep",
+        "top,rows,columns,heads,pooled,effects",
+        "--stage",
+        "weights,output",
+        "--top",
+        "5",
+    ),
     "some rows": ("--keep", "top,rows", "--query", "1:3"),
 }
 
@@ -21,7 +33,14 @@ KEEP = {
 def folder(request, tmp_path):
     texts = TEXTS if request.param != "some rows" else TEXTS[:2] + TEXTS[3:]
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
-    words = ["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "dump"), "--quiet", *KEEP[request.param]]
+    words = [
+        "batch",
+        str(tmp_path / "texts.txt"),
+        "-o",
+        str(tmp_path / "dump"),
+        "--quiet",
+        *KEEP[request.param],
+    ]
     assert main(words) == 0
     return tmp_path / "dump"
 
@@ -33,7 +52,9 @@ def stored(path, array, ranks):
     moved = np.moveaxis(array, 1, 0)
     if not path.startswith("top."):
         return moved
-    padded = np.full((*moved.shape[:-1], ranks), -1 if path == "top.keys" else np.nan, dtype=moved.dtype)
+    padded = np.full(
+        (*moved.shape[:-1], ranks), -1 if path == "top.keys" else np.nan, dtype=moved.dtype
+    )
     padded[..., : moved.shape[-1]] = moved
     return padded
 
@@ -54,7 +75,9 @@ def test_arrays_of_each_text_are_those_of_its_record(folder):
             elif part.dtype == np.int16:
                 numbers = np.where(part == -32768, np.nan, np.float32(numbers) / np.float32(1000))
             ranks = part.shape[-1]
-            np.testing.assert_array_equal(numbers, stored(path, expected[path], ranks), err_msg=path)
+            np.testing.assert_array_equal(
+                numbers, stored(path, expected[path], ranks), err_msg=path
+            )
             compared += 1
     assert compared >= 10
     with pytest.raises(KeyError):
@@ -66,15 +89,21 @@ def test_quantities_of_the_whole_dump_are_ragged_arrays_without_a_copy(folder):
     arrays = attnscope.open_dump(folder)
     assert len(arrays) == len(list(arrays)) > 3
     for name, ragged in arrays.items():
-        assert [len(texts) for texts in ragged.texts] == [len(lists.to_pylist()) for lists in ragged.to_arrow().chunks]
-        for number, (chunk, lists) in enumerate(zip(ragged.chunks, ragged.to_arrow().chunks, strict=True)):
+        assert [len(texts) for texts in ragged.texts] == [
+            len(lists.to_pylist()) for lists in ragged.to_arrow().chunks
+        ]
+        for number, (chunk, lists) in enumerate(
+            zip(ragged.chunks, ragged.to_arrow().chunks, strict=True)
+        ):
             flat = lists
             while pa.types.is_nested(flat.type):
                 flat = flat.values if pa.types.is_large_list(flat.type) else flat.flatten()
             assert flat.buffers()[1].address == chunk.ctypes.data, name
             for place, text in enumerate(ragged.texts[number].tolist()):
                 part = arrays.text(text)[name]
-                np.testing.assert_array_equal(np.array(lists[place].as_py()).reshape(-1), part.reshape(-1))
+                np.testing.assert_array_equal(
+                    np.array(lists[place].as_py()).reshape(-1), part.reshape(-1)
+                )
     with pytest.raises(KeyError):
         arrays["rows.nothing"]
 
@@ -82,12 +111,16 @@ def test_quantities_of_the_whole_dump_are_ragged_arrays_without_a_copy(folder):
 def test_numbers_of_a_brief_dump_take_two_bytes(tmp_path):
     (tmp_path / "texts.txt").write_text("the bank by the river was old\n" * 40)
     for name in ("dump", "dump.jsonl"):
-        assert main(["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / name), "--quiet"]) == 0
+        assert (
+            main(["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / name), "--quiet"]) == 0
+        )
     arrays = attnscope.open_dump(tmp_path / "dump")
     types = {name: {str(chunk.dtype) for chunk in arrays[name].chunks} for name in arrays}
     assert types.pop("top.keys") == {"uint16"}
     assert set.union(*types.values()) == {"int16"}
-    for record, other in zip(Dump(tmp_path / "dump").records(), Dump(tmp_path / "dump.jsonl").records(), strict=True):
+    for record, other in zip(
+        Dump(tmp_path / "dump").records(), Dump(tmp_path / "dump.jsonl").records(), strict=True
+    ):
         np.testing.assert_array_equal(record.rows.entropy, other.rows.entropy)
         np.testing.assert_array_equal(record.top.weight, other.top.weight)
 

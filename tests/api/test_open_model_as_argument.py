@@ -15,8 +15,15 @@ CALLS: list[Callable[[Any], Any]] = [
     lambda model: attnscope.explain(TEXT, model=model, query=1).weights,
     lambda model: attnscope.ablate(TEXT, model=model, each="layer").values,
     lambda model: attnscope.heads(model, TEXT, measure="entropy").values,
-    lambda model: attnscope.compare(TEXT, "The bank by the town", model=model).changes[0].heads[0].difference,
-    lambda model: attnscope.compare([TEXT, "The bank by the town"], model=model).changes[0].heads[0].difference,
+    lambda model: (
+        attnscope.compare(TEXT, "The bank by the town", model=model).changes[0].heads[0].difference
+    ),
+    lambda model: (
+        attnscope.compare([TEXT, "The bank by the town"], model=model)
+        .changes[0]
+        .heads[0]
+        .difference
+    ),
     lambda model: np.array(attnscope.check(TEXT, model=model).passed),
 ]
 
@@ -29,7 +36,10 @@ def test_every_function_takes_an_open_model() -> None:
 
 
 def test_settings_of_an_open_model_are_those_it_was_opened_with() -> None:
-    with attnscope.open_model() as model, pytest.raises(AttnscopeError, match="dtype: the model is open already"):
+    with (
+        attnscope.open_model() as model,
+        pytest.raises(AttnscopeError, match="dtype: the model is open already"),
+    ):
         attnscope.inspect(TEXT, model=model, dtype="bfloat16")
 
 

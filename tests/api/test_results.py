@@ -22,7 +22,9 @@ TEXT = "The bank by the river was eroded"
 
 @pytest.fixture(scope="module")
 def report():
-    return attnscope.inspect(TEXT, layer="all", head=[0, 2], mask="causal", stages=("masked", "weights", "output"))
+    return attnscope.inspect(
+        TEXT, layer="all", head=[0, 2], mask="causal", stages=("masked", "weights", "output")
+    )
 
 
 @pytest.fixture
@@ -42,7 +44,10 @@ def command(tmp_path, monkeypatch):
 def test_files_are_those_of_the_command_line(ending, command, tmp_path):
     words = ("--layer", "0", "--head", "2")
     attnscope.inspect(TEXT, layer=0, head=2).save(tmp_path / f"ours.{ending}")
-    theirs, ours = command(f"theirs.{ending}", "run", TEXT, *words), (tmp_path / f"ours.{ending}").read_bytes()
+    theirs, ours = (
+        command(f"theirs.{ending}", "run", TEXT, *words),
+        (tmp_path / f"ours.{ending}").read_bytes(),
+    )
     if ending == "safetensors":
         found, expected = (load_file(tmp_path / f"{who}.safetensors") for who in ("ours", "theirs"))
         assert found.keys() == expected.keys()
@@ -55,7 +60,11 @@ def test_files_are_those_of_the_command_line(ending, command, tmp_path):
 def test_every_kind_of_result_is_saved(command, tmp_path):
     kinds = {
         "compare": (attnscope.compare(TEXT), ["compare", TEXT], ("json", "txt", "svg")),
-        "explain": (attnscope.explain(TEXT, query="bank"), ["explain", TEXT, "--query", "bank"], ("json", "txt")),
+        "explain": (
+            attnscope.explain(TEXT, query="bank"),
+            ["explain", TEXT, "--query", "bank"],
+            ("json", "txt"),
+        ),
         "check": (attnscope.check(), None, ("json", "txt")),
     }
     for name, (result, args, endings) in kinds.items():
@@ -67,11 +76,18 @@ def test_every_kind_of_result_is_saved(command, tmp_path):
             if args is not None and ending == "json":
                 assert ours == command(f"{name}-theirs.json", *args)
             if ending == "txt":
-                assert ours.decode().rstrip("\n").startswith(result.text(width=120).rstrip("\n")[:500])
+                assert (
+                    ours.decode().rstrip("\n").startswith(result.text(width=120).rstrip("\n")[:500])
+                )
     with pytest.raises(attnscope.AttnscopeError, match=r"exists; pass force=True to overwrite it"):
         kinds["check"][0].save(tmp_path / "check.json")
     kinds["check"][0].save(tmp_path / "check.json", force=True)
-    for name, ending in (("check", "svg"), ("check", "safetensors"), ("compare", "safetensors"), ("explain", "csv")):
+    for name, ending in (
+        ("check", "svg"),
+        ("check", "safetensors"),
+        ("compare", "safetensors"),
+        ("explain", "csv"),
+    ):
         with pytest.raises(attnscope.AttnscopeError, match=r"; use .*\.json"):
             kinds[name][0].save(tmp_path / f"new.{ending}")
         assert not (tmp_path / f"new.{ending}").exists()
@@ -89,7 +105,9 @@ def test_a_saved_report_is_loaded_to_the_last_bit(report, tmp_path):
     assert loaded[3, 2].top("bank") == report[3, 2].top("bank")
     assert repr(loaded) == repr(report)
     (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(attnscope.AttnscopeError, match=r"not an attnscope report .*; save one with \.save\('report"):
+    with pytest.raises(
+        attnscope.AttnscopeError, match=r"not an attnscope report .*; save one with \.save\('report"
+    ):
         attnscope.load(tmp_path / "x.json")
 
 
@@ -98,8 +116,12 @@ def test_a_repl_shows_the_tables(report, monkeypatch, capsys):
     one = attnscope.inspect(TEXT)
     assert main(["run", TEXT, "--color", "never", "--stage", "scores,masked,weights"]) == 0
     screen, shown, shown_all = capsys.readouterr().out, repr(one), repr(report)
-    assert shown == screen[: screen.index("\nmore ")].rstrip("\n")  # which options show more is the command's affair
-    assert "--" not in shown + repr(attnscope.compare(TEXT)) + repr(attnscope.explain(TEXT, query=1))
+    assert shown == screen[: screen.index("\nmore ")].rstrip(
+        "\n"
+    )  # which options show more is the command's affair
+    assert "--" not in shown + repr(attnscope.compare(TEXT)) + repr(
+        attnscope.explain(TEXT, query=1)
+    )
     assert str(one) == shown
     assert repr(one[2, 0]) == shown == repr(one.texts[0])
     assert shown_all.count("weights  softmax") == 4
@@ -112,7 +134,10 @@ def test_a_repl_shows_the_tables(report, monkeypatch, capsys):
 def test_a_repl_shows_the_beginning_of_a_long_text():
     long = attnscope.inspect("the river bank " * 30, layer=0, head=0, stages="weights")
     assert long.weights.shape == (1, 1, 90, 90)
-    said, shown = "the first 64 of 90 rows and 90 columns are printed; the arrays have all", repr(long)
+    said, shown = (
+        "the first 64 of 90 rows and 90 columns are printed; the arrays have all",
+        repr(long),
+    )
     assert said in re.sub(r"\s+", " ", shown)
     assert "63 the" in shown and "64 river" not in shown.partition("top contributors")[0]
     assert long.weights.shape == (1, 1, 90, 90)
@@ -120,9 +145,17 @@ def test_a_repl_shows_the_beginning_of_a_long_text():
 
 
 def test_a_notebook_shows_a_page_in_a_sandbox(report):
-    for result in (report, report[0, 0], report.texts[0], attnscope.compare(TEXT), attnscope.check()):
+    for result in (
+        report,
+        report[0, 0],
+        report.texts[0],
+        attnscope.compare(TEXT),
+        attnscope.check(),
+    ):
         frame = result._repr_html_()
-        assert frame.startswith('<iframe sandbox="allow-scripts allow-downloads"') and frame.endswith("</iframe>")
+        assert frame.startswith(
+            '<iframe sandbox="allow-scripts allow-downloads"'
+        ) and frame.endswith("</iframe>")
         page = html.unescape(frame.partition(' srcdoc="')[2].removesuffix('"></iframe>'))
         assert page.startswith("<!doctype html>")
         assert "default-src 'none'" in page
@@ -153,7 +186,9 @@ def test_tables_are_those_of_convert(table, report, tmp_path):
     assert len(frame) == len(rows) - 1
     for name, cells in zip(rows[0], zip(*rows[1:], strict=True), strict=True):
         for ours, theirs in zip(frame[name], cells, strict=True):
-            assert (pd.isna(ours) and theirs == "") or ours == (theirs if isinstance(ours, str) else np.float32(theirs))
+            assert (pd.isna(ours) and theirs == "") or ours == (
+                theirs if isinstance(ours, str) else np.float32(theirs)
+            )
     assert str(frame["layer"].dtype) == "int64"
 
 
@@ -185,15 +220,24 @@ def test_tables_of_comparisons_explanations_and_checks():
     }.items():
         np.testing.assert_array_equal(frame[column], np.array(values, frame[column].dtype))
     first, second = (side.weights[0, 0].astype(np.float64) for side in compared.sides[:2])
-    np.testing.assert_allclose(frame["total_variation"][:8], np.abs(second - first).sum(1) / 2, atol=1e-6)
+    np.testing.assert_allclose(
+        frame["total_variation"][:8], np.abs(second - first).sum(1) / 2, atol=1e-6
+    )
     explained = attnscope.explain(TEXT, query="river", layer=1, head=1)
-    whole = attnscope.inspect(TEXT, layer=1, head=1, stages=("scores", "scaled", "masked", "weights", "output"))[1, 1]
+    whole = attnscope.inspect(
+        TEXT, layer=1, head=1, stages=("scores", "scaled", "masked", "weights", "output")
+    )[1, 1]
     frame = explained.to_pandas()
     assert frame["key_token"].tolist() == explained.key_tokens == whole.key_tokens
     for stage in ("scores", "scaled", "masked", "weights", "output"):
         np.testing.assert_allclose(getattr(explained, stage), getattr(whole, stage)[4], rtol=1e-5)
         assert stage == "output" or frame[stage].tolist() == getattr(explained, stage).tolist()
-    assert (explained.layer, explained.head, explained.query, explained.keys) == (1, 1, 4, list(range(8)))
+    assert (explained.layer, explained.head, explained.query, explained.keys) == (
+        1,
+        1,
+        4,
+        list(range(8)),
+    )
     assert explained.holds
     checked = attnscope.check()
     frame = checked.to_pandas()

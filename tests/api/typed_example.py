@@ -38,7 +38,13 @@ def arrays(text: str, folder: Path) -> None:
 
 def models(texts: list[str], hf_model: Any, hf_tokenizer: Any) -> None:
     """Open a model once."""
-    attnscope.inspect(texts, model=hf_model, tokenizer=hf_tokenizer, dtype=torch.bfloat16, device=torch.device("cpu"))
+    attnscope.inspect(
+        texts,
+        model=hf_model,
+        tokenizer=hf_tokenizer,
+        dtype=torch.bfloat16,
+        device=torch.device("cpu"),
+    )
     with attnscope.open_model("./my-bert", dtype="bfloat16", max_memory=2 << 30) as model:
         assert_type(model, attnscope.OpenModel)
         assert_type(model.explain(texts[0], query="bank", layer=-1).holds, bool)

@@ -30,7 +30,9 @@ def capture(run: RunConfig) -> tuple[Any, dict[int, Any]]:
     return report, kept
 
 
-def save(path: Path, kept: dict[int, Any], report: Any, masks: dict[int, str], *, settings: bool = True) -> None:
+def save(
+    path: Path, kept: dict[int, Any], report: Any, masks: dict[int, str], *, settings: bool = True
+) -> None:
     """Write what was captured of one text in the layout of docs/other-engines.md."""
     import json
 

@@ -87,7 +87,10 @@ MASKS = [
     ("prefix:2", lambda i, j: (j <= i) | (j < 2)),
     ("block:4", lambda i, j: i // 4 == j // 4),
     ("causal+(sink:1|window:2)", lambda i, j: (j <= i) & ((j < 1) | (i - j < 2))),
-    (lambda b, h, q, k: (q >= k) & (q - k < h + 2), lambda i, j: (j <= i) & (i - j < np.arange(9)[:, None, None] + 2)),
+    (
+        lambda b, h, q, k: (q >= k) & (q - k < h + 2),
+        lambda i, j: (j <= i) & (i - j < np.arange(9)[:, None, None] + 2),
+    ),
 ]
 
 
@@ -99,9 +102,13 @@ def draw_masks(
     def one() -> DrawnMask:
         kind, n = rng.random(), lengths[0]
         if len(lengths) > 1 or kind < 0.6:
-            usable = [at for at, mask in enumerate(MASKS) if mask[0] != "causal+window:3" or not windows]
+            usable = [
+                at for at, mask in enumerate(MASKS) if mask[0] != "causal+window:3" or not windows
+            ]
             given, allowed = MASKS[usable[rng.integers(len(usable))]]
-            return DrawnMask(given, lambda i, j: allowed(i, j)[:heads] if callable(given) else allowed(i, j))
+            return DrawnMask(
+                given, lambda i, j: allowed(i, j)[:heads] if callable(given) else allowed(i, j)
+            )
         if kind < 0.7:
             first = int(rng.integers(1, n + 1))
             sizes = [size for size in (first, n - first) if size]
@@ -112,10 +119,16 @@ def draw_masks(
             return DrawnMask(matrix, lambda i, j: matrix[..., i, j])
         bias = rng.normal(size=matrix.shape).astype(np.float32)
         added = np.where(matrix, bias, -np.inf if rng.random() < 0.5 else np.finfo(np.float32).min)
-        return DrawnMask(added, lambda i, j: matrix[..., i, j], lambda i, j: np.where(matrix, bias, 0.0)[..., i, j])
+        return DrawnMask(
+            added,
+            lambda i, j: matrix[..., i, j],
+            lambda i, j: np.where(matrix, bias, 0.0)[..., i, j],
+        )
 
     shared = one()
-    return dict.fromkeys(layers, shared) if rng.random() < 0.6 else {layer: one() for layer in layers}
+    return (
+        dict.fromkeys(layers, shared) if rng.random() < 0.6 else {layer: one() for layer in layers}
+    )
 
 
 def draw(rng: np.random.Generator) -> Drawn:
@@ -124,17 +137,26 @@ def draw(rng: np.random.Generator) -> Drawn:
     width, value_width = int(rng.integers(1, 10)), int(rng.integers(1, 10))
     lengths = [int(n) for n in rng.integers(1, 12, size=rng.integers(1, 4))]
     layers = sorted(int(n) for n in rng.choice(6, size=rng.integers(1, 4), replace=False))
-    dtype = str(rng.choice(["float32", "float64", "float16", "bfloat16"], p=[0.55, 0.15, 0.15, 0.15]))
+    dtype = str(
+        rng.choice(["float32", "float64", "float16", "bfloat16"], p=[0.55, 0.15, 0.15, 0.15])
+    )
     kinds = {"q": (kv_heads * share, width), "k": (kv_heads, width), "v": (kv_heads, value_width)}
     if rng.random() < 0.25:
         del kinds["v"]
     parts = {
-        name: {layer: [_rounded(rng.normal(size=(heads, n, size)) * 2, dtype) for n in lengths] for layer in layers}
+        name: {
+            layer: [_rounded(rng.normal(size=(heads, n, size)) * 2, dtype) for n in lengths]
+            for layer in layers
+        }
         for name, (heads, size) in kinds.items()
     }
-    if rng.random() < 0.3:  # a step of decoding; texts with an axis of their own have equally many queries
+    if (
+        rng.random() < 0.3
+    ):  # a step of decoding; texts with an axis of their own have equally many queries
         last = min(lengths) if rng.random() < 0.5 else 1
-        parts["q"] = {layer: [text[:, -last:] for text in texts] for layer, texts in parts["q"].items()}
+        parts["q"] = {
+            layer: [text[:, -last:] for text in texts] for layer, texts in parts["q"].items()
+        }
     per_layer = rng.random() < 0.5
     first: dict[str, Any] = {}
     settings = {}
@@ -143,7 +165,9 @@ def draw(rng: np.random.Generator) -> Drawn:
             "scale": float(rng.uniform(0.05, 0.6)) if rng.random() < 0.5 else None,
             "softcap": float(rng.uniform(1, 8)) if rng.random() < 0.4 else None,
             "window": int(rng.integers(1, 6)) if rng.random() < 0.4 else None,
-            "sinks": rng.normal(size=kv_heads * share).round(3).tolist() if rng.random() < 0.4 else None,
+            "sinks": rng.normal(size=kv_heads * share).round(3).tolist()
+            if rng.random() < 0.4
+            else None,
         }
         first = first or drawn
         settings[layer] = drawn if per_layer else first
@@ -155,7 +179,9 @@ def draw(rng: np.random.Generator) -> Drawn:
 
 
 def _rounded(values: np.ndarray, dtype: str) -> np.ndarray:
-    narrow = torch.from_numpy(values).to(torch.float32 if dtype == "float64" else getattr(torch, dtype))
+    narrow = torch.from_numpy(values).to(
+        torch.float32 if dtype == "float64" else getattr(torch, dtype)
+    )
     return narrow.double().numpy()
 
 
@@ -178,26 +204,42 @@ def arguments(drawn: Drawn, rng: np.random.Generator) -> dict[str, Any]:
     for name, layers in drawn.parts.items():
         arrays = {layer: _laid_out(texts, order) for layer, texts in layers.items()}
         if form == "dict":
-            given[name] = {layer: _of_library(array, library, drawn.dtype) for layer, array in arrays.items()}
+            given[name] = {
+                layer: _of_library(array, library, drawn.dtype) for layer, array in arrays.items()
+            }
         elif form == "list":
             given[name] = [_of_library(array, library, drawn.dtype) for array in arrays.values()]
         else:
-            given[name] = _of_library(np.stack([*arrays.values()], axis=place), library, drawn.dtype)
+            given[name] = _of_library(
+                np.stack([*arrays.values()], axis=place), library, drawn.dtype
+            )
     if form != "dict":
         given["layers"] = drawn.layers
     full = [*order[:place], "layers", *order[place:]] if form == "axis" else order
-    usual = ["layers", "heads", "tokens", "width"] if form == "axis" else ["heads", "tokens", "width"]
+    usual = (
+        ["layers", "heads", "tokens", "width"] if form == "axis" else ["heads", "tokens", "width"]
+    )
     if full != usual or rng.random() < 0.5:
         spelling = int(rng.integers(2))
         words = [SPELLINGS[axis][spelling] for axis in full]
-        given["layout"] = "".join(words) if spelling == 0 else str(rng.choice([",", " "])).join(words)
+        given["layout"] = (
+            "".join(words) if spelling == 0 else str(rng.choice([",", " "])).join(words)
+        )
     for name in ("scale", "softcap", "window", "sinks"):
         values = {layer: settings[name] for layer, settings in drawn.settings.items()}
         same = all(value == next(iter(values.values())) for value in values.values())
-        given[name] = next(iter(values.values())) if same else values if rng.random() < 0.5 else [*values.values()]
+        given[name] = (
+            next(iter(values.values()))
+            if same
+            else values
+            if rng.random() < 0.5
+            else [*values.values()]
+        )
     masks = {layer: mask.given for layer, mask in drawn.masks.items()}
     shared = len({id(mask) for mask in drawn.masks.values()}) == 1
-    given["mask"] = masks[drawn.layers[0]] if shared else masks if rng.random() < 0.5 else [*masks.values()]
+    given["mask"] = (
+        masks[drawn.layers[0]] if shared else masks if rng.random() < 0.5 else [*masks.values()]
+    )
     if isinstance(given["mask"], str) and given["mask"] == "causal" and rng.random() < 0.5:
         del given["mask"]
     if drawn.score_mod is not None:
@@ -210,9 +252,14 @@ def _laid_out(texts: list[np.ndarray], order: list[str]) -> np.ndarray:
     if "texts" in order:
         longest = max(text.shape[1] for text in texts)
         array = np.stack(
-            [np.pad(text, ((0, 0), (0, longest - text.shape[1]), (0, 0)), constant_values=1e3) for text in texts]
+            [
+                np.pad(text, ((0, 0), (0, longest - text.shape[1]), (0, 0)), constant_values=1e3)
+                for text in texts
+            ]
         )
-        return array.transpose([["texts", "heads", "tokens", "width"].index(axis) for axis in order])
+        return array.transpose(
+            [["texts", "heads", "tokens", "width"].index(axis) for axis in order]
+        )
     array = np.concatenate(texts, axis=1)
     return array.transpose([["heads", "tokens", "width"].index(axis) for axis in order])
 

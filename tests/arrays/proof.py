@@ -18,7 +18,9 @@ def main() -> int:
             compare_with_numpy(seed)
         except Exception as error:
             failed += 1
-            print(f"seed {seed}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}")
+            print(
+                f"seed {seed}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+            )
     print(f"{given.cases} cases, {failed} failed")
     return int(failed > 0)
 

@@ -26,13 +26,18 @@ def arrays(captured, **changes):
         "sinks": {layer: inputs.spec.sinks for layer, inputs in kept.items()},
         "mask": masks,
     }
-    parts = {name: {layer: getattr(inputs, name)[0] for layer, inputs in kept.items()} for name in ("q", "k", "v")}
+    parts = {
+        name: {layer: getattr(inputs, name)[0] for layer, inputs in kept.items()}
+        for name in ("q", "k", "v")
+    }
     tokens = [token.text for token in report.texts[0].tokens]
     return attnscope.from_qkv(**{**parts, **settings, "tokens": tokens, **changes})
 
 
 def compared(captured, **changes):
-    return attnscope.compare(qkv=arrays(captured, **changes), model=captured[1].model, text=captured[1].texts[0].text)
+    return attnscope.compare(
+        qkv=arrays(captured, **changes), model=captured[1].model, text=captured[1].texts[0].text
+    )
 
 
 def largest_change(result):
@@ -69,14 +74,34 @@ def test_a_forgotten_scale_changes_what_numpy_says(captured):
 def test_on_the_command_line(captured, capsys, tmp_path):
     folder, run, report, kept, masks = captured
     model = ["--model", str(run.model)]
-    assert main(["compare", "--qkv", str(folder / "right.safetensors"), *model, "--tolerance", "1e-4"]) == 0
+    assert (
+        main(["compare", "--qkv", str(folder / "right.safetensors"), *model, "--tolerance", "1e-4"])
+        == 0
+    )
     capsys.readouterr()
     save(tmp_path / "wrong.npz.safetensors", kept, report, masks, settings=False)
-    assert main(["compare", "--qkv", str(tmp_path / "wrong.npz.safetensors"), *model, "--tolerance", "1e-4"]) == 1
+    assert (
+        main(
+            [
+                "compare",
+                "--qkv",
+                str(tmp_path / "wrong.npz.safetensors"),
+                *model,
+                "--tolerance",
+                "1e-4",
+            ]
+        )
+        == 1
+    )
     out = capsys.readouterr()
     assert "layer 0 is the first that differs" in out.out
     text = "w1 w2"
     assert main(["compare", text, "--qkv", str(folder / "right.safetensors"), *model]) == 1
     assert "2 tokens of it, the arrays have 13" in capsys.readouterr().err
-    assert main(["compare", "--qkv", str(folder / "right.safetensors"), "--model", "riverbank"]) == 1
-    assert main(["compare", *["--qkv", str(folder / "right.safetensors")] * 2, "--tolerance", "0"]) == 0
+    assert (
+        main(["compare", "--qkv", str(folder / "right.safetensors"), "--model", "riverbank"]) == 1
+    )
+    assert (
+        main(["compare", *["--qkv", str(folder / "right.safetensors")] * 2, "--tolerance", "0"])
+        == 0
+    )

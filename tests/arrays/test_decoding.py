@@ -34,8 +34,12 @@ def test_rows_are_those_of_all_queries():
         assert explained.data.query == 8
 
 
-def test_a_step_of_transformers_with_a_cache_is_the_last_row_of_eager_attention(tmp_path, monkeypatch):
-    folder = architectures.save(tmp_path, architectures.make("llama", architectures.ONE_PART["llama"]))
+def test_a_step_of_transformers_with_a_cache_is_the_last_row_of_eager_attention(
+    tmp_path, monkeypatch
+):
+    folder = architectures.save(
+        tmp_path, architectures.make("llama", architectures.ONE_PART["llama"])
+    )
     model = hf.AutoModel.from_pretrained(folder, attn_implementation="sdpa").eval()
     eager = hf.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     ids = torch.tensor([[1, 5, 3, 8, 2, 7]])
@@ -47,7 +51,9 @@ def test_a_step_of_transformers_with_a_cache_is_the_last_row_of_eager_attention(
         return result
 
     with torch.no_grad():
-        weights = [layer[0, :, -1:].numpy() for layer in eager(ids, output_attentions=True).attentions]
+        weights = [
+            layer[0, :, -1:].numpy() for layer in eager(ids, output_attentions=True).attentions
+        ]
         name = cache_argument(model)
         cache = model(ids[:, :-1], use_cache=True)[name]
         monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", keep)
@@ -96,17 +102,37 @@ def test_given_weights_of_the_last_tokens():
 def test_commands_read_them_from_a_file(tmp_path, monkeypatch, capfdbinary):
     monkeypatch.chdir(tmp_path)
     arrays = {f"layer.{n}.{name}": side[n] for n in range(2) for name, side in (("k", K), ("v", V))}
-    np.savez("step.npz", **arrays, **{f"layer.{n}.q": Q[n, :, -1:] for n in range(2)}, tokens=TOKENS)
+    np.savez(
+        "step.npz", **arrays, **{f"layer.{n}.q": Q[n, :, -1:] for n in range(2)}, tokens=TOKENS
+    )
     every = attnscope.from_qkv(list(Q), list(K), list(V), tokens=TOKENS)
     assert main(["run", "--qkv", "step.npz", "--layer", "1", "--head", "2"]) == 0
     screen = capfdbinary.readouterr().out.decode()
     assert "queries are those of the last token of 9" in " ".join(screen.split())
     assert "row 8 old" in screen
-    assert main(["explain", "--qkv", "step.npz", "--query", "8", "--layer", "0", "--head", "1", "--json"]) == 0
+    assert (
+        main(
+            [
+                "explain",
+                "--qkv",
+                "step.npz",
+                "--query",
+                "8",
+                "--layer",
+                "0",
+                "--head",
+                "1",
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capfdbinary.readouterr().out)["query"] == 8
     assert main(["batch", "--qkv", "step.npz", "-o", "dump.jsonl", "--quiet"]) == 0
     (record,) = attnscope.read_dump("dump.jsonl")
-    entropy = np.asarray(record.rows.entropy, float).reshape(2, 4)  # of the only row, with three digits
+    entropy = np.asarray(record.rows.entropy, float).reshape(
+        2, 4
+    )  # of the only row, with three digits
     expected = np.stack([[every[n, h].rows.entropy[8] for h in range(4)] for n in range(2)])
     np.testing.assert_allclose(entropy, expected, atol=6e-4)
 
@@ -117,16 +143,29 @@ def test_commands_read_them_from_a_file(tmp_path, monkeypatch, capfdbinary):
         (lambda: attnscope.from_qkv(Q[0], K[0][:, :5]), "q has 9 tokens, k 5"),
         (lambda: attnscope.from_qkv(Q[0][:, :5], K[0], cu_seqlens=[0, 4, 9]), "pass cu_seqlens_q"),
         (
-            lambda: attnscope.from_qkv(Q[0][:, :5], K[0], cu_seqlens=[0, 4, 9], cu_seqlens_q=[0, 5]),
+            lambda: attnscope.from_qkv(
+                Q[0][:, :5], K[0], cu_seqlens=[0, 4, 9], cu_seqlens_q=[0, 5]
+            ),
             "texts of 5 queries and 4, 5 keys",
         ),
         (
-            lambda: attnscope.from_qkv(Q[0][:, :6], K[0], cu_seqlens=[0, 4, 9], cu_seqlens_q=[0, 5, 6]),
+            lambda: attnscope.from_qkv(
+                Q[0][:, :6], K[0], cu_seqlens=[0, 4, 9], cu_seqlens_q=[0, 5, 6]
+            ),
             "texts of 5, 1 queries and 4, 5 keys",
         ),
-        (lambda: attnscope.from_qkv(Q[0][:, -1:], K[0]).inspect(query=3), "not among the given ones"),
-        (lambda: attnscope.from_qkv(Q[0][:, -1:], K[0]).measure_heads(), "roles need the queries of all tokens"),
-        (lambda: attnscope.from_qkv(Q[0][:, -1:], K[0], measure="rollout"), "needs the queries of all tokens"),
+        (
+            lambda: attnscope.from_qkv(Q[0][:, -1:], K[0]).inspect(query=3),
+            "not among the given ones",
+        ),
+        (
+            lambda: attnscope.from_qkv(Q[0][:, -1:], K[0]).measure_heads(),
+            "roles need the queries of all tokens",
+        ),
+        (
+            lambda: attnscope.from_qkv(Q[0][:, -1:], K[0], measure="rollout"),
+            "needs the queries of all tokens",
+        ),
     ],
 )
 def test_what_contradicts_itself_is_refused(call, message):

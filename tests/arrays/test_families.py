@@ -57,7 +57,11 @@ def test_saved_and_read_back_the_report_has_the_same_bits(row, tmp_path):
     for name, array in expected.items():
         np.testing.assert_array_equal(there[name], array, err_msg=name)
     for mine, theirs in zip(found.texts[0].heads, report.texts[0].heads, strict=True):
-        assert (mine.scale, mine.softcap, mine.fully_masked) == (theirs.scale, theirs.softcap, theirs.fully_masked)
+        assert (mine.scale, mine.softcap, mine.fully_masked) == (
+            theirs.scale,
+            theirs.softcap,
+            theirs.fully_masked,
+        )
     native = inspect(RunConfig(run.texts, model=run.model, layer=ALL, head=ALL, stages=run.stages))
     for mine, theirs in zip(found.texts[0].heads, native.texts[0].heads, strict=True):
         np.testing.assert_allclose(mine.stages["weights"], theirs.stages["weights"], atol=1e-5)

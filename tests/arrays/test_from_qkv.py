@@ -21,13 +21,18 @@ def test_arrays_are_compared_with_each_other_and_under_masks():
     assert found.data.axis == "qkv"
     for head in found.changes[0].heads:
         which = int(head.first[-1])
-        np.testing.assert_array_equal(head.difference, narrow.weights[0, which] - plain.weights[0, which])
+        np.testing.assert_array_equal(
+            head.difference, narrow.weights[0, which] - plain.weights[0, which]
+        )
     masked = attnscope.compare(qkv=plain, mask=["own", "causal+window:2"], head=0)
     np.testing.assert_allclose(
         masked.changes[0].heads[0].difference, narrow.weights[0, 0] - plain.weights[0, 0], atol=1e-6
     )
     for options, message in (
-        ({"model": "riverbank"}, "model: cannot be used with arrays that are compared by themselves"),
+        (
+            {"model": "riverbank"},
+            "model: cannot be used with arrays that are compared by themselves",
+        ),
         ({"mask": ["own", "causal"]}, "mask and qkv are lists"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -55,9 +60,15 @@ def compare_with_numpy(seed):
             expected = drawn.stages(layer, number)
             assert rows == list(range(len(drawn.tokens[number])))[-expected["scores"].shape[1] :]
             for stage in stages:
-                close(getattr(text, stage)[at], expected[stage], f"seed {seed}, text {number}, layer {layer}, {stage}")
+                close(
+                    getattr(text, stage)[at],
+                    expected[stage],
+                    f"seed {seed}, text {number}, layer {layer}, {stage}",
+                )
             for head in range(len(expected["scores"])):
-                check_row_facts(text[layer, head], expected["weights"][head], rows, drawn, layer, number, head)
+                check_row_facts(
+                    text[layer, head], expected["weights"][head], rows, drawn, layer, number, head
+                )
 
 
 def close(found, expected, where):
@@ -70,7 +81,9 @@ def check_row_facts(head, weights, rows, drawn, layer, number, which):
     sinks = drawn.settings[layer]["sinks"]
     alive = np.isfinite(weights).all(-1)
     logs = np.log2(weights, out=np.zeros_like(weights), where=weights > 0)
-    np.testing.assert_allclose(head.rows.entropy[alive], -(weights * logs).sum(-1)[alive], atol=1e-5)
+    np.testing.assert_allclose(
+        head.rows.entropy[alive], -(weights * logs).sum(-1)[alive], atol=1e-5
+    )
     np.testing.assert_allclose(head.rows.first[alive], weights[alive, 0], atol=2e-6)
     if sinks is not None:
         np.testing.assert_allclose(head.rows.sink[alive], 1 - weights.sum(-1)[alive], atol=4e-6)
@@ -79,8 +92,12 @@ def check_row_facts(head, weights, rows, drawn, layer, number, which):
         assert weights[row, best.position] >= weights[row].max() - 4e-6
         if "v" in drawn.parts:
             v = drawn.parts["v"][layer][number]
-            norm = np.linalg.norm(v[which // (len(drawn.parts["q"][layer][number]) // len(v)), best.position])
-            assert best.value == pytest.approx(weights[row, best.position] * norm, abs=1e-5 * max(1, norm))
+            norm = np.linalg.norm(
+                v[which // (len(drawn.parts["q"][layer][number]) // len(v)), best.position]
+            )
+            assert best.value == pytest.approx(
+                weights[row, best.position] * norm, abs=1e-5 * max(1, norm)
+            )
         else:
             assert np.isnan(best.value)
 
@@ -89,7 +106,9 @@ def test_the_default_is_one_layer_all_heads_and_a_scale_of_one_by_the_root_of_th
     q, k = np.random.default_rng(0).normal(size=(2, 3, 5, 16)).astype(np.float32)
     report = attnscope.from_qkv(q, k)
     assert isinstance(report, attnscope.InspectResult) and report.weights.shape == (1, 3, 5, 5)
-    masked = torch.tensor(q @ k.transpose(0, 2, 1) / 4).masked_fill(~torch.ones(5, 5).tril().bool(), -torch.inf)
+    masked = torch.tensor(q @ k.transpose(0, 2, 1) / 4).masked_fill(
+        ~torch.ones(5, 5).tril().bool(), -torch.inf
+    )
     np.testing.assert_allclose(report.weights[0], masked.softmax(-1), atol=1e-6)
     assert [token.text for token in report.tokens] == ["t0", "t1", "t2", "t3", "t4"]
 
@@ -101,7 +120,9 @@ def test_a_boolean_or_additive_mask_and_a_mask_by_layer():
     expected = attnscope.from_qkv(q, k, mask=allowed)
     assert np.isnan(expected.weights[0, :, 3]).all()
     assert ((expected.weights[0, 0] > 0) == allowed)[[0, 1, 2, 4, 5]].all()
-    added = torch.where(torch.tensor(allowed), 0.0, torch.finfo(torch.bfloat16).min).to(torch.bfloat16)
+    added = torch.where(torch.tensor(allowed), 0.0, torch.finfo(torch.bfloat16).min).to(
+        torch.bfloat16
+    )
     for same in (added[None, None], np.where(allowed, 0, -np.inf)):
         np.testing.assert_array_equal(attnscope.from_qkv(q, k, mask=same).weights, expected.weights)
     each = np.stack([allowed, np.tri(6, dtype=bool)])
@@ -127,8 +148,12 @@ def test_a_rotation_is_that_of_transformers():
     angles = torch.cat((angles, angles), -1)[None]
     turned = [side[0] for side in apply_rotary_pos_emb(q, k, angles.cos(), angles.sin())]
     expected = attnscope.from_qkv(*turned).weights
-    np.testing.assert_allclose(attnscope.from_qkv(q[0], k[0], rope=500).weights, expected, atol=2e-6)
-    order = torch.stack((torch.arange(8), torch.arange(8) + 8), -1).flatten()  # neighbours are what halves were
+    np.testing.assert_allclose(
+        attnscope.from_qkv(q[0], k[0], rope=500).weights, expected, atol=2e-6
+    )
+    order = torch.stack(
+        (torch.arange(8), torch.arange(8) + 8), -1
+    ).flatten()  # neighbours are what halves were
     rope = {"theta": 500.0, "interleaved": True}
     found = attnscope.from_qkv(q[0][..., order], k[0][..., order], rope=rope)
     np.testing.assert_allclose(found.weights, expected, atol=2e-6)
@@ -149,7 +174,9 @@ def test_explain_shows_the_arithmetic_from_queries_and_keys_on():
         if "v" in drawn.parts:
             close(explained.output, stages["output"][0, -1], f"{seed} output")
         part = explained.data.cells[0].parts
-        assert sum(each.product for each in part) == pytest.approx(explained.data.cells[0].score, abs=1e-4)
+        assert sum(each.product for each in part) == pytest.approx(
+            explained.data.cells[0].score, abs=1e-4
+        )
         assert "not known: queries, keys and values were given" in explained.text()
 
 
@@ -167,20 +194,26 @@ def test_heads_and_other_views_of_given_arrays():
     q, k, v = rng.normal(size=(3, 2, 3, 8, 4)).astype(np.float32)  # two layers
     report = attnscope.from_qkv(q, k, v, tokens="the old bank by the wide cold river".split())
     measured = report.measure_heads(measure="entropy")
-    expected = [[report[layer, head].rows.entropy.mean() for head in range(3)] for layer in range(2)]
+    expected = [
+        [report[layer, head].rows.entropy.mean() for head in range(3)] for layer in range(2)
+    ]
     np.testing.assert_allclose(measured.values, expected, atol=1e-5)
     on_bank = report.measure_heads(key="bank", query="river")
     np.testing.assert_allclose(on_bank.values, report.weights[:, :, 7, 2], atol=1e-6)
     survey = report.measure_heads()
     assert np.isfinite(survey.values[survey.roles.index("previous")]).all()
-    assert np.isnan(survey.values[survey.roles.index("induction")]).all(), "there is no model for random tokens"
+    assert np.isnan(survey.values[survey.roles.index("induction")]).all(), (
+        "there is no model for random tokens"
+    )
     other = report.inspect(mask="bidirectional", query="river", layer=1, head=0)
     assert other.mask.what_if == "same-scores"
     scores = report.inspect(stages="scaled", layer=1, head=0).scaled[0, 0, 7]
     np.testing.assert_allclose(other.weights[0, 0, 0], torch.tensor(scores).softmax(-1), atol=1e-6)
     rolled = report.inspect(measure="rollout", layer="all")
     layers = [0.5 * report.weights[n].mean(0) + 0.5 * np.eye(8) for n in range(2)]
-    np.testing.assert_allclose(rolled.texts[0].data.rollouts[-1].matrix, layers[1] @ layers[0], atol=1e-5)
+    np.testing.assert_allclose(
+        rolled.texts[0].data.rollouts[-1].matrix, layers[1] @ layers[0], atol=1e-5
+    )
     change = attnscope.compare(report, attnscope.from_qkv(q, k, v, scale=0.1)).changes[0]
     assert len(change.heads) == 6
 
@@ -193,7 +226,9 @@ def test_arrays_of_jax_are_its_own_softmax():
     report = attnscope.from_qkv(q, k, v, layout="tokens,heads,width", stages=("weights", "output"))
     np.testing.assert_allclose(report.output[0], np.asarray(output).transpose(1, 0, 2), atol=2e-6)
     scores = jax.numpy.einsum("qhd,khd->hqk", q, k) / np.sqrt(8)
-    weights = jax.nn.softmax(jax.numpy.where(np.tril(np.ones((5, 5), bool)), scores, -np.inf), axis=-1)
+    weights = jax.nn.softmax(
+        jax.numpy.where(np.tril(np.ones((5, 5), bool)), scores, -np.inf), axis=-1
+    )
     np.testing.assert_allclose(report.weights[0], weights, atol=1e-6)
 
 
@@ -205,9 +240,13 @@ def test_projections_of_multi_head_attention_give_its_weights():
         output, weights = module(x, x, x, average_attn_weights=False)
         q, k, v = (
             torch.nn.functional.linear(x[0], weight, bias).view(7, 3, 4)
-            for weight, bias in zip(module.in_proj_weight.chunk(3), module.in_proj_bias.chunk(3), strict=True)
+            for weight, bias in zip(
+                module.in_proj_weight.chunk(3), module.in_proj_bias.chunk(3), strict=True
+            )
         )
-        report = attnscope.from_qkv(q, k, v, mask="bidirectional", layout="thd", stages=("weights", "output"))
+        report = attnscope.from_qkv(
+            q, k, v, mask="bidirectional", layout="thd", stages=("weights", "output")
+        )
         np.testing.assert_allclose(report.weights[0], weights[0], atol=1e-6)
         joined = torch.tensor(report.output[0]).transpose(0, 1).reshape(7, 12)
         np.testing.assert_allclose(module.out_proj(joined), output[0], atol=1e-6)
@@ -229,11 +268,15 @@ def test_a_function_of_text_head_query_and_key_is_the_mask():
     start = 0
     for text, length in enumerate(lengths):
         part = slice(start, start := start + length)
-        scores = q[:, part].astype(float) @ np.repeat(k[:, part], 2, 0).transpose(0, 2, 1) / width**0.5
+        scores = (
+            q[:, part].astype(float) @ np.repeat(k[:, part], 2, 0).transpose(0, 2, 1) / width**0.5
+        )
         head, row, key = np.ogrid[:heads, :length, :length]
         masked = np.where((key <= row) & (row - key < 1 + text + head), scores, -np.inf)
         weights = np.exp(masked - masked.max(-1, keepdims=True))
-        close(report.texts[text].weights[0], weights / weights.sum(-1, keepdims=True), f"text {text}")
+        close(
+            report.texts[text].weights[0], weights / weights.sum(-1, keepdims=True), f"text {text}"
+        )
 
 
 @pytest.mark.parametrize(
@@ -248,18 +291,24 @@ def test_arrays_are_divided_by_every_form_of_spans(spans):
     q, k = np.random.default_rng(3).normal(size=(2, 1, 4, 8)).astype(np.float32)
     given = attnscope.from_qkv(q, k, tokens=["The", "bank", "by", "the"], mask="bidirectional")
     weights = given.inspect(spans=spans).span_weights[0, 0]
-    np.testing.assert_allclose(weights[-1, -1], given.weights[0, 0, 2:, 2:].sum(-1).mean(), rtol=1e-5)
+    np.testing.assert_allclose(
+        weights[-1, -1], given.weights[0, 0, 2:, 2:].sum(-1).mean(), rtol=1e-5
+    )
 
 
 def test_a_masked_array_that_hides_nothing_is_a_plain_one():
     q, k = np.random.default_rng(3).normal(size=(2, 1, 4, 8)).astype(np.float32)
-    masked = attnscope.from_qkv(np.ma.masked_array(q), np.ma.masked_array(k, np.zeros(k.shape, bool)))
+    masked = attnscope.from_qkv(
+        np.ma.masked_array(q), np.ma.masked_array(k, np.zeros(k.shape, bool))
+    )
     assert np.array_equal(masked.weights, attnscope.from_qkv(q, k).weights)
 
 
 def test_a_window_narrows_every_alternative_of_a_mask(tmp_path):
     """In arrays, in a file of arrays and in a stack, of one layer and of several."""
-    q, k, v = np.random.default_rng(5).normal(size=(3, 2, 2, 9, 4)).astype("float32")  # (layer, head, token, width)
+    q, k, v = (
+        np.random.default_rng(5).normal(size=(3, 2, 2, 9, 4)).astype("float32")
+    )  # (layer, head, token, width)
     query, key = np.arange(9)[:, None], np.arange(9)[None]
     expected = ((key <= query) | (key < 1)) & (abs(query - key) < 3)
     np.savez(tmp_path / "qkv.npz", q=q, k=k, v=v, mask="causal|sink:1", window=3)
@@ -276,5 +325,7 @@ def test_a_window_narrows_every_alternative_of_a_mask(tmp_path):
         assert (np.isfinite(found.masked) == expected).all(), given
         assert found.data.mask.own == "(causal|sink:1)+window:3"
     mixed = attnscope.from_qkv(q, k, v, mask={0: "causal|sink:1", 1: "causal"}, window=3)
-    cells = np.isfinite(attnscope.inspect(qkv=mixed, layer="all", head="all", stages="masked").masked)
+    cells = np.isfinite(
+        attnscope.inspect(qkv=mixed, layer="all", head="all", stages="masked").masked
+    )
     assert (cells[0] == expected).all() and (cells[1] == (key <= query) & (query - key < 3)).all()

@@ -16,7 +16,9 @@ WORDS = "The bank , by the wide river".split()
 
 def drawn(layers=2, heads=3, tokens=7, lost=0.0, seed=0):
     """Causal weights, of which a share is lost as to a sink."""
-    scores = torch.randn(layers, heads, tokens, tokens, generator=torch.Generator().manual_seed(seed))
+    scores = torch.randn(
+        layers, heads, tokens, tokens, generator=torch.Generator().manual_seed(seed)
+    )
     weights = scores.masked_fill(~torch.ones(tokens, tokens).tril().bool(), -torch.inf).softmax(-1)
     return weights * (1 - lost)
 
@@ -26,21 +28,27 @@ def test_weights_are_shown_to_the_bit_with_their_statistics(lost):
     weights = drawn(lost=lost)
     report = attnscope.from_weights(weights, WORDS)
     np.testing.assert_array_equal(report.weights, weights)
-    assert report.provenance.weights == "given" and "given, not computed" in report.provenance.notes[0]
+    assert (
+        report.provenance.weights == "given" and "given, not computed" in report.provenance.notes[0]
+    )
     none = np.zeros(7, bool)
     comma = np.array([word == "," for word in WORDS])
     for layer in range(2):
         for head in range(3):
             given, shown = weights[layer, head].double().numpy(), report[layer, head]
             for name, values in row_statistics(given, none, comma).items():
-                np.testing.assert_allclose(getattr(shown.rows, name), values, atol=1e-5, err_msg=name)
+                np.testing.assert_allclose(
+                    getattr(shown.rows, name), values, atol=1e-5, err_msg=name
+                )
             assert np.isnan(shown.rows.max_score).all(), "there are no scores"
             if lost:
                 np.testing.assert_allclose(shown.rows.sink, lost, atol=1e-6)
             else:
                 assert shown.rows.sink is None
             best = shown.top(6, 2)
-            assert [source.position for source in best] == np.argsort(-given[6], kind="stable")[:2].tolist()
+            assert [source.position for source in best] == np.argsort(-given[6], kind="stable")[
+                :2
+            ].tolist()
             assert all(np.isnan(source.value) for source in best)
     mean = report.inspect(layer="all", head="mean", stages="weights")
     np.testing.assert_allclose(mean.weights[:, 0], weights.mean(1), atol=1e-6)
@@ -51,7 +59,13 @@ def test_the_forms_that_programs_return():
     weights = drawn(layers=3)
     expected = attnscope.from_weights(weights, WORDS).weights
     outputs = tuple(layer[None] for layer in weights)  # as output_attentions=True
-    for form in (outputs, list(weights), dict(enumerate(weights)), weights.numpy(), weights.double().numpy()):
+    for form in (
+        outputs,
+        list(weights),
+        dict(enumerate(weights)),
+        weights.numpy(),
+        weights.double().numpy(),
+    ):
         np.testing.assert_array_equal(attnscope.from_weights(form, WORDS).weights, expected)
     one = attnscope.from_weights(weights[1, 2], WORDS)
     np.testing.assert_array_equal(one.weights[0, 0], weights[1, 2])

@@ -18,14 +18,30 @@ SINKS = [0.5, -1.0, 2.0, 0.0]
 
 
 def output(
-    layer, *, scale=8**-0.5, mask="causal", window=None, softcap=None, sinks=None, last=9, first=None, turn=False
+    layer,
+    *,
+    scale=8**-0.5,
+    mask="causal",
+    window=None,
+    softcap=None,
+    sinks=None,
+    last=9,
+    first=None,
+    turn=False,
 ):
     """Attention of a layer in NumPy float64; `turn` shares keys in turn, `first` is the position of the first query."""
     groups = np.arange(4) % 2 if turn else np.arange(4) // 2
-    q, k, v = Q[layer][:, 9 - last :].astype("f8"), K[layer][groups].astype("f8"), V[layer][groups].astype("f8")
+    q, k, v = (
+        Q[layer][:, 9 - last :].astype("f8"),
+        K[layer][groups].astype("f8"),
+        V[layer][groups].astype("f8"),
+    )
     scores = np.einsum("hqd,hkd->hqk", q, k) * scale
     scores = scores if softcap is None else softcap * np.tanh(scores / softcap)
-    rows, keys = np.arange(last)[:, None] + (9 - last if first is None else first), np.arange(9)[None]
+    rows, keys = (
+        np.arange(last)[:, None] + (9 - last if first is None else first),
+        np.arange(9)[None],
+    )
     allowed = (keys <= rows) if mask == "causal" else np.ones((last, 9), bool)
     allowed &= abs(rows - keys) < (window or 99)
     weights = np.where(allowed, np.exp(scores), 0.0)
@@ -54,7 +70,13 @@ def test_the_place_of_a_wrong_number_is_named():
     out = [output(0), output(1)]
     out[1][2, 5, 3] += 0.25
     found = compared(out)
-    assert (found.layer, found.head, found.query, found.dimension, found.first_layer) == (1, 2, 5, 3, 1)
+    assert (found.layer, found.head, found.query, found.dimension, found.first_layer) == (
+        1,
+        2,
+        5,
+        3,
+        1,
+    )
     assert found.given - found.computed == pytest.approx(0.25, abs=1e-5)
     expected = np.zeros((2, 4))
     expected[1, 2] = 0.25
@@ -89,7 +111,9 @@ def test_the_rule_that_another_program_used_is_found(used, given, rule):
 def test_rounding_of_16_bits_is_no_difference():
     q, k, v = (torch.from_numpy(side).bfloat16() for side in (Q, K, V))
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    found = attnscope.from_qkv(list(q), list(k), list(v), output=list(out)).data.texts[0].given_output
+    found = (
+        attnscope.from_qkv(list(q), list(k), list(v), output=list(out)).data.texts[0].given_output
+    )
     assert found.agrees
     assert found.largest > 1e-4
 
@@ -99,7 +123,12 @@ def test_files_and_screens_have_it(tmp_path, monkeypatch, capfdbinary):
     out = output(0)
     out[2, 5] += 0.25
     for name, given in (("bad", out), ("good", output(0))):
-        arrays = {"layer.0.q": Q[0], "layer.0.k": K[0], "layer.0.v": V[0], "layer.0.output": given.astype("f4")}
+        arrays = {
+            "layer.0.q": Q[0],
+            "layer.0.k": K[0],
+            "layer.0.v": V[0],
+            "layer.0.output": given.astype("f4"),
+        }
         np.savez(f"{name}.npz", **arrays)
     assert main(["run", "--qkv", "bad.npz", "--json"]) == 0
     found = json.loads(capfdbinary.readouterr().out)
@@ -112,7 +141,9 @@ def test_files_and_screens_have_it(tmp_path, monkeypatch, capfdbinary):
     assert main(["run", "--qkv", "good.npz", "-o", "good.safetensors", "--quiet"]) == 0
     assert attnscope.load("good.safetensors").data.texts[0].given_output.agrees
     assert main(["run", "--qkv", "good.npz"]) == 0
-    assert "the given output equals the computed one" in " ".join(capfdbinary.readouterr().out.decode().split())
+    assert "the given output equals the computed one" in " ".join(
+        capfdbinary.readouterr().out.decode().split()
+    )
 
 
 def test_an_output_that_does_not_fit_is_refused():

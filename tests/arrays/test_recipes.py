@@ -38,7 +38,10 @@ def drawn(layers=2):
     """Queries, keys and values of some layers, (tokens, heads, width)."""
     rng = torch.Generator().manual_seed(0)
     sizes = {"q": HEADS, "k": KV_HEADS, "v": KV_HEADS}
-    return [{n: torch.randn(TOKENS, h, WIDTH, generator=rng) for n, h in sizes.items()} for _ in range(layers)]
+    return [
+        {n: torch.randn(TOKENS, h, WIDTH, generator=rng) for n, h in sizes.items()}
+        for _ in range(layers)
+    ]
 
 
 def expected(layers, **settings):
@@ -53,20 +56,27 @@ def test_plain_pytorch():
             self.qkv, self.added = torch.nn.Linear(12, 36), added
 
         def forward(self, x):
-            q, k, v = (side.unflatten(-1, (3, 4)).transpose(1, 2) for side in self.qkv(x).chunk(3, -1))
+            q, k, v = (
+                side.unflatten(-1, (3, 4)).transpose(1, 2) for side in self.qkv(x).chunk(3, -1)
+            )
             mask = {"is_causal": True} if self.added is None else {"attn_mask": self.added}
             made = torch.nn.functional.scaled_dot_product_attention(q, k, v, **mask, scale=0.3)
             return x + made.transpose(1, 2).flatten(2)
 
     torch.manual_seed(0)
     causal = torch.zeros(5, 5).masked_fill(~torch.ones(5, 5).tril().bool(), -torch.inf)
-    model, x = torch.nn.Sequential(Block(), Block(torch.randn(1, 3, 5, 5) + causal)), torch.randn(1, 5, 12)
+    model, x = (
+        torch.nn.Sequential(Block(), Block(torch.randn(1, 3, 5, 5) + causal)),
+        torch.randn(1, 5, 12),
+    )
     original = torch.nn.functional.scaled_dot_product_attention
     report = names("Plain PyTorch")["report_of"](model, x)
     assert torch.nn.functional.scaled_dot_product_attention is original
     for layer, block in enumerate(model):
         with torch.no_grad():
-            q, k, _ = (side.unflatten(-1, (3, 4)).transpose(1, 2)[0] for side in block.qkv(x).chunk(3, -1))
+            q, k, _ = (
+                side.unflatten(-1, (3, 4)).transpose(1, 2)[0] for side in block.qkv(x).chunk(3, -1)
+            )
             scores = q @ k.mT * 0.3 + (causal if block.added is None else block.added[0])
             x = block(x)
         np.testing.assert_allclose(report.weights[layer], scores.softmax(-1), atol=1e-6)
@@ -82,7 +92,9 @@ class Attention(torch.nn.Module):
         super().__init__()
         self.layer_name = f"model.layers.{layer}.self_attn.attn"
         self.num_heads, self.num_kv_heads = HEADS, KV_HEADS
-        self.impl = SimpleNamespace(scale=0.25, logits_soft_cap=None, sliding_window=(-1, -1), sinks=None)
+        self.impl = SimpleNamespace(
+            scale=0.25, logits_soft_cap=None, sliding_window=(-1, -1), sinks=None
+        )
         vars(self.impl).update(settings)
 
     def forward(self, query, key, value):
@@ -98,7 +110,9 @@ class Attention(torch.nn.Module):
         )
         scores = scores.masked_fill(~allowed, -torch.inf)
         if settings.sinks is not None:
-            scores = torch.cat((scores, settings.sinks[:, None, None].expand(-1, len(query), 1)), -1)
+            scores = torch.cat(
+                (scores, settings.sinks[:, None, None].expand(-1, len(query), 1)), -1
+            )
         return (scores.softmax(-1)[..., : len(query)] @ v).transpose(0, 1).flatten(1).bfloat16()
 
 
@@ -176,7 +190,9 @@ def test_llama_cpp(tmp_path):
         tensor(f"kqv_out-{number}", torch.zeros(TOKENS, 4, 1), (1, 4, TOKENS))
     subprocess.run([tmp_path / "x", *words], check=True)
     assert len(list((tmp_path / "out").iterdir())) == 6
-    report = names("llama.cpp")["read_folder"](tmp_path / "out", HEADS, KV_HEADS, softcap=1.5, scale=0.2)
+    report = names("llama.cpp")["read_folder"](
+        tmp_path / "out", HEADS, KV_HEADS, softcap=1.5, scale=0.2
+    )
     np.testing.assert_allclose(report.weights, expected(layers, softcap=1.5, scale=0.2), atol=1e-6)
 
 
@@ -199,7 +215,9 @@ def test_jax(batched):
 def test_mlx():
     """With a stand-in for mlx-lm's function: its arrays are (batch, heads, tokens, width)."""
     found, kept, layers = names("MLX"), [], drawn()
-    module = SimpleNamespace(scaled_dot_product_attention=lambda *sides, scale, mask=None, sinks=None: "output")
+    module = SimpleNamespace(
+        scaled_dot_product_attention=lambda *sides, scale, mask=None, sinks=None: "output"
+    )
     found["capture_mlx"](module, kept)
     sinks = torch.tensor([1.0, 0.0, -1.0, 2.0])
     for layer in layers:
@@ -224,7 +242,9 @@ def test_megatron():
     found["hook_megatron"](model, kept)
     for module, layer in zip(model, layers, strict=True):
         module(*(layer[name][:, None] for name in "qkv"), None)
-    np.testing.assert_allclose(found["report_of"](kept).weights, expected(layers, scale=0.2, window=3), atol=1e-6)
+    np.testing.assert_allclose(
+        found["report_of"](kept).weights, expected(layers, scale=0.2, window=3), atol=1e-6
+    )
 
 
 def test_every_recipe_is_tested():

@@ -30,9 +30,13 @@ def lens_weights(q, k, meta):
         logits = torch.tanh(logits / meta["logits_soft_cap"]) * meta["logits_soft_cap"]
     distance = torch.arange(len(q))[:, None] - torch.arange(len(k))[None]
     left = meta["sliding_window"][0]
-    barred = (distance < 0) | ((distance > left) if left >= 0 else torch.zeros_like(distance, dtype=torch.bool))
+    barred = (distance < 0) | (
+        (distance > left) if left >= 0 else torch.zeros_like(distance, dtype=torch.bool)
+    )
     logits = logits.masked_fill(barred, -torch.inf)
-    sinks = torch.full((HEADS,), -torch.inf) if meta["sinks"] is None else torch.tensor(meta["sinks"])
+    sinks = (
+        torch.full((HEADS,), -torch.inf) if meta["sinks"] is None else torch.tensor(meta["sinks"])
+    )
     column = sinks.double()[:, None, None].expand(-1, len(q), 1)
     return torch.cat((logits, column), -1).softmax(-1)[..., :-1]
 
@@ -40,7 +44,10 @@ def lens_weights(q, k, meta):
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
 def test_output_qk_of_vllm_lens(tmp_path, ending):
     q, k = drawn(2, TOKENS, HEADS, WIDTH), drawn(2, TOKENS, GROUPS, WIDTH)
-    path, texts = tmp_path / f"lens.{ending}", {"qk_layers": json.dumps([3, 12]), "qk_meta": json.dumps(LENS)}
+    path, texts = (
+        tmp_path / f"lens.{ending}",
+        {"qk_layers": json.dumps([3, 12]), "qk_meta": json.dumps(LENS)},
+    )
     if ending == "npz":
         np.savez(path, attn_q=q.numpy(), attn_k=k.numpy(), **texts)
     else:
@@ -61,7 +68,10 @@ def save_hook(folder, *, compact, change=lambda about: about):
         key = name.replace(".", "__")
         order.append({"key_q": f"{key}__q", "key_k": f"{key}__k", "module_name": name, "layer_num": layer,
                       "hookq_mode": "all_tokens"})  # fmt: skip
-        made[layer] = [[drawn(n, heads * WIDTH) * (1 + layer + n) / 9 for n in lengths] for heads in (HEADS, GROUPS)]
+        made[layer] = [
+            [drawn(n, heads * WIDTH) * (1 + layer + n) / 9 for n in lengths]
+            for heads in (HEADS, GROUPS)
+        ]
         for letter, parts in zip("qk", made[layer], strict=True):
             padded = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
             tensors[f"{key}__{letter}"] = torch.cat(parts) if compact else padded
@@ -69,7 +79,9 @@ def save_hook(folder, *, compact, change=lambda about: about):
               "attention_multiplier": 0.4}  # fmt: skip
     about = {"config": config, "layer_order": order, "batch_size": len(lengths), "hookq_mode": "all_tokens",
              "tp_rank": 0, "q_seq_lens": lengths}  # fmt: skip
-    about |= {"compact_all_tokens": True, "k_full_lens": lengths} if compact else {"k_seq_lens": lengths}
+    about |= (
+        {"compact_all_tokens": True, "k_full_lens": lengths} if compact else {"k_seq_lens": lengths}
+    )
     save_file(tensors, folder / "qk.safetensors")
     (folder / "qk.json").write_text(json.dumps(change(about)))
     return folder / "qk.safetensors", made, lengths
@@ -84,7 +96,10 @@ def test_files_of_vllm_hook(tmp_path, compact):
     for index, text in enumerate(report.texts):
         expected = []
         for layer in (1, 5):
-            q, k = (made[layer][side][index].view(-1, count, WIDTH) for side, count in ((0, HEADS), (1, GROUPS)))
+            q, k = (
+                made[layer][side][index].view(-1, count, WIDTH)
+                for side, count in ((0, HEADS), (1, GROUPS))
+            )
             expected.append(lens_weights(q, k, meta))
         shown = np.stack([head.stages["weights"] for head in text.heads])
         np.testing.assert_allclose(shown, torch.cat(expected).numpy(), rtol=0, atol=1e-6)

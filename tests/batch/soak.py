@@ -109,7 +109,10 @@ def workers_of(process):
     """The workers of a process that have not ended."""
     with suppress(OSError):
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        states = {int(pid): Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children}
+        states = {
+            int(pid): Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            for pid in children
+        }
         return [pid for pid, state in states.items() if state != "Z"]
     return []
 
@@ -134,7 +137,9 @@ def cases(folder, long_words, count):
         arguments = ["batch", str(source), "-o", str(target), "--quiet", *more]
         made.append(Case(target.name, arguments, target))
         if force:
-            assert end_of(forked(["batch", str(old), "-o", str(target), "--quiet"], os.devnull)) == 0
+            assert (
+                end_of(forked(["batch", str(old), "-o", str(target), "--quiet"], os.devnull)) == 0
+            )
             made[-1].older = content(target)
             remove(target)
     for case in made:
@@ -171,7 +176,9 @@ class Soak:
         if number != signal.SIGKILL:
             self.waits.append(waited)
         if code != 128 + number or waited > patience or said:
-            self.wrong.append(f"{case.name}: signal {number}: exit code {code} after {waited:.2f} s: {said[-300:]!r}")
+            self.wrong.append(
+                f"{case.name}: signal {number}: exit code {code} after {waited:.2f} s: {said[-300:]!r}"
+            )
         return True
 
     def begun(self, case):
@@ -199,8 +206,12 @@ class Soak:
 
         The moments are a Poisson process of about ten kills in the time that a dump takes without them.
         """
-        source, target, alone = (Path(self.errors).with_name(name) for name in ("many.txt", "w.jsonl", "alone.jsonl"))
-        lines = (" ".join(self.luck.choices(WORDS, k=self.luck.randrange(1, 40))) for _ in range(900))
+        source, target, alone = (
+            Path(self.errors).with_name(name) for name in ("many.txt", "w.jsonl", "alone.jsonl")
+        )
+        lines = (
+            " ".join(self.luck.choices(WORDS, k=self.luck.randrange(1, 40))) for _ in range(900)
+        )
         source.write_text("\n".join(lines) + "\n")
         arguments = ["batch", str(source), "--quiet", "--threads", "1", "--workers", "3", "-o"]
         process, began = forked([*arguments, str(alone)], os.devnull), None
@@ -241,7 +252,9 @@ class Soak:
                 continue
             code = end_of(forked(case.arguments, self.errors), 600)
             if code != 0:
-                self.wrong.append(f"{case.name}: exit code {code} at last: {Path(self.errors).read_bytes()[-300:]!r}")
+                self.wrong.append(
+                    f"{case.name}: exit code {code} at last: {Path(self.errors).read_bytes()[-300:]!r}"
+                )
             else:
                 self.needs_all_records(case)
 
@@ -250,11 +263,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--signals", type=int, default=200)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--worker-kills", type=int, default=100, help="kills of workers of --workers 3")
+    parser.add_argument(
+        "--worker-kills", type=int, default=100, help="kills of workers of --workers 3"
+    )
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--words", type=int, default=60_000, help="of a long text")
     parser.add_argument("--dumps", type=int, default=12, help="kinds of dumps, at most 12")
-    parser.add_argument("--patience", type=float, default=1.0, help="seconds that a process has to end")
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="seconds that a process has to end"
+    )
     given = parser.parse_args()
     import torch
 
@@ -283,7 +300,9 @@ def main():
         print(line)
     waits = sorted(soak.waits)
     seconds = time.monotonic() - started
-    median, most = (round(1000 * wait) for wait in (statistics.median(waits), waits[-1])) if waits else (0, 0)
+    median, most = (
+        (round(1000 * wait) for wait in (statistics.median(waits), waits[-1])) if waits else (0, 0)
+    )
     print(
         f"{len(waits)} signals and {given.kills} kills in {seconds:.0f} s, {soak.wholes} dumps became whole, "
         f"{len(soak.wrong)} wrong; a signal ended its process in {median} ms (median), {most} ms at most"

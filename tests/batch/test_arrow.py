@@ -22,7 +22,9 @@ ROWS = [
 
 
 def write_stream(path, rows):
-    table = pa.Table.from_pylist(rows, schema=pa.schema([("body", pa.string()), ("id", "int64"), ("stars", "float64")]))
+    table = pa.Table.from_pylist(
+        rows, schema=pa.schema([("body", pa.string()), ("id", "int64"), ("stars", "float64")])
+    )
     with ipc.new_stream(path, table.schema) as out:
         out.write_table(table, max_chunksize=2)
     return table
@@ -33,14 +35,19 @@ def save(folder, names=("data-00000-of-00002.arrow", "data-00001-of-00002.arrow"
     folder.mkdir()
     write_stream(folder / "data-00000-of-00002.arrow", ROWS[:3])
     write_stream(folder / "data-00001-of-00002.arrow", ROWS[3:])
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": n} for n in names], **more}))
+    (folder / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": n} for n in names], **more})
+    )
     return folder
 
 
 def read(path, column="body"):
     with InputReader(str(path), None, column) as given:
         facts = given.facts()
-        return [(i.index, i.id, i.hash, i.text and i.text.text, i.fields, i.error) for i in given.items()], facts
+        return [
+            (i.index, i.id, i.hash, i.text and i.text.text, i.fields, i.error)
+            for i in given.items()
+        ], facts
 
 
 @pytest.fixture
@@ -56,7 +63,10 @@ def expected(tmp_path):
 
 @pytest.mark.parametrize("kind", ["stream", "file", "feather", "folder"])
 def test_a_table_has_the_texts_of_its_jsonl(tmp_path, kind, expected):
-    path = tmp_path / {"stream": "t.arrow", "file": "u.arrow", "feather": "t.feather", "folder": "t"}[kind]
+    path = (
+        tmp_path
+        / {"stream": "t.arrow", "file": "u.arrow", "feather": "t.feather", "folder": "t"}[kind]
+    )
     if kind == "folder":
         save(path)
     else:
@@ -113,7 +123,10 @@ def test_a_column_of_texts_holds_texts(tmp_path, kind):
     if kind == "dictionary":
         assert [row[3] for row in read(tmp_path / "t.parquet")[0]] == texts.to_pylist()
         return
-    with pytest.raises(UsageError, match=rf"the column 'body' of .*t\.parquet holds {kind}<.*>, not text; .*: other$"):
+    with pytest.raises(
+        UsageError,
+        match=rf"the column 'body' of .*t\.parquet holds {kind}<.*>, not text; .*: other$",
+    ):
         read(tmp_path / "t.parquet")
 
 
@@ -127,11 +140,20 @@ def test_every_byte_of_a_folder_counts(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda path: [child.unlink() for child in path.iterdir()], "is a folder without .arrow or .parquet files"),
+        (
+            lambda path: [child.unlink() for child in path.iterdir()],
+            "is a folder without .arrow or .parquet files",
+        ),
         (lambda path: (path / "state.json").write_text("{}"), "cannot be read"),
         (lambda path: (path / "data-00001-of-00002.arrow").unlink(), "no such file"),
-        (lambda path: (path / "data-00001-of-00002.arrow").write_bytes(b"text"), "damaged .arrow file"),
-        (lambda path: (path / "data-00001-of-00002.arrow").write_bytes(b"FEA1 old"), "first version of Feather"),
+        (
+            lambda path: (path / "data-00001-of-00002.arrow").write_bytes(b"text"),
+            "damaged .arrow file",
+        ),
+        (
+            lambda path: (path / "data-00001-of-00002.arrow").write_bytes(b"FEA1 old"),
+            "first version of Feather",
+        ),
     ],
 )
 def test_what_is_damaged_is_refused(tmp_path, change, message):

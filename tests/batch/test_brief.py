@@ -32,7 +32,10 @@ def test_a_brief_dump_is_the_whole_one_rounded(tmp_path, monkeypatch, minilm):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text(f"{TEXT}\nRivers erode banks\n")
     for name, more in (("brief", []), ("all", ["--keep", "all"])):
-        assert main(["batch", "texts.txt", "-o", f"{name}.jsonl", "-m", str(minilm), "--quiet", *more]) == 0
+        assert (
+            main(["batch", "texts.txt", "-o", f"{name}.jsonl", "-m", str(minilm), "--quiet", *more])
+            == 0
+        )
     assert len((tmp_path / "brief.jsonl").read_bytes().splitlines()[1]) <= 60_000
     brief, whole = (list(Dump(tmp_path / f"{name}.jsonl").records()) for name in ("brief", "all"))
     assert len(brief[0].tokens) == 15
@@ -79,7 +82,9 @@ class Windows(RecordSink):
         self.windows.append([record.index for record in encoded])
 
 
-@pytest.mark.parametrize(("most", "windows"), [(0, [[0, 1, 2, 3, 4]]), (5, [[0, 1], [2], [3, 4]]), (1, None)])
+@pytest.mark.parametrize(
+    ("most", "windows"), [(0, [[0, 1, 2, 3, 4]]), (5, [[0, 1], [2], [3, 4]]), (1, None)]
+)
 def test_a_window_has_so_many_tokens_at_most(tmp_path, most, windows):
     (tmp_path / "texts").write_text("a b\nc d e\nf g h i j k\nl\nm n\n")
     sink, bounds = Windows(), msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=most)
@@ -94,7 +99,9 @@ def test_a_run_that_ended_keeps_no_model(tmp_path):
     work = Work()
     kept = weakref.ref(work)
     with open(tmp_path / "texts", "rb") as file:
-        runner = Runner(work, Windows(), RunOptions(BOUNDS, HOLDS, JournalState(), lambda summary: None))
+        runner = Runner(
+            work, Windows(), RunOptions(BOUNDS, HOLDS, JournalState(), lambda summary: None)
+        )
         runner.run(from_txt(file, "texts"))
     gc.collect()
     gc.disable()  # a collection may be long in coming
@@ -155,13 +162,17 @@ class Signalled(Work):
         return super().process(ready)
 
 
-@pytest.mark.parametrize(("group", "strict", "saved"), [(1, False, 2), (2, False, 3), (2, True, 1), (3, False, 5)])
+@pytest.mark.parametrize(
+    ("group", "strict", "saved"), [(1, False, 2), (2, False, 3), (2, True, 1), (3, False, 5)]
+)
 def test_a_signal_saves_the_texts_that_are_done_up_to_the_first_that_is_not(
     tmp_path, monkeypatch, group, strict, saved
 ):
     """Groups are computed in the order of length: three words wait until one and two words are done."""
     (tmp_path / "texts").write_text("a\nbad b\nc c\nd d d\ne\nf f f f\ng\n")
-    monkeypatch.setattr(batch_fakes, "BOUNDS", msgspec.structs.replace(BOUNDS, values=10**6, window=10**6))
+    monkeypatch.setattr(
+        batch_fakes, "BOUNDS", msgspec.structs.replace(BOUNDS, values=10**6, window=10**6)
+    )
     batch_fakes.dump(tmp_path / "texts", tmp_path / "whole.jsonl")
     work = Signalled(group)
     with monkeypatch.context() as patched:
@@ -185,9 +196,19 @@ def test_a_signal_saves_the_texts_that_are_done_up_to_the_first_that_is_not(
     ],
     ids=["MiniLM", "300M", "on a GPU", "13B on a GPU", "13B"],
 )
-def test_a_window_is_done_in_seconds_and_large_models_have_whole_groups(layers, d_model, device, tokens):
-    sizes = {"n_heads": 4, "n_kv_heads": 4, "d_head": d_model // 4, "d_value": d_model // 4, "d_mlp": 4 * d_model}
-    config = ModelConfig(vocab_size=10, n_layers=layers, d_model=d_model, out_projection=True, **sizes)
+def test_a_window_is_done_in_seconds_and_large_models_have_whole_groups(
+    layers, d_model, device, tokens
+):
+    sizes = {
+        "n_heads": 4,
+        "n_kv_heads": 4,
+        "d_head": d_model // 4,
+        "d_value": d_model // 4,
+        "d_mlp": 4 * d_model,
+    }
+    config = ModelConfig(
+        vocab_size=10, n_layers=layers, d_model=d_model, out_projection=True, **sizes
+    )
     source = SimpleNamespace(config=config)
     bounds = msgspec.structs.replace(BOUNDS, tokens=16384 if device == "cuda" else 1024)
     assert loading._window_tokens(source, bounds, device, 0) == pytest.approx(tokens, rel=0.01)

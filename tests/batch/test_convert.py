@@ -78,22 +78,29 @@ def test_shards_hold_as_many_numbers_as_those_of_batch(folder, monkeypatch, most
         expected, first = [], 0
         while first < len(records):
             end = first + 1
-            while end < len(records) and end - first < most and sum(sizes[first : end + 1]) <= limit:
+            while (
+                end < len(records) and end - first < most and sum(sizes[first : end + 1]) <= limit
+            ):
                 end += 1
             expected.append(list(range(first, end)))
             first = end
         asked = SimpleNamespace(
-            header=replace(header, grouping=replace(header.grouping, window=int(limit))), records=lambda: iter(records)
+            header=replace(header, grouping=replace(header.grouping, window=int(limit))),
+            records=lambda: iter(records),
         )
         numbers = iter(range(len(records)))
-        assert [[next(numbers) for _ in window] for window in conversion._windows(asked)] == expected
+        assert [
+            [next(numbers) for _ in window] for window in conversion._windows(asked)
+        ] == expected
 
 
 def test_contributors_have_a_row_for_every_text_unit_query_and_rank(folder):
     count, what = convert(folder / "dump.jsonl", folder / "dump.csv", force=False)
     rows = read(folder / "dump.csv")
     assert (count, what) == (len(rows), "rows of contributors")
-    expected = sum(int((record.top.keys >= 0).sum()) for record in found(folder) if record.status == "ok")
+    expected = sum(
+        int((record.top.keys >= 0).sum()) for record in found(folder) if record.status == "ok"
+    )
     assert count == expected
     records = {record.index: record for record in found(folder)}
     for row in rows:
@@ -110,7 +117,8 @@ def test_contributors_have_a_row_for_every_text_unit_query_and_rank(folder):
 def test_rows_have_a_row_for_every_text_unit_and_query(folder):
     count, what = convert(folder / "dump.jsonl", folder / "rows.csv", "rows", force=False)
     rows = {
-        tuple(int(row[name]) for name in ("index", "layer", "head", "query")): row for row in read(folder / "rows.csv")
+        tuple(int(row[name]) for name in ("index", "layer", "head", "query")): row
+        for row in read(folder / "rows.csv")
     }
     assert (count, what) == (len(rows), "rows")
     records = [record for record in found(folder) if record.status == "ok"]
@@ -129,10 +137,15 @@ def test_columns_have_a_row_for_every_text_unit_and_source(folder):
     count, what = convert(folder / "dump.jsonl", folder / "c.csv", "columns", force=False)
     rows = read(folder / "c.csv")
     assert (count, what) == (len(rows), "rows of columns")
-    found_mass = {tuple(int(row[n]) for n in ("index", "layer", "head", "key")): row["mass"] for row in rows}
+    found_mass = {
+        tuple(int(row[n]) for n in ("index", "layer", "head", "key")): row["mass"] for row in rows
+    }
     for record in found(folder):
         for u, q in np.ndindex((0, 0) if record.columns is None else record.columns.shape):
-            assert np.float32(found_mass.pop((record.index, *record.units[u], q))) == record.columns[u, q]
+            assert (
+                np.float32(found_mass.pop((record.index, *record.units[u], q)))
+                == record.columns[u, q]
+            )
     assert not found_mass
 
 
@@ -156,7 +169,12 @@ def test_a_part_becomes_a_table_by_its_declaration_alone(monkeypatch):
                             gaps=Gaps(gap))  # fmt: skip
     (table,) = tables.tables("gaps", record)
     assert list(table) == tables.columns("gaps", Settings())
-    rows = list(zip(*(table[name] for name in ("layer", "head", "query", "key", "key_token", "gap")), strict=True))
+    rows = list(
+        zip(
+            *(table[name] for name in ("layer", "head", "query", "key", "key_token", "gap")),
+            strict=True,
+        )
+    )
     assert rows[5:8] == [(1, 0, 2, 2, "z", 5.0), (1, 3, 0, 0, "x", 6.0), (1, 3, 0, 1, "y", 7.0)]
     assert len(rows) == 12 and np.isnan(table["no"]).all()
 
@@ -175,12 +193,18 @@ def test_matrices_have_a_row_for_every_cell(folder, monkeypatch, name, part):
         column = row["key"] if row["stage"] != "output" else row["dimension"]
         assert "" in (row["key"], row["dimension"])
         place = (int(row[n]) for n in ("index", "layer", "head", "query"))
-        cells[*place, row["stage"], int(column)] = row["value"], row["query_token"], row["key_token"]
+        cells[*place, row["stage"], int(column)] = (
+            row["value"],
+            row["query_token"],
+            row["key_token"],
+        )
     assert len(cells) == count
     for record in found(folder, name):
         for stage, array in record.stages.items():
             for u, q, k in np.ndindex(array.shape):
-                value, query, key = cells.pop((record.index, *record.units[u], record.queries[q], stage, k))
+                value, query, key = cells.pop(
+                    (record.index, *record.units[u], record.queries[q], stage, k)
+                )
                 if np.isfinite(array[u, q, k]):
                     assert np.float32(value) == array[u, q, k]
                 else:
@@ -240,7 +264,12 @@ def test_both_kinds_of_tables_hold_the_same(folder, table):
 
     source = folder / "dump.jsonl"
     if table == "some statistics":
-        dump(folder, TEXTS, name="brief.jsonl", settings=Settings(statistics=("entropy", "first", "other")))
+        dump(
+            folder,
+            TEXTS,
+            name="brief.jsonl",
+            settings=Settings(statistics=("entropy", "first", "other")),
+        )
         source = folder / "brief.jsonl"
         table = "rows"
     convert(source, folder / "a.csv", table, force=False)
@@ -271,14 +300,19 @@ def full_disk(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz", "out.json", "out", "out.csv", "out.parquet"])
+@pytest.mark.parametrize(
+    "name", ["out.jsonl", "out.jsonl.gz", "out.json", "out", "out.csv", "out.parquet"]
+)
 def test_a_full_disk_is_named_with_the_target_and_leaves_nothing(folder, name):
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
     before = sorted(folder.iterdir())
     with full_disk(100), pytest.raises(AttnscopeError) as caught:
         convert(folder / "dump.jsonl", folder / name, force=False)
-    assert str(caught.value) == f"{folder / name}: cannot be written (File too large); nothing was written"
+    assert (
+        str(caught.value)
+        == f"{folder / name}: cannot be written (File too large); nothing was written"
+    )
     assert sorted(folder.iterdir()) == before
 
 
@@ -286,10 +320,18 @@ def test_a_full_folder_for_temporary_files_is_named(folder, monkeypatch):
     """A dump in one document is written to lines first."""
     (folder / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder / "tmp"))
-    order = DumpConfig(str(folder / "texts.txt"), None, folder / "x.json", Settings(), requested((), config="causal"))
+    order = DumpConfig(
+        str(folder / "texts.txt"),
+        None,
+        folder / "x.json",
+        Settings(),
+        requested((), config="causal"),
+    )
     with (
         full_disk(2000),
-        pytest.raises(AttnscopeError, match=r"cannot be written \(.+\); set TMPDIR to a folder") as caught,
+        pytest.raises(
+            AttnscopeError, match=r"cannot be written \(.+\); set TMPDIR to a folder"
+        ) as caught,
     ):
         write_document(order, lambda summary, total: None)
     assert str(caught.value).startswith(str(folder / "tmp"))
@@ -306,7 +348,10 @@ def test_a_record_that_is_missing_is_noticed(folder, ending):
     del document["check"]
     content = json.dumps(document, separators=(",", ":")).encode()[:-1]
     (folder / "one.json").write_bytes(content + b',"check":"%08x"}\n' % zlib.crc32(content))
-    with pytest.raises(AttnscopeError, match=r"one.json: has 3 records, but its end says 4; restore it from a backup"):
+    with pytest.raises(
+        AttnscopeError,
+        match=r"one.json: has 3 records, but its end says 4; restore it from a backup",
+    ):
         convert(folder / "one.json", folder / f"two{ending}", force=False)
     assert not (folder / f"two{ending}").exists()
 
@@ -315,7 +360,9 @@ def test_a_line_end_in_a_cell_is_quoted(tmp_path):
     """A carriage return, which ends a row for readers, too."""
     names, source = ["a\rb", "c\nd", "e\r\nf", "g\r"], tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps({"id": name, "text": "bank"}) + "\n" for name in names))
-    order = DumpConfig(str(source), None, tmp_path / "dump.jsonl", Settings(), requested((), config="causal"))
+    order = DumpConfig(
+        str(source), None, tmp_path / "dump.jsonl", Settings(), requested((), config="causal")
+    )
     write_dump(order, lambda summary, total: None)
     convert(order.output, tmp_path / "t.csv", force=False)
     with open(tmp_path / "t.csv", newline="") as file:
@@ -329,7 +376,11 @@ def test_a_cell_that_readers_of_csv_refuse_is_refused(tmp_path):
         source = tmp_path / f"{length}.jsonl"
         source.write_text(json.dumps({"id": "x" * length, "text": "bank"}))
         order = DumpConfig(
-            str(source), None, tmp_path / f"dump{length}.jsonl", Settings(), requested((), config="causal")
+            str(source),
+            None,
+            tmp_path / f"dump{length}.jsonl",
+            Settings(),
+            requested((), config="causal"),
         )
         write_dump(order, lambda summary, total: None)
         convert(order.output, tmp_path / f"{length}.parquet", force=False)
@@ -337,7 +388,9 @@ def test_a_cell_that_readers_of_csv_refuse_is_refused(tmp_path):
             convert(order.output, tmp_path / f"{length}.csv", force=False)
             assert {len(row["id"]) for row in read(tmp_path / f"{length}.csv")} == {length}
         else:
-            with pytest.raises(AttnscopeError, match=r"the id of record 0 has 131,073 characters; a .csv cell"):
+            with pytest.raises(
+                AttnscopeError, match=r"the id of record 0 has 131,073 characters; a .csv cell"
+            ):
                 convert(order.output, tmp_path / f"{length}.csv", force=False)
             assert not (tmp_path / f"{length}.csv").exists()
 
@@ -345,13 +398,21 @@ def test_a_cell_that_readers_of_csv_refuse_is_refused(tmp_path):
 def test_a_table_is_no_dump(folder):
     convert(folder / "dump.jsonl", folder / "a.csv", force=False)
     for name in ("b.jsonl", "b.csv", "b.parquet"):
-        with pytest.raises(UsageError, match=r"a\.csv' is a table, which holds a part of a dump; pass the dump"):
+        with pytest.raises(
+            UsageError, match=r"a\.csv' is a table, which holds a part of a dump; pass the dump"
+        ):
             convert(folder / "a.csv", folder / name, force=False)
     dump(folder, TEXTS, name="rows.jsonl", settings=Settings(keep=("rows",)))
-    assert convert(folder / "rows.jsonl", folder / "b.csv", force=False)[1] == "rows", "the first that there is"
-    with pytest.raises(AttnscopeError, match="no contributors; run batch with keep='top'; this dump has rows"):
+    assert convert(folder / "rows.jsonl", folder / "b.csv", force=False)[1] == "rows", (
+        "the first that there is"
+    )
+    with pytest.raises(
+        AttnscopeError, match="no contributors; run batch with keep='top'; this dump has rows"
+    ):
         convert(folder / "rows.jsonl", folder / "c.csv", "contributors", force=False)
-    with pytest.raises(AttnscopeError, match="no matrices; run batch with stages='weights'; this dump has rows"):
+    with pytest.raises(
+        AttnscopeError, match="no matrices; run batch with stages='weights'; this dump has rows"
+    ):
         convert(folder / "rows.jsonl", folder / "c.csv", "matrices", force=False)
     dump(folder, TEXTS, name="pooled.jsonl", settings=Settings(keep=("pooled",)))
     with pytest.raises(AttnscopeError, match="a dump of pooled cannot become a table"):
@@ -409,7 +470,9 @@ def test_a_report_of_run_becomes_a_table(folder, table):
     """The same rows as those of a dump of the same texts, but for what a dump calls them."""
     texts = [text for text in TEXTS if text]
     given = tuple(TextInput(text) for text in texts)
-    run = requested(given, config="causal", layer="all", head="all", stages=("masked",), top=2, by="value")
+    run = requested(
+        given, config="causal", layer="all", head="all", stages=("masked",), top=2, by="value"
+    )
     (folder / "report.json").write_bytes(to_json(inspect(run)))
     count, what = convert(folder / "report.json", folder / "report.csv", table, force=False)
     dump(folder, texts, name="same.jsonl", settings=SETTINGS, config="causal")
@@ -430,7 +493,9 @@ def test_sinks_and_sources_of_a_report_are_in_its_tables(folder):
     (folder / "sink.json").write_bytes(to_json(made))
     convert(folder / "sink.json", folder / "sink.csv", "rows", force=False)
     given = [np.float32(row["sink"]) for row in read(folder / "sink.csv")]
-    np.testing.assert_array_equal(given, np.concatenate([head.rows.sink for head in made.texts[0].heads]))
+    np.testing.assert_array_equal(
+        given, np.concatenate([head.rows.sink for head in made.texts[0].heads])
+    )
     long = overview(100, size=8)
     (folder / "long.json").write_bytes(to_json(long))
     convert(folder / "long.json", folder / "long.csv", "columns", force=False)
@@ -441,7 +506,10 @@ def test_sinks_and_sources_of_a_report_are_in_its_tables(folder):
 def test_a_report_of_a_measure_over_layers_is_no_table(folder):
     run = requested((TextInput("the bank"),), config="causal", measure="rollout-no-residual")
     (folder / "report.json").write_bytes(to_json(measure_rollout(run)))
-    with pytest.raises(AttnscopeError, match="the report holds rollout-no-residual, not the weights of heads; save a"):
+    with pytest.raises(
+        AttnscopeError,
+        match="the report holds rollout-no-residual, not the weights of heads; save a",
+    ):
         convert(folder / "report.json", folder / "a.csv", force=False)
     assert not (folder / "a.csv").exists()
 

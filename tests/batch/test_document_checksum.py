@@ -18,12 +18,20 @@ def test_every_flipped_byte_is_found(tmp_path: Path, capsys: pytest.CaptureFixtu
     data = dump.read_bytes()
     assert [*json.loads(data)] == ["header", "records", "end", "check"]
     source = random.Random(14)
-    places = [*source.sample(range(len(data) - 1), drawn(60)), len(data) - 2, len(data) - 5, len(data) - 1]
+    places = [
+        *source.sample(range(len(data) - 1), drawn(60)),
+        len(data) - 2,
+        len(data) - 5,
+        len(data) - 1,
+    ]
     for place in places:
         damaged = bytearray(data)
         damaged[place] ^= 1 << source.randrange(8)
         dump.write_bytes(damaged)
-        assert main(["verify", str(dump), "--quiet"]) == 1, (place, data[max(0, place - 20) : place + 20])
+        assert main(["verify", str(dump), "--quiet"]) == 1, (
+            place,
+            data[max(0, place - 20) : place + 20],
+        )
     capsys.readouterr()
     # A copy in another format is still possible, and back.
     dump.write_bytes(data)

@@ -40,14 +40,33 @@ TEXTS = (
 
 
 def dump(
-    tmp_path, texts=TEXTS, name="dump.jsonl", *, files=None, strict=False, force=False, settings=None, total=None, **run
+    tmp_path,
+    texts=TEXTS,
+    name="dump.jsonl",
+    *,
+    files=None,
+    strict=False,
+    force=False,
+    settings=None,
+    total=None,
+    **run,
 ):
     source = tmp_path / "texts.txt"
     source.write_text("".join(f"{text}\n" for text in texts))
     given = requested(texts=(), **({"config": "bidirectional"} if "model" not in run else {}) | run)
-    order = DumpConfig(str(source), None, tmp_path / name, settings or Settings(), given, force=force, strict=strict)
+    order = DumpConfig(
+        str(source),
+        None,
+        tmp_path / name,
+        settings or Settings(),
+        given,
+        force=force,
+        strict=strict,
+    )
     told = []
-    summary = write_dump(order, lambda summary, total: told.append((summary.reached, summary.records, total)), files)
+    summary = write_dump(
+        order, lambda summary, total: told.append((summary.reached, summary.records, total)), files
+    )
     assert told[-1] == (summary.records, summary.records, total or len(texts))
     assert [reached for reached, _, _ in told] == sorted(reached for reached, _, _ in told)
     assert all(reached >= records for reached, records, _ in told)
@@ -59,7 +78,13 @@ def found(tmp_path, name="dump.jsonl"):
 
 
 PADDED = (*TEXTS, *(TEXTS[2].rpartition(", and")[0] + " down" * n for n in (0, 1, 1, 4)))
-FULL = Settings(keep=("top", "rows", "columns", "pooled", "stages"), stages=STAGES, top=5, by="projected", pool=4)
+FULL = Settings(
+    keep=("top", "rows", "columns", "pooled", "stages"),
+    stages=STAGES,
+    top=5,
+    by="projected",
+    pool=4,
+)
 
 
 def rounding(report, stage="masked"):
@@ -76,7 +101,9 @@ def test_padded_texts_have_the_numbers_of_each_text_alone(tmp_path, minilm):
         if not text:
             assert record.status == "skipped"
             continue
-        alone = requested((TextInput(text),), model=str(minilm), layer="all", head="all", stages=STAGES, top=5)
+        alone = requested(
+            (TextInput(text),), model=str(minilm), layer="all", head="all", stages=STAGES, top=5
+        )
         (report,) = inspect(msgspec.structs.replace(alone, by="projected"), session=session).texts
         assert record.tokens == report.tokens
         assert record.units == [(head.layer, head.head) for head in report.heads]
@@ -85,27 +112,39 @@ def test_padded_texts_have_the_numbers_of_each_text_alone(tmp_path, minilm):
             near = {"rtol": limit, "atol": limit}
             for stage in STAGES:
                 loose = limit if stage in ("weights", "output") else rounding(report, stage)
-                np.testing.assert_allclose(record.stages[stage][unit], head.stages[stage], rtol=0, atol=loose)
+                np.testing.assert_allclose(
+                    record.stages[stage][unit], head.stages[stage], rtol=0, atol=loose
+                )
             for measure in ("weight", "value", "projected"):
-                np.testing.assert_allclose(getattr(record.top, measure)[unit], getattr(head.top, measure), **near)
+                np.testing.assert_allclose(
+                    getattr(record.top, measure)[unit], getattr(head.top, measure), **near
+                )
             for name in STATISTICS:
-                np.testing.assert_allclose(getattr(record.rows, name)[unit], getattr(head.rows, name), **near)
+                np.testing.assert_allclose(
+                    getattr(record.rows, name)[unit], getattr(head.rows, name), **near
+                )
             weights = head.stages["weights"]
             np.testing.assert_allclose(record.columns[unit], weights.sum(0), **near)
             keys = record.top.keys[unit]
             picked = np.take_along_axis(weights, np.maximum(keys, 0), 1)
-            np.testing.assert_allclose(picked[keys >= 0], record.top.weight[unit][keys >= 0], **near)
+            np.testing.assert_allclose(
+                picked[keys >= 0], record.top.weight[unit][keys >= 0], **near
+            )
 
 
 def test_weights_of_many_padded_texts_are_those_of_each_alone(tmp_path, minilm):
     """Real texts of 5 to 50 tokens, many of them padded; to 1e-6 of the largest score, whatever the weight."""
     data = Path(__file__).parents[2] / "benchmarks" / "data" / "glosses.txt.gz"
     texts = gzip.decompress(data.read_bytes()).decode().splitlines()[:25]
-    dump(tmp_path, texts, settings=Settings(keep=("stages",), stages=("weights",)), model=str(minilm))
+    dump(
+        tmp_path, texts, settings=Settings(keep=("stages",), stages=("weights",)), model=str(minilm)
+    )
     lengths, session = set(), Session(())
     for record, text in zip(found(tmp_path), texts, strict=True):
         stages = ("masked", "weights")
-        alone = requested((TextInput(text),), model=str(minilm), layer="all", head="all", stages=stages, top=1)
+        alone = requested(
+            (TextInput(text),), model=str(minilm), layer="all", head="all", stages=stages, top=1
+        )
         (report,) = inspect(alone, session=session).texts
         weights = np.stack([head.stages["weights"] for head in report.heads])
         np.testing.assert_allclose(record.stages["weights"], weights, rtol=0, atol=rounding(report))
@@ -124,20 +163,39 @@ def test_padding_changes_nothing(tmp_path, config):
             dump(tmp_path, PADDED, name=f"{i}.jsonl", settings=settings, config=config, total=1)
             (alone,) = found(tmp_path, f"{i}.jsonl")
             for name, array in arrays_of(alone).items():
-                scale = max(1.0, np.abs(array[np.isfinite(array)]).max())  # 1 for weights and their sums
+                scale = max(
+                    1.0, np.abs(array[np.isfinite(array)]).max()
+                )  # 1 for weights and their sums
                 found_here = arrays_of(together[i])[name]
-                np.testing.assert_allclose(found_here, array, rtol=0, atol=1e-6 * scale, err_msg=name)
+                np.testing.assert_allclose(
+                    found_here, array, rtol=0, atol=1e-6 * scale, err_msg=name
+                )
 
 
-@pytest.mark.parametrize(("layer", "head"), [("mean", "mean"), ("0", "mean"), ("mean", "1,3"), ("1,0", "-1")])
+@pytest.mark.parametrize(
+    ("layer", "head"), [("mean", "mean"), ("0", "mean"), ("mean", "1,3"), ("1,0", "-1")]
+)
 def test_selections_are_those_of_run(tmp_path, layer, head):
     text = TEXTS[0]
     settings = Settings(
-        layer=layer, head=head, keep=("top", "rows", "stages"), stages=("weights",), top=2, query="bank,4:6", key="0:2"
+        layer=layer,
+        head=head,
+        keep=("top", "rows", "stages"),
+        stages=("weights",),
+        top=2,
+        query="bank,4:6",
+        key="0:2",
     )
     dump(tmp_path, [text], settings=settings)
     (record,) = found(tmp_path)
-    run = requested((TextInput(text),), config="bidirectional", layer=layer, head=head, stages=("weights",), top=2)
+    run = requested(
+        (TextInput(text),),
+        config="bidirectional",
+        layer=layer,
+        head=head,
+        stages=("weights",),
+        top=2,
+    )
     (report,) = inspect(changed(run, query="bank,4:6", key="0:2")).texts
     assert record.queries == report.queries
     assert record.keys == report.keys
@@ -165,7 +223,8 @@ def test_hidden_tokens_are_those_of_each_text(tmp_path):
             hidden = [token.text == "river" for token in record.tokens]
             assert any(hidden)
             np.testing.assert_array_equal(
-                record.stages["weights"] == 0, np.broadcast_to(hidden, record.stages["weights"].shape)
+                record.stages["weights"] == 0,
+                np.broadcast_to(hidden, record.stages["weights"].shape),
             )
     with pytest.raises(AttnscopeError, match="with hide='river', now it is without hide"):
         dump(tmp_path, settings=Settings(keep=("stages",), stages=("weights",)))
@@ -176,7 +235,9 @@ def test_every_line_keeps_to_the_published_schema(tmp_path):
     dump(tmp_path, name="folder", settings=FULL)
     for path in (tmp_path / "dump.jsonl", tmp_path / "folder" / "index.jsonl"):
         for line in path.read_bytes().splitlines():
-            kind = {"schema": "header", "index": "record", "end": "end"}[next(iter(json.loads(line)))]
+            kind = {"schema": "header", "index": "record", "end": "end"}[
+                next(iter(json.loads(line)))
+            ]
             validate(json.loads(line), kind)
 
 
@@ -187,27 +248,41 @@ def test_shards_load_in_one_line_and_hold_the_same(tmp_path):
     (arrays,) = map(load_file, shards)
     done = [record for record in found(tmp_path) if record.status == "ok"]
     assert arrays["texts"].tolist() == [record.index for record in done]
-    assert arrays["rows.entropy"].shape == (sum(len(record.tokens) for record in done), len(done[0].units))
+    assert arrays["rows.entropy"].shape == (
+        sum(len(record.tokens) for record in done),
+        len(done[0].units),
+    )
     for record, other in zip(found(tmp_path), found(tmp_path, "folder"), strict=True):
         assert records.encode(record) == records.encode(other)
     for number, record in enumerate(done):
         start, end = arrays["rows.entropy/offsets"][number : number + 2]
         np.testing.assert_array_equal(arrays["rows.entropy"][start:end].T, record.rows.entropy)
         start, end = arrays["stages.weights/offsets"][number : number + 2]
-        matrices = arrays["stages.weights"][start:end].reshape(arrays["stages.weights/shape"][number])
+        matrices = arrays["stages.weights"][start:end].reshape(
+            arrays["stages.weights/shape"][number]
+        )
         np.testing.assert_array_equal(matrices, record.stages["weights"])
 
 
 @pytest.mark.parametrize("name", ["dump.jsonl", "folder"])
 def test_what_a_sink_takes_is_in_the_dump(tmp_path, name):
     stack = tmp_path / "sinks.toml"
-    stack.write_text('d_model = 16\nn_heads = 2\nn_layers = 2\nmask = "causal"\npositions = "rope"\nsinks = true\n')
-    dump(tmp_path, name=name, settings=Settings(keep=("rows", "stages"), stages=("weights",)), config=str(stack))
+    stack.write_text(
+        'd_model = 16\nn_heads = 2\nn_layers = 2\nmask = "causal"\npositions = "rope"\nsinks = true\n'
+    )
+    dump(
+        tmp_path,
+        name=name,
+        settings=Settings(keep=("rows", "stages"), stages=("weights",)),
+        config=str(stack),
+    )
     records = [one for one in found(tmp_path, name) if one.status == "ok"]
     assert len(records) == len(TEXTS) - 1
     for record in records:
         assert (record.rows.sink > 0).all()
-        np.testing.assert_allclose(record.stages["weights"].sum(-1) + record.rows.sink, 1, atol=1e-6)
+        np.testing.assert_allclose(
+            record.stages["weights"].sum(-1) + record.rows.sink, 1, atol=1e-6
+        )
 
 
 def test_without_sinks_a_dump_says_nothing_of_them(tmp_path):
@@ -217,10 +292,14 @@ def test_without_sinks_a_dump_says_nothing_of_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keep", "values"), [(("pooled",), "pooled"), (("pooled", "stages"), "exact"), (("top",), "exact")]
+    ("keep", "values"),
+    [(("pooled",), "pooled"), (("pooled", "stages"), "exact"), (("top",), "exact")],
 )
 def test_the_header_says_whether_maps_stand_for_matrices(tmp_path, keep, values):
-    dump(tmp_path, settings=Settings(keep=keep, stages=("weights",) if "stages" in keep else (), pool=4))
+    dump(
+        tmp_path,
+        settings=Settings(keep=keep, stages=("weights",) if "stages" in keep else (), pool=4),
+    )
     assert Dump(tmp_path / "dump.jsonl").header.provenance.values == values
 
 
@@ -243,10 +322,19 @@ def test_a_crashed_dump_goes_on_to_the_same_bytes(tmp_path, name, at):
     [
         ({"settings": Settings(top=4)}, "started with --top 3, now it is --top 4"),
         ({"settings": Settings(layer="0")}, "started with --layer all, now it is --layer 0"),
-        ({"settings": Settings(limit=2), "total": 2}, "started without --limit, now it is --limit 2"),
-        ({"settings": Settings(query="the bank")}, "started without --query, now it is --query 'the bank'"),
+        (
+            {"settings": Settings(limit=2), "total": 2},
+            "started without --limit, now it is --limit 2",
+        ),
+        (
+            {"settings": Settings(query="the bank")},
+            "started without --query, now it is --query 'the bank'",
+        ),
         ({"settings": Settings(shard=(1, 2))}, "started without --shard, now it is --shard 1/2"),
-        ({"settings": Settings(special=False)}, "started without --no-special, now it is --no-special"),
+        (
+            {"settings": Settings(special=False)},
+            "started without --no-special, now it is --no-special",
+        ),
         (
             {"settings": Settings(keep=("top", "stages"), stages=("weights",))},
             "started with --keep top,rows, now it is --keep top",
@@ -255,12 +343,21 @@ def test_a_crashed_dump_goes_on_to_the_same_bytes(tmp_path, name, at):
             {"settings": Settings(keep=("top", "rows", "stages"), stages=("scores", "weights"))},
             "started without --stage, now it is --stage scores,weights",
         ),
-        ({"settings": Settings(statistics=("entropy",), digits=4)}, "--keep top,rows, now it is --keep brief"),
+        (
+            {"settings": Settings(statistics=("entropy",), digits=4)},
+            "--keep top,rows, now it is --keep brief",
+        ),
         ({"mask": "causal"}, "started without --mask, now it is --mask causal"),
         ({"hide": "0"}, "started without --hide, now it is --hide 0"),
         ({"dtype": "bfloat16"}, "started with --dtype float32, now it is --dtype bfloat16"),
-        ({"config": "causal"}, "was started with another model, adapter, tokenizer or file of arrays"),
-        ({"texts": (*TEXTS[:-1], "Rivers erode")}, "was started with another input, or the input has changed since"),
+        (
+            {"config": "causal"},
+            "was started with another model, adapter, tokenizer or file of arrays",
+        ),
+        (
+            {"texts": (*TEXTS[:-1], "Rivers erode")},
+            "was started with another input, or the input has changed since",
+        ),
     ],
 )
 def test_a_changed_setting_is_refused(tmp_path, change, message):
@@ -291,11 +388,17 @@ def test_a_model_elsewhere_with_the_same_fingerprint_is_the_same(tmp_path, minil
 
 def test_a_text_that_is_too_long_fails_alone(tmp_path, minilm):
     long = "bank " * 600
-    summary = dump(tmp_path, [TEXTS[0], long, TEXTS[1]], model=str(minilm), settings=Settings(layer="0"))
+    summary = dump(
+        tmp_path, [TEXTS[0], long, TEXTS[1]], model=str(minilm), settings=Settings(layer="0")
+    )
     assert summary.counts == {"ok": 2, "failed": 1}
-    assert summary.failures == ["2: 602 tokens, but the model takes at most 512; pass --truncate to truncate the text"]
+    assert summary.failures == [
+        "2: 602 tokens, but the model takes at most 512; pass --truncate to truncate the text"
+    ]
     settings = Settings(layer="0", truncate=True)
-    summary = dump(tmp_path, [TEXTS[0], long, TEXTS[1]], name="cut.jsonl", model=str(minilm), settings=settings)
+    summary = dump(
+        tmp_path, [TEXTS[0], long, TEXTS[1]], name="cut.jsonl", model=str(minilm), settings=settings
+    )
     assert summary.counts == {"ok": 3}
     assert found(tmp_path, "cut.jsonl")[1].notes == ["truncated from 602 to 512 tokens"]
 
@@ -323,7 +426,12 @@ def test_overflow_in_one_text_fails_that_text_alone(tmp_path, monkeypatch):
         return real(plan, *rest)
 
     monkeypatch.setattr(worker, "start_frame", start_frame)
-    texts = (*TEXTS[:2], *TEXTS[3:], "The bank erodes", "banks erode Rivers")  # three words each, so one group
+    texts = (
+        *TEXTS[:2],
+        *TEXTS[3:],
+        "The bank erodes",
+        "banks erode Rivers",
+    )  # three words each, so one group
     summary = dump(tmp_path, texts)
     assert summary.counts == {"ok": 5, "failed": 1, "skipped": 1}
     assert spoilt == [3, 1]
@@ -335,7 +443,14 @@ def test_memory_bounds_the_groups_and_refuses_what_never_fits(tmp_path, minilm):
         dump(tmp_path, model=str(minilm), max_memory=10 << 20)
     dump(tmp_path, ["the " * 12] * 9, max_memory=348 << 20, threads=1, settings=Settings(top=1))
     small = Dump(tmp_path / "dump.jsonl").header.grouping
-    dump(tmp_path, ["the " * 12] * 9, name="roomy.jsonl", max_memory=4 << 30, threads=1, settings=Settings(top=1))
+    dump(
+        tmp_path,
+        ["the " * 12] * 9,
+        name="roomy.jsonl",
+        max_memory=4 << 30,
+        threads=1,
+        settings=Settings(top=1),
+    )
     roomy = Dump(tmp_path / "roomy.jsonl").header.grouping
     assert small.window < roomy.window
 
@@ -349,7 +464,9 @@ def test_the_header_does_not_depend_on_free_memory(tmp_path, monkeypatch):
         dump(tmp_path, name=name)
     assert (tmp_path / "little.jsonl").read_bytes() == (tmp_path / "much.jsonl").read_bytes()
     monkeypatch.setattr(memory, "available_memory", lambda: 740 << 20)
-    with pytest.raises(AttnscopeError, match=r"a group of texts needs .* half of the free memory is .*max_memory"):
+    with pytest.raises(
+        AttnscopeError, match=r"a group of texts needs .* half of the free memory is .*max_memory"
+    ):
         dump(tmp_path, name="none.jsonl")
     assert not (tmp_path / "none.jsonl").exists()
 
@@ -373,12 +490,15 @@ def test_a_text_that_memory_could_not_hold_is_done_when_there_is_more(tmp_path, 
     memory_holds(8000)
     summary = dump(tmp_path, texts, name=name)
     assert summary.counts == {"ok": 5, "failed": 1, "skipped": 1}
-    numbers = 600 * 8 * (3 * 2 + len(STATISTICS))  # tokens, heads, sources with 2 numbers each, and statistics
+    numbers = (
+        600 * 8 * (3 * 2 + len(STATISTICS))
+    )  # tokens, heads, sources with 2 numbers each, and statistics
     assert summary.failures == [f"4: {numbers:,} numbers are more than memory holds"]
     memory_holds(1 << 30)
     assert dump(tmp_path, texts, name=name).counts == {"ok": 6, "skipped": 1}
     files = [
-        sorted(path.iterdir()) if path.is_dir() else [path] for path in (tmp_path / f"roomy-{name}", tmp_path / name)
+        sorted(path.iterdir()) if path.is_dir() else [path]
+        for path in (tmp_path / f"roomy-{name}", tmp_path / name)
     ]
     for one, other in zip(*files, strict=True):
         assert one.read_bytes() == other.read_bytes()
@@ -394,9 +514,13 @@ def test_runs_of_a_pooled_map_are_those_of_the_whole_text(tmp_path, config, quer
     source.write_text("".join(json.dumps({"text": text} | cross) + "\n" for text in texts))
     for name, rows in (("whole", None), ("shown", query)):
         settings = Settings(keep=("pooled", "stages"), stages=("weights",), pool=size, query=rows)
-        order = DumpConfig(str(source), None, tmp_path / f"{name}.jsonl", settings, requested((), config=config))
+        order = DumpConfig(
+            str(source), None, tmp_path / f"{name}.jsonl", settings, requested((), config=config)
+        )
         assert write_dump(order, lambda summary, total: None).counts == {"ok": 2}
-    for whole, shown in zip(found(tmp_path, "whole.jsonl"), found(tmp_path, "shown.jsonl"), strict=True):
+    for whole, shown in zip(
+        found(tmp_path, "whole.jsonl"), found(tmp_path, "shown.jsonl"), strict=True
+    ):
         weights = whole.stages["weights"]
         for unit, (n, m) in ((unit, weights.shape[1:]) for unit in range(len(weights))):
             expected = np.full((min(size, n), min(size, m)), np.nan)
@@ -410,7 +534,9 @@ def test_runs_of_a_pooled_map_are_those_of_the_whole_text(tmp_path, config, quer
 
 @pytest.mark.parametrize("option", ["layer", "head"])
 def test_auto_is_refused(tmp_path, option):
-    with pytest.raises(UsageError, match="auto cannot be used, since it would choose differently for every text"):
+    with pytest.raises(
+        UsageError, match="auto cannot be used, since it would choose differently for every text"
+    ):
         dump(tmp_path, settings=Settings(**{option: "auto"}))
 
 

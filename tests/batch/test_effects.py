@@ -47,7 +47,9 @@ def test_every_head_of_every_text(gpt2, tmp_path, engine):  # noqa: F811
         for n, place in enumerate(record.units):
             with cut_heads(model, place):
                 after, changed, _ = seen(model, ids_of(record))
-            assert record.effects.kl[n] == pytest.approx(divergence(before, after), rel=1e-4, abs=1e-6)
+            assert record.effects.kl[n] == pytest.approx(
+                divergence(before, after), rel=1e-4, abs=1e-6
+            )
             moved = np.linalg.norm(changed[at] - hidden[at]) / np.linalg.norm(hidden[at])
             assert record.effects.hidden[n] == pytest.approx(moved, rel=1e-4)
             if at:  # of one word, no other is left
@@ -71,12 +73,18 @@ def test_records_are_those_of_ablate_and_tables_theirs(tmp_path, name):
             np.testing.assert_allclose(record.effects.kl, effects.kl, rtol=1e-4, atol=1e-7)
         np.testing.assert_allclose(record.effects.hidden, effects.hidden, rtol=1e-5)
         np.testing.assert_allclose(record.effects.weight, one.weights, rtol=1e-5)
-        (seen,) = inspect(requested((TextInput(text),), layer="all", head="all", stages=("weights",))).texts
-        np.testing.assert_allclose(record.stages["weights"], [h.stages["weights"] for h in seen.heads], atol=1e-6)
+        (seen,) = inspect(
+            requested((TextInput(text),), layer="all", head="all", stages=("weights",))
+        ).texts
+        np.testing.assert_allclose(
+            record.stages["weights"], [h.stages["weights"] for h in seen.heads], atol=1e-6
+        )
     if name == "dump.jsonl":
         for line in (tmp_path / name).read_bytes().splitlines():
             value = json.loads(line)
-            validate(value, {"schema": "header", "index": "record", "end": "end"}[next(iter(value))])
+            validate(
+                value, {"schema": "header", "index": "record", "end": "end"}[next(iter(value))]
+            )
     table = attnscope.read_dump(tmp_path / name).to_pandas("effects")
     assert list(table.columns) == ["index", "id", "layer", "head", "kl", "hidden", "weight"]
     for record in records:
@@ -90,7 +98,9 @@ def test_records_are_those_of_ablate_and_tables_theirs(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["dump.jsonl", "dump"])
 def test_an_interrupted_dump_goes_on_to_the_same_bytes(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(loading, "_ON_CPU", loading._ON_CPU._replace(work=1.0))  # a window for each text
+    monkeypatch.setattr(
+        loading, "_ON_CPU", loading._ON_CPU._replace(work=1.0)
+    )  # a window for each text
     settings = Settings(layer="0-1", keep=("effects",))
     dump(tmp_path / f"whole-{name}", MASKED, settings)
     with pytest.raises(Crash):
@@ -109,7 +119,10 @@ def test_the_command_line_keeps_effects_and_other_parts(tmp_path, capsys):
     assert Dump(tmp_path / "a.jsonl").header.settings.keep == ("columns", "effects")
     assert main([*asked, str(tmp_path / "b.jsonl"), "--keep", "all"]) == 0
     assert Dump(tmp_path / "b.jsonl").header.settings.keep == ("top", "rows", "columns", "pooled")
-    assert convert(tmp_path / "a.jsonl", tmp_path / "a.csv", "effects", force=False) == (12, "rows of effects")
+    assert convert(tmp_path / "a.jsonl", tmp_path / "a.csv", "effects", force=False) == (
+        12,
+        "rows of effects",
+    )
     assert main([*asked, str(tmp_path / "c.jsonl"), "--keep", "effects", "--head", "mean"]) == 2
     assert "--head: a mean cannot be cut" in capsys.readouterr().err
     same = ["--keep", "effects", "--mask", "window:2", "--what-if", "same-scores"]
@@ -120,20 +133,41 @@ def test_the_command_line_keeps_effects_and_other_parts(tmp_path, capsys):
 
 
 PATCHED = (
-    {"text": "the bank by the river was old", "good": "water", "bad": "ran", "other": "the bank by the water was old"},
-    {"text": "we sat on it all day", "good": "river", "bad": "old", "other": "we ran on it all day"},
+    {
+        "text": "the bank by the river was old",
+        "good": "water",
+        "bad": "ran",
+        "other": "the bank by the water was old",
+    },
+    {
+        "text": "we sat on it all day",
+        "good": "river",
+        "bad": "old",
+        "other": "we ran on it all day",
+    },
     {"text": "the river ran", "good": "we", "bad": "day", "other": "the water ran"},
     {"text": "it was old", "good": "day", "bad": "the", "other": "it was all"},
 )
 
 
 @pytest.mark.parametrize("patched", [False, True])
-def test_targets_and_other_texts_of_each_record_are_those_of_ablate(gpt2, tmp_path, capsys, patched):  # noqa: F811
+def test_targets_and_other_texts_of_each_record_are_those_of_ablate(
+    gpt2,  # noqa: F811
+    tmp_path,
+    capsys,
+    patched,
+):
     """And their means over texts are NumPy's, with its standard deviation over the root of their number."""
     path, _ = gpt2
     lines = tmp_path / "texts.jsonl"
     lines.write_text("\n".join(map(json.dumps, PATCHED)))
-    options = ["--target", "{good}", "--target", "{bad}", *(["--patch-from", "{other}"] if patched else [])]
+    options = [
+        "--target",
+        "{good}",
+        "--target",
+        "{bad}",
+        *(["--patch-from", "{other}"] if patched else []),
+    ]
     dumped = str(tmp_path / "dump.jsonl")
     asked = ["batch", str(lines), "--model", str(path), "--keep", "effects", "-o", dumped]
     assert main([*asked, *options]) == 0
@@ -163,19 +197,37 @@ def test_targets_and_other_texts_of_each_record_are_those_of_ablate(gpt2, tmp_pa
         if name == "target":
             strongest = int(np.abs(mean).argmax())
             layer, head = records[0].units[strongest]
-            assert f"L{layer}H{head} {mean[strongest]:+.3f} ± {error[strongest]:.3f}" in said.replace("−", "-")
+            assert (
+                f"L{layer}H{head} {mean[strongest]:+.3f} ± {error[strongest]:.3f}"
+                in said.replace("−", "-")
+            )
 
 
 def test_a_record_without_the_member_that_is_named_fails_alone(gpt2, tmp_path, capsys):  # noqa: F811
     path, _ = gpt2
     lines = tmp_path / "texts.jsonl"
-    lines.write_text("\n".join(map(json.dumps, [PATCHED[0], {"text": "the bank"}, {**PATCHED[1], "other": "we"}])))
-    asked = ["batch", str(lines), "--model", str(path), "-o", str(tmp_path / "dump.jsonl"), "--quiet"]
+    lines.write_text(
+        "\n".join(
+            map(json.dumps, [PATCHED[0], {"text": "the bank"}, {**PATCHED[1], "other": "we"}])
+        )
+    )
+    asked = [
+        "batch",
+        str(lines),
+        "--model",
+        str(path),
+        "-o",
+        str(tmp_path / "dump.jsonl"),
+        "--quiet",
+    ]
     assert main([*asked, "--keep", "effects", "--target", "{good}", "--patch-from", "{other}"]) == 3
     statuses = [record.status for record in Dump(tmp_path / "dump.jsonl").records()]
     assert statuses == ["ok", "failed", "failed"]
     errors = [record.error for record in Dump(tmp_path / "dump.jsonl").records()]
-    assert "the record has no text 'good'" in errors[1] and "patches go from token to token" in errors[2]
+    assert (
+        "the record has no text 'good'" in errors[1]
+        and "patches go from token to token" in errors[2]
+    )
     assert main([*asked, "--force", "--target", "{good}"]) == 2
     assert "--target: applies only to effects" in capsys.readouterr().err
 
@@ -183,13 +235,18 @@ def test_a_record_without_the_member_that_is_named_fails_alone(gpt2, tmp_path, c
 def test_effects_count_toward_memory(tmp_path, monkeypatch):
     """Fixed sizes toward every group, those of a text toward its own: a text that is too long fails alone."""
     plain, cut = (
-        loading._group_limits(Settings(keep=keep), requested(()), _riverbank()) for keep in ((), ("effects",))
+        loading._group_limits(Settings(keep=keep), requested(()), _riverbank())
+        for keep in ((), ("effects",))
     )
     assert cut[1] < plain[1]
     assert cut[3].estimate - plain[3].estimate > 24 << 23
     real = loading._group_limits
-    monkeypatch.setattr(loading, "_group_limits", lambda *asked: (real(*asked)[0], 900, "", real(*asked)[3]))
-    summary = dump(tmp_path / "dump.jsonl", ("the old bank", "the old bank " * 8), Settings(keep=("effects",)))
+    monkeypatch.setattr(
+        loading, "_group_limits", lambda *asked: (real(*asked)[0], 900, "", real(*asked)[3])
+    )
+    summary = dump(
+        tmp_path / "dump.jsonl", ("the old bank", "the old bank " * 8), Settings(keep=("effects",))
+    )
     assert summary.counts == {"ok": 1, "failed": 1}
     c = _riverbank().config
     numbers = 4 * 16 + 24 * (4 * c.n_layers * c.d_model + 24 * c.d_model) // 40

@@ -15,23 +15,34 @@ from attnscope.run.session import inspect
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, make, save
 from tests.helpers.requests import requested
 
-TEXTS = ("the bank by the river", "water", "we sat on the old bank", "the the the", "we sat on it all day")
+TEXTS = (
+    "the bank by the river",
+    "water",
+    "we sat on the old bank",
+    "the the the",
+    "we sat on it all day",
+)
 LONG = tuple(
-    " ".join(["the bank by the river was old and we sat on it all day while water ran"] * 2)[:n] for n in (99, 110)
+    " ".join(["the bank by the river was old and we sat on it all day while water ran"] * 2)[:n]
+    for n in (99, 110)
 )
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     path = tmp_path_factory.mktemp("models")
-    return {name: save(path / name, make(name, (ONE_PART | TWO_PARTS)[name])) for name in ("opt", "t5")}
+    return {
+        name: save(path / name, make(name, (ONE_PART | TWO_PARTS)[name])) for name in ("opt", "t5")
+    }
 
 
 def dump(tmp_path, lines, settings, name="dump.jsonl", **run):
     source = tmp_path / "texts.jsonl"
     source.write_text("".join(f"{line}\n" for line in lines))
     given = requested(texts=(), **run)
-    write_dump(DumpConfig(str(source), None, tmp_path / name, settings, given), lambda summary, total: None)
+    write_dump(
+        DumpConfig(str(source), None, tmp_path / name, settings, given), lambda summary, total: None
+    )
     dumped = Dump(tmp_path / name)
     return dumped.header, list(dumped.records())
 
@@ -44,12 +55,18 @@ def test_a_decoder(folders, tmp_path):
     assert (header.provenance.engine, header.provenance.family) == ("transformers", "opt")
     assert (header.mask.own, header.mask.used, header.mask.what_if) == ("own", "own", None)
     for record, text in zip(records, (*TEXTS, *LONG), strict=True):
-        alone = requested((TextInput(text),), layer="all", head="all", stages=("weights",), top=2, **run)
+        alone = requested(
+            (TextInput(text),), layer="all", head="all", stages=("weights",), top=2, **run
+        )
         (report,) = inspect(alone).texts
         assert record.tokens == report.tokens
         for unit, head in enumerate(report.heads):
-            np.testing.assert_allclose(record.stages["weights"][unit], head.stages["weights"], rtol=0, atol=1e-6)
-            np.testing.assert_allclose(record.rows.entropy[unit], head.rows.entropy, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(
+                record.stages["weights"][unit], head.stages["weights"], rtol=0, atol=1e-6
+            )
+            np.testing.assert_allclose(
+                record.rows.entropy[unit], head.rows.entropy, rtol=0, atol=1e-5
+            )
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
@@ -64,9 +81,13 @@ def test_every_part_of_two_halves(folders, tmp_path, part):
     assert header.provenance.part == part
     for record, text, context in zip(records, TEXTS, contexts, strict=True):
         given = TextInput(text, None, context)
-        (report,) = inspect(requested((given,), layer="all", head="all", stages=("weights",), **run)).texts
+        (report,) = inspect(
+            requested((given,), layer="all", head="all", stages=("weights",), **run)
+        ).texts
         for unit, head in enumerate(report.heads):
-            np.testing.assert_allclose(record.stages["weights"][unit], head.stages["weights"], rtol=0, atol=1e-6)
+            np.testing.assert_allclose(
+                record.stages["weights"][unit], head.stages["weights"], rtol=0, atol=1e-6
+            )
 
 
 def test_another_engine_or_part_does_not_go_on(folders, tmp_path):

@@ -52,7 +52,11 @@ def source(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", params=["dump.jsonl", "dump.jsonl.gz", "dump"], ids=["lines", "frames", "shards"])
+@pytest.fixture(
+    scope="module",
+    params=["dump.jsonl", "dump.jsonl.gz", "dump"],
+    ids=["lines", "frames", "shards"],
+)
 def name(request):
     return request.param
 
@@ -63,7 +67,9 @@ def test_a_part_that_cannot_be_written_is_named_as_it_was_asked_for(source, tmp_
     names = set()
     for at in (n for n, call in enumerate(counting.calls) if call == "write"):
         with pytest.raises(AttnscopeError, match="No space") as refused:
-            dump(source, folder := tmp_path / f"{at}.parquet", files=Faulty(at), settings=Settings())
+            dump(
+                source, folder := tmp_path / f"{at}.parquet", files=Faulty(at), settings=Settings()
+            )
         names.add(refused.value.where.removeprefix(str(folder)))
     parts = {f"/{path.name}" for path in (tmp_path / "whole.parquet").iterdir()}
     assert names == {".manifest.jsonl", *parts} and "/_SUCCESS.parquet" in parts
@@ -123,7 +129,9 @@ def put_back(older, target):
 
 
 @pytest.mark.parametrize("how", ["refuse", "torn", "crash", "power"])
-def test_a_forced_dump_leaves_the_old_one_or_one_that_goes_on(source, older, name, whole, tmp_path, how):
+def test_a_forced_dump_leaves_the_old_one_or_one_that_goes_on(
+    source, older, name, whole, tmp_path, how
+):
     """Fail the Nth call: either dump is there, never neither."""
     old_source, old = older
     files, target = Faulty(), tmp_path / name
@@ -174,7 +182,9 @@ def test_what_memory_could_not_hold_is_tried_again(source, name, tmp_path, how):
         assert content(target) == content(roomy), f"call {at}: {files.calls[at]}"
 
 
-def test_a_dump_that_is_replaced_while_another_process_waits_is_not_written_to(source, tmp_path, monkeypatch):
+def test_a_dump_that_is_replaced_while_another_process_waits_is_not_written_to(
+    source, tmp_path, monkeypatch
+):
     """The file that the other one has opened, and locks at last, has no name any more."""
     target = tmp_path / "dump.jsonl"
     dump(source, target)
@@ -195,7 +205,9 @@ def test_failing_again_and_again(source, name, whole, tmp_path):
     target, luck = tmp_path / name, random.Random(1)
     for _ in range(500):
         try:
-            dump(source, target, files=Faulty(luck.randrange(4, 30), luck.choice(["torn", "crash"])))
+            dump(
+                source, target, files=Faulty(luck.randrange(4, 30), luck.choice(["torn", "crash"]))
+            )
             break
         except (Crash, AttnscopeError):
             continue
@@ -210,7 +222,13 @@ def test_truncated_anywhere(source, name, whole, tmp_path):
     journal = journal_of(target)
     data = journal.read_bytes()
     edges = [i for i, byte in enumerate(data) if byte == 10]
-    for size in {0, 1, *edges, *(e + 1 for e in edges), *(luck.randrange(len(data)) for _ in range(60))}:
+    for size in {
+        0,
+        1,
+        *edges,
+        *(e + 1 for e in edges),
+        *(luck.randrange(len(data)) for _ in range(60)),
+    }:
         journal.write_bytes(data[:size])
         dump(source, target)
         assert content(target) == whole, size
@@ -219,7 +237,14 @@ def test_truncated_anywhere(source, name, whole, tmp_path):
 def test_killed_at_any_time(source, name, whole, tmp_path):
     """Kill −9, again and again, after a random time; a dump is completed by as many processes as that takes."""
     luck, kills, target = random.Random(3), 0, tmp_path / name
-    arguments = [sys.executable, "-m", "tests.helpers.batch_fakes", str(source), str(target), "0.03"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "tests.helpers.batch_fakes",
+        str(source),
+        str(target),
+        "0.03",
+    ]
     while kills < KILLS // 3:  # for lines, frames and shards together
         process = subprocess.Popen(arguments, cwd=ROOT)
         deadline = time.monotonic() + 20
@@ -273,7 +298,9 @@ def test_another_input_is_refused(source, tmp_path):
     dump(source, target)
     data = target.read_bytes()
     target.write_bytes(data[: data.index(b"\n", len(data) // 2) + 1])
-    other.write_text(source.read_text().replace("word 1\n", "bird 1\n").replace("word word", "bird word"))
+    other.write_text(
+        source.read_text().replace("word 1\n", "bird 1\n").replace("word word", "bird word")
+    )
     with pytest.raises(AttnscopeError, match="is for another text"):
         dump(other, target)
     other.write_text("\n".join(TEXTS[:2]))
@@ -294,7 +321,11 @@ def test_a_missing_shard_is_refused(source, tmp_path):
 def test_what_is_there_already_is_not_done_again(source, name, tmp_path):
     target = tmp_path / name
     with pytest.raises(Crash):
-        dump(source, target, files=Faulty({"dump.jsonl": 22, "dump.jsonl.gz": 8, "dump": 48}[name], "crash"))
+        dump(
+            source,
+            target,
+            files=Faulty({"dump.jsonl": 22, "dump.jsonl.gz": 8, "dump": 48}[name], "crash"),
+        )
     summary, work = dump(source, target)
     assert summary.resumed > 0
     assert summary.records == len(TEXTS)

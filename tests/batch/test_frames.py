@@ -62,7 +62,9 @@ def unpacked(path, data):
     except ImportError:
         import zstandard
 
-        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as reader:
+        with zstandard.ZstdDecompressor().stream_reader(
+            io.BytesIO(data), read_across_frames=True
+        ) as reader:
             return reader.read()
 
 
@@ -119,9 +121,15 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_bytes(source, target, whole):
     """At every frame's edges and in it: whole frames stay, the torn one is written again."""
     places, luck = edges(frames(target, whole)), random.Random(1)
     inside = [luck.randrange(low + 2, high - 1) for low, high in pairwise(places) for _ in "ab"]
-    for size in sorted({*places, *(p + 1 for p in places[:-1]), *(p - 1 for p in places[1:]), *inside}):
+    for size in sorted(
+        {*places, *(p + 1 for p in places[:-1]), *(p - 1 for p in places[1:]), *inside}
+    ):
         target.write_bytes(whole[:size])
-        kept = unpacked(target, whole[: max(p for p in places if p <= size)]) if size >= places[1] else b""
+        kept = (
+            unpacked(target, whole[: max(p for p in places if p <= size)])
+            if size >= places[1]
+            else b""
+        )
         done = dump(source, target)
         assert target.read_bytes() == whole, size
         if size < len(whole):
@@ -135,7 +143,10 @@ def test_the_reader_says_what_is_missing(target, whole, monkeypatch):
     places = edges(frames(target, whole))
     for size in (*places[1:-1], places[-1] - 1, places[2] + 9):
         target.write_bytes(whole[:size])
-        with pytest.raises(AttnscopeError, match=r"is not finished; to resume, run the command that started it again"):
+        with pytest.raises(
+            AttnscopeError,
+            match=r"is not finished; to resume, run the command that started it again",
+        ):
             list(Dump(target).records())
     target.write_bytes(whole)
     assert len(list(Dump(target).records())) == len(TEXTS)
@@ -203,7 +214,9 @@ def test_another_file_is_left_alone(source, target, plain):
     ]  # fmt: skip
     for other in others:
         target.write_bytes(other)
-        with pytest.raises(AttnscopeError, match="exists and is not a dump; pass force=True to overwrite it"):
+        with pytest.raises(
+            AttnscopeError, match="exists and is not a dump; pass force=True to overwrite it"
+        ):
             dump(source, target)
         assert target.read_bytes() == other
 
@@ -225,7 +238,11 @@ def test_a_dump_that_another_program_compressed(source, target, whole, plain):
 @pytest.mark.parametrize("bad", [2, 8, 13])
 def test_a_strict_dump_goes_on_to_the_same_bytes(tmp_path, name, bad):
     """A window with a failure is not written at all: half of one would be another frame, or shard, than the whole."""
-    source, stopped, whole = tmp_path / "texts.txt", tmp_path / f"stopped-{name}", tmp_path / f"whole-{name}"
+    source, stopped, whole = (
+        tmp_path / "texts.txt",
+        tmp_path / f"stopped-{name}",
+        tmp_path / f"whole-{name}",
+    )
     texts = [text.replace("bad", "fine").replace("spoils", "fine") for text in TEXTS]
     texts[bad] = f"bad {bad}"
     source.write_text("".join(f"{text}\n" for text in texts))
@@ -259,7 +276,8 @@ def test_zst_says_what_is_missing_before_anything_is_made(source, tmp_path, monk
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setitem(sys.modules, "compression", None)
     with pytest.raises(
-        AttnscopeError, match=r"\.zst needs zstandard; install attnscope\[zst\], use Python 3.14, or use .jsonl.gz"
+        AttnscopeError,
+        match=r"\.zst needs zstandard; install attnscope\[zst\], use Python 3.14, or use .jsonl.gz",
     ):
         dump(source, tmp_path / "dump.jsonl.zst")
     assert not list(tmp_path.iterdir())
@@ -271,12 +289,16 @@ def test_convert_takes_and_makes_them(tmp_path, target):
 
     (tmp_path / "texts.txt").write_text("The bank by the river\nriver\n\nthe old bank\n")
     for name in ("plain.jsonl", target.name):
-        assert main(["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / name), "--quiet"]) == 0
+        assert (
+            main(["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / name), "--quiet"]) == 0
+        )
     content = (tmp_path / "plain.jsonl").read_bytes()
     assert unpacked(target, target.read_bytes()) == content
     for name in ("a.csv", "a.json", "shards", "again.jsonl"):
         ours, other = tmp_path / f"ours-{name}", tmp_path / f"other-{name}"
-        assert convert(target, ours, force=False) == convert(tmp_path / "plain.jsonl", other, force=False)
+        assert convert(target, ours, force=False) == convert(
+            tmp_path / "plain.jsonl", other, force=False
+        )
         if ours.is_dir():
             ours, other = ours / "index.jsonl", other / "index.jsonl"
         assert ours.read_bytes() == other.read_bytes()

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from attnscope.batch.groups import MIN_PADDED_TOKENS, TextSize, group_texts
 from attnscope.batch.header import Grouping
 
-SIZES = st.lists(st.builds(TextSize, st.integers(1, 40), st.integers(1, 40), st.integers(0, 50)), max_size=60)
+SIZES = st.lists(
+    st.builds(TextSize, st.integers(1, 40), st.integers(1, 40), st.integers(0, 50)), max_size=60
+)
 
 
 @given(SIZES, st.integers(1, 400), st.integers(1, 400))

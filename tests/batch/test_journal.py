@@ -64,7 +64,11 @@ def test_a_tail_torn_anywhere_is_written_again(tmp_path: Path) -> None:
         path.write_bytes(whole[:size])
         header, indices, _, ended = state(path)
         lines = whole[:size].count(b"\n")
-        assert (header is not None, len(indices), ended) == (lines > 0, min(2, max(0, lines - 1)), False), size
+        assert (header is not None, len(indices), ended) == (
+            lines > 0,
+            min(2, max(0, lines - 1)),
+            False,
+        ), size
         if path.exists():  # a file without a whole line is removed where it was made anew
             assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:lines])
         write(path)
@@ -83,13 +87,19 @@ def test_a_line_with_any_other_byte_is_named(line: int, tmp_path: Path) -> None:
         path.write_bytes(b"".join([*lines[:line], bytes(spoilt), *lines[line + 1 :]]))
         with pytest.raises(AttnscopeError) as caught:
             state(path)
-        assert (caught.value.where, caught.value.message) == (f"{path}:{line + 1}", "the line is damaged"), at
+        assert (caught.value.where, caught.value.message) == (
+            f"{path}:{line + 1}",
+            "the line is damaged",
+        ), at
 
 
 @pytest.mark.parametrize(
-    ("order", "damaged"), [([0, 2, 1, 3], 2), ([0, 1, 1, 2, 3], 3), ([0, 2, 3], 2), ([0, 1, 2, 3, 2], 5)]
+    ("order", "damaged"),
+    [([0, 2, 1, 3], 2), ([0, 1, 1, 2, 3], 3), ([0, 2, 3], 2), ([0, 1, 2, 3, 2], 5)],
 )
-def test_lines_that_are_moved_repeated_or_missing_are_named(order: list[int], damaged: int, tmp_path: Path) -> None:
+def test_lines_that_are_moved_repeated_or_missing_are_named(
+    order: list[int], damaged: int, tmp_path: Path
+) -> None:
     path, lines = tmp_path / "dump.jsonl", golden().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[number] for number in order))
     with pytest.raises(AttnscopeError, match="the line is damaged") as caught:

@@ -34,7 +34,9 @@ def recomputed(record, unit):
             continue
         numbers["entropy"].append(-sum(a * np.log2(a) for a in alpha if a > 0))
         numbers["first"].append(alpha[0])
-        numbers["special"].append(sum(a for a, token in zip(alpha, record.tokens, strict=True) if token.special))
+        numbers["special"].append(
+            sum(a for a, token in zip(alpha, record.tokens, strict=True) if token.special)
+        )
         numbers["self"].append(alpha[row])
         numbers["distance"].append(sum(a * abs(row - key) for key, a in enumerate(alpha)))
         numbers["largest"].append(alpha.max())
@@ -53,7 +55,16 @@ def recomputed(record, unit):
 def dumped(tmp_path, name, *options, texts=TEXTS):
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
     output = f"{tmp_path}/{name}"
-    arguments = ["batch", str(tmp_path / "texts.txt"), "-o", output, "--keep", "heads", "--force", "--quiet"]
+    arguments = [
+        "batch",
+        str(tmp_path / "texts.txt"),
+        "-o",
+        output,
+        "--keep",
+        "heads",
+        "--force",
+        "--quiet",
+    ]
     assert main([*arguments, *map(str, options)]) == 0
     return tmp_path / name
 
@@ -80,7 +91,9 @@ def test_averages_equal_those_of_the_matrices(tmp_path, minilm, case):
         for unit in range(len(record.units)):
             for name, value in recomputed(record, unit).items():
                 there = getattr(record.heads, name)[unit]
-                np.testing.assert_allclose(there, value, rtol=2e-5, atol=2e-6, err_msg=f"{case}: {name} of {unit}")
+                np.testing.assert_allclose(
+                    there, value, rtol=2e-5, atol=2e-6, err_msg=f"{case}: {name} of {unit}"
+                )
                 checked += bool(np.isfinite(value))
     assert checked > 50
 
@@ -91,12 +104,24 @@ def test_long_rows_go_through_compiled_loops_and_tiles(tmp_path, monkeypatch):
     text = " ".join(words[n * n % len(words)] for n in range(700))
     monkeypatch.setattr("attnscope.model.tiling._ON_CPU", 1 << 17)
     for loops in (True, False):
-        monkeypatch.setattr("attnscope.model.row_summary.WORTH_COMPILED_LOOPS", 1 if loops else 1 << 60)
-        path = dumped(tmp_path, f"long-{loops}", "--stage", "weights,masked", "--config", "grouped-query", texts=[text])
+        monkeypatch.setattr(
+            "attnscope.model.row_summary.WORTH_COMPILED_LOOPS", 1 if loops else 1 << 60
+        )
+        path = dumped(
+            tmp_path,
+            f"long-{loops}",
+            "--stage",
+            "weights,masked",
+            "--config",
+            "grouped-query",
+            texts=[text],
+        )
         (record,) = Dump(path).records()
         expected = recomputed(record, 0)
         for name in AVERAGES:
-            np.testing.assert_allclose(getattr(record.heads, name)[0], expected[name], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                getattr(record.heads, name)[0], expected[name], rtol=1e-4, atol=1e-5
+            )
 
 
 def test_every_format_holds_the_same(tmp_path):
@@ -109,7 +134,9 @@ def test_every_format_holds_the_same(tmp_path):
         path = dumped(tmp_path, name)
         for record, heads in zip(Dump(path).records(), expected, strict=True):
             for average in AVERAGES:
-                np.testing.assert_array_equal(getattr(record.heads, average), getattr(heads, average))
+                np.testing.assert_array_equal(
+                    getattr(record.heads, average), getattr(heads, average)
+                )
         assert main(["verify", str(path), "--quiet"]) == 0
     pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -143,7 +170,18 @@ def test_a_walk_through_a_dump_shows_the_averages(tmp_path):
 
 def test_a_mean_over_heads_is_refused(tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("river\n")
-    words = ["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "x.jsonl"), "--keep", "heads", "--head", "mean"]
+    words = [
+        "batch",
+        str(tmp_path / "texts.txt"),
+        "-o",
+        str(tmp_path / "x.jsonl"),
+        "--keep",
+        "heads",
+        "--head",
+        "mean",
+    ]
     assert main(words) == 2
-    said = "--head: a mean has no averages of its own; use all or numbers, or remove heads from --keep"
+    said = (
+        "--head: a mean has no averages of its own; use all or numbers, or remove heads from --keep"
+    )
     assert capsys.readouterr().err == f"attnscope: error: {said}\n"

@@ -60,7 +60,9 @@ def test_a_padded_text_has_the_weights_of_the_text_alone():
 
 def test_padding_that_is_seen_breaks_the_promise(monkeypatch):
     def seen_by_one(lengths, n_keys, device):
-        return padding([length + 1 if length < n_keys else length for length in lengths], n_keys, device)
+        return padding(
+            [length + 1 if length < n_keys else length for length in lengths], n_keys, device
+        )
 
     padding = native_stages.padding_mask
     monkeypatch.setattr(native_stages, "padding_mask", seen_by_one)

@@ -50,7 +50,9 @@ def test_json_lines(tmp_path):
     content = '{"text":"a","id":"x","score":1.50,"deep":{"k":[1]}}\n\n{"pair":"p","text":"b","context":"c"}\n'
     first, second = read(write(tmp_path, "a.jsonl", content))
     assert (first.id, first.text.text, first.line) == ("x", "a", 1)
-    assert msgspec.json.encode(first.fields) == b'{"score":1.50,"deep":{"k":[1]}}'  # as it stood there
+    assert (
+        msgspec.json.encode(first.fields) == b'{"score":1.50,"deep":{"k":[1]}}'
+    )  # as it stood there
     assert (second.id, second.text.pair, second.text.context, second.index) == (3, "p", "c", 1)
 
 
@@ -72,9 +74,15 @@ def test_blank_lines_of_a_table_are_left_out_and_those_of_a_cell_are_kept(tmp_pa
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (b'"text,id\nhello,1\n', r"a.csv: its row of column names is not valid CSV \(unexpected end of data\)"),
+        (
+            b'"text,id\nhello,1\n',
+            r"a.csv: its row of column names is not valid CSV \(unexpected end of data\)",
+        ),
         (b"text,\xff\nhello,1\n", "a.csv: its row of column names is not UTF-8"),
-        (b"text,n,text\nhello,1,you\n", "a.csv: has several columns 'text'; rename all but one of them"),
+        (
+            b"text,n,text\nhello,1,you\n",
+            "a.csv: has several columns 'text'; rename all but one of them",
+        ),
         (b"id,text,id\n1,hello,2\n", "a.csv: has several columns 'id'"),
         (b"\n\n", "a.csv: is empty; expected a row of column names"),
     ],
@@ -99,7 +107,9 @@ def packed(content):
 
         return zstd.compress(content)
     except ImportError:
-        return pytest.importorskip("zstandard", reason="the extra zst is not installed").compress(content)
+        return pytest.importorskip("zstandard", reason="the extra zst is not installed").compress(
+            content
+        )
 
 
 def test_zstandard(tmp_path):
@@ -115,14 +125,18 @@ def test_zstandard(tmp_path):
 )
 def test_damaged_zstandard(tmp_path, damage):
     path = write(tmp_path, "a.txt.zst", damage(packed(b"one\ntwo\n" * 900)))
-    with pytest.raises(AttnscopeError, match=r"a.txt.zst: damaged .zst file \(.+\); compress it again"):
+    with pytest.raises(
+        AttnscopeError, match=r"a.txt.zst: damaged .zst file \(.+\); compress it again"
+    ):
         read(path)
 
 
 def test_zstandard_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setitem(sys.modules, "compression", None)
-    with pytest.raises(AttnscopeError, match=r"install attnscope\[zst\], use Python 3.14, or decompress it"):
+    with pytest.raises(
+        AttnscopeError, match=r"install attnscope\[zst\], use Python 3.14, or decompress it"
+    ):
         read(write(tmp_path, "a.txt.zst", b"(\xb5/\xfd"))
 
 
@@ -153,7 +167,10 @@ def test_a_column_of_another_type_makes_bad_records(tmp_path, name, values, erro
 
     parquet.write_table(pa.table({"text": ["a", None], name: values}), tmp_path / "a.parquet")
     items = read(tmp_path / "a.parquet")
-    assert [(item.text, item.id, item.error) for item in items] == [(None, 1, error), (None, 2, error)]
+    assert [(item.text, item.id, item.error) for item in items] == [
+        (None, 1, error),
+        (None, 2, error),
+    ]
 
 
 def test_a_dump_holds_what_json_has_no_type_for(tmp_path):
@@ -184,7 +201,9 @@ def test_a_value_that_python_cannot_hold_is_named(tmp_path):
 
     table = pa.table({"text": ["a"], "when": pa.array([1 << 61], pa.timestamp("us"))})
     parquet.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(AttnscopeError, match=r"a.parquet: a value cannot be read \(.+\); remove the column"):
+    with pytest.raises(
+        AttnscopeError, match=r"a.parquet: a value cannot be read \(.+\); remove the column"
+    ):
         read(tmp_path / "a.parquet")
 
 
@@ -243,7 +262,9 @@ def test_what_fails_keeps_its_id(tmp_path):
         b'{"id":1.5,"text":"f"}', b'{"id":null,"text":2}', b'{"text":"\\ud800","id":"g"}',
     )  # fmt: skip
     items = read(write(tmp_path, "a.jsonl", b"\n".join(lines)))
-    assert [(item.text, item.id) for item in items] == [(None, i) for i in ("a", 70, "c", 4, 5, 6, 7)]
+    assert [(item.text, item.id) for item in items] == [
+        (None, i) for i in ("a", 70, "c", 4, 5, 6, 7)
+    ]
     rows = b"id,text,n\nx,\xff,1\n\xff,ok,2\ny,ok\n,\xff,3\n"
     assert [item.id for item in read(write(tmp_path, "a.csv", rows))] == ["x", 3, 4, 5]
 
@@ -253,9 +274,13 @@ def test_a_row_without_text_keeps_its_id(tmp_path):
     from pyarrow import parquet
 
     parquet.write_table(
-        pa.table({"id": ["x", None], "text": pa.array([None, None], pa.string())}), tmp_path / "a.parquet"
+        pa.table({"id": ["x", None], "text": pa.array([None, None], pa.string())}),
+        tmp_path / "a.parquet",
     )
-    assert [(item.text, item.id) for item in read(tmp_path / "a.parquet")] == [(None, "x"), (None, 2)]
+    assert [(item.text, item.id) for item in read(tmp_path / "a.parquet")] == [
+        (None, "x"),
+        (None, 2),
+    ]
 
 
 @pytest.mark.parametrize("ids", ['"x"', "7"])
@@ -275,8 +300,16 @@ def test_an_id_that_occurs_twice_is_refused(tmp_path, ids):
         ({"shard": (1, 3)}, {"block_characters": 99, "block_texts": 1}, [0, 3, 6, 9]),
         ({"shard": (3, 3)}, {"block_characters": 99, "block_texts": 1}, [2, 5, 8]),
         ({"shard": (3, 3)}, {"block_characters": 18, "block_texts": 9}, [4, 5]),
-        ({"skip": 1, "limit": 5, "shard": (2, 2)}, {"block_characters": 99, "block_texts": 1}, [2, 4]),
-        ({"skip": 1, "limit": 5, "shard": (2, 2)}, {"block_characters": 99, "block_texts": 2}, [3, 4]),
+        (
+            {"skip": 1, "limit": 5, "shard": (2, 2)},
+            {"block_characters": 99, "block_texts": 1},
+            [2, 4],
+        ),
+        (
+            {"skip": 1, "limit": 5, "shard": (2, 2)},
+            {"block_characters": 99, "block_texts": 2},
+            [3, 4],
+        ),
         ({"skip": 20}, {}, []),
     ],
 )
@@ -297,20 +330,27 @@ def test_parts_of_an_input(tmp_path, options, blocks, left):
     st.integers(0, 5),
     st.integers(1, 5),
 )
-def test_shards_are_blocks_that_follow_from_the_input_alone(lengths, characters, texts, skip, count):
+def test_shards_are_blocks_that_follow_from_the_input_alone(
+    lengths, characters, texts, skip, count
+):
     items = list(from_txt(io.BytesIO("".join("x" * n + "\n" for n in lengths).encode()), "a.txt"))
     bounds = Grouping(**NO_LIMITS | {"block_characters": characters, "block_texts": texts})
     given = SimpleNamespace(items=lambda: iter(items), costs=[cost(item) for item in items])
     every = list(SelectedItems(given, Settings(skip=skip)).select(bounds))
     assert [item.index for item in every] == list(range(skip, len(lengths)))
-    blocks = [[item for item in every if item.block == n] for n in range(every[-1].block + 1 if every else 0)]
+    blocks = [
+        [item for item in every if item.block == n]
+        for n in range(every[-1].block + 1 if every else 0)
+    ]
     assert [item for block in blocks for item in block] == every
     for n, block in enumerate(blocks):
         costs = [cost(item) for item in block]
         assert len(block) == 1 or (sum(costs) <= characters and len(block) <= texts)
         if n + 1 < len(blocks):  # as many as fit
             assert len(block) == texts or sum(costs) + cost(blocks[n + 1][0]) > characters
-    shards = [SelectedItems(given, Settings(skip=skip, shard=(n, count))) for n in range(1, count + 1)]
+    shards = [
+        SelectedItems(given, Settings(skip=skip, shard=(n, count))) for n in range(1, count + 1)
+    ]
     parts = [list(shard.select(bounds)) for shard in shards]
     assert sorted((item for part in parts for item in part), key=lambda item: item.index) == every
     assert all({item.block % count for item in part} <= {n} for n, part in enumerate(parts))
@@ -319,12 +359,16 @@ def test_shards_are_blocks_that_follow_from_the_input_alone(lengths, characters,
 
 
 def test_the_first_blocks_are_as_short_as_the_first_windows():
-    bounds = Grouping(1, 1, 1, 1, window_tokens=1000, first_window_tokens=10, block_characters=4000, block_texts=9)
+    bounds = Grouping(
+        1, 1, 1, 1, window_tokens=1000, first_window_tokens=10, block_characters=4000, block_texts=9
+    )
     assert [bounds.most_characters(n) for n in range(4)] == [40, 640, 4000, 4000]
 
 
 def test_what_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"cannot tell the format of '.*/a.doc' from its name; set from"):
+    with pytest.raises(
+        UsageError, match=r"cannot tell the format of '.*/a.doc' from its name; set from"
+    ):
         read(write(tmp_path, "a.doc", ""))
     with pytest.raises(AttnscopeError, match=r"no such file"):
         InputReader(str(tmp_path / "missing.txt"), None, "text")

@@ -21,7 +21,9 @@ from tests.helpers.row_statistics import entropy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dumps.md").read_text()
 SECTION = PAGE.partition("\n## Scripting\n")[2].partition("\n## ")[0]
-SNIPPETS = [textwrap.dedent(code) for _, code in re.findall(r"```(\w+)\n(.*?)```", SECTION, re.DOTALL)]
+SNIPPETS = [
+    textwrap.dedent(code) for _, code in re.findall(r"```(\w+)\n(.*?)```", SECTION, re.DOTALL)
+]
 TEXTS = ("The bank by the river", "", "bank money")
 
 
@@ -31,14 +33,23 @@ def snippet(tool, about=""):
     return one
 
 
-CAUSAL = {"model": None, "mask": "causal"}  # rows of different length, so that repeated ones would show in a mean
+CAUSAL = {
+    "model": None,
+    "mask": "causal",
+}  # rows of different length, so that repeated ones would show in a mean
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     dump(tmp_path, TEXTS, **CAUSAL)
-    dump(tmp_path, TEXTS, name="matrices", settings=Settings(keep=("stages",), stages=("weights",)), **CAUSAL)
+    dump(
+        tmp_path,
+        TEXTS,
+        name="matrices",
+        settings=Settings(keep=("stages",), stages=("weights",)),
+        **CAUSAL,
+    )
     convert(tmp_path / "dump.jsonl", tmp_path / "rows.csv", "rows", force=False)
     return tmp_path
 
@@ -56,12 +67,17 @@ def weights(folder):
     """Layer and head to the weights of every text, float64."""
     records = [record for record in found(folder, "matrices") if record.status == "ok"]
     units = enumerate(records[0].units)
-    return {unit: [record.stages["weights"][n].astype(float) for record in records] for n, unit in units}
+    return {
+        unit: [record.stages["weights"][n].astype(float) for record in records] for n, unit in units
+    }
 
 
 def means(folder, of_matrix):
     """Layer and head to the mean over every query of every text."""
-    return {unit: np.concatenate([of_matrix(w) for w in all_]).mean() for unit, all_ in weights(folder).items()}
+    return {
+        unit: np.concatenate([of_matrix(w) for w in all_]).mean()
+        for unit, all_ in weights(folder).items()
+    }
 
 
 def printed(code):
@@ -83,7 +99,10 @@ def test_there_is_one_for_every_tool():
 def test_jq(folder):
     ran = subprocess.run(["sh", "-c", snippet("jq")], capture_output=True, text=True, check=True)
     first = found(folder)[0]
-    links = [f"{token.text} ← {first.tokens[first.top.keys[0, i, 0]].text}" for i, token in enumerate(first.tokens)]
+    links = [
+        f"{token.text} ← {first.tokens[first.top.keys[0, i, 0]].text}"
+        for i, token in enumerate(first.tokens)
+    ]
     assert ran.stdout.splitlines()[: len(links)] == links
 
 
@@ -102,7 +121,9 @@ def test_polars(tables):
     polars = pytest.importorskip("polars", reason="polars is not installed")
     with polars.Config(tbl_rows=-1):
         out = printed(snippet("polars"))
-    of_layer_3 = {head: mean for (layer, head), mean in means(tables, entropy).items() if layer == 3}
+    of_layer_3 = {
+        head: mean for (layer, head), mean in means(tables, entropy).items() if layer == 3
+    }
     cells = {int(head): float(mean) for head, mean in re.findall(r"│ (\d+) +┆ (\S+) +│", out)}
     assert cells == pytest.approx(of_layer_3, abs=2e-6)
 
@@ -115,9 +136,13 @@ def test_layers_and_heads_are_numbers_everywhere(tables):
     for frame in (pandas.read_csv("rows.csv"), pandas.read_parquet("rows.parquet")):
         assert frame[frame.layer == 3]["self"].mean() == pytest.approx(expected, abs=1e-6)
         assert frame["layer"].dtype == frame["head"].dtype == "int64"
-        assert len(frame) == sum(len(matrix) for all_ in weights(tables).values() for matrix in all_)
+        assert len(frame) == sum(
+            len(matrix) for all_ in weights(tables).values() for matrix in all_
+        )
     for frame in (polars.read_csv("rows.csv"), polars.read_parquet("rows.parquet")):
-        assert frame.filter(polars.col("layer") == 3)["self"].mean() == pytest.approx(expected, abs=1e-6)
+        assert frame.filter(polars.col("layer") == 3)["self"].mean() == pytest.approx(
+            expected, abs=1e-6
+        )
     for file in ("rows.csv", "rows.parquet"):
         ((mean,),) = asked(f"SELECT avg(self) FROM '{file}' WHERE layer = 3")
         assert mean == pytest.approx(expected, abs=1e-6)
@@ -130,7 +155,9 @@ def asked(query):
     """What DuckDB answers, in a process of its own: what it leaves behind at its end it reports on standard error."""
     if importlib.util.find_spec("duckdb") is None:
         pytest.skip("duckdb is not installed")
-    ran = subprocess.run([sys.executable, "-c", ASK], input=query, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", ASK], input=query, capture_output=True, text=True, check=True
+    )
     return json.loads(ran.stdout)
 
 
@@ -149,15 +176,25 @@ def test_duckdb(tables):
 
 def test_duckdb_over_matrices(folder):
     pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
-    dump(folder, TEXTS, name="both", settings=Settings(keep=("stages",), stages=("weights",)), model=None)
+    dump(
+        folder,
+        TEXTS,
+        name="both",
+        settings=Settings(keep=("stages",), stages=("weights",)),
+        model=None,
+    )
     (folder / "matrices").rename(folder / "causal")
     (folder / "both").rename(folder / "matrices")
     convert(folder / "matrices", folder / "cells.parquet", "matrices", force=False)
     later = {unit: sum(np.triu(w, 1).sum() for w in all_) for unit, all_ in weights(folder).items()}
     rows = asked(snippet("DuckDB", "cells.parquet"))
     assert [(layer, head) for layer, head, _ in rows] == sorted(later)
-    assert [value for _, _, value in rows] == pytest.approx([later[unit] for unit in sorted(later)], abs=1e-5)
+    assert [value for _, _, value in rows] == pytest.approx(
+        [later[unit] for unit in sorted(later)], abs=1e-5
+    )
 
 
 def test_numpy(folder):
-    assert printed(snippet("NumPy")).strip() == str(found(folder, "matrices")[0].stages["weights"].shape)
+    assert printed(snippet("NumPy")).strip() == str(
+        found(folder, "matrices")[0].stages["weights"].shape
+    )

@@ -28,7 +28,11 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_estimate_is_near_the_bytes_on_disk(tmp_path, case):
     name, settings = CASES[case]
-    texts = [text for text in gzip.decompress(GLOSSES.read_bytes()).decode().splitlines() if len(text.split()) > 3][:40]
+    texts = [
+        text
+        for text in gzip.decompress(GLOSSES.read_bytes()).decode().splitlines()
+        if len(text.split()) > 3
+    ][:40]
     source, path, estimates = tmp_path / "texts.txt", tmp_path / name, []
     source.write_text("".join(f"{text}\n" for text in texts))
     order = DumpConfig(str(source), None, path, settings, requested((), model="riverbank"))
@@ -42,7 +46,14 @@ def test_the_estimate_is_near_the_bytes_on_disk(tmp_path, case):
 
 def test_one_line_before_a_large_dump_and_none_before_a_small_one(tmp_path, monkeypatch, capsys):
     (tmp_path / "texts.txt").write_text("the bank by the river\n" * 20)
-    arguments = ["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "dump.jsonl"), "--keep", "top,rows"]
+    arguments = [
+        "batch",
+        str(tmp_path / "texts.txt"),
+        "-o",
+        str(tmp_path / "dump.jsonl"),
+        "--keep",
+        "top,rows",
+    ]
     assert main([*arguments, "--force"]) == 0
     assert "size:" not in capsys.readouterr().err
     monkeypatch.setattr(size, "_WORTH_SAYING", 1000)
@@ -56,6 +67,12 @@ def test_one_line_before_a_large_dump_and_none_before_a_small_one(tmp_path, monk
 
 def test_sizes_are_spelled_as_disks_count():
     million = size.DumpSize(10_000, 20_000_000_000, 200_000_000)
-    assert million.describe("--keep heads") == "about 2.0 MB a text, 20 GB for 10,000; --keep heads takes 200 MB"
-    assert size.DumpSize(10, 200_000_000, 190_000_000).describe("") == "about 20 MB a text, 200 MB for 10"
+    assert (
+        million.describe("--keep heads")
+        == "about 2.0 MB a text, 20 GB for 10,000; --keep heads takes 200 MB"
+    )
+    assert (
+        size.DumpSize(10, 200_000_000, 190_000_000).describe("")
+        == "about 20 MB a text, 200 MB for 10"
+    )
     assert size.DumpSize(10, 90_000_000, 1).describe("") is None

@@ -14,4 +14,6 @@ def test_dumps_that_are_ended_again_and_again_become_whole():
         text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"2 signals and 1 kills .* [1-9]\d* dumps became whole, 0 wrong", done.stdout, re.S)
+    assert re.search(
+        r"2 signals and 1 kills .* [1-9]\d* dumps became whole, 0 wrong", done.stdout, re.S
+    )

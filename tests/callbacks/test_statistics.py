@@ -33,7 +33,9 @@ class Texts(torch.utils.data.Dataset):
 
 @pytest.fixture
 def tokenizer() -> Any:
-    return hf.PreTrainedTokenizerFast(tokenizer_file=str(ROOT / "sample_weights" / "riverbank" / "tokenizer.json"))
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_file=str(ROOT / "sample_weights" / "riverbank" / "tokenizer.json")
+    )
 
 
 def make_model() -> Any:
@@ -69,7 +71,9 @@ def test_training_is_the_same_to_the_last_bit(tmp_path: Any, tokenizer: Any) -> 
     assert all(torch.equal(plain[name], watched[name]) for name in plain)
     moments = [run.optimizer.state_dict()["state"] for run in runs]
     for number, state in moments[0].items():
-        assert all(torch.equal(state[name], moments[1][number][name]) for name in ("exp_avg", "exp_avg_sq"))
+        assert all(
+            torch.equal(state[name], moments[1][number][name]) for name in ("exp_avg", "exp_avg_sq")
+        )
     assert [step for step, _ in callback.history] == [2, 4, 6]
 
 
@@ -80,7 +84,10 @@ def test_a_measurement_leaves_no_trace_in_the_model(tokenizer: Any) -> None:
     weights = {name: one.clone() for name, one in model.state_dict().items()}
     grads = {name: one.grad.clone() for name, one in model.named_parameters()}
     modes = [module.training for module in model.modules()]
-    implementation, hooks = model.config._attn_implementation, [len(m._forward_hooks) for m in model.modules()]
+    implementation, hooks = (
+        model.config._attn_implementation,
+        [len(m._forward_hooks) for m in model.modules()],
+    )
     states = torch.get_rng_state(), np.random.get_state()[1].copy(), torch.get_num_threads()
     AttentionStatistics(TEXT, tokenizer=tokenizer).measure(model)
     assert all(torch.equal(one, weights[name]) for name, one in model.state_dict().items())
@@ -91,7 +98,9 @@ def test_a_measurement_leaves_no_trace_in_the_model(tokenizer: Any) -> None:
     assert torch.equal(torch.get_rng_state(), states[0])
     assert np.array_equal(np.random.get_state()[1], states[1])
     assert torch.get_num_threads() == states[2]
-    model(**{name: one[None] for name, one in Texts()[1].items()}).loss.backward()  # autograd still works
+    model(
+        **{name: one[None] for name, one in Texts()[1].items()}
+    ).loss.backward()  # autograd still works
 
 
 def test_the_numbers_are_those_of_eager_attention(tokenizer: Any) -> None:
@@ -121,8 +130,12 @@ def test_the_numbers_are_those_of_eager_attention(tokenizer: Any) -> None:
         bits = entropy(w).mean(-1)
         for head in range(2):
             assert numbers[f"a/entropy/L{layer}H{head}"] == pytest.approx(bits[head], abs=1e-5)
-            assert numbers[f"a/first/L{layer}H{head}"] == pytest.approx(w[head, :, 0].mean(), abs=1e-6)
-            assert numbers[f"a/max_score/L{layer}H{head}"] == pytest.approx(scores[layer][head].max(), abs=1e-4)
+            assert numbers[f"a/first/L{layer}H{head}"] == pytest.approx(
+                w[head, :, 0].mean(), abs=1e-6
+            )
+            assert numbers[f"a/max_score/L{layer}H{head}"] == pytest.approx(
+                scores[layer][head].max(), abs=1e-4
+            )
     measured = attnscope.heads(model, TEXT, measure="entropy", tokenizer=tokenizer).data.values
     assert numbers["a/entropy/L1H0"] == pytest.approx(float(measured[1, 0]), abs=1e-6)
 
@@ -155,7 +168,9 @@ class Logger:
         self.logged.append((step, metrics))
 
 
-def train_with_lightning(lightning: Any, callbacks: list[Any], tokenizer: Any, place: Path) -> tuple[Any, Any, Any]:
+def train_with_lightning(
+    lightning: Any, callbacks: list[Any], tokenizer: Any, place: Path
+) -> tuple[Any, Any, Any]:
     """Train a model in a LightningModule, with gradients accumulated over two batches; return all that changed."""
 
     class Module(lightning.LightningModule):  # type: ignore[misc]
@@ -182,8 +197,12 @@ def train_with_lightning(lightning: Any, callbacks: list[Any], tokenizer: Any, p
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_training_run_of_lightning_is_the_same_to_the_last_bit(tokenizer: Any, tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed", exc_type=ImportError)
+def test_a_training_run_of_lightning_is_the_same_to_the_last_bit(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    lightning = pytest.importorskip(
+        "lightning.pytorch", reason="lightning is not installed", exc_type=ImportError
+    )
     callback = AttentionStatistics(TEXT, every=2)
     assert isinstance(callback, lightning.Callback)
     plain, watched = (
@@ -194,22 +213,36 @@ def test_a_training_run_of_lightning_is_the_same_to_the_last_bit(tokenizer: Any,
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     moments = [run[1].optimizers[0].state_dict()["state"] for run in (plain, watched)]
     for number, state in moments[0].items():
-        assert all(torch.equal(state[name], moments[1][number][name]) for name in ("exp_avg", "exp_avg_sq"))
+        assert all(
+            torch.equal(state[name], moments[1][number][name]) for name in ("exp_avg", "exp_avg_sq")
+        )
     assert torch.equal(plain[2], watched[2])
     assert [step for step, _ in callback.history] == [2, 4]
     logged = list(csv.DictReader((Path(watched[1].logger.log_dir) / "metrics.csv").open()))
     for row, (step, numbers) in zip(logged, callback.history, strict=True):
         assert int(row["step"]) == step
-        assert float(row["attention/entropy/L1H0"]) == pytest.approx(numbers["attention/entropy/L1H0"])
+        assert float(row["attention/entropy/L1H0"]) == pytest.approx(
+            numbers["attention/entropy/L1H0"]
+        )
     last = callback.history[-1][1]
     assert last == AttentionStatistics(TEXT).measure(watched[0].net, tokenizer)
 
 
-def test_a_stand_in_for_lightning_calls_it_once_for_each_step_of_the_optimizer(tokenizer: Any) -> None:
+def test_a_stand_in_for_lightning_calls_it_once_for_each_step_of_the_optimizer(
+    tokenizer: Any,
+) -> None:
     module = torch.nn.Module()
     module.net, module.tokenizer = make_model(), tokenizer
     callback, logger = AttentionStatistics(TEXT, every=2), Logger()
-    for step in (0, 1, 1, 2, 2, 3, 4):  # with gradients accumulated over two batches, some steps come twice
+    for step in (
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        4,
+    ):  # with gradients accumulated over two batches, some steps come twice
         trainer = SimpleNamespace(global_step=step, is_global_zero=True, loggers=[logger])
         callback.on_train_batch_end(trainer, module, None, None, 0)
     callback.on_train_end(trainer, module)
@@ -217,11 +250,15 @@ def test_a_stand_in_for_lightning_calls_it_once_for_each_step_of_the_optimizer(t
     assert logger.logged[0][1] == callback.measure(module.net, tokenizer)
 
 
-def test_it_is_a_callback_of_the_libraries_that_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_a_callback_of_the_libraries_that_are_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Callback:
         """Lightning's."""
 
-    monkeypatch.setitem(__import__("sys").modules, "lightning.pytorch", SimpleNamespace(Callback=Callback))
+    monkeypatch.setitem(
+        __import__("sys").modules, "lightning.pytorch", SimpleNamespace(Callback=Callback)
+    )
     callback = AttentionStatistics(TEXT)
     assert isinstance(callback, AttentionStatistics | hf.TrainerCallback)
     assert isinstance(callback, Callback)

@@ -34,7 +34,9 @@ def retrieval_heads(model: attnscope.OpenModel) -> list[tuple[int, int]]:
     return [divmod(int(n), values.shape[1]) for n in order]
 
 
-def named(model: attnscope.OpenModel, prompt: dict[str, Any], heads: list[tuple[int, int]]) -> dict[str, str]:
+def named(
+    model: attnscope.OpenModel, prompt: dict[str, Any], heads: list[tuple[int, int]]
+) -> dict[str, str]:
     """Return the document that each way of asking names."""
     found: Any = model.ablate(messages=prompt["messages"], each="span", answer=prompt["answer"])
     data = found.data
@@ -45,18 +47,27 @@ def named(model: attnscope.OpenModel, prompt: dict[str, Any], heads: list[tuple[
 
     ranges = [
         {"name": name, "start": places[0], "end": places[-1] + 1, "unit": "tokens"}
-        for name, places in ((found.spans[n], data.spans.tokens(data.span_numbers[n])) for n in documents)
+        for name, places in (
+            (found.spans[n], data.spans.tokens(data.span_numbers[n])) for n in documents
+        )
     ]
     reading = {"name": "reading", "start": data.rows[0], "end": data.rows[-1] + 1, "unit": "tokens"}
     report: Any = model.inspect(data.text, spans=[*ranges, reading], stages=())
-    assert [token.id for token in report.data.texts[0].tokens] == [token.id for token in data.tokens]
+    assert [token.id for token in report.data.texts[0].tokens] == [
+        token.id for token in data.tokens
+    ]
     row = report.spans.index("reading")
-    by_name = {found.spans[n]: report.span_weights[:, :, row, report.spans.index(found.spans[n])] for n in documents}
+    by_name = {
+        found.spans[n]: report.span_weights[:, :, row, report.spans.index(found.spans[n])]
+        for n in documents
+    }
     return {
         "effect (bits lost)": largest(data.effects[0].loss),
         "effect (KL)": largest(data.effects[0].kl),
         "weight, all heads": max(by_name, key=lambda name: by_name[name].mean()),
-        f"weight, {HEADS} retrieval heads": max(by_name, key=lambda name: np.mean([by_name[name][at] for at in heads])),
+        f"weight, {HEADS} retrieval heads": max(
+            by_name, key=lambda name: np.mean([by_name[name][at] for at in heads])
+        ),
     }
 
 
@@ -76,7 +87,10 @@ def main() -> None:
     for prompt, answers in results(parser.parse_args().limit):
         count += 1
         right.update(way for way, name in answers.items() if name == prompt["document"])
-        said = "  ".join(f"{way}: {name}{'' if name == prompt['document'] else ' ✗'}" for way, name in answers.items())
+        said = "  ".join(
+            f"{way}: {name}{'' if name == prompt['document'] else ' ✗'}"
+            for way, name in answers.items()
+        )
         print(f"{prompt['document']} ({prompt['answer']})  {said}", flush=True)
     for way, number in right.items():
         print(f"{way}: {number} of {count}")

@@ -25,19 +25,31 @@ def draw_chat(rng: random.Random, template: str) -> dict[str, Any]:
         if rng.random() < 0.7:
             messages.append(_answer(rng, template))
             if "tool_calls" in messages[-1]:
-                messages.append({"role": "tool", "content": _text(rng), "tool_call_id": "c1", "name": "look"})
+                messages.append(
+                    {"role": "tool", "content": _text(rng), "tool_call_id": "c1", "name": "look"}
+                )
     if rng.random() < 0.05:
         rng.shuffle(messages)
     chat: dict[str, Any] = {"messages": messages, "add_generation_prompt": rng.random() < 0.6}
     if "documents" in template and rng.random() < 0.7:
-        chat["documents"] = [{"title": _text(rng, 2), "text": _text(rng)} for _ in range(rng.randint(1, 4))]
+        chat["documents"] = [
+            {"title": _text(rng, 2), "text": _text(rng)} for _ in range(rng.randint(1, 4))
+        ]
     if "tools" in template and rng.random() < 0.3:
-        schema = {"type": "object", "properties": {"place": {"type": "string", "description": _text(rng)}}}
+        schema = {
+            "type": "object",
+            "properties": {"place": {"type": "string", "description": _text(rng)}},
+        }
         chat["tools"] = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
     if "enable_thinking" in template and rng.random() < 0.5:
         chat["chat_template_kwargs"] = {"enable_thinking": rng.random() < 0.5}
     last = messages[-1].get("content")
-    if not chat["add_generation_prompt"] and isinstance(last, str) and last.strip() and rng.random() < 0.3:
+    if (
+        not chat["add_generation_prompt"]
+        and isinstance(last, str)
+        and last.strip()
+        and rng.random() < 0.3
+    ):
         chat["continue_final_message"] = True
     return chat
 

@@ -52,7 +52,10 @@ def own_template() -> str:
     The library gguf takes seconds for the other keys.
     """
     key = b"tokenizer.chat_template"
-    with open(model_path(), "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with (
+        open(model_path(), "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
         start = data.find(key) + len(key) + 4
         length = int.from_bytes(data[start : start + 8], "little")
         return data[start + 8 : start + 8 + length].decode()
@@ -60,13 +63,19 @@ def own_template() -> str:
 
 def templates(folder: Path = FOLDER) -> dict[str, str]:
     """Return the templates of a folder by name, and SmolLM2's own."""
-    return {"SmolLM2": own_template()} | {path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))}
+    return {"SmolLM2": own_template()} | {
+        path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))
+    }
 
 
 def expected(tokenizer: PreTrainedTokenizerFast, template: str, chat: dict[str, Any]) -> Any:
     """Return what transformers makes of a chat: ids and the assistant's mask, or None if it refuses it."""
     tokenizer.chat_template = template
-    options = {name: chat[name] for name in ("documents", "tools", "continue_final_message") if name in chat}
+    options = {
+        name: chat[name]
+        for name in ("documents", "tools", "continue_final_message")
+        if name in chat
+    }
     masked = "{%- generation" in template and "continue_final_message" not in chat
     try:
         found = tokenizer.apply_chat_template(
@@ -85,7 +94,9 @@ def expected(tokenizer: PreTrainedTokenizerFast, template: str, chat: dict[str, 
 def observed(tokenizer: FileTokenizer, template: str, chat: dict[str, Any]) -> Any:
     """Return what attnscope makes of a chat, in the same form."""
     try:
-        rendered = render_chat(chat_of(chat), ChatTemplates({"default": template}, SPECIAL, "proof"))
+        rendered = render_chat(
+            chat_of(chat), ChatTemplates({"default": template}, SPECIAL, "proof")
+        )
         tokens = tokenizer.encode(rendered.text, special=False) if rendered.text else []
     except AttnscopeError:
         return None
@@ -112,7 +123,9 @@ def differences(name: str, template: str, chats: int, seed: int) -> tuple[Counte
             counts["joined"] += 1
         else:
             counts["different"] += 1
-            wrong.append(f"{name}, chat {number}: {chat}\n  transformers {theirs}\n  attnscope    {mine}")
+            wrong.append(
+                f"{name}, chat {number}: {chat}\n  transformers {theirs}\n  attnscope    {mine}"
+            )
     return counts, wrong
 
 

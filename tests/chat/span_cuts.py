@@ -38,7 +38,9 @@ def save(path: Path) -> Any:
 def ran(model: Any, ids: list[int]) -> tuple[Any, Any, Any]:
     """Log-probabilities after every token, final states after the last norm, and weights (L, H, T, T), in float64."""
     entered = []
-    handle = model.transformer.ln_f.register_forward_hook(lambda _, __, made: entered.append(made[0]))
+    handle = model.transformer.ln_f.register_forward_hook(
+        lambda _, __, made: entered.append(made[0])
+    )
     with torch.inference_mode():
         made = model(input_ids=torch.tensor([ids]), output_attentions=True)
     handle.remove()
@@ -46,7 +48,9 @@ def ran(model: Any, ids: list[int]) -> tuple[Any, Any, Any]:
     return log_softmax(made.logits[0].double().numpy()), entered[0].double().numpy(), weights
 
 
-def cut(model: Any, ids: list[int], edges: list[Any], *, renormalised: bool) -> tuple[Any, Any, Any]:
+def cut(
+    model: Any, ids: list[int], edges: list[Any], *, renormalised: bool
+) -> tuple[Any, Any, Any]:
     """Run with edges cut: (layer, heads, queries, keys) each."""
     if renormalised:
         with masked_edges(model, "gpt2", edges, len(ids)):
@@ -91,7 +95,9 @@ def check(path: Path, model: Any, engine: str, seed: int) -> None:
     """Compare one case with hooks on transformers."""
     rng = random.Random(seed)
     text, typed, asked = draw(rng)
-    run = requested((text,), model=str(path), engine=engine, **{"layer": "all", "head": "all", **typed})
+    run = requested(
+        (text,), model=str(path), engine=engine, **{"layer": "all", "head": "all", **typed}
+    )
     found = survey_effects(run, cutting(**asked))
     ids = [token.id for token in found.tokens]
     layers, heads = run.layer.numbers(LAYERS, "layer"), run.head.numbers(HEADS, "head")
@@ -161,7 +167,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = save(Path(folder))
         for number in range(asked.cases):
-            check(Path(folder), model, ("native", "transformers")[number % 2], asked.seed * 100_000 + number)
+            check(
+                Path(folder),
+                model,
+                ("native", "transformers")[number % 2],
+                asked.seed * 100_000 + number,
+            )
     print(f"{asked.cases} cases agree")
 
 

@@ -17,7 +17,11 @@ def test_matrices_are_sums_of_the_weights_of_transformers(gpt2):
     """Documents in another order keep their names; the difference is that of equal names."""
     path, model = gpt2
     found = attnscope.compare(FIRST, SECOND, model=path, spans="bank,river,sat")
-    (panels,) = (part.panels for part in compare_spans(found.data, DisplaySettings(2)) if isinstance(part, Matrices))
+    (panels,) = (
+        part.panels
+        for part in compare_spans(found.data, DisplaySettings(2))
+        if isinstance(part, Matrices)
+    )
     matrices = []
     for panel, side in zip(panels, found.data.sides, strict=False):
         text = side.report.texts[0]
@@ -27,7 +31,9 @@ def test_matrices_are_sums_of_the_weights_of_transformers(gpt2):
         assert {"bank", "river", "sat"} <= set(shown)
         expected = [
             [
-                weights.mean((0, 1))[of_token == names.index(a)][:, of_token == names.index(b)].sum(1).mean()
+                weights.mean((0, 1))[of_token == names.index(a)][:, of_token == names.index(b)]
+                .sum(1)
+                .mean()
                 for b in shown
             ]
             for a in shown
@@ -39,7 +45,15 @@ def test_matrices_are_sums_of_the_weights_of_transformers(gpt2):
 
 @pytest.mark.parametrize("format", ["table", "heat"])
 def test_the_screen_names_spans_of_one_side_alone(gpt2, capsys, format):
-    words = ["compare", "the bank river old", "the bank day old", "--model", str(gpt2[0]), "--format", format]
+    words = [
+        "compare",
+        "the bank river old",
+        "the bank day old",
+        "--model",
+        str(gpt2[0]),
+        "--format",
+        format,
+    ]
     assert main([*words, "--spans", "words"]) == 0
     out = capsys.readouterr().out
     assert "paired by name" in out

@@ -40,17 +40,33 @@ def test_each_message_is_found_in_the_text(templates, name):
         except Exception:
             continue
         ends = [0, *(turn.end for turn in rendered.turns)]
-        assert all(end <= turn.start < turn.end for end, turn in zip(ends, rendered.turns, strict=False))
+        assert all(
+            end <= turn.start < turn.end for end, turn in zip(ends, rendered.turns, strict=False)
+        )
         counts = dict.fromkeys(chat.roles, 0)
         for message in chat.messages:
             counts[message["role"]] += 1
             content = message.get("content")
-            pieces = [part["text"] for part in content] if isinstance(content, list) else [content or ""]
+            pieces = (
+                [part["text"] for part in content] if isinstance(content, list) else [content or ""]
+            )
             turn = f"{message['role']} {counts[message['role']]}"
             found = [rendered.text[t.start : t.end] for t in rendered.turns if t.name == turn]
-            kept = [piece.strip() for piece in pieces if piece.strip() and piece.strip() in rendered.text]
-            if "</think>" not in rendered.text and "tool_calls" not in message and message["role"] != "tool":
-                assert all(any(piece in text for text in found) for piece in kept), (turn, kept, found)
+            kept = [
+                piece.strip()
+                for piece in pieces
+                if piece.strip() and piece.strip() in rendered.text
+            ]
+            if (
+                "</think>" not in rendered.text
+                and "tool_calls" not in message
+                and message["role"] != "tool"
+            ):
+                assert all(any(piece in text for text in found) for piece in kept), (
+                    turn,
+                    kept,
+                    found,
+                )
                 checked += len(kept)
     assert checked > 5
 
@@ -60,21 +76,32 @@ def test_a_message_that_repeats_is_found_at_its_own_place():
     chat = chat_of([{"role": "user", "content": "user"}, {"role": "user", "content": " user "}])
     rendered = render_chat(chat, ChatTemplates({"default": template}))
     assert rendered.text == "<user>user</><user> user </>"
-    assert [(t.name, t.start, t.end) for t in rendered.turns] == [("user 1", 6, 10), ("user 2", 20, 24)]
+    assert [(t.name, t.start, t.end) for t in rendered.turns] == [
+        ("user 1", 6, 10),
+        ("user 2", 20, 24),
+    ]
 
 
 def test_a_template_that_looks_at_the_text_is_observed_without_marks():
     """The marks change what it writes, so that the messages are looked for in order."""
-    template = "{% for m in messages %}{{ m.content | length }}:{{ m.content | upper }};{% endfor %}"
+    template = (
+        "{% for m in messages %}{{ m.content | length }}:{{ m.content | upper }};{% endfor %}"
+    )
     chat = chat_of([{"role": "user", "content": "ABC"}, {"role": "user", "content": "ABCD"}])
     rendered = render_chat(chat, ChatTemplates({"default": template}))
     assert [rendered.text[t.start : t.end] for t in rendered.turns] == ["ABC", "ABCD"]
 
 
 def test_parts_and_documents_are_spans_of_their_own():
-    parts = [{"type": "text", "name": "doc 1", "text": "Rain."}, "Sun.", {"type": "text", "title": "Q", "text": "Why?"}]
+    parts = [
+        {"type": "text", "name": "doc 1", "text": "Rain."},
+        "Sun.",
+        {"type": "text", "title": "Q", "text": "Why?"},
+    ]
     takes_texts = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
-    rendered = render_chat(chat_of([{"role": "user", "content": parts}]), ChatTemplates({"default": takes_texts}))
+    rendered = render_chat(
+        chat_of([{"role": "user", "content": parts}]), ChatTemplates({"default": takes_texts})
+    )
     assert rendered.text == "[Rain.\nSun.\nWhy?]"
     assert [(t.name, rendered.text[t.start : t.end]) for t in rendered.turns] == [
         ("doc 1", "Rain."),
@@ -105,7 +132,11 @@ def test_a_template_that_reads_lists_of_parts_alone_is_given_lists():
     ]
     rendered = render_chat(chat_of(mixed), ChatTemplates({"default": template}))
     assert rendered.text == "<system>Be brief.<user>[image]Why?<assistant>Rain."
-    assert [rendered.text[t.start : t.end] for t in rendered.turns] == ["Be brief.", "Why?", "Rain."]
+    assert [rendered.text[t.start : t.end] for t in rendered.turns] == [
+        "Be brief.",
+        "Why?",
+        "Rain.",
+    ]
     rendered = render_chat(chat_of([mixed[0], mixed[2]]), ChatTemplates({"default": template}))
     assert rendered.text == "<system>Be brief.<assistant>Rain."
     assert rendered.warnings == ()
@@ -114,7 +145,8 @@ def test_a_template_that_reads_lists_of_parts_alone_is_given_lists():
 def test_a_text_that_is_cut_is_found_as_far_as_it_is_there():
     template = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}|{{ m.content.split('<')[0] }};{% endfor %}"
     rendered = render_chat(
-        chat_of([{"role": "user", "content": "deep</think>short"}]), ChatTemplates({"default": template})
+        chat_of([{"role": "user", "content": "deep</think>short"}]),
+        ChatTemplates({"default": template}),
     )
     assert rendered.text == "short|deep;"
     assert [rendered.text[t.start : t.end] for t in rendered.turns] == ["short", "deep"]

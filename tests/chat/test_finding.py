@@ -17,7 +17,10 @@ from attnscope.cli import main
 from tests.chat import proof
 from tests.helpers import architectures
 
-CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "The bank by the river"}]
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "The bank by the river"},
+]
 TEMPLATE = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 
 
@@ -63,7 +66,9 @@ def test_files_of_their_own_come_before_the_config(tmp_path):
     assert found.choose(None, tools=False) == ("default", "c")
     assert found.choose(None, tools=True) == ("tool_use", "d")
     assert found.choose("{{ 1 }}", tools=False)[1] == "{{ 1 }}"
-    with pytest.raises(AttnscopeError, match="has no chat template 'rag'; known: default, tool_use"):
+    with pytest.raises(
+        AttnscopeError, match="has no chat template 'rag'; known: default, tool_use"
+    ):
         found.choose("rag", tools=False)
 
 
@@ -78,7 +83,9 @@ def test_the_template_of_a_gguf_file_is_that_of_its_metadata(smollm2):
 def test_a_chat_is_a_text_with_the_ids_of_transformers(folder, tmp_path, capsys):
     """On the command line and in Python, and the report says how it was rendered."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    ids = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=True)["input_ids"]
+    ids = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=True)[
+        "input_ids"
+    ]
     file = write(tmp_path / "chat.json", CHAT)
     code, out = run(capsys, "run", "--chat", file, "--model", folder, "--json")
     assert code == 0, out.err
@@ -89,9 +96,13 @@ def test_a_chat_is_a_text_with_the_ids_of_transformers(folder, tmp_path, capsys)
     report = attnscope.inspect(messages=CHAT, model=folder)
     assert [token.id for token in report.data.texts[0].tokens] == ids
     assert {"system 1", "user 1", "(template)"} <= set(report.spans)
-    reference = attnscope.inspect(text["text"], model=folder)  # no special tokens are added to a text of this Llama
+    reference = attnscope.inspect(
+        text["text"], model=folder
+    )  # no special tokens are added to a text of this Llama
     added = len(reference.data.texts[0].tokens) - len(ids)
-    assert added == sum(token.special and token.start is None for token in reference.data.texts[0].tokens)
+    assert added == sum(
+        token.special and token.start is None for token in reference.data.texts[0].tokens
+    )
     explained = attnscope.explain(messages={"messages": CHAT}, model=folder, query=-1)
     assert [token.id for token in explained.data.tokens] == ids
     several = attnscope.inspect(messages=[CHAT, CHAT[1:]], model=folder)
@@ -145,7 +156,9 @@ def test_batch_renders_the_messages_of_each_line(folder, tmp_path, capsys):
         assert [record.status for record in records] == ["ok", "ok", "failed", "ok", "failed"]
         tokenizer = AutoTokenizer.from_pretrained(folder)
         for record, chat in zip(records, (CHAT, CHAT[1:]), strict=False):
-            expected = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+            expected = tokenizer.apply_chat_template(
+                chat, add_generation_prompt=True, return_dict=True
+            )["input_ids"]
             assert [token.id for token in record.tokens] == expected
         assert (
             records[2].error
@@ -173,7 +186,9 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_with_messages_is_said_in_one_line(folder, tmp_path, capsys, name):
     value, expected = WRONG[name]
-    code, out = run(capsys, "run", "--chat", write(tmp_path / "chat.json", value), "--model", folder)
+    code, out = run(
+        capsys, "run", "--chat", write(tmp_path / "chat.json", value), "--model", folder
+    )
     assert code == 2, out.err
     assert out.err.startswith("attnscope: error: ") and out.err.count("\n") == 1
     assert expected in out.err
@@ -189,14 +204,22 @@ def test_what_is_wrong_with_files_and_options_is_said_in_one_line(folder, copied
     model = ("--model", folder)
     for words, code, expected in (
         (["run", "a text", "--chat", file, *model], 2, "--chat and TEXT cannot be used together"),
-        (["run", "--chat", file, "--pair", "b", *model], 2, "--chat and --pair cannot be used together"),
+        (
+            ["run", "--chat", file, "--pair", "b", *model],
+            2,
+            "--chat and --pair cannot be used together",
+        ),
         (["run", "--chat", tmp_path / "none.json", *model], 1, "no such file"),
         (["run", "--chat", tmp_path, *model], 1, "is a folder"),
         (["run", "--chat", tmp_path / "damaged.json", *model], 1, "damaged.json"),
         (["run", "--chat", deep, *model], 1, "deep.json"),
         (["run", "--chat", file], 2, "has no chat template"),
         (["run", "--chat", file, "--config", "causal"], 2, "has no chat template"),
-        (["batch", file, "--chat", file, "-o", tmp_path / "d.jsonl", *model], 2, "cannot be used together"),
+        (
+            ["batch", file, "--chat", file, "-o", tmp_path / "d.jsonl", *model],
+            2,
+            "cannot be used together",
+        ),
     ):
         found, out = run(capsys, *words)
         assert (found, out.err.count("\n")) == (code, 1), out.err
@@ -214,7 +237,9 @@ def test_what_is_wrong_with_files_and_options_is_said_in_one_line(folder, copied
 
 
 def test_notes_say_what_the_template_did(folder, copied, tmp_path, capsys):
-    (copied / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}{{ mask_token }}{{ messages[1].content }}")
+    (copied / "chat_template.jinja").write_text(
+        "{{ strftime_now('%Y') }}{{ mask_token }}{{ messages[1].content }}"
+    )
     report = attnscope.inspect(messages=CHAT, model=copied)
     notes = " ".join(report.data.provenance.notes)
     assert "writes the current date" in notes

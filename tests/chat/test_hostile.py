@@ -12,10 +12,15 @@ from attnscope.checkpoints.chat.templates import ChatTemplates
 from attnscope.request.chat import chat_of
 
 CHAT = chat_of([{"role": "user", "content": "Hello"}])
-AGAIN = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
+AGAIN = (
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
+)
 HOSTILE = {
     "loop": (AGAIN + "{% endfor %}{% endfor %}", "takes more than"),
-    "power": ("{{ 9 ** (9 ** 9) }}", "takes more than"),  # in C, so that the process has to be ended
+    "power": (
+        "{{ 9 ** (9 ** 9) }}",
+        "takes more than",
+    ),  # in C, so that the process has to be ended
     "class": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "was stopped"),
     "globals": ("{{ raise_exception.__globals__ }}", "was stopped"),
     "filter": ("{{ messages | attr('__class__') }}", "was stopped"),
@@ -27,7 +32,10 @@ HOSTILE = {
     "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself too often"),
     "memory": ("{{ 'a' * 9999999999 }}", "memory"),
     "width": ("{{ '%9999999999d' % 1 }}", ""),
-    "long": ("{% for a in range(99999) %}{{ 'a' * 1000 }}{% endfor %}", "writes more than 16,777,216 characters"),
+    "long": (
+        "{% for a in range(99999) %}{{ 'a' * 1000 }}{% endfor %}",
+        "writes more than 16,777,216 characters",
+    ),
     "lipsum": ("{{ lipsum(n=100000000) }}", ""),
     "syntax": ("{% for %}", "not valid Jinja (line 1"),
     "include": ("{% include '/etc/passwd' %}", "fails"),
@@ -44,13 +52,19 @@ def test_a_hostile_template_gets_one_line_and_the_next_chat_is_rendered(monkeypa
     template, expected = HOSTILE[name]
     started = time.monotonic()
     with pytest.raises(AttnscopeError) as caught:
-        render_chat(CHAT, ChatTemplates({"default": template}, where="tokenizer_config.json"), "chat.json")
+        render_chat(
+            CHAT, ChatTemplates({"default": template}, where="tokenizer_config.json"), "chat.json"
+        )
     line = caught.value.line()
     assert expected in line
     assert line.startswith("chat.json: the chat template ")
     assert "\n" not in line and "\x1b" not in line
-    assert time.monotonic() - started < 10  # a second of computing, on a machine that does much else
-    assert render_chat(CHAT, ChatTemplates({"default": "{{ messages[0].content }}"})).text == "Hello"
+    assert (
+        time.monotonic() - started < 10
+    )  # a second of computing, on a machine that does much else
+    assert (
+        render_chat(CHAT, ChatTemplates({"default": "{{ messages[0].content }}"})).text == "Hello"
+    )
 
 
 def test_what_was_written_cannot_pass_for_marks():
@@ -60,7 +74,9 @@ def test_what_was_written_cannot_pass_for_marks():
         template = "{% for m in messages %}<{% generation %}{{ m.content }}{% endgeneration %}>{% endfor %}"
         rendered = render_chat(chat, ChatTemplates({"default": template}))
         assert rendered.text == f"<{trick}><true>"
-        assert [rendered.text[t.start : t.end] for t in rendered.turns if t.name == "user 2"] == ["true"]
+        assert [rendered.text[t.start : t.end] for t in rendered.turns if t.name == "user 2"] == [
+            "true"
+        ]
 
 
 def test_a_forked_process_asks_a_process_of_its_own():
@@ -80,8 +96,6 @@ def test_a_forked_process_asks_a_process_of_its_own():
 def test_the_process_sees_nothing_of_this_one(monkeypatch):
     """A template has the variables that it is given, and no others."""
     monkeypatch.setenv("SECRET", "hidden")
-    names = (
-        "{% for name in ('os', 'environ', 'config', 'request', 'SECRET') %}{{ name }}{% endfor %}{{ os }}{{ SECRET }}"
-    )
+    names = "{% for name in ('os', 'environ', 'config', 'request', 'SECRET') %}{{ name }}{% endfor %}{{ os }}{{ SECRET }}"
     rendered = render_chat(CHAT, ChatTemplates({"default": names}))
     assert rendered.text == "osenvironconfigrequestSECRET"

@@ -30,7 +30,11 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "chat"
     torch.manual_seed(1)
     config = transformers.LlamaConfig(
-        vocab_size=128, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32
+        vocab_size=128,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=32,
     )
     transformers.LlamaForCausalLM(config).save_pretrained(path)
     architectures.write_tokenizer(path)
@@ -46,7 +50,11 @@ def test_marks_divide_messages_and_leave_the_answer_whole(folder):
     report = attnscope.inspect(messages=CHAT, model=folder, spans=MARKS)
     text = report.data.texts[0]
     spans = text.spans.text
-    names = [name for name, kind in zip(spans.names, spans.kinds, strict=True) if kind in ("text", "answer")]
+    names = [
+        name
+        for name, kind in zip(spans.names, spans.kinds, strict=True)
+        if kind in ("text", "answer")
+    ]
     assert names == ["user 1", "Doc 1", "Doc 2", "Doc 1 (2)", "Question", "assistant 1"]
     assert spans.kinds[spans.names.index("assistant 1")] == "answer"
     for name, expected in (
@@ -55,7 +63,10 @@ def test_marks_divide_messages_and_leave_the_answer_whole(folder):
         ("assistant 1", "Doc 2: by the river"),
     ):
         assert text_of(spans, text.text, name).strip().startswith(expected)
-    assert "the mark 'Doc 1:' is in the text 2 times, and begins a span at each place" in report.data.provenance.notes
+    assert (
+        "the mark 'Doc 1:' is in the text 2 times, and begins a span at each place"
+        in report.data.provenance.notes
+    )
 
 
 @pytest.mark.parametrize("division", [MARKS, "sentences", "words", "turns"])
@@ -69,7 +80,15 @@ def test_the_last_message_of_the_assistant_is_the_answer(folder, tmp_path, capsy
     assert words.replace(" ", "").startswith("Doc2:by")
     assert not any("generates" in note for note in data.provenance.notes)
     (tmp_path / "chat.json").write_text(json.dumps(CHAT))
-    asked = ["ablate", "--chat", str(tmp_path / "chat.json"), "--model", str(folder), "--spans", division]
+    asked = [
+        "ablate",
+        "--chat",
+        str(tmp_path / "chat.json"),
+        "--model",
+        str(folder),
+        "--spans",
+        division,
+    ]
     assert main([*asked, "--each", "span", "--answer", " more"]) == 2
     assert "--answer: the chat ends with an answer" in capsys.readouterr().err
 
@@ -90,19 +109,26 @@ def test_a_generated_end_token_is_no_answer():
 
 def test_a_model_that_only_ends_the_text_gives_no_answer(smollm2):
     text = "The capital of France is Paris.<|im_end|>The dog ran to the bank."
-    with pytest.raises(AttnscopeError, match="the model ends the text at once, so there is no answer"):
+    with pytest.raises(
+        AttnscopeError, match="the model ends the text at once, so there is no answer"
+    ):
         attnscope.ablate(text, model=smollm2, spans="capital,dog", each="span")
 
 
 PEOPLE = "Ada Boris Clara Daniel Emma Felix Greta Hugo Irene Jonas".split()
-JOBS = "paints the tower,repairs the clock,keeps the bees,bakes the bread,rings the bell,drives the ferry".split(",")
+JOBS = "paints the tower,repairs the clock,keeps the bees,bakes the bread,rings the bell,drives the ferry".split(
+    ","
+)
 
 
 def drawn_chat(seed):
     """A chat of three documents and a question, with its answer; and the name of the document that has it."""
     random = Random(seed)
     people, jobs, needed = random.sample(PEOPLE, 3), random.sample(JOBS, 3), random.randrange(3)
-    lines = [f"Doc {n}: {person} {job}." for n, (person, job) in enumerate(zip(people, jobs, strict=True), 1)]
+    lines = [
+        f"Doc {n}: {person} {job}."
+        for n, (person, job) in enumerate(zip(people, jobs, strict=True), 1)
+    ]
     question = f"Question: Who {jobs[needed]}?"
     messages = [
         {"role": "system", "content": "Be brief."},
@@ -117,6 +143,10 @@ def test_which_document_does_the_answer_need(smollm2):
     with attnscope.open_model(smollm2) as model:
         for seed in range(10):
             messages, needed = drawn_chat(seed)
-            found = model.ablate(messages=messages, spans="Doc 1:,Doc 2:,Doc 3:,Question:", each="span")
-            documents = [effect.span for effect in found.strongest(99) if effect.span.startswith("Doc")]
+            found = model.ablate(
+                messages=messages, spans="Doc 1:,Doc 2:,Doc 3:,Question:", each="span"
+            )
+            documents = [
+                effect.span for effect in found.strongest(99) if effect.span.startswith("Doc")
+            ]
             assert documents[0] == needed, (seed, found.strongest(99))

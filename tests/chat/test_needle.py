@@ -31,7 +31,9 @@ def prompt(length, depth):
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 def test_every_number_is_that_of_transformers(gpt2, engine):
     path, model = gpt2
-    found = attnscope.heads(path, needle=NEEDLE, filler=FILLER, lengths=LENGTHS, depths=DEPTHS, draws=2, engine=engine)
+    found = attnscope.heads(
+        path, needle=NEEDLE, filler=FILLER, lengths=LENGTHS, depths=DEPTHS, draws=2, engine=engine
+    )
     roles = attnscope.heads(path, role="retrieval", draws=2, engine=engine).data.roles[0].values
     strongest = sorted(np.ndindex(roles.shape), key=lambda at: -roles[at])[:10]
     assert [roles[at] for at in found.heads] == pytest.approx([roles[at] for at in strongest])
@@ -41,15 +43,27 @@ def test_every_number_is_that_of_transformers(gpt2, engine):
             ids, needle = prompt(length, depth)
             before, _, weights = span_cuts.ran(model, ids)
             assert len(ids) == length
-            assert found.log_probability[n, m] == pytest.approx(before[-2, ids[-1]] / np.log(2), rel=1e-4)
+            assert found.log_probability[n, m] == pytest.approx(
+                before[-2, ids[-1]] / np.log(2), rel=1e-4
+            )
             read = weights[:, :, -2, list(needle)].sum(-1)
             assert found.all_heads[n, m] == pytest.approx(read.mean(), abs=1e-6)
-            assert found.weight[n, m] == pytest.approx(np.mean([read[at] for at in found.heads]), abs=1e-6)
+            assert found.weight[n, m] == pytest.approx(
+                np.mean([read[at] for at in found.heads]), abs=1e-6
+            )
 
 
 def test_on_the_command_line_and_as_a_table(gpt2, tmp_path, capsys):
     (tmp_path / "filler.txt").write_text(FILLER)
-    words = ["heads", "--needle", NEEDLE, "--model", str(gpt2[0]), "--filler", str(tmp_path / "filler.txt")]
+    words = [
+        "heads",
+        "--needle",
+        NEEDLE,
+        "--model",
+        str(gpt2[0]),
+        "--filler",
+        str(tmp_path / "filler.txt"),
+    ]
     words += ["--lengths", "20,29", "--depths", "0,0.5,…,1", "--draws", "2"]
     assert main(words) == 0
     out = capsys.readouterr().out
@@ -62,9 +76,13 @@ def test_on_the_command_line_and_as_a_table(gpt2, tmp_path, capsys):
         ("20", "1.0"),
         ("29", "0.0"),
     ]
-    found = attnscope.heads(gpt2[0], needle=NEEDLE, filler=FILLER, lengths=[20, 29], depths=[0, 0.5, 1], draws=2)
+    found = attnscope.heads(
+        gpt2[0], needle=NEEDLE, filler=FILLER, lengths=[20, 29], depths=[0, 0.5, 1], draws=2
+    )
     assert [float(row["weight"]) for row in rows] == pytest.approx(found.weight.ravel().tolist())
-    assert list(found.to_pandas()["log_probability"]) == pytest.approx(found.log_probability.ravel().tolist())
+    assert list(found.to_pandas()["log_probability"]) == pytest.approx(
+        found.log_probability.ravel().tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +130,10 @@ def test_series_of_lengths():
 
 def test_the_answer_is_the_last_word_or_the_part_that_is_named():
     assert split_needle("The key is 71432.", None) == ("The key is", " 71432")
-    assert split_needle("The key is red and blue.", "red and blue") == ("The key is", " red and blue")
+    assert split_needle("The key is red and blue.", "red and blue") == (
+        "The key is",
+        " red and blue",
+    )
     for needle, answer in (("key", None), ("", None), ("The key is red", "blue")):
         with pytest.raises(UsageError):
             split_needle(needle, answer)
@@ -122,7 +143,10 @@ def test_the_answer_is_the_last_word_or_the_part_that_is_named():
     ("words", "message"),
     [
         (["--lengths", "8"], "of which the needle and its question take 9"),
-        (["--lengths", "4000"], "4,000 tokens, but the model takes at most 48; use --lengths 48 or less"),
+        (
+            ["--lengths", "4000"],
+            "4,000 tokens, but the model takes at most 48; use --lengths 48 or less",
+        ),
         (["--role", "retrieval"], "--needle and --role cannot be used together"),
         (["some text"], "--needle and TEXT cannot be used together"),
         (["--answer", "young"], "is not in the needle"),
@@ -139,7 +163,9 @@ def test_a_model_without_predictions_and_options_without_a_needle_are_refused(ca
     assert "does not predict the next token" in capsys.readouterr().err
     assert main(["heads", "--depths", "0,1"]) == 2
     assert "--depths: applies only to --needle" in capsys.readouterr().err
-    with pytest.raises(attnscope.AttnscopeError, match=r"^depths: applies only to needle; add needle$"):
+    with pytest.raises(
+        attnscope.AttnscopeError, match=r"^depths: applies only to needle; add needle$"
+    ):
         attnscope.heads(depths=[0, 1])
     with pytest.raises(attnscope.AttnscopeError, match=r"^needle and text cannot be used together"):
         attnscope.heads(text="some text", needle=NEEDLE)

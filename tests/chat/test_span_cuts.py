@@ -29,7 +29,18 @@ def test_from_python_and_as_a_table(gpt2, tmp_path, capsys):
     assert (best.layer, best.head, best.query, best.key) == (-1, None, None, None)
     assert best.span == found.spans[int(found.effect.argmax())]
     assert list(found.to_pandas()["span"]) == found.spans
-    words = ["ablate", TEXT, "--model", str(path), "--each", "span", "--spans", "river,old", "--answer", " on it"]
+    words = [
+        "ablate",
+        TEXT,
+        "--model",
+        str(path),
+        "--each",
+        "span",
+        "--spans",
+        "river,old",
+        "--answer",
+        " on it",
+    ]
     assert main([*words, "-o", str(tmp_path / "spans.csv")]) == 0
     rows = list(csv.DictReader((tmp_path / "spans.csv").read_text().splitlines()))
     assert list(rows[0]) == [
@@ -71,7 +82,9 @@ def test_an_answer_that_is_a_range_of_the_text_is_the_one_that_is_cut(gpt2):
     assert given.effects[0].loss == pytest.approx(appended.effects[0].loss, rel=1e-4, abs=1e-5)
     with pytest.raises(UsageError, match="the text ends with an answer"):
         attnscope.ablate(TEXT[:33], model=gpt2[0], each="span", spans=spans, answer=" on it")
-    masked = attnscope.ablate("the bank by the river", each="span", spans={"a": (0, 8), "answer": (9, 21)}).data
+    masked = attnscope.ablate(
+        "the bank by the river", each="span", spans={"a": (0, 8), "answer": (9, 21)}
+    ).data
     assert masked.answer == []
     assert masked.effects[0].loss is None
     assert masked.rows == masked.spans.tokens(masked.spans.names.index("answer"))

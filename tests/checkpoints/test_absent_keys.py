@@ -7,5 +7,7 @@ import attnscope
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 def test_an_absent_key_is_noted(engine: str, minilm: object) -> None:
-    report = attnscope.inspect("a b", model=minilm, ignore_key=["foo"], engine=engine, layer=0, head=0)
+    report = attnscope.inspect(
+        "a b", model=minilm, ignore_key=["foo"], engine=engine, layer=0, head=0
+    )
     assert "--ignore-key: config.json has no foo" in report.provenance.notes

@@ -30,14 +30,17 @@ def test_a_folder_gives_config_tensors_files_and_metadata(tmp_path: Path) -> Non
         "scalar": ("I64", ()),
     }
     assert folder.files == {
-        n: (tmp_path / n).stat().st_size for n in ("config.json", "tokenizer.json", "model.safetensors")
+        n: (tmp_path / n).stat().st_size
+        for n in ("config.json", "tokenizer.json", "model.safetensors")
     }
 
 
 def test_offsets_count_from_the_start_of_the_file(tmp_path: Path) -> None:
     info = open_folder(write_folder(tmp_path)).tensors["embed.weight"]
     data = info.file.read_bytes()[info.start : info.end]
-    assert np.array_equal(np.frombuffer(data, np.float32).reshape(info.shape), TENSORS["embed.weight"])
+    assert np.array_equal(
+        np.frombuffer(data, np.float32).reshape(info.shape), TENSORS["embed.weight"]
+    )
 
 
 def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
@@ -52,7 +55,10 @@ def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
 
 def test_the_hash_of_the_weights_is_over_every_byte_of_them(tmp_path: Path) -> None:
     one, several = write_folder(tmp_path / "one"), write_sharded(tmp_path / "several")
-    assert hash_weights(open_folder(one)) == sha256((one / "model.safetensors").read_bytes()).hexdigest()
+    assert (
+        hash_weights(open_folder(one))
+        == sha256((one / "model.safetensors").read_bytes()).hexdigest()
+    )
     whole = (several / "a.safetensors").read_bytes() + (several / "b.safetensors").read_bytes()
     assert hash_weights(open_folder(several)) == sha256(whole).hexdigest()
 
@@ -104,8 +110,12 @@ def test_the_fingerprint_stays_in_a_copy_and_changes_with_each_part(tmp_path: Pa
 
 
 def test_two_trainings_of_one_architecture_have_different_fingerprints(tmp_path: Path) -> None:
-    one = write_folder(tmp_path / "one", weights=safetensors({"w": np.zeros((300, 300), np.float32)}))
-    other = write_folder(tmp_path / "other", weights=safetensors({"w": np.ones((300, 300), np.float32)}))
+    one = write_folder(
+        tmp_path / "one", weights=safetensors({"w": np.zeros((300, 300), np.float32)})
+    )
+    other = write_folder(
+        tmp_path / "other", weights=safetensors({"w": np.ones((300, 300), np.float32)})
+    )
     assert _fingerprint(one) != _fingerprint(other)
 
 
@@ -117,7 +127,10 @@ def test_a_real_model_opens(minilm: Path) -> None:
 
 
 def test_empty_tensors_and_headers_padded_with_spaces_are_fine(tmp_path: Path) -> None:
-    header = json.dumps({"a": {"dtype": "F32", "shape": [0, 3], "data_offsets": [0, 0]}}).encode() + b"    "
+    header = (
+        json.dumps({"a": {"dtype": "F32", "shape": [0, 3], "data_offsets": [0, 0]}}).encode()
+        + b"    "
+    )
     file = tmp_path / "x.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header)
     assert read_header(file).tensors["a"].shape == (0, 3)
@@ -149,11 +162,21 @@ def test_an_object_is_wanted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, [], {}, {"a": {"b": [1, -2, 3.5, True, None, "ä\u2028\x7f\n\0😀\\"]}}, [1e300, 1e-7, 0.1, -0.0], 7, "x"],
+    [
+        None,
+        [],
+        {},
+        {"a": {"b": [1, -2, 3.5, True, None, "ä\u2028\x7f\n\0😀\\"]}},
+        [1e300, 1e-7, 0.1, -0.0],
+        7,
+        "x",
+    ],
 )
 @pytest.mark.parametrize("indent", [None, 2, 4])
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_json_is_the_same_however_it_is_written(value: object, indent: int | None, ascii_only: bool) -> None:
+def test_json_is_the_same_however_it_is_written(
+    value: object, indent: int | None, ascii_only: bool
+) -> None:
     separators = (",", ":") if indent is None else (",", ": ")
     text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=ascii_only)
     found = parse_json(text.encode(), "x")
@@ -184,7 +207,9 @@ def test_parse_json_keeps_numbers_exact() -> None:
 
 def test_neither_torch_nor_tokenizers_is_imported() -> None:
     code = "import attnscope.checkpoints, sys\n"
-    code += "import attnscope.checkpoints.tokenization.hugging_face, attnscope.checkpoints.samples\n"
+    code += (
+        "import attnscope.checkpoints.tokenization.hugging_face, attnscope.checkpoints.samples\n"
+    )
     code += "import attnscope.request.text_files\n"
     code += "print(sorted({'torch', 'tokenizers'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

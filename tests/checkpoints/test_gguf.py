@@ -26,24 +26,37 @@ from tests.helpers.requests import requested
 
 def refused(path: Path) -> str:
     with pytest.raises(AttnscopeError) as caught:
-        read_config(family_for((config := open_checkpoint(path).config), str(path)), config, str(path))
+        read_config(
+            family_for((config := open_checkpoint(path).config), str(path)), config, str(path)
+        )
     return str(caught.value).removeprefix(f"{path}: ")
 
 
 def test_the_header_is_the_library_s(tmp_path: Path) -> None:
     """Places, types and metadata are those that the library's own reader finds."""
     path = tmp_path / "m.gguf"
-    gguf_files.write(path, "gemma3", "Q5_K", {"general.tags": ["a", "ü"], "general.sampling.temp": 0.5})
+    gguf_files.write(
+        path, "gemma3", "Q5_K", {"general.tags": ["a", "ü"], "general.sampling.temp": 0.5}
+    )
     mine, its = read_gguf_header(path), gguf.GGUFReader(path)
-    assert mine.metadata == {key: field.contents() for key, field in its.fields.items() if not key.startswith("GGUF.")}
+    assert mine.metadata == {
+        key: field.contents() for key, field in its.fields.items() if not key.startswith("GGUF.")
+    }
     assert {t.name: (t.dtype, t.shape, t.start, t.end) for t in mine.tensors.values()} == {
-        t.name: (t.tensor_type.name, tuple(map(int, t.shape[::-1])), t.data_offset, t.data_offset + t.n_bytes)
+        t.name: (
+            t.tensor_type.name,
+            tuple(map(int, t.shape[::-1])),
+            t.data_offset,
+            t.data_offset + t.n_bytes,
+        )
         for t in its.tensors
     }
 
 
 @pytest.mark.parametrize("command", ["run", "compare", "check", "explain"])
-def test_commands_work_on_a_gguf_file(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_work_on_a_gguf_file(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     gguf_files.write(tmp_path / "m.gguf", "qwen3", "Q4_K")
     more = ["--query", "0"] if command == "explain" else []
     code = main([command, "abc z y", "--model", str(tmp_path / "m.gguf"), "--verbose", *more])
@@ -59,7 +72,14 @@ def test_a_dump_of_a_gguf_file(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("abc\nz y\n")
     assert (
         main(
-            ["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "d.jsonl"), "--model", str(tmp_path / "m.gguf")]
+            [
+                "batch",
+                str(tmp_path / "texts.txt"),
+                "-o",
+                str(tmp_path / "d.jsonl"),
+                "--model",
+                str(tmp_path / "m.gguf"),
+            ]
         )
         == 0
     )
@@ -68,7 +88,9 @@ def test_a_dump_of_a_gguf_file(tmp_path: Path) -> None:
 
 def test_layers_that_do_not_fit_into_memory_are_read_again(tmp_path: Path) -> None:
     gguf_files.write(tmp_path / "m.gguf", "gemma3", "Q4_K")
-    run = requested((TextInput("abc z y"),), model=str(tmp_path / "m.gguf"), layer="all", head="all")
+    run = requested(
+        (TextInput("abc z y"),), model=str(tmp_path / "m.gguf"), layer="all", head="all"
+    )
     least = sum(required_memory(make_plan(run, open_source(run, ()))).values()) - 1
     expected = inspect(run)
     with pytest.warns(UserWarning, match="weights are read again in every pass"):
@@ -102,7 +124,9 @@ def test_info_names_types_and_sizes(tmp_path: Path, capsys: pytest.CaptureFixtur
         ({"general.alignment": 33}, "general.alignment is 33; expected a power of two"),
     ],
 )  # fmt: skip
-def test_metadata_that_is_not_supported_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_metadata_that_is_not_supported_is_refused(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     gguf_files.write(tmp_path / "m.gguf", "llama", "F16", changes)
     assert refused(tmp_path / "m.gguf").startswith(said)
 
@@ -121,7 +145,9 @@ def test_llama_3_s_rotary_factors_are_recognised(tmp_path: Path, theta: float) -
         wavelength = 2 * np.pi / freq
         smooth = (old / wavelength - low) / (high - low)
         between = 1 / ((1 - smooth) / factor + smooth)
-        factors.append(1 if wavelength < old / high else factor if wavelength > old / low else between)
+        factors.append(
+            1 if wavelength < old / high else factor if wavelength > old / low else between
+        )
     table = {"rope_freqs.weight": np.array(factors, dtype=np.float32)}
     gguf_files.write(tmp_path / "m.gguf", "llama", "F16", {"llama.rope.freq_base": theta}, table)
     assert open_checkpoint(tmp_path / "m.gguf").config["rope_scaling"] == {
@@ -133,7 +159,9 @@ def test_llama_3_s_rotary_factors_are_recognised(tmp_path: Path, theta: float) -
     assert refused(tmp_path / "m.gguf").startswith("rope_freqs.weight: is not understood")
     for other, scaled in ((0.0, 1.0), (-2.0, 1.0), (theta, 0.0)):  # no such base or factor
         zeros = {"rope_freqs.weight": table["rope_freqs.weight"] * np.float32(scaled)}
-        gguf_files.write(tmp_path / "m.gguf", "llama", "F16", {"llama.rope.freq_base": other}, zeros)
+        gguf_files.write(
+            tmp_path / "m.gguf", "llama", "F16", {"llama.rope.freq_base": other}, zeros
+        )
         assert refused(tmp_path / "m.gguf").startswith("rope_freqs.weight: is not understood")
 
 
@@ -141,12 +169,18 @@ def test_llama_3_s_rotary_factors_are_recognised(tmp_path: Path, theta: float) -
     ("architecture", "names", "line"),
     [
         ("phi3", ["rope_factors_long"], "rope_factors_short.weight: is missing"),
-        ("phi3", ["rope_factors_long", "rope_factors_short", "rope_freqs"], "rope_freqs.weight: is not understood"),
+        (
+            "phi3",
+            ["rope_factors_long", "rope_factors_short", "rope_freqs"],
+            "rope_freqs.weight: is not understood",
+        ),
         ("qwen2", ["rope_freqs"], "rope_freqs.weight: is not understood"),
         ("llama", ["rope_factors_short"], "rope_factors_short.weight: is not understood"),
     ],
 )
-def test_no_table_of_rotary_factors_is_ignored(tmp_path: Path, architecture: str, names: list[str], line: str) -> None:
+def test_no_table_of_rotary_factors_is_ignored(
+    tmp_path: Path, architecture: str, names: list[str], line: str
+) -> None:
     tables = {f"{name}.weight": np.full(16, 2.0, dtype=np.float32) for name in names}
     gguf_files.write(tmp_path / "m.gguf", architecture, "F16", tables=tables)
     assert refused(tmp_path / "m.gguf").startswith(line)
@@ -163,10 +197,19 @@ def test_damage_is_one_line(tmp_path: Path) -> None:
         (whole[:4] + struct.pack("<I", 1) + whole[8:], "is GGUF version 1"),
         (whole[:100], "is truncated within its header"),
         (whole[:-4000], "the file is truncated"),
-        (whole.replace(b"llama.block_count", b"llama.block_coun\xff"), "a string in its header is not UTF-8"),
-        (whole.replace(b"llama.block_count\4", b"llama.block_count\x2a"), "has the unknown type 42"),
+        (
+            whole.replace(b"llama.block_count", b"llama.block_coun\xff"),
+            "a string in its header is not UTF-8",
+        ),
+        (
+            whole.replace(b"llama.block_count\4", b"llama.block_count\x2a"),
+            "has the unknown type 42",
+        ),
         (whole[:16] + struct.pack("<Q", 2**60) + whole[24:], ""),
-        (whole[:24] + struct.pack("<Q", 2**40) + whole[32:], f"the header is longer than {MAX_HEADER:,} bytes"),
+        (
+            whole[:24] + struct.pack("<Q", 2**40) + whole[32:],
+            f"the header is longer than {MAX_HEADER:,} bytes",
+        ),
         (whole.replace(b"blk.1.attn_q.weight", b"blk.1.attn_k.weight", 1), "is given twice"),
         (whole.replace(b"blk.1.attn_q.weight", b"blk.1.attn_z.weight", 1), ""),
     ):

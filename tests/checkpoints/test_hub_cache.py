@@ -24,7 +24,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def repository(
-    cache: Path, name: str, commit: str = FIRST, main: str | None = FIRST, files: tuple[str, ...] = ()
+    cache: Path,
+    name: str,
+    commit: str = FIRST,
+    main: str | None = FIRST,
+    files: tuple[str, ...] = (),
 ) -> Path:
     """A repository in the layout of huggingface_hub: links in a snapshot, their content in blobs."""
     folder = cache / f"models--{name.replace('/', '--')}"
@@ -74,7 +78,9 @@ def test_the_folder_of_a_repository_is_opened_like_its_name(cache: Path) -> None
 def test_of_two_snapshots_main_is_opened(cache: Path) -> None:
     folder = repository(cache, "org/name", FIRST, None)
     repository(cache, "org/name", SECOND, None)
-    with pytest.raises(AttnscopeError, match="has 2 snapshots, and refs/main names none of them; pass one of them"):
+    with pytest.raises(
+        AttnscopeError, match="has 2 snapshots, and refs/main names none of them; pass one of them"
+    ):
         locate("org/name")
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text(f"{SECOND}\n")
@@ -85,7 +91,9 @@ def test_of_two_snapshots_main_is_opened(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("main", [SECOND, None])
-def test_the_only_snapshot_is_opened_with_a_note_if_main_is_at_another_one(cache: Path, main: str | None) -> None:
+def test_the_only_snapshot_is_opened_with_a_note_if_main_is_at_another_one(
+    cache: Path, main: str | None
+) -> None:
     repository(cache, "org/name", FIRST, main)
     found = locate("org/name")
     assert (found.path.name, found.details) == (FIRST, ())
@@ -97,7 +105,9 @@ def test_the_only_snapshot_is_opened_with_a_note_if_main_is_at_another_one(cache
 def test_a_missing_blob_is_named(cache: Path, blob: str) -> None:
     folder = repository(cache, "org/name")
     (folder / "blobs" / f"{FIRST[:4]}-{blob}").unlink()
-    with pytest.raises(AttnscopeError, match=rf"the blob of {blob} is missing; run: hf download org/name$"):
+    with pytest.raises(
+        AttnscopeError, match=rf"the blob of {blob} is missing; run: hf download org/name$"
+    ):
         locate("org/name")
     (folder / "blobs" / "1.incomplete").touch()
     with pytest.raises(AttnscopeError, match=r"is missing \(a download was interrupted\); run"):
@@ -105,17 +115,23 @@ def test_a_missing_blob_is_named(cache: Path, blob: str) -> None:
 
 
 def test_a_missing_blob_that_is_not_read_does_no_harm(cache: Path) -> None:
-    folder = repository(cache, "org/name", files=("config.json", "model.safetensors", "pytorch_model.bin"))
+    folder = repository(
+        cache, "org/name", files=("config.json", "model.safetensors", "pytorch_model.bin")
+    )
     (folder / "blobs" / f"{FIRST[:4]}-pytorch_model.bin").unlink()
     assert locate("org/name").path.name == FIRST
 
 
 def test_a_snapshot_without_config_or_weights_says_so(cache: Path) -> None:
     repository(cache, "org/a", files=("tokenizer.json",))
-    with pytest.raises(AttnscopeError, match=r"holds tokenizer.json, but no config.json; run: hf download org/a$"):
+    with pytest.raises(
+        AttnscopeError, match=r"holds tokenizer.json, but no config.json; run: hf download org/a$"
+    ):
         locate("org/a")
     repository(cache, "org/b", files=("config.json", "tokenizer.json"))
-    with pytest.raises(AttnscopeError, match=r"holds config.json, tokenizer.json, but no weights; run: hf download"):
+    with pytest.raises(
+        AttnscopeError, match=r"holds config.json, tokenizer.json, but no weights; run: hf download"
+    ):
         locate("org/b")
     assert locate("org/b", "--tokenizer").path.name == FIRST
     (cache / "models--org--c" / "blobs").mkdir(parents=True)
@@ -124,19 +140,27 @@ def test_a_snapshot_without_config_or_weights_says_so(cache: Path) -> None:
 
 
 def test_a_name_that_is_not_cached_names_the_command(cache: Path) -> None:
-    with pytest.raises(AttnscopeError, match=r"run: hf download org/name \(or attnscope pull org/name, "):
+    with pytest.raises(
+        AttnscopeError, match=r"run: hf download org/name \(or attnscope pull org/name, "
+    ):
         locate("org/name")
     repository(cache, "google-bert/bert-base-uncased")
-    with pytest.raises(AttnscopeError, match=r"the Hugging Face cache has google-bert/bert-base-uncased$"):
+    with pytest.raises(
+        AttnscopeError, match=r"the Hugging Face cache has google-bert/bert-base-uncased$"
+    ):
         locate("bert-base-uncased")
-    with pytest.raises(AttnscopeError, match=r"no such folder or bundled sample; use its name: org/name$"):
+    with pytest.raises(
+        AttnscopeError, match=r"no such folder or bundled sample; use its name: org/name$"
+    ):
         locate("https://huggingface.co/org/name/tree/main")
     for name in ("missing.gguf", "./missing.GGUF", "to/missing.safetensors"):
         with pytest.raises(AttnscopeError, match=f"^{name}: no such file; check the path$"):
             locate(name)
 
 
-@pytest.mark.parametrize("name", ["a--b", "org/na..me", "../x", "-x", "x/y/z", "x.git", "ö/x", "a" * 100, ".", ""])
+@pytest.mark.parametrize(
+    "name", ["a--b", "org/na..me", "../x", "-x", "x/y/z", "x.git", "ö/x", "a" * 100, ".", ""]
+)
 def test_names_that_no_repository_can_have(name: str) -> None:
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
@@ -170,7 +194,9 @@ for environment, expected in places:
     import huggingface_hub.constants as constants
     assert importlib.reload(constants).HF_HUB_CACHE == expected, environment
 """
-    ran = subprocess.run([sys.executable, "-c", code, json.dumps(PLACES)], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(PLACES)], capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stderr
 
 

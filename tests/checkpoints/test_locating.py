@@ -27,21 +27,29 @@ def refusal(path: Path) -> str:
 def sentence_transformers(path: Path, *inner: str, kind: str = TRANSFORMER) -> Path:
     path.mkdir(exist_ok=True)
     modules = [{"idx": n, "type": kind, "path": name} for n, name in enumerate(inner)]
-    modules.append({"idx": len(inner), "type": "sentence_transformers.models.Pooling", "path": "1_Pooling"})
+    modules.append(
+        {"idx": len(inner), "type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}
+    )
     (path / "modules.json").write_text(json.dumps(modules))
     return path
 
 
 @pytest.mark.parametrize("inner", ["0_Transformer", "0_BERT"])
 def test_the_transformer_of_sentence_transformers_is_opened(tmp_path: Path, inner: str) -> None:
-    path = sentence_transformers(tmp_path / "st", inner, kind=TRANSFORMER if "T" in inner[-6:] else "x.models.BERT")
+    path = sentence_transformers(
+        tmp_path / "st", inner, kind=TRANSFORMER if "T" in inner[-6:] else "x.models.BERT"
+    )
     (path / "config.json").write_text('{"__version__": "0.2"}')  # as old ones have it
     write_folder(path / inner)
     assert locate(str(path)) == Located(
         path / inner, details=(f"the transformer of a sentence-transformers folder: {inner}",)
     )
-    (path / inner / "sentence_bert_config.json").write_text('{"max_seq_length": 128, "do_lower_case": true}')
-    assert "lower-cases texts before tokenizing them; attnscope does not" in locate(str(path)).notes[0]
+    (path / inner / "sentence_bert_config.json").write_text(
+        '{"max_seq_length": 128, "do_lower_case": true}'
+    )
+    assert (
+        "lower-cases texts before tokenizing them; attnscope does not" in locate(str(path)).notes[0]
+    )
 
 
 def test_a_transformer_at_the_root_of_sentence_transformers(tmp_path: Path) -> None:
@@ -75,7 +83,10 @@ def test_a_training_whose_model_is_at_the_root_is_opened(tmp_path: Path) -> None
 
 def test_a_folder_above_names_the_one_with_a_config(tmp_path: Path) -> None:
     write_folder(tmp_path / "final")
-    assert refusal(tmp_path) == f"has no config.json; pass the folder that has one: model={str(tmp_path / 'final')!r}"
+    assert (
+        refusal(tmp_path)
+        == f"has no config.json; pass the folder that has one: model={str(tmp_path / 'final')!r}"
+    )
 
 
 def test_an_adapter_names_its_base(tmp_path: Path) -> None:
@@ -85,7 +96,9 @@ def test_an_adapter_names_its_base(tmp_path: Path) -> None:
     assert refusal(tmp_path) == said
     assert refusal(tmp_path / "adapter_model.safetensors").endswith(said)
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert refusal(tmp_path).startswith("is an adapter of another model, not a model; pass both: model=BASE")
+    assert refusal(tmp_path).startswith(
+        "is an adapter of another model, not a model; pass both: model=BASE"
+    )
 
 
 def test_metas_own_layout(tmp_path: Path) -> None:
@@ -100,12 +113,18 @@ def test_metas_own_layout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("m.onnx", "is an ONNX graph, which does not show where its attention is; use the model's safetensors version"),
+        (
+            "m.onnx",
+            "is an ONNX graph, which does not show where its attention is; use the model's safetensors version",
+        ),
         ("m.TAR.GZ", "is an archive; unpack it: tar xf {path}"),
         ("m.zip", "is an archive; unpack it: unzip {path}"),
         ("tf_model.h5", "is a model of TensorFlow; use the model's safetensors version"),
         ("flax_model.msgpack", "is a model of Flax; use the model's safetensors version"),
-        ("m.tflite", "is a compiled model, which does not show its attention; use the model's safetensors version"),
+        (
+            "m.tflite",
+            "is a compiled model, which does not show its attention; use the model's safetensors version",
+        ),
         ("m.safetensors", "has only the weights: there is no config.json beside it; put"),
         ("readme.md", "is a file, not a model; use a folder with config.json, or a .gguf file"),
     ],
@@ -123,7 +142,10 @@ def test_a_folder_with_an_onnx_graph_alone(tmp_path: Path) -> None:
 def test_a_gguf_file_is_passed_on_and_its_folder_names_it(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     assert locate(str(tmp_path / "model.gguf")) == Located(tmp_path / "model.gguf")
-    assert refusal(tmp_path) == f"has no config.json; pass the GGUF file: model={str(tmp_path / 'model.gguf')!r}"
+    assert (
+        refusal(tmp_path)
+        == f"has no config.json; pass the GGUF file: model={str(tmp_path / 'model.gguf')!r}"
+    )
 
 
 @pytest.mark.parametrize("name", ["config.json", "modules.json", "model.gguf"])
@@ -135,7 +157,9 @@ def test_a_hint_names_what_can_be_opened(tmp_path: Path, name: str) -> None:
     assert refusal(tmp_path / "notes.sh") == f"is a file, not a model; try {model}"
     adapter = tmp_path / "adapter"
     adapter.mkdir()
-    (adapter / "adapter_config.json").write_text(json.dumps(ADAPTER | {"base_model_name_or_path": str(tmp_path)}))
+    (adapter / "adapter_config.json").write_text(
+        json.dumps(ADAPTER | {"base_model_name_or_path": str(tmp_path)})
+    )
     assert refusal(adapter).endswith(f"pass both: model={str(model)!r} adapter={str(adapter)!r}")
 
 
@@ -160,5 +184,20 @@ def test_such_models_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     path = sentence_transformers(tmp_path / "st", "0_Transformer")
     shutil.copytree(samples_folder("sample_weights") / "riverbank", path / "0_Transformer")
     for model in (path, path / "0_Transformer" / "model.safetensors"):
-        assert main(["run", "The bank", "--model", str(model), "--layer", "0", "--head", "0", "--verbose"]) == 0
+        assert (
+            main(
+                [
+                    "run",
+                    "The bank",
+                    "--model",
+                    str(model),
+                    "--layer",
+                    "0",
+                    "--head",
+                    "0",
+                    "--verbose",
+                ]
+            )
+            == 0
+        )
         assert f"{model}(bert)" in "".join(capsys.readouterr().out.split())

@@ -63,7 +63,9 @@ def test_language_numbers() -> None:
 
 def test_model_beats_unigram_and_bigram() -> None:
     now, base = measured()["language"], stored()["training"]["baselines"]
-    assert now["masked_accuracy"] > max(base["unigram_masked_accuracy"], base["bigram_masked_accuracy"])
+    assert now["masked_accuracy"] > max(
+        base["unigram_masked_accuracy"], base["bigram_masked_accuracy"]
+    )
     assert now["causal_perplexity"] < min(base["unigram_perplexity"], base["bigram_perplexity"])
 
 
@@ -72,7 +74,9 @@ def test_disambiguation_numbers(mask: str) -> None:
     now, then = measured()["disambiguation"][mask], stored()["disambiguation"][mask]
     assert now["head"] == then["head"]
     for half in ("dev", "held-out"):
-        one_sentence = 1 / now[half]["sentences"] + 1e-3  # near ties may fall otherwise on another processor
+        one_sentence = (
+            1 / now[half]["sentences"] + 1e-3
+        )  # near ties may fall otherwise on another processor
         for key in ("cue_first", "auto", "random", "nearest"):
             assert now[half][key] == pytest.approx(then[half][key], abs=one_sentence)
 
@@ -86,7 +90,9 @@ def test_cue_comes_first_far_more_often_than_by_baselines(mask: str) -> None:
 def test_bank_draws_on_river() -> None:
     now, then = measured()["readme_sentence"], stored()["readme_sentence"]
     assert now["bidirectional"]["river_first"] == then["bidirectional"]["river_first"] != []
-    assert {mask: now[mask]["auto"] for mask in MASKS} == {mask: then[mask]["auto"] for mask in MASKS}
+    assert {mask: now[mask]["auto"] for mask in MASKS} == {
+        mask: then[mask]["auto"] for mask in MASKS
+    }
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -95,11 +101,19 @@ def test_roles_of_heads(mask: str) -> None:
     assert now.keys() == then.keys()
     for head, shares in then.items():
         for place, share in shares.items():
-            assert now[head][place] == (share if place == "role" else pytest.approx(share, abs=0.005))
+            assert now[head][place] == (
+                share if place == "role" else pytest.approx(share, abs=0.005)
+            )
 
 
 def test_first_screen_shows_words_only() -> None:
-    assert load(WEIGHTS).tokenizer.encode(README_SENTENCE).tokens == ["the", "bank", "by", "the", "river"]
+    assert load(WEIGHTS).tokenizer.encode(README_SENTENCE).tokens == [
+        "the",
+        "bank",
+        "by",
+        "the",
+        "river",
+    ]
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -116,7 +130,10 @@ def test_both_masks_are_those_of_transformers(mask: str) -> None:
 
 def test_sentences_are_whole() -> None:
     sentences = read_sentences(SENTENCES)
-    halves = [{sentence.word for sentence in sentences if sentence.half == half} for half in ("dev", "held-out")]
+    halves = [
+        {sentence.word for sentence in sentences if sentence.half == half}
+        for half in ("dev", "held-out")
+    ]
     assert len(sentences) >= 80 and not halves[0] & halves[1]
     texts = set(held_out_texts())
     for sentence in sentences:

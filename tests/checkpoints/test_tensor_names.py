@@ -20,7 +20,9 @@ from tests.helpers.tokenizer_files import content, write
 ROWS = {row.name: row for row in TABLE}
 
 
-def rewritten(path: Path, name: str, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Path:
+def rewritten(
+    path: Path, name: str, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+) -> Path:
     ROWS[name].save(path)
     write(path, content("byte-level"))
     file = path / "model.safetensors"
@@ -32,14 +34,22 @@ def notes(path: Path) -> tuple[str, ...]:
     return open_source(requested((), model=str(path)), ()).notes
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "base_model.model.", "_orig_mod.module."])
+@pytest.mark.parametrize(
+    "prefix", ["module.", "_orig_mod.", "base_model.model.", "_orig_mod.module."]
+)
 @pytest.mark.parametrize("name", ["bert with heads", "llama", "gpt2"])
 def test_the_prefix_of_a_wrapper_is_ignored(tmp_path: Path, name: str, prefix: str) -> None:
     ROWS[name].save(tmp_path / "plain")
-    rewritten(tmp_path / "wrapped", name, lambda tensors: {prefix + n: t for n, t in tensors.items()})
-    plain, wrapped = (native_stages.open_stack(tmp_path / form).state_dict() for form in ("plain", "wrapped"))
+    rewritten(
+        tmp_path / "wrapped", name, lambda tensors: {prefix + n: t for n, t in tensors.items()}
+    )
+    plain, wrapped = (
+        native_stages.open_stack(tmp_path / form).state_dict() for form in ("plain", "wrapped")
+    )
     assert all(torch.equal(plain[key], wrapped[key]) for key in plain)
-    assert notes(tmp_path / "wrapped") == (f"every tensor's name starts with '{prefix}', which is ignored",)
+    assert notes(tmp_path / "wrapped") == (
+        f"every tensor's name starts with '{prefix}', which is ignored",
+    )
 
 
 def test_a_prefix_that_some_tensors_lack_is_no_wrapper(tmp_path: Path) -> None:
@@ -61,19 +71,28 @@ def test_heads_outside_the_base_model_are_noted(tmp_path: Path) -> None:
 def test_unknown_tensors_within_the_base_model_are_refused(tmp_path: Path) -> None:
     extra = {"model.layers.0.self_attn.gate.weight": torch.ones(2)}
     path = rewritten(tmp_path / "m", "llama", lambda tensors: {**tensors, **extra})
-    with pytest.raises(AttnscopeError, match=r"unknown tensor 'model.layers.0.self_attn.gate.weight'; family 'llama'"):
+    with pytest.raises(
+        AttnscopeError,
+        match=r"unknown tensor 'model.layers.0.self_attn.gate.weight'; family 'llama'",
+    ):
         native_stages.open_stack(path)
 
 
 def test_without_a_prefix_nothing_is_outside(tmp_path: Path) -> None:
-    path = rewritten(tmp_path / "m", "bert", lambda tensors: {**tensors, "reward.weight": torch.ones(2)})
+    path = rewritten(
+        tmp_path / "m", "bert", lambda tensors: {**tensors, "reward.weight": torch.ones(2)}
+    )
     with pytest.raises(AttnscopeError, match=r"unknown tensor 'reward.weight'"):
         native_stages.open_stack(path)
 
 
 @pytest.mark.parametrize(
     "buffer",
-    ["model.rotary_emb.inv_freq", "model.rotary_emb.original_inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq"],
+    [
+        "model.rotary_emb.inv_freq",
+        "model.rotary_emb.original_inv_freq",
+        "model.layers.0.self_attn.rotary_emb.inv_freq",
+    ],
 )
 def test_rotary_frequencies_are_noted(tmp_path: Path, buffer: str) -> None:
     path = rewritten(tmp_path / "m", "qwen2", lambda tensors: {**tensors, buffer: torch.ones(4)})
@@ -95,7 +114,9 @@ QUERY = "model.layers.0.self_attn.q_proj"
         (("weight_packed", "weight_scale"), "compressed-tensors"),
     ],
 )
-def test_quantised_weights_of_other_programs_are_named(tmp_path: Path, endings: tuple[str, ...], kind: str) -> None:
+def test_quantised_weights_of_other_programs_are_named(
+    tmp_path: Path, endings: tuple[str, ...], kind: str
+) -> None:
     tensors = {f"{QUERY}.{ending}": torch.zeros(2, 2, dtype=torch.uint32) for ending in endings}
     save_file(tensors, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))

@@ -40,7 +40,9 @@ def words(path: Path, *more: str, special: list[str] = SPECIAL) -> None:
     (path / "vocab.txt").write_text("".join(f"{word}\n" for word in (*special, *more)))
 
 
-def test_a_vocab_txt_alone_is_enough_and_noted(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vocab_txt_alone_is_enough_and_noted(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words(model, "the", "bank", "by")
     code, said = ended(capsys, "run", TEXT, "--model", model)
     assert (code, "tokenizer built" in said) == (0, False)
@@ -55,16 +57,27 @@ def test_a_vocab_txt_alone_is_enough_and_noted(model: Path, capsys: pytest.Captu
     ]  # fmt: skip
 
 
-def test_capitals_in_the_vocabulary_are_kept_where_nothing_says_that_texts_are_lower_cased(tmp_path: Path) -> None:
+def test_capitals_in_the_vocabulary_are_kept_where_nothing_says_that_texts_are_lower_cased(
+    tmp_path: Path,
+) -> None:
     """As in AntiBERTy, whose words are the letters of amino acids: a lower-cased text has none of them."""
     words(tmp_path, "E", "V", "Q", "L")
     tokenizer = open_tokenizer(str(tmp_path), {"model_type": "bert"}).tokenizer
-    assert [token.piece for token in tokenizer.encode("E V Q L")] == ["[CLS]", "E", "V", "Q", "L", "[SEP]"]
+    assert [token.piece for token in tokenizer.encode("E V Q L")] == [
+        "[CLS]",
+        "E",
+        "V",
+        "Q",
+        "L",
+        "[SEP]",
+    ]
     assert "they are not, as words of the vocabulary have capitals" in tokenizer.warnings[0]
 
 
 @pytest.mark.parametrize("named", ["the class", "the file"])
-def test_a_vocab_txt_fits_any_model_where_the_class_or_the_user_says_so(tmp_path: Path, named: str) -> None:
+def test_a_vocab_txt_fits_any_model_where_the_class_or_the_user_says_so(
+    tmp_path: Path, named: str
+) -> None:
     """As in IgLM, a GPT-2 of amino acids, whose words are those of a BertTokenizer."""
     words(tmp_path, "E", "V")
     if named == "the class":
@@ -101,18 +114,32 @@ def test_what_lies_there_is_said_where_none_can_be_built(
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ({"do_basic_tokenize": False}, "do_basic_tokenize is false, which tokenizer.json cannot express"),
+        (
+            {"do_basic_tokenize": False},
+            "do_basic_tokenize is false, which tokenizer.json cannot express",
+        ),
         ({"never_split": ["a"]}, "never_split is a list, which"),
         ({"split_special_tokens": True}, "split_special_tokens is true, which"),
         ({"auto_map": {"AutoTokenizer": ["x.Y", None]}}, "auto_map is an object, which"),
-        ({"do_lower_case": "yes"}, "tokenizer_config.json: do_lower_case: is 'yes'; expected true or false"),
+        (
+            {"do_lower_case": "yes"},
+            "tokenizer_config.json: do_lower_case: is 'yes'; expected true or false",
+        ),
         ({"cls_token": "[BEGIN]"}, "vocab.txt: has no token '[BEGIN]', which every text needs"),
         ({"cls_token": 3}, "tokenizer_config.json: cls_token: is 3"),
-        ({"added_tokens_decoder": {"9": "y"}}, "vocab.txt: has 6 words, after which no token can have the id 9 ('y')"),
-        ({"added_tokens_decoder": {"x": "y"}}, "added_tokens_decoder: has the id 'x'; expected a number"),
+        (
+            {"added_tokens_decoder": {"9": "y"}},
+            "vocab.txt: has 6 words, after which no token can have the id 9 ('y')",
+        ),
+        (
+            {"added_tokens_decoder": {"x": "y"}},
+            "added_tokens_decoder: has the id 'x'; expected a number",
+        ),
     ],
 )
-def test_options_that_would_change_tokens_are_refused(tmp_path: Path, option: dict[str, object], said: str) -> None:
+def test_options_that_would_change_tokens_are_refused(
+    tmp_path: Path, option: dict[str, object], said: str
+) -> None:
     words(tmp_path, "a")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(option))
     with pytest.raises(AttnscopeError) as caught:
@@ -131,7 +158,11 @@ def test_options_that_would_change_tokens_are_refused(tmp_path: Path, option: di
         ("vocab.json", b'{"a": "b"}', "'a' has the id 'b'"),
         ("merges.txt", b"#version: 0.2\na b c\n", "merges.txt: line 2 is 'a b c', not two pieces"),
         ("merges.txt", b"z z\n", "cannot be used: "),
-        ("tokenizer.model", b"IQ== 0\nIg== 1\n", "is a vocabulary of tiktoken, which lacks the rules"),
+        (
+            "tokenizer.model",
+            b"IQ== 0\nIg== 1\n",
+            "is a vocabulary of tiktoken, which lacks the rules",
+        ),
         ("tokenizer.model", b"\x0a\xff", "is not a SentencePiece model, or damaged"),
     ],
 )
@@ -160,12 +191,28 @@ def test_another_tokenizer_is_used_shown_and_recorded(
         fingerprints.add(attnscope.inspect(TEXT, model=model).data.provenance.fingerprint)
     assert len(fingerprints) == 3
     code, said = ended(capsys, "run", TEXT, "--model", model, "--tokenizer", SAMPLE)
-    assert code == 0 and f"tokens {short_path(str(SAMPLE))}, in place of the model's own tokenizer" in said
+    assert (
+        code == 0
+        and f"tokens {short_path(str(SAMPLE))}, in place of the model's own tokenizer" in said
+    )
     for command in (["explain", TEXT, "--query", "bank"], ["check"], ["compare", TEXT], ["info"]):
         assert ended(capsys, *command, "--model", model, "--tokenizer", SAMPLE)[0] == 0
     (tmp_path / "texts.txt").write_text(f"{TEXT}\n🜁 🜂 the\n")
     dump = tmp_path / "dump.jsonl"
-    assert ended(capsys, "batch", tmp_path / "texts.txt", "-o", dump, "--model", model, "--tokenizer", SAMPLE)[0] == 0
+    assert (
+        ended(
+            capsys,
+            "batch",
+            tmp_path / "texts.txt",
+            "-o",
+            dump,
+            "--model",
+            model,
+            "--tokenizer",
+            SAMPLE,
+        )[0]
+        == 0
+    )
     header, *records, _ = map(json.loads, dump.read_text().splitlines())
     assert header["provenance"]["tokenizer"] == str(SAMPLE)
     assert records[1]["notes"] == ["2 of 3 words are unknown to the tokenizer"]
@@ -174,7 +221,9 @@ def test_another_tokenizer_is_used_shown_and_recorded(
 def test_two_tokenizers_are_compared(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words(model, "the", "bank")
     both = ["--tokenizer", model / "vocab.txt", "--tokenizer", SAMPLE]
-    code, said = ended(capsys, "compare", TEXT, "--model", model, *both, "--layer", "0", "--head", "0")
+    code, said = ended(
+        capsys, "compare", TEXT, "--model", model, *both, "--layer", "0", "--head", "0"
+    )
     assert code == 0 and "compare tokenizer: " in said
 
 
@@ -182,7 +231,11 @@ def test_two_tokenizers_are_compared(model: Path, capsys: pytest.CaptureFixture[
     ("named", "code", "said"),
     [
         ("none.json", 1, "--tokenizer: none.json: no such folder, bundled sample or repository"),
-        ("tokenizer_config.json", 2, "--tokenizer: 'tokenizer_config.json' is not a tokenizer; pass a tok"),
+        (
+            "tokenizer_config.json",
+            2,
+            "--tokenizer: 'tokenizer_config.json' is not a tokenizer; pass a tok",
+        ),
         ("notes.txt", 2, "'notes.txt' is not a tokenizer"),
     ],
 )
@@ -203,14 +256,22 @@ def test_what_is_no_tokenizer_is_refused(
 
 def test_a_stack_has_its_own_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = ended(capsys, "run", TEXT, "--config", "causal", "--tokenizer", SAMPLE)
-    assert code == 2 and "--tokenizer and --config cannot be used together; set tokenizer in the TOML file" in said
+    assert (
+        code == 2
+        and "--tokenizer and --config cannot be used together; set tokenizer in the TOML file"
+        in said
+    )
     with pytest.raises(AttnscopeError, match="dict is not a path"):
         attnscope.inspect(TEXT, tokenizer={})
 
 
 def test_info_needs_no_tokenizer(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = ended(capsys, "info", "--model", model)
-    assert code == 0 and "tokenizer none that can be used; see below" in said and "no tokenizer: " in said
+    assert (
+        code == 0
+        and "tokenizer none that can be used; see below" in said
+        and "no tokenizer: " in said
+    )
     (model / "tokenizer.json").write_text("{")
     code, said = ended(capsys, "info", "--model", model)
     assert code == 0 and "is truncated at line 1" in said
@@ -218,7 +279,9 @@ def test_info_needs_no_tokenizer(model: Path, capsys: pytest.CaptureFixture[str]
     assert code == 1 and "is truncated at line 1" in said
 
 
-def test_unknown_words_lead_the_screen_and_are_marked(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_words_lead_the_screen_and_are_marked(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words(model, "the", "bank")
     for command in ("run", "compare", "explain", "check"):
         query = ["--query", "Zürich"] if command == "explain" else []
@@ -226,15 +289,19 @@ def test_unknown_words_lead_the_screen_and_are_marked(model: Path, capsys: pytes
         assert code == 0
         assert "2 of 5 words are unknown to the tokenizer" in said
         if command != "check":
-            assert said.startswith("UNKNOWN WORDS 2 of 5 words are unknown to the tokenizer (marked ?): by, Zürich")
+            assert said.startswith(
+                "UNKNOWN WORDS 2 of 5 words are unknown to the tokenizer (marked ?): by, Zürich"
+            )
             assert "?by" in said and "?Zürich" in said and "?the" not in said
     assert "UNKNOWN" not in ended(capsys, "run", "the bank [UNK]", "--model", model)[1]
-    tokens = json.loads(ended(capsys, "run", "the by", "--model", model, "--format", "json", "--quiet")[1])["texts"][0][
-        "tokens"
-    ]
+    tokens = json.loads(
+        ended(capsys, "run", "the by", "--model", model, "--format", "json", "--quiet")[1]
+    )["texts"][0]["tokens"]
     assert [token["unknown"] for token in tokens] == [False, False, True, False]
 
 
 def test_a_unigram_marks_what_it_does_not_know(tmp_path: Path) -> None:
-    tokens = open_tokenizer(str(write(tmp_path, content("unigram"))), {}).tokenizer.encode("The 🜁 bank")
+    tokens = open_tokenizer(str(write(tmp_path, content("unigram"))), {}).tokenizer.encode(
+        "The 🜁 bank"
+    )
     assert [token.text for token in tokens if token.unknown] == ["🜁"]

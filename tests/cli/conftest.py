@@ -17,7 +17,12 @@ def attnscope():
     """
 
     def run(kind, *args, env=None, **options):
-        options = {"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, **options}
+        options = {
+            "stdout": subprocess.PIPE,
+            "stdin": subprocess.DEVNULL,
+            "stderr": subprocess.PIPE,
+            **options,
+        }
         options["env"] = environment(**(env or {}))
         if "preexec_fn" in options:
             return subprocess.run(command(kind, *args), timeout=60, check=False, **options)

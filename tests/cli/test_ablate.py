@@ -35,7 +35,9 @@ def test_json_keeps_to_its_schema_and_screens_say_what_it_holds(name, args, capf
         several = len(found["effects"]) > 1
         sizes = [] if several else found["effects"][0]["change"]
         states = [value for effect in found["effects"] for value in effect["cosine"]] + sizes
-        numbers += [f"{float(np.float32(value)):.5f}" for value in states]  # as they are, not as their digits say
+        numbers += [
+            f"{float(np.float32(value)):.5f}" for value in states
+        ]  # as they are, not as their digits say
         numbers += [
             f"{100 * float(np.float32(change)) / float(np.float32(norm)):.1f} %"
             for effect in found["effects"]
@@ -45,15 +47,21 @@ def test_json_keeps_to_its_schema_and_screens_say_what_it_holds(name, args, capf
         assert len(found["effects"]) == (2 if any("←" in arg for arg in args) else 1)
     else:
         best = np.argsort([-value for value in found["effects"][0]["kl"]], kind="stable")[:10]
-        sizes = [effects["kl"][n] for effects in found["effects"] for n in best] + [found["weights"][n] for n in best]
+        sizes = [effects["kl"][n] for effects in found["effects"] for n in best] + [
+            found["weights"][n] for n in best
+        ]
         # never 0.00000: a size that is not 0 has two digits
-        numbers = ["0" if size == 0 else f"{size:.5f}" if size >= 5e-6 else f"{size:.1e}" for size in sizes]
+        numbers = [
+            "0" if size == 0 else f"{size:.5f}" if size >= 5e-6 else f"{size:.1e}" for size in sizes
+        ]
         if found["unit"] == "edge":
             assert any(0 < size < 5e-6 for size in sizes)
             assert "edge A ← B: what query A reads from key B" in shown
             assert "0.00000" not in shown
         numbers += [
-            f"{effects['correlation']:.2f}".replace("-", "−") for effects in found["effects"] if effects["correlation"]
+            f"{effects['correlation']:.2f}".replace("-", "−")
+            for effects in found["effects"]
+            if effects["correlation"]
         ]
         if found["unit"] != "edge":
             numbers += [f"{value:.5f}" for value in found["effects"][0]["kl"]]
@@ -136,7 +144,9 @@ def test_python_gives_what_the_command_gives(capfdbinary):
         ([*EDGE], {"each": "edge", "layer": 2, "head": [0, 2], "query": "[MASK]"}),
     ):  # fmt: skip
         assert main(["ablate", TEXT, *args, "--format", "json", "--quiet"]) == 0
-        assert attnscope.ablate(TEXT, **options).to_json() == capfdbinary.readouterr().out.rstrip(b"\n")
+        assert attnscope.ablate(TEXT, **options).to_json() == capfdbinary.readouterr().out.rstrip(
+            b"\n"
+        )
 
 
 def test_results_have_labels():
@@ -150,7 +160,15 @@ def test_results_have_labels():
     assert (best.layer, best.head, best.query) == (2, 1, None)
     assert best.effect == heads.values[2, 1] == pytest.approx(one.kl[0], rel=1e-5)
     table = edges.to_pandas()
-    assert list(table.columns[:7]) == ["layer", "head", "query", "query_text", "key", "key_text", "weight"]
+    assert list(table.columns[:7]) == [
+        "layer",
+        "head",
+        "query",
+        "query_text",
+        "key",
+        "key_text",
+        "weight",
+    ]
     first = edges.strongest(1)[0]
     assert (first.query, first.effect) == (4, table["kl_renormalised"].max())
     with pytest.raises(attnscope.AttnscopeError, match="effects of edges are not a matrix"):

@@ -61,17 +61,25 @@ def test_a_dump_and_a_table_of_it(texts, capsys):
     assert main(["convert", "dump.jsonl", "dump.csv"]) == 0
     assert capsys.readouterr().err == "attnscope: wrote: dump.csv (13 rows of contributors)\n"
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG]) == 0
-    assert capsys.readouterr().err == "attnscope: wrote: dump.jsonl (2 texts ok, 1 skipped; 3 were already done)\n"
+    assert (
+        capsys.readouterr().err
+        == "attnscope: wrote: dump.jsonl (2 texts ok, 1 skipped; 3 were already done)\n"
+    )
 
 
 def test_an_extended_dump_says_what_was_there_and_what_of_it_is_computed_again(texts, capsys):
     (texts / "more.txt").write_text("bank river\n" * 9)
-    for limit, before in ((4, ""), (9, "; 4 were already done, 4 of these were computed again with other texts")):
+    for limit, before in (
+        (4, ""),
+        (9, "; 4 were already done, 4 of these were computed again with other texts"),
+    ):
         assert main(["batch", "more.txt", "-o", "more.jsonl", "--limit", str(limit), *CONFIG]) == 0
         assert f"({limit} texts ok{before}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "line"), [("nope.jsonl", "no such file"), ("", "is no dump: it has no index.jsonl;")])
+@pytest.mark.parametrize(
+    ("name", "line"), [("nope.jsonl", "no such file"), ("", "is no dump: it has no index.jsonl;")]
+)
 def test_what_verify_does_not_find_is_named(texts, name, line, capsys):
     assert main(["verify", str(texts / name)]) == 1
     assert f"{texts / name}: {line}" in capsys.readouterr().err
@@ -80,7 +88,10 @@ def test_what_verify_does_not_find_is_named(texts, name, line, capsys):
 def test_the_whole_weights_are_hashed_where_asked(texts, capsys):
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--hash-weights", "--quiet"]) == 0
     weights = locate("riverbank").path / "model.safetensors"
-    assert lines(texts / "dump.jsonl")[0]["provenance"]["weights_hash"] == sha256(weights.read_bytes()).hexdigest()
+    assert (
+        lines(texts / "dump.jsonl")[0]["provenance"]["weights_hash"]
+        == sha256(weights.read_bytes()).hexdigest()
+    )
 
 
 def test_options_reach_the_dump(texts, capsys):
@@ -102,9 +113,15 @@ def test_options_reach_the_dump(texts, capsys):
         (["--pool", "4", "--keep", "rows"], "--pool: applies only to pooled; add pooled to --keep"),
         (["--top", "5", "--keep", "rows"], "--top: applies only to top; add top to --keep"),
         (["--by", "value", "--keep", "columns"], "--by: applies only to top; add top to --keep"),
-        (["--no-special", "--keep", "pooled"], "--no-special: applies only to top; add top to --keep"),
+        (
+            ["--no-special", "--keep", "pooled"],
+            "--no-special: applies only to top; add top to --keep",
+        ),
         (["--key", "bank"], "--key: applies only to whole matrices; add --stage weights"),
-        (["--column", "review"], "--column: applies only to tables and .jsonl: every line of .txt is a text; remove"),
+        (
+            ["--column", "review"],
+            "--column: applies only to tables and .jsonl: every line of .txt is a text; remove",
+        ),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(texts, capsys, options, said):
@@ -115,7 +132,18 @@ def test_options_that_would_change_nothing_are_refused(texts, capsys, options, s
 
 def test_slices_are_meant_for_texts_of_any_length_and_labels_are_understood(texts, capsys):
     (texts / "in.txt").write_text("the bank by the river\nriver\n")
-    options = ["--query", "0:4", "--key", "0:2", "--head", "L1H2", "--stage", "weights", "--top", "0"]
+    options = [
+        "--query",
+        "0:4",
+        "--key",
+        "0:2",
+        "--head",
+        "L1H2",
+        "--stage",
+        "weights",
+        "--top",
+        "0",
+    ]
     assert main(["batch", "in.txt", "-o", "dump.jsonl", "--quiet", *options]) == 0
     records = [line for line in lines(texts / "dump.jsonl") if line.get("status")]
     assert [(r["units"], r["queries"], r["keys"]) for r in records] == [
@@ -130,9 +158,21 @@ def test_a_matrix_masks_texts_of_its_size_and_is_that_of_the_whole_dump(texts, c
     mask = np.tri(5, dtype=bool)
     mask[4, 1] = False
     np.save(texts / "mask.npy", mask)
-    options = ["batch", "in.txt", "-o", "dump.jsonl", "--stage", "weights", "--mask", "mask.npy|sink:1"]
+    options = [
+        "batch",
+        "in.txt",
+        "-o",
+        "dump.jsonl",
+        "--stage",
+        "weights",
+        "--mask",
+        "mask.npy|sink:1",
+    ]
     assert main(options) == 3
-    assert "in.txt:2: mask.npy: the matrix is 5 × 5, but the text needs 3 × 3" in capsys.readouterr().err
+    assert (
+        "in.txt:2: mask.npy: the matrix is 5 × 5, but the text needs 3 × 3"
+        in capsys.readouterr().err
+    )
     with attnscope.open_model() as model:
         for record in attnscope.read_dump("dump.jsonl"):
             if record.status == "ok":
@@ -143,27 +183,42 @@ def test_a_matrix_masks_texts_of_its_size_and_is_that_of_the_whole_dump(texts, c
     np.save(texts / "mask.npy", ~mask)
     before = (texts / "dump.jsonl").read_bytes()
     assert main(options) == 1
-    assert "was started with another matrix in the file of --mask; choose another output" in capsys.readouterr().err
+    assert (
+        "was started with another matrix in the file of --mask; choose another output"
+        in capsys.readouterr().err
+    )
     assert (texts / "dump.jsonl").read_bytes() == before
 
 
 def test_the_machine_is_that_of_run(texts, capsys):
-    assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--hash-weights", "--layer", "0", "--quiet"]) == 0
+    assert (
+        main(
+            ["batch", "texts.txt", "-o", "dump.jsonl", "--hash-weights", "--layer", "0", "--quiet"]
+        )
+        == 0
+    )
     assert len(lines(texts / "dump.jsonl")[0]["provenance"]["weights_hash"]) == 64
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--layer", "0"]) == 1
-    assert "was started with --hash-weights, now it is without --hash-weights;" in capsys.readouterr().err
+    assert (
+        "was started with --hash-weights, now it is without --hash-weights;"
+        in capsys.readouterr().err
+    )
     assert main(["batch", "texts.txt", "-o", "b.jsonl", "--engine", "transformers", *CONFIG]) == 2
     assert "a TOML stack is not a transformers model" in capsys.readouterr().err
 
 
 def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
-    (texts / "in.jsonl").write_text("".join('{"text":"the bank"}\n' if i != 500 else "{\n" for i in range(1000)))
+    (texts / "in.jsonl").write_text(
+        "".join('{"text":"the bank"}\n' if i != 500 else "{\n" for i in range(1000))
+    )
     assert main(["batch", "in.jsonl", "-o", "dump.jsonl", *CONFIG]) == 3
     err = capsys.readouterr().err.splitlines()
     assert err[0].startswith("attnscope: failed: in.jsonl:501: not valid JSON (")
     assert err[1].startswith("attnscope: wrote: dump.jsonl (999 texts ok, 1 failed; ")
     assert len(err) == 2
-    assert main(["batch", "in.jsonl", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 3  # finished, and still not all well
+    assert (
+        main(["batch", "in.jsonl", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 3
+    )  # finished, and still not all well
     assert main(["batch", "in.jsonl", "-o", "strict.jsonl", *CONFIG, "--strict"]) == 1
     assert "remove --strict to skip failed records" in capsys.readouterr().err
 
@@ -186,10 +241,22 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
             "--from: must be txt, jsonl, csv, tsv, parquet or arrow, not 'A bank'; a text to patch from is given with "
             "--patch-from OTHER",
         ),
-        (["texts.txt", "-o", "a.jsonl", "--shard", "1"], 2, "--shard: must be I/N, not '1'; use 1/4"),
+        (
+            ["texts.txt", "-o", "a.jsonl", "--shard", "1"],
+            2,
+            "--shard: must be I/N, not '1'; use 1/4",
+        ),
         (["texts.txt", "-o", "a.jsonl", "--shard", "3/2"], 2, "there is no shard 3 of 2"),
-        (["The bank", "-o", "a.jsonl"], 1, "The bank: no such file; pass a file of texts, or use attnscope run for"),
-        ([".", "-o", "a.jsonl"], 1, ".: is a folder without .arrow or .parquet files; pass a file of texts"),
+        (
+            ["The bank", "-o", "a.jsonl"],
+            1,
+            "The bank: no such file; pass a file of texts, or use attnscope run for",
+        ),
+        (
+            [".", "-o", "a.jsonl"],
+            1,
+            ".: is a folder without .arrow or .parquet files; pass a file of texts",
+        ),
         (["texts.txt", "-o", "a.jsonl", "--keep", "colums"], 2, "did you mean 'columns'"),
         (["missing.txt", "-o", "a.jsonl"], 1, "missing.txt: no such file"),
         (["texts.txt", "-o", "no/a.jsonl"], 1, "no: no such folder"),
@@ -205,11 +272,17 @@ def test_what_is_refused(texts, capsys, arguments, code, message):
     assert message.lower() in err.lower()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_ends_with_whole_lines_and_the_same_command_goes_on(texts, number, code):
-    (texts / "many.txt").write_text("".join(f"the bank by the river {i % 9} {'and on ' * 40}\n" for i in range(250)))
+    (texts / "many.txt").write_text(
+        "".join(f"the bank by the river {i % 9} {'and on ' * 40}\n" for i in range(250))
+    )
     arguments = ["batch", "many.txt", "-o", "dump.jsonl", *CONFIG, "--top", "40"]
-    process = fork_server.Process("", *arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts)
+    process = fork_server.Process(
+        "", *arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts
+    )
     target, deadline = texts / "dump.jsonl", time.monotonic() + 50
     while time.monotonic() < deadline and not (target.exists() and target.stat().st_size > 5000):
         time.sleep(0.01)
@@ -223,16 +296,24 @@ def test_a_signal_ends_with_whole_lines_and_the_same_command_goes_on(texts, numb
     assert b'{"end":' not in data
     assert main([*arguments, "--quiet"]) == 0
     assert target.read_bytes().startswith(data)
-    assert lines(target)[-1] == {"end": True, "records": 250, "ok": 250, "skipped": 0, "failed": 0} | {
-        "check": lines(target)[-1]["check"]
-    }
+    assert lines(target)[-1] == {
+        "end": True,
+        "records": 250,
+        "ok": 250,
+        "skipped": 0,
+        "failed": 0,
+    } | {"check": lines(target)[-1]["check"]}
 
 
 @pytest.mark.parametrize("columns", [60, 110])
 def test_ctrl_c_erases_the_bar_before_it_says_what_is_saved(texts, columns):
-    (texts / "many.txt").write_text("".join(f"the bank by the river {i % 9} {'and on ' * 40}\n" for i in range(2000)))
+    (texts / "many.txt").write_text(
+        "".join(f"the bank by the river {i % 9} {'and on ' * 40}\n" for i in range(2000))
+    )
     arguments = ["batch", "many.txt", "-o", "dump.jsonl", *CONFIG, "--top", "40"]
-    code, seen = on_terminal("", *arguments, env={"TERM": "xterm", "COLUMNS": f"{columns}"}, stop_at=b"/2000")
+    code, seen = on_terminal(
+        "", *arguments, env={"TERM": "xterm", "COLUMNS": f"{columns}"}, stop_at=b"/2000"
+    )
     assert code == 130
     saved = (texts / "dump.jsonl").read_bytes().count(b"\n") - 1
     message = f"attnscope: stopped: {saved:,} of 2,000 saved; run the same command to continue\r\n".encode()
@@ -247,7 +328,9 @@ def test_a_signal_while_a_tokenizer_works_ends_it_and_fails_no_text(texts):
     """One call into Rust that takes seconds: it neither holds up a signal nor takes it for an error of its own."""
     (texts / "long.txt").write_text("the bank\n" + "bank river the by " * 150_000 + "\n")
     arguments = ["batch", "long.txt", "-o", "dump.jsonl", "--truncate", "--layer", "0", "--quiet"]
-    process = fork_server.Process("", *arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts)
+    process = fork_server.Process(
+        "", *arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts
+    )
     target, deadline = texts / "dump.jsonl", time.monotonic() + 50
     while time.monotonic() < deadline and not (target.exists() and target.stat().st_size):
         time.sleep(0.01)
@@ -257,7 +340,9 @@ def test_a_signal_while_a_tokenizer_works_ends_it_and_fails_no_text(texts):
     with process:
         code, said = process.wait(timeout=30), process.stderr.read()
     assert (code, said) == (130, b"")
-    assert time.monotonic() - sent < 2  # a second, and what a busy machine takes besides; the call takes more than four
+    assert (
+        time.monotonic() - sent < 2
+    )  # a second, and what a busy machine takes besides; the call takes more than four
     assert b'"failed"' not in target.read_bytes()
     assert target.read_bytes().count(b"\n") == 1
 
@@ -326,7 +411,9 @@ def test_a_dump_that_is_refused_leaves_nothing(texts, name, wrong):
     assert [p.name for p in texts.iterdir()] == ["texts.txt"]
 
 
-@pytest.mark.parametrize("way", ["itself", "symlink", "hard link", "folder", "standard input", "document"])
+@pytest.mark.parametrize(
+    "way", ["itself", "symlink", "hard link", "folder", "standard input", "document"]
+)
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_an_output_that_is_the_input_is_refused(texts, capsys, attnscope, way, force):
     name, given = ("x.json", "x.json") if way == "document" else ("x.jsonl", "x.jsonl")
@@ -370,15 +457,29 @@ def test_lines_to_standard_output(texts, attnscope):
     with open("/dev/full", "wb") as full:
         done = attnscope(*arguments, stdout=full, cwd=texts)
     assert done.returncode == 1
-    assert done.stderr.startswith(b"attnscope: error: cannot write to standard output (No space left on device)")
+    assert done.stderr.startswith(
+        b"attnscope: error: cannot write to standard output (No space left on device)"
+    )
 
 
-def test_special_tokens_that_are_typed_are_a_text_and_those_of_a_template_are_none(tmp_path, attnscope):
+def test_special_tokens_that_are_typed_are_a_text_and_those_of_a_template_are_none(
+    tmp_path, attnscope
+):
     for name in ("config.json", "model.safetensors"):
         shutil.copy(samples_folder("sample_weights") / "riverbank" / name, tmp_path)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
     (tmp_path / "texts").write_text("[MASK]\n[CLS][SEP]\n\u200b\nthe\n")
-    arguments = ["", "batch", "texts", "--from", "txt", "-o", "dump.jsonl", "--model", str(tmp_path)]
+    arguments = [
+        "",
+        "batch",
+        "texts",
+        "--from",
+        "txt",
+        "-o",
+        "dump.jsonl",
+        "--model",
+        str(tmp_path),
+    ]
     assert attnscope(*arguments, cwd=tmp_path).returncode == 0
     records = lines(tmp_path / "dump.jsonl")[1:-1]
     assert [(record["status"], record.get("error")) for record in records] == [

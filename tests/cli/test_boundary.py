@@ -161,7 +161,10 @@ def wait_until_full(pipe):
     held = -1
     for _ in range(200):
         time.sleep(0.05)
-        before, held = held, int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"    "), sys.byteorder)
+        before, held = (
+            held,
+            int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"    "), sys.byteorder),
+        )
         if held == before > 0:
             return
     raise AssertionError("the pipe never filled")
@@ -218,13 +221,17 @@ while True:
 def test_a_removed_working_folder(attnscope, tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
-    script = f"cd {shlex.quote(str(folder))} && rmdir {shlex.quote(str(folder))} && exec " + shlex.join(
-        command("", "run", TEXT)
+    script = (
+        f"cd {shlex.quote(str(folder))} && rmdir {shlex.quote(str(folder))} && exec "
+        + shlex.join(command("", "run", TEXT))
     )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, env=environment(), timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, env=environment(), timeout=60, check=False
+    )
     assert (done.returncode, done.stdout) == (1, b"")
     assert (
-        one_line(done.stderr) == "attnscope: error: the working directory was removed; change to an existing directory"
+        one_line(done.stderr)
+        == "attnscope: error: the working directory was removed; change to an existing directory"
     )
 
 
@@ -269,7 +276,10 @@ class TestStandardOutput:
     def test_closed(self, attnscope, args):
         done = attnscope("fine", *args, preexec_fn=lambda: os.close(1), stdout=None)
         assert done.returncode == 1
-        assert one_line(done.stderr) == "attnscope: error: standard output is closed; --output FILE writes to a file"
+        assert (
+            one_line(done.stderr)
+            == "attnscope: error: standard output is closed; --output FILE writes to a file"
+        )
 
     def test_full(self, attnscope, args):
         with open("/dev/full", "wb") as full:
@@ -282,27 +292,36 @@ class TestStandardOutput:
 def test_head_in_a_shell():
     line = shlex.join(command("huge", "run", TEXT, "--format", "json"))
     script = f"{line} | head -c 10 >&2; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, env=environment(), timeout=60, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, env=environment(), timeout=60, check=True
+    )
     assert (done.stderr, done.stdout) == (b'{"provenan', b"141\n")
 
 
 def test_closed_stdout_is_not_needed_for_a_file(attnscope, tmp_path):
     """With 1 closed, the next file opened would become standard output and get what is printed there."""
     target = tmp_path / "out.json"
-    done = attnscope("stray", "run", TEXT, "--output", str(target), preexec_fn=lambda: os.close(1), stdout=None)
+    done = attnscope(
+        "stray", "run", TEXT, "--output", str(target), preexec_fn=lambda: os.close(1), stdout=None
+    )
     assert done.returncode == 0
     assert target.read_bytes().startswith(b'{"provenance"')
 
 
 @pytest.mark.parametrize(("kind", "code"), [("fine", 0), ("refuse", 1), ("bug", 70)])
 def test_stderr_may_be_closed_or_full(attnscope, kind, code):
-    assert attnscope(kind, "run", TEXT, preexec_fn=lambda: os.close(2), stderr=None).returncode == code
+    assert (
+        attnscope(kind, "run", TEXT, preexec_fn=lambda: os.close(2), stderr=None).returncode == code
+    )
     with open("/dev/full", "wb") as full:
         assert attnscope(kind, "run", TEXT, stderr=full).returncode == code
 
 
 def test_ascii_loses_nothing(attnscope):
-    how = {"env": {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}, "preexec_fn": default_signals}
+    how = {
+        "env": {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"},
+        "preexec_fn": default_signals,
+    }
     done = attnscope("unicode", "run", TEXT, **how)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.isascii()
@@ -318,7 +337,9 @@ def test_ascii_loses_nothing(attnscope):
 
 @pytest.mark.parametrize("columns", ["0", "1", "20", "80", "100000", "-3", "x", "9" * 40])
 def test_any_width_loses_nothing(attnscope, columns):
-    done = attnscope("long", "run", TEXT, "--stage", "scores,masked,weights", env={"COLUMNS": columns})
+    done = attnscope(
+        "long", "run", TEXT, "--stage", "scores,masked,weights", env={"COLUMNS": columns}
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     text = done.stdout.decode()
     for i in range(30):

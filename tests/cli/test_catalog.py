@@ -31,7 +31,9 @@ def test_the_catalogue_has_every_command_with_every_option(catalog):
     assert [command["name"] for command in catalog["commands"]] == COMMANDS
     for command in catalog["commands"]:
         declared = options_of(command["name"])
-        assert [option["name"] for option in command["options"]] == [option.name for option in declared]
+        assert [option["name"] for option in command["options"]] == [
+            option.name for option in declared
+        ]
         for option, row in zip(command["options"], declared, strict=True):
             assert option["default"] == row.default
             assert option["argument"] or row.spelled in option["flags"]
@@ -85,7 +87,11 @@ def test_the_skill_names_every_command_and_its_examples_parse(capsys):
     blocks = "".join(re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
     for line in re.findall(r"^attnscope .*$", blocks, re.MULTILINE):
         command, *words = shlex.split(line.partition(" | ")[0].partition(" > ")[0])[1:]
-        known = {name for option in options_of(command) for name in (option.spelled, option.short, option.off)}
+        known = {
+            name
+            for option in options_of(command)
+            for name in (option.spelled, option.short, option.off)
+        }
         assert {word for word in words if word.startswith("-") and word != "-"} <= known, line
     for line in RECIPES:
         assert line in text

@@ -52,11 +52,17 @@ def test_whatever_is_given_several_times_is_compared(capsys, options, axis, labe
 
 
 def test_one_row_is_a_list_of_keys_with_both_weights_and_their_difference(capsys):
-    run_code, reported = main(["compare", TEXT, "--query", "bank", "--json"]), json.loads(capsys.readouterr().out)
+    run_code, reported = (
+        main(["compare", TEXT, "--query", "bank", "--json"]),
+        json.loads(capsys.readouterr().out),
+    )
     code, out, _ = run(capsys, TEXT, "--query", "bank", "--precision", "4")
     ((layer, head),) = re.findall(r"^L(\d)H(\d)  causal → ", out, re.MULTILINE)  # where most moved
     heads = [side["report"]["texts"][0]["heads"] for side in reported["sides"]]
-    sides = [np.array(side["stages"]["weights"][side["units"].index([int(layer), int(head)])][0]) for side in heads]
+    sides = [
+        np.array(side["stages"]["weights"][side["units"].index([int(layer), int(head)])][0])
+        for side in heads
+    ]
     rows = re.findall(r"^   (\d) \w+ +(\S+) +(\S+) +(\S+) ", out, re.MULTILINE)
     assert (run_code, code, [int(row[0]) for row in rows]) == (0, 0, [0, 1, 2, 3, 4])
     for number, *cells in rows:
@@ -68,23 +74,38 @@ def test_one_row_is_a_list_of_keys_with_both_weights_and_their_difference(capsys
 
 
 def test_a_long_row_lists_the_keys_whose_weight_changes_most(capsys):
-    args = [" ".join(f"w{i % 13}" for i in range(90)), *STACK, "-l", "1", "-H", "0", "--mask", "own"]
+    args = [
+        " ".join(f"w{i % 13}" for i in range(90)),
+        *STACK,
+        "-l",
+        "1",
+        "-H",
+        "0",
+        "--mask",
+        "own",
+    ]
     args += ["--mask", "window:8", "--query", "-1"]
     found = json.loads(run(capsys, *args, "--json")[1])
     moved = (_weights(found, 1) - _weights(found, 0))[0]
     out = run(capsys, *args, "--precision", "4")[1]
     shown = re.findall(r"^ +(\d+) (?:w\d+|others) +\S+ +\S+ +(\S+)", out, re.MULTILINE)
-    *keys, (omitted, rest) = [(int(number), float(cell.replace("−", "-"))) for number, cell in shown]
+    *keys, (omitted, rest) = [
+        (int(number), float(cell.replace("−", "-"))) for number, cell in shown
+    ]
     listed = [number for number, _ in keys]
     assert len(listed) == 32 and omitted == 90 - 32 and "--key 0:90 lists all" in out
     assert listed == np.argsort(-np.abs(moved), kind="stable")[:32].tolist()
     assert [cell for _, cell in keys] == pytest.approx(moved[listed], abs=0.00006)
     assert rest == pytest.approx(np.delete(moved, listed).sum(), abs=0.00006)
-    assert len(re.findall(r"^ +\d+ w\d+ ", run(capsys, *args, "--key", "0:90")[1], re.MULTILINE)) == 90
+    assert (
+        len(re.findall(r"^ +\d+ w\d+ ", run(capsys, *args, "--key", "0:90")[1], re.MULTILINE)) == 90
+    )
 
 
 def test_a_summary_has_every_head_and_no_matrix(capsys):
-    every = json.loads(run(capsys, TEXT, "--layer", "all", "--head", "all", "--json")[1])["changes"][0]["heads"]
+    every = json.loads(run(capsys, TEXT, "--layer", "all", "--head", "all", "--json")[1])[
+        "changes"
+    ][0]["heads"]
     moved = {"L{}H{}".format(*head["first"]): np.max(head["total_variation"]) for head in every}
     code, out, _ = run(capsys, TEXT, "--summary")
     grid = {
@@ -97,7 +118,8 @@ def test_a_summary_has_every_head_and_no_matrix(capsys):
 
 
 @pytest.mark.parametrize(
-    "option", ["--by value", "--what-if stack", "--query 1", "--pair x", "--top 2", "-q 0", "--part=encoder"]
+    "option",
+    ["--by value", "--what-if stack", "--query 1", "--pair x", "--top 2", "-q 0", "--part=encoder"],
 )
 def test_an_option_whose_values_are_not_compared_is_refused_when_repeated(capsys, option):
     """Before, the last value counted, and the masks were compared instead."""
@@ -135,7 +157,11 @@ def test_hidden_tokens_are_compared_with_none(capsys):
     asked = ["--layer", "0", "--head", "all", "--format", "json"]
     code, out, _ = run(capsys, TEXT, *STACK, "--hide", "the,0", *asked)
     found = json.loads(out)
-    assert (code, found["axis"], [side["label"] for side in found["sides"]]) == (0, "hide", ["none", "the,0"])
+    assert (code, found["axis"], [side["label"] for side in found["sides"]]) == (
+        0,
+        "hide",
+        ["none", "the,0"],
+    )
     code, again, _ = run(capsys, TEXT, *STACK, "--hide", "none", "--hide", "the,0", *asked)
     assert json.loads(again) == found
     reports = []
@@ -143,7 +169,9 @@ def test_hidden_tokens_are_compared_with_none(capsys):
         assert main(["run", TEXT, *STACK, "--hide", hide, *asked]) == 0
         reports.append(json.loads(capsys.readouterr().out))
     weights = [report["texts"][0]["heads"]["stages"]["weights"] for report in reports]
-    assert weights == [side["report"]["texts"][0]["heads"]["stages"]["weights"] for side in found["sides"]]
+    assert weights == [
+        side["report"]["texts"][0]["heads"]["stages"]["weights"] for side in found["sides"]
+    ]
     assert weights[0] != weights[1]
     assert [row[3] for row in weights[1][0]] == [0] * 5
 
@@ -162,12 +190,29 @@ def test_both_engines_choose_a_head_on_the_same_side(capsys, sides):
 def test_both_engines_say_the_same(capsys):
     # scores of 82, where neighbouring numbers of float32 are 7.6e-6 apart
     sides = ["--engine", "native", "--engine", "transformers"]
-    code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, "--head", "all", "--tolerance", "5e-5")
+    code, out, err = run(
+        capsys, TEXT, "--model", "riverbank", *sides, "--head", "all", "--tolerance", "5e-5"
+    )
     assert (code, err) == (0, "")
-    within = "within 5e-5 (weights: as they are; scores, masked: 5e-5 of their layer's largest value)"
-    assert f"verdict passed: 1,200 cells of 16 of 16 heads agree {within} scores " in " ".join(out.split())
+    within = (
+        "within 5e-5 (weights: as they are; scores, masked: 5e-5 of their layer's largest value)"
+    )
+    assert f"verdict passed: 1,200 cells of 16 of 16 heads agree {within} scores " in " ".join(
+        out.split()
+    )
     one = ["--layer", "1", "--head", "2"]
-    code, out, err = run(capsys, TEXT, "--model", "riverbank", *sides, *one, "--tolerance", "5e-5", "--format", "table")
+    code, out, err = run(
+        capsys,
+        TEXT,
+        "--model",
+        "riverbank",
+        *sides,
+        *one,
+        "--tolerance",
+        "5e-5",
+        "--format",
+        "table",
+    )
     assert (code, err) == (0, "")
     assert "compare  engine: native → transformers" in out
     assert "verdict  passed: 75 cells of 1 of 16 heads agree within 5e-5" in out
@@ -177,9 +222,14 @@ def changed_copy(path, *, factor=1.5, layers=(2, 3), name="attention.self.query.
     """The bundled model with some tensors multiplied."""
     shutil.copytree(samples_folder("sample_weights") / "riverbank", path)
     tensors = load_file(path / "model.safetensors")
-    chosen = [key for key in tensors if name in key and any(f"layer.{layer}." in key for layer in layers)]
+    chosen = [
+        key for key in tensors if name in key and any(f"layer.{layer}." in key for layer in layers)
+    ]
     assert len(chosen) == len(layers)
-    save_file({k: v * factor if k in chosen else v for k, v in tensors.items()}, path / "model.safetensors")
+    save_file(
+        {k: v * factor if k in chosen else v for k, v in tensors.items()},
+        path / "model.safetensors",
+    )
     return str(path)
 
 
@@ -224,7 +274,9 @@ def test_models_are_compared_in_every_head_and_the_one_that_moved_most_is_shown(
     assert "what moved  nothing: both sides have the same weights in this head\n" in out
     code, out, _ = run(capsys, TEXT, "--engine", "native", "--engine", "transformers")
     same = "nothing: both sides have the same weights in all 16 heads"  # or rounding, by how many threads there are
-    assert re.search(f"^what moved  ({same}|at most .e-0[78] of a row's weight in any of 16 heads)$", out, re.M)
+    assert re.search(
+        f"^what moved  ({same}|at most .e-0[78] of a row's weight in any of 16 heads)$", out, re.M
+    )
 
 
 def test_models_of_different_sizes_are_compared_in_what_both_have(capsys, tmp_path):
@@ -232,7 +284,11 @@ def test_models_of_different_sizes_are_compared_in_what_both_have(capsys, tmp_pa
     sides = [TEXT, "--config", "causal", "--config", "multi-head"]
     code, out, err = run(capsys, *sides)
     sizes = "'causal' has 2 layers × 4 heads, 'multi-head' has 1 layer × 4 heads"
-    assert (code, err, f"{sizes}; what both have is compared" in " ".join(out.split())) == (0, "", True)
+    assert (code, err, f"{sizes}; what both have is compared" in " ".join(out.split())) == (
+        0,
+        "",
+        True,
+    )
     code, out, err = run(capsys, *sides, "--tolerance", "1e9")
     assert (code, err.startswith(f"attnscope: error: {sizes}")) == (1, True)
     code, out, err = run(capsys, *sides, "--layer", "0", "--stage", "weights", "--tolerance", "1e9")
@@ -240,7 +296,9 @@ def test_models_of_different_sizes_are_compared_in_what_both_have(capsys, tmp_pa
     assert "100 cells of 4 of 8 heads agree" in out
 
 
-@pytest.mark.parametrize("shown", [[], ["--format", "heat"], ["--output", "a.svg"], ["--output", "a.txt"]])
+@pytest.mark.parametrize(
+    "shown", [[], ["--format", "heat"], ["--output", "a.svg"], ["--output", "a.txt"]]
+)
 @pytest.mark.parametrize("stage", ["masked", "weights,scores", "none"])
 def test_stages_that_a_table_does_not_show_are_refused(capsys, tmp_path, monkeypatch, shown, stage):
     monkeypatch.chdir(tmp_path)
@@ -269,7 +327,9 @@ def test_without_any_stage_the_weights_are_judged(capsys):
 
 
 def test_configs_and_texts_are_sides_too(capsys):
-    code, out, _ = run(capsys, TEXT, "--config", "causal", "--config", "multi-head", "--layer", "0", "--head", "0")
+    code, out, _ = run(
+        capsys, TEXT, "--config", "causal", "--config", "multi-head", "--layer", "0", "--head", "0"
+    )
     assert (code, "config: causal → multi-head" in out) == (0, True)
     code, out, _ = run(capsys, "the river bank", "the savings bank", *STACK)
     assert (code, "1 river│savings" in out) == (0, True)
@@ -279,7 +339,9 @@ def test_configs_and_texts_are_sides_too(capsys):
     assert "only in the old river bank: 1 old · 2 river\n" in out
 
 
-@pytest.mark.parametrize(("axis", "one", "shown"), [("head", "layer", "L0H0 → L0H1"), ("layer", "head", "L0H0 → L1H0")])
+@pytest.mark.parametrize(
+    ("axis", "one", "shown"), [("head", "layer", "L0H0 → L0H1"), ("layer", "head", "L0H0 → L1H0")]
+)
 def test_sides_that_are_numbers_say_what_they_number(capsys, axis, one, shown):
     code, out, _ = run(capsys, TEXT, *STACK, f"--{axis}", "0", f"--{axis}", "1", f"--{one}", "0")
     assert (code, out.count(f"{axis} 1 − {axis} 0")) == (0, 1)
@@ -297,7 +359,10 @@ def test_sides_that_are_numbers_say_what_they_number(capsys, axis, one, shown):
         (["--mask", "causal"], "nothing to compare causal with; add --mask MASK"),
         (["--relative", "x"], "--relative: must be a number, 0 or more, not 'x'"),
         (["--tolerance", "-1"], "--tolerance: must be a number, 0 or more, not '-1'"),
-        (["--mask", "casual", "--mask", "own"], "--mask: unknown mask 'casual'; did you mean 'causal'?"),
+        (
+            ["--mask", "casual", "--mask", "own"],
+            "--mask: unknown mask 'casual'; did you mean 'causal'?",
+        ),
         (
             ["--output", "x.safetensors"],
             "x.safetensors: what compare finds cannot be written as .safetensors; use .json .txt .svg .png .pdf .html",
@@ -314,7 +379,24 @@ def test_what_cannot_be_compared_is_a_usage_error(capsys, argv, said):
 def test_saved_reports_and_the_tolerance_of_a_check(capsys, tmp_path):
     paths = [str(tmp_path / name) for name in ("a.json", "b.json")]
     for path, mask in zip(paths, ("own", "causal"), strict=True):
-        assert main(["run", TEXT, *STACK, "--mask", mask, "--output", path, "--layer", "0", "--head", "0"]) == 0
+        assert (
+            main(
+                [
+                    "run",
+                    TEXT,
+                    *STACK,
+                    "--mask",
+                    mask,
+                    "--output",
+                    path,
+                    "--layer",
+                    "0",
+                    "--head",
+                    "0",
+                ]
+            )
+            == 0
+        )
     capsys.readouterr()
     code, out, err = run(capsys, paths[0], paths[0], "--tolerance", "0")
     assert (code, err) == (0, "")
@@ -333,7 +415,10 @@ def test_saved_reports_and_the_tolerance_of_a_check(capsys, tmp_path):
     assert said in " ".join(out.split())
     assert "what moved" not in out
     assert err.startswith("attnscope: error: text 0, L0H0, masked, query 0 'The', key 1 'bank': ")
-    assert "against masked, which fails at any tolerance; compare under the same mask, or exclude the stage" in err
+    assert (
+        "against masked, which fails at any tolerance; compare under the same mask, or exclude the stage"
+        in err
+    )
     assert err.count("\n") == 1
     code, out, err = run(capsys, *paths, "--tolerance", "1e-3", "--format", "table")
     assert (code, "what moved" in out, "verdict  FAILED" in out) == (1, True, True)
@@ -347,9 +432,25 @@ def test_saved_reports_and_the_tolerance_of_a_check(capsys, tmp_path):
     assert "what moved" in (tmp_path / "c.txt").read_text()
 
 
-_ANY_HEADS = [["--layer", "all", "--head", "all"], ["--layer", "1-2", "--head", "0,3"], ["--head", "L1H2,L3H0"], []]
-_ANY_MASK = [[], ["--mask", "causal"], ["--mask", "own+window:2", "--what-if", "same-scores"], ["--hide", "by"]]
-_ANY_CELLS = [[], ["--query", "river"], ["--key", "0:3"], ["--stage", "weights"], ["--head", "mean"]]
+_ANY_HEADS = [
+    ["--layer", "all", "--head", "all"],
+    ["--layer", "1-2", "--head", "0,3"],
+    ["--head", "L1H2,L3H0"],
+    [],
+]
+_ANY_MASK = [
+    [],
+    ["--mask", "causal"],
+    ["--mask", "own+window:2", "--what-if", "same-scores"],
+    ["--hide", "by"],
+]
+_ANY_CELLS = [
+    [],
+    ["--query", "river"],
+    ["--key", "0:3"],
+    ["--stage", "weights"],
+    ["--head", "mean"],
+]
 
 
 def test_a_text_is_run_as_a_saved_report_was_made(capsys, tmp_path):
@@ -359,7 +460,10 @@ def test_a_text_is_run_as_a_saved_report_was_made(capsys, tmp_path):
     draw = Random(50).choice
     for _ in range(8):
         options = [*draw(_ANY_HEADS), *draw(_ANY_MASK), *draw(_ANY_CELLS)]
-        assert main(["run", TEXT, "-m", "riverbank", *options, "-o", golden, "--force", "--quiet"]) == 0
+        assert (
+            main(["run", TEXT, "-m", "riverbank", *options, "-o", golden, "--force", "--quiet"])
+            == 0
+        )
         capsys.readouterr()
         sides = [golden, TEXT] if draw([True, False]) else [TEXT, golden]
         code, out, err = run(capsys, *sides, "-m", "riverbank", "--tolerance", "0", "--json")
@@ -387,13 +491,18 @@ def test_a_saved_report_beside_another_text_says_what_only_one_has(capsys, tmp_p
     assert main(["run", TEXT, "-o", golden, "--quiet"]) == 0
     capsys.readouterr()
     code, _, err = run(capsys, golden, "The bank by a river", "--tolerance", "1e-5")
-    assert (code, "only 'golden.json' has the tokens 3 'the'" in err.replace(str(tmp_path) + "/", "")) == (1, True)
+    assert (
+        code,
+        "only 'golden.json' has the tokens 3 'the'" in err.replace(str(tmp_path) + "/", ""),
+    ) == (1, True)
     code, _, err = run(capsys, golden, TEXT, "--mask", "own", "--mask", "causal")
     assert (code, "--mask: is given more than once beside a saved report" in err) == (2, True)
 
 
 def test_options_choose_among_what_is_saved_or_are_refused(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("ATTNSCOPE_MODEL", "riverbank")  # what the environment says is no option that was typed
+    monkeypatch.setenv(
+        "ATTNSCOPE_MODEL", "riverbank"
+    )  # what the environment says is no option that was typed
     path = str(tmp_path / "a.json")
     assert main(["run", TEXT, *STACK, "--output", path, "--layer", "0", "--head", "all"]) == 0
     capsys.readouterr()
@@ -415,14 +524,33 @@ def test_options_choose_among_what_is_saved_or_are_refused(capsys, tmp_path, mon
         code, out, err = run(capsys, path, path, *option)
         assert (code, out) == (2, ""), option
         assert f"{option[0]}: " in err and "saved reports" in err
-    code, out, err = run(capsys, path, path, "--precision", "3", "--color", "never", "--quiet", "--format", "heat")
+    code, out, err = run(
+        capsys, path, path, "--precision", "3", "--color", "never", "--quiet", "--format", "heat"
+    )
     assert (code, err) == (0, "")
 
 
 def test_keys_that_were_not_saved_are_told_on_the_screen(capsys, tmp_path):
     paths = [str(tmp_path / name) for name in ("a.json", "b.json")]
     for path, mask in zip(paths, ("own", "causal"), strict=True):
-        assert main(["run", TEXT, *STACK, "--mask", mask, "--output", path, "--head", "0", "--key", "0,4"]) == 0
+        assert (
+            main(
+                [
+                    "run",
+                    TEXT,
+                    *STACK,
+                    "--mask",
+                    mask,
+                    "--output",
+                    path,
+                    "--head",
+                    "0",
+                    "--key",
+                    "0,4",
+                ]
+            )
+            == 0
+        )
     capsys.readouterr()
     for format in ("table", "heat"):
         code, out, err = run(capsys, *paths, "--format", format)
@@ -442,7 +570,14 @@ def test_no_line_is_wider_than_the_terminal(capsys, monkeypatch, width, format):
     from rich.cells import cell_len
 
     monkeypatch.setenv("COLUMNS", str(width))
-    _, out, _ = run(capsys, "She sat by the river bank", "She sat by the savings bank", *STACK, "--format", format)
+    _, out, _ = run(
+        capsys,
+        "She sat by the river bank",
+        "She sat by the savings bank",
+        *STACK,
+        "--format",
+        format,
+    )
     assert max(map(cell_len, out.splitlines())) <= max(width, 40)
 
 
@@ -455,11 +590,18 @@ def test_hostile_tokens_are_harmless(capsys):
 
 @pytest.mark.parametrize(
     ("options", "matrices"),
-    [([], False), (["--query", "1"], True), (["--key", "1"], True), (["The bank by the lake"], True)],
+    [
+        ([], False),
+        (["--query", "1"], True),
+        (["--key", "1"], True),
+        (["The bank by the lake"], True),
+    ],
 )
 def test_a_map_that_was_asked_for_is_shown_for_each_side(capsys, options, matrices):
     """Beside selected rows, and of two texts, there was no map."""
-    code, out, err = run(capsys, TEXT, *STACK, *options, "--layer", "0", "--head", "1", "--pool", "3")
+    code, out, err = run(
+        capsys, TEXT, *STACK, *options, "--layer", "0", "--head", "1", "--pool", "3"
+    )
     out = " ".join(out.split())
     assert (code, err) == (0, "")
     said = "note a map of 3 × 3 cells"
@@ -469,20 +611,38 @@ def test_a_map_that_was_asked_for_is_shown_for_each_side(capsys, options, matric
 
 
 @pytest.mark.parametrize(("tokens", "pool", "runs"), [(200, 16, 16), (1030, None, 64)])
-def test_a_text_of_over_a_thousand_tokens_or_with_pool_is_compared_through_maps(tokens, pool, runs, capsys):
+def test_a_text_of_over_a_thousand_tokens_or_with_pool_is_compared_through_maps(
+    tokens, pool, runs, capsys
+):
     long = " ".join(f"w{i % 17}" for i in range(tokens))
-    arguments = [long, *STACK, "--layer", "0", "--head", "1", *(["--pool", f"{pool}"] if pool else [])]
+    arguments = [
+        long,
+        *STACK,
+        "--layer",
+        "0",
+        "--head",
+        "1",
+        *(["--pool", f"{pool}"] if pool else []),
+    ]
     code, out, err = run(capsys, *arguments)
     assert (code, err) == (0, "")
     assert out.count(f"map of {runs} × {runs} cells") == 3  # two, and the note that says why
     code, whole, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--format", "json")
     first, second = (_weights(json.loads(whole), side).sum(0) for side in (0, 1))
     share = 100 * np.abs(second - first).sum() / 2 / tokens
-    assert f"what moved  {share:.0f} % of all weight; sources whose total weight changes most" in out
+    assert (
+        f"what moved  {share:.0f} % of all weight; sources whose total weight changes most" in out
+    )
     code, out, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--tolerance", "1e-6")
     assert code == 1
-    code, out, _ = run(capsys, long, *STACK, "--layer", "0", "--head", "1", "--query", "150:152", "--key", "0:3")
-    assert (code, "cells, which includes every weight" in out, "bidirectional − causal" in out) == (0, False, True)
+    code, out, _ = run(
+        capsys, long, *STACK, "--layer", "0", "--head", "1", "--query", "150:152", "--key", "0:3"
+    )
+    assert (code, "cells, which includes every weight" in out, "bidirectional − causal" in out) == (
+        0,
+        False,
+        True,
+    )
 
 
 def test_two_long_texts_are_compared_row_by_row(capsys):
@@ -511,7 +671,8 @@ def test_a_word_of_either_text_selects_its_row_and_column(capsys, texts, typed, 
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"), [("zzz", "'zzz' is not in the text"), ("new", "'new' has no counterpart in another text")]
+    ("typed", "said"),
+    [("zzz", "'zzz' is not in the text"), ("new", "'new' has no counterpart in another text")],
 )
 def test_a_word_that_no_row_of_both_texts_has_is_refused(capsys, typed, said):
     code, _, err = run(capsys, "a b c", "new a b c", *STACK, "--query", typed)
@@ -520,7 +681,15 @@ def test_a_word_that_no_row_of_both_texts_has_is_refused(capsys, typed, said):
 
 @pytest.mark.parametrize("count", [5, 90])
 def test_equal_sides_say_that_nothing_moved(capsys, count):
-    code, out, _ = run(capsys, *[" ".join(f"w{i}" for i in range(count))] * 2, *STACK, "--layer", "1", "--head", "0")
+    code, out, _ = run(
+        capsys,
+        *[" ".join(f"w{i}" for i in range(count))] * 2,
+        *STACK,
+        "--layer",
+        "1",
+        "--head",
+        "0",
+    )
     assert code == 0
     assert "what moved  nothing: both sides have the same weights" in out
     assert "where most weight moves" not in out
@@ -551,12 +720,18 @@ def test_the_header_shows_the_part_of_long_texts_that_differs(capsys):
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "200"])
-@pytest.mark.parametrize("more", ["", "; the river was full of water that came down from the hills"])
-def test_headers_of_texts_that_differ_at_their_ends_show_the_difference(capsys, monkeypatch, columns, more):
+@pytest.mark.parametrize(
+    "more", ["", "; the river was full of water that came down from the hills"]
+)
+def test_headers_of_texts_that_differ_at_their_ends_show_the_difference(
+    capsys, monkeypatch, columns, more
+):
     """Both ended in `… because it …`."""
     monkeypatch.setenv("COLUMNS", columns)
     start = f"The animal did not cross the street{more} because it was too "
-    _, out, _ = run(capsys, start + "tired.", start + "wide.", *STACK, "--layer", "0", "--head", "0")
+    _, out, _ = run(
+        capsys, start + "tired.", start + "wide.", *STACK, "--layer", "0", "--head", "0"
+    )
     first, second = (line for line in out.splitlines() if re.match(r"text [01] .* tokens", line))
     assert ("too tired. ·" in first, "too wide. ·" in second) == (True, True)
     assert max(len(first), len(second)) <= int(columns)
@@ -570,12 +745,18 @@ def _weights(comparison, side):
 def _difference(out):
     """Rows and columns of the printed difference, with its cells."""
     rows, columns = {}, []
-    for line in re.split(r"  difference(?:; · is exactly zero)?\n", out)[1].split("what moved")[0].splitlines():
+    for line in (
+        re.split(r"  difference(?:; · is exactly zero)?\n", out)[1]
+        .split("what moved")[0]
+        .splitlines()
+    ):
         if line.startswith("query ↓"):
             columns += line.split("↓")[1].split()
         elif re.match(r" *\d+ w", line):
             position, _, *cells = line.replace("−", "-").split()
-            rows.setdefault(int(position), []).extend(0.0 if cell == "·" else float(cell) for cell in cells)
+            rows.setdefault(int(position), []).extend(
+                0.0 if cell == "·" else float(cell) for cell in cells
+            )
     return rows, list(map(int, columns))
 
 
@@ -588,7 +769,9 @@ def _difference(out):
         (["OTHER", "--query", "70,80"], 2),
     ],
 )
-def test_of_long_texts_the_rows_and_columns_are_shown_where_most_moves(monkeypatch, capsys, sides, rows):
+def test_of_long_texts_the_rows_and_columns_are_shown_where_most_moves(
+    monkeypatch, capsys, sides, rows
+):
     """The first 64 columns were shown, whatever moved."""
     monkeypatch.setenv("COLUMNS", "80")
     words = [f"w{i % 13}" for i in range(90)]
@@ -625,7 +808,9 @@ def test_of_long_texts_the_rows_and_columns_are_shown_where_most_moves(monkeypat
 
 
 def test_sides_with_the_same_name_are_numbered(capsys):
-    assert "mask: own (1) → own (2)" in run(capsys, TEXT, *STACK, "--mask", "own", "--mask", "own")[1]
+    assert (
+        "mask: own (1) → own (2)" in run(capsys, TEXT, *STACK, "--mask", "own", "--mask", "own")[1]
+    )
     assert "text: text 0 → text 1" in run(capsys, TEXT, TEXT, *STACK)[1]
     out = run(capsys, "a bank", "a bank by the old mill near the river", *STACK)[1]
     assert "text: text 0 → text 1" in out
@@ -636,9 +821,14 @@ def test_sides_with_the_same_name_are_numbered(capsys):
 
 
 def test_what_each_side_hides_is_said_once(capsys):
-    _, out, _ = run(capsys, TEXT, *STACK, "--layer", "0", "--head", "0", "--hide", "The", "--hide", "river")
+    _, out, _ = run(
+        capsys, TEXT, *STACK, "--layer", "0", "--head", "0", "--hide", "The", "--hide", "river"
+    )
     header = " ".join(out[: out.index("L0H0")].split())
-    assert "mask bidirectional (the model's own) compare 'The' hidden → 'river' hidden in every layer" in header
+    assert (
+        "mask bidirectional (the model's own) compare 'The' hidden → 'river' hidden in every layer"
+        in header
+    )
     assert header.count("hidden") == 2
 
 
@@ -646,7 +836,10 @@ def test_saved_reports_of_different_masks_name_both(capsys, tmp_path):
     files = [str(tmp_path / f"{mask}.json") for mask in ("own", "causal", "window:1")]
     for path in files:
         mask = Path(path).stem
-        assert main(["run", TEXT, *STACK, "--mask", mask, "--layer", "0", "--head", "0", "-o", path]) == 0
+        assert (
+            main(["run", TEXT, *STACK, "--mask", mask, "--layer", "0", "--head", "0", "-o", path])
+            == 0
+        )
     capsys.readouterr()
     out = run(capsys, *files)[1]
     said = " ".join(out[: out.index("L0H0")].split())
@@ -661,7 +854,10 @@ def test_findings_of_another_command_are_called_by_their_schema(capsys, tmp_path
     capsys.readouterr()
     code, _, err = run(capsys, path, path)
     assert code == 1
-    assert "e.json: holds 'attnscope.explain/1', not a report; use a file of 'attnscope.report/2'" in err
+    assert (
+        "e.json: holds 'attnscope.explain/1', not a report; use a file of 'attnscope.report/2'"
+        in err
+    )
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -679,7 +875,11 @@ def test_texts_that_would_take_many_lines_are_compared_where_most_moves(monkeypa
 
 def test_layers_without_counterpart_are_named_with_their_option(capsys):
     code, _, err = run(capsys, TEXT, "--layer", "0,1", "--layer", "2", "--head", "all")
-    assert code == 1 and "L0H0 is not in '2'" in err and "name as many layers with every --layer" in err
+    assert (
+        code == 1
+        and "L0H0 is not in '2'" in err
+        and "name as many layers with every --layer" in err
+    )
 
 
 def test_reports_that_chose_different_heads_say_what_to_do(capsys, tmp_path):
@@ -702,7 +902,9 @@ def test_sides_under_which_tokens_are_hidden_say_so(capsys):
     assert "'The' hidden − nothing hidden" in out
 
 
-@pytest.mark.parametrize(("other", "named"), [("The size was minute.", "1 took│size"), ("It took me one.", "│2 │me")])
+@pytest.mark.parametrize(
+    ("other", "named"), [("The size was minute.", "1 took│size"), ("It took me one.", "│2 │me")]
+)
 def test_the_legend_of_a_heat_map_names_the_tokens_of_both_texts(capsys, other, named):
     out = run(capsys, "It took one minute.", other, *STACK, "--format", "heat", "--query", "0")[1]
     assert named in " ".join(out.split("columns: ")[1].split("\n\n")[0].split())
@@ -726,5 +928,15 @@ def test_what_enters_and_leaves_the_top_has_weight(capsys):
     assert code == 0
     table = out.partition("top contributors that change")[2].partition("\n\n")[0].splitlines()
     rows = [line.split() for line in table]
-    assert ["1", "bank", "4", "river", "·", "2", "by"] in rows  # 1 bank leaves it, with a weight of 0.0005
-    assert [row for row in rows if row[:2] == ["4", "river"]] == []  # none of its weights changes by 0.005
+    assert [
+        "1",
+        "bank",
+        "4",
+        "river",
+        "·",
+        "2",
+        "by",
+    ] in rows  # 1 bank leaves it, with a weight of 0.0005
+    assert [
+        row for row in rows if row[:2] == ["4", "river"]
+    ] == []  # none of its weights changes by 0.005

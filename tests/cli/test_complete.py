@@ -30,7 +30,17 @@ def test_stages(typed, offered):
 def test_masks(tmp_path, monkeypatch):
     (tmp_path / "corner.json").touch()
     monkeypatch.chdir(tmp_path)
-    terms = ["own", "causal", "bidirectional", "window:", "prefix:", "block:", "sink:", "docs:", "docs:eos"]
+    terms = [
+        "own",
+        "causal",
+        "bidirectional",
+        "window:",
+        "prefix:",
+        "block:",
+        "sink:",
+        "docs:",
+        "docs:eos",
+    ]
     assert completion.masks("") == terms
     assert completion.masks("causal+(sink:4|w") == ["causal+(sink:4|window:"]
     assert completion.masks("causal+w") == ["causal+window:"]
@@ -52,7 +62,11 @@ def test_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert completion.samples("mo") == ["models/"]
     assert completion.samples("models/") == ["models/bert/"]
-    assert completion.configs("m") == [*[n for n in sample_names("configs") if n.startswith("m")], "models/", "my.toml"]
+    assert completion.configs("m") == [
+        *[n for n in sample_names("configs") if n.startswith("m")],
+        "models/",
+        "my.toml",
+    ]
     assert completion.files("models/") == ["models/bert/", "models/my.toml", "models/readme"]
     assert completion.files("models/.") == ["models/.hidden/"]
     assert completion.files(f"{tmp_path}/my") == [f"{tmp_path}/my.toml"]
@@ -74,7 +88,11 @@ def test_paths(tmp_path, monkeypatch):
 )
 def test_bash(attnscope, line, offered):
     words = line.split(" ")
-    env = {"_ATTNSCOPE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    env = {
+        "_ATTNSCOPE_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
     done = attnscope("", env=env)
     assert (done.returncode, done.stderr) == (0, b"")
     assert set(done.stdout.decode().split()) == offered
@@ -82,7 +100,9 @@ def test_bash(attnscope, line, offered):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_can_be_shown(attnscope, shell):
-    done = attnscope("", "--show-completion", shell, env={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"})
+    done = attnscope(
+        "", "--show-completion", shell, env={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"_ATTNSCOPE_COMPLETE" in done.stdout
 

@@ -17,7 +17,9 @@ from tests.helpers.requests import requested
 
 TEXT = "The bank by the river"
 OVERRIDES = ["--ignore-key", "my_alibi", "--ignore-key", "other_mask", "--trust-config"]
-IGNORED = "config keys ignored by --ignore-key: my_alibi, other_mask; the real model's numbers may differ"
+IGNORED = (
+    "config keys ignored by --ignore-key: my_alibi, other_mask; the real model's numbers may differ"
+)
 TRUSTED = "--trust-config: the folder's own code may differ from what is shown"
 
 
@@ -27,7 +29,12 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "model"
     shutil.copytree(samples_folder("sample_weights") / "riverbank", path)
     raw = json.loads((path / "config.json").read_text())
-    raw |= {"language": "en", "my_alibi": True, "other_mask": 1, "auto_map": {"AutoModel": "modeling_own.OwnModel"}}
+    raw |= {
+        "language": "en",
+        "my_alibi": True,
+        "other_mask": 1,
+        "auto_map": {"AutoModel": "modeling_own.OwnModel"},
+    }
     (path / "config.json").write_text(json.dumps(raw))
     return path
 
@@ -40,10 +47,18 @@ def _run(capfdbinary, *arguments: object) -> tuple[int, str, str]:
 
 def test_each_obstacle_is_named_with_the_option_that_overrides_it(capfdbinary, folder):
     code, _, err = _run(capfdbinary, "run", TEXT, "--model", folder)
-    assert code == 1 and "auto_map: the folder has its own model code" in err and "--trust-config uses" in err
+    assert (
+        code == 1
+        and "auto_map: the folder has its own model code" in err
+        and "--trust-config uses" in err
+    )
     code, _, err = _run(capfdbinary, "run", TEXT, "--model", folder, "--trust-config")
-    assert code == 1 and "unknown key 'my_alibi'" in err and "--ignore-key NAME ignores a key" in err
-    code, _, err = _run(capfdbinary, "run", TEXT, "--model", folder, "--trust-config", "--ignore-key", "my_alibi")
+    assert (
+        code == 1 and "unknown key 'my_alibi'" in err and "--ignore-key NAME ignores a key" in err
+    )
+    code, _, err = _run(
+        capfdbinary, "run", TEXT, "--model", folder, "--trust-config", "--ignore-key", "my_alibi"
+    )
     assert code == 1 and "unknown key 'other_mask'" in err
 
 
@@ -73,9 +88,18 @@ def test_overrides_are_recorded_in_every_file(capfdbinary, tmp_path, folder):
     _run(capfdbinary, "run", TEXT, "--model", folder, *OVERRIDES, "--output", tmp_path / "run.json")
     (tmp_path / "texts.txt").write_text(TEXT)
     _run(
-        capfdbinary, "batch", tmp_path / "texts.txt", "--output", tmp_path / "dump.jsonl", "--model", folder, *OVERRIDES
+        capfdbinary,
+        "batch",
+        tmp_path / "texts.txt",
+        "--output",
+        tmp_path / "dump.jsonl",
+        "--model",
+        folder,
+        *OVERRIDES,
     )
-    python = attnscope.inspect(TEXT, model=folder, ignore_key=["my_alibi", "other_mask"], trust_config=True)
+    python = attnscope.inspect(
+        TEXT, model=folder, ignore_key=["my_alibi", "other_mask"], trust_config=True
+    )
     found = [json.loads((tmp_path / "run.json").read_text()), json.loads(python.to_json())]
     found.append(json.loads((tmp_path / "dump.jsonl").read_text().splitlines()[0]))
     for each in found:
@@ -86,7 +110,9 @@ def test_overrides_are_recorded_in_every_file(capfdbinary, tmp_path, folder):
 
 def test_a_session_does_not_take_a_trusted_model_for_another(folder):
     session = Session([])
-    trusted = requested((), model=str(folder), ignore_key=("my_alibi", "other_mask"), trust_config=True)
+    trusted = requested(
+        (), model=str(folder), ignore_key=("my_alibi", "other_mask"), trust_config=True
+    )
     assert session.source(trusted) is session.source(trusted)
     for other in (replace(trusted, ignore_key=()), replace(trusted, trust_config=False)):
         with pytest.raises(attnscope.AttnscopeError):
@@ -108,7 +134,9 @@ def test_python_says_it_in_its_own_words(folder):
         attnscope.inspect(TEXT, model=folder)
     with pytest.raises(attnscope.AttnscopeError, match="ignore_key=NAME ignores a key"):
         attnscope.inspect(TEXT, model=folder, trust_config=True, ignore_key="other_mask")
-    with pytest.raises(attnscope.AttnscopeError, match="ignore_key: 3 is not a key; give a str, or several"):
+    with pytest.raises(
+        attnscope.AttnscopeError, match="ignore_key: 3 is not a key; give a str, or several"
+    ):
         attnscope.inspect(TEXT, model=folder, ignore_key=3)
     with pytest.raises(attnscope.AttnscopeError, match="trust_config: 1 is neither True nor False"):
         attnscope.inspect(TEXT, model=folder, trust_config=1)

@@ -74,7 +74,9 @@ def test_keys_of_a_long_text(capsys, options):
 def test_files(capsys, tmp_path):
     for ending in ("json", "txt", "svg"):
         target = tmp_path / f"out.{ending}"
-        assert run(capsys, TEXT, "--query", "bank", *STACK, "--output", str(target), "--quiet")[0] == 0
+        assert (
+            run(capsys, TEXT, "--query", "bank", *STACK, "--output", str(target), "--quiet")[0] == 0
+        )
         assert target.stat().st_size > 1000
     assert json.loads((tmp_path / "out.json").read_text())["schema"] == "attnscope.explain/1"
     assert "7  the rest of the layer" in (tmp_path / "out.txt").read_text()
@@ -111,7 +113,16 @@ def test_no_line_is_wider_than_the_terminal(capsys, monkeypatch, width, config):
 
 
 def test_hostile_tokens_are_harmless(capsys):
-    code, out, _ = run(capsys, "a [red]b[/red] \x1b[2J \u202e", "--config", "causal", "--query", "-1", "--key", "0:")
+    code, out, _ = run(
+        capsys,
+        "a [red]b[/red] \x1b[2J \u202e",
+        "--config",
+        "causal",
+        "--query",
+        "-1",
+        "--key",
+        "0:",
+    )
     assert code == 0
     assert not {c for c in out if ord(c) < 32} - {"\n"}
     assert "\u202e" not in out
@@ -125,7 +136,9 @@ def test_examples_run(capsys, line):
 
 def test_the_step_of_the_mask_names_hidden_tokens(capsys):
     """Their cells have the sign of keys that are not allowed, beside a mask that allows them."""
-    _, out, _ = run(capsys, TEXT, "--query", "river", *STACK, "--hide", "The", "--mask", "bidirectional")
+    _, out, _ = run(
+        capsys, TEXT, "--query", "river", *STACK, "--hide", "The", "--mask", "bidirectional"
+    )
     assert "   mask: bidirectional, with 'The' hidden\n" in out
 
 
@@ -134,7 +147,10 @@ def test_the_step_of_the_mask_names_hidden_tokens(capsys):
     [
         (["run", "--query", "tree"], "the text has tokens 0 to 3: unb ##el ##iev ##able"),
         (["explain"], "the text has 0 unb, 1 ##el, 2 ##iev, 3 ##able"),
-        (["explain", "--query", "unbelievable"], "selects 4 tokens: 0 unb, 1 ##el, 2 ##iev, 3 ##able; select"),
+        (
+            ["explain", "--query", "unbelievable"],
+            "selects 4 tokens: 0 unb, 1 ##el, 2 ##iev, 3 ##able; select",
+        ),
     ],
 )
 def test_errors_spell_pieces_as_screens_do(capsys, args, said):
@@ -143,5 +159,19 @@ def test_errors_spell_pieces_as_screens_do(capsys, args, said):
 
 
 def test_hidden_pieces_are_spelled_as_in_the_tables(capsys):
-    assert main(["run", "the unbelievable bank", "--hide", "el,able,bank", "--top", "0", "--stage", "none"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "the unbelievable bank",
+                "--hide",
+                "el,able,bank",
+                "--top",
+                "0",
+                "--stage",
+                "none",
+            ]
+        )
+        == 0
+    )
     assert re.search(r"^hidden +##el 2, ##able 4, bank 5$", capsys.readouterr().out, re.MULTILINE)

@@ -19,7 +19,8 @@ TEXT = "The bank by the river"
 
 
 @pytest.mark.parametrize(
-    ("short", "long"), [("-m", "model"), ("-l", "layer"), ("-H", "head"), ("-q", "query"), ("-o", "output")]
+    ("short", "long"),
+    [("-m", "model"), ("-l", "layer"), ("-H", "head"), ("-q", "query"), ("-o", "output")],
 )
 def test_a_long_option_has_its_short_one_in_every_command(short, long):
     declared = [
@@ -61,7 +62,9 @@ def test_json_is_the_format(command, capfdbinary):
 @pytest.mark.parametrize("command", ["run", "compare", "explain", "heads", "check", "info"])
 def test_two_formats_contradict_each_other(command, capsys):
     assert main([command, "--json", "--format", "table"]) == 2
-    said = "attnscope: error: --json and --format table cannot be used together; remove one of them\n"
+    said = (
+        "attnscope: error: --json and --format table cannot be used together; remove one of them\n"
+    )
     assert capsys.readouterr().err == said
 
 
@@ -109,7 +112,8 @@ def stop_at_the_texts(asked, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "args", [["run"], ["run", "-"], ["explain"], ["heads", "--key", "river"], ["heads"], ["check", "-"]]
+    "args",
+    [["run"], ["run", "-"], ["explain"], ["heads", "--key", "river"], ["heads"], ["check", "-"]],
 )
 def test_what_is_piped_is_the_text(args, piped, pipeline, monkeypatch, capsys):
     asked = []
@@ -173,7 +177,9 @@ def test_the_rest_of_a_loops_list_is_no_text(line, texts, tmp_path, monkeypatch,
     stop_at_the_texts(asked := [], monkeypatch)
     (tmp_path / "list").write_text("models/a\nmodels/b\n")
     with open(tmp_path / "list", encoding="utf-8") as stdin:
-        os.lseek(stdin.fileno(), line * len("models/a\n"), os.SEEK_SET)  # where the shell's `read` has left it
+        os.lseek(
+            stdin.fileno(), line * len("models/a\n"), os.SEEK_SET
+        )  # where the shell's `read` has left it
         monkeypatch.setattr("sys.stdin", stdin)
         assert main(["heads"]) == 130
     assert [text.text for text in asked[0]] == texts
@@ -190,7 +196,18 @@ def test_check_reads_a_pipe_only_if_asked_to(piped, monkeypatch):
 def test_texts_are_piped_to_a_dump(attnscope, tmp_path):
     (tmp_path / "texts").write_text(f"{TEXT}\n")
     with open(tmp_path / "texts") as file:
-        done = attnscope("", "batch", "--from", "txt", "-o", "dump.jsonl", "--layer", "0", stdin=file, cwd=tmp_path)
+        done = attnscope(
+            "",
+            "batch",
+            "--from",
+            "txt",
+            "-o",
+            "dump.jsonl",
+            "--layer",
+            "0",
+            stdin=file,
+            cwd=tmp_path,
+        )
     assert done.returncode == 0, done.stderr
     assert b'"records":1,"ok":1,"skipped":0,"failed":0' in (tmp_path / "dump.jsonl").read_bytes()
     done = attnscope("", "batch", "-o", "other.jsonl", cwd=tmp_path)
@@ -224,7 +241,10 @@ def test_quiet_leaves_data_alone(pipeline, capsys):
     assert main(["run", TEXT, "--quiet"]) == 0
     quiet = capsys.readouterr().out.splitlines()
     begun = [n for n, line in enumerate(loud) if re.match(r" ?L0H1|scores ", line)]
-    data = [*loud[begun[0] : begun[0] + 1], *loud[begun[1] - 1 :]]  # without the lines between title and matrices
+    data = [
+        *loud[begun[0] : begun[0] + 1],
+        *loud[begun[1] - 1 :],
+    ]  # without the lines between title and matrices
     end = next(n for n, line in enumerate(data) if line.startswith("more "))
     assert quiet == [data[0].partition("  chosen")[0].rstrip(), *data[1 : end - 1]]
     assert "weights" in " ".join(quiet)
@@ -232,15 +252,24 @@ def test_quiet_leaves_data_alone(pipeline, capsys):
 
 def test_quiet_prints_tables_without_remarks(capsys):
     long = [f"{TEXT} " * n for n in (14, 15)]
-    commands = (["run", "The bank xylophoneq ☃"], ["compare", TEXT], ["compare", *long, "--layer", "0", "--head", "0"])
+    commands = (
+        ["run", "The bank xylophoneq ☃"],
+        ["compare", TEXT],
+        ["compare", *long, "--layer", "0", "--head", "0"],
+    )
     for command in commands:
         assert main([*command, "--quiet"]) == 0
         out, err = capsys.readouterr()
         assert err == ""
         head = out
-        if command == ["compare", TEXT]:  # begins with how much moved in every head, without the remark on the choice
+        if command == [
+            "compare",
+            TEXT,
+        ]:  # begins with how much moved in every head, without the remark on the choice
             every, head = out.split("\n\nL", 1)
-            assert re.match(r"what moved  causal → bidirectional  .*\n head +0 .*\n", every), every[:80]
+            assert re.match(r"what moved  causal → bidirectional  .*\n head +0 .*\n", every), every[
+                :80
+            ]
             assert re.search(r"\n\nstrongest  (L\d+H\d+ \d\.\d\d\s*)+$", every), every[-200:]
             head = f"L{head}"
         assert re.match(r"L\d+H\d+( .* → .*)?\n(only in .*)?\n", head), head[:80]
@@ -271,10 +300,14 @@ QUIET = [
     ["ablate", TEXT, "--cut", "L2H0"],
     ["ablate", TEXT, "--each", "head"],
 ]
-REMARK = re.compile(r"^(model|mask|text|note|more|legend|compare) |^on average|UNKNOWN|--[a-z]|clear role|minus infin")
+REMARK = re.compile(
+    r"^(model|mask|text|note|more|legend|compare) |^on average|UNKNOWN|--[a-z]|clear role|minus infin"
+)
 
 
-@pytest.mark.parametrize("command", QUIET, ids=lambda command: " ".join(word[:12] for word in command))
+@pytest.mark.parametrize(
+    "command", QUIET, ids=lambda command: " ".join(word[:12] for word in command)
+)
 def test_quiet_prints_nothing_but_data(command, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     assert main(command) == 0
@@ -287,13 +320,32 @@ def test_quiet_prints_nothing_but_data(command, capsys, tmp_path, monkeypatch):
     assert [line for line in out.splitlines() if REMARK.search(line)] == []
     if "--words" not in command:  # which files refuse
         assert main([*command, "--quiet", "-o", str(tmp_path / "x.txt")]) == 0
-        assert [line for line in (tmp_path / "x.txt").read_text().splitlines() if REMARK.search(line)] == []
+        assert [
+            line for line in (tmp_path / "x.txt").read_text().splitlines() if REMARK.search(line)
+        ] == []
 
 
 def test_quiet_keeps_what_was_asked_for(capsys):
     assert main(["run", TEXT, "--ids", "--quiet"]) == 0
     assert capsys.readouterr().out.startswith("ids      0 The ")
-    assert main(["compare", TEXT, "--head", "0", "--layer", "0", "--layer", "1", "--tolerance", "99", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                TEXT,
+                "--head",
+                "0",
+                "--layer",
+                "0",
+                "--layer",
+                "1",
+                "--tolerance",
+                "99",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     assert re.match(r"verdict +passed", capsys.readouterr().out)
     assert main(["ablate", TEXT, "--cut", "L2H0", "--quiet"]) == 0
     assert capsys.readouterr().out.startswith("cut       L2H0  1 head; weight ")
@@ -307,8 +359,25 @@ def test_quiet_keeps_the_label_of_random_weights(capsys):
 
 
 def test_quiet_keeps_what_warns(capsys):
-    assert main(["run", TEXT, "--quiet", "--mask", "window:2", "--what-if", "same-scores", "--stage", "none"]) == 0
-    assert capsys.readouterr().out.startswith("mask     window:2 in the softmax alone; the model's own")
+    assert (
+        main(
+            [
+                "run",
+                TEXT,
+                "--quiet",
+                "--mask",
+                "window:2",
+                "--what-if",
+                "same-scores",
+                "--stage",
+                "none",
+            ]
+        )
+        == 0
+    )
+    assert capsys.readouterr().out.startswith(
+        "mask     window:2 in the softmax alone; the model's own"
+    )
 
 
 def test_a_quiet_check_is_its_table(capsys):

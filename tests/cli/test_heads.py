@@ -20,7 +20,10 @@ UNASKED = [name for name, role in ROLES.items() if role.measured not in OF_PARTS
     [
         ("heads", ["The bank by the river was eroded", *FEW]),
         ("heads", ["--role", "induction,copying", *FEW]),
-        ("measured-heads", ["The bank by the river", "--query", "bank", "--key", "river", "--quiet"]),
+        (
+            "measured-heads",
+            ["The bank by the river", "--query", "bank", "--key", "river", "--quiet"],
+        ),
         ("measured-heads", ["The bank by the river", "--measure", "within_16", "--quiet"]),
     ],
 )
@@ -29,7 +32,9 @@ def test_json_keeps_to_its_schema(name, args, capfdbinary):
     found = json.loads(capfdbinary.readouterr().out)
     validate(found, name)
     if name == "heads":
-        assert [role["name"] for role in found["roles"]] == (UNASKED if "--role" not in args else args[1].split(","))
+        assert [role["name"] for role in found["roles"]] == (
+            UNASKED if "--role" not in args else args[1].split(",")
+        )
 
 
 def test_files(tmp_path, monkeypatch, capsys):
@@ -55,9 +60,18 @@ def test_files(tmp_path, monkeypatch, capsys):
         (["--role", "inducton"], "unknown role 'inducton'"),
         (["--measure", "entrpy", "a"], "must be weight, value"),
         (["--role", "self", "--key", "a", "a bank"], "--role cannot be used with"),
-        (["--measure", "entropy", "--draws", "4", "a bank"], "--draws: has no effect with --measure or --key"),
-        (["--measure", "entropy", "--seed", "0", "a bank"], "--seed: has no effect with --measure or --key"),
-        (["--query", "a", "--key", "bank", "--draws", "8", "a bank"], "--draws: has no effect with"),
+        (
+            ["--measure", "entropy", "--draws", "4", "a bank"],
+            "--draws: has no effect with --measure or --key",
+        ),
+        (
+            ["--measure", "entropy", "--seed", "0", "a bank"],
+            "--seed: has no effect with --measure or --key",
+        ),
+        (
+            ["--query", "a", "--key", "bank", "--draws", "8", "a bank"],
+            "--draws: has no effect with",
+        ),
         (["--query", "bank", "the bank"], "applies only to one number for every head"),
         (["--key", "bank"], "no text given"),
         (["--pair", "the river"], "no text given"),
@@ -86,7 +100,10 @@ def test_python_gives_what_the_command_gives(capfdbinary):
     found = attnscope.heads("riverbank", draws=2)
     assert found.to_json() == capfdbinary.readouterr().out.rstrip(b"\n")
     text = "The bank by the river"
-    assert main(["heads", text, "--query", "bank", "--key", "river", "--format", "json", "--quiet"]) == 0
+    assert (
+        main(["heads", text, "--query", "bank", "--key", "river", "--format", "json", "--quiet"])
+        == 0
+    )
     one = attnscope.heads(None, text, query="bank", key="river")
     assert one.to_json() == capfdbinary.readouterr().out.rstrip(b"\n")
     assert (one.measure, one.values.shape) == ("weight", (4, 4))
@@ -96,7 +113,9 @@ def test_python_gives_what_the_command_gives(capfdbinary):
 
 def test_arrays_have_labels():
     with attnscope.open_model("riverbank") as model:
-        found = model.heads(["The bank by the river was eroded", "We sat on the old bank."], draws=2)
+        found = model.heads(
+            ["The bank by the river was eroded", "We sat on the old bank."], draws=2
+        )
         few = model.heads(role=["previous", "copying"], draws=2)
         entropy = model.heads("The bank by the river", measure="entropy")
     assert found.values.shape == found.errors.shape == (15, 4, 4)

@@ -118,12 +118,16 @@ def test_a_topic_of_a_command_lists_its_options_as_the_full_help_does(capsys):
                 assert main(["help", name, topic]) == 2
                 assert "have some" in capsys.readouterr().err
                 continue
-            section = shown(capsys, "help", name, topic).partition(f"Options of attnscope {name}:\n")[2]
+            section = shown(capsys, "help", name, topic).partition(
+                f"Options of attnscope {name}:\n"
+            )[2]
             section = section.partition("\nCommands:")[0]
             for option in options:
                 assert names_of(option) in section
                 assert described(name, option.help).split("{")[0][:60] in whole
-                assert " ".join(described(name, option.help).split("{")[0].split())[:40] in " ".join(section.split())
+                assert " ".join(described(name, option.help).split("{")[0].split())[
+                    :40
+                ] in " ".join(section.split())
 
 
 def test_every_option_of_a_topic_exists():
@@ -148,11 +152,15 @@ ALIASES = [
 
 
 @pytest.mark.parametrize(("command", "typed", "value", "name"), ALIASES)
-def test_further_names_of_an_option_are_taken_but_not_listed(command, typed, value, name, capsys, monkeypatch):
+def test_further_names_of_an_option_are_taken_but_not_listed(
+    command, typed, value, name, capsys, monkeypatch
+):
     from attnscope.cli import help as parsing
 
     (option,) = (option for option in options_of(command) if option.name == name)
-    words = parsing._without_aliases(command, ["text", typed, *([value] if value else []), "--", typed])
+    words = parsing._without_aliases(
+        command, ["text", typed, *([value] if value else []), "--", typed]
+    )
     assert words[1].partition("=")[0] == option.spelled
     assert words[-1] == typed  # a text
     assert typed.partition("=")[0] + " " not in shown(capsys, command, "--help")

@@ -24,13 +24,17 @@ def info(capfdbinary, *args):
 @pytest.mark.parametrize("name", sample_names("configs"))
 def test_every_shipped_config(capfdbinary, name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")  # a fact a line
-    facts = dict(line.split(maxsplit=1) for line in info(capfdbinary, "--config", name).splitlines())
+    facts = dict(
+        line.split(maxsplit=1) for line in info(capfdbinary, "--config", name).splitlines()
+    )
     found = json.loads(info(capfdbinary, "--config", name, "--format", "json"))
     assert facts["name"] == found["name"] == name
     assert facts["weights"] == "random (the model is untrained)"
     assert found["weights"] == "random"
     assert facts["mask"] == found["mask"]
-    assert facts["layers"].startswith(f"{found['config']['n_layers']}, {found['config']['d_model']} wide")
+    assert facts["layers"].startswith(
+        f"{found['config']['n_layers']}, {found['config']['d_model']} wide"
+    )
     assert facts["parameters"] == f"{found['parameters']:,} in embeddings and blocks"
     assert "cost" not in found
 
@@ -55,7 +59,9 @@ def test_layers_are_counted_and_not_walked_through(attnscope, tmp_path, layers, 
     assert len(facts["131,072"].split()) == 12
 
 
-@pytest.mark.parametrize("pick", [["--layer", "all"], ["--layer", "0-999999999"], ["--layer", "mean"], []])
+@pytest.mark.parametrize(
+    "pick", [["--layer", "all"], ["--layer", "0-999999999"], ["--layer", "mean"], []]
+)
 def test_a_billion_layers_are_refused_before_any_is_made(attnscope, tmp_path, pick):
     (tmp_path / "deep.toml").write_text("n_layers = 1_000_000_000")
     done = attnscope("", "run", "the bank", "--config", "deep.toml", *pick, cwd=tmp_path)
@@ -65,7 +71,9 @@ def test_a_billion_layers_are_refused_before_any_is_made(attnscope, tmp_path, pi
 
 def test_one_of_a_billion_layers_is_shown(attnscope, tmp_path):
     (tmp_path / "deep.toml").write_text("n_layers = 1_000_000_000")
-    done = attnscope("", "run", "the bank", "--config", "deep.toml", "--layer", "0", "--head", "0", cwd=tmp_path)
+    done = attnscope(
+        "", "run", "the bank", "--config", "deep.toml", "--layer", "0", "--head", "0", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert b"1,000,000,000 layers" in done.stdout
 
@@ -86,10 +94,15 @@ def test_cost(capfdbinary):
     assert all(len(line) <= 120 for line in lines)
 
 
-@pytest.mark.parametrize("args", [["--cost"], ["--model", "riverbank"], ["--config", "causal"], ["--trust-config"]])
+@pytest.mark.parametrize(
+    "args", [["--cost"], ["--model", "riverbank"], ["--config", "causal"], ["--trust-config"]]
+)
 def test_a_list_of_all_models_describes_none(args, capsys):
     assert main(["info", "--list", *args]) == 2
-    assert capsys.readouterr().err == f"attnscope: error: {args[0]}: cannot be used with --list; remove one of them\n"
+    assert (
+        capsys.readouterr().err
+        == f"attnscope: error: {args[0]}: cannot be used with --list; remove one of them\n"
+    )
 
 
 def test_a_list_of_all_models_ignores_the_model_of_the_environment(monkeypatch, capfdbinary):

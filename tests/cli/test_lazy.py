@@ -9,7 +9,17 @@ import pytest
 from tests.helpers import fork_server
 from tests.helpers.cli_runner import ROOT, environment
 
-HEAVY = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "msgspec", "orjson", "rich", "pydantic"}
+HEAVY = {
+    "torch",
+    "numpy",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "msgspec",
+    "orjson",
+    "rich",
+    "pydantic",
+}
 LOADED = """
 import atexit, json, os, sys
 path = sys.argv.pop(1)
@@ -32,7 +42,9 @@ def loaded(program, tmp_path, *args):
 def test_importing_the_command_line_loads_nothing_heavy(tmp_path, module):
     code, _, modules = loaded(f"{LOADED}\nimport {module}", tmp_path)
     assert code == 0
-    assert not modules & (HEAVY - {"rich"} if module.endswith("app") else HEAVY)  # what Typer itself imports is its own
+    assert not modules & (
+        HEAVY - {"rich"} if module.endswith("app") else HEAVY
+    )  # what Typer itself imports is its own
 
 
 @pytest.mark.parametrize("args", [("--help",), ("run", "--help"), ("--version",)])
@@ -57,7 +69,11 @@ def test_help_loads_nothing_heavy(tmp_path, args):
         (("run", "", "--config", "causal"), 1, "TEXT"),
         (("run", "x", "--config", "causal", "--layer", "7"), 2, "--layer: there is no layer 7"),
         (("run", "x", "--config", "causal", "--head", "0-9"), 2, "--head: there is no head 9"),
-        (("run", "x y", "--config", "causal", "--query", "z"), 2, "--query: 'z' is not in the text"),
+        (
+            ("run", "x y", "--config", "causal", "--query", "z"),
+            2,
+            "--query: 'z' is not in the text",
+        ),
         (("run", "x y", "--config", "causal", "--key", "5"), 2, "--key: '5' is not in the text"),
         (("run", "x", "--config", "causal", "--max-memory", "1k"), 1, "--max-memory"),
         (("run", "x", "--config", "causal", "--output", "old.json"), 1, "old.json: exists"),
@@ -73,7 +89,12 @@ def test_what_cannot_be_done_is_said_without_torch(tmp_path, args, code, says):
     (tmp_path / "bad.toml").write_text("n_haeds = 2\n")
     (tmp_path / "wrong.toml").write_text('n_heads = "2"\n')
     done = fork_server.run(
-        "", *args, hidden=("torch", "transformers"), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE
+        "",
+        *args,
+        hidden=("torch", "transformers"),
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
     )
     stderr = done.stderr.decode()
     assert done.returncode == code, stderr
@@ -82,7 +103,9 @@ def test_what_cannot_be_done_is_said_without_torch(tmp_path, args, code, says):
     assert says in stderr
 
 
-@pytest.mark.parametrize("args", [("info", "--config", "causal"), ("info", "--config", "causal", "--cost")])
+@pytest.mark.parametrize(
+    "args", [("info", "--config", "causal"), ("info", "--config", "causal", "--cost")]
+)
 def test_info_needs_no_torch(tmp_path, args):
     code, stderr, modules = loaded(RUN, tmp_path, *args)
     assert (code, stderr) == (0, "")
@@ -96,4 +119,8 @@ def test_a_run_does_load_torch(tmp_path):
     )
     assert (code, stderr) == (0, "")
     assert "torch" in modules
-    assert not modules & {"transformers", "rich", "pydantic"}  # Typer would read values of options with the last
+    assert not modules & {
+        "transformers",
+        "rich",
+        "pydantic",
+    }  # Typer would read values of options with the last

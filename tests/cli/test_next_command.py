@@ -18,11 +18,17 @@ def typed_next(capsys, monkeypatch):
 
     def run(*words):
         for module in ("next_command", "deliver"):
-            monkeypatch.setattr(f"attnscope.cli.{module}.is_read_along", lambda given: not given.quiet)
+            monkeypatch.setattr(
+                f"attnscope.cli.{module}.is_read_along", lambda given: not given.quiet
+            )
         assert main(list(words)) == 0, capsys.readouterr().err
         shown = capsys.readouterr()
         assert "next: attnscope" not in shown.out
-        lines = [line for line in shown.err.splitlines() if line.startswith("attnscope: next: attnscope ")]
+        lines = [
+            line
+            for line in shown.err.splitlines()
+            if line.startswith("attnscope: next: attnscope ")
+        ]
         assert len(lines) <= 1
         return shlex.split(lines[0].partition("next: attnscope ")[2]) if lines else []
 
@@ -56,9 +62,14 @@ def test_a_run_is_followed_by_the_explanation_of_its_strongest_cell(typed_next, 
     words = ["run", TEXT, "--layer", "3", "--head", "1", "--mask", "causal"]
     following = typed_next(*words)
     assert main([*words, "--json", "--quiet"]) == 0
-    weights = np.array(json.loads(capsys.readouterr().out)["texts"][0]["heads"]["stages"]["weights"][0], dtype=float)
+    weights = np.array(
+        json.loads(capsys.readouterr().out)["texts"][0]["heads"]["stages"]["weights"][0],
+        dtype=float,
+    )
     query, key = np.unravel_index(weights.argmax(), weights.shape)
-    value = {word: following[n + 1] for n, word in enumerate(following[:-1]) if word.startswith("--")}
+    value = {
+        word: following[n + 1] for n, word in enumerate(following[:-1]) if word.startswith("--")
+    }
     assert value["--layer"] == "3" and value["--head"] == "1" and value["--mask"] == "causal"
     assert (int(value["--query"]), int(value["--key"])) == (query, key)
 

@@ -190,7 +190,10 @@ def folder(tmp_path_factory):
     write_tokenizer(path / "decoder")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
-        dumps = (["-o", "dump.jsonl"], *(["-o", f"part{n}.jsonl", "--shard", f"{n}/2"] for n in (1, 2)))
+        dumps = (
+            ["-o", "dump.jsonl"],
+            *(["-o", f"part{n}.jsonl", "--shard", f"{n}/2"] for n in (1, 2)),
+        )
         assert [main(["batch", "texts.txt", "--quiet", *words]) for words in dumps] == [0, 0, 0]
     return path
 
@@ -221,10 +224,14 @@ def stop_at_models(monkeypatch, folder):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_lists_the_options_that_a_command_accepts(command, stopped, minilm, monkeypatch, capfd):
+def test_the_help_lists_the_options_that_a_command_accepts(
+    command, stopped, minilm, monkeypatch, capfd
+):
     monkeypatch.setenv("COLUMNS", "200")
     assert main([command, "--help"]) == 0
-    listed = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(_first_column(capfd.readouterr().out))))
+    listed = set(
+        re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(_first_column(capfd.readouterr().out)))
+    )
     options = [option for option in options_of(command) if not option.argument]
     names = {option.off or option.spelled for option in options if not option.hidden}
     assert listed == names | {option.spelled for option in COMMON} | {"--help", "--version"}
@@ -246,4 +253,6 @@ def test_the_help_lists_the_options_that_a_command_accepts(command, stopped, min
 
 
 def _first_column(text):
-    return [re.split(r" {2,}", line.strip())[0] for line in text.splitlines() if line.startswith("  -")]
+    return [
+        re.split(r" {2,}", line.strip())[0] for line in text.splitlines() if line.startswith("  -")
+    ]

@@ -29,7 +29,9 @@ def test_long_output_goes_through_the_pager_as_a_whole(pager):
 
 @pytest.mark.unix
 @pytest.mark.parametrize(
-    ("args", "lines"), [(["--no-pager"], "24"), ([], "200"), (["--format", "json"], "24")], ids=["no", "fits", "data"]
+    ("args", "lines"),
+    [(["--no-pager"], "24"), ([], "200"), (["--format", "json"], "24")],
+    ids=["no", "fits", "data"],
 )
 def test_no_pager_is_used(pager, args, lines):
     kept, env = pager
@@ -38,7 +40,9 @@ def test_no_pager_is_used(pager, args, lines):
 
 
 @pytest.mark.unix
-@pytest.mark.parametrize(("pager", "ends"), [("head -n 1", False), ("attnscope-no-such-pager", True), ("", True)])
+@pytest.mark.parametrize(
+    ("pager", "ends"), [("head -n 1", False), ("attnscope-no-such-pager", True), ("", True)]
+)
 def test_a_pager_that_stops_early_or_is_missing_is_no_error(pager, ends):
     code, seen = on_terminal("fine", "run", TEXT, env={"PAGER": pager, **COLOURS})
     assert code == 0

@@ -12,7 +12,24 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.cli.app import build_app
 from attnscope.cli.help import take_plain_values
 
-VALUES = ["", "1", "-3", "x", "float32", "table", "all", "0-2,5", "é", "there", "missing", "\udcff", True, 7, 0.5, None]
+VALUES = [
+    "",
+    "1",
+    "-3",
+    "x",
+    "float32",
+    "table",
+    "all",
+    "0-2,5",
+    "é",
+    "there",
+    "missing",
+    "\udcff",
+    True,
+    7,
+    0.5,
+    None,
+]
 VALUES += [(), ("1", "a"), ["x"]]
 
 
@@ -27,7 +44,9 @@ def _outcome(coerce: Any, value: Any, parameter: Any, context: Any) -> tuple[Any
 
 
 @pytest.mark.parametrize("name", ["run", "batch", "import"])
-def test_every_option_takes_what_typer_would(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_takes_what_typer_would(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there").touch()
     command: Any = get_command(build_app(name))
@@ -36,7 +55,10 @@ def test_every_option_takes_what_typer_would(name: str, tmp_path: Path, monkeypa
     take_plain_values(command.params)
     compared = 0
     for parameter in command.params:
-        plain, theirs = parameter.get_runtime_param(), build_runtime_param(parameter.type_descriptor)
+        plain, theirs = (
+            parameter.get_runtime_param(),
+            build_runtime_param(parameter.type_descriptor),
+        )
         assert type(plain).__module__ == "attnscope.cli.help"
         for value in VALUES:
             assert _outcome(plain.coerce, value, parameter, context) == _outcome(

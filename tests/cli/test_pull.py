@@ -32,36 +32,63 @@ REPOSITORIES = {
 
 
 def environment(folder: Path, url: str) -> dict[str, str]:
-    given = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HF_", "TRANSFORMERS_"))
+    }
     return given | {"HF_HOME": str(folder), "HF_ENDPOINT": url, "NO_PROXY": "127.0.0.1"}
 
 
 def attnscope(folder: Path, url: str, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a process that cannot import torch, which nothing here needs."""
-    given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "hidden": ("torch",)}
+    given = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "hidden": ("torch",),
+    }
     done = fork_server.run("", *args, env=environment(folder, url) | more, **given)
-    return subprocess.CompletedProcess(args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    return subprocess.CompletedProcess(
+        args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
 
 
 def fetched(asked: list[str]) -> list[str]:
-    return [line.partition("/resolve/main/")[2] for line in asked if line.startswith("GET") and "/resolve/" in line]
+    return [
+        line.partition("/resolve/main/")[2]
+        for line in asked
+        if line.startswith("GET") and "/resolve/" in line
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "files"),
     [
         ("org/name", {"config.json", "tokenizer.json", "model.safetensors"}),
-        ("sharded", {"config.json", "vocab.txt", "model.safetensors.index.json", *INDEX["weight_map"].values()}),
+        (
+            "sharded",
+            {
+                "config.json",
+                "vocab.txt",
+                "model.safetensors.index.json",
+                *INDEX["weight_map"].values(),
+            },
+        ),
         ("org/sentences", {"modules.json", *(f"0_Transformer/{name}" for name in MODEL)}),
     ],
 )
-def test_what_is_read_is_fetched_and_nothing_else(tmp_path: Path, name: str, files: set[str]) -> None:
+def test_what_is_read_is_fetched_and_nothing_else(
+    tmp_path: Path, name: str, files: set[str]
+) -> None:
     with serve(REPOSITORIES) as (url, asked):
         ran = attnscope(tmp_path, url, "pull", name)
     folder = tmp_path / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / COMMIT
     assert (ran.returncode, ran.stdout) == (0, f"{folder}\n"), ran.stderr
     assert sorted(fetched(asked)) == sorted(files)
-    assert {str(file.relative_to(folder)) for file in folder.rglob("*.*") if file.is_file()} == files
+    assert {
+        str(file.relative_to(folder)) for file in folder.rglob("*.*") if file.is_file()
+    } == files
     for file in files:
         assert (folder / file).read_bytes() == REPOSITORIES[name][file]
 
@@ -91,7 +118,9 @@ def test_what_cannot_be_fetched_is_refused_in_one_line(tmp_path: Path) -> None:
     code = "import sys; from attnscope.cli import main; print(*(main(['pull', name]) for name in sys.argv[1:]))"
     with serve(REPOSITORIES, gated=("org/gated",)) as (url, _):
         command = [sys.executable, "-c", code, *REFUSED]
-        ran = subprocess.run(command, env=environment(tmp_path, url), capture_output=True, text=True)
+        ran = subprocess.run(
+            command, env=environment(tmp_path, url), capture_output=True, text=True
+        )
     assert ran.stdout.split() == ["1"] * 6 + ["2"]
     for line, said in zip(ran.stderr.splitlines(), REFUSED.values(), strict=True):
         assert line.startswith("attnscope: error: ") and said in line

@@ -54,7 +54,14 @@ def test_every_option_arrives(pipeline):
 
 @pytest.mark.parametrize(
     ("typed", "count"),
-    [("800M", 800 << 20), ("1k", 1024), ("2gib", 2 << 30), ("4096", 4096), ("0.5 T", 1 << 39), ("10B", 10)],
+    [
+        ("800M", 800 << 20),
+        ("1k", 1024),
+        ("2gib", 2 << 30),
+        ("4096", 4096),
+        ("0.5 T", 1 << 39),
+        ("10B", 10),
+    ],
 )
 def test_sizes(pipeline, typed, count):
     assert run_config(pipeline, TEXT, "--max-memory", typed).max_memory == count
@@ -78,14 +85,16 @@ def test_model_or_config(pipeline, monkeypatch, environment, args, model, config
 
 
 @pytest.mark.parametrize(
-    ("args", "window"), [((), 64), (("--format", "heat"), 64), (("--format", "json"), None), (("--query", "0:9"), 64)]
+    ("args", "window"),
+    [((), 64), (("--format", "heat"), 64), (("--format", "json"), None), (("--query", "0:9"), 64)],
 )
 def test_only_screens_have_a_window(pipeline, args, window):
     assert run_config(pipeline, TEXT, *args).window == window
 
 
 @pytest.mark.parametrize(
-    ("ending", "window"), [(".txt", 64), (".svg", 64), (".json", None), (".safetensors", None), (".npz", None)]
+    ("ending", "window"),
+    [(".txt", 64), (".svg", 64), (".json", None), (".safetensors", None), (".npz", None)],
 )
 def test_only_drawn_files_have_a_window(pipeline, tmp_path, ending, window):
     target = tmp_path / f"out{ending}"
@@ -116,7 +125,10 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(pipeline, t
     (tmp_path / "old.json").write_text("old")
     for target in ("old.json", ""):
         assert main(["run", TEXT, "--output", str(tmp_path / target)]) == 1
-    errors = [f"{tmp_path}/old.json: exists; pass --force to overwrite it", f"{tmp_path}: is a folder; add a file name"]
+    errors = [
+        f"{tmp_path}/old.json: exists; pass --force to overwrite it",
+        f"{tmp_path}: is a folder; add a file name",
+    ]
     assert capsys.readouterr() == ("", "".join(f"attnscope: error: {error}\n" for error in errors))
     assert asked == []
     assert (tmp_path / "old.json").read_text() == "old"
@@ -131,13 +143,17 @@ def test_dash_is_standard_input_as_one_text(pipeline, monkeypatch, data):
 
 
 @pytest.mark.parametrize("data", [b"user\nHi\n", b"user\nHi\r\n", b"user\nHi"])
-def test_a_last_newline_of_standard_input_is_left_out_with_a_note_or_kept(pipeline, monkeypatch, capsys, data):
+def test_a_last_newline_of_standard_input_is_left_out_with_a_note_or_kept(
+    pipeline, monkeypatch, capsys, data
+):
     stdin(monkeypatch, data)
     assert run_config(pipeline, "-", "--keep-newline").texts[0].text == data.decode()
     assert capsys.readouterr().err == ""
     stdin(monkeypatch, data)
     assert run_config(pipeline, "-").texts[0].text == "user\nHi"
-    note = "attnscope: note: the last newline of standard input is left out; --keep-newline keeps it\n"
+    note = (
+        "attnscope: note: the last newline of standard input is left out; --keep-newline keeps it\n"
+    )
     assert capsys.readouterr().err == (note if data.endswith(b"\n") else "")
     stdin(monkeypatch, data)
     run_config(pipeline, "-", "--quiet")
@@ -163,7 +179,9 @@ def test_standard_input_without_end(pipeline, capsys, monkeypatch):
     with open("/dev/zero", "rb") as endless:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(endless))
         assert main(["run", "-"]) == 1
-    assert "standard input: is longer than 16,777,216 bytes; split the text" in capsys.readouterr().err
+    assert (
+        "standard input: is longer than 16,777,216 bytes; split the text" in capsys.readouterr().err
+    )
 
 
 def test_a_byte_order_mark_and_line_ends_of_windows_are_no_part_of_the_text(pipeline, monkeypatch):
@@ -178,7 +196,10 @@ def stdin(monkeypatch, data):
 def test_file_has_one_text_per_line(pipeline, tmp_path, capsys):
     path = tmp_path / "texts"
     path.write_bytes("The bank\n\nby the riverä\n".encode())
-    assert [text.text for text in run_config(pipeline, "--file", str(path)).texts] == ["The bank", "by the riverä"]
+    assert [text.text for text in run_config(pipeline, "--file", str(path)).texts] == [
+        "The bank",
+        "by the riverä",
+    ]
     assert capsys.readouterr().err == f"attnscope: note: {path}: line 2 skipped: blank\n"
     texts = run_config(pipeline, "--file", str(path), "--quiet", "--context", "Le quai").texts
     assert {text.context for text in texts} == {"Le quai"}
@@ -202,19 +223,48 @@ def test_a_text_that_is_no_text(pipeline, tmp_path, capsys):
             "TEXT: './a.JSONL' is a file name, not a text; use attnscope batch ./a.JSONL -o dump.jsonl to read its "
             "records",
         ),
-        (["bank"], "TEXT: 'bank' is a file name, not a text; use --file bank to read one text per line, or - to"),
+        (
+            ["bank"],
+            "TEXT: 'bank' is a file name, not a text; use --file bank to read one text per line, or - to",
+        ),
         (["my notes"], "TEXT: 'my notes' is a file name, not a text; use --file 'my notes' to"),
-        (["a.json"], "TEXT: 'a.json' is a file name, not a text; use attnscope compare with at least two saved"),
-        (["x.npz"], "TEXT: 'x.npz' is a file name, not a text; use attnscope compare with at least two saved"),
-        ([TEXT, "--pair", "b.md"], "--pair: 'b.md' is a file name, not a text; pass the text itself; with a"),
-        ([TEXT, "--context", "bank"], "--context: 'bank' is a file name, not a text; pass the text itself"),
-        (["./my bert"], "TEXT: './my bert' is a model, not a text; use --model './my bert' to open it"),
-        (["my bert/config.json"], "TEXT: 'my bert/config.json' is a model, not a text; use --model 'my"),
-        (["llama.GGUF"], "TEXT: 'llama.GGUF' is a model, not a text; use --model llama.GGUF to open it"),
-        ([TEXT, "--pair", "my bert"], "--pair: 'my bert' is a model, not a text; pass the text itself; with a"),
+        (
+            ["a.json"],
+            "TEXT: 'a.json' is a file name, not a text; use attnscope compare with at least two saved",
+        ),
+        (
+            ["x.npz"],
+            "TEXT: 'x.npz' is a file name, not a text; use attnscope compare with at least two saved",
+        ),
+        (
+            [TEXT, "--pair", "b.md"],
+            "--pair: 'b.md' is a file name, not a text; pass the text itself; with a",
+        ),
+        (
+            [TEXT, "--context", "bank"],
+            "--context: 'bank' is a file name, not a text; pass the text itself",
+        ),
+        (
+            ["./my bert"],
+            "TEXT: './my bert' is a model, not a text; use --model './my bert' to open it",
+        ),
+        (
+            ["my bert/config.json"],
+            "TEXT: 'my bert/config.json' is a model, not a text; use --model 'my",
+        ),
+        (
+            ["llama.GGUF"],
+            "TEXT: 'llama.GGUF' is a model, not a text; use --model llama.GGUF to open it",
+        ),
+        (
+            [TEXT, "--pair", "my bert"],
+            "--pair: 'my bert' is a model, not a text; pass the text itself; with a",
+        ),
     ],
 )
-def test_the_name_of_a_file_or_a_model_is_no_text(pipeline, tmp_path, monkeypatch, capsys, args, said):
+def test_the_name_of_a_file_or_a_model_is_no_text(
+    pipeline, tmp_path, monkeypatch, capsys, args, said
+):
     monkeypatch.chdir(tmp_path)
     for name in ("bank", "my notes", "my bert/config.json"):
         Path(name).parent.mkdir(exist_ok=True)
@@ -235,7 +285,18 @@ def test_a_dump_is_no_text(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "text", ["See notes.txt", ".txt files", "What is 3.14?", "river", "a.b", "x\x00", "y" * 5000, "end.", "a.txt "]
+    "text",
+    [
+        "See notes.txt",
+        ".txt files",
+        "What is 3.14?",
+        "river",
+        "a.b",
+        "x\x00",
+        "y" * 5000,
+        "end.",
+        "a.txt ",
+    ],
 )
 def test_a_text_is_a_text(pipeline, tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
@@ -251,10 +312,15 @@ def test_a_text_is_a_text(pipeline, tmp_path, monkeypatch, text):
             ["a.txt"],
             "TEXT: 'a.txt' is a file name, not a text; pass the text itself; with a space at the end, 'a.txt '",
         ),
-        (["--context", "a.txt"], "--context: 'a.txt' is a file name, not a text; pass the text itself"),
+        (
+            ["--context", "a.txt"],
+            "--context: 'a.txt' is a file name, not a text; pass the text itself",
+        ),
     ],
 )
-def test_check_does_not_check_the_sample_on_the_name_of_a_model(tmp_path, monkeypatch, capsys, args, said):
+def test_check_does_not_check_the_sample_on_the_name_of_a_model(
+    tmp_path, monkeypatch, capsys, args, said
+):
     monkeypatch.chdir(tmp_path)
     Path("bert").mkdir()
     Path("bert/config.json").write_text("{}")
@@ -293,7 +359,9 @@ def test_stages_and_contributors_may_be_left_out(pipeline):
 
 @pytest.mark.parametrize("head", ["auto", "mean"])
 @pytest.mark.parametrize("query", [None, "bank"])
-def test_what_is_left_out_is_on_no_screen_and_in_json_that_fits_the_schema(tmp_path, capsys, head, query):
+def test_what_is_left_out_is_on_no_screen_and_in_json_that_fits_the_schema(
+    tmp_path, capsys, head, query
+):
     rows = [] if query is None else ["--query", query]
     for stage, top in (("none", "0"), ("none", "2"), ("weights", "0")):
         args = ["run", TEXT, "--head", head, "--stage", stage, "--top", top, *rows]
@@ -301,7 +369,9 @@ def test_what_is_left_out_is_on_no_screen_and_in_json_that_fits_the_schema(tmp_p
             assert main([*args, "--format", format]) == 0
             out = capsys.readouterr().out
             assert ("top contributors" in out) == (top != "0")
-            assert bool(re.search(r"^ *(weights |weights: |key .* weights)", out, re.M)) == (stage != "none")
+            assert bool(re.search(r"^ *(weights |weights: |key .* weights)", out, re.M)) == (
+                stage != "none"
+            )
             assert "\n\n\n" not in out
         assert main([*args, "--format", "json"]) == 0
         data = json.loads(capsys.readouterr().out)
@@ -316,7 +386,8 @@ def test_what_is_left_out_is_on_no_screen_and_in_json_that_fits_the_schema(tmp_p
 
 
 @pytest.mark.parametrize(
-    "command", [["run"], ["compare"], ["explain", "--query", "bank"], ["heads"], ["ablate", "--cut", "L0H0"]]
+    "command",
+    [["run"], ["compare"], ["explain", "--query", "bank"], ["heads"], ["ablate", "--cut", "L0H0"]],
 )
 def test_an_output_that_is_the_input_is_refused(command, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
@@ -328,20 +399,37 @@ def test_an_output_that_is_the_input_is_refused(command, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", [["run"], ["compare"], ["explain", "-q", "b"], ["heads"], ["ablate", "--cut", "L0H0"]]
+    "command",
+    [["run"], ["compare"], ["explain", "-q", "b"], ["heads"], ["ablate", "--cut", "L0H0"]],
 )
 @pytest.mark.parametrize("read", ["mask", "model"])
-def test_an_output_that_is_the_mask_or_belongs_to_the_model_is_refused(command, read, tmp_path, capsys):
+def test_an_output_that_is_the_mask_or_belongs_to_the_model_is_refused(
+    command, read, tmp_path, capsys
+):
     shutil.copytree(Path(__file__).parents[2] / "sample_weights" / "riverbank", tmp_path / "model")
     masks = tmp_path / "allowed.json", tmp_path / "link.json"
     masks[0].write_text("[[true, false], [true, true]]")
     masks[1].symlink_to(masks[0])
     mine = masks[0] if read == "mask" else tmp_path / "model" / "config.json"
     before = mine.read_bytes()
-    args = ["a b", "--model", str(tmp_path / "model"), "--mask", f"causal+{masks[1]}", "--output", str(mine), "--force"]
+    args = [
+        "a b",
+        "--model",
+        str(tmp_path / "model"),
+        "--mask",
+        f"causal+{masks[1]}",
+        "--output",
+        str(mine),
+        "--force",
+    ]
     assert main([*command, *args]) == 1
-    which = f"is a file of {tmp_path / 'model'}" if read == "model" else "is an input of this command"
-    assert capsys.readouterr() == ("", f"attnscope: error: {mine}: {which}; choose another output\n")
+    which = (
+        f"is a file of {tmp_path / 'model'}" if read == "model" else "is an input of this command"
+    )
+    assert capsys.readouterr() == (
+        "",
+        f"attnscope: error: {mine}: {which}; choose another output\n",
+    )
     assert mine.read_bytes() == before
 
 
@@ -363,7 +451,12 @@ def test_a_target_after_a_word_is_taken_with_its_space(smollm2, capsys):
         ("When Mary and John went", " Mary", "␣Mary", False),
         ("When Mary and John went", "<25653>", "Mary", False),
         ("When Mary and John went ", "Mary", "Mary", False),
-        ("When Mary and John went", "trophy", "␣trophy", False),  # without the space, it is two tokens
+        (
+            "When Mary and John went",
+            "trophy",
+            "␣trophy",
+            False,
+        ),  # without the space, it is two tokens
         ("When Mary and John went", ".", ".", False),
     ):
         assert main([*asked, text, "--target", target]) == 0
@@ -374,7 +467,9 @@ def test_a_target_after_a_word_is_taken_with_its_space(smollm2, capsys):
     assert main([*asked, "When Mary and John went", "--target", "Mary", "--target", " Mary"]) == 0
     assert "logit of Mary minus that of ␣Mary" in " ".join(capsys.readouterr().out.split())
     assert main([*asked, "When Mary and John went ", "--target", "trophy"]) == 2
-    assert "with the space before it, it is one token: --target ' trophy'" in capsys.readouterr().err
+    assert (
+        "with the space before it, it is one token: --target ' trophy'" in capsys.readouterr().err
+    )
 
 
 def test_notes_are_about_what_is_shown(capsys):
@@ -384,11 +479,19 @@ def test_notes_are_about_what_is_shown(capsys):
         assert main(["run", long, *options]) == 0
         assert ("replaces the matrices" in " ".join(capsys.readouterr().out.split())) == noted
     assert main(["run", "The bank by the river", "--spans", "words", "--words"]) == 0
-    assert "--layer L --head H adds the matrices of a head" in " ".join(capsys.readouterr().out.split())
+    assert "--layer L --head H adds the matrices of a head" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_bytes_of_a_character_hint_at_words(smollm2, capsys):
     asked = ["run", "--model", str(smollm2), "--layer", "3", "--head", "2"]
-    for text, words, hinted in (("河岸", False, True), ("河岸", True, False), ("the bank", False, False)):
+    for text, words, hinted in (
+        ("河岸", False, True),
+        ("河岸", True, False),
+        ("the bank", False, False),
+    ):
         assert main([*asked, text, *(["--words"] if words else [])]) == 0
-        assert ("--words (whole words, not their bytes)" in " ".join(capsys.readouterr().out.split())) is hinted
+        assert (
+            "--words (whole words, not their bytes)" in " ".join(capsys.readouterr().out.split())
+        ) is hinted

@@ -37,7 +37,13 @@ TOKENS = _tokens()
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("3", [3]), ("0,2,5-7", [0, 2, 5, 6, 7]), ("-1", [7]), ("1,1,0-2", [1, 0, 2]), ("all", list(range(8)))],
+    [
+        ("3", [3]),
+        ("0,2,5-7", [0, 2, 5, 6, 7]),
+        ("-1", [7]),
+        ("1,1,0-2", [1, 0, 2]),
+        ("all", list(range(8))),
+    ],
 )
 def test_picks(typed, meant):
     assert list(parse_indices(typed, "head").numbers(8, "head")) == meant
@@ -47,11 +53,16 @@ def test_ranges_of_a_billion_are_not_written_down():
     one = parse_indices("3-999999999", "layer").numbers(10**9, "layer")
     assert (len(one), extremes(one)) == (10**9 - 3, (3, 10**9 - 1))
     assert extremes(parse_indices("4,1-2", "layer").numbers(8, "layer")) == (1, 4)
-    with pytest.raises(UsageError, match="layer: these ranges have more than 1,000,000 layers; use all, or one range"):
+    with pytest.raises(
+        UsageError,
+        match="layer: these ranges have more than 1,000,000 layers; use all, or one range",
+    ):
         parse_indices("0-999999,5", "layer").numbers(10**9, "layer")
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("H3", [3]), ("h0,H2-H3", [0, 2, 3]), ("H5-7", [5, 6, 7])])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("H3", [3]), ("h0,H2-H3", [0, 2, 3]), ("H5-7", [5, 6, 7])]
+)
 def test_numbers_as_they_are_labelled(typed, meant):
     assert list(parse_indices(typed, "head").numbers(8, "head")) == meant
 
@@ -82,7 +93,9 @@ def test_the_label_of_a_head_stands_for_its_layer_too(layer, head, meant):
     assert tuple(map(str, join_labels(layer, head))) == meant
 
 
-@pytest.mark.parametrize(("layer", "head"), [("1", "L2H3"), ("L2H3", "mean"), ("L2H3", "L2H4"), ("2-3", "L2H3")])
+@pytest.mark.parametrize(
+    ("layer", "head"), [("1", "L2H3"), ("L2H3", "mean"), ("L2H3", "L2H4"), ("2-3", "L2H3")]
+)
 def test_a_label_that_contradicts_the_other_option_is_refused(layer, head):
     with pytest.raises(UsageError, match=r"contradicts .*; remove (layer|head)"):
         join_labels(layer, head)
@@ -90,7 +103,9 @@ def test_a_label_that_contradicts_the_other_option_is_refused(layer, head):
 
 @pytest.mark.parametrize("typed", ["", "x", "1.5", "1,,2", "1-", "auto,1"])
 def test_what_is_no_pick_is_refused(typed):
-    with pytest.raises(UsageError, match=r"head: cannot read .*; use auto, all, mean, 3, 0,2,5-7 or -1"):
+    with pytest.raises(
+        UsageError, match=r"head: cannot read .*; use auto, all, mean, 3, 0,2,5-7 or -1"
+    ):
         parse_indices(typed, "head")
 
 
@@ -101,7 +116,9 @@ def test_a_range_that_runs_backwards_is_refused():
 
 @pytest.mark.parametrize(("typed", "named"), [("8", "8"), ("-9", "-9"), ("5-9", "9")])
 def test_a_number_that_is_not_there_is_named(typed, named):
-    with pytest.raises(UsageError, match=f"head: there is no head {named}; this model has heads 0 to 7"):
+    with pytest.raises(
+        UsageError, match=f"head: there is no head {named}; this model has heads 0 to 7"
+    ):
         parse_indices(typed, "head").numbers(8, "head")
 
 
@@ -166,23 +183,30 @@ def test_a_position_or_word_that_is_not_there_is_refused_with_what_is(typed):
 
 @pytest.mark.parametrize("typed", ["21:", "22:", "30:99", "5:3", "4:4"])
 def test_a_slice_holds_something(typed):
-    with pytest.raises(UsageError, match=f"key: '{typed}' is outside the text or empty; the text has tokens"):
+    with pytest.raises(
+        UsageError, match=f"key: '{typed}' is outside the text or empty; the text has tokens"
+    ):
         parse_positions(typed).find(TOKENS, (TEXT, None), "--key")
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("19:99", [19, 20]), ("-22:2", [0, 1]), ("0:22", list(range(21)))])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("19:99", [19, 20]), ("-22:2", [0, 1]), ("0:22", list(range(21)))]
+)
 def test_a_slice_may_reach_beyond_the_text(typed, meant):
     """As in Python; with several texts, it is meant for texts of any length."""
     assert parse_positions(typed).find(TOKENS, (TEXT, None), "--key") == meant
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("bnak", "bank"), ("River", None), ("rivver", "river")])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("bnak", "bank"), ("River", None), ("rivver", "river")]
+)
 def test_a_word_that_is_misspelt_is_named(typed, meant):
     if meant is None:  # in any case, it is the word
         assert parse_positions(typed).find(TOKENS, (TEXT, None), "--query")
         return
     with pytest.raises(
-        UsageError, match=f"'{typed}' is not in the text; did you mean '{meant}'\\? the text has tokens"
+        UsageError,
+        match=f"'{typed}' is not in the text; did you mean '{meant}'\\? the text has tokens",
     ):
         parse_positions(typed).find(TOKENS, (TEXT, None), "--query")
 
@@ -204,7 +228,9 @@ def test_words_of_a_pair_are_found_in_their_own_text():
         parse_positions("c ab").find(tokens, ("ab c", "ab"), "--query")
 
 
-@pytest.mark.parametrize("typed", ["own", "causal", "bidirectional", "window:3", "prefix:2", "causal+window:4"])
+@pytest.mark.parametrize(
+    "typed", ["own", "causal", "bidirectional", "window:3", "prefix:2", "causal+window:4"]
+)
 def test_masks(typed):
     assert "+".join(map(str, parse_mask(typed))) == typed
 
@@ -235,13 +261,18 @@ def test_a_path_is_taken_literally_whatever_words_it_contains(form, path):
     terms = parse_mask(form.format(path))
     assert [term.path for term in terms if isinstance(term, MatrixFile)] == [path]
     words = "".join(form.replace("{}", "").split()).split("+")
-    assert [str(term) for term in terms if not isinstance(term, MatrixFile)] == [word for word in words if word]
+    assert [str(term) for term in terms if not isinstance(term, MatrixFile)] == [
+        word for word in words if word
+    ]
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_own_is_replaced_as_a_term_and_nowhere_else(path):
     file = MatrixFile(path)
-    assert used_mask(parse_mask(f"{path}+own"), "causal+window:4") == (file, *parse_mask("causal+window:4"))
+    assert used_mask(parse_mask(f"{path}+own"), "causal+window:4") == (
+        file,
+        *parse_mask("causal+window:4"),
+    )
     assert used_mask(parse_mask(path), "causal") == (file,)
 
 
@@ -277,7 +308,11 @@ def test_cuts(typed, heads, query, key):
     found = parse_cut(typed, "--cut")
     places = [(layers.numbers(8, "layer"), some.numbers(4, "head")) for layers, some in found.heads]
     assert [(list(a), list(b)) for a, b in places] == [(list(a), list(b)) for a, b in heads]
-    edge = None if query is None else tuple(parse_positions(side) if side else None for side in (query, key))
+    edge = (
+        None
+        if query is None
+        else tuple(parse_positions(side) if side else None for side in (query, key))
+    )
     assert (found.written, found.edge) == (typed.strip(), edge)
 
 
@@ -319,7 +354,11 @@ def test_labels_of_several_heads_select_these_and_no_others(capsys):
         ("run", "--head L9H0", "--head: there is no layer 9;"),
         ("run", "--layer L0H9", "--layer: there is no head 9;"),
         ("run", "--head L9H0 --layer all", "--head: there is no layer 9;"),
-        ("explain", "--query bank --head L1H0,L0H0", "--head: 'L1H0,L0H0' is not a single head; use one, such as L1H0"),
+        (
+            "explain",
+            "--query bank --head L1H0,L0H0",
+            "--head: 'L1H0,L0H0' is not a single head; use one, such as L1H0",
+        ),
     ],
 )
 def test_errors_name_the_option_in_which_a_label_was_typed(command, typed, refused, capsys):
@@ -341,6 +380,11 @@ def test_labels_that_name_the_same_heads_of_every_layer_are_numbers():
 @pytest.mark.parametrize(
     "command", [["batch", "texts.txt", "-o", "out.jsonl"], ["ablate", "the bank", "--each", "head"]]
 )
-def test_heads_that_differ_between_layers_are_refused_if_a_command_has_the_same_in_each(command, capsys):
+def test_heads_that_differ_between_layers_are_refused_if_a_command_has_the_same_in_each(
+    command, capsys
+):
     assert main([*command, "--head", "L2H1,L0H3"]) == 2
-    assert "--head: 'L2H1,L0H3' has other heads in each layer; name heads of one layer" in capsys.readouterr().err
+    assert (
+        "--head: 'L2H1,L0H3' has other heads in each layer; name heads of one layer"
+        in capsys.readouterr().err
+    )

@@ -47,7 +47,9 @@ def test_the_test_suite_reads_no_settings(tmp_path, monkeypatch):
 
 
 def test_a_setting_is_the_default_of_an_option(project, pipeline):
-    write(project / "attnscope.toml", 'layer = "2"\n[run]\nhead = [0, 1]\ntop = 5\nspecial = false\n')
+    write(
+        project / "attnscope.toml", 'layer = "2"\n[run]\nhead = [0, 1]\ntop = 5\nspecial = false\n'
+    )
     run = asked_by(pipeline)
     assert (str(run.layer), str(run.head), run.top, run.special) == ("2", "0,1", 5, False)
     assert str(asked_by(pipeline, "--layer", "1").layer) == "1"
@@ -56,14 +58,25 @@ def test_a_setting_is_the_default_of_an_option(project, pipeline):
 
 
 def test_which_of_several_settings_wins(project, tmp_path, monkeypatch):
-    own, above, here = tmp_path / "home/attnscope/attnscope.toml", tmp_path / "project/attnscope.toml", project
+    own, above, here = (
+        tmp_path / "home/attnscope/attnscope.toml",
+        tmp_path / "project/attnscope.toml",
+        project,
+    )
     write(own, "top = 1\nprecision = 1\nthreads = 1\n[profile.paper]\ntop = 6\n[profile.other]\n")
     assert values("run") == {"top": "1", "precision": "1", "threads": "1"}
     write(above, "top = 2\n[run]\nprecision = 2\n")
     assert values("run") == {"top": "2", "precision": "2", "threads": "1"}
     assert values("explain") == {"top": "2", "precision": "1", "threads": "1"}
-    write(here / "pyproject.toml", "[tool.attnscope.run]\ntop = 3\n[tool.attnscope.profile.paper]\nprecision = 4\n")
-    assert values("run") == {"top": "3", "precision": "1", "threads": "1"}  # the nearest project's file is the only one
+    write(
+        here / "pyproject.toml",
+        "[tool.attnscope.run]\ntop = 3\n[tool.attnscope.profile.paper]\nprecision = 4\n",
+    )
+    assert values("run") == {
+        "top": "3",
+        "precision": "1",
+        "threads": "1",
+    }  # the nearest project's file is the only one
     assert values("run", "--profile", "paper") == {"top": "6", "precision": "4", "threads": "1"}
     write(here / "attnscope.toml", "top = 4\n")
     assert values("run")["top"] == "4"  # before pyproject.toml
@@ -89,8 +102,14 @@ def test_environment_variables_come_before_files(project, pipeline, monkeypatch)
     [
         ('laier = "1"', "attnscope.toml: laier: is no option; did you mean 'layer'?"),
         ("[rnu]", "attnscope.toml: rnu: is no option; did you mean 'run'?"),
-        ("[run]\nrole = 'self'", "attnscope.toml: run.role: is no option; attnscope help run lists what there is"),
-        ("[profile.paper.run]\nheda = 1", "attnscope.toml: profile.paper.run.heda: is no option; did you mean 'head'?"),
+        (
+            "[run]\nrole = 'self'",
+            "attnscope.toml: run.role: is no option; attnscope help run lists what there is",
+        ),
+        (
+            "[profile.paper.run]\nheda = 1",
+            "attnscope.toml: profile.paper.run.heda: is no option; did you mean 'head'?",
+        ),
         ("layer = 'one'", "attnscope.toml: layer: cannot read 'one'"),
         ("[run]\nwords = 1", "attnscope.toml: run.words: must be true or false, not 1"),
         ("[run]\nlayer = true", "attnscope.toml: run.layer: must be text or a number, not True"),
@@ -104,7 +123,10 @@ def test_environment_variables_come_before_files(project, pipeline, monkeypatch)
 def test_what_no_option_takes_is_refused_with_its_place(project, text, line, capsys):
     write(project / "attnscope.toml", text)
     assert main(["run", TEXT]) == 2
-    assert line.replace("attnscope.toml", str(project / "attnscope.toml"), 0) in capsys.readouterr().err
+    assert (
+        line.replace("attnscope.toml", str(project / "attnscope.toml"), 0)
+        in capsys.readouterr().err
+    )
 
 
 def test_an_unknown_profile_is_refused_with_the_nearest(project, capsys):
@@ -148,7 +170,9 @@ def test_options_that_exclude_others_name_options_of_the_same_command():
         for option in options_of(command):
             for excluded in option.settings_left_out:
                 assert excluded != option.name
-                assert any(excluded in {other.name for other in options} for options in COMMANDS.values()), excluded
+                assert any(
+                    excluded in {other.name for other in options} for options in COMMANDS.values()
+                ), excluded
         assert names
 
 
@@ -167,7 +191,10 @@ def test_an_error_about_a_setting_says_where_it_is(project, capsys):
 
 
 def test_info_lists_settings_and_where_they_come_from(project, capsys, monkeypatch):
-    write(project / "attnscope.toml", "precision = 1\n[run]\nhead = 'all'\n[profile.paper]\nprecision = 5\n")
+    write(
+        project / "attnscope.toml",
+        "precision = 1\n[run]\nhead = 'all'\n[profile.paper]\nprecision = 5\n",
+    )
     assert main(["info", "--settings", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert listed["files"] == [str(project / "attnscope.toml")]
@@ -196,7 +223,10 @@ def test_a_dump_records_where_its_settings_come_from(project, capsys):
     words = ["batch", "texts.txt", "-o", "dump.jsonl", "--quiet"]
     assert main(words) == 0
     header = json.loads(Path("dump.jsonl").read_text().splitlines()[0])
-    assert header["configured"] == {"top": "attnscope.toml: batch.top", "layer": "attnscope.toml: batch.layer"}
+    assert header["configured"] == {
+        "top": "attnscope.toml: batch.top",
+        "layer": "attnscope.toml: batch.layer",
+    }
     assert (header["settings"]["top"], header["settings"]["layer"]) == (2, "1")
     before = Path("dump.jsonl").read_bytes()
     # the same values, typed: there is nothing to do

@@ -20,13 +20,41 @@ PLAIN = (
 )
 CHANGED = (
     (["run", TEXT, "--config", "causal"], "the weights are random", "RANDOM WEIGHTS"),
-    (["explain", TEXT, "--config", "causal", "--query", "bank"], "the weights are random", "RANDOM WEIGHTS"),
-    (["run", "The \N{SNOWMAN} by the river"], "1 of 5 words is unknown to the tokenizer", "UNKNOWN WORDS"),
-    (["ablate", "The \N{SNOWMAN} by the river", "--cut", "L2H0"], "1 of 5 words is unknown", "UNKNOWN WORDS"),
-    (["compare", TEXT, "The \N{SNOWMAN} by the river"], "1 of 5 words is unknown to the tokenizer", "UNKNOWN WORDS"),
-    (["run", TEXT, "--mask", "own+window:99"], "hides nothing that the model's own mask shows", "hides nothing here"),
-    (["run", TRUNCATED, "--truncate"], "truncated from 300 to 128 tokens", "truncated from 300 to 128 tokens"),
-    (["heads", TRUNCATED, "--truncate", "--measure", "entropy"], "truncated from 300 to 128", "truncated from 300"),
+    (
+        ["explain", TEXT, "--config", "causal", "--query", "bank"],
+        "the weights are random",
+        "RANDOM WEIGHTS",
+    ),
+    (
+        ["run", "The \N{SNOWMAN} by the river"],
+        "1 of 5 words is unknown to the tokenizer",
+        "UNKNOWN WORDS",
+    ),
+    (
+        ["ablate", "The \N{SNOWMAN} by the river", "--cut", "L2H0"],
+        "1 of 5 words is unknown",
+        "UNKNOWN WORDS",
+    ),
+    (
+        ["compare", TEXT, "The \N{SNOWMAN} by the river"],
+        "1 of 5 words is unknown to the tokenizer",
+        "UNKNOWN WORDS",
+    ),
+    (
+        ["run", TEXT, "--mask", "own+window:99"],
+        "hides nothing that the model's own mask shows",
+        "hides nothing here",
+    ),
+    (
+        ["run", TRUNCATED, "--truncate"],
+        "truncated from 300 to 128 tokens",
+        "truncated from 300 to 128 tokens",
+    ),
+    (
+        ["heads", TRUNCATED, "--truncate", "--measure", "entropy"],
+        "truncated from 300 to 128",
+        "truncated from 300",
+    ),
 )
 
 
@@ -36,7 +64,9 @@ def test_nothing_above_the_numbers_is_no_failure(argv, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("argv", "reason", "shown"), CHANGED, ids=lambda item: item if isinstance(item, str) else None)
+@pytest.mark.parametrize(
+    ("argv", "reason", "shown"), CHANGED, ids=lambda item: item if isinstance(item, str) else None
+)
 def test_what_changes_the_reading_ends_with_1_and_is_named(argv, reason, shown, capsys):
     model = [] if "--config" in argv else ["-m", "riverbank"]
     assert main([*argv, *model]) == 0
@@ -45,7 +75,11 @@ def test_what_changes_the_reading_ends_with_1_and_is_named(argv, reason, shown, 
     assert main([*argv, *model, "--strict"]) == 1
     strict, error = capsys.readouterr()
     assert strict == screen, "everything is shown as without it"
-    assert error.startswith("attnscope: error: --strict: ") and reason in error and error.count("\n") == 1
+    assert (
+        error.startswith("attnscope: error: --strict: ")
+        and reason in error
+        and error.count("\n") == 1
+    )
     assert main([*argv, *model, "--strict", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)
 

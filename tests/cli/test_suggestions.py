@@ -70,7 +70,12 @@ SUGGESTED = re.compile(
 def known(words):
     """The options of a command by each way to spell them."""
     named = [option for option in options_of(words[0]) if not option.argument]
-    return {name: option for option in named for name in (option.spelled, option.short, option.off) if name}
+    return {
+        name: option
+        for option in named
+        for name in (option.spelled, option.short, option.off)
+        if name
+    }
 
 
 def without(words, spelled):

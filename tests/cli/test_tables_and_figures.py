@@ -23,14 +23,33 @@ def rows(path):
 
 def test_a_csv_has_every_weight(tmp_path):
     path = tmp_path / "weights.csv"
-    assert main(["run", TEXT, "--layer", "1", "--head", "0,2", "--mask", "causal", "-o", str(path), "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                TEXT,
+                "--layer",
+                "1",
+                "--head",
+                "0,2",
+                "--mask",
+                "causal",
+                "-o",
+                str(path),
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     weights = attnscope.inspect(TEXT, layer=1, head=[0, 2], mask="causal").weights
     found = rows(path)
     assert len(found) == weights.size
     assert {row["stage"] for row in found} == {"weights"}
     for row in found:
         value = weights[0, [0, 2].index(int(row["head"])), int(row["query"]), int(row["key"])]
-        assert np.float32(row["value"]) == value and row["key_token"] == TEXT.split()[int(row["key"])]
+        assert (
+            np.float32(row["value"]) == value and row["key_token"] == TEXT.split()[int(row["key"])]
+        )
 
 
 @pytest.mark.parametrize("table", ["contributors", "rows"])
@@ -49,7 +68,23 @@ def test_a_table_without_a_file_is_refused(capsys):
 
 def test_heads_are_side_by_side_on_one_scale_and_their_columns_line_up(tmp_path):
     path = tmp_path / "a.svg"
-    assert main(["run", TEXT, "--layer", "0-2", "--head", "0-2", "--no-header", "-o", str(path), "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                TEXT,
+                "--layer",
+                "0-2",
+                "--head",
+                "0-2",
+                "--no-header",
+                "-o",
+                str(path),
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     root = ET.fromstring(path.read_text())
     weights = attnscope.inspect(TEXT, layer=range(3), head=range(3)).weights
     drawn = grids(root)
@@ -81,14 +116,33 @@ def test_a_pdf_has_letters_and_no_pixels(tmp_path):
 
 
 def test_percentages_are_the_weights(capsys):
-    assert main(["run", TEXT, "--layer", "2", "--head", "0", "--stage", "weights", "--percent", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                TEXT,
+                "--layer",
+                "2",
+                "--head",
+                "0",
+                "--stage",
+                "weights",
+                "--percent",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     weights = attnscope.inspect(TEXT, layer=2, head=0).weights[0, 0]
     matrix, ranking = shown.split("top contributors")
     for r, line in enumerate(matrix.splitlines()[-6:-1]):
         for cell, weight in zip(line.split()[2:], weights[r], strict=True):
             assert weight == 0 if cell == "·" else abs(float(cell) - 100 * weight) <= 0.501
-    best = [float(found[1]) for found in re.finditer(r"^\d \w+ +← \d \w+ +\S+ +([\d.]+)", ranking, re.MULTILINE)]
+    best = [
+        float(found[1])
+        for found in re.finditer(r"^\d \w+ +← \d \w+ +\S+ +([\d.]+)", ranking, re.MULTILINE)
+    ]
     assert best == pytest.approx(100 * weights.max(1), abs=0.051)
 
 
@@ -107,7 +161,13 @@ def test_tokens_are_printed_while_they_are_generated(monkeypatch):
     monkeypatch.setattr(sys, "stdout", written)
     asked = ["run", "She sat by the bank of the", "--mask", "causal", "--generate", "4"]
     assert main(asked) == 0
-    assert printed == [0, 3, 4, 5, 6]  # a title, a heading, and a line for each token before; last, the prediction
+    assert printed == [
+        0,
+        3,
+        4,
+        5,
+        6,
+    ]  # a title, a heading, and a line for each token before; last, the prediction
     report = attnscope.inspect(asked[1], mask="causal", generate=4).data.texts[0]
     lines = written.getvalue().split("model ")[0].splitlines()[2:6]
     for line, one in zip(lines, report.generated, strict=True):
@@ -123,7 +183,10 @@ def test_shares_of_spans_and_measures_are_percentages_too(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")  # where the rankings of a measure just fit side by side
     spans = attnscope.inspect(TEXT, spans="words").data.texts[0].spans.weights.mean((0, 1))
     (rollout,) = attnscope.inspect(TEXT, measure="rollout").data.texts[0].rollouts
-    for options, matrix in ((["--spans", "words"], spans), (["--measure", "rollout"], rollout.matrix)):
+    for options, matrix in (
+        (["--spans", "words"], spans),
+        (["--measure", "rollout"], rollout.matrix),
+    ):
         assert main(["run", TEXT, "--percent", *options]) == 0
         out = capsys.readouterr().out
         rows = out[out.index("query ↓") :].splitlines()[1:6]

@@ -104,7 +104,11 @@ def test_refused_elsewhere(args, line, capsys):
 @pytest.mark.parametrize(
     ("module", "args", "line"),
     [
-        ("pyarrow", ["heads", "-o", "x.parquet"], ".parquet needs pyarrow; pip install 'attnscope[parquet]'"),
+        (
+            "pyarrow",
+            ["heads", "-o", "x.parquet"],
+            ".parquet needs pyarrow; pip install 'attnscope[parquet]'",
+        ),
         (
             "resvg_py",
             ["run", "a", "-o", "x.png"],
@@ -129,7 +133,9 @@ def test_without_arguments_the_help_is_shown(capsys):
     assert err.startswith("Usage: attnscope")
 
 
-@pytest.mark.parametrize("args", [["--version"], ["-h"], ["--help"], ["run", "-h"], ["info", "--help"]])
+@pytest.mark.parametrize(
+    "args", [["--version"], ["-h"], ["--help"], ["run", "-h"], ["info", "--help"]]
+)
 def test_what_only_prints_is_done(args, capsys):
     assert main(args) == 0
     out, err = capsys.readouterr()

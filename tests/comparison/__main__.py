@@ -15,7 +15,9 @@ from tests.referee.models import Models
 def main() -> int:
     """Run some pairs that differ in one tensor, and as many that are equal; 1 if a verdict is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=200, help="pairs that differ, and pairs that are equal")
+    parser.add_argument(
+        "--cases", type=int, default=200, help="pairs that differ, and pairs that are equal"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     given = parser.parse_args()
@@ -35,7 +37,9 @@ def main() -> int:
                     if fault := pair.fault():
                         wrong[name] += 1
                         print(f"{name} pair {number}: {fault}", flush=True)
-    print(f"{given.cases} changed pairs, {wrong['changed']} wrong; {given.cases} equal pairs, {wrong['equal']} wrong")
+    print(
+        f"{given.cases} changed pairs, {wrong['changed']} wrong; {given.cases} equal pairs, {wrong['equal']} wrong"
+    )
     return int(any(wrong.values()))
 
 

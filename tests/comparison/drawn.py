@@ -40,12 +40,16 @@ class Pair:
     """Two sides of a comparison."""
 
     argv: list[str]  # the arguments after `attnscope`
-    difference: list[float]  # largest change of a weight in every layer, in float64; empty if the sides are equal
+    difference: list[
+        float
+    ]  # largest change of a weight in every layer, in float64; empty if the sides are equal
     about: str  # what was drawn
 
     def fault(self) -> str:
         """Run the comparison; return what is wrong with its verdict, or nothing."""
-        code, out, errors = runner.run([*self.argv, "--tolerance", str(TOLERANCE), "--format", "json", "--quiet"])
+        code, out, errors = runner.run(
+            [*self.argv, "--tolerance", str(TOLERANCE), "--format", "json", "--quiet"]
+        )
         if not out:
             return f"{self}: exit code {code}: {errors.strip()}"
         verdict = json.loads(out)["verdict"]
@@ -75,12 +79,18 @@ def changed(models: Models, place: Path, seed: int, number: int) -> Pair:
     while True:
         model = _model(models, random)
         tensors = load_file(model.path / "model.safetensors")
-        kinds = {kind: [name for name in tensors if re.search(form, name)] for kind, form in _KINDS.items()}
+        kinds = {
+            kind: [name for name in tensors if re.search(form, name)]
+            for kind, form in _KINDS.items()
+        }
         kind = random.choice([kind for kind, names in kinds.items() if names])
         name, factor = random.choice(kinds[kind]), random.uniform(1.05, 2)
         copy = place / f"changed-{number}"
         shutil.copytree(model.path, copy, dirs_exist_ok=True)
-        save_file(tensors | {name: (tensors[name] * factor).astype(tensors[name].dtype)}, copy / "model.safetensors")
+        save_file(
+            tensors | {name: (tensors[name] * factor).astype(tensors[name].dtype)},
+            copy / "model.safetensors",
+        )
         text = _text(random, model)
         difference = _difference(model, copy, text)
         if max(difference) > SEEN:
@@ -99,17 +109,36 @@ def equal(models: Models, place: Path, seed: int, number: int, kind: str) -> Pai
             gguf_files.write(path.with_suffix(".gguf"), architecture, stored).save_pretrained(path)
         words = models["llama"]
         sides = ["-m", str(path.with_suffix(".gguf")), "-m", str(path)]
-        argv = ["compare", _text(random, words), *sides, "--tokenizer", str(words.path / "tokenizer.json")]
+        argv = [
+            "compare",
+            _text(random, words),
+            *sides,
+            "--tokenizer",
+            str(words.path / "tokenizer.json"),
+        ]
         return Pair(argv, [], f"{architecture} {stored}, folder and GGUF")
     model = _model(models, random)
     text = _text(random, model)
     if kind == "engines":
-        argv = ["compare", text, "-m", str(model.path), "--engine", "native", "--engine", "transformers"]
+        argv = [
+            "compare",
+            text,
+            "-m",
+            str(model.path),
+            "--engine",
+            "native",
+            "--engine",
+            "transformers",
+        ]
         return Pair(argv, [], f"{model.name}, both engines")
     copy = place / f"shards-{number}"
     shutil.copytree(model.path, copy, ignore=shutil.ignore_patterns("model.safetensors"))
     _write_shards(load_file(model.path / "model.safetensors"), copy, random)
-    return Pair(["compare", text, "-m", str(model.path), "-m", str(copy)], [], f"{model.name}, one file and shards")
+    return Pair(
+        ["compare", text, "-m", str(model.path), "-m", str(copy)],
+        [],
+        f"{model.name}, one file and shards",
+    )
 
 
 def _model(models: Models, random: Random) -> Model:
@@ -136,7 +165,9 @@ def _weights(path: Path, ids: list[int], types: list[int] | None) -> list[Any]:
     layers = reference.run(path, ids, types)
     reference.load.cache_clear()
     masked = [np.where(layer.own, reference.raw_and_scaled(layer)[1], -np.inf) for layer in layers]
-    return [reference.softmax(each, layer.sinks)[0] for each, layer in zip(masked, layers, strict=True)]
+    return [
+        reference.softmax(each, layer.sinks)[0] for each, layer in zip(masked, layers, strict=True)
+    ]
 
 
 def _write_shards(tensors: dict[str, Any], folder: Path, random: Random) -> None:
@@ -145,6 +176,8 @@ def _write_shards(tensors: dict[str, Any], folder: Path, random: Random) -> None
     names = [f"model-{n + 1:05}-of-{count:05}.safetensors" for n in range(count)]
     places = {name: random.choice(names) for name in tensors}
     for file in names:
-        save_file({name: tensors[name] for name, where in places.items() if where == file}, folder / file)
+        save_file(
+            {name: tensors[name] for name, where in places.items() if where == file}, folder / file
+        )
     index = {"metadata": {}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))

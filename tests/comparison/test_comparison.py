@@ -21,7 +21,12 @@ from attnscope.studies.compare import alignment
 from attnscope.studies.compare import runs as comparing
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.reports import compare_sides, jensen_shannon, pooled_change
-from attnscope.studies.compare.runs import ReportSelection, compare_reports, compare_runs, read_report
+from attnscope.studies.compare.runs import (
+    ReportSelection,
+    compare_reports,
+    compare_runs,
+    read_report,
+)
 from attnscope.studies.compare.tolerance import Tolerance, failure
 from attnscope.studies.registry import present
 from attnscope.views.parts import Matrices
@@ -40,7 +45,10 @@ def config(text=TEXT, **options):
 
 
 def masks(what_if="stack", tolerance=None, **options):
-    runs = [(mask, config(mask=mask, what_if=what_if, **options)) for mask in ("causal", "bidirectional")]
+    runs = [
+        (mask, config(mask=mask, what_if=what_if, **options))
+        for mask in ("causal", "bidirectional")
+    ]
     return compare_runs("mask", runs, None, tolerance=tolerance)
 
 
@@ -56,7 +64,13 @@ def test_a_report_compared_with_itself_is_exactly_nothing():
     report = inspect(config())
     found = compare_sides("report", [Side("a", report), Side("b", report)], tolerance=Tolerance())
     for head in found.changes[0].heads:
-        for values in (head.difference, head.total_variation, head.jensen_shannon, head.gain, head.loss):
+        for values in (
+            head.difference,
+            head.total_variation,
+            head.jensen_shannon,
+            head.gain,
+            head.loss,
+        ):
             assert not values.any()
         assert head.gained == head.lost == [-1] * 7
         assert not any(head.entered)
@@ -95,7 +109,12 @@ def test_the_measures_are_those_of_the_rows_themselves():
         np.testing.assert_allclose(head.total_variation, np.abs(q - p).sum(-1) / 2, atol=1e-6)
         for row in range(7):
             m = (p[row] + q[row]) / 2
-            bits = sum(0.5 * x * np.log2(x / y) for side in (p, q) for x, y in zip(side[row], m, strict=True) if x > 0)
+            bits = sum(
+                0.5 * x * np.log2(x / y)
+                for side in (p, q)
+                for x, y in zip(side[row], m, strict=True)
+                if x > 0
+            )
             assert head.jensen_shannon[row] == pytest.approx(bits, abs=1e-6)
             assert head.gain[row] == pytest.approx((q - p)[row].max(), abs=1e-6)
             gains = (q - p)[row].max() > 0
@@ -122,7 +141,10 @@ def test_both_sides_are_drawn_on_the_one_scale_of_weights():
 
 
 def test_texts_align_on_what_they_share():
-    runs = [(text, config(text, config="causal")) for text in ("the old river bank", "the river was a bank")]
+    runs = [
+        (text, config(text, config="causal"))
+        for text in ("the old river bank", "the river was a bank")
+    ]
     head = compare_runs("text", runs, None).changes[0].heads[0]
     assert head.queries == [(0, 0), (2, 1), (3, 4)]
     assert head.only_first == [1]
@@ -141,11 +163,15 @@ def test_weight_on_tokens_without_counterpart_counts_as_moved():
     assert head.total_variation[0] == pytest.approx(expected, abs=1e-6)
     assert head.gain[0] == pytest.approx(max(second[0], second[1] - first[2]), abs=1e-6)
     assert head.loss[0] == pytest.approx(max(first[0], first[1], first[2] - second[1]), abs=1e-6)
-    assert found.notes == ["the weight of a token that only one side has (a│ or │b) counts as moved"]
+    assert found.notes == [
+        "the weight of a token that only one side has (a│ or │b) counts as moved"
+    ]
 
 
 def test_a_replaced_word_is_compared_with_the_one_in_its_place():
-    runs = [(text, config(text, config="causal", layer="0", head="0")) for text in ("a d b", "a c b")]
+    runs = [
+        (text, config(text, config="causal", layer="0", head="0")) for text in ("a d b", "a c b")
+    ]
     found = compare_runs("text", runs, None)
     (head,) = found.changes[0].heads
     assert head.queries == head.keys == [(0, 0), (1, 1), (2, 2)]
@@ -172,10 +198,22 @@ def spelled(*pieces, special=()):
 @pytest.mark.parametrize(
     ("first", "second", "pairs"),
     [
-        (spelled("the", " tired", " cat"), spelled("the", " wide", " cat"), [(0, 0), (1, 1), (2, 2)]),
-        (spelled("by", " river", " bank"), spelled("by", " saving", "s", " bank"), [(0, 0), (1, 1), (2, 3)]),
+        (
+            spelled("the", " tired", " cat"),
+            spelled("the", " wide", " cat"),
+            [(0, 0), (1, 1), (2, 2)],
+        ),
+        (
+            spelled("by", " river", " bank"),
+            spelled("by", " saving", "s", " bank"),
+            [(0, 0), (1, 1), (2, 3)],
+        ),
         (spelled("a", " b", " c"), spelled("a", " x", " y", " c"), [(0, 0), (2, 3)]),
-        (spelled("a", " b", " d", " c"), spelled("a", " x", " y", " c"), [(0, 0), (1, 1), (2, 2), (3, 3)]),
+        (
+            spelled("a", " b", " d", " c"),
+            spelled("a", " x", " y", " c"),
+            [(0, 0), (1, 1), (2, 2), (3, 3)],
+        ),
         (spelled("a", " b"), spelled("a"), [(0, 0)]),
         (spelled("a", " b"), spelled("c", " d"), [(0, 0), (1, 1)]),
         (spelled("a", "b", special=(1,)), spelled("a", "c"), [(0, 0)]),
@@ -210,7 +248,9 @@ def test_alignment_is_a_longest_common_subsequence(a, b):
     assert all(x[0] < y[0] and x[1] < y[1] for x, y in pairwise(pairs))
 
 
-def test_texts_that_are_too_long_and_too_different_are_refused_and_a_common_part_costs_nothing(monkeypatch):
+def test_texts_that_are_too_long_and_too_different_are_refused_and_a_common_part_costs_nothing(
+    monkeypatch,
+):
     monkeypatch.setattr(alignment, "MAX_CELLS", 12)
     same = [Token(0, str(i), str(i)) for i in range(100)]
     other = [*same[:40], Token(0, "x", "x"), *same[41:]]
@@ -223,7 +263,10 @@ LONG = " ".join(f"w{i * i % 83}" for i in range(150))
 
 
 def pooled(tolerance=None, **options):
-    runs = [(mask, config(LONG, mask=mask, pool=8, stages=("weights",), **options)) for mask in ("own", "causal")]
+    runs = [
+        (mask, config(LONG, mask=mask, pool=8, stages=("weights",), **options))
+        for mask in ("own", "causal")
+    ]
     return compare_runs("mask", runs, None, tolerance=tolerance)
 
 
@@ -236,7 +279,10 @@ def test_maps_are_compared_where_no_row_was_named():
         (worst,) = head.worst
         size = np.abs(other.pooled.weights - one.pooled.weights)
         assert worst.difference == pytest.approx(float(size.max()))
-        assert size[one.pooled.queries.index(worst.query), one.pooled.keys.index(worst.key)] == size.max()
+        assert (
+            size[one.pooled.queries.index(worst.query), one.pooled.keys.index(worst.key)]
+            == size.max()
+        )
     validate(json.loads(to_json(found)), "compare")
     assert "pooled, query" in str(failure(pooled(Tolerance(1e-3))))
 
@@ -249,7 +295,9 @@ def test_memory_is_estimated_for_all_sides_together():
     limit = sum(required_memory(plan).values()) + (1 << 20)
     assert inspect(replace(run, max_memory=limit)).texts
     runs = [(mask, changed(run, mask=mask, max_memory=limit)) for mask in ("own", "causal")]
-    with pytest.raises(AttnscopeError, match=r"needs about .* other sides .*; use pool=64 .*layer, head"):
+    with pytest.raises(
+        AttnscopeError, match=r"needs about .* other sides .*; use pool=64 .*layer, head"
+    ):
         compare_runs("mask", runs, None)
     small = [(label, changed(one, layer="0", head="0")) for label, one in runs]
     assert compare_runs("mask", small, None).changes
@@ -257,13 +305,18 @@ def test_memory_is_estimated_for_all_sides_together():
 
 def test_maps_of_different_texts_do_not_go_together():
     one, other = (inspect(config(text, pool=8)) for text in (LONG, LONG.replace("w4", "x")))
-    with pytest.raises(AttnscopeError, match="maps of different tokens or runs cannot be compared; select rows"):
+    with pytest.raises(
+        AttnscopeError, match="maps of different tokens or runs cannot be compared; select rows"
+    ):
         compare_sides("report", [Side("a", one), Side("b", other)])
     with pytest.raises(AttnscopeError, match="only one side has a map"):
         compare_sides("report", [Side("a", one), Side("b", inspect(config(LONG)))])
 
 
-@given(st.lists(st.floats(0, 1), min_size=3, max_size=3), st.lists(st.floats(0, 1), min_size=3, max_size=3))
+@given(
+    st.lists(st.floats(0, 1), min_size=3, max_size=3),
+    st.lists(st.floats(0, 1), min_size=3, max_size=3),
+)
 def test_jensen_shannon_is_symmetric_and_between_0_and_1_bit(a, b):
     p, q = (np.array([x]) / sum(x) if sum(x) else np.array([[1.0, 0, 0]]) for x in (a, b))
     assert jensen_shannon(p, q)[0] == pytest.approx(jensen_shannon(q, p)[0])
@@ -291,7 +344,10 @@ def test_of_too_many_heads_the_same_one_is_compared_on_every_side(monkeypatch):
 
 
 def test_a_head_left_to_auto_on_request_says_nothing_of_long_texts():
-    runs = [(mask, config("the bank", mask=mask, layer="auto", head="auto")) for mask in ("causal", "bidirectional")]
+    runs = [
+        (mask, config("the bank", mask=mask, layer="auto", head="auto"))
+        for mask in ("causal", "bidirectional")
+    ]
     found = compare_runs("mask", runs, None, selected=["layer", "head"])
     assert len(found.changes[0].heads) == 1
     assert not any("too long" in note for note in found.notes)
@@ -300,17 +356,28 @@ def test_a_head_left_to_auto_on_request_says_nothing_of_long_texts():
 @pytest.mark.parametrize("order", [("causal", "bidirectional"), ("bidirectional", "causal")])
 def test_a_head_that_is_chosen_for_every_layer_is_the_same_on_every_side(order, monkeypatch):
     monkeypatch.setattr(comparing, "_MOST_CELLS", 0)
-    runs = [(mask, config("the bank by the river was old", mask=mask, layer="all", head="auto")) for mask in order]
-    units = [[(h.layer, h.head) for h in side.report.texts[0].heads] for side in compare_runs("mask", runs, None).sides]
+    runs = [
+        (mask, config("the bank by the river was old", mask=mask, layer="all", head="auto"))
+        for mask in order
+    ]
+    units = [
+        [(h.layer, h.head) for h in side.report.texts[0].heads]
+        for side in compare_runs("mask", runs, None).sides
+    ]
     assert units[0] == units[1]
-    assert len({head for _, head in units[0]}) == len(units[0]) == 2, "each layer has a head of its own"
+    assert len({head for _, head in units[0]}) == len(units[0]) == 2, (
+        "each layer has a head of its own"
+    )
 
 
 def test_layers_are_compared_by_the_heads_that_the_first_side_chose():
     text = "the cat sat because it was tired"
-    runs = [(layer, config(text, layer=layer, head="auto", config=None)) for layer in ("0,1", "2-3")]
+    runs = [
+        (layer, config(text, layer=layer, head="auto", config=None)) for layer in ("0,1", "2-3")
+    ]
     first, second = (
-        [(h.layer, h.head) for h in side.report.texts[0].heads] for side in compare_runs("layer", runs, None).sides
+        [(h.layer, h.head) for h in side.report.texts[0].heads]
+        for side in compare_runs("layer", runs, None).sides
     )
     assert second == [(layer + 2, head) for layer, head in first]
     runs = [(head, config(text, layer="auto", head=head, config=None)) for head in ("0", "1")]
@@ -369,7 +436,9 @@ def both(saved):
     return [json.loads(path.read_text())["texts"][0] for path in saved]
 
 
-@pytest.mark.parametrize(("absolute", "relative"), [(0, 1e-3), (0, 0.5), (0.2, 0.01), (1e-6, 0), (0.26, 0), (10, 10)])
+@pytest.mark.parametrize(
+    ("absolute", "relative"), [(0, 1e-3), (0, 0.5), (0.2, 0.01), (1e-6, 0), (0.26, 0), (10, 10)]
+)
 def test_a_verdict_counts_the_cells_that_numpy_counts(saved, absolute, relative):
     report = json.loads(saved[1].read_text())
     weights = report["texts"][0]["heads"]["stages"]["weights"][2]
@@ -377,7 +446,10 @@ def test_a_verdict_counts_the_cells_that_numpy_counts(saved, absolute, relative)
     saved[1].write_text(json.dumps(report))
     verdict = compare_files(saved, tolerance=Tolerance(absolute, relative)).verdict
     first, second = (
-        {stage: np.array(text["heads"]["stages"][stage], dtype=np.float32).astype(float) for stage in STAGES}
+        {
+            stage: np.array(text["heads"]["stages"][stage], dtype=np.float32).astype(float)
+            for stage in STAGES
+        }
         for text in both(saved)
     )
     assert [stage.stage for stage in verdict.stages] == list(STAGES)
@@ -405,7 +477,8 @@ def test_reports_of_some_keys_are_measured_where_they_are_complete(tmp_path):
     """A whole run says what the saved keys leave out."""
     full = masks().changes[0].heads
     paths = [
-        kept(tmp_path, f"{mask}.json", mask=mask, key=key) for mask, key in (("causal", "0,3"), ("bidirectional", "3:"))
+        kept(tmp_path, f"{mask}.json", mask=mask, key=key)
+        for mask, key in (("causal", "0,3"), ("bidirectional", "3:"))
     ]
     found = compare_files(paths)
     whole = [inspect(config(mask=mask)).texts[0].heads for mask in ("causal", "bidirectional")]
@@ -414,7 +487,9 @@ def test_reports_of_some_keys_are_measured_where_they_are_complete(tmp_path):
         np.testing.assert_array_equal(head.difference, known.difference[:, [3]])
         assert np.isnan([*head.total_variation, *head.jensen_shannon, *head.gain, *head.loss]).all()
         assert head.gained == head.lost == [-1] * 7
-        assert (head.only_first, head.only_second) == ([], []), "a key that was not saved has its counterpart"
+        assert (head.only_first, head.only_second) == ([], []), (
+            "a key that was not saved has its counterpart"
+        )
         np.testing.assert_array_equal(head.entropy, known.entropy)
         assert (head.entered, head.left) == (known.entered, known.left)
         assert (head.partial.keys, head.partial.of) == ((2, 4), (7, 7))
@@ -453,7 +528,10 @@ def test_a_row_s_sink_does_not_lie_outside(tmp_path):
     ],
 )
 def test_no_tolerance_forgives_what_cannot_be_compared(tmp_path, one, other, said):
-    paths = [kept(tmp_path, name, **options) for name, options in (("one.json", one), ("other.json", other))]
+    paths = [
+        kept(tmp_path, name, **options)
+        for name, options in (("one.json", one), ("other.json", other))
+    ]
     found = compare_files(paths, tolerance=Tolerance(1e9))
     assert not found.verdict.passed
     error = failure(found)
@@ -462,7 +540,10 @@ def test_no_tolerance_forgives_what_cannot_be_compared(tmp_path, one, other, sai
 
 
 def test_texts_that_shall_differ_are_judged_where_they_are_the_same():
-    runs = [(text, config(text, config="causal", layer="0", head="0")) for text in ("the old bank", "the bank")]
+    runs = [
+        (text, config(text, config="causal", layer="0", head="0"))
+        for text in ("the old bank", "the bank")
+    ]
     assert compare_runs("text", runs, None, tolerance=Tolerance(1e9)).verdict.passed
     runs = [(text, config(text, config="causal", layer="0", head="0")) for text in ("old", "bank")]
     found = compare_runs("text", runs, None, tolerance=Tolerance(1e9))
@@ -472,10 +553,15 @@ def test_texts_that_shall_differ_are_judged_where_they_are_the_same():
 def test_saved_reports_are_narrowed_to_what_is_wanted(saved):
     whole = compare_files(saved).changes[0].heads
     wanted = ReportSelection(
-        **parsed(dict(layer="-1", head="1,3", query="by,0", key="river,2", stages=("masked", "output")))
+        **parsed(
+            dict(layer="-1", head="1,3", query="by,0", key="river,2", stages=("masked", "output"))
+        )
     )
     found = compare_files(saved, wanted)
-    assert [(h.first, h.second) for h in found.changes[0].heads] == [((1, 1), (1, 1)), ((1, 3), (1, 3))]
+    assert [(h.first, h.second) for h in found.changes[0].heads] == [
+        ((1, 1), (1, 1)),
+        ((1, 3), (1, 3)),
+    ]
     for head, known in zip(found.changes[0].heads, (whole[5], whole[7]), strict=True):
         assert head.queries == [(0, 0), (2, 2)]
         assert head.keys == [(2, 2), (4, 4)]
@@ -486,10 +572,18 @@ def test_saved_reports_are_narrowed_to_what_is_wanted(saved):
         assert head.entered == [known.entered[0], known.entered[2]]
         assert [cell.stage for cell in head.worst] == ["masked", "output"]
     assert found.sides[0].report.texts[0].queries == [0, 2]
-    assert failure(compare_files(saved, ReportSelection(**parsed(dict(query="0"))), Tolerance(1e-9))) is None, (
-        "row 2 differs, row 0 does not"
+    assert (
+        failure(compare_files(saved, ReportSelection(**parsed(dict(query="0"))), Tolerance(1e-9)))
+        is None
+    ), "row 2 differs, row 0 does not"
+    assert (
+        failure(
+            compare_files(
+                saved, ReportSelection(**parsed(dict(stages=("scores",)))), Tolerance(1e-9)
+            )
+        )
+        is None
     )
-    assert failure(compare_files(saved, ReportSelection(**parsed(dict(stages=("scores",)))), Tolerance(1e-9))) is None
 
 
 @pytest.mark.parametrize(
@@ -522,7 +616,10 @@ def test_contributors_of_other_numbers_and_rankings(tmp_path):
 
 
 def test_what_only_one_side_holds_is_told(tmp_path):
-    paths = [kept(tmp_path, "a.json", layer="0", stages=("weights",)), kept(tmp_path, "b.json", query="0:3")]
+    paths = [
+        kept(tmp_path, "a.json", layer="0", stages=("weights",)),
+        kept(tmp_path, "b.json", query="0:3"),
+    ]
     notes = compare_files(paths).notes
     assert f"only '{paths[1]}' has L1H0, L1H1, L1H2, L1H3" in notes
     assert f"only '{paths[1]}' has scores, scaled, masked, output" in notes
@@ -531,10 +628,14 @@ def test_what_only_one_side_holds_is_told(tmp_path):
 
 def test_reports_that_do_not_go_together_are_refused(saved, tmp_path):
     (tmp_path / "c.json").write_bytes(to_json(inspect(config(layer="0"))))
-    with pytest.raises(AttnscopeError, match=r"L1H0 is not in '.*c\.json', which has L0H0.*; compare reports"):
+    with pytest.raises(
+        AttnscopeError, match=r"L1H0 is not in '.*c\.json', which has L0H0.*; compare reports"
+    ):
         compare_files([saved[0], tmp_path / "c.json"])
     (tmp_path / "d.json").write_bytes(to_json(inspect(config(stages=("scores",)))))
-    with pytest.raises(AttnscopeError, match=r"L0H0: the report has no weights; save it with stages"):
+    with pytest.raises(
+        AttnscopeError, match=r"L0H0: the report has no weights; save it with stages"
+    ):
         compare_files([saved[0], tmp_path / "d.json"])
     (tmp_path / "e.json").write_text("{}")
     with pytest.raises(AttnscopeError, match=r"e\.json: not an attnscope report"):
@@ -547,7 +648,14 @@ def test_a_head_that_is_saved_of_another_layer_alone_is_refused(tmp_path):
     heads = whole.texts[0].heads.only([units.index((0, 0)), units.index((1, 1))])
     path = tmp_path / "some.json"
     path.write_bytes(to_json(replace(whole, texts=[replace(whole.texts[0], heads=heads)])))
-    assert len(compare_files([path, path], ReportSelection(**parsed(dict(layer="1", head="1")))).changes[0].heads) == 1
+    assert (
+        len(
+            compare_files([path, path], ReportSelection(**parsed(dict(layer="1", head="1"))))
+            .changes[0]
+            .heads
+        )
+        == 1
+    )
     with pytest.raises(UsageError, match=r"some\.json' has no such layer and head"):
         compare_files([path, path], ReportSelection(**parsed(dict(layer="0", head="1"))))
 

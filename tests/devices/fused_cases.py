@@ -90,7 +90,9 @@ CASES = {
     "padding that hides everything": Case(intersect((SlidingWindow(5), PADDING)), batch=2),
     "soft-cap": Case(Causal(), softcap=2.0),
     "sinks": Case(Causal(), sinks=torch.tensor([9.0, -9.0])),
-    "sinks of rows that see nothing": Case(intersect((SlidingWindow(5), PADDING)), batch=2, sinks=torch.ones(2)),
+    "sinks of rows that see nothing": Case(
+        intersect((SlidingWindow(5), PADDING)), batch=2, sinks=torch.ones(2)
+    ),
     "by value": Case(Causal(), by="value"),
     "width of no power of two": Case(Causal(), width=24),
     "float16": Case(Causal(), dtype=torch.float16),
@@ -108,7 +110,11 @@ def drawn(seed: int, device: str) -> Case:
     draw = random.Random(seed)
     most, widths, dtypes = 90, (8, 16, 24, 32), (torch.float32, torch.float32, torch.float16)
     if device != "cpu":
-        most, widths, dtypes = 2500, (16, 32, 48, 64, 80, 128), (torch.float32, torch.float16, torch.bfloat16)
+        most, widths, dtypes = (
+            2500,
+            (16, 32, 48, 64, 80, 128),
+            (torch.float32, torch.float16, torch.bfloat16),
+        )
     tokens = draw.randint(1, draw.choice((90, most)))
     batch, share, groups = draw.randint(1, 3), draw.choice((1, 2, 3)), draw.randint(1, 2)
     heads = share * groups
@@ -153,16 +159,31 @@ def moved(mask: Mask, device: str) -> Mask:
 def layer(case: Case, device: str) -> tuple[AttentionInputs, KeyTokens]:
     """The layer, and which keys are of which kind."""
     generator = torch.Generator().manual_seed(case.seed)
-    shapes = [(case.batch, n, case.tokens, case.width) for n in (case.heads, case.groups, case.groups)]
+    shapes = [
+        (case.batch, n, case.tokens, case.width) for n in (case.heads, case.groups, case.groups)
+    ]
     q, k, v = (torch.randn(shape, generator=generator) for shape in shapes)
     if case.integers:
         q, k = q.round(), k.round()
-    k[:, :, 10:20] = k[:, :, 20:30].clone()[:, :, : k[:, :, 10:20].shape[2]] if case.tokens >= 30 else k[:, :, 10:20]
+    k[:, :, 10:20] = (
+        k[:, :, 20:30].clone()[:, :, : k[:, :, 10:20].shape[2]]
+        if case.tokens >= 30
+        else k[:, :, 10:20]
+    )
     sinks = None if case.sinks is None else case.sinks.to(device)
-    spec = AttentionSpec(case.width**-0.5, moved(case.mask, device), softcap=case.softcap, sinks=sinks)
-    inputs = AttentionInputs(0, *(side.to(device, case.dtype) for side in (q * case.factor, k, v)), spec)
-    kinds = {kind: (torch.rand(case.batch, case.tokens, generator=generator) < 0.2).to(device) for kind in KEY_TOKENS}
-    return inputs, KeyTokens(kinds, torch.ones(case.batch, case.tokens, dtype=torch.bool, device=device))
+    spec = AttentionSpec(
+        case.width**-0.5, moved(case.mask, device), softcap=case.softcap, sinks=sinks
+    )
+    inputs = AttentionInputs(
+        0, *(side.to(device, case.dtype) for side in (q * case.factor, k, v)), spec
+    )
+    kinds = {
+        kind: (torch.rand(case.batch, case.tokens, generator=generator) < 0.2).to(device)
+        for kind in KEY_TOKENS
+    }
+    return inputs, KeyTokens(
+        kinds, torch.ones(case.batch, case.tokens, dtype=torch.bool, device=device)
+    )
 
 
 def averaged_rows(case: Case, special: Tensor) -> AveragedRows:
@@ -181,11 +202,16 @@ def shown_rows(case: Case, device: str) -> Tensor:
     return shown
 
 
-def computed(case: Case, kernel: str, device: str) -> tuple[Tensor, TopRecorder, RowRecorder, HeadRecorder | None]:
+def computed(
+    case: Case, kernel: str, device: str
+) -> tuple[Tensor, TopRecorder, RowRecorder, HeadRecorder | None]:
     """Output, strongest keys, statistics and, where keys are ranked by weight, averages by a kind of kernel."""
     inputs, keys = layer(case, device)
     heads, rows = case.recorded or range(case.heads), case.rows or range(case.tokens)
-    top, statistics = TopRecorder(case.count, case.by, heads, rows, keys.real), RowRecorder(heads, rows, keys)
+    top, statistics = (
+        TopRecorder(case.count, case.by, heads, rows, keys.real),
+        RowRecorder(heads, rows, keys),
+    )
     averages = None
     if case.by == "weight":
         averages = HeadRecorder(heads, rows, averaged_rows(case, keys.special), keys)
@@ -227,14 +253,21 @@ def compare(case: Case, device: str) -> None:
         with torch.inference_mode():
             attend(layer(case, device)[0], [matrix])
         every = matrix.compute()[stage]
-        chosen = (every.gather(-1, keys.clamp_min(0).to(every.device)) for keys in (fused_top.keys, top.keys))
+        chosen = (
+            every.gather(-1, keys.clamp_min(0).to(every.device))
+            for keys in (fused_top.keys, top.keys)
+        )
         torch.testing.assert_close(*chosen, **close)
     for measure, values in top.measures.items():
-        compared = torch.ones_like(same) if measure == case.by else same  # exchanged keys have other vectors
+        compared = (
+            torch.ones_like(same) if measure == case.by else same
+        )  # exchanged keys have other vectors
         torch.testing.assert_close(fused_top.measures[measure][compared], values[compared], **close)
     for statistic, values in statistics.recorded.items():
         torch.testing.assert_close(
-            fused_statistics.recorded[statistic], values, **{**close, "atol": 2e-3 if statistic == "distance" else 2e-5}
+            fused_statistics.recorded[statistic],
+            values,
+            **{**close, "atol": 2e-3 if statistic == "distance" else 2e-5},
         )
     if averages is not None and fused_averages is not None:
         for average, values in averages.arrays().items():
@@ -242,7 +275,9 @@ def compare(case: Case, device: str) -> None:
             torch.testing.assert_close(fused_averages.arrays()[average], values, **near)
     assert torch.equal(fused_statistics.fully_masked, statistics.fully_masked)
     if case.sinks is not None:
-        torch.testing.assert_close(fused_statistics.of_layers["sink"], statistics.of_layers["sink"], **close)
+        torch.testing.assert_close(
+            fused_statistics.of_layers["sink"], statistics.of_layers["sink"], **close
+        )
 
 
 if __name__ == "__main__":

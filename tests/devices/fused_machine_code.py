@@ -13,7 +13,14 @@ from triton.compiler import ASTSource
 
 from attnscope.model import fused_kernels, fused_rows
 
-FLAGS = {"SHARE": 4, "E": 128, "CAUSAL": True, "WINDOWED": False, "CAPPED": False, "BY_VALUE": False}
+FLAGS = {
+    "SHARE": 4,
+    "E": 128,
+    "CAUSAL": True,
+    "WINDOWED": False,
+    "CAPPED": False,
+    "BY_VALUE": False,
+}
 CONSTANTS = {"layer_kernel": {"HAS_SINKS": False}, "ranking_kernel": {"PIECE": 16}}
 TYPES = {
     "LENGTHS": "*i32", "KEPT": "*i32", "KEYS": "*i32",
@@ -25,11 +32,25 @@ def resources(name: str, capability: int, dtype: torch.dtype) -> dict[str, objec
     """Registers, stack and shared memory of a kernel, and whether it multiplies by tensor cores."""
     kernel = getattr(fused_kernels, name)
     sizes = fused_rows.block_sizes((capability // 10, capability % 10), dtype)
-    options = {name: sizes.pop(name) for name in ("num_warps", "num_stages")} if name == "layer_kernel" else {}
-    constants = {a: n for a, n in (FLAGS | CONSTANTS[name] | sizes).items() if a in kernel.arg_names}
-    types = TYPES | dict.fromkeys(("Q", "K", "V", "OUT"), "*bf16" if dtype == torch.bfloat16 else "*fp32")
-    signature = {a: "constexpr" if a in constants else types.get(a, "*fp32") for a in kernel.arg_names}
-    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
+    options = (
+        {name: sizes.pop(name) for name in ("num_warps", "num_stages")}
+        if name == "layer_kernel"
+        else {}
+    )
+    constants = {
+        a: n for a, n in (FLAGS | CONSTANTS[name] | sizes).items() if a in kernel.arg_names
+    }
+    types = TYPES | dict.fromkeys(
+        ("Q", "K", "V", "OUT"), "*bf16" if dtype == torch.bfloat16 else "*fp32"
+    )
+    signature = {
+        a: "constexpr" if a in constants else types.get(a, "*fp32") for a in kernel.arg_names
+    }
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, kind in enumerate(signature.values())
+        if kind.startswith("*")
+    }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -38,7 +59,9 @@ def resources(name: str, capability: int, dtype: torch.dtype) -> dict[str, objec
         file.flush()
         command = [str(tool), "--dump-resource-usage", file.name]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    numbers = dict(word.split(":") for word in printed.split() if word.startswith(("REG:", "STACK:", "LOCAL:")))
+    numbers = dict(
+        word.split(":") for word in printed.split() if word.startswith(("REG:", "STACK:", "LOCAL:"))
+    )
     ptx = compiled.asm["ptx"]
     cores = next((word for word in ("tcgen05.mma", "wgmma", "mma.sync") if word in ptx), "")
     found = {word.lower(): int(number) for word, number in numbers.items()}

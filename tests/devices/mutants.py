@@ -114,7 +114,9 @@ class Switches(ast.NodeTransformer):
 
     def _switch(self, node: ast.expr, change: str) -> ast.Call:
         number, switch = node.lineno, f"{self._path}#{len(self.mutants)}"
-        self.mutants.append(Mutant(switch, f"{self._path}:{number}", self._lines[number - 1].strip(), change))
+        self.mutants.append(
+            Mutant(switch, f"{self._path}:{number}", self._lines[number - 1].strip(), change)
+        )
         return ast.Call(ast.Name("_is_planted", ast.Load()), [ast.Constant(switch)], [])
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
@@ -131,16 +133,24 @@ class Switches(ast.NodeTransformer):
         for keyword, planted in devices:
             keyword.value = ast.IfExp(planted, ast.Constant(None), keyword.value)
         if switch and isinstance(node.func, ast.Attribute):
-            node.func = ast.Call(ast.Name("_move", ast.Load()), [switch, node.func.value, ast.Constant(name)], [])
+            node.func = ast.Call(
+                ast.Name("_move", ast.Load()), [switch, node.func.value, ast.Constant(name)], []
+            )
         return node
 
     def _answered(self, node: ast.expr) -> ast.expr:
-        true, false = [self._switch(node, f"{ast.unparse(node)} → {answer}") for answer in (True, False)]
+        true, false = [
+            self._switch(node, f"{ast.unparse(node)} → {answer}") for answer in (True, False)
+        ]
         self.generic_visit(node)
         return ast.IfExp(true, ast.Constant(True), ast.IfExp(false, ast.Constant(False), node))
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        return self._answered(node) if "device.type" in ast.unparse(node.left) else self.generic_visit(node)
+        return (
+            self._answered(node)
+            if "device.type" in ast.unparse(node.left)
+            else self.generic_visit(node)
+        )
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         return self._answered(node) if node.attr == "is_cuda" else self.generic_visit(node)
@@ -176,7 +186,10 @@ class Trials:
         self.found: dict[Mutant, bool] = {}
         self._mutants, self._folder = mutants, folder
         self._planted = self._test = ""
-        self._notes, self._noted = (folder / "notes").open("ab", buffering=0), set[tuple[str, str]]()
+        self._notes, self._noted = (
+            (folder / "notes").open("ab", buffering=0),
+            set[tuple[str, str]](),
+        )
 
     def is_planted(self, switch: str) -> bool:
         """Answer a switch; forked processes note that it was asked in the same file."""
@@ -191,7 +204,9 @@ class Trials:
     def pytest_collection(self) -> None:
         from hypothesis import Phase, settings
 
-        settings.register_profile("mutants", parent=settings(), phases=[Phase.generate])  # shrinks nothing
+        settings.register_profile(
+            "mutants", parent=settings(), phases=[Phase.generate]
+        )  # shrinks nothing
         settings.load_profile("mutants")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -206,7 +221,9 @@ class Trials:
             while waiting and len(running) < PROCESSES:
                 mutant = waiting.pop(0)
                 asking = sorted(tests[mutant.switch], key=seconds.__getitem__)
-                running[self._fork(session, [items[name] for name in asking], mutant.switch)] = mutant
+                running[self._fork(session, [items[name] for name in asking], mutant.switch)] = (
+                    mutant
+                )
             process, status = os.wait()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process, signal.SIGKILL)  # what its tests have started
@@ -222,7 +239,9 @@ class Trials:
         parts = [session.items[n : n + size] for n in range(0, len(session.items), size)]
         for process in [self._fork(session, part, "") for part in parts]:
             status = os.waitpid(process, 0)[1]
-            assert status == 0, f"tests fail without any change: {(self._folder / 'log').read_text()[-3000:]}"
+            assert status == 0, (
+                f"tests fail without any change: {(self._folder / 'log').read_text()[-3000:]}"
+            )
         seconds, tests = dict[str, float](), defaultdict[str, set[str]](set)
         for line in (self._folder / "notes").read_text().splitlines():
             test, noted = line.split("\t")
@@ -286,12 +305,16 @@ def main() -> int:
         trials = Trials(mutants, Path(name))
         vars(builtins).update(
             _is_planted=trials.is_planted,
-            _move=lambda planted, moved, name: (lambda *args, **named: moved) if planted else getattr(moved, name),
+            _move=lambda planted, moved, name: (
+                (lambda *args, **named: moved) if planted else getattr(moved, name)
+            ),
         )
         options = ["-n0", "-s", "-p", "no:cacheprovider", "-k", f"not ({LEFT_OUT})"]
         code = pytest.main([*options, *TESTS], [trials])
     wrong = [mutant for mutant, found in trials.found.items() if found == given.listed]
-    print(f"{len(mutants)} changes, {len(wrong)} {'found though they are listed' if given.listed else 'not found'}:")
+    print(
+        f"{len(mutants)} changes, {len(wrong)} {'found though they are listed' if given.listed else 'not found'}:"
+    )
     for mutant in wrong:
         print(f"{mutant.place}  {mutant.change}  in: {mutant.line}")
     return int(code) or int(bool(wrong))

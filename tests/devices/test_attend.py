@@ -97,9 +97,13 @@ def calls(draw: st.DrawFn) -> Call:
         sinks = torch.linspace(-1, 1, n_heads).to(dtype)
         inputs = replace(inputs, spec=replace(inputs.spec, sinks=sinks))
     observed = draw(st.none() | masks(batch, n_queries, n_keys))
-    kind = draw(st.sampled_from(["matrices", "ranks", "sums", "patterns", "logits", "nothing", "all"]))
+    kind = draw(
+        st.sampled_from(["matrices", "ranks", "sums", "patterns", "logits", "nothing", "all"])
+    )
     cuts = None
-    if observed is None and kind not in ("ranks", "all") and draw(st.booleans()):  # no caller ranks where it cuts
+    if (
+        observed is None and kind not in ("ranks", "all") and draw(st.booleans())
+    ):  # no caller ranks where it cuts
         replaced = HeadCut(n_heads - 1, torch.ones(inputs.v.shape[-1]))
         kept_sum = EdgeCut([0, n_heads - 1], [n_queries - 1], [0], renormalised=False)
         edges = draw(st.sampled_from([(), (EdgeCut([0], [0], [0]),), (kept_sum,)]))
@@ -128,7 +132,9 @@ def moved(thing: Any, device: torch.device) -> Any:
     if isinstance(thing, Tensor):
         return thing.to(device)
     if is_dataclass(thing) and not isinstance(thing, type):
-        return type(thing)(**{f.name: moved(getattr(thing, f.name), device) for f in fields(thing) if f.init})
+        return type(thing)(
+            **{f.name: moved(getattr(thing, f.name), device) for f in fields(thing) if f.init}
+        )
     if isinstance(thing, Mapping):
         return {name: moved(value, device) for name, value in thing.items()}
     if isinstance(thing, tuple | list):
@@ -136,7 +142,9 @@ def moved(thing: Any, device: torch.device) -> Any:
     return thing
 
 
-def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> Sequence[tuple[Any, Callable[..., Any]]]:
+def recorders_of(
+    call: Call, inputs: AttentionInputs, device: torch.device
+) -> Sequence[tuple[Any, Callable[..., Any]]]:
     """Recorders, each with a function that returns its tensors by name."""
     generator = torch.Generator().manual_seed(call.seed)
     (batch, n_heads, n_queries, _), n_keys = inputs.q.shape, inputs.k.shape[2]
@@ -151,17 +159,25 @@ def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> S
     direction = torch.randn(batch, WIDTH, generator=generator, dtype=torch.float64)
     direction = direction.to(device) if has_float64(device) else direction
     spans = SpanTokens(torch.randint(-1, 3, (batch, n_keys), generator=generator).to(device), 3)
-    averaged = AveragedRows(shown, torch.randint(-1, n_keys, (batch, n_queries, 3), generator=generator).to(device))
+    averaged = AveragedRows(
+        shown, torch.randint(-1, n_keys, (batch, n_queries, 3), generator=generator).to(device)
+    )
     packed = PackedMatrices(len(heads), [(len(rows), len(call.columns))] * batch)
     matrices = call.stages, heads, rows, call.columns
 
     def texts(_: object) -> dict[str, Tensor]:
         assert {run.device for stage in packed._kept.values() for run in stage} <= {device}
         stages = [stage for stage in call.stages if stage in packed._kept]
-        return {f"{s}{n}": text.to(device) for s in stages for n, text in enumerate(packed.texts(s))}
+        return {
+            f"{s}{n}": text.to(device) for s in stages for n, text in enumerate(packed.texts(s))
+        }
 
     def of_rows(recorder: RowRecorder) -> dict[str, Tensor | None]:
-        return {**recorder.recorded, "masked": recorder.fully_masked, "sink": recorder.of_layers.get("sink")}
+        return {
+            **recorder.recorded,
+            "masked": recorder.fully_masked,
+            "sink": recorder.of_layers.get("sink"),
+        }
 
     def computed(recorder: Any) -> dict[str, Tensor]:
         return {"": recorder.compute()}
@@ -183,29 +199,56 @@ def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> S
         ],
         "ranks": [
             (TopRecorder(call.count, call.by, heads, rows, eligible), ranked),
-            (TopRecorder(call.count, call.by, heads, range(n_queries), torch.ones_like(eligible)), ranked),
+            (
+                TopRecorder(
+                    call.count, call.by, heads, range(n_queries), torch.ones_like(eligible)
+                ),
+                ranked,
+            ),
             (RowRecorder(heads, rows, keys), of_rows),
             (RowRecorder(range(n_heads), range(n_queries), keys), of_rows),
             (MeanRowRecorder(heads, rows, keys, 1), lambda recorder: recorder.recorded),
         ],
         "sums": [
-            *((ReceivedRecorder(heads, rows, shown, keys, mean=m), computed) for m in (False, True)),
-            *((PooledRecorder(heads, 3, shown, keys, real=shown | True, mean=m), computed) for m in (False, True)),
-            *((ColumnRecorder(heads, rows, shown, keys, mean=m, by=call.by), computed) for m in (False, True)),
+            *(
+                (ReceivedRecorder(heads, rows, shown, keys, mean=m), computed)
+                for m in (False, True)
+            ),
+            *(
+                (PooledRecorder(heads, 3, shown, keys, real=shown | True, mean=m), computed)
+                for m in (False, True)
+            ),
+            *(
+                (ColumnRecorder(heads, rows, shown, keys, mean=m, by=call.by), computed)
+                for m in (False, True)
+            ),
             (MeanOutputRecorder(heads, inputs.v.shape[-1], shown | True), computed),
             (HeadRecorder(heads, rows, averaged, keys), lambda recorder: recorder.arrays()),
         ],
         "patterns": [
-            *((TargetRecorder(heads, rows, targets, strongest=s), fields_of("sums")) for s in (False, True)),
+            *(
+                (TargetRecorder(heads, rows, targets, strongest=s), fields_of("sums"))
+                for s in (False, True)
+            ),
             (WordRecorder(heads, shown, words), fields_of("sums", "squares", "cells", "excess")),
-            (WordRecorder(heads, shown, words, reach=None), fields_of("sums", "squares", "cells", "excess")),
+            (
+                WordRecorder(heads, shown, words, reach=None),
+                fields_of("sums", "squares", "cells", "excess"),
+            ),
             (UniformRecorder(heads, shown), fields_of("shared", "rows_seen")),
             (AlignmentRecorder(heads, shown, words), fields_of("sums")),
             (ValueRecorder(heads, rows), computed),
-            *((SpanRecorder(heads, spans, mean=m), of_spans) for m in (False, True) if n_queries == n_keys),
+            *(
+                (SpanRecorder(heads, spans, mean=m), of_spans)
+                for m in (False, True)
+                if n_queries == n_keys
+            ),
         ],
         "logits": [
-            (HeadLogits(n_heads, [min(1, n_queries - 1)] * batch, direction, n_keys), fields_of("added")),
+            (
+                HeadLogits(n_heads, [min(1, n_queries - 1)] * batch, direction, n_keys),
+                fields_of("added"),
+            ),
         ],
     }
     return [pair for kind, pairs in kinds.items() if call.kind in (kind, "all") for pair in pairs]
@@ -225,10 +268,18 @@ def numbers(call: Call, device: torch.device) -> dict[str, Tensor]:
             cuts=None if call.cuts is None else BatchCuts(moved(call.cuts, device)),
         )
     assert output is None or output.device == device
-    found = {f"{n}.{name}": x for n, (recorder, get) in enumerate(recorders) for name, x in get(recorder).items()}
-    places = {device} if has_float64(device) else {device, torch.device("cpu")}  # the CPU has the numbers in float64
+    found = {
+        f"{n}.{name}": x
+        for n, (recorder, get) in enumerate(recorders)
+        for name, x in get(recorder).items()
+    }
+    places = (
+        {device} if has_float64(device) else {device, torch.device("cpu")}
+    )  # the CPU has the numbers in float64
     assert {x.device for x in found.values() if x is not None} <= places
-    return {name: x.cpu().double() for name, x in {**found, "output": output}.items() if x is not None}
+    return {
+        name: x.cpu().double() for name, x in {**found, "output": output}.items() if x is not None
+    }
 
 
 def compare(call: Call, device: str) -> None:
@@ -286,18 +337,29 @@ def test_a_bias_gets_numbers_of_heads_that_are_on_the_gpu(gpu: str, recorded: li
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_tile_whose_queries_see_no_key_is_computed_on_the_gpu(gpu: str, dtype: torch.dtype) -> None:
+def test_a_tile_whose_queries_see_no_key_is_computed_on_the_gpu(
+    gpu: str, dtype: torch.dtype
+) -> None:
     """The second of two queries is too far from the only key, and has a tile of its own."""
     weights = []
     for device in ("cpu", gpu):
-        q, k = torch.ones(1, 1, 2, 4, dtype=dtype, device=device), torch.ones(1, 1, 1, 4, dtype=dtype, device=device)
+        q, k = (
+            torch.ones(1, 1, 2, 4, dtype=dtype, device=device),
+            torch.ones(1, 1, 1, 4, dtype=dtype, device=device),
+        )
         recorder = MatrixRecorder(["weights"], [0], [0, 1], [0])
-        attend(AttentionInputs(0, q, k, k, AttentionSpec(1.0, SlidingWindow(1))), [recorder], tile_elements=1)
+        attend(
+            AttentionInputs(0, q, k, k, AttentionSpec(1.0, SlidingWindow(1))),
+            [recorder],
+            tile_elements=1,
+        )
         weights.append(recorder.compute()["weights"].cpu())
     torch.testing.assert_close(weights[1], weights[0], equal_nan=True)
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(call=calls())
-def test_a_layer_on_a_device_without_float64_has_the_numbers_of_the_cpu(simulated: str, call: Call) -> None:
+def test_a_layer_on_a_device_without_float64_has_the_numbers_of_the_cpu(
+    simulated: str, call: Call
+) -> None:
     compare(call, "mps:0")

@@ -16,7 +16,13 @@ from attnscope.model.attention import attend
 from attnscope.model.frame import Frame
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import FunctionMask, PaddingMask, intersect
-from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TargetRecorder, TopRecorder
+from attnscope.model.recorders import (
+    KeyTokens,
+    MatrixRecorder,
+    RowRecorder,
+    TargetRecorder,
+    TopRecorder,
+)
 from attnscope.model.row_summary import row_loops
 from attnscope.model.sdpa import kernel_cells
 from attnscope.model.tiling import TileShape
@@ -32,9 +38,13 @@ HEADS, GROUPS, WIDTH = 4, 2, 16
 
 def layer(tokens: int, device: str, *, pruned: bool = False) -> AttentionInputs:
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, n, tokens, WIDTH, generator=generator) for n in (HEADS, GROUPS, GROUPS))
+    q, k, v = (
+        torch.randn(1, n, tokens, WIDTH, generator=generator) for n in (HEADS, GROUPS, GROUPS)
+    )
     q[:, 0] *= not pruned
-    return AttentionInputs(0, q.to(device), k.to(device), v.to(device), AttentionSpec(WIDTH**-0.5, Causal()))
+    return AttentionInputs(
+        0, q.to(device), k.to(device), v.to(device), AttentionSpec(WIDTH**-0.5, Causal())
+    )
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +89,10 @@ def test_ties_are_ranked_on_the_device_as_on_the_cpu(gpu: str, tokens: int, coun
 def test_layers_that_nobody_records_take_one_kernel(
     simulated: str, mask: Mask, dtype: torch.dtype, kernels: dict[str, int]
 ) -> None:
-    q, k, v = (torch.randn(2, n, 600, WIDTH, dtype=dtype, device=simulated) for n in (HEADS, GROUPS, GROUPS))
+    q, k, v = (
+        torch.randn(2, n, 600, WIDTH, dtype=dtype, device=simulated)
+        for n in (HEADS, GROUPS, GROUPS)
+    )
     mask = moved(mask, torch.device(simulated))
     counts.reset()
     with torch.inference_mode():
@@ -90,7 +103,12 @@ def test_layers_that_nobody_records_take_one_kernel(
 
 @pytest.mark.parametrize(("gib", "tokens"), [(140, 16384), (24, 8192), (2, 1024)])
 def test_groups_are_of_a_size_that_suits_the_gpu(
-    simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gib: int, tokens: int
+    simulated: str,
+    gpt2: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gib: int,
+    tokens: int,
 ) -> None:
     monkeypatch.setattr(memory, "capacity", gib << 30)
     monkeypatch.setattr("attnscope.batch.loading.machine_memory", lambda: 256 << 30)
@@ -99,8 +117,32 @@ def test_groups_are_of_a_size_that_suits_the_gpu(
     texts.write_text("the bank by the river\n" * 600)
     sizes = []
     for device in (simulated, "cpu"):
-        words = ["batch", str(texts), "--model", str(gpt2), "--layer", "0", "--head", "0", "--keep", "heads"]
-        assert main([*words, "--device", device, "--quiet", "--force", "-o", str(tmp_path / "dump.jsonl")]) == 0
+        words = [
+            "batch",
+            str(texts),
+            "--model",
+            str(gpt2),
+            "--layer",
+            "0",
+            "--head",
+            "0",
+            "--keep",
+            "heads",
+        ]
+        assert (
+            main(
+                [
+                    *words,
+                    "--device",
+                    device,
+                    "--quiet",
+                    "--force",
+                    "-o",
+                    str(tmp_path / "dump.jsonl"),
+                ]
+            )
+            == 0
+        )
         sizes.append(Dump(tmp_path / "dump.jsonl").header.grouping.tokens)
     assert sizes == [tokens, 1024]
 
@@ -110,7 +152,16 @@ def test_a_batch_of_texts_of_different_lengths_takes_one_kernel_a_layer(
 ) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("the bank\nthe bank by the river\nthe river\n" * 3)
-    words = ["batch", str(texts), "--model", str(gpt2), "--layer", "2", "-o", str(tmp_path / "dump.jsonl")]
+    words = [
+        "batch",
+        str(texts),
+        "--model",
+        str(gpt2),
+        "--layer",
+        "2",
+        "-o",
+        str(tmp_path / "dump.jsonl"),
+    ]
     assert main([*words, "--device", simulated, "--quiet"]) == 0
     assert not [kernel for kernel in counts.attention if "masked" in kernel]
     assert counts.attention
@@ -119,7 +170,12 @@ def test_a_batch_of_texts_of_different_lengths_takes_one_kernel_a_layer(
 @pytest.mark.parametrize("keep", ["heads", "top,rows", "brief"])
 @pytest.mark.parametrize("lines", [8, 64])
 def test_the_host_waits_once_for_a_frame_when_the_next_one_is_launched(
-    simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, lines: int
+    simulated: str,
+    gpt2: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keep: str,
+    lines: int,
 ) -> None:
     steps = []
     close = Frame.close
@@ -137,7 +193,16 @@ def test_the_host_waits_once_for_a_frame_when_the_next_one_is_launched(
     monkeypatch.setattr(Frame, "holds", waited)
     texts = tmp_path / "texts.txt"
     texts.write_text("the bank by the river\nthe river\n" * lines)
-    words = ["batch", str(texts), "--model", str(gpt2), "--keep", keep, "-o", str(tmp_path / "dump")]
+    words = [
+        "batch",
+        str(texts),
+        "--model",
+        str(gpt2),
+        "--keep",
+        keep,
+        "-o",
+        str(tmp_path / "dump"),
+    ]
     counts.reset()
     assert main([*words, "--device", simulated, "--quiet"]) == 0
     frames = [frame for step, frame in steps if step == "launched"]
@@ -172,13 +237,17 @@ def test_the_simulation_sees_what_frames_may_not_leave_out(
         monkeypatch.setattr(SimulatedEvent, missing, lambda event: None)
     right = main([*command, "--device", simulated, "-o", str(path)]) == 0
     if right:
-        entropies = [[record.heads.entropy for record in Dump(dump).records()] for dump in (expected, path)]
+        entropies = [
+            [record.heads.entropy for record in Dump(dump).records()] for dump in (expected, path)
+        ]
         right = np.allclose(*entropies, atol=1e-5) and not streams.reused
     assert right is (missing == "nothing")
 
 
 @pytest.mark.parametrize("size", [1e3, 1e25])
-def test_what_is_not_finite_is_named_as_on_the_cpu(simulated: str, gpt2: Path, tmp_path: Path, size: float) -> None:
+def test_what_is_not_finite_is_named_as_on_the_cpu(
+    simulated: str, gpt2: Path, tmp_path: Path, size: float
+) -> None:
     """A frame finds out at its end."""
     from safetensors.torch import load_file, save_file
 
@@ -193,16 +262,31 @@ def test_what_is_not_finite_is_named_as_on_the_cpu(simulated: str, gpt2: Path, t
     records = []
     for device in ("cpu", simulated):
         dump = tmp_path / f"{device.partition(':')[0]}.jsonl"
-        words = ["batch", str(texts), "--model", str(folder), "--layer", "1", "--keep", "heads", "-o", str(dump)]
+        words = [
+            "batch",
+            str(texts),
+            "--model",
+            str(folder),
+            "--layer",
+            "1",
+            "--keep",
+            "heads",
+            "-o",
+            str(dump),
+        ]
         main([*words, "--device", device, "--quiet"])
         records.append([json.loads(line) for line in dump.read_text().splitlines()[1:3]])
     on_cpu, on_gpu = records
-    assert [record.get("status", "ok") for record in on_gpu] == ["ok" if size < 1e10 else "failed"] * 2
+    assert [record.get("status", "ok") for record in on_gpu] == [
+        "ok" if size < 1e10 else "failed"
+    ] * 2
     assert [record.get("error") for record in on_gpu] == [record.get("error") for record in on_cpu]
 
 
 @pytest.mark.parametrize("need_output", [True, False])
-def test_a_recorded_layer_waits_once_or_twice_however_many_tiles(simulated: str, need_output: bool) -> None:
+def test_a_recorded_layer_waits_once_or_twice_however_many_tiles(
+    simulated: str, need_output: bool
+) -> None:
     inputs = layer(1024, simulated)
     real = torch.ones(1, 1024, dtype=torch.bool, device=simulated)
     heads, rows = range(HEADS), range(1024)
@@ -221,7 +305,9 @@ def test_a_recorded_layer_waits_once_or_twice_however_many_tiles(simulated: str,
 
 
 def test_a_tile_on_a_gpu_has_up_to_1024_rows(simulated: str) -> None:
-    shapes = [TileShape.of(layer(16384, device), HEADS, Causal(), None) for device in ("cpu", simulated)]
+    shapes = [
+        TileShape.of(layer(16384, device), HEADS, Causal(), None) for device in ("cpu", simulated)
+    ]
     assert [shape.rows for shape in shapes] == [128, 1024]
 
 
@@ -248,18 +334,32 @@ def test_keys_and_values_are_not_copied_for_each_head_of_a_group(simulated: str)
 
 @pytest.mark.parametrize(
     ("options", "layers", "budget"),
-    [("--layer all --head all", 3, 13), ("--layer all --head mean", 3, 13), ("--layer 1 --head 0", 2, 14)],
+    [
+        ("--layer all --head all", 3, 13),
+        ("--layer all --head mean", 3, 13),
+        ("--layer 1 --head 0", 2, 14),
+    ],
 )
 def test_findings_of_all_heads_are_read_together(
     simulated: str, gpt2: Path, tmp_path: Path, options: str, layers: int, budget: int
 ) -> None:
     """Of one text, without the weights, which are uploaded once."""
-    words = ["run", "the bank by the river", "--model", str(gpt2), *options.split(), "-o", str(tmp_path / "out.json")]
+    words = [
+        "run",
+        "the bank by the river",
+        "--model",
+        str(gpt2),
+        *options.split(),
+        "-o",
+        str(tmp_path / "out.json"),
+    ]
     assert main([*words, "--device", simulated, "--quiet"]) == 0
     assert counts.waits["read"] <= budget * layers
 
 
-@pytest.mark.parametrize(("tokens", "mask"), [(1024, intersect((Causal(), SlidingWindow(90)))), (1500, Causal())])
+@pytest.mark.parametrize(
+    ("tokens", "mask"), [(1024, intersect((Causal(), SlidingWindow(90)))), (1500, Causal())]
+)
 def test_no_tile_asks_the_device(simulated: str, tokens: int, mask: Mask) -> None:
     """Whether every row sees a key, whether keys are left out, and whether chunks of long rows repeat."""
     inputs = layer(tokens, simulated)
@@ -267,7 +367,9 @@ def test_no_tile_asks_the_device(simulated: str, tokens: int, mask: Mask) -> Non
     eligible = torch.arange(tokens, device=simulated)[None] > 0
     recorders = [
         TopRecorder(5, "weight", range(HEADS), range(tokens), eligible, ("weight",)),
-        RowRecorder(range(HEADS), range(tokens), KeyTokens(dict.fromkeys(KEY_TOKENS, ~eligible), eligible)),
+        RowRecorder(
+            range(HEADS), range(tokens), KeyTokens(dict.fromkeys(KEY_TOKENS, ~eligible), eligible)
+        ),
     ]
     counts.reset()
     with torch.inference_mode():
@@ -277,15 +379,29 @@ def test_no_tile_asks_the_device(simulated: str, tokens: int, mask: Mask) -> Non
 
 
 def test_a_mask_function_is_read_once_for_each_run_of_rows(simulated: str) -> None:
-    mask = FunctionMask(lambda batch, head, query, key: key <= query, 1, HEADS, 1024, torch.device(simulated))
+    mask = FunctionMask(
+        lambda batch, head, query, key: key <= query, 1, HEADS, 1024, torch.device(simulated)
+    )
     counts.reset()
-    assert (mask.key_range(64, 192, 1024), mask.all_visible_range(64, 192, 1024)) == ((0, 192), (0, 65))
+    assert (mask.key_range(64, 192, 1024), mask.all_visible_range(64, 192, 1024)) == (
+        (0, 192),
+        (0, 65),
+    )
     assert counts.waits.total() == 2
 
 
 def test_roles_of_heads_are_read_layer_by_layer(simulated: str, gpt2: Path, tmp_path: Path) -> None:
     """Of 12 heads in 3 layers: what is recorded is uploaded once a batch, and read once a layer and recorder."""
-    words = ["heads", "--draws", "3", "--model", str(gpt2), "-o", str(tmp_path / "out.json"), "--quiet"]
+    words = [
+        "heads",
+        "--draws",
+        "3",
+        "--model",
+        str(gpt2),
+        "-o",
+        str(tmp_path / "out.json"),
+        "--quiet",
+    ]
     assert main([*words, "--device", simulated]) == 0
     assert counts.waits["upload"] <= 16
     assert counts.waits["read"] <= 18 * 3
@@ -294,14 +410,27 @@ def test_roles_of_heads_are_read_layer_by_layer(simulated: str, gpt2: Path, tmp_
 
 def test_edges_of_a_batch_are_cut_together(simulated: str, gpt2: Path, tmp_path: Path) -> None:
     """One upload for every way of cutting, not three for each of 15 edges."""
-    words = ["ablate", "the bank by the river", "--each", "edge", "--layer", "1", "--head", "1", "--model", str(gpt2)]
+    words = [
+        "ablate",
+        "the bank by the river",
+        "--each",
+        "edge",
+        "--layer",
+        "1",
+        "--head",
+        "1",
+        "--model",
+        str(gpt2),
+    ]
     assert main([*words, "--device", simulated, "-o", str(tmp_path / "out.json"), "--quiet"]) == 0
     assert counts.waits["upload"] <= 14
     assert counts.waits["read"] <= 25
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_scores_of_narrow_numbers_are_exact_without_wide_copies(simulated: str, dtype: torch.dtype) -> None:
+def test_scores_of_narrow_numbers_are_exact_without_wide_copies(
+    simulated: str, dtype: torch.dtype
+) -> None:
     wide = layer(300, "cpu")
     narrow = {name: getattr(wide, name).to(dtype) for name in "qkv"}
     stages = {}

@@ -23,7 +23,9 @@ from tests.helpers.tiny_models import TABLE, VOCAB, raise_weights
 TEXT = "'The bank by the river was eroded and the bank by the river fell'"
 MASKED = "'She sat by the [MASK] of the river'"
 SHORT = "'the bank of the river'"
-SENTENCES = "'The bank fell. The river was by. The bank of the river. The bank by a river. The river fell.'"
+SENTENCES = (
+    "'The bank fell. The river was by. The bank of the river. The bank by a river. The river fell.'"
+)
 COMMANDS = [
     f"run {TEXT} --layer all --head all --stage scores,scaled,masked,weights,output --top 10",
     f"run {TEXT} --layer all --head mean --by projected --no-special",
@@ -117,7 +119,9 @@ class Workplace:
             command = command.replace(f"{{{name}}}", path)
         words = [*shlex.split(command), "--device", device, "--quiet"]
         if words[0] in ("check", "doctor"):
-            with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)) as printed:
+            with contextlib.redirect_stdout(
+                io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+            ) as printed:
                 if (code := main([*words, "--json"])) == Exit.BUG:
                     return code, None
             return code, json.loads(printed.buffer.getvalue())
@@ -150,10 +154,17 @@ def write_arrays(path: Path) -> Path:
     """Write two layers of queries, keys and values before their rotation, with sinks, a mask and a bias."""
     draw, tokens = np.random.default_rng(0), "the bank of the river".split()
     sizes = {"q": (2, 4, 5, 8), "k": (2, 2, 5, 8), "v": (2, 2, 5, 8)}
-    arrays: dict[str, Any] = {name: draw.standard_normal(size, np.float32) for name, size in sizes.items()}
+    arrays: dict[str, Any] = {
+        name: draw.standard_normal(size, np.float32) for name, size in sizes.items()
+    }
     bias = np.where(np.tri(5, dtype=bool), draw.standard_normal((4, 5, 5), np.float32), -np.inf)
     rope = json.dumps({"theta": 100.0, "interleaved": True})
-    more: dict[str, Any] = {"layer.0.mask": bias, "layer.1.mask": "causal", "layer.1.sinks": np.ones(4), "rope": rope}
+    more: dict[str, Any] = {
+        "layer.0.mask": bias,
+        "layer.1.mask": "causal",
+        "layer.1.sinks": np.ones(4),
+        "rope": rope,
+    }
     np.savez(path, **arrays, **more, tokens=tokens)
     return path
 
@@ -169,7 +180,14 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
         path = folder / name
         row.save(path)
         names[name] = str(path)
-    sizes = {"vocab_size": VOCAB, "d_model": 24, "d_kv": 6, "num_heads": 4, "num_layers": 2, "d_ff": 40}
+    sizes = {
+        "vocab_size": VOCAB,
+        "d_model": 24,
+        "d_kv": 6,
+        "num_heads": 4,
+        "num_layers": 2,
+        "d_ff": 40,
+    }
     names["t5"] = str(folder / "t5")  # it has a position bias
     model = hf.T5ForConditionalGeneration(hf.T5Config(**sizes, decoder_start_token_id=0))
     raise_weights(model.eval()).save_pretrained(names["t5"])
@@ -185,13 +203,19 @@ def differences(found: Any, expected: Any, tolerance: float, where: str = "") ->
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in found.keys() | expected.keys():
             if key not in UNEQUAL and "crc" not in key and "hash" not in key:
-                yield from differences(found.get(key), expected.get(key), tolerance, f"{where}.{key}")
+                yield from differences(
+                    found.get(key), expected.get(key), tolerance, f"{where}.{key}"
+                )
     elif isinstance(found, list) and isinstance(expected, list):
         if len(found) != len(expected):
             yield f"{where}: {len(found)} and {len(expected)}"
         for n, (one, other) in enumerate(zip(found, expected, strict=False)):
             yield from differences(one, other, tolerance, f"{where}[{n}]")
-    elif isinstance(found, int | float) and isinstance(expected, int | float) and not isinstance(found, bool):
+    elif (
+        isinstance(found, int | float)
+        and isinstance(expected, int | float)
+        and not isinstance(found, bool)
+    ):
         if not math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance):
             yield f"{where}: {found} and {expected}"
     elif found != expected and not isinstance(found, str):
@@ -200,15 +224,21 @@ def differences(found: Any, expected: Any, tolerance: float, where: str = "") ->
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_on_a_gpu_says_what_it_says_on_the_cpu(gpu: str, workplace: Workplace, command: str) -> None:
+def test_a_command_on_a_gpu_says_what_it_says_on_the_cpu(
+    gpu: str, workplace: Workplace, command: str
+) -> None:
     counts.reset()
     compare(workplace, command, gpu)
-    assert gpu == "cuda:0" or counts.launches >= FEWEST_LAUNCHES, "nothing was computed on the device"
+    assert gpu == "cuda:0" or counts.launches >= FEWEST_LAUNCHES, (
+        "nothing was computed on the device"
+    )
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("command", ["batch {long} --keep top,rows --model {wide}"])
-def test_a_long_text_on_a_gpu_has_the_rows_that_it_has_on_the_cpu(gpu: str, workplace: Workplace, command: str) -> None:
+def test_a_long_text_on_a_gpu_has_the_rows_that_it_has_on_the_cpu(
+    gpu: str, workplace: Workplace, command: str
+) -> None:
     """Real GPUs compute it by the fused kernel, whose rounding may exchange keys of nearly equal weight."""
     config = hf.GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4, n_positions=2048)
     workplace.names["wide"], workplace.names["long"] = (
@@ -226,29 +256,47 @@ def test_a_long_text_on_a_gpu_has_the_rows_that_it_has_on_the_cpu(gpu: str, work
     assert len(list(differences(found, expected, 2e-3))) < 100
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if not command.startswith("doctor")])
-def test_a_command_on_a_device_without_float64(simulated: str, workplace: Workplace, command: str) -> None:
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if not command.startswith("doctor")]
+)
+def test_a_command_on_a_device_without_float64(
+    simulated: str, workplace: Workplace, command: str
+) -> None:
     compare(workplace, command, "mps")
 
 
 @pytest.fixture(autouse=True)
-def _models_of_the_command(request: pytest.FixtureRequest, workplace: Workplace, command: str) -> None:
+def _models_of_the_command(
+    request: pytest.FixtureRequest, workplace: Workplace, command: str
+) -> None:
     if "{minilm}" in command:
         workplace.names["minilm"] = str(request.getfixturevalue("minilm"))
 
 
 def compare(workplace: Workplace, command: str, device: str) -> None:
-    (code, found), (expected_code, expected) = workplace.run(command, device), workplace.expected(command)
+    (code, found), (expected_code, expected) = (
+        workplace.run(command, device),
+        workplace.expected(command),
+    )
     assert code == expected_code
     if command.startswith(("check", "doctor")) and code != Exit.USAGE:
-        checks = [{check["name"]: check["verdict"] for check in report["checks"]} for report in (found, expected)]
+        checks = [
+            {check["name"]: check["verdict"] for check in report["checks"]}
+            for report in (found, expected)
+        ]
         assert checks[0] == checks[1]
     if "--dtype bfloat16" in command:
         # a sum in another order may be rounded to a neighbour, and so on in every later layer
-        exact = largest_errors(expected, workplace.expected(command.replace("--dtype bfloat16", ""))[1])
-        errors = largest_errors(found, workplace.expected(command.replace("--dtype bfloat16", ""))[1])
+        exact = largest_errors(
+            expected, workplace.expected(command.replace("--dtype bfloat16", ""))[1]
+        )
+        errors = largest_errors(
+            found, workplace.expected(command.replace("--dtype bfloat16", ""))[1]
+        )
         assert errors.keys() == exact.keys() > {"weights"}
-        assert {name: error for name, error in errors.items() if error > 2 * exact[name] + 2e-3} == {}
+        assert {
+            name: error for name, error in errors.items() if error > 2 * exact[name] + 2e-3
+        } == {}
     else:
         assert list(differences(found, expected, 2e-3))[:5] == []
 

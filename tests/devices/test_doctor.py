@@ -43,7 +43,9 @@ def verdicts(arguments: Arguments) -> dict[str, str]:
 
 def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Leave these checks, and that of dropout, which verdicts depend on."""
-    monkeypatch.setattr(run, "CHECKS", [check for check in run.CHECKS if check.name in (*names, "dropout")])
+    monkeypatch.setattr(
+        run, "CHECKS", [check for check in run.CHECKS if check.name in (*names, "dropout")]
+    )
 
 
 @pytest.mark.cuda
@@ -55,7 +57,10 @@ def test_a_model_on_a_gpu_gets_the_verdicts_of_the_cpu(gpu: str, name: str) -> N
     expected = verdicts(arguments)
     torch.set_float32_matmul_precision("high")
     on_gpu = {**arguments, "model": arguments["model"].to(gpu)}
-    batch_is_there = {**on_gpu, "batch": moved(dict(arguments.get("batch") or {}), torch.device(gpu)) or None}
+    batch_is_there = {
+        **on_gpu,
+        "batch": moved(dict(arguments.get("batch") or {}), torch.device(gpu)) or None,
+    }
     assert verdicts(on_gpu if name.startswith(("qwen2", "gemma3")) else batch_is_there) == expected
     assert torch.get_float32_matmul_precision() == "high"
 
@@ -67,17 +72,24 @@ def test_a_model_in_bfloat16_gets_the_verdicts_of_the_cpu(gpu: str) -> None:
 
 
 @pytest.mark.cuda
-def test_a_boolean_mask_of_a_model_in_bfloat16_may_be_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boolean_mask_of_a_model_in_bfloat16_may_be_on_the_gpu(
+    gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only(monkeypatch, "backend")
     tokens, _, documents = pack()
     batch = {"input_ids": tokens, "attention_mask": block_mask(documents) == 0}
     expected = verdicts({"model": model("llama").bfloat16(), "batch": batch, "attn": ["sdpa"]})
     there = moved(batch, torch.device(gpu))
-    assert verdicts({"model": model("llama").bfloat16().to(gpu), "batch": there, "attn": ["sdpa"]}) == expected
+    assert (
+        verdicts({"model": model("llama").bfloat16().to(gpu), "batch": there, "attn": ["sdpa"]})
+        == expected
+    )
 
 
 @pytest.mark.cuda
-def test_the_tokens_of_a_decoder_may_be_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tokens_of_a_decoder_may_be_on_the_gpu(
+    gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only(monkeypatch, "future")
     batch = {"input_ids": ids(1, 7), "decoder_input_ids": ids(1, 6)}
     expected = verdicts({"model": t5(), "batch": batch})
@@ -97,7 +109,9 @@ def test_what_a_query_should_see_is_known_where_the_batch_is(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
-def test_only_a_copy_on_the_host_has_to_fit_into_its_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_copy_on_the_host_has_to_fit_into_its_memory(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(arithmetic, "memory_bound", lambda most: SimpleNamespace(size=0))
     subject = SimpleNamespace(model=nn.Linear(2, 2).bfloat16(), device=torch.device(device))
     exam: Any = SimpleNamespace(_reference={}, subject=subject)
@@ -110,21 +124,31 @@ def test_only_a_copy_on_the_host_has_to_fit_into_its_memory(device: str, monkeyp
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("on_gpu", ["input_ids", "attention_mask position_ids cu_seq_lens_q"])
-def test_parts_of_a_batch_may_be_on_different_devices(gpu: str, on_gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_batch_may_be_on_different_devices(
+    gpu: str, on_gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The model and the documents that the caller states are on others as well."""
     only(monkeypatch, "packed_documents", "mask_4d")
     tokens, positions, documents = pack()
-    given = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "position_ids": positions}
+    given = {
+        "input_ids": tokens,
+        "attention_mask": torch.ones_like(tokens),
+        "position_ids": positions,
+    }
     batch = {**given, "cu_seq_lens_q": torch.tensor([0, 6, 11, 18])}
     blocks = {"input_ids": tokens, "attention_mask": block_mask(documents)}
     for parts, more in ((batch, {}), (blocks, {}), (given, {"documents": documents})):
-        there = {name: part.to(gpu) if name in on_gpu.split() else part for name, part in parts.items()}
+        there = {
+            name: part.to(gpu) if name in on_gpu.split() else part for name, part in parts.items()
+        }
         expected = verdicts({"model": model("llama"), "batch": parts, **more})
         assert verdicts({"model": model("llama").to(gpu), "batch": there, **more}) == expected
 
 
 @pytest.mark.cuda
-def test_a_checkpoint_is_examined_on_the_gpu(gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_examined_on_the_gpu(
+    gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only(monkeypatch, "future")
     model("llama").save_pretrained(tmp_path)
     result = attnscope.doctor(str(tmp_path), attn=["eager"], device=gpu)
@@ -133,14 +157,19 @@ def test_a_checkpoint_is_examined_on_the_gpu(gpu: str, tmp_path: Path, monkeypat
 
 
 @pytest.mark.cuda
-def test_a_loss_on_the_gpu_that_shifts_no_labels_is_found(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_on_the_gpu_that_shifts_no_labels_is_found(
+    gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Losses of transformers move labels themselves; this one does not."""
     only(monkeypatch, "labels")
     made, tokens = model("llama").to(gpu), ids(2, 9)
     made.loss_function = lambda logits, labels, **more: nn.functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten()
     )
-    assert verdicts({"model": made, "batch": {"input_ids": tokens, "labels": tokens}})["labels"] == "wrong"
+    assert (
+        verdicts({"model": made, "batch": {"input_ids": tokens, "labels": tokens}})["labels"]
+        == "wrong"
+    )
 
 
 class Turned(nn.Module):
@@ -170,9 +199,14 @@ def test_frequencies_are_read_from_a_module_on_the_gpu(gpu: str, factor: float) 
 @pytest.mark.cuda
 def test_longrope_is_examined_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "rope_scaling")
-    made = model("phi3", original_max_position_embeddings=12, max_position_embeddings=48, **LONGROPE)
+    made = model(
+        "phi3", original_max_position_embeddings=12, max_position_embeddings=48, **LONGROPE
+    )
     batch = {"input_ids": torch.arange(5, 25)[None]}
-    assert verdicts({"model": made.to(gpu), "batch": batch}) == {"rope_scaling": "ok", "dropout": "ok"}
+    assert verdicts({"model": made.to(gpu), "batch": batch}) == {
+        "rope_scaling": "ok",
+        "dropout": "ok",
+    }
 
 
 def test_random_numbers_of_the_models_gpu_are_left_as_they_were(
@@ -181,7 +215,9 @@ def test_random_numbers_of_the_models_gpu_are_left_as_they_were(
     kept: list[int] = []
     # Undone before the simulation ends, which puts back what it found.
     with monkeypatch.context() as patch:
-        patch.setattr("torch.cuda.get_rng_state", lambda device: kept.append(device) or torch.get_rng_state())
+        patch.setattr(
+            "torch.cuda.get_rng_state", lambda device: kept.append(device) or torch.get_rng_state()
+        )
         for device, expected in (("cpu", []), (simulated, [1])):
             kept.clear()
             with with_settings_kept(nn.Linear(2, 2).to(device)):
@@ -191,7 +227,9 @@ def test_random_numbers_of_the_models_gpu_are_left_as_they_were(
 
 @pytest.mark.parametrize(("device", "noted"), [("cpu", True), ("cuda", False)])
 def test_flexattention_is_not_compiled_on_a_cpu_and_says_so(device: str, noted: bool) -> None:
-    subject = SimpleNamespace(core=None, backend=FLEX, device=torch.device(device), under=lambda name: nullcontext())
+    subject = SimpleNamespace(
+        core=None, backend=FLEX, device=torch.device(device), under=lambda name: nullcontext()
+    )
     exam: Any = SimpleNamespace(subject=subject, rows=[], names=None, backends=[], refused={})
     (listed,) = run._choose_backends(exam, [FLEX])
     assert listed.ran

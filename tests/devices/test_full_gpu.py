@@ -43,17 +43,33 @@ def test_python_gets_an_error_that_names_the_gpu(simulated: str) -> None:
 
     limit(peak(inspect) // 2)
     with pytest.raises(
-        DeviceMemoryExceeded, match=r"the GPU is full: CUDA out of memory\. Tried to allocate [\d.]+ MiB\. GPU 1 "
+        DeviceMemoryExceeded,
+        match=r"the GPU is full: CUDA out of memory\. Tried to allocate [\d.]+ MiB\. GPU 1 ",
     ):
         inspect()
 
 
-def test_the_command_line_names_the_gpu(simulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["run", TEXT, "--layer", "all", "--head", "all", "--device", simulated, "-o", str(tmp_path / "out.json")]
+def test_the_command_line_names_the_gpu(
+    simulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "run",
+        TEXT,
+        "--layer",
+        "all",
+        "--head",
+        "all",
+        "--device",
+        simulated,
+        "-o",
+        str(tmp_path / "out.json"),
+    ]
     limit(peak(lambda: main(words)) // 2)
     assert main([*words, "--force"]) == Exit.FAILED
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("attnscope: error: the GPU is full: CUDA out of memory. Tried to allocate")
+    assert line.startswith(
+        "attnscope: error: the GPU is full: CUDA out of memory. Tried to allocate"
+    )
     assert line.endswith("a smaller --dtype, or use --device cpu")
 
 
@@ -67,16 +83,24 @@ def test_batch_goes_on_with_fewer_texts_at_a_time(simulated: str, tmp_path: Path
         records = map(json.loads, out.read_text().splitlines()[1:])
         return code, [record["status"] for record in records if "status" in record]
 
-    short, long, together = (peak(lambda texts=texts: dump(texts)) for texts in ([SHORT], [TEXT], [TEXT] * 12))
+    short, long, together = (
+        peak(lambda texts=texts: dump(texts)) for texts in ([SHORT], [TEXT], [TEXT] * 12)
+    )
     limit((long + together) // 2)
     assert dump([TEXT] * 12) == (Exit.DONE, ["ok"] * 12)
     limit((short + long) // 2)
     assert dump([SHORT, TEXT, SHORT]) == (Exit.SOME_RECORDS_FAILED, ["ok", "failed", "ok"])
 
 
-@pytest.mark.parametrize("message", ["CUDA error: device-side assert triggered", "No CUDA GPUs are available"])
+@pytest.mark.parametrize(
+    "message", ["CUDA error: device-side assert triggered", "No CUDA GPUs are available"]
+)
 def test_batch_ends_if_the_gpu_fails_and_goes_on_when_it_works_again(
-    simulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, message: str
+    simulated: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    message: str,
 ) -> None:
     """Every later text would fail as well."""
 
@@ -84,7 +108,15 @@ def test_batch_ends_if_the_gpu_fails_and_goes_on_when_it_works_again(
         raise RuntimeError(f"{message}\nCUDA kernel errors might be …")
 
     (tmp_path / "texts.txt").write_text(f"{SHORT}\n{SHORT}")
-    words = ["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "dump.jsonl"), "--device", simulated, "--quiet"]
+    words = [
+        "batch",
+        str(tmp_path / "texts.txt"),
+        "-o",
+        str(tmp_path / "dump.jsonl"),
+        "--device",
+        simulated,
+        "--quiet",
+    ]
     with monkeypatch.context() as broken:
         broken.setattr("torch.softmax", fail)
         assert main(words) == Exit.FAILED
@@ -102,9 +134,18 @@ def test_batch_ends_if_the_gpu_fails_and_goes_on_when_it_works_again(
             "a build of torch",
         ),
         ("CUDA error: device-side assert triggered", "device='cpu'"),
-        ("The NVIDIA driver on your system is too old (found version 11040). Please update", "device='cpu'"),
-        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "the GPU is full"),
-        ("MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 1.00 GB). Tried to …", "device='cpu'"),
+        (
+            "The NVIDIA driver on your system is too old (found version 11040). Please update",
+            "device='cpu'",
+        ),
+        (
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "the GPU is full",
+        ),
+        (
+            "MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 1.00 GB). Tried to …",
+            "device='cpu'",
+        ),
     ],
 )
 def test_what_a_gpu_cannot_do_is_not_a_bug_of_ours(message: str, hint: str) -> None:
@@ -115,5 +156,7 @@ def test_what_a_gpu_cannot_do_is_not_a_bug_of_ours(message: str, hint: str) -> N
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    assert device_failure(RuntimeError("The size of tensor a must match the size of tensor b")) is None
+    assert (
+        device_failure(RuntimeError("The size of tensor a must match the size of tensor b")) is None
+    )
     assert device_failure(ValueError("CUDA error")) is None

@@ -33,7 +33,11 @@ SHARED_MEMORY = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes of a blo
 
 
 def run(name: str, *words: str, interpret: bool) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     environment["TRITON_INTERPRET"] = str(int(interpret))  # read when a kernel is declared
     command = [sys.executable, "-W", "ignore", str(HERE / name), *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
@@ -78,7 +82,11 @@ def rows(*, same: bool = True) -> RowRecorder:
 def inputs(monkeypatch: pytest.MonkeyPatch) -> AttentionInputs:
     """A layer on a machine that has Triton and wants the kernel, which computes nothing."""
     monkeypatch.setattr(fused_rows, "_is_worth_it", lambda inputs, recorders: True)
-    monkeypatch.setattr(fused_rows, "_run", lambda *given, **named: type("Ran", (), {"is_finite": lambda self: True})())
+    monkeypatch.setattr(
+        fused_rows,
+        "_run",
+        lambda *given, **named: type("Ran", (), {"is_finite": lambda self: True})(),
+    )
     q, k, v = (torch.ones(1, 2, TOKENS, WIDTH) for _ in range(3))
     return AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal()))
 
@@ -133,7 +141,14 @@ LONG = 1500  # tokens, 2.25 million cells a head
         (HOPPER, torch.float32, 4, LONG, "operators", False),
         (HOPPER, torch.float32, 3, LONG, None, False),  # too few cells to compile for
         (HOPPER, torch.float32, 3, LONG, "triton", True),
-        (HOPPER, torch.float32, 8, LONG // 10, None, False),  # kernels would compute ten times as much
+        (
+            HOPPER,
+            torch.float32,
+            8,
+            LONG // 10,
+            None,
+            False,
+        ),  # kernels would compute ten times as much
         (AMPERE, torch.bfloat16, 4, LONG, None, True),
         (AMPERE, torch.float32, 4, LONG, None, False),
         (AMPERE, torch.float32, 4, LONG, "triton", True),
@@ -162,9 +177,13 @@ def test_a_gpu_uses_the_kernel_where_it_pays(
     assert fused_rows._is_worth_it(layer, [top]) == chosen
 
 
-def test_the_kernel_needs_triton_and_a_gpu(monkeypatch: pytest.MonkeyPatch, inputs: AttentionInputs) -> None:
+def test_the_kernel_needs_triton_and_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, inputs: AttentionInputs
+) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(torch.version, "cuda", "13.0")  # a build for GPUs, but the layer is on the CPU
+    monkeypatch.setattr(
+        torch.version, "cuda", "13.0"
+    )  # a build for GPUs, but the layer is on the CPU
     monkeypatch.setenv("ATTNSCOPE_KERNEL", "triton")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(fused_rows, "find_spec", lambda name: object())
@@ -179,11 +198,15 @@ def test_operators_compute_where_triton_cannot_compile(
     monkeypatch: pytest.MonkeyPatch, inputs: AttentionInputs
 ) -> None:
     def fail(*given: object, **named: object) -> None:
-        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC environment variable.")
+        raise RuntimeError(
+            "Failed to find C compiler.\nPlease specify via CC environment variable."
+        )
 
     monkeypatch.setattr(fused_rows, "_run", fail)
     monkeypatch.setattr(fused_rows, "FAILED", [])
-    with pytest.warns(UserWarning, match=r"slower \(Failed to find C compiler\. Please specify via CC"):
+    with pytest.warns(
+        UserWarning, match=r"slower \(Failed to find C compiler\. Please specify via CC"
+    ):
         assert fused_rows.fused_layer(inputs, [TOP]) is None
     monkeypatch.undo()
     monkeypatch.setattr(fused_rows, "FAILED", ["it failed"])
@@ -193,8 +216,13 @@ def test_operators_compute_where_triton_cannot_compile(
     assert not fused_rows._is_worth_it(inputs, [TOP])
 
 
-def test_a_gpu_that_fails_is_not_tritons_fault(monkeypatch: pytest.MonkeyPatch, inputs: AttentionInputs) -> None:
-    errors = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB."), RuntimeError("CUDA error: …")]
+def test_a_gpu_that_fails_is_not_tritons_fault(
+    monkeypatch: pytest.MonkeyPatch, inputs: AttentionInputs
+) -> None:
+    errors = [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB."),
+        RuntimeError("CUDA error: …"),
+    ]
 
     def fail(*given: object, **named: object) -> None:
         raise errors.pop(0)
@@ -228,15 +256,23 @@ def test_kernels_get_tensors_and_sizes_of_the_layers_device(
             return lambda *operands, **constants: (given.extend(operands), sizes.update(constants))
 
     names = [f"statistic {n}" for n in range(14)]
-    kernels = SimpleNamespace(SLOTS=8, STATISTICS=names, layer_kernel=Kernel(), ranking_kernel=Kernel())
+    kernels = SimpleNamespace(
+        SLOTS=8, STATISTICS=names, layer_kernel=Kernel(), ranking_kernel=Kernel()
+    )
     monkeypatch.setitem(sys.modules, "attnscope.model.fused_kernels", kernels)
     monkeypatch.setattr("attnscope.model.fused_kernels", kernels, raising=False)
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: {"cuda": (10, 0)}[device.type])
+    monkeypatch.setattr(
+        torch.cuda, "get_device_capability", lambda device: {"cuda": (10, 0)}[device.type]
+    )
     device = simulated if on_gpu else "cpu"
-    q, k, v = (torch.ones(1, 2, TOKENS, WIDTH, dtype=torch.bfloat16, device=device) for _ in range(3))
+    q, k, v = (
+        torch.ones(1, 2, TOKENS, WIDTH, dtype=torch.bfloat16, device=device) for _ in range(3)
+    )
     rule = fused_rows.FusedRule(causal=True, prefix=0, window=0, lengths=None)
-    ran = fused_rows._run(AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal())), rule, None, by_value=False)
+    ran = fused_rows._run(
+        AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal())), rule, None, by_value=False
+    )
     tensors = [x for x in (*given, ran._content) if isinstance(x, torch.Tensor)]
     assert len(tensors) > 12
     assert {str(x.device) for x in tensors} == {device}

@@ -44,7 +44,9 @@ def test_max_memory_limits_the_gpu(simulated: str, plan: Callable[..., RunPlan])
     with pytest.raises(AttnscopeError, match=r"max_memory is 300\.0 MiB"):
         plan(device="cpu", max_memory=300 * MIB)
     assert "--max-memory is 100.0 MiB" in plan(device=simulated, max_memory=100 * MIB).stream_reason
-    with pytest.raises(AttnscopeError, match=r"weights, two layers at a time .* max_memory is 30\.0 MiB"):
+    with pytest.raises(
+        AttnscopeError, match=r"weights, two layers at a time .* max_memory is 30\.0 MiB"
+    ):
         plan(device=simulated, max_memory=30 * MIB)
 
 
@@ -86,7 +88,9 @@ def test_auto_is_the_cpu_for_little_work(simulated: str) -> None:
 
 
 @pytest.mark.parametrize("total", [512 * MIB, 8192 * MIB])
-def test_tiles_take_what_the_plan_says(simulated: str, total: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_take_what_the_plan_says(
+    simulated: str, total: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the five strongest keys and every statistic of each row."""
     monkeypatch.setattr("attnscope.base.system.gpu._MOST_SCORES", 1 << 21)  # a text of a second
     memory.capacity = total
@@ -101,7 +105,9 @@ def test_tiles_take_what_the_plan_says(simulated: str, total: int, monkeypatch: 
     gc.collect()
     memory.peak = before = memory.held
     with torch.inference_mode():
-        attend(AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal())), recorders, need_output=False)
+        attend(
+            AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal())), recorders, need_output=False
+        )
     assert planned / 4 < memory.peak - before < planned
     assert tile_scores(total) <= total // 16 // 24
 

@@ -33,7 +33,8 @@ def settings() -> dict[str, object]:
     }
     if hasattr(cuda, "fp32_precision"):
         ways |= {
-            f"new {n}": lambda one=one: one.fp32_precision for n, one in enumerate((cuda, cudnn.conv, mkldnn.matmul))
+            f"new {n}": lambda one=one: one.fp32_precision
+            for n, one in enumerate((cuda, cudnn.conv, mkldnn.matmul))
         }
     answers: dict[str, object] = {}
     for name, ask in ways.items():
@@ -54,7 +55,9 @@ def test_onednn_multiplies_nothing_on_a_gpu(gpu: str, monkeypatch: pytest.Monkey
     """Also where the processor's own products would be faster by it."""
     monkeypatch.setattr(matmul, "_onednn", lambda: True)
     with torch.no_grad():
-        assert [matmul.uses_onednn(x, x) for x in (torch.ones(2, 2), torch.ones(2, 2, device=gpu))] == [True, False]
+        assert [
+            matmul.uses_onednn(x, x) for x in (torch.ones(2, 2), torch.ones(2, 2, device=gpu))
+        ] == [True, False]
 
 
 @pytest.mark.cuda
@@ -90,4 +93,9 @@ assert torch.backends.cudnn.allow_tf32
 @pytest.mark.parametrize("imports", ["", "import torch"])
 def test_the_variable_of_containers_is_without_effect_and_kept_for_the_caller(imports: str) -> None:
     environment = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
-    subprocess.run([sys.executable, "-c", PROGRAM.format(imports=imports)], env=environment, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(imports=imports)],
+        env=environment,
+        check=True,
+        timeout=60,
+    )

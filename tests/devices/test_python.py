@@ -46,31 +46,45 @@ def test_a_model_that_is_on_a_gpu_runs_there(gpu: str, model: hf.PreTrainedModel
 @pytest.mark.cuda
 def test_a_mask_may_be_on_a_gpu(gpu: str) -> None:
     text, allowed = "the bank", torch.ones(2, 2, dtype=torch.bool).tril()
-    masked = attnscope.inspect(text, mask=allowed.to(gpu), layer=0, head=0, device=torch.device(gpu))
+    masked = attnscope.inspect(
+        text, mask=allowed.to(gpu), layer=0, head=0, device=torch.device(gpu)
+    )
     expected = attnscope.inspect(text, mask=allowed, layer=0, head=0, device="cpu")
     np.testing.assert_allclose(weights(masked), weights(expected), atol=1e-5)
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize(("layer", "head"), [("all", "all"), (1, [0, 2])])
-def test_functions_of_flexattention_are_evaluated_on_the_gpu(gpu: str, layer: object, head: object) -> None:
+def test_functions_of_flexattention_are_evaluated_on_the_gpu(
+    gpu: str, layer: object, head: object
+) -> None:
     functions = {
         "mask": lambda text, head, query, key: (query >= key + text) | (head == 1),
-        "score_mod": lambda score, text, head, query, key: score - (query - key).abs() * 0.1 * (head + text),
+        "score_mod": lambda score, text, head, query, key: (
+            score - (query - key).abs() * 0.1 * (head + text)
+        ),
     }
     options = {"layer": layer, "head": head, **functions}
-    cpu, other = (attnscope.inspect(" ".join(TOKENS), device=device, **options) for device in ("cpu", gpu))
+    cpu, other = (
+        attnscope.inspect(" ".join(TOKENS), device=device, **options) for device in ("cpu", gpu)
+    )
     np.testing.assert_allclose(weights(other), weights(cpu), atol=1e-5)
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("more", [{"cu_seqlens": [0, 2, 5]}, {}], ids=["packed texts", "the last queries"])
-def test_arrays_of_another_program_are_computed_on_the_gpu(gpu: str, more: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "more", [{"cu_seqlens": [0, 2, 5]}, {}], ids=["packed texts", "the last queries"]
+)
+def test_arrays_of_another_program_are_computed_on_the_gpu(
+    gpu: str, more: dict[str, object]
+) -> None:
     draw = np.random.default_rng(0)
     q, k, v = (draw.normal(size=(2, 4, 5, 8)).astype(np.float32) for _ in range(3))
     q = q if more else q[:, :, 2:]
     arrays = attnscope.from_qkv(q, k, v, sinks=draw.normal(size=4).astype(np.float32), **more)
-    cpu, other = (attnscope.inspect(qkv=arrays, device=device, layer=0, head="all") for device in ("cpu", gpu))
+    cpu, other = (
+        attnscope.inspect(qkv=arrays, device=device, layer=0, head="all") for device in ("cpu", gpu)
+    )
     assert other.data.provenance.device == gpu
     assert len(other.data.texts) == (2 if more else 1)
     np.testing.assert_allclose(weights(other), weights(cpu), atol=1e-5)
@@ -91,8 +105,15 @@ def test_a_function_of_a_long_text_is_evaluated_on_the_gpu(gpu: str) -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_positions_that_are_given_are_those_of_the_gpu(gpu: str, name: str, tmp_path: Path) -> None:
     next(row for row in TABLE if row.name == name).make().save_pretrained(tmp_path)
-    given = {"input_ids": [[4, 9, 5, 6]], "position_ids": [[3, 4, 9, 1]], "layer": "all", "head": "all"}
-    cpu, other = (attnscope.inspect(model=str(tmp_path), device=device, **given) for device in ("cpu", gpu))
+    given = {
+        "input_ids": [[4, 9, 5, 6]],
+        "position_ids": [[3, 4, 9, 1]],
+        "layer": "all",
+        "head": "all",
+    }
+    cpu, other = (
+        attnscope.inspect(model=str(tmp_path), device=device, **given) for device in ("cpu", gpu)
+    )
     np.testing.assert_allclose(weights(other), weights(cpu), atol=1e-5)
 
 
@@ -104,7 +125,10 @@ def test_positions_that_are_given_are_those_of_the_gpu(gpu: str, name: str, tmp_
             "mask": lambda text, head, query, key: query >= key + text,
             "score_mod": lambda score, text, head, query, key: score - head - text,
         },
-        {"mask": torch.linspace(-1, 1, 100).view(4, 5, 5), "rope": {"theta": 100.0, "interleaved": True}},
+        {
+            "mask": torch.linspace(-1, 1, 100).view(4, 5, 5),
+            "rope": {"theta": 100.0, "interleaved": True},
+        },
         {"output": torch.ones(4, 5, 8), "sinks": torch.ones(4)},
         {"cu_seqlens": torch.tensor([0, 2, 5]), "layout": "htd"},
     ],
@@ -114,7 +138,9 @@ def test_arrays_that_are_on_a_gpu_are_those_of_the_cpu(gpu: str, more: dict[str,
     generator, found = torch.Generator().manual_seed(0), []
     arrays = {**dict(zip("qkv", torch.randn(3, 4, 5, 8, generator=generator), strict=True)), **more}
     for device in ("cpu", gpu):
-        there = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in arrays.items()}
+        there = {
+            name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in arrays.items()
+        }
         report = attnscope.from_qkv(**there, device=device, stages=["weights", "output"])
         found.append([head.stages for text in report.data.texts for head in text.heads])
     for cpu, other in zip(*found, strict=True):
@@ -139,13 +165,17 @@ def test_a_model_is_measured_while_it_is_trained_on_a_gpu(
     original, kept = torch.cuda.get_rng_state, list[torch.device]()
     # Undone before the simulation ends, which puts back what it found.
     with monkeypatch.context() as patch:
-        patch.setattr("torch.cuda.get_rng_state", lambda device: kept.append(device) or original(device))
+        patch.setattr(
+            "torch.cuda.get_rng_state", lambda device: kept.append(device) or original(device)
+        )
         compare_statistics(model, gpu)
     assert kept == [torch.device(gpu)]
 
 
 @pytest.mark.usefixtures("simulated")
-def test_a_model_is_measured_while_it_is_trained_on_a_device_without_float64(model: hf.PreTrainedModel) -> None:
+def test_a_model_is_measured_while_it_is_trained_on_a_device_without_float64(
+    model: hf.PreTrainedModel,
+) -> None:
     compare_statistics(model, "mps")
 
 

@@ -41,11 +41,19 @@ def test_every_way_to_make_a_tensor_makes_it_there(device: str) -> None:
         (lambda: torch.cat((on_gpu(2), torch.ones(2))), "same device"),
         (lambda: on_gpu(3, 3) @ torch.ones(3, 3), "same device"),
         (lambda: torch.ones(3)[torch.tensor([0, 1], device=GPU)], "same device"),
-        (lambda: torch.full((3,), 1, device=GPU).view(1, 3) @ torch.full((3, 1), 1, device=GPU), "not implemented"),
+        (
+            lambda: torch.full((3,), 1, device=GPU).view(1, 3) @ torch.full((3, 1), 1, device=GPU),
+            "not implemented",
+        ),
         (lambda: on_gpu(2).numpy(), "Tensor.cpu"),
         (lambda: np.asarray(on_gpu(2)), "Tensor.cpu"),
         (lambda: on_gpu(2).pin_memory(), "cannot pin"),
-        (lambda: torch.ops.mkldnn._linear_pointwise(on_gpu(1, 2), on_gpu(3, 2), None, "none", [], ""), "CUDA"),
+        (
+            lambda: torch.ops.mkldnn._linear_pointwise(
+                on_gpu(1, 2), on_gpu(3, 2), None, "none", [], ""
+            ),
+            "CUDA",
+        ),
         (lambda: torch.rand(2, device=GPU, generator=torch.Generator()), "generator"),
         (lambda: torch.ones(2, device="mps").double(), "float64"),
         (lambda: torch.zeros(2, dtype=torch.float64, device="mps"), "float64"),
@@ -118,7 +126,11 @@ def test_tf32_rounds_operands_of_products() -> None:
     ],
 )  # fmt: skip
 @torch.inference_mode()
-def test_the_kernel_of_attention_is_counted(dtype: torch.dtype, causal: bool, groups: int, kernel: str) -> None:
+def test_the_kernel_of_attention_is_counted(
+    dtype: torch.dtype, causal: bool, groups: int, kernel: str
+) -> None:
     q, k = (torch.ones(1, heads, 3, 8, dtype=dtype, device=GPU) for heads in (4, groups))
-    torch.nn.functional.scaled_dot_product_attention(q, k, k, is_causal=causal, enable_gqa=groups < 4)
+    torch.nn.functional.scaled_dot_product_attention(
+        q, k, k, is_causal=causal, enable_gqa=groups < 4
+    )
     assert counts.attention == {kernel: 1}

@@ -39,7 +39,9 @@ def test_parameters_of_the_cpu_are_there_at_once() -> None:
 
 def opened(path: Path, device: str, *, keep: bool) -> Stack:
     deep = msgspec.structs.replace(PLAIN, n_layers=LAYERS)
-    stack = load_stack(NATIVE_LAYOUT, deep, open_weights(path), LAYERS, torch.float32, torch.device(device))
+    stack = load_stack(
+        NATIVE_LAYOUT, deep, open_weights(path), LAYERS, torch.float32, torch.device(device)
+    )
     stack.weights.keep = keep
     return stack
 
@@ -48,7 +50,13 @@ def hidden(stack: Stack, ids: Tensor) -> Tensor:
     """What the last block gives; launches and waits are counted from here on."""
     mask, types = build_mask(parse_mask(stack.config.mask)), torch.zeros_like(ids)
     counts.reset()
-    output = stack.run((ids, types), [mask] * LAYERS, Bidirectional(), AttentionHooks({}, all_outputs=True), final=True)
+    output = stack.run(
+        (ids, types),
+        [mask] * LAYERS,
+        Bidirectional(),
+        AttentionHooks({}, all_outputs=True),
+        final=True,
+    )
     assert output is not None
     return output.cpu()
 
@@ -70,7 +78,9 @@ def test_weights_are_uploaded_beside_computation(
     if keep:
         stored = load_file(path)
         assert stack.state_dict().keys() == stored.keys()
-        assert all(torch.equal(weight.cpu(), stored[name]) for name, weight in stack.state_dict().items())
+        assert all(
+            torch.equal(weight.cpu(), stored[name]) for name, weight in stack.state_dict().items()
+        )
     assert streams.reused == 0
 
 

@@ -52,7 +52,17 @@ def test_each_worker_has_a_gpu_of_its_own(folder, monkeypatch):
     Path("texts.txt").write_text("".join(f"{line}\n" for line in lines(60)))
     assert main(["batch", "texts.txt", "-o", "one.jsonl", "--device", "cuda", *OPTIONS]) == 0
     assert placed() == {str(os.getpid()): "cuda:0"}
-    call = ["batch", "texts.txt", "-o", "two.jsonl", "--device", "cuda", "--workers", "auto", *OPTIONS]
+    call = [
+        "batch",
+        "texts.txt",
+        "-o",
+        "two.jsonl",
+        "--device",
+        "cuda",
+        "--workers",
+        "auto",
+        *OPTIONS,
+    ]
     assert main(call) == 0
     devices = placed()
     assert sorted(devices.values()) == ["cuda:0", "cuda:1", "cuda:2"]
@@ -69,21 +79,48 @@ def test_a_text_that_fills_a_gpu_fails_alone(folder, monkeypatch):
         return original(self, ready)
 
     monkeypatch.setattr(loading.ModelWorker, "process", process)
-    assert main(["batch", "texts.txt", "-o", "d.jsonl", "--device", "cuda", "--workers", "2", *OPTIONS]) == 3
+    assert (
+        main(
+            ["batch", "texts.txt", "-o", "d.jsonl", "--device", "cuda", "--workers", "2", *OPTIONS]
+        )
+        == 3
+    )
     records = [json.loads(line) for line in Path("d.jsonl").read_text().splitlines()[1:-1]]
-    failed = [(record["index"], record["error"]) for record in records if record["status"] == "failed"]
+    failed = [
+        (record["index"], record["error"]) for record in records if record["status"] == "failed"
+    ]
     assert failed in [[(7, f"cuda:{number} is full")] for number in (0, 1)]
     assert {*placed().values()} == {"cuda:0", "cuda:1"}
 
 
 def test_one_worker_may_have_a_named_gpu(folder):
-    assert main(["batch", "texts.txt", "-o", "d.jsonl", "--device", "cuda:1", "--workers", "1", *OPTIONS]) == 0
+    assert (
+        main(
+            [
+                "batch",
+                "texts.txt",
+                "-o",
+                "d.jsonl",
+                "--device",
+                "cuda:1",
+                "--workers",
+                "1",
+                *OPTIONS,
+            ]
+        )
+        == 0
+    )
     assert [*placed().values()] == ["cuda:1"]
 
 
 @pytest.mark.parametrize(("device", "places"), [("auto", {"cuda:0", "cuda:1"}), ("cpu", {"cpu"})])
 def test_workers_are_where_one_process_would_be(folder, device, places):
-    assert main(["batch", "texts.txt", "-o", "d.jsonl", "--workers", "2", "--device", device, *OPTIONS]) == 0
+    assert (
+        main(
+            ["batch", "texts.txt", "-o", "d.jsonl", "--workers", "2", "--device", device, *OPTIONS]
+        )
+        == 0
+    )
     assert {*placed().values()} == places
 
 
@@ -91,7 +128,22 @@ def test_workers_are_on_the_cpu_if_torch_finds_no_gpu_beside_the_driver(folder, 
     # Undone before the simulation ends, which puts back what it found.
     with monkeypatch.context() as patch:
         patch.setattr("torch.cuda.is_available", lambda: False)
-        assert main(["batch", "texts.txt", "-o", "d.jsonl", "--workers", "2", "--device", "auto", *OPTIONS]) == 0
+        assert (
+            main(
+                [
+                    "batch",
+                    "texts.txt",
+                    "-o",
+                    "d.jsonl",
+                    "--workers",
+                    "2",
+                    "--device",
+                    "auto",
+                    *OPTIONS,
+                ]
+            )
+            == 0
+        )
     assert {*placed().values()} == {"cpu"}
 
 

@@ -37,7 +37,9 @@ class Bug:
 BUGS: list[Bug] = []
 
 
-def bug(check: str) -> Callable[[Callable[[ExitStack], Arguments]], Callable[[ExitStack], Arguments]]:
+def bug(
+    check: str,
+) -> Callable[[Callable[[ExitStack], Arguments]], Callable[[ExitStack], Arguments]]:
     """Enter a function into BUGS; its docstring says what is wrong."""
 
     def enter(plant: Callable[[ExitStack], Arguments]) -> Callable[[ExitStack], Arguments]:
@@ -70,20 +72,29 @@ def pack(lengths: tuple[int, ...] = (6, 5, 7)) -> tuple[torch.Tensor, torch.Tens
     return ids(1, sum(lengths)), positions, documents
 
 
-def padded(side: str, lengths: tuple[int, ...] = (12, 7, 9), pad: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(
+    side: str, lengths: tuple[int, ...] = (12, 7, 9), pad: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and mask of a padded batch."""
-    rows, mask = ids(len(lengths), max(lengths)), torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    rows, mask = (
+        ids(len(lengths), max(lengths)),
+        torch.zeros(len(lengths), max(lengths), dtype=torch.long),
+    )
     for n, length in enumerate(lengths):
         mask[n, -length:] = 1
     mask = mask if side == "left" else mask.flip(1)
     return rows.masked_fill(mask == 0, pad), mask
 
 
-def block_mask(documents: torch.Tensor, dtype: torch.dtype = torch.float32, *, causal: bool = True) -> torch.Tensor:
+def block_mask(
+    documents: torch.Tensor, dtype: torch.dtype = torch.float32, *, causal: bool = True
+) -> torch.Tensor:
     """A 4-D mask that is added to scores and keeps documents apart."""
     allowed = documents[:, :, None] == documents[:, None]
     allowed = allowed.tril() if causal else allowed
-    return torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)[:, None]
+    return torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)[
+        :, None
+    ]
 
 
 def tokenizer(**special: Any) -> Any:
@@ -94,7 +105,13 @@ def tokenizer(**special: Any) -> Any:
     made.post_processor = TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1), ("</s>", 2)]
     )
-    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "[UNK]", **special}
+    names = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "unk_token": "[UNK]",
+        **special,
+    }
     return hf.PreTrainedTokenizerFast(tokenizer_object=made, **names)
 
 
@@ -115,12 +132,20 @@ def backend(stack: ExitStack, name: str, function: Callable[..., Any], mask: str
 def eager(module, q, k, v, mask, scaling, *, softcap=None, sinks=None, repeat=True, softmax=None):
     """Eager attention, with what may be forgotten as arguments."""
     groups = q.shape[1] // k.shape[1]
-    wide = (lambda t: t.repeat_interleave(groups, 1)) if repeat else (lambda t: t.repeat(1, groups, 1, 1))
+    wide = (
+        (lambda t: t.repeat_interleave(groups, 1))
+        if repeat
+        else (lambda t: t.repeat(1, groups, 1, 1))
+    )
     scores = q @ wide(k).mT * scaling
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if mask is not None:
-        scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, torch.finfo(q.dtype).min)
+        scores = (
+            scores + mask
+            if mask.is_floating_point()
+            else scores.masked_fill(~mask, torch.finfo(q.dtype).min)
+        )
     if sinks is not None:
         scores = torch.cat((scores, sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)), -1)
     weights = (softmax or torch.softmax)(scores.float(), -1).to(q.dtype)
@@ -143,7 +168,11 @@ def sdpa(q, k, v, *, mask=None, causal=False, scaling=None):
 def ones_beside_positions(stack: ExitStack) -> Arguments:
     """A pack with position_ids that restart, and an attention_mask of ones, which hides them."""
     tokens, positions, _ = pack()
-    batch = {"input_ids": tokens, "position_ids": positions, "attention_mask": torch.ones_like(tokens)}
+    batch = {
+        "input_ids": tokens,
+        "position_ids": positions,
+        "attention_mask": torch.ones_like(tokens),
+    }
     return {"model": model("llama"), "batch": batch}
 
 
@@ -162,7 +191,10 @@ def positions_not_passed_to_the_mask(stack: ExitStack) -> Arguments:
 def mask_with_document_numbers(stack: ExitStack) -> Arguments:
     """An attention_mask that numbers documents, which the model reads as true or false."""
     tokens, _, documents = pack()
-    return {"model": model("qwen2"), "batch": {"input_ids": tokens, "attention_mask": documents + 1}}
+    return {
+        "model": model("qwen2"),
+        "batch": {"input_ids": tokens, "attention_mask": documents + 1},
+    }
 
 
 @bug("packed_documents")
@@ -170,7 +202,13 @@ def lengths_that_eager_ignores(stack: ExitStack) -> Arguments:
     """cu_seq_lens for flash attention, given to a backend that ignores them."""
     tokens, _, _ = pack()
     ends = torch.tensor([0, 6, 11, 18], dtype=torch.int32)
-    batch = {"input_ids": tokens, "cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 7, "max_length_k": 7}
+    batch = {
+        "input_ids": tokens,
+        "cu_seq_lens_q": ends,
+        "cu_seq_lens_k": ends,
+        "max_length_q": 7,
+        "max_length_k": 7,
+    }
     return {"model": model("phi3"), "batch": batch, "attn": ["eager", "sdpa"]}
 
 
@@ -180,7 +218,11 @@ def collator_that_concatenates(stack: ExitStack) -> Arguments:
 
     def collate(features: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
         tokens = torch.tensor([[token for feature in features for token in feature["input_ids"]]])
-        return {"input_ids": tokens, "position_ids": torch.arange(tokens.shape[1])[None], "labels": tokens}
+        return {
+            "input_ids": tokens,
+            "position_ids": torch.arange(tokens.shape[1])[None],
+            "labels": tokens,
+        }
 
     return {"model": model("llama"), "tokenizer": tokenizer(), "collator": collate, "texts": TEXTS}
 
@@ -190,7 +232,10 @@ def last_document_sees_the_first(stack: ExitStack) -> Arguments:
     """A 4-D mask in which the last document also sees the first one, beside positions that restart."""
     tokens, positions, documents = pack()
     mask = block_mask(torch.where(documents == 2, 0, documents))
-    return {"model": model("olmo2"), "batch": {"input_ids": tokens, "position_ids": positions, "attention_mask": mask}}
+    return {
+        "model": model("olmo2"),
+        "batch": {"input_ids": tokens, "position_ids": positions, "attention_mask": mask},
+    }
 
 
 @bug("packed_documents")
@@ -204,7 +249,11 @@ def masks_of_gpt_oss(stack: ExitStack) -> Arguments:
 def positions_count_through_the_pack(stack: ExitStack) -> Arguments:
     """A pack under the right mask, with positions that count on."""
     tokens, _, documents = pack()
-    batch = {"input_ids": tokens, "position_ids": torch.arange(18)[None], "attention_mask": block_mask(documents)}
+    batch = {
+        "input_ids": tokens,
+        "position_ids": torch.arange(18)[None],
+        "attention_mask": block_mask(documents),
+    }
     return {"model": model("gpt2"), "batch": batch}
 
 
@@ -212,7 +261,10 @@ def positions_count_through_the_pack(stack: ExitStack) -> Arguments:
 def no_positions_in_the_pack(stack: ExitStack) -> Arguments:
     """A pack under the right mask without position_ids, in a model with learned positions."""
     tokens, _, documents = pack()
-    return {"model": model("gpt2"), "batch": {"input_ids": tokens, "attention_mask": block_mask(documents)}}
+    return {
+        "model": model("gpt2"),
+        "batch": {"input_ids": tokens, "attention_mask": block_mask(documents)},
+    }
 
 
 # padding
@@ -229,7 +281,10 @@ def left_padding_of_gpt2(stack: ExitStack) -> Arguments:
 def ones_under_left_padding(stack: ExitStack) -> Arguments:
     """An attention_mask of ones over padding on the left."""
     tokens, mask = padded("left")
-    return {"model": model("llama"), "batch": {"input_ids": tokens, "attention_mask": torch.ones_like(mask)}}
+    return {
+        "model": model("llama"),
+        "batch": {"input_ids": tokens, "attention_mask": torch.ones_like(mask)},
+    }
 
 
 @bug("padding_mask")
@@ -252,7 +307,9 @@ def mask_is_dropped(stack: ExitStack) -> Arguments:
 @bug("padding")
 def encoder_backend_ignores_padding(stack: ExitStack) -> Arguments:
     """A backend of an encoder that takes no mask."""
-    name = backend(stack, "fast", lambda m, q, k, v, mask, scaling=None, **_: sdpa(q, k, v, scaling=scaling))
+    name = backend(
+        stack, "fast", lambda m, q, k, v, mask, scaling=None, **_: sdpa(q, k, v, scaling=scaling)
+    )
     return {"model": model("bert"), "attn": ["eager", name]}
 
 
@@ -264,7 +321,10 @@ def _short_masks(texts: list[str]) -> Arguments:
         rows = [torch.tensor(feature["input_ids"]) for feature in features]
         tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0)
         ends = torch.tensor([len(row) - 1 for row in rows])
-        return {"input_ids": tokens, "attention_mask": (torch.arange(tokens.shape[1]) < ends[:, None]).long()}
+        return {
+            "input_ids": tokens,
+            "attention_mask": (torch.arange(tokens.shape[1]) < ends[:, None]).long(),
+        }
 
     return {"model": model("llama"), "tokenizer": made, "collator": collate, "texts": texts}
 
@@ -289,7 +349,12 @@ def _lm_collator(made: Any) -> Any:
 def labels_of_ends_are_ignored(stack: ExitStack) -> Arguments:
     """Padding with the end token, of which the collator ignores every label."""
     made = tokenizer(pad_token="</s>")
-    return {"model": model("llama"), "tokenizer": made, "collator": _lm_collator(made), "texts": TEXTS}
+    return {
+        "model": model("llama"),
+        "tokenizer": made,
+        "collator": _lm_collator(made),
+        "texts": TEXTS,
+    }
 
 
 @bug("padding_is_eos")
@@ -333,7 +398,10 @@ def module_without_mask(stack: ExitStack) -> Arguments:
             super().__init__()
             torch.manual_seed(3)
             layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-            self.embed, self.body = nn.Embedding(60, 16), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.embed, self.body = (
+                nn.Embedding(60, 16),
+                nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+            )
             self.head = nn.Linear(16, 60)
 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -346,7 +414,9 @@ def module_without_mask(stack: ExitStack) -> Arguments:
 class PlainDecoder(nn.Module):
     """A decoder whose matrices are in no modules, in the style of a training script."""
 
-    def __init__(self, later: int | None = None, mix: float = 0.0, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, later: int | None = None, mix: float = 0.0, dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
         torch.manual_seed(4)
         self.later, self.mix = later, mix
@@ -355,7 +425,9 @@ class PlainDecoder(nn.Module):
         self.inner = nn.ParameterList(torch.randn(32, 96, dtype=dtype) / 6 for _ in range(3))
         self.outer = nn.ParameterList(torch.randn(32, 32, dtype=dtype) / 6 for _ in range(3))
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
         rows, length = input_ids.shape
         place = torch.arange(length, device=input_ids.device)
         allowed = (place <= place[:, None]).repeat(rows, 4, 1, 1)
@@ -379,13 +451,23 @@ def call(module: nn.Module, batch: Arguments) -> torch.Tensor:
 @bug("future")
 def one_head_sees_the_last_token(stack: ExitStack) -> Arguments:
     """A module of one's own in which one head of one layer sees the last token too early."""
-    return {"model": PlainDecoder(later=2), "batch": {"input_ids": ids(2, 12)}, "call": call, "kind": "causal"}
+    return {
+        "model": PlainDecoder(later=2),
+        "batch": {"input_ids": ids(2, 12)},
+        "call": call,
+        "kind": "causal",
+    }
 
 
 @bug("padding")
 def rows_are_mixed(stack: ExitStack) -> Arguments:
     """A module of one's own that adds the mean over a batch, in which nothing is padded."""
-    return {"model": PlainDecoder(mix=0.01), "batch": {"input_ids": ids(3, 12)}, "call": call, "kind": "causal"}
+    return {
+        "model": PlainDecoder(mix=0.01),
+        "batch": {"input_ids": ids(3, 12)},
+        "call": call,
+        "kind": "causal",
+    }
 
 
 @bug("prefix")
@@ -402,7 +484,11 @@ def prefix_sees_what_follows(stack: ExitStack) -> Arguments:
     tokens = ids(1, 18)
     mask = block_mask(tokens * 0)
     mask[..., :6, :8] = 0
-    return {"model": model("llama"), "prefix": 6, "batch": {"input_ids": tokens, "attention_mask": mask}}
+    return {
+        "model": model("llama"),
+        "prefix": 6,
+        "batch": {"input_ids": tokens, "attention_mask": mask},
+    }
 
 
 @bug("prefix")
@@ -475,7 +561,10 @@ def backend_without_window(stack: ExitStack) -> Arguments:
 def mask_of_a_batch_without_window(stack: ExitStack) -> Arguments:
     """A 4-D mask that is causal, for a model with a window."""
     tokens = ids(1, 14)
-    return {"model": model("mistral"), "batch": {"input_ids": tokens, "attention_mask": block_mask(tokens * 0)}}
+    return {
+        "model": model("mistral"),
+        "batch": {"input_ids": tokens, "attention_mask": block_mask(tokens * 0)},
+    }
 
 
 @bug("backend")
@@ -496,7 +585,10 @@ def boolean_mask_in_eager(stack: ExitStack) -> Arguments:
     """A boolean 4-D mask, which eager attention adds to the scores."""
     tokens, positions, documents = pack()
     mask = block_mask(documents) == 0
-    return {"model": model("llama"), "batch": {"input_ids": tokens, "position_ids": positions, "attention_mask": mask}}
+    return {
+        "model": model("llama"),
+        "batch": {"input_ids": tokens, "position_ids": positions, "attention_mask": mask},
+    }
 
 
 @bug("mask_4d")
@@ -532,7 +624,10 @@ def row_without_keys(stack: ExitStack) -> Arguments:
     tokens, positions, documents = pack()
     mask = block_mask(documents)
     mask[:, :, 8] = torch.finfo(torch.float32).min
-    return {"model": model("llama"), "batch": {"input_ids": tokens, "position_ids": positions, "attention_mask": mask}}
+    return {
+        "model": model("llama"),
+        "batch": {"input_ids": tokens, "position_ids": positions, "attention_mask": mask},
+    }
 
 
 @bug("fully_masked")
@@ -556,7 +651,10 @@ def positions_restart_in_each_step(stack: ExitStack) -> Arguments:
 
     def restart(module: nn.Module, args: Any, given: dict[str, Any]) -> Any:
         tokens = given["input_ids"]
-        return args, {**given, "position_ids": torch.arange(tokens.shape[1])[None].expand(len(tokens), -1)}
+        return args, {
+            **given,
+            "position_ids": torch.arange(tokens.shape[1])[None].expand(len(tokens), -1),
+        }
 
     made.register_forward_pre_hook(restart, with_kwargs=True)
     return {"model": made}
@@ -570,7 +668,9 @@ def chunk_is_aligned_to_the_start(stack: ExitStack) -> Arguments:
         length = q.shape[2]
         if length in (1, k.shape[2]):
             return sdpa(q, k, v, mask=mask, causal=mask is None and length > 1, scaling=scaling)
-        return sdpa(q, k, v, mask=torch.ones(length, k.shape[2], dtype=torch.bool).tril(), scaling=scaling)
+        return sdpa(
+            q, k, v, mask=torch.ones(length, k.shape[2], dtype=torch.bool).tril(), scaling=scaling
+        )
 
     return {"model": model("llama"), "attn": [backend(stack, "fast", fast)]}
 
@@ -593,7 +693,10 @@ def dropout_in_evaluation(stack: ExitStack) -> Arguments:
 @bug("backend")
 def wrong_groups(stack: ExitStack) -> Arguments:
     """A backend that repeats key/value heads in the order of another layout."""
-    fast = lambda m, q, k, v, mask, scaling=None, **_: eager(m, q, k, v, mask, scaling, repeat=False)  # noqa: E731
+
+    def fast(m: Any, q: Any, k: Any, v: Any, mask: Any, scaling: Any = None, **_: Any) -> Any:
+        return eager(m, q, k, v, mask, scaling, repeat=False)
+
     return {"model": model("llama"), "attn": [backend(stack, "fast", fast, "eager")]}
 
 
@@ -659,7 +762,10 @@ def scores_beyond_float16(stack: ExitStack) -> Arguments:
 def batch_beyond_positions(stack: ExitStack) -> Arguments:
     """A batch that is longer than the positions of the model."""
     tokens = ids(1, 60)
-    return {"model": model("llama"), "batch": {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}}
+    return {
+        "model": model("llama"),
+        "batch": {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)},
+    }
 
 
 @bug("rope_scaling")
@@ -686,8 +792,14 @@ def frequencies_in_bfloat16(stack: ExitStack) -> Arguments:
 def pair_without_types(stack: ExitStack) -> Arguments:
     """Pairs of texts whose second text has the type of the first."""
     made = model("bert", cls_token_id=3, sep_token_id=4)
-    tokens = torch.cat((torch.tensor([[3]]), ids(1, 5), torch.tensor([[4]]), ids(1, 4), torch.tensor([[4]])), 1)
-    batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "token_type_ids": torch.zeros_like(tokens)}
+    tokens = torch.cat(
+        (torch.tensor([[3]]), ids(1, 5), torch.tensor([[4]]), ids(1, 4), torch.tensor([[4]])), 1
+    )
+    batch = {
+        "input_ids": tokens,
+        "attention_mask": torch.ones_like(tokens),
+        "token_type_ids": torch.zeros_like(tokens),
+    }
     return {"model": made, "batch": batch}
 
 
@@ -695,7 +807,10 @@ def pair_without_types(stack: ExitStack) -> Arguments:
 def type_beyond_the_table(stack: ExitStack) -> Arguments:
     """A type that the model does not have."""
     tokens = ids(1, 9)
-    return {"model": model("bert relu, one segment"), "batch": {"input_ids": tokens, "token_type_ids": tokens * 0 + 1}}
+    return {
+        "model": model("bert relu, one segment"),
+        "batch": {"input_ids": tokens, "token_type_ids": tokens * 0 + 1},
+    }
 
 
 @bug("special_tokens")
@@ -712,7 +827,9 @@ def collator_adds_a_begin_token(stack: ExitStack) -> Arguments:
     made = tokenizer()
 
     def collate(features: list[dict[str, list[int]]]) -> Any:
-        return made.pad({"input_ids": [[1, *feature["input_ids"]] for feature in features]}, return_tensors="pt")
+        return made.pad(
+            {"input_ids": [[1, *feature["input_ids"]] for feature in features]}, return_tensors="pt"
+        )
 
     return {"model": model("llama"), "tokenizer": made, "collator": collate, "texts": TEXTS}
 
@@ -721,7 +838,9 @@ def collator_adds_a_begin_token(stack: ExitStack) -> Arguments:
 def no_begin_token(stack: ExitStack) -> Arguments:
     """Texts without the begin token that the tokenizer adds."""
     made = tokenizer()
-    batch = made(["w7 w9 w12", "w5 w6"], padding=True, return_tensors="pt", add_special_tokens=False)
+    batch = made(
+        ["w7 w9 w12", "w5 w6"], padding=True, return_tensors="pt", add_special_tokens=False
+    )
     return {"model": model("llama"), "tokenizer": made, "texts": TEXTS, "batch": dict(batch)}
 
 

@@ -66,7 +66,9 @@ def alarms(cases: Any) -> int:
 def main() -> int:
     """Run the parts that are named, or all."""
     warnings.simplefilter("ignore")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for part in ("bugs", "alarms", "real"):
         parser.add_argument(f"--{part}", action="store_true")
     parser.add_argument("--only", default="", help="names that begin so")

@@ -5,7 +5,11 @@ import pytest
 from tests.doctor.bugs import BUGS
 from tests.doctor.proof import examine
 
-SLOW = ("A boolean 4-D mask, which flex", "Rotary frequencies that were rounded", "Queries and keys whose products")
+SLOW = (
+    "A boolean 4-D mask, which flex",
+    "Rotary frequencies that were rounded",
+    "Queries and keys whose products",
+)
 FAST = [bug for bug in BUGS if not bug.name.startswith(SLOW)]
 FIRST = {bug.check: bug for bug in reversed(FAST)}  # one for each check
 OTHERS = (

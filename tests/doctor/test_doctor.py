@@ -30,7 +30,11 @@ def llama(tmp_path_factory):
 
 def leaking():
     tokens, positions, documents = pack()
-    given = {"input_ids": tokens, "position_ids": positions, "attention_mask": torch.ones_like(tokens)}
+    given = {
+        "input_ids": tokens,
+        "position_ids": positions,
+        "attention_mask": torch.ones_like(tokens),
+    }
     return given, documents[0].numpy()
 
 
@@ -53,20 +57,35 @@ def test_a_pack_that_only_end_tokens_mark_is_never_ok():
     end = made.config.eos_token_id
     generator = torch.Generator().manual_seed(0)
     for n_documents in range(2, 12):
-        documents = [torch.randint(5, 40, (int(size),), generator=generator) for size in range(2, 2 + n_documents)]
-        row = torch.cat([torch.cat((document, torch.tensor([end]))) for document in documents])[None]
+        documents = [
+            torch.randint(5, 40, (int(size),), generator=generator)
+            for size in range(2, 2 + n_documents)
+        ]
+        row = torch.cat([torch.cat((document, torch.tensor([end]))) for document in documents])[
+            None
+        ]
         packed = {"input_ids": row, "attention_mask": torch.ones_like(row)}
         found = attnscope.doctor(made, packed, attn=["eager"])
         for name in ("packed_documents", "packed_with_cache", "packed_positions"):
             assert found[name].verdict == "unknown", (n_documents, name)
-            assert "if it is a pack, its documents read each other; pass documents=" in found[name].reason
+            assert (
+                "if it is a pack, its documents read each other; pass documents="
+                in found[name].reason
+            )
         (batch,) = {item.examined for item in found["packed_documents"].evidence}
         assert batch == "batch"
         if n_documents == 2:
-            numbers = torch.cat([torch.full((len(d) + 1,), n) for n, d in enumerate(documents)])[None]
-            assert attnscope.doctor(made, packed, documents=numbers)["packed_documents"].verdict == "wrong"
+            numbers = torch.cat([torch.full((len(d) + 1,), n) for n, d in enumerate(documents)])[
+                None
+            ]
+            assert (
+                attnscope.doctor(made, packed, documents=numbers)["packed_documents"].verdict
+                == "wrong"
+            )
     for alone in (torch.tensor([[7, 8, 9, end]]), torch.tensor([[end, end, 7, 8, end]])):
-        found = attnscope.doctor(made, {"input_ids": alone, "attention_mask": torch.ones_like(alone)}, attn=["eager"])
+        found = attnscope.doctor(
+            made, {"input_ids": alone, "attention_mask": torch.ones_like(alone)}, attn=["eager"]
+        )
         assert found["packed_documents"].verdict == "ok", alone
 
 
@@ -77,15 +96,22 @@ def test_every_row_says_whose_texts_it_is_about(llama):
     alone = attnscope.doctor(made, attn=["eager"])
     assert {source for check in alone.checks for source in check.texts} == {"random"}
     words = attnscope.doctor(llama, attn="eager")
-    assert words["special_tokens"].texts == ["own"] and words["padding"].texts == ["random"], "words are not known"
+    assert words["special_tokens"].texts == ["own"] and words["padding"].texts == ["random"], (
+        "words are not known"
+    )
     given = attnscope.doctor(llama, attn="eager", texts=TEXTS)
     assert {source for check in given.checks for source in check.texts} == {"given"}
     both = attnscope.doctor(made, batch, attn=["eager"])
-    assert both["packed_documents"].texts == ["batch"], "packs of other texts say nothing about this one"
+    assert both["packed_documents"].texts == ["batch"], (
+        "packs of other texts say nothing about this one"
+    )
     assert both["padding"].texts == ["random"], "nothing in the batch is padded"
     assert both["score_range"].texts == ["random", "batch"]
     for check in both.checks:
-        textless = check.verdict == "inapplicable" or check.name in ("rope_scaling", "padding_is_eos")
+        textless = check.verdict == "inapplicable" or check.name in (
+            "rope_scaling",
+            "padding_is_eos",
+        )
         assert check.texts or textless, check.name
         for item in check.evidence:
             about_batch = item.examined.startswith(("batch", "documents of batch"))
@@ -106,9 +132,13 @@ def test_left_padding_that_moves_outputs_is_shown_with_its_number_and_repair():
         together = made(input_ids=generator_rows, attention_mask=mask).logits
         alone = made(input_ids=generator_rows[1:2, 3:]).logits
     moved = float((together[1, 3:] - alone[0]).abs().max()) / max(1.0, float(alone.abs().max()))
-    assert moved > check.limit and check.value > check.limit, "the same happens in a batch made here"
+    assert moved > check.limit and check.value > check.limit, (
+        "the same happens in a batch made here"
+    )
     screen = " ".join(found.text(width=200).split())
-    assert "padding_positions depends on how the model is called" in screen and check.repair in screen
+    assert (
+        "padding_positions depends on how the model is called" in screen and check.repair in screen
+    )
     assert f"{check.value:.3g}" in screen
 
 
@@ -121,15 +151,23 @@ def test_what_does_not_apply_is_one_line():
     screen = found.text(width=100)
     line = f"{len(without)} checks do not apply: {', '.join(without)}"
     assert line in " ".join(screen.split())
-    assert f"{len(without)} do not apply" in " ".join(screen.split()), "the last line counts them, too"
-    assert not any(screen.count(name) > 1 for name in ("sinks", "softcap", "rope_scaling", "labels"))
+    assert f"{len(without)} do not apply" in " ".join(screen.split()), (
+        "the last line counts them, too"
+    )
+    assert not any(
+        screen.count(name) > 1 for name in ("sinks", "softcap", "rope_scaling", "labels")
+    )
 
 
 def test_the_change_by_a_neighbour_is_that_of_the_logits():
     batch, documents = leaking()
     made = model("gpt2")
     evidence = attnscope.doctor(made, batch)["packed_documents"].evidence
-    first = next(each for each in evidence if each.examined == "batch with the other document replaced, eager")
+    first = next(
+        each
+        for each in evidence
+        if each.examined == "batch with the other document replaced, eager"
+    )
     row, where = documents == 1, first.where
     with torch.no_grad():
         plain = made(**batch, use_cache=False).logits[0].numpy()
@@ -145,7 +183,9 @@ def test_the_largest_score_is_that_of_queries_and_keys():
 
     def keep(module, q, k, v, mask, scaling=None, **_):
         seen["most"] = max(seen.get("most", 0.0), float((q @ k.mT).abs().max()))
-        return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scaling).transpose(1, 2), None
+        return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scaling).transpose(
+            1, 2
+        ), None
 
     from transformers import AttentionInterface
 
@@ -172,7 +212,9 @@ def test_the_model_is_afterwards_as_it_was():
     expected = torch.rand(3)
     torch.manual_seed(7)
     attnscope.doctor(made, {"input_ids": ids(2, 9)}, attn=["eager", "sdpa", "flex_attention"])
-    assert torch.equal(torch.rand(3), expected), "the user's random numbers go on as if nothing had been drawn"
+    assert torch.equal(torch.rand(3), expected), (
+        "the user's random numbers go on as if nothing had been drawn"
+    )
     assert [module.training for module in made.modules()] == modes
     assert [len(module._forward_hooks) for module in made.modules()] == hooks
     assert made.config._attn_implementation == "eager"
@@ -183,11 +225,19 @@ def test_the_model_is_afterwards_as_it_was():
 def test_nothing_is_ok_that_did_not_run():
     result = attnscope.doctor(model("gpt_oss"), attn=["sdpa"])
     assert [backend.ran for backend in result.data.backends if backend.name == "sdpa"] == [False]
-    assert "GptOssForCausalLM" in next(each.note for each in result.data.backends if each.name == "sdpa")
-    assert any(each.verdict == "unknown" and each.examined == "sdpa" for each in result["backend"].evidence)
-    assert result["backend"].verdict == "unknown" and result["backend"].reason.startswith("sdpa did not run")
+    assert "GptOssForCausalLM" in next(
+        each.note for each in result.data.backends if each.name == "sdpa"
+    )
+    assert any(
+        each.verdict == "unknown" and each.examined == "sdpa" for each in result["backend"].evidence
+    )
+    assert result["backend"].verdict == "unknown" and result["backend"].reason.startswith(
+        "sdpa did not run"
+    )
     plain = nn.Sequential(nn.Embedding(60, 8), nn.Linear(8, 60))
-    alone = attnscope.doctor(plain, {"input_ids": ids(2, 8)}, call=lambda module, batch: module(batch["input_ids"]))
+    alone = attnscope.doctor(
+        plain, {"input_ids": ids(2, 8)}, call=lambda module, batch: module(batch["input_ids"])
+    )
     told = {check.name for check in alone.checks if check.verdict == "ok"}
     assert told <= {"dropout", "score_range", "max_positions"}
     assert all(check.reason for check in alone.checks if check.verdict == "unknown")
@@ -197,7 +247,9 @@ def test_nothing_is_ok_that_did_not_run():
 def test_a_check_without_a_batch_says_so(name):
     check = attnscope.doctor(model("gpt2"))[name]
     assert check.verdict in ("unknown", "inapplicable") or name == "packed_documents"
-    assert check.evidence and all(each.reason for each in check.evidence if each.verdict not in ("ok", "wrong"))
+    assert check.evidence and all(
+        each.reason for each in check.evidence if each.verdict not in ("ok", "wrong")
+    )
 
 
 def test_padding_with_ends_is_told_apart_from_ends():
@@ -207,7 +259,11 @@ def test_padding_with_ends_is_told_apart_from_ends():
     tokens[:, 0] = 1
     for row, length in enumerate((9, 6, 7)):
         tokens[row, length - 1] = 2
-    right = {"input_ids": tokens, "attention_mask": mask, "labels": tokens.masked_fill(mask == 0, -100)}
+    right = {
+        "input_ids": tokens,
+        "attention_mask": mask,
+        "labels": tokens.masked_fill(mask == 0, -100),
+    }
     options = {"tokenizer": made, "texts": TEXTS}
     sound = attnscope.doctor(model("llama"), right, **options)
     assert sound["padding_is_eos"].verdict == "ok" and sound.passed
@@ -262,7 +318,9 @@ def test_the_result_in_python(llama):
 def test_the_assertion_names_check_number_place_and_repair():
     batch, _ = leaking()
     made = model("llama")
-    with pytest.raises(AssertionError, match=r"(?s)packed_documents: wrong at eager.*repair: Pass position_ids") as e:
+    with pytest.raises(
+        AssertionError, match=r"(?s)packed_documents: wrong at eager.*repair: Pass position_ids"
+    ) as e:
         assert_attention_is_sound(made, batch)
     assert "limit" in str(e.value)
     assert assert_attention_is_sound(made, batch, known={"packed_documents"}).wrong
@@ -284,11 +342,20 @@ def test_the_assertion_names_check_number_place_and_repair():
         ({"model": nn.Linear(2, 2), "attn": [3]}, "is not a list of names"),
         ({"model": nn.Linear(2, 2), "attention": "sdpa"}, "has no argument 'attention'"),
         ({"model": nn.Linear(2, 2), "dtype": "float32"}, "has its own"),
-        ({"attn": "sdp"}, "attn: transformers has no implementation of attention 'sdp'; did you mean 'sdpa'?"),
+        (
+            {"attn": "sdp"},
+            "attn: transformers has no implementation of attention 'sdp'; did you mean 'sdpa'?",
+        ),
         ({"documents": [[0, 1]]}, "documents: describes a batch"),
-        ({"batch": {"input_ids": ids(2, 8)}, "documents": ids(2, 7)}, "documents: has another shape"),
+        (
+            {"batch": {"input_ids": ids(2, 8)}, "documents": ids(2, 7)},
+            "documents: has another shape",
+        ),
         ({"batch": {"input_ids": ids(2, 8)}, "prefix": 9}, "prefix: must be 1 to 8, not 9"),
-        ({"batch": {"input_ids": ids(2, 8)}, "prefix": [1, 2, 3]}, r"prefix: \[1, 2, 3\] is no length"),
+        (
+            {"batch": {"input_ids": ids(2, 8)}, "prefix": [1, 2, 3]},
+            r"prefix: \[1, 2, 3\] is no length",
+        ),
         ({"batch": {"input_ids": ids(2, 8) + 1000}}, "batch: the model does not take the batch"),
     ],
 )
@@ -301,16 +368,30 @@ def test_what_cannot_be_examined_is_refused_in_one_line(llama, arguments, messag
 def test_the_command(llama, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS))
-    assert main(["doctor", "-m", str(llama), "--attn", "eager,sdpa", "--file", str(texts), "--json"]) == 0
+    assert (
+        main(["doctor", "-m", str(llama), "--attn", "eager,sdpa", "--file", str(texts), "--json"])
+        == 0
+    )
     report = json.loads(capsys.readouterr().out)
     validate(report, "doctor")
-    assert report["texts"] == TEXTS and [backend["name"] for backend in report["backends"]] == ["eager", "sdpa"]
-    assert main(["doctor", "-m", str(llama), "--attn", "eager", "-o", str(tmp_path / "doctor.xml")]) == 0
+    assert report["texts"] == TEXTS and [backend["name"] for backend in report["backends"]] == [
+        "eager",
+        "sdpa",
+    ]
+    assert (
+        main(["doctor", "-m", str(llama), "--attn", "eager", "-o", str(tmp_path / "doctor.xml")])
+        == 0
+    )
     suite = ET.parse(tmp_path / "doctor.xml").getroot()
     cases = suite.findall(".//testcase")
-    assert suite.get("tests") == str(len(CHECKS)) == str(len(cases)) and suite.get("failures") == "0"
+    assert (
+        suite.get("tests") == str(len(CHECKS)) == str(len(cases)) and suite.get("failures") == "0"
+    )
     assert len(suite.findall(".//skipped")) == int(suite.get("skipped")) > 3
-    assert main(["doctor", "-m", str(llama), "--attn", "eager", "-o", str(tmp_path / "doctor.csv")]) == 2
+    assert (
+        main(["doctor", "-m", str(llama), "--attn", "eager", "-o", str(tmp_path / "doctor.csv")])
+        == 2
+    )
     assert "use .json .txt .xml" in capsys.readouterr().err
 
 
@@ -345,8 +426,14 @@ def test_a_batch_in_a_file_is_examined_as_in_python(llama, tmp_path, capsys):
     [
         ("{}", "has no input_ids; give them, such as [[101, 2023, 102]]"),
         ("7", "is 7, not a JSON object"),
-        ('{"input_ids": [[5, 6], [7]]}', "input_ids: has no numbers, or rows of different lengths; give lists"),
-        ('{"input_ids": [[5, 6]], "attention_mask": ["x"]}', "attention_mask: has no numbers, or rows of different"),
+        (
+            '{"input_ids": [[5, 6], [7]]}',
+            "input_ids: has no numbers, or rows of different lengths; give lists",
+        ),
+        (
+            '{"input_ids": [[5, 6]], "attention_mask": ["x"]}',
+            "attention_mask: has no numbers, or rows of different",
+        ),
         ('{"input_ids": [[1, 6000]]}', "batch: the model does not take the batch"),
         ('{"input_ids": [[5, 6', "is truncated at line 1"),
     ],
@@ -369,15 +456,26 @@ def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
     assert caption in " ".join(shown.split())
     assert main([*arguments, "--json"]) == 1
     checks = json.loads(capsys.readouterr().out)["checks"]
-    measured = [check for check in checks if check["verdict"] in ("ok", "wrong") and check["limit"] is not None]
-    lines = {line.split()[0]: line for line in shown.splitlines() if re.match(r"\S+ +(ok|WRONG) ", line)}
+    measured = [
+        check
+        for check in checks
+        if check["verdict"] in ("ok", "wrong") and check["limit"] is not None
+    ]
+    lines = {
+        line.split()[0]: line for line in shown.splitlines() if re.match(r"\S+ +(ok|WRONG) ", line)
+    }
     for check in measured:
         assert (check["value"] <= check["limit"]) == (check["verdict"] == "ok")
-        assert f" {check['value']:.3g} " in lines[check["name"]] and f" {check['limit']:.3g}" in lines[check["name"]]
+        assert (
+            f" {check['value']:.3g} " in lines[check["name"]]
+            and f" {check['limit']:.3g}" in lines[check["name"]]
+        )
     verdicts = ("wrong", "ok", "depends", "unknown", "inapplicable")
     counts = [sum(check["verdict"] == verdict for check in checks) for verdict in verdicts]
     counts = [count for count in counts if count]
-    assert len(measured) > 3 and [int(n) for n in re.findall(r"\d+", shown.rpartition("\n\n")[2])] == [
+    assert len(measured) > 3 and [
+        int(n) for n in re.findall(r"\d+", shown.rpartition("\n\n")[2])
+    ] == [
         counts[0],
         len(checks),
         *counts[1:],
@@ -390,7 +488,10 @@ def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
 
 def test_positions_begin_where_the_model_begins_them():
     cases = dict(batches())
-    names = ("i-bert, whose table of positions is of a class of its own", "mra, whose positions begin at 2")
+    names = (
+        "i-bert, whose table of positions is of a class of its own",
+        "mra, whose positions begin at 2",
+    )
     for name, begin in zip(names, (1, 2), strict=True):
         assert make_subject(cases[name]["model"], None, None, None).position_offset == begin
         assert attnscope.doctor(**cases[name])["padding"].verdict == "ok"
@@ -404,10 +505,14 @@ def test_a_mask_that_bars_text_is_found_in_a_batch_too():
         tokens = torch.randint(5, 60, (4, length), generator=generator)
         mask = torch.ones_like(tokens)
         mask[:, -1] = 0
-        check = attnscope.doctor(made, {"input_ids": tokens, "attention_mask": mask}, tokenizer(), attn=["eager"])
+        check = attnscope.doctor(
+            made, {"input_ids": tokens, "attention_mask": mask}, tokenizer(), attn=["eager"]
+        )
         found = check["padding_mask"]
         assert (found.verdict, found.value) == ("depends", 4.0), length
         assert found.where.startswith(f"row 0 token {length - 1} ")
         tokens[:, -1] = 0
-        check = attnscope.doctor(made, {"input_ids": tokens, "attention_mask": mask}, tokenizer(), attn=["eager"])
+        check = attnscope.doctor(
+            made, {"input_ids": tokens, "attention_mask": mask}, tokenizer(), attn=["eager"]
+        )
         assert check["padding_mask"].verdict == "ok", length

@@ -11,7 +11,9 @@ from tests.doctor.bugs import BUGS
 from tests.test_python_page import statements
 
 PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
-EXAMPLES = PAGE.partition("# Three bugs that no loss curve shows\n")[2].partition("\n# The checks\n")[0]
+EXAMPLES = PAGE.partition("# Three bugs that no loss curve shows\n")[2].partition(
+    "\n# The checks\n"
+)[0]
 
 
 def test_every_example_gives_what_the_page_says(capsys):
@@ -25,7 +27,11 @@ def test_every_example_gives_what_the_page_says(capsys):
                 tree = ast.parse(code)
                 last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
                 exec(compile(tree, "docs/doctor.md", "exec"), names)
-                value = None if last is None else eval(compile(ast.Expression(last.value), "page", "eval"), names)
+                value = (
+                    None
+                    if last is None
+                    else eval(compile(ast.Expression(last.value), "page", "eval"), names)
+                )
                 if expected is not None:
                     assert (capsys.readouterr().out.strip() or repr(value)) == expected, code
                     outputs += 1

@@ -21,7 +21,10 @@ def _model(name: str) -> tuple[Any, Any]:
 
 
 def _verdicts(model: Any, processor: Any, **more: Any) -> dict[str, str]:
-    return {check.name: check.verdict for check in attnscope.doctor(model, tokenizer=processor, **more).checks}
+    return {
+        check.name: check.verdict
+        for check in attnscope.doctor(model, tokenizer=processor, **more).checks
+    }
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,9 @@ def test_sound_models_pass(name: str, positions: str) -> None:
     assert _verdicts(model, None)["processor"] == "unknown"
 
 
-def _halved(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float = 1.0, **more: Any) -> Any:
+def _halved(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float = 1.0, **more: Any
+) -> Any:
     weights = (query @ key.mT * scaling).softmax(-1) / 2
     return (weights @ value).transpose(1, 2), weights
 

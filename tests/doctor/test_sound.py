@@ -21,9 +21,13 @@ def test_no_alarm_on_a_family(name):
     assert ("backend" in told) == all(backend.ran for backend in result.data.backends)
 
 
-@pytest.mark.parametrize(("name", "arguments"), [case for n, case in enumerate(batches()) if n % 3 == 0])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [case for n, case in enumerate(batches()) if n % 3 == 0]
+)
 def test_no_alarm_on_a_batch(name, arguments):
-    assert [(check.name, check.value, check.where) for check in attnscope.doctor(**arguments).wrong] == []
+    assert [
+        (check.name, check.value, check.where) for check in attnscope.doctor(**arguments).wrong
+    ] == []
 
 
 def test_no_alarm_on_a_published_model():

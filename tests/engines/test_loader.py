@@ -57,10 +57,14 @@ def bert(minilm: Path) -> RunConfig:
     return requested((TEXT,), model=str(minilm), max_memory=ROOMY)
 
 
-def test_a_model_that_does_not_fit_runs_with_the_same_numbers_and_says_once_why_it_is_slow(bert: RunConfig) -> None:
+def test_a_model_that_does_not_fit_runs_with_the_same_numbers_and_says_once_why_it_is_slow(
+    bert: RunConfig,
+) -> None:
     limited = tight(bert)
     whole = need(bert)
-    weights, total, most = map(format_bytes, (whole["weights"], sum(whole.values()), limited.max_memory))
+    weights, total, most = map(
+        format_bytes, (whole["weights"], sum(whole.values()), limited.max_memory)
+    )
     session = Session(limited.texts)
     with pytest.warns(UserWarning, match=AGAIN) as said:
         reports = [inspect(limited, session=session) for _ in range(2)]
@@ -80,7 +84,9 @@ def test_what_is_streamed_is_estimated_as_two_layers(bert: RunConfig) -> None:
     assert whole["weights"] - two["weights"] == (source.config.n_layers - 2) * layer * 4
 
 
-def test_weights_are_kept_where_they_come_to_fit_and_dropped_where_they_do_not(bert: RunConfig) -> None:
+def test_weights_are_kept_where_they_come_to_fit_and_dropped_where_they_do_not(
+    bert: RunConfig,
+) -> None:
     session = Session(bert.texts)
 
     def there() -> list[bool]:
@@ -109,7 +115,11 @@ def test_what_does_not_fit_layer_by_layer_is_refused_and_says_what_helps(bert: R
 
 @pytest.mark.parametrize(
     ("reserve", "named"),
-    [(-1, ["dtype", "threads", "layer", "max_memory"]), (-20, ["dtype", "max_memory"]), (-(1 << 20), ["max_memory"])],
+    [
+        (-1, ["dtype", "threads", "layer", "max_memory"]),
+        (-20, ["dtype", "max_memory"]),
+        (-(1 << 20), ["max_memory"]),
+    ],
 )
 def test_what_a_refusal_proposes_fits(bert: RunConfig, reserve: int, named: list[str]) -> None:
     run = replace(bert, threads=2)
@@ -173,7 +183,9 @@ def test_a_walk_is_the_same(bert: RunConfig, layer: str) -> None:
 
 def test_check_has_the_same_verdicts_but_for_the_whole_model_beside_it(bert: RunConfig) -> None:
     expected = check(bert)
-    whole = changed(bert, layer="all", head="all", stages=("scores", "scaled", "masked", "weights", "output"))
+    whole = changed(
+        bert, layer="all", head="all", stages=("scores", "scaled", "masked", "weights", "output")
+    )
     with pytest.warns(UserWarning, match=AGAIN):
         found = check(replace(bert, max_memory=tight(whole).max_memory))
     mine = [one for one in expected.checks if "eager" not in one.name]
@@ -189,9 +201,14 @@ def test_a_dump_is_the_same(tmp_path: Path, minilm: Path) -> None:
     def dump(name: str, limit: int) -> list[dict[str, object]]:
         # As many as the text would get depends on the limit, and rounding on how many they are.
         run = requested((), model=str(minilm), max_memory=limit, threads=1)
-        write_dump(DumpConfig(str(tmp_path / "texts.txt"), None, tmp_path / name, Settings(), run), lambda *_: None)
+        write_dump(
+            DumpConfig(str(tmp_path / "texts.txt"), None, tmp_path / name, Settings(), run),
+            lambda *_: None,
+        )
         lines = map(json.loads, (tmp_path / name).read_bytes().splitlines()[1:])
-        return [{key: value for key, value in line.items() if key != "check"} for line in lines]  # of the header, too
+        return [
+            {key: value for key, value in line.items() if key != "check"} for line in lines
+        ]  # of the header, too
 
     expected = dump("whole.jsonl", ROOMY)
     with pytest.raises(AttnscopeError) as refused:
@@ -212,9 +229,7 @@ def spoilt(folder: Path, minilm: Path) -> Path:
     return folder
 
 
-NAN = (
-    "model.safetensors: encoder.layer.4.attention.self.key.weight: contains nan at [7, 5]; 1 of 147,456 are not finite"
-)
+NAN = "model.safetensors: encoder.layer.4.attention.self.key.weight: contains nan at [7, 5]; 1 of 147,456 are not finite"
 
 
 @pytest.mark.parametrize("command", ["run", "compare", "explain", "check"])
@@ -226,7 +241,10 @@ def test_a_number_that_is_missing_in_a_late_layer_is_one_error(
     assert main([command, TEXT.text, "--model", str(folder), *more]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == f"attnscope: error: {folder}/{NAN}; the checkpoint is damaged: download it again\n"
+    assert (
+        said.err
+        == f"attnscope: error: {folder}/{NAN}; the checkpoint is damaged: download it again\n"
+    )
 
 
 def test_a_dump_stops_at_weights_that_cannot_be_read(tmp_path: Path, minilm: Path) -> None:
@@ -235,12 +253,15 @@ def test_a_dump_stops_at_weights_that_cannot_be_read(tmp_path: Path, minilm: Pat
     run = requested((), model=str(spoilt(tmp_path / "model", minilm)))
     with pytest.raises(ModelError, match="contains nan at"):
         write_dump(
-            DumpConfig(str(tmp_path / "texts.txt"), None, tmp_path / "d.jsonl", Settings(), run), lambda *_: None
+            DumpConfig(str(tmp_path / "texts.txt"), None, tmp_path / "d.jsonl", Settings(), run),
+            lambda *_: None,
         )
     assert len((tmp_path / "d.jsonl").read_bytes().splitlines()) == 1, "a header, and no record"
 
 
-def test_a_file_that_is_cut_between_loading_and_running_is_one_error(tmp_path: Path, minilm: Path) -> None:
+def test_a_file_that_is_cut_between_loading_and_running_is_one_error(
+    tmp_path: Path, minilm: Path
+) -> None:
     shutil.copytree(minilm, tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     os.chmod(file, 0o644)
@@ -251,7 +272,10 @@ def test_a_file_that_is_cut_between_loading_and_running_is_one_error(tmp_path: P
 
     with pytest.raises(ModelError) as caught:
         inspect(requested((TEXT,), model=str(tmp_path / "model"), layer="5", head="0"), cut)
-    assert str(caught.value) == f"{file}: changed while it was read; run again when it is no longer being written"
+    assert (
+        str(caught.value)
+        == f"{file}: changed while it was read; run again when it is no longer being written"
+    )
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("weights")]
 
 

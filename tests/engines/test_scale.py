@@ -23,7 +23,9 @@ FACTORS = [("none", 1.0), (0.03, 0.03), (0.3, 0.3)]
 
 
 @torch.inference_mode()
-def _eager(model: Any, modules: Callable[[Any], list[Any]], ids: list[int], factor: float) -> NDArray[np.float32]:
+def _eager(
+    model: Any, modules: Callable[[Any], list[Any]], ids: list[int], factor: float
+) -> NDArray[np.float32]:
     """Return all weights of eager transformers, (layers, heads, queries, keys), with the factor in every layer."""
     before = [module.scaling for module in modules(model)]
     for module in modules(model):
@@ -51,8 +53,12 @@ def test_an_encoder(minilm: Path, engine: str, scale: Any, factor: float) -> Non
     more = {"layer": "all", "head": "all", "stages": ["weights"], "engine": engine}
     report = attnscope.inspect(TEXT, model=minilm, scale=scale, **more)
     ids, weights = _shown(report)
-    model = AutoModel.from_pretrained(minilm, attn_implementation="eager", dtype=torch.float32).eval()
-    expected = _eager(model, lambda m: [layer.attention.self for layer in m.encoder.layer], ids, factor)
+    model = AutoModel.from_pretrained(
+        minilm, attn_implementation="eager", dtype=torch.float32
+    ).eval()
+    expected = _eager(
+        model, lambda m: [layer.attention.self for layer in m.encoder.layer], ids, factor
+    )
     np.testing.assert_allclose(weights, expected, atol=1e-5)
     assert report.provenance.scale == factor
     own = _shown(attnscope.inspect(TEXT, model=minilm, **more))[1]
@@ -60,15 +66,23 @@ def test_an_encoder(minilm: Path, engine: str, scale: Any, factor: float) -> Non
 
 
 def test_a_decoder(smollm2: Path) -> None:
-    report = attnscope.inspect(TEXT, model=smollm2, scale=0.05, layer="all", head="all", stages=["weights"])
+    report = attnscope.inspect(
+        TEXT, model=smollm2, scale=0.05, layer="all", head="all", stages=["weights"]
+    )
     ids, weights = _shown(report)
-    expected = _eager(open_reference(smollm2), lambda m: [layer.self_attn for layer in m.layers], ids, 0.05)
+    expected = _eager(
+        open_reference(smollm2), lambda m: [layer.self_attn for layer in m.layers], ids, 0.05
+    )
     np.testing.assert_allclose(weights, expected, atol=1e-5)
 
 
 def test_screens_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     said = "scale scores × 0.5 in every layer, in place of the model's own factor"
-    for words in (["run"], ["explain", "--query", "bank"], ["compare", "--mask", "own", "--mask", "causal"]):
+    for words in (
+        ["run"],
+        ["explain", "--query", "bank"],
+        ["compare", "--mask", "own", "--mask", "causal"],
+    ):
         assert main([words[0], TEXT, *words[1:], "--scale", "0.5", "--color", "never"]) == 0
         screen = " ".join(capsys.readouterr().out.split())
         assert said in screen
@@ -91,5 +105,7 @@ def test_where_it_does_not_reach_it_is_refused(minilm: Path, tmp_path: Path) -> 
 
 def test_a_text_that_transformers_continues_keeps_its_factor() -> None:
     engine = TransformersEngine(cast(Any, None), EngineSettings((Own(),), scale=0.5))
-    with pytest.raises(UsageError, match="scale: transformers continues texts with the model's own factor"):
+    with pytest.raises(
+        UsageError, match="scale: transformers continues texts with the model's own factor"
+    ):
         engine.continuation()

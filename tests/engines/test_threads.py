@@ -29,7 +29,11 @@ def test_a_run_uses_as_many_as_it_was_told(threads):
     text = TextInput("the bank by the river " * 40)
     run = requested((text,), config="multi-head", layer="all", head="all", query="3:9")
     plain = inspect(run)
-    told = inspect(requested((text,), config="multi-head", layer="all", head="all", query="3:9", threads=threads))
+    told = inspect(
+        requested(
+            (text,), config="multi-head", layer="all", head="all", query="3:9", threads=threads
+        )
+    )
     assert torch.get_num_threads() == threads
     assert to_json(told) == to_json(plain)
 
@@ -43,7 +47,9 @@ def test_little_work_takes_one_thread_unless_more_are_named():
 
 def test_the_estimate_counts_the_tiles_of_every_thread():
     def tile(threads):
-        demand = MemoryDemand(2, 1, 4096, 1000, 0, 4096, 3, tiled_queries=4096, heads=12, threads=threads)
+        demand = MemoryDemand(
+            2, 1, 4096, 1000, 0, 4096, 3, tiled_queries=4096, heads=12, threads=threads
+        )
         return estimate_memory(
             ModelConfig(
                 vocab_size=100,
@@ -65,7 +71,8 @@ def test_the_estimate_counts_the_tiles_of_every_thread():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch uses GNU's OpenMP on Linux")
 @pytest.mark.parametrize(
-    ("given", "spins"), [({}, "3000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
+    ("given", "spins"),
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, "0")],
 )
 def test_openmp_threads_soon_sleep_unless_the_user_says_how_they_wait(given, spins, tmp_path):
     """Where the user says nothing, torch loads OpenMP; else a module of its name, which takes a second less."""
@@ -85,5 +92,7 @@ assert dict(os.environ) == before
     names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     environment |= given | {"OMP_DISPLAY_ENV": "verbose"}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     assert f"GOMP_SPINCOUNT = '{spins}'" in ran.stderr

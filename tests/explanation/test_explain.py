@@ -43,7 +43,13 @@ def masked(tmp_path):
 @pytest.fixture(params=["none", "rope", "sinusoidal"])
 def cross(tmp_path, request):
     path = tmp_path / "cross.toml"
-    lines = ["d_model = 16", "n_heads = 2", 'mask = "bidirectional"', "cross_attention = true", "seed = 4"]
+    lines = [
+        "d_model = 16",
+        "n_heads = 2",
+        'mask = "bidirectional"',
+        "cross_attention = true",
+        "seed = 4",
+    ]
     path.write_text("\n".join([*lines, f'positions = "{request.param}"', ""]))
     return str(path)
 
@@ -69,7 +75,9 @@ def test_what_is_no_single_walk_is_refused(options, said):
         walk(**options)
 
 
-@pytest.mark.parametrize(("options", "end"), [({"query": None}, ""), ({"query": "0:"}, "; select one by its position")])
+@pytest.mark.parametrize(
+    ("options", "end"), [({"query": None}, ""), ({"query": "0:"}, "; select one by its position")]
+)
 def test_a_cut_list_of_tokens_says_so(options, end):
     with pytest.raises(UsageError) as caught:
         walk(" ".join(["a"] * 41), **options)
@@ -148,10 +156,18 @@ def test_a_window_keeps_the_heaviest_keys_and_the_sums_of_the_rest(query, window
     allowed = [key for key in left if np.isfinite(whole.row.masked[key])]
     assert (part.rest.allowed, part.rest.barred) == (len(allowed), len(left) - len(allowed))
     others = [key for key in part.keys if key != 7]
-    assert not others or not allowed or whole.row.weights[others].min() >= whole.row.weights[allowed].max()
+    assert (
+        not others
+        or not allowed
+        or whole.row.weights[others].min() >= whole.row.weights[allowed].max()
+    )
     assert part.rest.weight + part.row.weights.sum() == pytest.approx(1, abs=1e-6)
-    assert part.rest.exponentials + part.row.exponentials.sum() == pytest.approx(part.exponential_sum, rel=1e-6)
-    np.testing.assert_allclose(part.row.weights @ part.value_vectors + part.rest.blend, part.output, atol=1e-6)
+    assert part.rest.exponentials + part.row.exponentials.sum() == pytest.approx(
+        part.exponential_sum, rel=1e-6
+    )
+    np.testing.assert_allclose(
+        part.row.weights @ part.value_vectors + part.rest.blend, part.output, atol=1e-6
+    )
     for name in ("scores", "weights", "key_norms"):
         np.testing.assert_array_equal(getattr(part.row, name), getattr(whole.row, name)[part.keys])
     assert not failed(part)
@@ -159,10 +175,19 @@ def test_a_window_keeps_the_heaviest_keys_and_the_sums_of_the_rest(query, window
 
 def test_a_query_that_sees_nothing(masked):
     e = walk("The bank by the river", mask=masked)
-    assert e.fully_masked and e.exponential_sum is None and e.projected is None and len(e.output) == 0
+    assert (
+        e.fully_masked and e.exponential_sum is None and e.projected is None and len(e.output) == 0
+    )
     assert np.isneginf(e.row.masked).all() and np.isnan(e.row.weights).all()
     assert e.cells[0].chosen == "largest of the masked keys" and not e.cells[0].allowed
-    assert {check.name for check in e.checks} == {"norm", "query", "key", "position", "parts", "scaled"}
+    assert {check.name for check in e.checks} == {
+        "norm",
+        "query",
+        "key",
+        "position",
+        "parts",
+        "scaled",
+    }
     assert_sums(e)
     seen = walk("The bank by the river", mask=masked, query="by")
     assert not seen.fully_masked and not failed(seen)
@@ -171,9 +196,17 @@ def test_a_query_that_sees_nothing(masked):
 
 @pytest.mark.parametrize("what_if", ["stack", "same-scores"])
 def test_another_mask_is_that_of_run(what_if):
-    options = {"mask": "bidirectional", "what_if": what_if, "config": "causal", "layer": "1", "head": "2"}
+    options = {
+        "mask": "bidirectional",
+        "what_if": what_if,
+        "config": "causal",
+        "layer": "1",
+        "head": "2",
+    }
     e = walk(query="2", **options)
-    (head,) = inspect(requested((TextInput(TEXT),), query="2", stages=STAGES, **options)).texts[0].heads
+    (head,) = (
+        inspect(requested((TextInput(TEXT),), query="2", stages=STAGES, **options)).texts[0].heads
+    )
     np.testing.assert_array_equal(e.row.weights, head.stages["weights"][0])
     assert e.mask.what_if == what_if and (e.row.weights > 0).all()
     assert_sums(e)
@@ -184,8 +217,16 @@ def test_another_mask_is_that_of_run(what_if):
     ("options", "whole", "names"),
     [
         ({}, "causal, with window:2/3 in 2 of 2 layers", ("causal+window:2", "causal+window:3")),
-        ({"hide": "bank"}, "causal, with window:2/3 in 2 of 2 layers", ("causal+window:2", "causal+window:3")),
-        ({"mask": "own+block:2"}, "own+block:2", ("causal+window:2+block:2", "causal+window:3+block:2")),
+        (
+            {"hide": "bank"},
+            "causal, with window:2/3 in 2 of 2 layers",
+            ("causal+window:2", "causal+window:3"),
+        ),
+        (
+            {"mask": "own+block:2"},
+            "own+block:2",
+            ("causal+window:2+block:2", "causal+window:3+block:2"),
+        ),
         ({"mask": "bidirectional"}, "bidirectional", (None, None)),
     ],
 )
@@ -209,7 +250,13 @@ def test_the_mask_of_the_layer_is_named_where_layers_differ(tmp_path, options, w
 def test_queries_of_one_text_and_keys_of_another(cross):
     context = "eat the dessert first today"
     e = walk("life is short", context, config=cross, layer="0", head="1", query="is", key="dessert")
-    asked = requested((TextInput("life is short", None, context),), config=cross, head="1", query="1", stages=STAGES)
+    asked = requested(
+        (TextInput("life is short", None, context),),
+        config=cross,
+        head="1",
+        query="1",
+        stages=STAGES,
+    )
     (head,) = inspect(asked).texts[0].heads
     assert [token.text for token in e.sources] == context.split() and e.cells[0].key == 2
     np.testing.assert_array_equal(e.row.weights, head.stages["weights"][0])
@@ -268,10 +315,17 @@ def test_more_than_the_memory_allows_is_refused_with_the_formula():
     run = requested((TextInput(text),), stages=(), max_memory=1 << 40, **asked)
     source = open_source(run, run.texts)
     without_walk = sum(required_memory(make_plan(run, source)).values())
-    with pytest.raises(AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), but max_memory is .* MiB; use "):
-        walk(text, query="0", config="grouped-query", max_memory=without_walk + (2 << 20), window=16)
+    with pytest.raises(
+        AttnscopeError, match=r"needs about .* \+ walk 5\.5 MiB\), but max_memory is .* MiB; use "
+    ):
+        walk(
+            text, query="0", config="grouped-query", max_memory=without_walk + (2 << 20), window=16
+        )
     enough = without_walk + (7 << 20)
-    assert walk(text, query="0", config="grouped-query", max_memory=enough, window=16).rest.barred == 8984
+    assert (
+        walk(text, query="0", config="grouped-query", max_memory=enough, window=16).rest.barred
+        == 8984
+    )
     with pytest.raises(AttnscopeError, match=r"walk 5\.5 MiB"):
         walk(text, query="0", config="grouped-query", max_memory=enough)
 

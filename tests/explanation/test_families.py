@@ -45,13 +45,21 @@ def both(session, **options):
     """The explanation, and what run says about the same row."""
     asked = requested(texts=tuple(session.texts), **options)
     explained = explain(asked)
-    text = inspect(requested(texts=asked.texts, stages=STAGES, top=1, **options), session=session).texts[0]
+    text = inspect(
+        requested(texts=asked.texts, stages=STAGES, top=1, **options), session=session
+    ).texts[0]
     return explained, text.heads[0]
 
 
 def assert_agrees(e, head):
     """The same numbers as in run's matrices, to the last bit, and in its ranking."""
-    assert (e.layer, e.head, e.scale, e.softcap, e.bias) == (head.layer, head.head, head.scale, head.softcap, head.bias)
+    assert (e.layer, e.head, e.scale, e.softcap, e.bias) == (
+        head.layer,
+        head.head,
+        head.scale,
+        head.softcap,
+        head.bias,
+    )
     for stage in ("scores", "scaled", "masked", "weights"):
         np.testing.assert_array_equal(getattr(e.row, stage), head.stages[stage][0])
     np.testing.assert_array_equal(e.output, head.stages["output"][0])
@@ -59,7 +67,9 @@ def assert_agrees(e, head):
     assert e.sink is None or e.sink.weight == head.rows.sink[0]
     best = int(head.top.keys[0, 0])
     assert e.row.weights[best] == head.top.weight[0, 0]
-    assert e.row.weights[best] * e.row.value_norms[best] == pytest.approx(head.top.value[0, 0], rel=1e-6)
+    assert e.row.weights[best] * e.row.value_norms[best] == pytest.approx(
+        head.top.value[0, 0], rel=1e-6
+    )
 
 
 def test_the_layers_output_is_that_of_transformers(request, folder):
@@ -90,7 +100,15 @@ def test_parts_sum_to_wholes_and_agree_with_run(folder, layer):
     assert_sums(e)
     assert_agrees(e, head)
     assert not failed(e), [check for check in e.checks if not check.holds]
-    assert {check.name for check in e.checks} >= {"query", "key", "position", "parts", "scaled", "weights", "output"}
+    assert {check.name for check in e.checks} >= {
+        "query",
+        "key",
+        "position",
+        "parts",
+        "scaled",
+        "weights",
+        "output",
+    }
     if layer == 0:
         assert_inputs_sum(e)
     assert len(e.inputs) >= layer + 1
@@ -129,7 +147,14 @@ def test_rotated_pairs_are_named_with_their_wavelengths(folder):
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_what_the_rotation_multiplies_by_is_named(tmp_path, scaling, said, fraction):
     path = tmp_path / "stack.toml"
-    lines = ["d_model = 16", "n_heads = 2", 'positions = "rope"', 'mask = "causal"', "[rope]", f"fraction = {fraction}"]
+    lines = [
+        "d_model = 16",
+        "n_heads = 2",
+        'positions = "rope"',
+        'mask = "causal"',
+        "[rope]",
+        f"fraction = {fraction}",
+    ]
     original = ["original_max_positions = 16"] if "yarn" in scaling[0] else []
     path.write_text("\n".join([*lines, "[rope.scaling]", *scaling, *original, ""]))
     e = explain(requested((TextInput("a bank by a river"),), config=str(path), query="1", key="0"))

@@ -27,7 +27,9 @@ def lesson(capsys):
     """A function that returns a lesson as JSON."""
 
     def make(name, *words, text=TEXT):
-        assert main(["learn", name, text, "--json", "--quiet", *words]) == 0, capsys.readouterr().err
+        assert main(["learn", name, text, "--json", "--quiet", *words]) == 0, (
+            capsys.readouterr().err
+        )
         return json.loads(capsys.readouterr().out)
 
     return make
@@ -50,12 +52,17 @@ def stages(found, mask=None):
         stages=["scores", "scaled", "masked", "weights"],
     )  # fmt: skip
     head = report[found["layer"], found["head"]]
-    return [np.asarray(getattr(head, stage), np.float64)[0] for stage in ("scores", "scaled", "masked", "weights")]
+    return [
+        np.asarray(getattr(head, stage), np.float64)[0]
+        for stage in ("scores", "scaled", "masked", "weights")
+    ]
 
 
 def column(step, heading):
     index = step["columns"].index(heading)
-    return np.array([np.nan if row["values"][index] is None else row["values"][index] for row in step["rows"]])
+    return np.array(
+        [np.nan if row["values"][index] is None else row["values"][index] for row in step["rows"]]
+    )
 
 
 def right(step):
@@ -63,7 +70,9 @@ def right(step):
 
 
 def numbers(text):
-    return [float(number.replace("−", "-")) for number in re.findall(r"−?\d+\.?\d*(?:e-?\d+)?", text)]
+    return [
+        float(number.replace("−", "-")) for number in re.findall(r"−?\d+\.?\d*(?:e-?\d+)?", text)
+    ]
 
 
 def test_there_are_eight_lessons_with_steps_to_predict(lesson):
@@ -95,7 +104,9 @@ def test_the_scale_narrows_the_scores_and_keeps_the_softmax_soft(lesson):
     found = lesson("scale")
     scores, scaled, _, weights = stages(found)
     first, second = found["steps"]
-    width = attnscope.explain(TEXT, query=found["query"], layer=found["layer"], head=found["head"]).data
+    width = attnscope.explain(
+        TEXT, query=found["query"], layer=found["layer"], head=found["head"]
+    ).data
     root = np.sqrt(width.key_vectors.shape[1])
     np.testing.assert_allclose(scores / root, scaled, rtol=1e-5)
     assert float(right(first)) == pytest.approx(scaled.std(), abs=0.0006)
@@ -126,12 +137,16 @@ def test_the_softmax_and_its_temperature(lesson):
     found = lesson("softmax", "--mask", "causal", "--query", "4")
     _, _, masked, weights = stages(found, mask="causal")
     first, second, third = found["steps"]
-    np.testing.assert_allclose(np.nan_to_num(column(first, "exp")), np.exp(masked - masked.max()), rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(
+        np.nan_to_num(column(first, "exp")), np.exp(masked - masked.max()), rtol=1e-4, atol=1e-9
+    )
     np.testing.assert_allclose(column(second, "weight"), weights, atol=1e-6)
     assert right(second).split()[0] == str(weights.argmax())
     assert float(right(third)) == pytest.approx(bits(softmax(masked / 0.5)), abs=0.006)
     sharper = lesson("softmax", "--mask", "causal", "--query", "4", "--temperature", "0.5")
-    np.testing.assert_allclose(column(sharper["steps"][1], "weight"), softmax(masked / 0.5), atol=1e-6)
+    np.testing.assert_allclose(
+        column(sharper["steps"][1], "weight"), softmax(masked / 0.5), atol=1e-6
+    )
 
 
 def test_the_output_is_the_sum_of_weighted_values(lesson):
@@ -143,7 +158,9 @@ def test_the_output_is_the_sum_of_weighted_values(lesson):
     parts = weights * np.linalg.norm(values, axis=1)
     np.testing.assert_allclose(column(first, "weight × ‖v‖"), parts, rtol=1e-4)
     assert right(first).split()[0] == str(parts.argmax())
-    assert numbers(second["formula"]) == pytest.approx([np.linalg.norm(weights @ values), parts.sum()], abs=0.006)
+    assert numbers(second["formula"]) == pytest.approx(
+        [np.linalg.norm(weights @ values), parts.sum()], abs=0.006
+    )
     assert float(right(third)) == pytest.approx(e.projected.norm / e.inputs[-1].norm, abs=0.006)
 
 
@@ -163,7 +180,12 @@ def test_heads_are_those_of_the_layer(lesson):
 def test_directions_compare_two_runs_of_the_whole_model(lesson):
     found = lesson("directions")
     both, past = (
-        np.asarray(attnscope.inspect(TEXT, layer=found["layer"], head=found["head"], mask=mask).weights[0, 0], float)
+        np.asarray(
+            attnscope.inspect(TEXT, layer=found["layer"], head=found["head"], mask=mask).weights[
+                0, 0
+            ],
+            float,
+        )
         for mask in ("bidirectional", "causal")
     )
     ahead = np.triu(both, 1).sum(1).mean()
@@ -178,7 +200,9 @@ def test_directions_compare_two_runs_of_the_whole_model(lesson):
 
 def test_sinks_and_padding(lesson):
     found = lesson("sinks")
-    weights = np.asarray(attnscope.inspect(TEXT, layer=found["layer"], head="all").weights, float)[0]
+    weights = np.asarray(attnscope.inspect(TEXT, layer=found["layer"], head="all").weights, float)[
+        0
+    ]
     first, second, third = found["steps"]
     np.testing.assert_allclose(column(first, "on the first"), weights[:, 1:, 0].mean(1), atol=1e-5)
     assert float(right(second)) == 0
@@ -187,7 +211,16 @@ def test_sinks_and_padding(lesson):
 
 def test_another_model_and_causal_mask(lesson, smollm2):
     for name in LESSONS:
-        found = lesson(name, "--model", str(smollm2), "--layer", "3", "--head", "1", text="The cat sat on the mat")
+        found = lesson(
+            name,
+            "--model",
+            str(smollm2),
+            "--layer",
+            "3",
+            "--head",
+            "1",
+            text="The cat sat on the mat",
+        )
         assert (found["layer"], found["head"], found["query"]) == (3, 1, 5)
 
 
@@ -212,7 +245,11 @@ def test_a_handout_has_every_question_and_answer(tmp_path, capsys):
     assert "Why before the softmax?" in (tmp_path / "mask.txt").read_text()
     assert main(["learn", "mask", "--plain"]) == 0
     out = capsys.readouterr().out
-    assert out.index("Why before the softmax?") < out.index("Answers") < out.index("is lost instead of shared out")
+    assert (
+        out.index("Why before the softmax?")
+        < out.index("Answers")
+        < out.index("is lost instead of shared out")
+    )
 
 
 @pytest.mark.unix

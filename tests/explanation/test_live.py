@@ -21,7 +21,11 @@ def made(name, folder):
     return model, hf.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
 
 
-ONLY_NATIVE = ("value", "norm of the residual", "layer output")  # of modules that only our own blocks have
+ONLY_NATIVE = (
+    "value",
+    "norm of the residual",
+    "layer output",
+)  # of modules that only our own blocks have
 
 
 def assert_same(one, other):
@@ -31,17 +35,38 @@ def assert_same(one, other):
         for mine, its in vectors:
             assert mine.name == its.name
             np.testing.assert_allclose(mine.values, its.values, atol=1e-4)
-    for name in ("scores", "times_scale", "scaled", "masked", "weights", "key_norms", "value_norms"):
+    for name in (
+        "scores",
+        "times_scale",
+        "scaled",
+        "masked",
+        "weights",
+        "key_norms",
+        "value_norms",
+    ):
         np.testing.assert_allclose(getattr(one.row, name), getattr(other.row, name), atol=2e-4)
     for name in ("key_vectors", "value_vectors", "output"):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-4)
     np.testing.assert_allclose(one.projected.values, other.projected.values, atol=2e-4)
-    for name in ("text", "tokens", "query", "layer", "head", "group", "scale", "softcap", "bias", "keys"):
+    for name in (
+        "text",
+        "tokens",
+        "query",
+        "layer",
+        "head",
+        "group",
+        "scale",
+        "softcap",
+        "bias",
+        "keys",
+    ):
         assert getattr(one, name) == getattr(other, name)
     assert (one.layer_mask or one.mask.used) == (other.layer_mask or other.mask.used)
     ours = [check.name for check in other.checks if check.name not in ONLY_NATIVE]
     assert [check.name for check in one.checks if check.name not in ONLY_NATIVE] == ours
-    assert [(cell.key, len(cell.parts)) for cell in one.cells] == [(cell.key, len(cell.parts)) for cell in other.cells]
+    assert [(cell.key, len(cell.parts)) for cell in one.cells] == [
+        (cell.key, len(cell.parts)) for cell in other.cells
+    ]
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -64,8 +89,17 @@ def test_a_model_in_memory_is_explained_as_its_own_checkpoint(name, tmp_path):
 
 def test_the_other_engine_explains_a_folder(tmp_path):
     made("llama", tmp_path)
-    given = {"model": tmp_path, "query": QUERY, "layer": 1, "mask": "bidirectional", "what_if": "same-scores"}
-    theirs, ours = (attnscope.explain(TEXT, engine=engine, **given).data for engine in ("transformers", "native"))
+    given = {
+        "model": tmp_path,
+        "query": QUERY,
+        "layer": 1,
+        "mask": "bidirectional",
+        "what_if": "same-scores",
+    }
+    theirs, ours = (
+        attnscope.explain(TEXT, engine=engine, **given).data
+        for engine in ("transformers", "native")
+    )
     assert_same(theirs, ours)
     assert not failed(theirs) and (theirs.row.weights > 0).all()
     assert (theirs.mask.used, theirs.mask.what_if) == ("bidirectional", "same-scores")
@@ -76,32 +110,55 @@ def doubled(module, given, made):
 
 
 @pytest.mark.parametrize(
-    ("changed", "check"), [("self_attn.q_proj", "query"), ("self_attn.k_proj", "key"), ("input_layernorm", "norm")]
+    ("changed", "check"),
+    [("self_attn.q_proj", "query"), ("self_attn.k_proj", "key"), ("input_layernorm", "norm")],
 )
-def test_what_a_model_does_besides_its_weights_fails_the_check_of_that_step(changed, check, tmp_path):
+def test_what_a_model_does_besides_its_weights_fails_the_check_of_that_step(
+    changed, check, tmp_path
+):
     """The numbers are those of the model's own modules, a user's hook included; the check shows that it is there."""
     model, words = made("qwen3", tmp_path)
     model.get_submodule(f"model.layers.0.{changed}").register_forward_hook(doubled)
-    assert failed(attnscope.explain(TEXT, model=model, tokenizer=words, query=QUERY, layer=0, head=1).data) == {check}
+    assert failed(
+        attnscope.explain(TEXT, model=model, tokenizer=words, query=QUERY, layer=0, head=1).data
+    ) == {check}
 
 
 def test_a_model_whose_steps_are_not_known_is_refused(tmp_path):
     model, words = made("llama", tmp_path)
     inject_adapter_in_model(LoraConfig(target_modules=["q_proj"], r=2), model)
-    with pytest.raises(attnscope.AttnscopeError, match=r"self_attn\.q_proj\.weight' is missing; explain does not foll"):
+    with pytest.raises(
+        attnscope.AttnscopeError,
+        match=r"self_attn\.q_proj\.weight' is missing; explain does not foll",
+    ):
         attnscope.explain(TEXT, model=model, tokenizer=words, query=QUERY, layer=0, head=1)
 
 
-def test_of_an_architecture_that_only_transformers_runs_the_row_is_explained_from_its_queries_and_keys(tmp_path):
+def test_of_an_architecture_that_only_transformers_runs_the_row_is_explained_from_its_queries_and_keys(
+    tmp_path,
+):
     _, words = made("llama", tmp_path)
     torch.manual_seed(0)
-    sizes = {"vocab_size": 60, "hidden_size": 24, "ffn_dim": 40, "num_attention_heads": 4, "word_embed_proj_dim": 24}
-    config = hf.OPTConfig(num_hidden_layers=2, max_position_embeddings=48, **sizes, attn_implementation="eager")
+    sizes = {
+        "vocab_size": 60,
+        "hidden_size": 24,
+        "ffn_dim": 40,
+        "num_attention_heads": 4,
+        "word_embed_proj_dim": 24,
+    }
+    config = hf.OPTConfig(
+        num_hidden_layers=2, max_position_embeddings=48, **sizes, attn_implementation="eager"
+    )
     opt = hf.OPTModel(config).eval()
     found = attnscope.explain(TEXT, model=opt, tokenizer=words, query=QUERY, layer=0, head=1).data
     with torch.no_grad():
-        eager = opt(torch.tensor([[token.id for token in found.tokens]]), output_attentions=True).attentions[0]
+        eager = opt(
+            torch.tensor([[token.id for token in found.tokens]]), output_attentions=True
+        ).attentions[0]
     np.testing.assert_allclose(found.row.weights, eager[0, 1, found.query], atol=1e-6)
     assert not failed(found)
     assert (found.inputs, [step.name for step in found.query_steps]) == ([], ["q"])
-    assert "steps before queries and keys are shown of architectures that attnscope runs itself" in found.notes
+    assert (
+        "steps before queries and keys are shown of architectures that attnscope runs itself"
+        in found.notes
+    )

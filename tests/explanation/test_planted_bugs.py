@@ -15,10 +15,22 @@ from tests.helpers.tiny_models import TABLE
 
 ARITHMETIC = "attnscope.studies.explain.arithmetic"
 CAPTURE = "attnscope.model.head_capture"
-_parts, _projection, _rotate = head_capture.embedding_parts, head_capture.projection, arithmetic.rotate
-_norm_of, _exponentials, _softmax = head_capture.norm_parameters, arithmetic.exponentials, tile_stages._softmax
+_parts, _projection, _rotate = (
+    head_capture.embedding_parts,
+    head_capture.projection,
+    arithmetic.rotate,
+)
+_norm_of, _exponentials, _softmax = (
+    head_capture.norm_parameters,
+    arithmetic.exponentials,
+    tile_stages._softmax,
+)
 
-LATER = {"value", "norm of the residual", "layer output"}  # what is made by the same code after the planted bug
+LATER = {
+    "value",
+    "norm of the residual",
+    "layer output",
+}  # what is made by the same code after the planted bug
 
 
 def _scaled(*, scale=True, cap=True, bias=True):
@@ -95,7 +107,9 @@ def folders(tmp_path_factory):
 
 
 def _explain(folder):
-    return explain(requested((TextInput(TEXT),), model=str(folder), layer="0", head="3", query=str(QUERY)))
+    return explain(
+        requested((TextInput(TEXT),), model=str(folder), layer="0", head="3", query=str(QUERY))
+    )
 
 
 @pytest.mark.parametrize(("row", "target", "bug", "check"), BUGS.values(), ids=BUGS)
@@ -108,7 +122,9 @@ def test_a_planted_bug_fails_its_check(folders, monkeypatch, row, target, bug, c
 
 
 def test_a_key_head_of_another_group_fails(folders, monkeypatch):
-    monkeypatch.setattr(AttentionInputs, "group", lambda inputs, heads: heads % inputs.k.shape[1] ^ 1)
+    monkeypatch.setattr(
+        AttentionInputs, "group", lambda inputs, heads: heads % inputs.k.shape[1] ^ 1
+    )
     assert failed(_explain(folders["llama"])) - LATER == {"position"}
 
 

@@ -21,7 +21,19 @@ from attnscope.views.explore.ink import steps
 from attnscope.views.walk.keys import ACTIONS
 
 SIZES = ((80, 24), (120, 40), (200, 60), (60, 15), (101, 29))
-WITHOUT = {"quit", "palette", "display", "help", "explain", "edit", "write", "find", "copy", "roles", "pick"}
+WITHOUT = {
+    "quit",
+    "palette",
+    "display",
+    "help",
+    "explain",
+    "edit",
+    "write",
+    "find",
+    "copy",
+    "roles",
+    "pick",
+}
 KEYS = [key for action in ACTIONS if action.name not in WITHOUT for key in action.keys]
 NUMBER = r"[−-]?\d+(?:\.\d+)?(?:e[+−-]?\d+)?"
 
@@ -34,9 +46,13 @@ class Truth:
     stages: dict  # other stages in the same way, where they are known
     values: dict  # α·‖v‖ in the same way
     texts: dict  # by text and side: the TextReport
-    rounded: int | None = None  # decimals that numbers were rounded to when they were saved; None for exact ones
+    rounded: int | None = (
+        None  # decimals that numbers were rounded to when they were saved; None for exact ones
+    )
     kept: int | None = None  # only this many sources of every row are known; None for all
-    without: object = None  # returns the Report of a side of a text under cuts; None if nothing can be cut
+    without: object = (
+        None  # returns the Report of a side of a text under cuts; None if nothing can be cut
+    )
     known: dict = field(default_factory=dict)
     words: dict = field(default_factory=dict)
 
@@ -70,7 +86,9 @@ class Truth:
         merged = np.zeros([len(each) for each in words])
         for i, row in enumerate(words[0]):
             for j, column in enumerate(words[1]):
-                cells = [weights[text.queries.index(q), text.keys.index(k)] for q in row for k in column]
+                cells = [
+                    weights[text.queries.index(q), text.keys.index(k)] for q in row for k in column
+                ]
                 merged[i, j] = np.sum(cells) / len(row)
         return merged
 
@@ -109,7 +127,11 @@ def lines_of(app, name, painted):
     if painted:
         return region_text(app, name)
     pane = app.panes[name]
-    return unframed(["".join(segment.text for segment in line) for line in pane.lines]) if pane.display else []
+    return (
+        unframed(["".join(segment.text for segment in line) for line in pane.lines])
+        if pane.display
+        else []
+    )
 
 
 def cells_at(line, start, width):
@@ -185,7 +207,12 @@ class Checker:
                 self.equal(found[2], weights[key], "contributor")
                 shown.append(weights[key])
                 if found[3] and values is not None:
-                    self.equal(found[3], values[spot.query, key], "α·‖v‖", 2e-4 * abs(values[spot.query, key]))
+                    self.equal(
+                        found[3],
+                        values[spot.query, key],
+                        "α·‖v‖",
+                        2e-4 * abs(values[spot.query, key]),
+                    )
             elif found := re.match(rf" +(\d+) more +({NUMBER}) *$", line):
                 assert int(found[1]) == (order[len(shown) :] > 0).sum()
                 self.equal(found[2], order[len(shown) :].sum(), "more")
@@ -199,12 +226,17 @@ class Checker:
             for name, text in re.findall(rf"(entropy|itself|first) ({NUMBER})", line):
                 expected = {
                     "entropy": -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(),
-                    "itself": weights[scene.queries.positions[spot.query]] if scene.aligned else 0.0,
+                    "itself": weights[scene.queries.positions[spot.query]]
+                    if scene.aligned
+                    else 0.0,
                     "first": weights[0],
                 }[name]
                 if not line.lstrip().startswith("←"):
                     self.equal(text, expected, name, 2e-4)
-        assert np.allclose(shown, order[: len(shown)], atol=2e-3 if self.truth.rounded else 1e-6), (shown, order[:8])
+        assert np.allclose(shown, order[: len(shown)], atol=2e-3 if self.truth.rounded else 1e-6), (
+            shown,
+            order[:8],
+        )
         joined = re.sub(r"\s+", " ", " ".join(line.rstrip() for line in self._one_column(lines)))
         self._arithmetic(joined)
 
@@ -215,7 +247,11 @@ class Checker:
         if width < 76 or not lines:
             return lines
         right = width - width // 2
-        return [lines[0], *(line[:right] for line in lines[1:]), *(line[right:] for line in lines[1:])]
+        return [
+            lines[0],
+            *(line[:right] for line in lines[1:]),
+            *(line[right:] for line in lines[1:]),
+        ]
 
     def _arithmetic(self, text):
         state = self.app.state
@@ -227,7 +263,8 @@ class Checker:
         stages = self.true().stages.get(self.key(), {})
         known = {name: stage[query, key] for name, stage in stages.items() if name != "output"}
         for found in re.finditer(
-            rf"q·k ({NUMBER}) (?:× {NUMBER}|÷ √\d+) = ({NUMBER}) → e\^({NUMBER}) / Σ = ({NUMBER})", text
+            rf"q·k ({NUMBER}) (?:× {NUMBER}|÷ √\d+) = ({NUMBER}) → e\^({NUMBER}) / Σ = ({NUMBER})",
+            text,
         ):
             q_k, scaled, exponent, weight = found.groups()
             self.equal(q_k, known["scores"], "q·k", 1e-4 * abs(known["scores"]))
@@ -270,13 +307,22 @@ class Checker:
         for n, column in enumerate(layout.columns):
             text = cells_at(line, layout.label + n * layout.cell, layout.cell).strip(" ‹›")
             if text in ("", "masked"):
-                assert self.truth.kept is not None or text == "masked" or self.app.state.place.pinned is not None
+                assert (
+                    self.truth.kept is not None
+                    or text == "masked"
+                    or self.app.state.place.pinned is not None
+                )
                 continue
             expected = self._expected(row, column)
             if text == "·":
                 assert expected == (0 if self.app.state.place.stage == "weights" else -np.inf)
             else:
-                self.equal(text, expected, f"{self.app.state.place.stage} {row} {column}", 2e-4 * abs(expected))
+                self.equal(
+                    text,
+                    expected,
+                    f"{self.app.state.place.stage} {row} {column}",
+                    2e-4 * abs(expected),
+                )
 
     def _colours(self, layout):
         state = self.app.state
@@ -293,16 +339,25 @@ class Checker:
             expected = np.array([[self._expected(layout.rows[y], key) for key in layout.columns]])
             for n, step in enumerate(steps(expected, state.scale("exact"))[0].tolist()):
                 if layout.columns[n] != state.column or layout.rows[y] != state.place.spot.query:
-                    near = {state.ink.cell(each, signed=False).bgcolor for each in (step - 1, step, step + 1)}
+                    near = {
+                        state.ink.cell(each, signed=False).bgcolor
+                        for each in (step - 1, step, step + 1)
+                    }
                     if self.truth.kept is None:
                         self.numbers += 1
-                        assert styles[layout.cell * n].bgcolor in near, (step, styles[layout.cell * n])
+                        assert styles[layout.cell * n].bgcolor in near, (
+                            step,
+                            styles[layout.cell * n],
+                        )
 
     def _heads(self, lines):
         state, panel = self.app.state, self.app._panels["heads"]
         if not lines or panel._last is None:
             return
-        if panel._display(state, panel.width, panel.height) == ROW_LENS and state.place.unit == "tokens":
+        if (
+            panel._display(state, panel.width, panel.height) == ROW_LENS
+            and state.place.unit == "tokens"
+        ):
             self._strongest(lines)
         if state.place.display not in ("entropy", "self", "first"):
             return
@@ -321,12 +376,16 @@ class Checker:
                 weights = self.true().weights[place]
                 rows = {
                     "entropy": -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(1),
-                    "self": np.array([row[p] for row, p in zip(weights, tokens.queries.positions, strict=True)])
+                    "self": np.array(
+                        [row[p] for row, p in zip(weights, tokens.queries.positions, strict=True)]
+                    )
                     if scene.aligned
                     else None,
                     "first": weights[:, 0],
                 }[state.place.display]
-                known = weights.sum(1) > 0 if state.place.display == "entropy" else True  # of a row without keys: none
+                known = (
+                    weights.sum(1) > 0 if state.place.display == "entropy" else True
+                )  # of a row without keys: none
                 self.equal(text, rows[counted & known].mean(), state.place.display, 2e-4)
 
     def _strongest(self, lines):
@@ -343,7 +402,11 @@ class Checker:
             for m, head in enumerate(heads):
                 place = (state.place.spot.text, state.place.spot.mask, layer, head)
                 text = cells_at(lines[2 + n * tall], label + m * wide, wide - 1).strip()
-                if "cut" in state.marks(layer, head) or place not in self.truth.weights or text == "?":
+                if (
+                    "cut" in state.marks(layer, head)
+                    or place not in self.truth.weights
+                    or text == "?"
+                ):
                     continue
                 largest = self.true().weights[place][query, others].max(initial=0.0)
                 unit = 100 if ", %" in lines[0] or wide <= 3 else 1
@@ -351,7 +414,12 @@ class Checker:
                     continue  # it is not among the sources that were saved
                 shown = min(largest, 0.99 if unit == 100 else 1)
                 self.numbers += 1
-                assert abs((float(text) if text else 0.0) / unit - shown) < 0.0051, (place, query, text, largest)
+                assert abs((float(text) if text else 0.0) / unit - shown) < 0.0051, (
+                    place,
+                    query,
+                    text,
+                    largest,
+                )
 
 
 def truth_of(*reports, rounded=None, kept=None, without=None):
@@ -365,9 +433,13 @@ def truth_of(*reports, rounded=None, kept=None, without=None):
             for head in text.heads:
                 place = number, side, layers.index(head.layer), heads.index(head.head)
                 truth.weights[place] = head.stages["weights"].astype(np.float64)
-                truth.stages[place] = {name: stage.astype(np.float64) for name, stage in head.stages.items()}
+                truth.stages[place] = {
+                    name: stage.astype(np.float64) for name, stage in head.stages.items()
+                }
                 values = np.full(head.stages["weights"].shape, np.nan)
-                rows, ranks = np.nonzero(head.top.keys >= 0)  # a key that is cut, or not allowed, is no source
+                rows, ranks = np.nonzero(
+                    head.top.keys >= 0
+                )  # a key that is cut, or not allowed, is no source
                 values[rows, head.top.keys[rows, ranks]] = head.top.value[rows, ranks]
                 truth.values[place] = values
     return truth
@@ -402,14 +474,20 @@ async def walk(source, truth, keys, seed, size=(120, 40), painted_every=50):
             if rng.random() < 0.01:
                 await pilot.resize_terminal(*SIZES[int(rng.integers(len(SIZES)))])
                 await pilot.pause()
-            key = str(rng.choice(KEYS)) if rng.random() < 0.8 else str(rng.choice(["d", "v", "]", "down", "right"]))
+            key = (
+                str(rng.choice(KEYS))
+                if rng.random() < 0.8
+                else str(rng.choice(["d", "v", "]", "down", "right"]))
+            )
             if key in ("x", "X") and not source.computes:
                 continue
             if key == "v":  # a choice of the menu
                 app.do("display", str(rng.choice(app.state.bounds.displays)))
             else:
                 press(app, key)
-            if app.worker.busy or app.state._shown[0] != app.state.variant():  # or a result waits for its turn
+            if (
+                app.worker.busy or app.state._shown[0] != app.state.variant()
+            ):  # or a result waits for its turn
                 await settled(app, pilot)
             painted = n % painted_every == 0
             if painted:
@@ -439,7 +517,8 @@ def main():
         numbers = asyncio.run(walk(source, truth, given.keys, given.seed + n, size))
         took = time.perf_counter() - start
         print(
-            f"{name:12} seed {given.seed + n}  {given.keys} keys  {numbers:,} numbers equal  {took:.1f} s", flush=True
+            f"{name:12} seed {given.seed + n}  {given.keys} keys  {numbers:,} numbers equal  {took:.1f} s",
+            flush=True,
         )
 
 

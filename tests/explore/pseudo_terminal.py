@@ -99,8 +99,14 @@ class PseudoTerminal:
 
     def is_as_before(self):
         """Tell whether the terminal's settings are those from before, and its screen, mouse and cursor are put back."""
-        last = {name: self.written.rfind(f"\x1b[?{name}".encode()) for name in ("1049l", "25h", "1000l", "2004l")}
-        first = {name: self.written.rfind(f"\x1b[?{name}".encode()) for name in ("1049h", "25l", "1000h", "2004h")}
+        last = {
+            name: self.written.rfind(f"\x1b[?{name}".encode())
+            for name in ("1049l", "25h", "1000l", "2004l")
+        }
+        first = {
+            name: self.written.rfind(f"\x1b[?{name}".encode())
+            for name in ("1049h", "25l", "1000h", "2004h")
+        }
         put_back = all(on < off for on, off in zip(first.values(), last.values(), strict=True))
         return put_back and termios.tcgetattr(self._slave) == self.before
 

@@ -64,7 +64,9 @@ def drawn_line(strip) -> str:
             start = at + len(segment.text) - len(segment.text.lstrip())
             x, length = round(start * WIDE, 1), round(cell_len(text) * WIDE, 1)
             weight = ' font-weight="bold"' if style and style.bold else ""
-            texts.append(f'<text x="{x}" y="13" textLength="{length}" fill="{ink}"{weight}>{escape(text)}</text>')
+            texts.append(
+                f'<text x="{x}" y="13" textLength="{length}" fill="{ink}"{weight}>{escape(text)}</text>'
+            )
         at += size
     paths = "".join(f'<path fill="{fill}" d="{"".join(parts)}"/>' for fill, parts in fills.items())
     return (f'<g transform="scale({WIDE} {HIGH})">{paths}</g>' if paths else "") + "".join(texts)
@@ -84,7 +86,9 @@ async def frames() -> list[tuple[list[str], str, float]]:
                 await pilot.press(key)
                 await settled(app, pilot)
             lines = [drawn_line(strip) for strip in app.screen._compositor.render_strips()]
-            pressed = "  ".join(names[key]) if key else f'attnscope explore "{TEXT}" --model SmolLM2.gguf'
+            pressed = (
+                "  ".join(names[key]) if key else f'attnscope explore "{TEXT}" --model SmolLM2.gguf'
+            )
             found.append((lines, pressed, seconds))
     assert not app.failure, app.failure
     return found
@@ -99,9 +103,13 @@ def picture(shown: list[tuple[list[str], str, float]]) -> str:
     styles, groups, at = [], [], 0.0
     for n, (each, pressed, seconds) in enumerate(shown):
         start, end = (round(100 * t / total, 3) for t in (at, at + seconds))
-        styles.append(f"@keyframes f{n}{{0%{{opacity:{int(n == 0)}}}{start}%{{opacity:1}}{end}%{{opacity:0}}}}")
+        styles.append(
+            f"@keyframes f{n}{{0%{{opacity:{int(n == 0)}}}{start}%{{opacity:1}}{end}%{{opacity:0}}}}"
+        )
         styles.append(f"#f{n}{{animation:f{n} {total:.1f}s step-end infinite}}")
-        uses = "".join(f'<use href="#{names[line]}" y="{y * HIGH}"/>' for y, line in enumerate(each) if line)
+        uses = "".join(
+            f'<use href="#{names[line]}" y="{y * HIGH}"/>' for y, line in enumerate(each) if line
+        )
         style = 'fill="#f2c14e" font-size="18" font-weight="bold"'
         caption = f'<text y="{LINES * HIGH + 24}" {style}>{escape(pressed)}</text>'
         groups.append(f'<g id="f{n}" opacity="{int(n == len(shown) - 1)}">{uses}{caption}</g>')

@@ -109,7 +109,9 @@ def _model(path):
     with opener.open(texts, lambda *_: None) as session:
 
         def without(cuts, _side):
-            return inspect(msgspec.structs.replace(run, cuts=tuple(map(parse_cut, cuts))), session=session)
+            return inspect(
+                msgspec.structs.replace(run, cuts=tuple(map(parse_cut, cuts))), session=session
+            )
 
         return opener, truth_of(inspect(run, session=session), without=without)
 
@@ -133,7 +135,10 @@ def _encoder_decoder():
     from tests.helpers import architectures
 
     folder = Path(tempfile.mkdtemp()) / "t5"
-    architectures.save(folder, architectures.make("t5", {**architectures.ONE_PART, **architectures.TWO_PARTS}["t5"]))
+    architectures.save(
+        folder,
+        architectures.make("t5", {**architectures.ONE_PART, **architectures.TWO_PARTS}["t5"]),
+    )
     fields = {"model": str(folder), "engine": "transformers", "part": "cross"}
     options = fields | {"context": "the small cat sleeps"}
 
@@ -168,7 +173,9 @@ def spans():
 
 
 def saved_spans():
-    saved = attnscope.inspect(SENTENCES, layer="all", head="all", stages=STAGES, top=5, spans="sentences").data
+    saved = attnscope.inspect(
+        SENTENCES, layer="all", head="all", stages=STAGES, top=5, spans="sentences"
+    ).data
     return report_source(saved), _spans_truth()
 
 

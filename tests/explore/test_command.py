@@ -32,13 +32,19 @@ def settle(app):
         state.settle()
         wanted = [
             (variant, spot)
-            for variant, spot in (state.wants() if state.placed else [(state.variant(), state.place.spot)])
-            if state.source.missing(variant, spot.layer, spot.head, state.place.stage, app._rows(spot))
+            for variant, spot in (
+                state.wants() if state.placed else [(state.variant(), state.place.spot)]
+            )
+            if state.source.missing(
+                variant, spot.layer, spot.head, state.place.stage, app._rows(spot)
+            )
         ]
         if not wanted:
             break
         variant, spot = wanted[0]
-        state.source.compute(variant, spot.layer, spot.head, state.place.stage, app._rows(spot), lambda *_: None)
+        state.source.compute(
+            variant, spot.layer, spot.head, state.place.stage, app._rows(spot), lambda *_: None
+        )
     state.settle()
 
 
@@ -55,24 +61,32 @@ def same_numbers(app, line, capsys, *, pinned=False):
     found = unstacked(json.loads(capsys.readouterr().out))
     if words[1] == "compare":
         (change,) = found["changes"][0]["heads"]
-        return np.allclose(change["difference"], state.drawn.stages["difference"][[spot.query]], atol=1e-6)
+        return np.allclose(
+            change["difference"], state.drawn.stages["difference"][[spot.query]], atol=1e-6
+        )
     (text,) = found["texts"]
     if scene.unit == "spans":
-        return np.allclose(text["spans"]["weights"][spot.layer][spot.head], head.stages["weights"], atol=1e-6)
+        return np.allclose(
+            text["spans"]["weights"][spot.layer][spot.head], head.stages["weights"], atol=1e-6
+        )
     assert text["heads"][0]["layer"] == spot.layer and text["heads"][0]["head"] == spot.head
     assert text["queries"] == list(scene.tokens_of(spot.query))
     if scene.unit == "words":
         (between,) = text["heads"][0]["words"]["weights"]
         return np.allclose(between, head.stages["weights"][spot.query], atol=1e-6)
     stage = place.stage if place.stage in ("scaled", "output") else "weights"
-    return np.allclose(text["heads"][0]["stages"][stage], head.stages[stage][[spot.query]], atol=1e-5)
+    return np.allclose(
+        text["heads"][0]["stages"][stage], head.stages[stage][[spot.query]], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_it_shows_the_same_numbers(seed, capsys):
     rng = np.random.default_rng(seed)
     spans = SpanRequest("sentences", written="sentences") if seed % 3 else None
-    app = ExploreApp(subjects.live(TEXT, ("own", "causal", "window:2"), model="riverbank", spans=spans))
+    app = ExploreApp(
+        subjects.live(TEXT, ("own", "causal", "window:2"), model="riverbank", spans=spans)
+    )
     settle(app)
     for name, value in [STEPS[n] for n in rng.integers(0, len(STEPS), 7)]:
         app.state.act(Action(name, value))

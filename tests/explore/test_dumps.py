@@ -31,7 +31,9 @@ def two(tmp_path_factory):
     """The header and the records of a dump of two texts."""
     folder = tmp_path_factory.mktemp("two")
     (folder / "texts.txt").write_text("".join(f"{text}\n" for text in PAIR))
-    assert main(["batch", str(folder / "texts.txt"), "-o", str(folder / "dump.jsonl"), "--quiet"]) == 0
+    assert (
+        main(["batch", str(folder / "texts.txt"), "-o", str(folder / "dump.jsonl"), "--quiet"]) == 0
+    )
     header, *records, _ = dump_lines(folder / "dump.jsonl")
     return header, records
 
@@ -43,7 +45,9 @@ def many(request, two, tmp_path_factory):
     bodies = [header]
     for number, text in enumerate(TEXTS):
         record = msgspec.json.decode(records[number % 2])
-        bodies.append(msgspec.json.encode(record | {"index": number, "id": f"r{number}", "text": text}))
+        bodies.append(
+            msgspec.json.encode(record | {"index": number, "id": f"r{number}", "text": text})
+        )
     bodies.append(encode(End(True, COUNT, COUNT, 0, 0)))
     lines, crc = [], 0
     for body in bodies:
@@ -89,8 +93,12 @@ def test_every_record_of_a_long_dump_is_reached(many):
             return here, rows
 
     here, rows = asyncio.run(walk())
-    expected = attnscope.inspect(PAIR[here.text % 2], layer=here.layer, head=here.head)[here.layer, here.head]
-    assert np.allclose(rows, expected.rows.entropy, atol=6e-4)  # of a brief dump, which keeps three decimals
+    expected = attnscope.inspect(PAIR[here.text % 2], layer=here.layer, head=here.head)[
+        here.layer, here.head
+    ]
+    assert np.allclose(
+        rows, expected.rows.entropy, atol=6e-4
+    )  # of a brief dump, which keeps three decimals
 
 
 def test_records_are_read_again_where_they_are_not_kept(many, monkeypatch):

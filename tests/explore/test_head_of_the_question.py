@@ -53,7 +53,9 @@ def _row_panel(lines: list[str]) -> str:
     """Join the wrapped lines of the panel at the right."""
     start = next(index for index, line in enumerate(lines) if "no predictions" in line)
     column = lines[start].index("no predictions")
-    return " ".join(" ".join(line[column:].replace("│", " ").split()) for line in lines[start : start + 3])
+    return " ".join(
+        " ".join(line[column:].replace("│", " ").split()) for line in lines[start : start + 3]
+    )
 
 
 def test_saved_findings_do_not_claim_that_there_are_no_predictions(
@@ -67,10 +69,17 @@ def test_saved_findings_do_not_claim_that_there_are_no_predictions(
     assert "no predictions here; attnscope run" in _row_panel(screens[0])
 
 
-def test_a_cut_without_predictions_is_called_a_change_of_hidden_states(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_without_predictions_is_called_a_change_of_hidden_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     screens = walk_without_terminal(monkeypatch, "p")
     text = "The bank by the river"
-    assert main(["explore", text, "--config", "causal", "--cut", "L0H1", "--layer", "0", "--head", "1"]) == 0
+    assert (
+        main(
+            ["explore", text, "--config", "causal", "--cut", "L0H1", "--layer", "0", "--head", "1"]
+        )
+        == 0
+    )
     screen = "\n".join(screens[0])
     assert "change  of hidden states" in screen
     assert "prediction " not in screen

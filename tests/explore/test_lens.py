@@ -34,7 +34,10 @@ def walk(report, *keys, size=(120, 40), then=lambda app: None):
                 await pilot.pause()
             await settled(app, pilot)
             shown = {name: lines_of(app, name, True) for name in ("heads", "matrix")}
-            return shown | {"title": region_text(app, "title"), "footer": region_text(app, "footer")}
+            return shown | {
+                "title": region_text(app, "title"),
+                "footer": region_text(app, "footer"),
+            }
 
     return app, asyncio.run(run())
 
@@ -44,7 +47,9 @@ def test_the_lens_shows_the_cell_in_every_head(report, size):
     app, shown = walk(report, "g", "down", "home", "right", "right", "a", size=size)
     spot = app.state.place.spot
     assert (spot.query, app.state.key) == (1, 2)
-    weights = np.array([head.stages["weights"][1, 2] for head in report.texts[0].heads]).reshape(4, 4)
+    weights = np.array([head.stages["weights"][1, 2] for head in report.texts[0].heads]).reshape(
+        4, 4
+    )
     title, _, *lines = shown["heads"]
     assert "sat ← by" in title
     percent = ", %" in title
@@ -57,9 +62,13 @@ def test_the_lens_shows_the_cell_in_every_head(report, size):
             assert float(text) / (100 if percent else 1) == pytest.approx(
                 min(weight, 0.99 if percent else 1), abs=0.0051
             )
-    listed = re.findall(r"\d L(\d)H(\d) ([\d.]+)", " ".join(" ".join(lines).replace("│", " ").split()))
+    listed = re.findall(
+        r"\d L(\d)H(\d) ([\d.]+)", " ".join(" ".join(lines).replace("│", " ").split())
+    )
     order = np.argsort(-weights, axis=None)
-    assert [(int(layer), int(head)) for layer, head, _ in listed[:2]] == [divmod(int(n), 4) for n in order[:2]]
+    assert [(int(layer), int(head)) for layer, head, _ in listed[:2]] == [
+        divmod(int(n), 4) for n in order[:2]
+    ]
 
 
 def test_a_digit_after_the_key_of_the_lens_goes_to_a_strong_head(report):
@@ -71,7 +80,9 @@ def test_a_digit_after_the_key_of_the_lens_goes_to_a_strong_head(report):
     app, _ = walk(report, *cell, "a", "2")
     spot = app.state.place.spot
     assert (spot.layer, spot.head, spot.query, spot.key) == (*second, 1, 2)
-    app, _ = walk(report, *cell, "a", "left", "2")  # another key is itself, and digits are panels again
+    app, _ = walk(
+        report, *cell, "a", "left", "2"
+    )  # another key is itself, and digits are panels again
     assert app.state.place.panel == "matrix"
 
 
@@ -119,20 +130,26 @@ def test_what_heads_show_is_a_menu_with_words(report):
 
 def test_small_thumbnails_give_way_to_the_strongest_source_of_the_row(smollm2):
     text = "The animal did not cross the street because it was too"
-    found = attnscope.inspect(text, model=str(smollm2), layer="all", head="all", stages="weights").data
+    found = attnscope.inspect(
+        text, model=str(smollm2), layer="all", head="all", stages="weights"
+    ).data
     app, shown = walk(found, "g", *["down"] * 8)
     assert app.state.place.display == "thumbnails" and app.state.place.spot.query == 8
     title, _, *lines = shown["heads"]
     assert "30 × 9" in title and "it ← its" in title
     # past the first token and "it" itself
-    expected = np.array([head.stages["weights"][8, 1:8].max() for head in found.texts[0].heads]).reshape(30, 9)
+    expected = np.array(
+        [head.stages["weights"][8, 1:8].max() for head in found.texts[0].heads]
+    ).reshape(30, 9)
     for layer in range(30):
         (line,) = (line for line in lines if re.match(rf"\W?L{layer} ", line))
         for head in range(9):
             number = line[5 + 3 * head : 7 + 3 * head].strip()
             assert int(number or 0) == pytest.approx(min(100 * expected[layer, head], 99), abs=0.51)
     best = np.unravel_index(expected.argmax(), expected.shape)
-    assert f"strongest: L{best[0]}H{best[1]} because {expected.max():.2f}" in " ".join(" ".join(lines).split())
+    assert f"strongest: L{best[0]}H{best[1]} because {expected.max():.2f}" in " ".join(
+        " ".join(lines).split()
+    )
 
 
 def test_cut_and_pinned_heads_are_marked_where_all_heads_are():

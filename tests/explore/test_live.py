@@ -70,7 +70,9 @@ def test_cuts_show_the_predictions_of_ablate(panel):
         assert app.state.place.cuts == () and not predicted(region_text(app, "row"))
         return cut, shown
 
-    named = {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])} if panel == "1" else {}
+    named = (
+        {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])} if panel == "1" else {}
+    )
     cut, shown = walk(act, live(**named), size=(120, 60))
     assert (": 4←" in cut) == (panel == "2")
     tokens = attnscope.ablate(TEXT, cut=cut).data.effects[0].predictions[0].tokens
@@ -88,7 +90,10 @@ def test_predictions_are_those_of_run():
     lines = walk(act)
     expected = attnscope.inspect(TEXT, predict=True).data.texts[0].predictions[0].tokens
     for token in expected:
-        assert any(token.text.strip() in line and f"{100 * token.probability:.1f} %" in line for line in lines)
+        assert any(
+            token.text.strip() in line and f"{100 * token.probability:.1f} %" in line
+            for line in lines
+        )
 
 
 def test_roles_are_those_of_heads():
@@ -178,8 +183,12 @@ def test_copies_reach_the_clipboard():
         return app.clipboard, app.state.place.spot
 
     copied, spot = walk(act)
-    weights = attnscope.inspect(TEXT, layer=spot.layer, head=spot.head)[spot.layer, spot.head].weights
-    assert float(copied.split("\t")[2]) == pytest.approx(float(weights[spot.query, spot.key]), rel=1e-6)
+    weights = attnscope.inspect(TEXT, layer=spot.layer, head=spot.head)[
+        spot.layer, spot.head
+    ].weights
+    assert float(copied.split("\t")[2]) == pytest.approx(
+        float(weights[spot.query, spot.key]), rel=1e-6
+    )
 
 
 def test_the_command_palette_finds_actions():
@@ -209,7 +218,10 @@ def test_clicks_go_where_they_point():
         layout = app._panels["matrix"]._last
         matrix = app.panes["matrix"].region
         await pilot.click(
-            offset=(matrix.x + 1 + layout.label + 3 * layout.cell, matrix.y + layout.above + 2 * layout.tall)
+            offset=(
+                matrix.x + 1 + layout.label + 3 * layout.cell,
+                matrix.y + layout.above + 2 * layout.tall,
+            )
         )
         await settled(app, pilot)
         return first, second, app.state.place.spot
@@ -219,13 +231,19 @@ def test_clicks_go_where_they_point():
 
 
 def test_long_texts_begin_as_a_map_and_zoom_to_exact_cells():
-    words = np.random.default_rng(0).choice("the bank by river was not that lent us money".split(), 1100)
+    words = np.random.default_rng(0).choice(
+        "the bank by river was not that lent us money".split(), 1100
+    )
     text = " ".join(words)
     texts = (TextInput(text),)
-    source = LiveSource(RunConfig(texts, model=None, config="bidirectional"), SessionOpener(texts).open)
+    source = LiveSource(
+        RunConfig(texts, model=None, config="bidirectional"), SessionOpener(texts).open
+    )
 
     async def act(app, press, pilot):
-        assert app.state.place.zoom > 1 and "map, logarithmic" in " ".join(region_text(app, "matrix"))
+        assert app.state.place.zoom > 1 and "map, logarithmic" in " ".join(
+            region_text(app, "matrix")
+        )
         panel, region = app._panels["matrix"], app.panes["matrix"].region
         for colours in (0, 16, 1 << 24):  # the whole map is in sight
             app.state.ink = Ink(colours)
@@ -234,13 +252,19 @@ def test_long_texts_begin_as_a_map_and_zoom_to_exact_cells():
             assert max(sum(len(segment.text) for segment in line) for line in lines) <= region.width
         await press(*["+"] * 12, "1", "]", "2", "G")
         spot, head = app.state.place.spot, app.state.head
-        return spot, head.row("weights", spot.query), {name: rows[spot.query] for name, rows in head.rows.items()}
+        return (
+            spot,
+            head.row("weights", spot.query),
+            {name: rows[spot.query] for name, rows in head.rows.items()},
+        )
 
     spot, row, statistics = walk(act, source)
     expected = attnscope.inspect(
         text, config="bidirectional", layer=spot.layer, head=spot.head, query=spot.query, top=5
     )
-    assert spot.query == 1099 and np.allclose(row, expected[spot.layer, spot.head].weights[0], atol=1e-6)
+    assert spot.query == 1099 and np.allclose(
+        row, expected[spot.layer, spot.head].weights[0], atol=1e-6
+    )
     assert statistics["entropy"] == pytest.approx(entropy(row), abs=1e-4)
 
 
@@ -262,14 +286,21 @@ def test_what_is_no_longer_wanted_is_cancelled():
 def test_matrices_are_forgotten_beyond_the_memory_given():
     assert live(max_memory=4 << 30)._budget == 1 << 30
     source = live()
-    source._budget = 100_000  # of two variants, each 16 heads × (4 stages × 8 × 8 cells + outputs of 8 × 48)
+    source._budget = (
+        100_000  # of two variants, each 16 heads × (4 stages × 8 × 8 cells + outputs of 8 × 48)
+    )
     for mask in ("own", "causal", "window:4"):
         variant = Variant(mask=mask)
         while source.missing(variant, 1, 1, "weights", (0, 7)):
             source.compute(variant, 1, 1, "weights", (0, 7), lambda *_: None)
-    held = {key: sum(matrix.nbytes for matrix in head.stages.values()) for key, head in source._heads.items()}
+    held = {
+        key: sum(matrix.nbytes for matrix in head.stages.values())
+        for key, head in source._heads.items()
+    }
     assert len(held) == 48 and 90_000 < sum(held.values()) <= 100_000
-    assert not held[Variant(), 0, 1] and held[Variant(mask="window:4"), 3, 3] == 4 * (4 * 64 + 8 * 48)
+    assert not held[Variant(), 0, 1] and held[Variant(mask="window:4"), 3, 3] == 4 * (
+        4 * 64 + 8 * 48
+    )
     assert source.head(Variant(), 0, 1).sources is not None
 
 
@@ -285,16 +316,29 @@ def test_words_and_spans_are_those_of_run():
         await press("u")
         words = app.state.scene, app.state.head, region_text(app, "title")[0]
         await press("u")
-        return words, (app.state.scene, app.state.head, region_text(app, "title")[0], app.state.place.spot)
+        return words, (
+            app.state.scene,
+            app.state.head,
+            region_text(app, "title")[0],
+            app.state.place.spot,
+        )
 
     (words, word_weights, word_title), (spans, span_weights, span_title, spot) = walk(act, source)
-    report = attnscope.inspect(text, model=path, layer=spot.layer, head=spot.head, spans="sentences", stages="weights")
+    report = attnscope.inspect(
+        text, model=path, layer=spot.layer, head=spot.head, spans="sentences", stages="weights"
+    )
     text_report = report.data.texts[0]
     merged = with_words(text_report).heads[0].words
-    assert [span.text for span in words.queries.names][2] == "unbelievable" and "words" in word_title
+    assert [span.text for span in words.queries.names][
+        2
+    ] == "unbelievable" and "words" in word_title
     assert np.allclose(word_weights.stages["weights"], merged.weights, atol=1e-6)
-    assert [span.text for span in spans.queries.names] == report.spans and "spans sentences" in span_title
-    assert np.allclose(span_weights.stages["weights"], report.span_weights[spot.layer, spot.head], atol=1e-6)
+    assert [
+        span.text for span in spans.queries.names
+    ] == report.spans and "spans sentences" in span_title
+    assert np.allclose(
+        span_weights.stages["weights"], report.span_weights[spot.layer, spot.head], atol=1e-6
+    )
 
 
 def test_after_a_cut_the_matrices_are_those_of_the_run_without_it():
@@ -302,17 +346,28 @@ def test_after_a_cut_the_matrices_are_those_of_the_run_without_it():
         place = app.state.place.spot
         before = app.state.head.stages["weights"].copy()
         await press("1", "{", "{", "x", "}", "}", "2", "s", "s", "s", "s")
-        cut, title = tuple(cut.written for cut in app.state.place.cuts), region_text(app, "title")[0]
+        cut, title = (
+            tuple(cut.written for cut in app.state.place.cuts),
+            region_text(app, "title")[0],
+        )
         spot, after = app.state.place.spot, app.state.head
         await press("X")
         return place, before, cut, title, spot, after, app.state.head.stages["weights"]
 
     place, before, cut, title, spot, after, restored = walk(act)
-    assert cut == (f"L{place.layer - 2}H{place.head}",) and f"without {cut[0]}" in title and spot.layer == place.layer
-    expected = attnscope.inspect(TEXT, layer=spot.layer, head=spot.head, cut=cut, stages=WALKED)[spot.layer, spot.head]
+    assert (
+        cut == (f"L{place.layer - 2}H{place.head}",)
+        and f"without {cut[0]}" in title
+        and spot.layer == place.layer
+    )
+    expected = attnscope.inspect(TEXT, layer=spot.layer, head=spot.head, cut=cut, stages=WALKED)[
+        spot.layer, spot.head
+    ]
     for stage in WALKED:
         assert np.allclose(after.stages[stage], getattr(expected, stage), atol=1e-6)
-    assert np.abs(after.stages["weights"] - before).max() > 1e-3 and np.array_equal(restored, before)
+    assert np.abs(after.stages["weights"] - before).max() > 1e-3 and np.array_equal(
+        restored, before
+    )
 
 
 def test_the_first_screen_is_there_before_the_model_has_run():
@@ -337,5 +392,9 @@ def test_the_first_screen_is_there_before_the_model_has_run():
             return before, region_text(app, "title")[0]
 
     (title, matrix, text), after = asyncio.run(run())
-    assert "loading · 25 %" in title[0] and any("loading · 25 %" in line for line in matrix) and TEXT in " ".join(text)
+    assert (
+        "loading · 25 %" in title[0]
+        and any("loading · 25 %" in line for line in matrix)
+        and TEXT in " ".join(text)
+    )
     assert "L2H0" in after

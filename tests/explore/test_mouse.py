@@ -25,7 +25,9 @@ def use(act, size=(120, 40)):
             async def wheel(pane, down=True, shift=False):
                 kind = events.MouseScrollDown if down else events.MouseScrollUp
                 region = app.panes[pane].region
-                await pilot._post_mouse_events([kind], offset=(region.x + 20, region.y + 2), button=0, shift=shift)
+                await pilot._post_mouse_events(
+                    [kind], offset=(region.x + 20, region.y + 2), button=0, shift=shift
+                )
                 await pilot.pause()
 
             async def click(pane, x, y):

@@ -39,7 +39,9 @@ WALKS += [("MiniLM", 3, 20), ("comparison", 4, 60)]
 @pytest.mark.parametrize(("name", "seed", "keys"), WALKS)
 def test_every_number_on_the_screen_is_that_of_the_report(name, seed, keys):
     source, truth = subjects.SUBJECTS[name]()
-    assert asyncio.run(proof.walk(source, truth, keys, seed, proof.SIZES[seed], painted_every=10)) > 50
+    assert (
+        asyncio.run(proof.walk(source, truth, keys, seed, proof.SIZES[seed], painted_every=10)) > 50
+    )
 
 
 @pytest.mark.parametrize(("width", "announced"), [(60, True), (80, False)])
@@ -103,7 +105,11 @@ def test_copies_are_exact():
 
 def test_a_search_goes_round():
     scene = WalkState(report_source(attnscope.inspect("a bank or a bank").data)).scene
-    assert find(scene, "BANK", 4, 1) == 1 and find(scene, "bank", 1, -1) == 4 and find(scene, "x", 0, 1) is None
+    assert (
+        find(scene, "BANK", 4, 1) == 1
+        and find(scene, "bank", 1, -1) == 4
+        and find(scene, "x", 0, 1) is None
+    )
 
 
 def test_footer_and_help_name_every_key():
@@ -134,8 +140,16 @@ def test_the_title_of_the_panel_that_keys_move_in_is_marked():
             for key in "1234":
                 await pilot.press(key)
                 await pilot.pause()
-                titles = {name: app.panes[name].lines[0] for name in ("heads", "matrix", "row", "text")}
-                marked.append([name for name, line in titles.items() if any(s.style and s.style.reverse for s in line)])
+                titles = {
+                    name: app.panes[name].lines[0] for name in ("heads", "matrix", "row", "text")
+                }
+                marked.append(
+                    [
+                        name
+                        for name, line in titles.items()
+                        if any(s.style and s.style.reverse for s in line)
+                    ]
+                )
         return marked
 
     assert asyncio.run(walk()) == [["heads"], ["matrix"], ["row"], ["text"]]

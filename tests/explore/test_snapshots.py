@@ -18,7 +18,12 @@ from tests.explore.proof import settled
 from tests.test_docs import DOCS, REWRITE
 
 HERE = Path(__file__).parent / "snapshots"
-WALKS = {"start": [], "digits": ["d", "s", "s", "s"], "compare": ["c", "}", "a", "d"], "rows": ["3", "p"]}
+WALKS = {
+    "start": [],
+    "digits": ["d", "s", "s", "s"],
+    "compare": ["c", "}", "a", "d"],
+    "rows": ["3", "p"],
+}
 
 
 def screen(source, size, keys, colours):
@@ -34,7 +39,9 @@ def screen(source, size, keys, colours):
     return asyncio.run(walk())
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(
+    "size", [(80, 24), (120, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}"
+)
 @pytest.mark.parametrize("name", WALKS)
 def test_screens_are_as_reviewed(name, size):
     source, _ = subjects.report()
@@ -56,7 +63,9 @@ def test_the_recording_shows_what_the_application_shows(smollm2, tmp_path, monke
     path = DOCS / "explore.svg"
     if REWRITE:
         path.write_text(picture)
-    shown, kept = (re.findall(r"<text[^>]*>([^<]*)</text>", each) for each in (picture, path.read_text()))
+    shown, kept = (
+        re.findall(r"<text[^>]*>([^<]*)</text>", each) for each in (picture, path.read_text())
+    )
     assert shown == kept and len(shown) > 300
     # the head, and what the model says without it
     assert {"strongest: 1 L13H8 0.70 · 2 L3H8", "cut L13H8"} <= set(shown)

@@ -41,7 +41,9 @@ def saved(tmp_path_factory):
 def test_quitting_prints_the_command_below_the_old_screen(saved):
     with closing(PseudoTerminal("explore", saved)) as terminal:
         terminal.wait_for(b"softmax of masked")
-        assert b"libtorch" not in Path(f"/proc/{terminal.process.pid}/maps").read_bytes()  # the model is not needed
+        assert (
+            b"libtorch" not in Path(f"/proc/{terminal.process.pid}/maps").read_bytes()
+        )  # the model is not needed
         terminal.press(b"}]jG")
         terminal.read(0.3)
         terminal.press(b"q")
@@ -67,7 +69,10 @@ def test_saved_findings_are_opened_without_torch(saved, tmp_path):
         "    print(app.state.head is not None, 'torch' in sys.modules)\n"
     )
     command = [sys.executable, "-c", script, saved, dump, comparison]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True False\n" * 3
+    assert (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        == "True False\n" * 3
+    )
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -112,15 +117,22 @@ def test_colours_are_those_that_the_terminal_has(saved, colours):
         "none": {"NO_COLOR": "1"},
     }[colours]
     with closing(PseudoTerminal("explore", saved, **settings)) as terminal:
-        terminal.wait_for({"truecolor": b"48;2;", "256": b"48;5;", "16": b"44", "none": "█".encode()}[colours])
+        terminal.wait_for(
+            {"truecolor": b"48;2;", "256": b"48;5;", "16": b"44", "none": "█".encode()}[colours]
+        )
         terminal.wait_for(b"softmax of masked")
         terminal.read(0.5)
         terminal.press(b"q")
         assert terminal.end() == 0
-        seen = {name: mark in terminal.written for name, mark in (("truecolor", b"48;2;"), ("256", b"48;5;"))}
+        seen = {
+            name: mark in terminal.written
+            for name, mark in (("truecolor", b"48;2;"), ("256", b"48;5;"))
+        }
         assert seen == {"truecolor": colours == "truecolor", "256": colours == "256"}
         if colours in ("16", "none"):
-            assert bool(re.search(rb"\x1b\[(?:\d+;)*4[1-7]m", terminal.written)) == (colours == "16")
+            assert bool(re.search(rb"\x1b\[(?:\d+;)*4[1-7]m", terminal.written)) == (
+                colours == "16"
+            )
         assert ("█".encode() in terminal.written) or colours != "none"
 
 
@@ -198,7 +210,15 @@ def test_without_a_terminal_it_says_so(capsys):
 
 def hostile_report():
     """A report whose tokens are what nobody wants on a terminal."""
-    words = [*HOSTILE, "ש" * 30, "\u2066x\u2069", "w" * 20_000, "👩\u200d👩\u200d👧", "\x1b]52;c;aGk=\x07", "\udcff"]
+    words = [
+        *HOSTILE,
+        "ש" * 30,
+        "\u2066x\u2069",
+        "w" * 20_000,
+        "👩\u200d👩\u200d👧",
+        "\x1b]52;c;aGk=\x07",
+        "\udcff",
+    ]
     text = " ".join(["bank"] * len(words))
     report = attnscope.inspect(text, layer="all", head="all", stages=STAGES, top=4).data
     inner, end = report.texts[0], 0
@@ -226,7 +246,15 @@ def test_hostile_tokens_are_escaped_and_never_wider_than_their_panel(size, colou
                     await pilot.pause()
                     for strip in app.screen._compositor.render_strips():
                         assert strip.cell_length == size[0]
-                        bad = {unicodedata.category(c) for c in strip.text} & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+                        bad = {unicodedata.category(c) for c in strip.text} & {
+                            "Cc",
+                            "Cf",
+                            "Cs",
+                            "Co",
+                            "Cn",
+                            "Zl",
+                            "Zp",
+                        }
                         assert not bad, strip.text
         assert not app.failure, app.failure
 

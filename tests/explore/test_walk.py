@@ -60,9 +60,13 @@ def test_arithmetic_of_every_cell_is_that_of_numpy(report, source):
         said = re.fullmatch(r"q·k (\S+) ÷ √(\d+) = (\S+) → e\^(\S+) / Σ = (\S+)", line)
         assert said, line
         q_k, width, product, exponent, weight = map(number, said.groups())
-        assert q_k == pytest.approx(scores[key], abs=0.006) and width**-0.5 == pytest.approx(scale, rel=1e-6)
+        assert q_k == pytest.approx(scores[key], abs=0.006) and width**-0.5 == pytest.approx(
+            scale, rel=1e-6
+        )
         assert product == exponent == pytest.approx(scaled[key], abs=0.006)
-        assert weight == pytest.approx(weights[key], abs=0.0051 if weights[key] >= 0.01 else weights[key] / 15)
+        assert weight == pytest.approx(
+            weights[key], abs=0.0051 if weights[key] >= 0.01 else weights[key] / 15
+        )
         total = np.exp(cell_numbers(scene, shown, query, key).log_sum)
         assert total == pytest.approx(np.exp(scaled).sum(), rel=1e-4)
         assert strongest_key(scene, shown, query) == weights.argmax()
@@ -74,9 +78,14 @@ def test_forbidden_cells_and_masked_rows_say_so():
     report = attnscope.inspect(TEXT, layer=1, head=2, mask="causal", stages=STAGES)
     source = report_source(report.data)
     scene, head = source.scene(OWN), source.head(OWN, 0, 0)
-    assert arithmetic(head, cell_numbers(scene, head, 2, 7))[-1] == "→ not allowed by the mask: weight 0"
+    assert (
+        arithmetic(head, cell_numbers(scene, head, 2, 7))[-1]
+        == "→ not allowed by the mask: weight 0"
+    )
     hidden = replace(head, masked_rows=frozenset([2]))
-    assert arithmetic(hidden, cell_numbers(scene, hidden, 2, 7))[-1] == "→ masked: no key is allowed"
+    assert (
+        arithmetic(hidden, cell_numbers(scene, hidden, 2, 7))[-1] == "→ masked: no key is allowed"
+    )
 
 
 def test_cells_beyond_the_listed_sources_have_a_bound(report, source):
@@ -87,7 +96,10 @@ def test_cells_beyond_the_listed_sources_have_a_bound(report, source):
     listed, unlisted = (cell_numbers(scene, bare, 4, int(order[n])) for n in (1, 7))
     assert listed.exact and listed.weight == pytest.approx(weights[4, order[1]])
     assert not unlisted.exact and unlisted.weight is None
-    assert unlisted.at_most == pytest.approx(weights[4, order[4]]) and weights[4, order[7]] <= unlisted.at_most
+    assert (
+        unlisted.at_most == pytest.approx(weights[4, order[4]])
+        and weights[4, order[7]] <= unlisted.at_most
+    )
     assert "at most" in arithmetic(bare, unlisted)[-1]
 
 
@@ -118,7 +130,10 @@ def test_a_saved_comparison_opens_on_its_difference_in_the_head_that_moves_most(
     walk = WalkState(comparison_source(compared))
     walk.settle()
     place = walk.place
-    sides = [np.stack([head.stages["weights"] for head in side.report.texts[0].heads]) for side in compared.sides]
+    sides = [
+        np.stack([head.stages["weights"] for head in side.report.texts[0].heads])
+        for side in compared.sides
+    ]
     moved = (np.abs(sides[1].astype(float) - sides[0]).sum(-1) / 2).max(-1)
     layer, head = divmod(int(moved.argmax()), 4)
     assert (place.spot.layer, place.spot.head, place.spot.mask) == (layer, head, 1)
@@ -126,7 +141,9 @@ def test_a_saved_comparison_opens_on_its_difference_in_the_head_that_moves_most(
     expected = sides[1][4 * layer + head].astype(float) - sides[0][4 * layer + head]
     shown = walk.drawn.stages["difference"]
     known = np.isfinite(shown)
-    assert walk.drawn_stage == "difference" and np.allclose(shown[known], expected[known], atol=1e-7)
+    assert walk.drawn_stage == "difference" and np.allclose(
+        shown[known], expected[known], atol=1e-7
+    )
 
 
 def test_a_label_is_never_that_of_two_sides():
@@ -137,7 +154,17 @@ def random_bounds(rng):
     texts, masks, layers, heads, queries, keys = rng.integers(1, 9, 6).tolist()
     stages = [stage for stage in STAGES if rng.random() < 0.7] or ["weights"]
     zooms = sorted({1, *(2 ** rng.integers(0, 6, 2)).tolist()})
-    return Bounds(texts, masks, layers, heads, queries, keys, stages, zooms, ["thumbnails", "roles", "entropy"])
+    return Bounds(
+        texts,
+        masks,
+        layers,
+        heads,
+        queries,
+        keys,
+        stages,
+        zooms,
+        ["thumbnails", "roles", "entropy"],
+    )
 
 
 def values(rng, bounds):
@@ -146,7 +173,9 @@ def values(rng, bounds):
         "follow": Spot(0, 0, 0, 0, query, None) if rng.random() < 0.9 else None,
         "cut": ["L0H0", "L1H2: 3→1"][int(rng.integers(2))],
         "goto": Spot(0, 0, 0, 0, query, None),
-    } | dict.fromkeys(("find", "next_match", "previous_match"), ("bank", query if rng.random() < 0.5 else None))
+    } | dict.fromkeys(
+        ("find", "next_match", "previous_match"), ("bank", query if rng.random() < 0.5 else None)
+    )
 
 
 @pytest.mark.parametrize("seed", range(drawn(15)))
@@ -161,7 +190,9 @@ def test_walks_stay_within_bounds(seed):
         assert fit(place, bounds) == place
         for spot in (place.spot, *place.history, *([place.pinned] if place.pinned else [])):
             assert 0 <= spot.layer < bounds.layers and 0 <= spot.head < bounds.heads
-            assert 0 <= spot.query < bounds.queries and (spot.key is None or 0 <= spot.key < bounds.keys)
+            assert 0 <= spot.query < bounds.queries and (
+                spot.key is None or 0 <= spot.key < bounds.keys
+            )
         assert place.trail == place.history[len(place.history) - len(place.trail) :]
         if name == "back" and before.history:
             assert place.spot == before.history[-1]
@@ -218,7 +249,9 @@ def test_the_head_below_is_the_one_that_writes_most_past_sinks():
             ranked = walk_head.sources
             listed = [key for key in ranked.places[query].tolist() if key not in (-1, 0, query)]
             listed = [key for key in listed if not scene.keys.special[key]]
-            best = max([best, *((values[key], (head, key)) for key in listed)], key=lambda found: found[0])
+            best = max(
+                [best, *((values[key], (head, key)) for key in listed)], key=lambda found: found[0]
+            )
         found = strongest_writer(scene, heads, query)
         assert found == best[1], (layer, query)
         followed += found is not None
@@ -234,7 +267,11 @@ def test_following_leaves_a_trail_and_keys_lead_back():
         before = state.place.spot
         assert state.act(Action("follow"))
         here = state.place.spot
-        assert here.layer == before.layer - 1 and here.query == before.key and here.key not in (None, 0, here.query)
+        assert (
+            here.layer == before.layer - 1
+            and here.query == before.key
+            and here.key not in (None, 0, here.query)
+        )
     assert [spot.layer for spot in state.place.trail] == [3, 2, 1]
     assert not state.act(Action("follow")) and "nothing is below" in state.error
     for _ in range(3):
@@ -248,7 +285,15 @@ def test_no_key_calls_two_actions_and_all_are_documented():
     assert all(action.help.endswith(".") and action.keys for action in ACTIONS)
     assert [action for _, each in groups() for action in each] == list(ACTIONS)
     asked = "hjkl[]{}1234smcxp/nNertyw:?q"
-    assert set(asked) <= set(keys) and {"left", "right", "up", "down", "enter", "backspace", "ctrl+p"} <= set(keys)
+    assert set(asked) <= set(keys) and {
+        "left",
+        "right",
+        "up",
+        "down",
+        "enter",
+        "backspace",
+        "ctrl+p",
+    } <= set(keys)
 
 
 def test_keys_are_rebound_by_a_file(tmp_path):
@@ -288,7 +333,9 @@ def test_averages_of_heads_are_those_of_the_rows(report, source):
         for head in range(4):
             weights = report[layer, head].weights.astype(np.float64)
             assert numbers["self"][layer, head] == pytest.approx(np.diag(weights).mean(), abs=1e-6)
-            assert numbers["entropy"][layer, head] == pytest.approx(entropy(weights).mean(), abs=1e-5)
+            assert numbers["entropy"][layer, head] == pytest.approx(
+                entropy(weights).mean(), abs=1e-5
+            )
 
 
 def test_passages_spell_the_text(source):
@@ -304,12 +351,15 @@ def test_a_head_without_numbers_has_no_row():
 
 @pytest.mark.unix
 @pytest.mark.parametrize(
-    "text", ["it's a \\ bank", "a\x1b[31mred\x1b]0;title\x07's", "b\u202eevil\u202c\x85\xad", "漢字 \n"]
+    "text",
+    ["it's a \\ bank", "a\x1b[31mred\x1b]0;title\x07's", "b\u202eevil\u202c\x85\xad", "漢字 \n"],
 )
 def test_the_command_on_leaving_holds_nothing_that_a_terminal_obeys_and_is_still_the_text(text):
     report = attnscope.inspect("a bank").data
     command = run_command(report.provenance, report.mask, text).spell()
     assert not any(unicodedata.category(character) in ("Cc", "Cf") for character in command)
     shell = ["bash", "-c", command.replace("attnscope run ", "printf %s ", 1)]
-    printed = subprocess.run(shell, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}).stdout.decode()
+    printed = subprocess.run(
+        shell, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    ).stdout.decode()
     assert printed == text

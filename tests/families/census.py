@@ -38,7 +38,9 @@ from tests.helpers.watched_attention import WatchedAttention
 
 TABLE = Path(__file__).parent.parent.parent / "docs" / "architectures.md"
 TEXT, SHORT = "the bank by the river was old", "the river"
-TOLERANCE = 1e-4  # of float32 after layers of large random weights: another order of sums changes 5e-5
+TOLERANCE = (
+    1e-4  # of float32 after layers of large random weights: another order of sums changes 5e-5
+)
 _SECONDS = 300  # that one type may take
 _MOST_PARAMETERS = 20_000_000
 VOCAB = 128
@@ -104,17 +106,31 @@ class Finding:
     model: str = ""  # class of transformers
     engine: str = ""
     layers: str = ""  # those with attention, and all
-    mixing: str = "–"  # kinds of paths without softmax whose matrix is shown, and why that of others is not
+    mixing: str = (
+        "–"  # kinds of paths without softmax whose matrix is shown, and why that of others is not
+    )
     reason: str = ""  # of what is not right
     softmax: bool = True  # it has softmax attention over the tokens of a text
     differences: dict[str, float] = field(default_factory=dict)  # largest of each of MEASURES
 
     def line(self) -> str:
         """Return the row of the table."""
-        cells = [f"{self.differences[name]:.0e}" if name in self.differences else "–" for name in MEASURES]
+        cells = [
+            f"{self.differences[name]:.0e}" if name in self.differences else "–"
+            for name in MEASURES
+        ]
         escaped = self.reason.replace("|", "\\|").replace("<", "&lt;")
         softmax = "yes" if self.softmax else "no"
-        cells = [f"`{self.model_type}`", self.verdict, softmax, self.engine, self.layers, *cells, self.mixing, escaped]
+        cells = [
+            f"`{self.model_type}`",
+            self.verdict,
+            softmax,
+            self.engine,
+            self.layers,
+            *cells,
+            self.mixing,
+            escaped,
+        ]
         return f"| {' | '.join(cells)} |"
 
 
@@ -163,22 +179,39 @@ def main_input(config_class: Any, kind: Any) -> str:
     takes = [*signature(kind.forward).parameters]
     if name == "input_ids" and name not in takes:  # the name that a class has by default
         return takes[1]
-    return str(base.main_input_name) if base.main_input_name in ("input_features", "input_values") else name
+    return (
+        str(base.main_input_name)
+        if base.main_input_name in ("input_features", "input_values")
+        else name
+    )
 
 
-def small_config(config_class: Any, fixed: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Any:
+def small_config(
+    config_class: Any, fixed: Mapping[str, Any] = MappingProxyType({}), **changes: Any
+) -> Any:
     """Return a config with small sizes, in its nested configs as well; `fixed` are given to its class as they are."""
     default = config_class()
     fields = {name: value for name, value in vars(default).items() if not name.startswith("_")}
     chosen: dict[str, Any] = {}
-    attributes = {**fields, **{name: fields.get(real) for name, real in config_class.attribute_map.items()}}
+    attributes = {
+        **fields,
+        **{name: fields.get(real) for name, real in config_class.attribute_map.items()},
+    }
     for name, value in attributes.items():
         if isinstance(value, hf.PreTrainedConfig):
             chosen[name] = small_config(type(value), **changes)
         elif name in _IDS:
             chosen[name] = _IDS[name]
-        elif name.endswith(("_token_id", "_token_index")) and isinstance(value, int) and value >= VOCAB:
-            chosen[name] = VOCAB - 1 - len([other for other in chosen if other.endswith(("_token_id", "_token_index"))])
+        elif (
+            name.endswith(("_token_id", "_token_index"))
+            and isinstance(value, int)
+            and value >= VOCAB
+        ):
+            chosen[name] = (
+                VOCAB
+                - 1
+                - len([other for other in chosen if other.endswith(("_token_id", "_token_index"))])
+            )
         elif name in _BY_NAME and (type(value) is int or (value is None and name in _UNSET)):
             chosen[name] = _BY_NAME[name]
     if "qk_rope_head_dim" in chosen:
@@ -189,11 +222,15 @@ def small_config(config_class: Any, fixed: Mapping[str, Any] = MappingProxyType(
     ):  # such as the axial one of images
         changes = {name: value for name, value in changes.items() if name != "rope_parameters"}
     written = default.to_dict()
-    chosen |= {name: value for name, value in changes.items() if name in attributes or name in written}
+    chosen |= {
+        name: value for name, value in changes.items() if name in attributes or name in written
+    }
     return config_class(**chosen | fixed)
 
 
-_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+_ROPE = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+}
 _PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _HALF_ROPE = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 0]},
@@ -210,7 +247,10 @@ _CHANGES: tuple[dict[str, Any], ...] = (
     {"num_hidden_layers": 8},
     {"attn_layer_indices": [1, 3], "layer_group_size": 2, "full_attention_interval": 2},
     {"num_key_value_heads": 4},
-    {"num_key_value_heads": 4, "per_layer_config": {"1": {"num_attention_heads": 2, "num_key_value_heads": 2}}},
+    {
+        "num_key_value_heads": 4,
+        "per_layer_config": {"1": {"num_attention_heads": 2, "num_key_value_heads": 2}},
+    },
     {"sliding_window": 4},
     {"num_experts_per_tok": 1},
     {"attention_types": [[["global", "local"], 2]]},
@@ -228,7 +268,10 @@ _CHANGES: tuple[dict[str, Any], ...] = (
     {"hidden_size": 48},
     {"hidden_size": 128, "projection_dim": 128},
     {"coordinate_size": 6, "shape_size": 4},
-    {"rope_parameters": {**_PLAIN_ROPE, "mrope_section": [1, 1, 2]}, "moe_intermediate_size": [40, 40]},
+    {
+        "rope_parameters": {**_PLAIN_ROPE, "mrope_section": [1, 1, 2]},
+        "moe_intermediate_size": [40, 40],
+    },
 )
 
 
@@ -274,16 +317,23 @@ def build(model_type: str, kind: Any, **settings: Any) -> Any:
             if changes is _HYBRID:
                 config = config_class(**HYBRIDS[model_type])
             else:
-                config = small_config(config_class, _FIELDS.get(model_type, {}), **{**changes, **settings})
+                config = small_config(
+                    config_class, _FIELDS.get(model_type, {}), **{**changes, **settings}
+                )
             if model_type == "encoder-decoder":
                 config.decoder.is_decoder = True
                 config.decoder.add_cross_attention = True
             with torch.device("meta"):
-                count = sum(p.numel() for p in kind._from_config(config, attn_implementation="eager").parameters())
+                count = sum(
+                    p.numel()
+                    for p in kind._from_config(config, attn_implementation="eager").parameters()
+                )
             if count > _MOST_PARAMETERS:
                 raise ValueError(f"{count:,} parameters")
             torch.manual_seed(0)
-            model = raise_weights(kind._from_config(config, attn_implementation="eager", dtype=torch.float32).eval())
+            model = raise_weights(
+                kind._from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+            )
             built = model if built is None else built
             if watch_attention(model, torch.tensor([[5, 6]])).weights:
                 return model
@@ -300,7 +350,9 @@ def examine(model_type: str) -> Finding:
         config_class = hf.CONFIG_MAPPING[model_type]
         kind = text_class(config_class)
         takes = main_input(config_class, kind)
-    except Exception as e:  # transformers names a class that it does not have, or that needs another package
+    except (
+        Exception
+    ) as e:  # transformers names a class that it does not have, or that needs another package
         return Finding(model_type, "not built", reason=_said(e))
     if takes != "input_ids":
         return Finding(model_type, "not text", reason=f"takes {takes}")
@@ -316,17 +368,24 @@ def examine(model_type: str) -> Finding:
             model.save_pretrained(folder)
             write_tokenizer(Path(folder))
             # as it is read: sinusoidal positions, for one, are not stored
-            model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+            model = kind.from_pretrained(
+                folder, attn_implementation="eager", dtype=torch.float32
+            ).eval()
         except Exception as e:  # small sizes that its conversion of weights does not take
             return Finding(model_type, "not built", kind.__name__, reason=_said(e))
         try:
             _compare(model, folder, finding)
         except AttnscopeError as e:
-            finding.verdict, finding.reason = "refused", f"{e.message}; {e.hint}".removesuffix("; None")
+            finding.verdict, finding.reason = (
+                "refused",
+                f"{e.message}; {e.hint}".removesuffix("; None"),
+            )
         except Exception as e:
             finding.verdict, finding.reason = "crash", _said(e)
     worst = {
-        name: gap for name, gap in finding.differences.items() if not gap <= TOLERANCE * (10 if name == "logits" else 1)
+        name: gap
+        for name, gap in finding.differences.items()
+        if not gap <= TOLERANCE * (10 if name == "logits" else 1)
     }
     if worst and finding.verdict == "right":
         finding.verdict, finding.reason = (
@@ -347,20 +406,26 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
     finding.mixing = mixing_kinds(report.data.provenance.layer_kinds, options)
     if not report.data.texts[0].heads:
         message = "no layer of this model has attention over tokens"
-        raise AttnscopeError(message, hint="attnscope run and attnscope heads show its [matrices](hybrids.md)")
+        raise AttnscopeError(
+            message, hint="attnscope run and attnscope heads show its [matrices](hybrids.md)"
+        )
     gaps = []
     for text in report.data.texts:
         ids = torch.tensor([[token.id for token in text.tokens]])
         watched = watch_attention(model, ids)
         ours: dict[int, list[Any]] = {}
         for head in text.heads:
-            ours.setdefault(int(head.layer), []).append(torch.from_numpy(head.stages["weights"].copy()))
+            ours.setdefault(int(head.layer), []).append(
+                torch.from_numpy(head.stages["weights"].copy())
+            )
         theirs = watched.weights[: len(ours)] if halves else watched.weights
         finding.layers = f"{len(ours)} of {max(len(ours), _count_layers(model))}"
         if len(ours) != len(theirs):
             raise ValueError(f"{len(ours)} layers are shown, eager transformers has {len(theirs)}")
         mine = [torch.stack(heads) for heads in ours.values()]
-        gaps.append(max(float((a - b[0][: len(a)]).abs().max()) for a, b in zip(mine, theirs, strict=True)))
+        gaps.append(
+            max(float((a - b[0][: len(a)]).abs().max()) for a, b in zip(mine, theirs, strict=True))
+        )
     finding.differences |= {"weights": gaps[0], "padded": gaps[1]}
     predictions = None if halves else attnscope.inspect(TEXT, **options).predictions
     if not predictions:
@@ -370,22 +435,30 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
     watched = watch_attention(model, ids)
     prompt = ids[:, : prediction.position + 1] if model.can_generate() else ids
     logits = watched.logits[0, prediction.position]
-    finding.differences["logits"] = max(abs(float(logits[token.id]) - token.logit) for token in prediction.tokens)
+    finding.differences["logits"] = max(
+        abs(float(logits[token.id]) - token.logit) for token in prediction.tokens
+    )
     causal = all(float(weights.triu(1).abs().max()) == 0 for weights in watched.weights)
-    if not (model.can_generate() and causal):  # a cache of keys is not that of a text that is read both ways
+    if not (
+        model.can_generate() and causal
+    ):  # a cache of keys is not that of a text that is read both ways
         return
     longer = attnscope.inspect(TEXT, **options, generate=3).data.texts[0]
     with torch.inference_mode():
         continued = text_part(model).generate(
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=3, do_sample=False
         )
-    finding.differences["continuation"] = float([token.id for token in longer.tokens] != continued[0].tolist())
+    finding.differences["continuation"] = float(
+        [token.id for token in longer.tokens] != continued[0].tolist()
+    )
     layer = int(report.data.texts[0].heads[0].layer)
     cut: Any = attnscope.ablate(TEXT, **options, cut=f"L{layer}H1").data.effects[0]
     if cut.predictions and watched.cuts:
         at = cut.predictions[0].position
         after = watch_attention(model, ids, cut=(0, 1)).logits[0, at].softmax(-1)
-        finding.differences["cut"] = max(abs(float(after[t.id]) - t.after) for t in cut.predictions[0].tokens)
+        finding.differences["cut"] = max(
+            abs(float(after[t.id]) - t.after) for t in cut.predictions[0].tokens
+        )
 
 
 @torch.inference_mode()
@@ -402,14 +475,20 @@ def _compare_decoder(model: Any, options: dict[str, Any], finding: Finding) -> N
     ids = torch.tensor([[token.id for token in texts["cross"].tokens]])
     read = torch.tensor([[token.id for token in texts["cross"].sources]])
     output = model(
-        input_ids=read, decoder_input_ids=ids, use_cache=False, **_more_inputs(model, read), output_attentions=True
+        input_ids=read,
+        decoder_input_ids=ids,
+        use_cache=False,
+        **_more_inputs(model, read),
+        output_attentions=True,
     )
     gaps = []
     for part, text in texts.items():
         expected = output[f"{part}_attentions"]
         for head in text.heads:
             theirs = expected[head.layer][0, head.head]
-            gaps.append(float((torch.from_numpy(head.stages["weights"].copy()) - theirs).abs().max()))
+            gaps.append(
+                float((torch.from_numpy(head.stages["weights"].copy()) - theirs).abs().max())
+            )
     finding.differences["decoder"] = max(gaps)
 
 
@@ -419,12 +498,16 @@ def mixing_kinds(layers: list[Any], options: dict[str, Any]) -> str:
         return "–"
     reasons = spell_unseen(layers)
     try:
-        text = attnscope.inspect(TEXT, **options, measure="mixing", layer="all", head=0, top=1).data.texts[0]
+        text = attnscope.inspect(
+            TEXT, **options, measure="mixing", layer="all", head=0, top=1
+        ).data.texts[0]
     except AttnscopeError as e:
         return f"none ({reasons or e.message})"
     shown = dict.fromkeys(text.mixing.kinds)
     missed = [
-        n for n, paths in enumerate(layers) if mixes_unseen(paths) and n not in {u.layer for u in text.mixing.units}
+        n
+        for n, paths in enumerate(layers)
+        if mixes_unseen(paths) and n not in {u.layer for u in text.mixing.units}
     ]
     others = f"; not of layers {missed} ({reasons})" if missed else ""
     return ", ".join(shown) + others
@@ -433,13 +516,17 @@ def mixing_kinds(layers: list[Any], options: dict[str, Any]) -> str:
 def text_part(model: Any) -> Any:
     """Return the part of a model that reads text alone; the model, if all of it does."""
     model_type = model.config.model_type
-    if model_type in _TEXT_PART or (hasattr(model, "get_text_features") and not model.can_generate()):
+    if model_type in _TEXT_PART or (
+        hasattr(model, "get_text_features") and not model.can_generate()
+    ):
         return model.get_submodule(_TEXT_PART.get(model_type, "text_model"))
     return model
 
 
 @torch.inference_mode()
-def watch_attention(model: Any, ids: torch.Tensor, cut: tuple[int, int] | None = None) -> WatchedAttention:
+def watch_attention(
+    model: Any, ids: torch.Tensor, cut: tuple[int, int] | None = None
+) -> WatchedAttention:
     """Run eager transformers, and see its weights and logits; `cut` is a call of attention, and a head."""
     model_type = model.config.model_type
     runs = text_part(model)
@@ -449,7 +536,9 @@ def watch_attention(model: Any, ids: torch.Tensor, cut: tuple[int, int] | None =
     with WatchedAttention(cut) as watched:
         output = runs(**inputs, **more)
     # without what each token attends to in earlier layers (Inkling 2)
-    watched.weights = [weights for weights in watched.weights if weights.shape[1:3] != (ids.shape[1], 1)]
+    watched.weights = [
+        weights for weights in watched.weights if weights.shape[1:3] != (ids.shape[1], 1)
+    ]
     seen = watched.weights
     if halves:  # its decoder may call the attention interface where its encoder does not
         with WatchedAttention() as of_encoder:
@@ -540,7 +629,11 @@ def document(findings: list[Finding], left: list[str]) -> str:
     right = counts["right"]
     attending = [finding for finding in text if finding.softmax]
     shown = sum(finding.verdict == "right" for finding in attending)
-    others = "".join(f", {counts[verdict]} {verdict}" for verdict in ("wrong", "refused", "crash") if counts[verdict])
+    others = "".join(
+        f", {counts[verdict]} {verdict}"
+        for verdict in ("wrong", "refused", "crash")
+        if counts[verdict]
+    )
     lines = [
         "# Architectures",
         "",
@@ -560,7 +653,9 @@ def document(findings: list[Finding], left: list[str]) -> str:
         f"{counts['not built']} more could not be built from small sizes, and {counts['not text']} take no text.",
     ]
     if left:
-        lines.append(f"The last run had a limit of time: {len(left)} types, of text or not, were not examined.")
+        lines.append(
+            f"The last run had a limit of time: {len(left)} types, of text or not, were not examined."
+        )
     lines += [
         "",
         "| type | verdict | softmax | engine | layers with attention "
@@ -578,8 +673,15 @@ def main() -> int:
     """Examine types; 1 if any is wrong or crashes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("types", nargs="*", help="types to examine; all, and the table, without")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="time after which no other type is begun")
-    parser.add_argument("--log", type=Path, help="file of findings, a JSON line each; those that it holds are kept")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=float("inf"),
+        help="time after which no other type is begun",
+    )
+    parser.add_argument(
+        "--log", type=Path, help="file of findings, a JSON line each; those that it holds are kept"
+    )
     asked = parser.parse_args()
     findings, begun = [], time.monotonic()
     if asked.log and asked.log.exists():

@@ -48,17 +48,24 @@ def hold(case: Case, folder: Path) -> Outcome:
         segments = torch.arange(_ids(case).shape[1])[None] % max(1, config.n_segments)
         theirs = _weights(model, _ids(case), segments if config.n_segments else None)
     except Exception as e:  # whatever transformers makes of it
-        return Outcome("refused by transformers", f"{type(e).__name__}: {str(e).splitlines()[0][:200]}")
+        return Outcome(
+            "refused by transformers", f"{type(e).__name__}: {str(e).splitlines()[0][:200]}"
+        )
     model.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(case.raw))
     try:
         stack = native_stages.open_stack(folder)
     except AttnscopeError as e:
         return Outcome("refused by attnscope", str(e).removeprefix(where + ": "))
-    mine = [one.weights for one in native_stages.run(stack, _ids(case), [_ids(case).shape[1]], segments)]
+    mine = [
+        one.weights for one in native_stages.run(stack, _ids(case), [_ids(case).shape[1]], segments)
+    ]
     if len(mine) != len(theirs):
         return Outcome("different", f"{len(mine)} layers for {len(theirs)}")
-    gap = max(float((a - b).abs().nan_to_num(nan=torch.inf).max()) for a, b in zip(mine, theirs, strict=True))
+    gap = max(
+        float((a - b).abs().nan_to_num(nan=torch.inf).max())
+        for a, b in zip(mine, theirs, strict=True)
+    )
     return Outcome("equal" if gap <= TOLERANCE else "different", f"{gap:.1e}")
 
 
@@ -74,20 +81,28 @@ def _build(case: Case) -> hf.PreTrainedModel:
         masked = case.model_type in ("distilbert", "modernbert")
         kind = hf.AutoModelForMaskedLM if masked else hf.AutoModelForCausalLM
     with torch.device("meta"):
-        size = sum(p.numel() for p in kind.from_config(config, attn_implementation="eager").parameters())
+        size = sum(
+            p.numel() for p in kind.from_config(config, attn_implementation="eager").parameters()
+        )
     if size > _MOST_PARAMETERS:
         raise ValueError(f"{size} parameters")
     torch.manual_seed(case.seed)
-    model = raise_weights(kind.from_config(config, attn_implementation="eager", dtype=torch.float32).eval())
+    model = raise_weights(
+        kind.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    )
     with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(0.1)  # as small as trained ones, so that an epsilon shows
+        model.get_input_embeddings().weight.mul_(
+            0.1
+        )  # as small as trained ones, so that an epsilon shows
     return model
 
 
 @torch.no_grad()
 def _weights(model: hf.PreTrainedModel, ids: Tensor, segments: Tensor | None) -> list[Tensor]:
     more: dict[str, Any] = {} if segments is None else {"token_type_ids": segments}
-    found = model.base_model(input_ids=ids, attention_mask=torch.ones_like(ids), output_attentions=True, **more)
+    found = model.base_model(
+        input_ids=ids, attention_mask=torch.ones_like(ids), output_attentions=True, **more
+    )
     return list(found.attentions)
 
 
@@ -106,7 +121,11 @@ def hold_all(cases: list[Case]) -> list[tuple[Case, Outcome]]:
 def least(case: Case) -> Case:
     """A case that differs, without the keys that do not matter for that."""
     for name in sorted(case.raw.keys() - {"model_type"}):
-        fewer = Case(case.seed, {key: value for key, value in case.raw.items() if key != name}, case.with_head)
+        fewer = Case(
+            case.seed,
+            {key: value for key, value in case.raw.items() if key != name},
+            case.with_head,
+        )
         if hold_all([fewer])[0][1].kind == "different":
             case = fewer
     return case

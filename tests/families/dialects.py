@@ -39,7 +39,10 @@ def draw(seed: int, model_types: tuple[str, ...] = tuple(FAMILIES)) -> Case:
     model_type = model_types[seed % len(model_types)]
     keys = _DRAWN[model_type](_Drawing(rng, model_type))
     keys |= _spoilt(rng, keys)
-    raw = {"model_type": model_type, **{name: value for name, value in keys.items() if value is not ABSENT}}
+    raw = {
+        "model_type": model_type,
+        **{name: value for name, value in keys.items() if value is not ABSENT},
+    }
     return Case(seed, json.loads(json.dumps(raw)), rng.random() < 0.3)
 
 
@@ -58,7 +61,11 @@ class _Drawing:
 
     def __init__(self, rng: Random, model_type: str) -> None:
         self.rng, self.model_type = rng, model_type
-        self.n_layers, self.n_heads, self.d_head = rng.choice([1, 2, 3, 3]), rng.choice([2, 4]), rng.choice([4, 8, 8])
+        self.n_layers, self.n_heads, self.d_head = (
+            rng.choice([1, 2, 3, 3]),
+            rng.choice([2, 4]),
+            rng.choice([4, 8, 8]),
+        )
         self.width = self.n_heads * self.d_head
 
     def of(self, *usual: Any, odd: tuple[Any, ...] = ()) -> Any:
@@ -104,13 +111,18 @@ class _Drawing:
 
     def biases(self) -> dict[str, Any]:
         """Switches of biases."""
-        return {"attention_bias": self.of(ABSENT, True, False), "mlp_bias": self.of(ABSENT, True, False)}
+        return {
+            "attention_bias": self.of(ABSENT, True, False),
+            "mlp_bias": self.of(ABSENT, True, False),
+        }
 
     def theta(self) -> float:
         """The base of rotary positions."""
         return self.of(20.0, 500.0, 10000, 1e6)
 
-    def scaling(self, kinds: tuple[str, ...] = ("default", "linear", "llama3", "yarn")) -> dict[str, Any]:
+    def scaling(
+        self, kinds: tuple[str, ...] = ("default", "linear", "llama3", "yarn")
+    ) -> dict[str, Any]:
         """A rotary table without its base."""
         kind = self.of(*kinds, odd=("dynamic", "longrope", "su", "ntk", None))
         table: dict[str, Any] = {self.of("rope_type", "rope_type", "type"): kind}
@@ -119,13 +131,19 @@ class _Drawing:
         if kind != "default":
             table["factor"] = self.of(2.0, 4, 8.0, 1.5, odd=(0.5, None, ABSENT))
         if kind == "llama3":
-            table |= {"low_freq_factor": self.of(1.0, 1, 0.5), "high_freq_factor": self.of(4.0, 2.0, odd=(ABSENT,))}
+            table |= {
+                "low_freq_factor": self.of(1.0, 1, 0.5),
+                "high_freq_factor": self.of(4.0, 2.0, odd=(ABSENT,)),
+            }
         if kind == "longrope" and self.model_type == "phi3":
             del table["factor"]
             for name in ("short_factor", "long_factor"):
                 pairs = self.of(self.d_head // 2, odd=(self.d_head // 4,))
                 table[name] = [self.of(1.0, 1.5, 3) + pair for pair in range(pairs)]
-            table |= {"factor": self.of(ABSENT, ABSENT, 2.0), "attention_factor": self.of(ABSENT, ABSENT, 1.3)}
+            table |= {
+                "factor": self.of(ABSENT, ABSENT, 2.0),
+                "attention_factor": self.of(ABSENT, ABSENT, 1.3),
+            }
         if kind in ("llama3", "yarn"):
             table["original_max_position_embeddings"] = self.of(8, 12, 24, ABSENT, odd=(None,))
         if kind == "yarn":
@@ -139,7 +157,9 @@ class _Drawing:
             }
         return {name: value for name, value in table.items() if value is not ABSENT}
 
-    def rotary(self, theta: str = "rope_theta", fraction: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
+    def rotary(
+        self, theta: str = "rope_theta", fraction: tuple[str, ...] = (), **more: Any
+    ) -> dict[str, Any]:
         """Rotary parameters in the older dialect, in the newer one, or in a mixture."""
         base, share = self.theta(), self.of(0.25, 0.5, 1.0)
         table = self.scaling(**more) if self.rng.random() < 0.6 else {}
@@ -162,10 +182,18 @@ class _Drawing:
         if dialect == "both":
             return {**older, "rope_parameters": newer}
         if dialect == "moved":  # beside the table, as half-converted files have them
-            outside = {name: newer.pop(name) for name in ("rope_theta", "partial_rotary_factor") if name in newer}
+            outside = {
+                name: newer.pop(name)
+                for name in ("rope_theta", "partial_rotary_factor")
+                if name in newer
+            }
             return {**outside, self.of("rope_parameters", "rope_scaling"): newer}
         if dialect == "other name":
-            return {"rope_theta": base, "partial_rotary_factor": share, "rotary_pct": self.of(share, ABSENT)}
+            return {
+                "rope_theta": base,
+                "partial_rotary_factor": share,
+                "rotary_pct": self.of(share, ABSENT),
+            }
         return {}
 
     def windows(self, *odd: Any) -> dict[str, Any]:
@@ -232,7 +260,9 @@ def _gpt2(d: _Drawing) -> dict[str, Any]:
 
 def _gpt_neox(d: _Drawing) -> dict[str, Any]:
     rotary = d.rotary("rotary_emb_base", ("rotary_pct",))
-    if d.rng.random() < 0.15:  # as transformers 4.46 wrote them, beside the names of its own dialect
+    if (
+        d.rng.random() < 0.15
+    ):  # as transformers 4.46 wrote them, beside the names of its own dialect
         rotary |= {"rope_theta": rotary.get("rotary_emb_base", 500.0)}
     if d.rng.random() < 0.15:
         rotary |= {"partial_rotary_factor": rotary.get("rotary_pct", 0.5)}
@@ -265,7 +295,12 @@ def _llama(d: _Drawing) -> dict[str, Any]:
 
 def _mistral(d: _Drawing) -> dict[str, Any]:
     window = d.of(None, 2, 3, 5, odd=(ABSENT, 1, 100))
-    return {**d.llama_like(), **d.rotary(), "head_dim": d.of(ABSENT, None, 10), "sliding_window": window}
+    return {
+        **d.llama_like(),
+        **d.rotary(),
+        "head_dim": d.of(ABSENT, None, 10),
+        "sliding_window": window,
+    }
 
 
 def _mixtral(d: _Drawing) -> dict[str, Any]:
@@ -291,7 +326,11 @@ def _qwen2(d: _Drawing) -> dict[str, Any]:
 
 
 def _qwen3(d: _Drawing) -> dict[str, Any]:
-    keys = {**_qwen2(d), "head_dim": d.of(8, 10, odd=(ABSENT, None)), "attention_bias": d.of(ABSENT, True, False)}
+    keys = {
+        **_qwen2(d),
+        "head_dim": d.of(8, 10, odd=(ABSENT, None)),
+        "attention_bias": d.of(ABSENT, True, False),
+    }
     del keys["use_mrope"]
     return keys
 
@@ -330,7 +369,14 @@ def _gemma3(d: _Drawing) -> dict[str, Any]:
     keys = {
         **_gemma2(d),
         **dict.fromkeys(
-            ("rope_theta", "rope_scaling", "rope_parameters", "rotary_pct", "partial_rotary_factor"), ABSENT
+            (
+                "rope_theta",
+                "rope_scaling",
+                "rope_parameters",
+                "rotary_pct",
+                "partial_rotary_factor",
+            ),
+            ABSENT,
         ),
         **rotary,
         "sliding_window_pattern": d.of(ABSENT, ABSENT, 2, 3, 6, odd=(None, 1, 0)),
@@ -342,7 +388,9 @@ def _gemma3(d: _Drawing) -> dict[str, Any]:
 def _phi3(d: _Drawing) -> dict[str, Any]:
     return {
         **d.llama_like(),
-        **d.rotary(fraction=("partial_rotary_factor",), kinds=("default", "default", "longrope", "linear")),
+        **d.rotary(
+            fraction=("partial_rotary_factor",), kinds=("default", "default", "longrope", "linear")
+        ),
         "sliding_window": d.of(ABSENT, None, 2, 5),
         "original_max_position_embeddings": d.of(ABSENT, ABSENT, 12, 48),
         "head_dim": d.of(ABSENT, odd=(10, None)),
@@ -434,7 +482,9 @@ def _mpt(d: _Drawing) -> dict[str, Any]:
         "n_heads": d.n_heads,
         "n_layers": d.n_layers,
         "max_seq_len": POSITIONS,
-        "attn_config": d.of({name: value for name, value in attention.items() if value is not ABSENT}, odd=(ABSENT,)),
+        "attn_config": d.of(
+            {name: value for name, value in attention.items() if value is not ABSENT}, odd=(ABSENT,)
+        ),
         "layer_norm_epsilon": d.of(1e-5, 1e-3, ABSENT),
         "expansion_ratio": d.of(ABSENT, 4, odd=(2,)),
         "no_bias": d.of(ABSENT, True, odd=(False,)),
@@ -467,7 +517,9 @@ def _deberta_v2(d: _Drawing) -> dict[str, Any]:
     kinds = d.of("p2c|c2p", "c2p", ["c2p", "p2c"], ["p2c"], ABSENT, odd=("p2p", []))
     return {
         **{
-            name: value for name, value in _bert(d).items() if name not in ("position_embedding_type", "directionality")
+            name: value
+            for name, value in _bert(d).items()
+            if name not in ("position_embedding_type", "directionality")
         },
         "type_vocab_size": d.of(ABSENT, 0, 1, 2),
         "relative_attention": d.of(ABSENT, True, True, True, False, odd=(None,)),
@@ -492,7 +544,9 @@ def _gpt_neo(d: _Drawing) -> dict[str, Any]:
         "num_heads": d.n_heads,
         "intermediate_size": d.of(ABSENT, None, 20),
         "max_position_embeddings": POSITIONS,
-        "attention_types": d.of([[kinds, 1]], [[[kind], 1] for kind in kinds], odd=(ABSENT, [[kinds, 2]], [["x"], 1])),
+        "attention_types": d.of(
+            [[kinds, 1]], [[[kind], 1] for kind in kinds], odd=(ABSENT, [[kinds, 2]], [["x"], 1])
+        ),
         "attention_layers": d.of(ABSENT, kinds, odd=(["global"] * d.n_layers,)),
         "window_size": d.of(ABSENT, 2, 5, odd=(None,)),
         "activation_function": d.of("gelu_new", *ACTIVATIONS, ABSENT, odd=(*ACTS, None)),
@@ -525,12 +579,26 @@ def _olmoe(d: _Drawing) -> dict[str, Any]:
 
 
 def _olmo3(d: _Drawing) -> dict[str, Any]:
-    typed = {name: value for name, value in _gemma3(d).items() if "rope" in name and name != "rope_local_base_freq"}
-    return {**_olmo2(d), **typed, **d.windows(), "rotary_pct": ABSENT, "partial_rotary_factor": ABSENT}
+    typed = {
+        name: value
+        for name, value in _gemma3(d).items()
+        if "rope" in name and name != "rope_local_base_freq"
+    }
+    return {
+        **_olmo2(d),
+        **typed,
+        **d.windows(),
+        "rotary_pct": ABSENT,
+        "partial_rotary_factor": ABSENT,
+    }
 
 
 def _modernbert(d: _Drawing) -> dict[str, Any]:
-    typed = {name: value for name, value in _gemma3(d).items() if name in ("rope_parameters", "rope_scaling")}
+    typed = {
+        name: value
+        for name, value in _gemma3(d).items()
+        if name in ("rope_parameters", "rope_scaling")
+    }
     return {
         **d.common(),
         **typed,
@@ -606,7 +674,9 @@ def _t5(d: _Drawing) -> dict[str, Any]:
         "num_heads": d.n_heads,
         "relative_attention_num_buckets": d.of(8, 12, 32, ABSENT),
         "relative_attention_max_distance": d.of(10, 20, 128, ABSENT),
-        "feed_forward_proj": d.of("relu", "gated-gelu", "gated-silu", "gelu", ABSENT, odd=("gated-mish",)),
+        "feed_forward_proj": d.of(
+            "relu", "gated-gelu", "gated-silu", "gelu", ABSENT, odd=("gated-mish",)
+        ),
         "layer_norm_epsilon": d.of(1e-6, 1e-3, ABSENT),
         "is_encoder_decoder": d.of(ABSENT, True, False),
     }

@@ -40,8 +40,12 @@ def main(arguments: list[str]) -> int:
     """Judge every file, and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--all", action="store_true", help="print accepted files without a note, too")
-    parser.add_argument("--least", type=float, default=0.0, help="share that must be accepted, such as 0.98")
+    parser.add_argument(
+        "--all", action="store_true", help="print accepted files without a note, too"
+    )
+    parser.add_argument(
+        "--least", type=float, default=0.0, help="share that must be accepted, such as 0.98"
+    )
     asked = parser.parse_args(arguments)
     found = {path: judge(path) for path in sorted(asked.folder.rglob("*.json"))}
     for path, outcome in found.items():
@@ -50,7 +54,9 @@ def main(arguments: list[str]) -> int:
     counts = Counter(outcome.kind for outcome in found.values())
     plain = len(found) - counts["quantised"]
     share = counts["accepted"] / plain if plain else 1.0
-    print(f"{counts['accepted']} of {plain} accepted ({share:.1%}), besides {counts['quantised']} quantised")
+    print(
+        f"{counts['accepted']} of {plain} accepted ({share:.1%}), besides {counts['quantised']} quantised"
+    )
     return int(share < asked.least)
 
 

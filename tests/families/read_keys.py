@@ -45,10 +45,14 @@ _SUPPORTED = 5  # older releases add names that were read once, but no defaults
 class Sources:
     """What is found in the files of one family, or in shared ones."""
 
-    names: set[str] = field(default_factory=set)  # what a key of a config could be called to be read
+    names: set[str] = field(
+        default_factory=set
+    )  # what a key of a config could be called to be read
     classes: set[str] = field(default_factory=set)  # classes of models
     fields: set[str] = field(default_factory=set)  # fields of its config classes
-    defaults: list[dict[str, Any]] = field(default_factory=list)  # values of these fields, by release
+    defaults: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # values of these fields, by release
 
 
 def names_held(tree: ast.AST) -> Iterator[str]:
@@ -86,13 +90,23 @@ def names_looked_up(tree: ast.AST) -> Iterator[str]:
 
 def _fields(node: ast.ClassDef) -> Iterator[str]:
     for statement in node.body:
-        targets = [statement.target] if isinstance(statement, ast.AnnAssign) else getattr(statement, "targets", [])
+        targets = (
+            [statement.target]
+            if isinstance(statement, ast.AnnAssign)
+            else getattr(statement, "targets", [])
+        )
         yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
 def _looks_up_variables(function: ast.FunctionDef) -> bool:
-    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call) and _called(node) in _LOOKUPS)
-    return any(not isinstance(argument, ast.Constant) for call in calls for argument in call.args[:2][-1:])
+    calls = (
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and _called(node) in _LOOKUPS
+    )
+    return any(
+        not isinstance(argument, ast.Constant) for call in calls for argument in call.args[:2][-1:]
+    )
 
 
 def _called(node: ast.Call) -> str:
@@ -114,15 +128,21 @@ def config_fields(tree: ast.Module, model_types: tuple[str, ...] | None = None) 
     """
     found: dict[str, Any] = {}
     for node in tree.body:
-        if not isinstance(node, ast.ClassDef) or (model_types and _model_type(node) not in model_types):
+        if not isinstance(node, ast.ClassDef) or (
+            model_types and _model_type(node) not in model_types
+        ):
             continue
         for part in node.body:
             if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
                 found[part.target.id] = None if part.value is None else _literal(part.value)
-            elif isinstance(part, ast.FunctionDef) and part.name == "__init__" and part.args.defaults:
+            elif (
+                isinstance(part, ast.FunctionDef) and part.name == "__init__" and part.args.defaults
+            ):
                 arguments = part.args.args[-len(part.args.defaults) :]
                 values = map(_literal, part.args.defaults)
-                found |= {argument.arg: value for argument, value in zip(arguments, values, strict=True)}
+                found |= {
+                    argument.arg: value for argument, value in zip(arguments, values, strict=True)
+                }
     return found
 
 
@@ -209,10 +229,14 @@ def as_data(found: dict[str, Sources], versions: list[str]) -> dict[str, Any]:
 def read_installed() -> dict[str, Sources]:
     """What the release of transformers that is installed here holds."""
     root = Path(transformers.__file__).parent.parent
-    paths = (path.relative_to(root).as_posix() for path in sorted(root.glob("transformers/**/*.py")))
+    paths = (
+        path.relative_to(root).as_posix() for path in sorted(root.glob("transformers/**/*.py"))
+    )
     python = (name for name in paths if _OWN.fullmatch(name) or _SHARED.fullmatch(name))
     found: dict[str, Sources] = defaultdict(Sources)
-    read_release(((name, (root / name).read_text()) for name in python), transformers.__version__, found)
+    read_release(
+        ((name, (root / name).read_text()) for name in python), transformers.__version__, found
+    )
     return found
 
 
@@ -223,7 +247,11 @@ def main(wheels: list[str]) -> int:
     ordered = sorted(versions, key=lambda version: [int(part) for part in version.split(".")])
     for version in ordered:
         with zipfile.ZipFile(versions[version]) as archive:
-            python = (name for name in archive.namelist() if _OWN.fullmatch(name) or _SHARED.fullmatch(name))
+            python = (
+                name
+                for name in archive.namelist()
+                if _OWN.fullmatch(name) or _SHARED.fullmatch(name)
+            )
             read_release(((name, archive.read(name).decode()) for name in python), version, found)
     DATA.write_text(json.dumps(as_data(found, ordered), indent=1) + "\n")
     return 0

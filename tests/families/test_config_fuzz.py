@@ -32,7 +32,9 @@ def _quiet() -> None:
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_attention_is_that_of_transformers_or_the_file_is_refused(model_type: str) -> None:
     found = hold_all(_cases(model_type))
-    assert not [(case.seed, outcome.detail) for case, outcome in found if outcome.kind == "different"]
+    assert not [
+        (case.seed, outcome.detail) for case, outcome in found if outcome.kind == "different"
+    ]
     kinds = Counter(outcome.kind for _, outcome in found)
     assert kinds["equal"] >= _CASES // 4, kinds
 
@@ -46,7 +48,10 @@ Change = Callable[[Mapping[str, Any]], dict[str, Any]]
 _PLANTED: dict[str, tuple[str, Change]] = {
     "another epsilon": ("olmo2", lambda c: {**c, "norm_eps": key("rms_norm_eps", default=1e-6)}),
     "another key": ("mixtral", lambda c: {**c, "rope": rope(theta="rotary_emb_base")}),
-    "another share": ("gpt_neox", lambda c: {**c, "rope": rope(theta="rotary_emb_base", fraction="rotary_pct")}),
+    "another share": (
+        "gpt_neox",
+        lambda c: {**c, "rope": rope(theta="rotary_emb_base", fraction="rotary_pct")},
+    ),
     "no window": ("mistral", lambda c: {**c, "windows": ()}),
     "another activation": (
         "bert",
@@ -64,17 +69,31 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> No
     assert _first_that_differs(model_type) is not None
 
 
-def test_a_file_that_differs_is_told_without_the_keys_that_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_differs_is_told_without_the_keys_that_do_not_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     family = FAMILIES["mistral"]
-    spoilt = replace(family, config={**family.config, "windows": ()}, inert=family.inert | {"sliding_window"})
+    spoilt = replace(
+        family, config={**family.config, "windows": ()}, inert=family.inert | {"sliding_window"}
+    )
     monkeypatch.setattr(families, "FAMILIES", {"mistral": spoilt})
     case = _first_that_differs("mistral")
     assert case is not None
     keys = {"transformers_version", "sliding_window", "model_type", "hidden_act", "head_dim"}
-    keys |= {name for name in case.raw if name.startswith(("rope_", "num_")) or name.endswith(("_size", "embeddings"))}
-    few = replace(case, raw={name: value for name, value in case.raw.items() if name in keys})  # each takes a model
+    keys |= {
+        name
+        for name in case.raw
+        if name.startswith(("rope_", "num_")) or name.endswith(("_size", "embeddings"))
+    }
+    few = replace(
+        case, raw={name: value for name, value in case.raw.items() if name in keys}
+    )  # each takes a model
     fewer = least(few).raw
-    assert "sliding_window" in fewer and fewer.items() < few.raw.items() and "transformers_version" not in fewer
+    assert (
+        "sliding_window" in fewer
+        and fewer.items() < few.raw.items()
+        and "transformers_version" not in fewer
+    )
 
 
 def _first_that_differs(model_type: str) -> Case | None:

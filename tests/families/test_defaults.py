@@ -57,7 +57,9 @@ def test_a_gap_means_what_transformers_fills_in(model_type: str, key: str, gap: 
 def test_a_published_config_means_what_transformers_makes_of_it(name: str) -> None:
     """Defaults of keys that it does not hold included."""
     family = family_for(PUBLISHED[name], name)
-    assert read_config(family, PUBLISHED[name], name) == read_config(family, _filled_in(PUBLISHED[name]), name)
+    assert read_config(family, PUBLISHED[name], name) == read_config(
+        family, _filled_in(PUBLISHED[name]), name
+    )
 
 
 def test_enough_gaps_are_filled_and_not_refused() -> None:

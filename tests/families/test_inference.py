@@ -21,20 +21,30 @@ def test_classes_say_which_family_it_is(name: str) -> None:
     raw = PUBLISHED[name]
     found = open_config(_without_type(raw), name)
     assert found.raw["model_type"] == raw["model_type"] == found.family.model_types[0]
-    assert found.notes[0] == f"config.json has no model_type: read as '{found.family.name}', the only family that fits"
+    assert (
+        found.notes[0]
+        == f"config.json has no model_type: read as '{found.family.name}', the only family that fits"
+    )
     assert found.config == open_config(raw, name).config
 
 
-@pytest.mark.parametrize("name", ["gpt2", "distilbert-base-uncased-finetuned-sst-2-english", "gpt-oss-20b-BF16"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "distilbert-base-uncased-finetuned-sst-2-english", "gpt-oss-20b-BF16"]
+)
 def test_keys_say_which_family_it_is(name: str) -> None:
     raw = PUBLISHED[name]
-    assert open_config(_without_type(raw, "architectures"), name).raw["model_type"] == raw["model_type"]
+    assert (
+        open_config(_without_type(raw, "architectures"), name).raw["model_type"]
+        == raw["model_type"]
+    )
 
 
 def _saved(row: Row) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
     model = row.make()
     raw = model.config.to_dict()
-    return _without_type(raw, "architectures"), {name: tuple(p.shape) for name, p in model.state_dict().items()}
+    return _without_type(raw, "architectures"), {
+        name: tuple(p.shape) for name, p in model.state_dict().items()
+    }
 
 
 @pytest.mark.parametrize("name", ["gpt2", "olmo2", "gpt_neox", "qwen3", "mixtral", "gpt_oss"])
@@ -45,7 +55,9 @@ def test_keys_and_tensors_say_which_family_it_is(name: str) -> None:
 
 def test_llama_without_a_type_could_be_others() -> None:
     raw, shapes = _saved(_ROWS["llama"])
-    with pytest.raises(AttnscopeError, match=r"the key 'model_type' is missing, and llama, .*smollm3 fit"):
+    with pytest.raises(
+        AttnscopeError, match=r"the key 'model_type' is missing, and llama, .*smollm3 fit"
+    ):
         open_config(raw, "config.json", shapes)
 
 

@@ -9,13 +9,18 @@ from tests.families.measure import main
 from tests.helpers.published_configs import PUBLISHED
 
 
-def test_files_are_counted_by_what_becomes_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_are_counted_by_what_becomes_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     gpt2 = PUBLISHED["gpt2"]
     files = {
         "plain": gpt2,
         "noted": {**gpt2, "n_special": 0},
         "refused": {**gpt2, "alibi": True},
-        "blocks": {**PUBLISHED["gpt-oss-20b-BF16"], "quantization_config": {"quant_method": "mxfp4"}},
+        "blocks": {
+            **PUBLISHED["gpt-oss-20b-BF16"],
+            "quantization_config": {"quant_method": "mxfp4"},
+        },
         "quantised": {**gpt2, "quantization_config": {"quant_method": "gptq"}},
     }
     for name, raw in files.items():

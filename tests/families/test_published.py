@@ -94,10 +94,21 @@ def test_every_family_has_a_published_config() -> None:
 
 def test_published_sizes_add_up_to_the_published_number_of_parameters() -> None:
     """In billions, the last layer's norm and the output's words apart."""
-    published = {"Mixtral-8x7B-v0.1": 46.7, "gpt-oss-20b-BF16": 20.9, "Llama-3.1-8B": 8.03, "Qwen3-30B-A3B": 30.5}
-    for name, billions in {**published, "OLMoE-1B-7B-0924": 6.92, "granite-3.0-1b-a400m-base": 1.38}.items():
+    published = {
+        "Mixtral-8x7B-v0.1": 46.7,
+        "gpt-oss-20b-BF16": 20.9,
+        "Llama-3.1-8B": 8.03,
+        "Qwen3-30B-A3B": 30.5,
+    }
+    for name, billions in {
+        **published,
+        "OLMoE-1B-7B-0924": 6.92,
+        "granite-3.0-1b-a400m-base": 1.38,
+    }.items():
         c = _read(name)
-        whole = embedding_parameters(c) + c.n_layers * layer_parameters(c) + c.vocab_size * c.d_model
+        whole = (
+            embedding_parameters(c) + c.n_layers * layer_parameters(c) + c.vocab_size * c.d_model
+        )
         assert whole / 1e9 == pytest.approx(billions, abs=0.05)
 
 

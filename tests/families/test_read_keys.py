@@ -33,7 +33,10 @@ def test_the_installed_release_reads_no_key_that_is_not_listed() -> None:
     for family in FAMILIES.values():
         names = set(found["families"][family.name]["names"].split())
         assert len(names) > 50 and names <= reference_keys(family.name).names
-        assert set(found["families"][family.name]["classes"].split()) <= reference_keys(family.name).classes
+        assert (
+            set(found["families"][family.name]["classes"].split())
+            <= reference_keys(family.name).classes
+        )
         defaults = found["families"][family.name]["defaults"]
         assert {name: defaults[name] for name in reference_keys(family.name).defaults} == dict(
             reference_keys(family.name).defaults
@@ -48,7 +51,9 @@ def test_releases_from_the_first_supported_one_on_are_in_the_list() -> None:
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
-def test_whatever_a_running_model_asks_its_config_is_listed(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_a_running_model_asks_its_config_is_listed(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Seen from the other side: names that are looked up while a model is made, saved as JSON, and run."""
     row = next(row for row in TABLE if row.model.config_class.model_type == model_type)
     asked: set[str] = set()
@@ -74,7 +79,12 @@ def test_every_key_that_a_family_reads_is_known_to_transformers() -> None:
     for family in FAMILIES.values():
         names = reference_keys(family.name).names
         unseen = {name for name in family.reads if name not in names} - {*family.requires}
-        assert unseen <= {"rotary_emb_base", "rotary_pct", "rope_local_base_freq", "_sliding_window_pattern"}, family
+        assert unseen <= {
+            "rotary_emb_base",
+            "rotary_pct",
+            "rope_local_base_freq",
+            "_sliding_window_pattern",
+        }, family
 
 
 _SOURCE = dedent('''
@@ -107,7 +117,17 @@ _SOURCE = dedent('''
 
 def test_every_way_to_read_a_key_is_seen() -> None:
     tree = ast.parse(_SOURCE)
-    seen = {"read_here", "looked_up", "asked_for", "subscripted", "popped", "mapped", "target", "n_layers", "derived"}
+    seen = {
+        "read_here",
+        "looked_up",
+        "asked_for",
+        "subscripted",
+        "popped",
+        "mapped",
+        "target",
+        "n_layers",
+        "derived",
+    }
     assert seen | {"own_attribute", "layer_idx", "width"} <= set(names_held(tree))
     assert seen | {"attribute_map"} <= set(names_looked_up(tree))
     assert "own_attribute" not in set(names_looked_up(tree))
@@ -121,7 +141,10 @@ def test_fields_and_their_defaults_are_read_in_both_styles() -> None:
 
 
 def test_a_default_counts_where_all_releases_agree() -> None:
-    releases = [{"same": 1, "other": 2, "gone": 3, "none": None}, {"same": 1, "other": 3, "none": None}]
+    releases = [
+        {"same": 1, "other": 2, "gone": 3, "none": None},
+        {"same": 1, "other": 3, "none": None},
+    ]
     assert agreed_defaults(releases) == {"same": 1}
     assert agreed_defaults([]) == {}
 

@@ -16,7 +16,10 @@ from tests.helpers.published_configs import PUBLISHED
 from tests.helpers.requests import requested
 
 _BY_TYPE = {raw["model_type"]: raw for raw in PUBLISHED.values()}
-_STELLA = {"AutoModel": "modeling_qwen.Qwen2Model", "AutoModelForCausalLM": "modeling_qwen.Qwen2ForCausalLM"}
+_STELLA = {
+    "AutoModel": "modeling_qwen.Qwen2Model",
+    "AutoModelForCausalLM": "modeling_qwen.Qwen2ForCausalLM",
+}
 _NOT_RUN = "config.json refers to custom Python code (auto_map), which was not run"
 
 
@@ -28,7 +31,10 @@ def _open(model_type: str, *, trusted: bool = False, **changes: Any) -> tuple[st
     ("model_type", "auto_map"),
     [
         ("qwen2", _STELLA),
-        ("qwen2", {"AutoModel": "modeling_qwen2.Qwen2Model"}),  # never published so: its own code, whatever the name
+        (
+            "qwen2",
+            {"AutoModel": "modeling_qwen2.Qwen2Model"},
+        ),  # never published so: its own code, whatever the name
         ("bert", {"AutoModel": "org/impl--modeling_bert.JinaBertModel"}),
         ("llama", {"AutoModelForCausalLM": "modeling_llama_together_yarn.LlamaForCausalLM"}),
         ("phi3", {"AutoModel": "modeling_phi3.Phi3VModel"}),
@@ -40,11 +46,16 @@ def _open(model_type: str, *, trusted: bool = False, **changes: Any) -> tuple[st
     ],
 )
 def test_own_model_code_is_refused_unless_trusted(model_type: str, auto_map: Any) -> None:
-    with pytest.raises(AttnscopeError, match=r"the folder has its own model code .*trust_config=True uses the config"):
+    with pytest.raises(
+        AttnscopeError,
+        match=r"the folder has its own model code .*trust_config=True uses the config",
+    ):
         _open(model_type, auto_map=auto_map)
     notes = _open(model_type, auto_map=auto_map, trusted=True)
     assert notes[0] == _NOT_RUN
-    assert notes[1].startswith("--trust-config: the folder's own code may differ from what is shown (")
+    assert notes[1].startswith(
+        "--trust-config: the folder's own code may differ from what is shown ("
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +66,9 @@ def test_own_model_code_is_refused_unless_trusted(model_type: str, auto_map: Any
         ("qwen2", {"AutoTokenizer": ["tokenization_qwen.Qwen2Tokenizer", "tokenization_qwen.Qwen2TokenizerFast"]}),
     ],
 )  # fmt: skip
-def test_code_that_transformers_took_over_is_accepted_with_a_note(model_type: str, auto_map: Any) -> None:
+def test_code_that_transformers_took_over_is_accepted_with_a_note(
+    model_type: str, auto_map: Any
+) -> None:
     assert _open(model_type, auto_map=auto_map) == (_NOT_RUN,)
 
 
@@ -76,7 +89,9 @@ def test_no_code_is_no_note(auto_map: Any) -> None:
     ],
 )
 def test_classes_of_others_are_refused_unless_trusted(model_type: str, named: Any) -> None:
-    with pytest.raises(AttnscopeError, match=r"architectures is .*trust_config=True reads the config as if it"):
+    with pytest.raises(
+        AttnscopeError, match=r"architectures is .*trust_config=True reads the config as if it"
+    ):
         _open(model_type, architectures=named)
     assert "and may differ" in _open(model_type, architectures=named, trusted=True)[0]
 
@@ -98,7 +113,11 @@ def test_classes_of_the_family_are_accepted(model_type: str, named: Any) -> None
 @pytest.mark.parametrize("family", sorted({family.name for family in FAMILIES.values()}))
 def test_every_class_of_a_family_is_in_its_list(family: str) -> None:
     module = import_module(f"transformers.models.{family}.modeling_{family}")
-    models = (one for one in vars(module).values() if isinstance(one, type) and issubclass(one, hf.PreTrainedModel))
+    models = (
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, hf.PreTrainedModel)
+    )
     found = {one.__name__ for one in models if one.__name__ in module.__all__}
     assert found and found <= reference_keys(family).classes
 
@@ -109,7 +128,9 @@ def test_the_transformers_engine_refuses_own_code_as_well(tmp_path: Path) -> Non
     torch.manual_seed(0)
     hf.Qwen2Model(config).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
-    path.write_text(path.read_text().replace("{", '{"auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"},', 1))
+    path.write_text(
+        path.read_text().replace("{", '{"auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"},', 1)
+    )
     run = requested((), model=str(tmp_path), engine="transformers")
     with pytest.raises(AttnscopeError, match="the folder has its own model code"):
         open_source(run, [])

@@ -7,7 +7,11 @@ import pytest
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.families import FAMILIES, open_config
-from attnscope.checkpoints.families.config_reader import COMMON_CHOICES, COMMON_INERT, COMMON_REQUIRES
+from attnscope.checkpoints.families.config_reader import (
+    COMMON_CHOICES,
+    COMMON_INERT,
+    COMMON_REQUIRES,
+)
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 from attnscope.checkpoints.families.unknown_keys import ATTENTION_WORDS, near_miss
 from tests.helpers.published_configs import PUBLISHED
@@ -40,12 +44,22 @@ def test_keys_that_nobody_reads_are_ignored_and_said(model_type: str) -> None:
     expected = [name for name in INERT if name not in FAMILIES[model_type].inert]
     assert list(found.ignored_keys) == expected
     assert plain.ignored_keys == ()
-    assert f"ignored config keys, which no code of transformers reads: {', '.join(expected)}" in found.notes
+    assert (
+        f"ignored config keys, which no code of transformers reads: {', '.join(expected)}"
+        in found.notes
+    )
 
 
 def _known(model_type: str) -> set[str]:
     family = FAMILIES[model_type]
-    return {*family.reads, *family.inert, *COMMON_INERT, *COMMON_REQUIRES, *COMMON_CHOICES, "quantization_config"}
+    return {
+        *family.reads,
+        *family.inert,
+        *COMMON_INERT,
+        *COMMON_REQUIRES,
+        *COMMON_CHOICES,
+        "quantization_config",
+    }
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -59,7 +73,9 @@ def test_keys_that_transformers_reads_are_always_refused(model_type: str) -> Non
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_keys_of_other_families_are_refused(model_type: str) -> None:
-    for name in sorted(set().union(*(family.reads for family in FAMILIES.values())) - _known(model_type)):
+    for name in sorted(
+        set().union(*(family.reads for family in FAMILIES.values())) - _known(model_type)
+    ):
         assert f"unknown key '{name}' for family" in _refusal(model_type, **{name: "another value"})
 
 
@@ -96,10 +112,22 @@ def test_whatever_sounds_like_attention_is_refused() -> None:
 @pytest.mark.parametrize(
     ("model_type", "changes", "hint"),
     [
-        ("llama", {"is_causal": False}, "transformers' code has a key of this name; engine='transformers'"),
+        (
+            "llama",
+            {"is_causal": False},
+            "transformers' code has a key of this name; engine='transformers'",
+        ),
         ("llama", {"my_alibi": True}, "did you mean 'alibi'?; ignore_key=NAME ignores a key"),
-        ("llama", {"alibi_of_my_own": True}, "its name contains 'alibi'; ignore_key=NAME ignores a key"),
-        ("llama", {"q_lora_rank": 2}, "other architectures of transformers have a key of this name"),
+        (
+            "llama",
+            {"alibi_of_my_own": True},
+            "its name contains 'alibi'; ignore_key=NAME ignores a key",
+        ),
+        (
+            "llama",
+            {"q_lora_rank": 2},
+            "other architectures of transformers have a key of this name",
+        ),
         ("llama", {"some_attention_dropout": True}, "its name contains 'atten'"),
         ("llama", {"global_token_id": 3}, "its name contains 'global'"),
         (
@@ -107,11 +135,27 @@ def test_whatever_sounds_like_attention_is_refused() -> None:
             {"mask_token_id": 3},
             "it may change attention, so attnscope refuses to ignore it: its name contains ",
         ),
-        ("llama", {"x y": 1}, "it may change attention, so attnscope refuses to ignore it; ignore_key="),
-        ("llama", {"x" * 101: 1}, "it may change attention, so attnscope refuses to ignore it; ignore_key="),
+        (
+            "llama",
+            {"x y": 1},
+            "it may change attention, so attnscope refuses to ignore it; ignore_key=",
+        ),
+        (
+            "llama",
+            {"x" * 101: 1},
+            "it may change attention, so attnscope refuses to ignore it; ignore_key=",
+        ),
         ("gpt2", {"nEmbd": 5}, "did you mean 'n_embd'?; ignore_key=NAME ignores a key"),
-        ("qwen2", {"attn_implementation": "kernels/own"}, 'attn_implementation is "kernels/own"; expected one of eag'),
-        ("qwen2", {"_attn_implementation": ["sdpa"]}, '_attn_implementation is ["sdpa"]; expected one of eager, '),
+        (
+            "qwen2",
+            {"attn_implementation": "kernels/own"},
+            'attn_implementation is "kernels/own"; expected one of eag',
+        ),
+        (
+            "qwen2",
+            {"_attn_implementation": ["sdpa"]},
+            '_attn_implementation is ["sdpa"]; expected one of eager, ',
+        ),
         ("qwen2", {"quantization": {"bits": 4}}, "quantization: the weights are quantised (MLX)"),
     ],
 )
@@ -121,7 +165,9 @@ def test_a_refusal_says_why(model_type: str, changes: dict[str, Any], hint: str)
 
 def test_too_many_unknown_keys_are_refused_at_once() -> None:
     message = _refusal("bert", **{f"zz{n}": n for n in range(100_000)})
-    assert "100000 keys are unknown for family 'bert', such as 'zz0'; expected at most 200" in message
+    assert (
+        "100000 keys are unknown for family 'bert', such as 'zz0'; expected at most 200" in message
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,16 +193,24 @@ def test_too_many_unknown_keys_are_refused_at_once() -> None:
         ("qwen2", {"layer_norm_eps": 1e-5}),
     ],
 )
-def test_a_key_of_another_family_that_contradicts_this_one_is_refused(model_type: str, key: dict[str, Any]) -> None:
+def test_a_key_of_another_family_that_contradicts_this_one_is_refused(
+    model_type: str, key: dict[str, Any]
+) -> None:
     assert "unknown key" in _refusal(model_type, **key)
 
 
 def test_the_user_may_have_a_key_ignored() -> None:
     raw = {**_BY_TYPE["llama"], "use_alibi": True, "other_alibi": 1}
     found = open_config(raw, "config.json", ignore=("use_alibi", "other_alibi", "not there"))
-    assert found.config == _opened("llama").config and found.ignored_keys == ("use_alibi", "other_alibi")
+    assert found.config == _opened("llama").config and found.ignored_keys == (
+        "use_alibi",
+        "other_alibi",
+    )
     assert "use_alibi" not in found.raw
-    assert any("--ignore-key: use_alibi, other_alibi; the real model's numbers may differ" in n for n in found.notes)
+    assert any(
+        "--ignore-key: use_alibi, other_alibi; the real model's numbers may differ" in n
+        for n in found.notes
+    )
     with pytest.raises(AttnscopeError, match="unknown key 'other_alibi'"):
         open_config(raw, "config.json", ignore=("use_alibi",))
     with pytest.raises(AttnscopeError, match="'quantization_config' cannot be ignored"):

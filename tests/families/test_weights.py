@@ -21,7 +21,9 @@ from tests.helpers.tiny_models import TABLE
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], dict[str, Tensor]]]:
+def saved(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, tuple[dict[str, Any], dict[str, Tensor]]]:
     """Config and tensors of one tiny checkpoint per family."""
     found = {}
     for model_type in ("bert", "llama", "gpt2", "mixtral", "gpt_oss"):
@@ -43,12 +45,36 @@ def _write(folder: Path, raw: dict[str, Any], tensors: dict[str, Tensor]) -> Non
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("num_hidden_layers", 10**9, "config.json: config says 1000000000 layers, but the weights have 3; "),
-        ("num_hidden_layers", 2, "config.json: config says 2 layers, but the weights have 3; config.json and weights "),
-        ("vocab_size", 10**12, "config.json: config says a vocabulary of 1000000000000 and a width of 24, "),
-        ("hidden_size", 10**9, "config.json: config says a vocabulary of 60 and a width of 1000000000, "),
-        ("intermediate_size", 10**12, "encoder.layer.0.intermediate.dense.weight: has shape [40, 24], "),
-        ("max_position_embeddings", 10**15, "embeddings.position_embeddings.weight: has shape [48, 24], "),
+        (
+            "num_hidden_layers",
+            10**9,
+            "config.json: config says 1000000000 layers, but the weights have 3; ",
+        ),
+        (
+            "num_hidden_layers",
+            2,
+            "config.json: config says 2 layers, but the weights have 3; config.json and weights ",
+        ),
+        (
+            "vocab_size",
+            10**12,
+            "config.json: config says a vocabulary of 1000000000000 and a width of 24, ",
+        ),
+        (
+            "hidden_size",
+            10**9,
+            "config.json: config says a vocabulary of 60 and a width of 1000000000, ",
+        ),
+        (
+            "intermediate_size",
+            10**12,
+            "encoder.layer.0.intermediate.dense.weight: has shape [40, 24], ",
+        ),
+        (
+            "max_position_embeddings",
+            10**15,
+            "embeddings.position_embeddings.weight: has shape [48, 24], ",
+        ),
     ],
 )
 def test_a_config_that_promises_what_the_weights_do_not_hold(
@@ -68,15 +94,17 @@ def test_a_config_that_promises_more_heads(saved: Saved, tmp_path: Path, model_t
 
 @pytest.mark.parametrize("model_type", ["mixtral", "gpt_oss"])
 @pytest.mark.parametrize("count", [10**9, 3])
-def test_a_config_that_promises_other_experts(saved: Saved, tmp_path: Path, model_type: str, count: int) -> None:
+def test_a_config_that_promises_other_experts(
+    saved: Saved, tmp_path: Path, model_type: str, count: int
+) -> None:
     raw, tensors = saved[model_type]
-    message = (
-        f"config.json: config says {count} experts and a width of 32, but the weights have [4, 32] in 'model.layers.0"
-    )
+    message = f"config.json: config says {count} experts and a width of 32, but the weights have [4, 32] in 'model.layers.0"
     _assert_refused_at_once(tmp_path, {**raw, "num_local_experts": count}, tensors, message)
 
 
-def _assert_refused_at_once(tmp_path: Path, raw: dict[str, Any], tensors: dict[str, Tensor], message: str) -> None:
+def _assert_refused_at_once(
+    tmp_path: Path, raw: dict[str, Any], tensors: dict[str, Tensor], message: str
+) -> None:
     _write(tmp_path, raw, tensors)
     tracemalloc.start()
     began = time.perf_counter()
@@ -208,13 +236,16 @@ def test_weights_that_do_not_fit_the_family(
     assert str(caught.value).startswith(str(tmp_path))
 
 
-def test_a_weight_that_is_not_a_number_is_named_with_its_place(saved: Saved, tmp_path: Path) -> None:
+def test_a_weight_that_is_not_a_number_is_named_with_its_place(
+    saved: Saved, tmp_path: Path
+) -> None:
     raw, tensors = saved["llama"]
     name = "model.layers.0.self_attn.o_proj.weight"
     spoilt = tensors[name].clone()
     spoilt[3, 5] = torch.nan
     _write(tmp_path, raw, {**tensors, name: spoilt})
     with pytest.raises(
-        AttnscopeError, match=rf"{name}: contains nan at \[3, 5\]; 1 of 1,024 are not finite; the checkpoint is "
+        AttnscopeError,
+        match=rf"{name}: contains nan at \[3, 5\]; 1 of 1,024 are not finite; the checkpoint is ",
     ):
         native_stages.open_stack(tmp_path)

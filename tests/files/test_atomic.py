@@ -81,7 +81,11 @@ def a_fifo(target):
         (a_read_only_file, True, "is read-only; make it writable, or choose another name"),
         (a_link, False, "is a symbolic link to 'real'; use the file itself, or remove the link"),
         (a_link, True, "is a symbolic link to 'real'; use the file itself, or remove the link"),
-        (a_dangling_link, True, r"is a symbolic link to 'gone\x1b[2J'; use the file itself, or remove the link"),
+        (
+            a_dangling_link,
+            True,
+            r"is a symbolic link to 'gone\x1b[2J'; use the file itself, or remove the link",
+        ),
         (a_fifo, True, "is not a regular file; choose another name"),
     ],
 )
@@ -89,7 +93,10 @@ def test_refused(tmp_path, make, force, line):
     target = tmp_path / "out.json"
     make(target)
     before = left_behind(tmp_path)
-    for refuse in (lambda: check_target(target, force=force), lambda: write_atomic(target, [b"new"], force=force)):
+    for refuse in (
+        lambda: check_target(target, force=force),
+        lambda: write_atomic(target, [b"new"], force=force),
+    ):
         with pytest.raises(AttnscopeError) as error:
             refuse()
         assert str(error.value) == f"{target}: {line}"
@@ -104,7 +111,10 @@ def test_refused(tmp_path, make, force, line):
     ("name", "line"),
     [
         ("gone/out.json", "gone: no such folder; use an existing folder"),
-        ("file/out.json", "file/out.json: cannot be written (Not a directory); choose a folder you can write to"),
+        (
+            "file/out.json",
+            "file/out.json: cannot be written (Not a directory); choose a folder you can write to",
+        ),
         ("x" * 300, f"{'x' * 300}: the name is too long; choose another name"),
     ],
 )
@@ -129,7 +139,14 @@ def test_a_read_only_folder(tmp_path, monkeypatch):
 @pytest.mark.unix
 @pytest.mark.parametrize(
     ("force", "step"),
-    [(False, "write"), (True, "write"), (False, "fsync"), (True, "fsync"), (False, "link"), (True, "replace")],
+    [
+        (False, "write"),
+        (True, "write"),
+        (False, "fsync"),
+        (True, "fsync"),
+        (False, "link"),
+        (True, "replace"),
+    ],
 )
 def test_a_failing_disk_leaves_the_old_file(tmp_path, monkeypatch, force, step):
     target = tmp_path / "out.json"

@@ -22,7 +22,16 @@ PAIRS = {
     "one text over 64 tokens": (LONG, "a bank by the river"),
     "both over 64 tokens": (LONG, LONG + " and six more words than that"),
     "fewer tokens than runs": ("the bank by the river was old", "a", "--pool", "4"),
-    "a mean of heads": ("the bank by the river", "a bank", "--pool", "2", "--layer", "mean", "--head", "mean"),
+    "a mean of heads": (
+        "the bank by the river",
+        "a bank",
+        "--pool",
+        "2",
+        "--layer",
+        "mean",
+        "--head",
+        "mean",
+    ),
 }
 
 
@@ -30,7 +39,10 @@ def output(tmp_path: Path, texts: list[str], *options: str) -> Report:
     file = tmp_path / f"{len(texts)}-{len(texts[0])}.txt"
     file.write_text("\n".join(texts) + "\n")
     target = tmp_path / f"{file.stem}.json"
-    assert main(["run", "--file", str(file), *options, "--output", str(target), "--quiet", "--force"]) == 0
+    assert (
+        main(["run", "--file", str(file), *options, "--output", str(target), "--quiet", "--force"])
+        == 0
+    )
     return from_json(target.read_bytes())
 
 
@@ -58,13 +70,17 @@ def check(found: TextReport, exact: np.ndarray) -> None:
         assert head.means.distance == pytest.approx((matrix * apart).sum(1)[words].mean(), abs=2e-4)
 
 
-@pytest.mark.parametrize("stack", [["--config", "causal"], ["--model", "riverbank"]], ids=["causal", "riverbank"])
+@pytest.mark.parametrize(
+    "stack", [["--config", "causal"], ["--model", "riverbank"]], ids=["causal", "riverbank"]
+)
 @pytest.mark.parametrize("case", [name for name in PAIRS if "64" not in name])
 def test_maps_of_texts_of_different_lengths(tmp_path: Path, case: str, stack: list[str]) -> None:
     one, other, *options = PAIRS[case]
     options = [*stack, "--layer", "0", "--head", "all", *options]
     together = output(tmp_path, [one, other], *options)
-    alone = [options[i] for i in range(len(options)) if "--pool" not in options[max(0, i - 1) : i + 1]]
+    alone = [
+        options[i] for i in range(len(options)) if "--pool" not in options[max(0, i - 1) : i + 1]
+    ]
     for text in together.texts:
         if stack[0] == "--model":  # the words of a stack in TOML depend on both texts
             check(text, weights(tmp_path, text.text, *alone))
@@ -88,7 +104,9 @@ def test_a_screen_of_texts_of_which_some_are_too_long_to_print(
 ) -> None:
     """A long text has a map in place of matrices, a short one next to it the matrices that it always has."""
     lines = PAIRS[case]
-    asked = requested(tuple(map(TextInput, lines)), config="grouped-query", layer="0", head="all", window=PRINTED)
+    asked = requested(
+        tuple(map(TextInput, lines)), config="grouped-query", layer="0", head="all", window=PRINTED
+    )
     exact = inspect(replace(asked, window=None)).texts
     for text, whole in zip(inspect(asked).texts, exact, strict=True):
         matrices = np.array([head.stages["weights"] for head in whole.heads], dtype=np.float64)
@@ -123,7 +141,9 @@ def test_comparison_of_a_file_of_texts(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.filterwarnings("default:.*skipped")
-def test_a_line_that_lacks_the_word_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_lacks_the_word_is_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The others keep their numbers, and what is found in them is what is found in them alone."""
     file = tmp_path / "texts.txt"
     file.write_text("a river\nthe bank by the river\n\nthe old bank\n")
@@ -132,12 +152,17 @@ def test_a_line_that_lacks_the_word_is_named_and_left_out(tmp_path: Path, capsys
     out, err = capsys.readouterr()
     assert err == f"attnscope: warning: {file}:1: skipped: --query 'bank' is not in the text\n"
     found = from_json(out.encode()).texts
-    assert [(text.index, text.text) for text in found] == [(1, "the bank by the river"), (2, "the old bank")]
+    assert [(text.index, text.text) for text in found] == [
+        (1, "the bank by the river"),
+        (2, "the old bank"),
+    ]
     for text in found:
         assert main([*argv, text.text]) == 0
         (alone,) = from_json(capsys.readouterr().out.encode()).texts
         assert alone.queries == text.queries
-        np.testing.assert_allclose(alone.heads[0].stages["weights"], text.heads[0].stages["weights"], atol=1e-5)
+        np.testing.assert_allclose(
+            alone.heads[0].stages["weights"], text.heads[0].stages["weights"], atol=1e-5
+        )
     assert main(["run", "--file", str(file), "--query", "money"]) == 2
     assert "attnscope: error: --query: 'money' is not in the text; " in capsys.readouterr().err
 
@@ -145,7 +170,17 @@ def test_a_line_that_lacks_the_word_is_named_and_left_out(tmp_path: Path, capsys
 def test_a_batch_goes_on_after_a_record_that_lacks_the_word(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("a river\nthe bank\n")
     dump = tmp_path / "d.jsonl"
-    argv = ["batch", str(tmp_path / "texts.txt"), "-o", str(dump), "--query", "bank", "--config", "causal", "--quiet"]
+    argv = [
+        "batch",
+        str(tmp_path / "texts.txt"),
+        "-o",
+        str(dump),
+        "--query",
+        "bank",
+        "--config",
+        "causal",
+        "--quiet",
+    ]
     assert main(argv) == 3
     records = [json.loads(line) for line in dump.read_text().splitlines()[1:-1]]
     assert [record["status"] for record in records] == ["failed", "ok"]

@@ -43,7 +43,8 @@ def test_a_matrix_that_is_added_to_scores_is_a_mask(tmp_path, name, masked):
 
 @pytest.mark.parametrize("name", ["m.json", "m.npy", "m.safetensors"])
 @pytest.mark.parametrize(
-    ("matrix", "said"), [(MATRIX.astype(int), r"(int64, not bool|is 1, not a boolean)"), (MATRIX[0], "expected one")]
+    ("matrix", "said"),
+    [(MATRIX.astype(int), r"(int64, not bool|is 1, not a boolean)"), (MATRIX[0], "expected one")],
 )
 def test_what_is_no_boolean_matrix_is_refused(tmp_path, name, matrix, said):
     with pytest.raises(AttnscopeError, match=said) as error:
@@ -90,7 +91,11 @@ def test_a_pickle_in_npy_is_never_loaded(tmp_path):
 
 
 def run(mask, text="the cat sleeps", config="bidirectional"):
-    return inspect(requested(texts=(TextInput(text),), config=config, layer="0", head="0", mask=mask)).texts[0].heads[0]
+    return (
+        inspect(requested(texts=(TextInput(text),), config=config, layer="0", head="0", mask=mask))
+        .texts[0]
+        .heads[0]
+    )
 
 
 def test_a_mask_file_decides_and_a_fully_masked_row_has_no_numbers(tmp_path):
@@ -112,7 +117,10 @@ def test_a_mask_file_composes_with_other_masks(tmp_path):
 def test_a_matrix_of_another_size_is_refused_with_both_sizes(tmp_path):
     path = write(tmp_path / "m.json", MATRIX)
     with pytest.raises(
-        AttnscopeError, match=re.escape(f"{path}: the matrix is 3 × 3, but the text needs 2 × 2; expected a row per")
+        AttnscopeError,
+        match=re.escape(
+            f"{path}: the matrix is 3 × 3, but the text needs 2 × 2; expected a row per"
+        ),
     ):
         run(str(path), "the cat")
 
@@ -133,7 +141,11 @@ def test_a_files_name_is_neither_rewritten_nor_read_as_a_word(path, tmp_path, mo
     write(Path(path), allowed)
     text = TextInput("bank " * n)
     for mask in (path, f"own+{path}"):
-        run = requested((text,), config="bidirectional", mask=mask, layer="0", head="0", query="40", window=20)
-        report = inspect(run, lambda *_: None)  # with progress, which estimates the work from the mask
+        run = requested(
+            (text,), config="bidirectional", mask=mask, layer="0", head="0", query="40", window=20
+        )
+        report = inspect(
+            run, lambda *_: None
+        )  # with progress, which estimates the work from the mask
         assert report.mask.used == mask.replace("own+", "bidirectional+")
         assert report.texts[0].keys == list(range(30, 50))

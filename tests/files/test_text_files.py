@@ -80,7 +80,9 @@ def test_a_named_pipe_whose_writer_comes_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.unix
-def test_a_pipe_that_nobody_writes_to_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_that_nobody_writes_to_does_not_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("attnscope.base.system.file_system.PATIENCE", 0.1)
     os.mkfifo(tmp_path / "pipe")
     with within(5), pytest.raises(AttnscopeError, match="is empty; expected one text per line"):
@@ -97,7 +99,9 @@ def test_a_pipe_that_nobody_writes_to_does_not_block(tmp_path: Path, monkeypatch
          "it looks like UTF-16: save it as UTF-8"),
     ],
 )  # fmt: skip
-def test_invalid_utf8_is_named_by_line_and_byte(tmp_path: Path, data: bytes, line: int, found: str, hint: str) -> None:
+def test_invalid_utf8_is_named_by_line_and_byte(
+    tmp_path: Path, data: bytes, line: int, found: str, hint: str
+) -> None:
     file = _file(tmp_path, data)
     with pytest.raises(AttnscopeError) as e:
         read_text_file(file)
@@ -108,7 +112,10 @@ def test_a_line_of_10_mb_is_refused(tmp_path: Path) -> None:
     file = _file(tmp_path, b"short\n" + b"long " * 2_000_000)
     with within(5), pytest.raises(AttnscopeError) as e:
         read_text_file(file)
-    assert (e.value.where, e.value.message) == (f"{file}:2", f"the line is longer than {MAX_LINE:,} bytes")
+    assert (e.value.where, e.value.message) == (
+        f"{file}:2",
+        f"the line is longer than {MAX_LINE:,} bytes",
+    )
 
 
 def test_an_endless_device_is_refused() -> None:
@@ -117,7 +124,8 @@ def test_an_endless_device_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "found"), [(b"", "is empty"), (b"\n \n", "has no text"), (b"\xef\xbb\xbf", "has no text")]
+    ("data", "found"),
+    [(b"", "is empty"), (b"\n \n", "has no text"), (b"\xef\xbb\xbf", "has no text")],
 )
 def test_a_file_without_text_is_refused(tmp_path: Path, data: bytes, found: str) -> None:
     with pytest.raises(AttnscopeError) as e:

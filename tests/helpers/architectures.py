@@ -9,7 +9,13 @@ import transformers as hf
 
 from tests.helpers.tiny_models import raise_weights
 
-WORDS = ["<pad>", "<s>", "</s>", "<unk>", *"the bank by river was old and we sat on it all day while water ran".split()]
+WORDS = [
+    "<pad>",
+    "<s>",
+    "</s>",
+    "<unk>",
+    *"the bank by river was old and we sat on it all day while water ran".split(),
+]
 _SIZES = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
     "max_position_embeddings": 48, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
@@ -62,7 +68,12 @@ ONE_PART: dict[str, dict[str, Any]] = {
     "deepseek_v3": {**_SIZES, **_LATENT},
     "llama4_text": {**_WIDE, "intermediate_size_mlp": 40, "num_local_experts": 2, "attention_chunk_size": 4},
 }  # fmt: skip
-TWO_PARTS: dict[str, dict[str, Any]] = {"t5": _T5, "bart": _HALVES, "marian": _HALVES, "pegasus": _HALVES}
+TWO_PARTS: dict[str, dict[str, Any]] = {
+    "t5": _T5,
+    "bart": _HALVES,
+    "marian": _HALVES,
+    "pegasus": _HALVES,
+}
 NO_TEXT: dict[str, dict[str, Any]] = {
     "vit": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
             "image_size": 16, "patch_size": 4},
@@ -81,7 +92,9 @@ NO_TABLE: dict[str, dict[str, Any]] = {
 def make(model_type: str, config: dict[str, Any]) -> hf.PreTrainedModel:
     """A model of this architecture, with weights large enough that every part of it shows."""
     torch.manual_seed(sum(map(ord, model_type)))
-    made = hf.AutoModel.from_config(hf.CONFIG_MAPPING[model_type](**config), attn_implementation="eager")
+    made = hf.AutoModel.from_config(
+        hf.CONFIG_MAPPING[model_type](**config), attn_implementation="eager"
+    )
     return raise_weights(made.eval())
 
 
@@ -98,7 +111,10 @@ def write_tokenizer(path: Path) -> None:
          "normalized": False}
         for i, w in enumerate(WORDS[:4])
     ]  # fmt: skip
-    template = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}]
+    template = [
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": "</s>", "type_id": 0}},
+    ]
     content = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None,
         "pre_tokenizer": {"type": "Whitespace"}, "decoder": None,

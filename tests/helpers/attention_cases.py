@@ -11,7 +11,14 @@ from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import MatrixMask, PaddingMask, hidden_keys_mask, intersect
 from attnscope.model.positions import alibi
 from attnscope.model.recorders import KeyTokens
-from attnscope.request.masks.terms import Bidirectional, BlockDiagonal, Causal, Mask, Prefix, SlidingWindow
+from attnscope.request.masks.terms import (
+    Bidirectional,
+    BlockDiagonal,
+    Causal,
+    Mask,
+    Prefix,
+    SlidingWindow,
+)
 from tests.helpers.key_tokens import key_tokens
 
 
@@ -46,7 +53,9 @@ def masks(draw: st.DrawFn, batch: int, n_queries: int, n_keys: int) -> Mask:
     """Up to three predicates, composed."""
     size = st.integers(1, 5)
     matrices = st.integers(0, 2**31).map(lambda seed: _matrix(seed, (n_queries, n_keys)))
-    own_matrices = st.integers(0, 2**31).map(lambda seed: _matrix(seed, (batch, 1, n_queries, n_keys)))
+    own_matrices = st.integers(0, 2**31).map(
+        lambda seed: _matrix(seed, (batch, 1, n_queries, n_keys))
+    )
     lengths = st.lists(st.integers(1, n_keys), min_size=batch, max_size=batch)
     hidden = st.lists(st.lists(st.integers(0, n_keys - 1)), min_size=batch, max_size=batch)
     simple = st.one_of(
@@ -108,4 +117,10 @@ def cases(draw: st.DrawFn, *, square: bool = False, softcap: bool = True) -> Cas
     real = torch.rand(batch, n_keys, generator=generator) < 0.8
     tile = draw(st.integers(1, 2 * batch * heads * n_queries * n_keys))
     allowed = whole(spec.mask, batch, n_queries, n_keys)
-    return Case(inputs, allowed, with_alibi, tile, key_tokens(special, real, real & ~special, same=n_queries == n_keys))
+    return Case(
+        inputs,
+        allowed,
+        with_alibi,
+        tile,
+        key_tokens(special, real, real & ~special, same=n_queries == n_keys),
+    )

@@ -48,7 +48,9 @@ def attention(inputs: AttentionInputs, allowed: Tensor, *, alibi: bool) -> Truth
     q, k, v, spec = inputs.q.tolist(), inputs.k.tolist(), inputs.v.tolist(), inputs.spec
     n_heads, may = inputs.q.shape[1], allowed.tolist()
     group = n_heads // inputs.k.shape[1]
-    found: dict[str, list[float]] = {name: [] for name in ("scores", "scaled", "masked", "weights", "output")}
+    found: dict[str, list[float]] = {
+        name: [] for name in ("scores", "scaled", "masked", "weights", "output")
+    }
     fully_masked: list[bool] = []
     for b in range(len(q)):
         for h in range(n_heads):
@@ -56,18 +58,23 @@ def attention(inputs: AttentionInputs, allowed: Tensor, *, alibi: bool) -> Truth
                 keys, values = k[b][h // group], v[b][h // group]
                 scores = [sum(x * y for x, y in zip(q[b][h][i], key, strict=True)) for key in keys]
                 scaled = [
-                    _scaled(s, spec, slope(h, n_heads) * abs(i - j) if alibi else 0.0) for j, s in enumerate(scores)
+                    _scaled(s, spec, slope(h, n_heads) * abs(i - j) if alibi else 0.0)
+                    for j, s in enumerate(scores)
                 ]
                 masked = [s if may[b][i][j] else -INF for j, s in enumerate(scaled)]
                 weights = _softmax(masked)
                 output = [
-                    sum(w * value[e] for w, value in zip(weights, values, strict=True)) for e in range(len(values[0]))
+                    sum(w * value[e] for w, value in zip(weights, values, strict=True))
+                    for e in range(len(values[0]))
                 ]
                 for name, row in zip(found, (scores, scaled, masked, weights, output), strict=True):
                     found[name] += row
                 fully_masked.append(not any(may[b][i]))
     rows = inputs.q.shape[:3]
-    tensors = {name: torch.tensor(flat, dtype=torch.float64).reshape(*rows, -1) for name, flat in found.items()}
+    tensors = {
+        name: torch.tensor(flat, dtype=torch.float64).reshape(*rows, -1)
+        for name, flat in found.items()
+    }
     return Truth(**tensors, fully_masked=torch.tensor(fully_masked).reshape(rows))
 
 

@@ -92,7 +92,9 @@ class Work:
             queries=[*range(len(words))],
             units=[(0, 0)],
             top=Top(keys, weight),
-            stages={"weights": weight.repeat(64, 2)},  # so that a shard is longer than what is written at once
+            stages={
+                "weights": weight.repeat(64, 2)
+            },  # so that a shard is longer than what is written at once
         )
 
 
@@ -113,7 +115,13 @@ def dump(
 ):
     """Write or go on with a dump, as attnscope.batch.dump does, without a model."""
     small = patch.object(summed_writer, "BUFFER_BYTES", 8192)
-    with small, open_dump(target, force=force, files=files or FileSystem(), settings=settings) as (journal, sink):
+    with (
+        small,
+        open_dump(target, force=force, files=files or FileSystem(), settings=settings) as (
+            journal,
+            sink,
+        ),
+    ):
         if journal.written.header is None:
             journal.start(encode(HEADER))
         before = journal.written
@@ -125,7 +133,9 @@ def dump(
         options = RunOptions(bounds, holds, before, on_progress, strict, again)
         with open(source, "rb") as file:
             if workers:
-                runner = PoolRunner(work.at, sink, options, workers=workers, in_child=journal.release)
+                runner = PoolRunner(
+                    work.at, sink, options, workers=workers, in_child=journal.release
+                )
             else:
                 runner = Runner(work, sink, options)
             given = SimpleNamespace(items=lambda: from_txt(file, "x.txt"))
@@ -136,4 +146,9 @@ def dump(
 
 
 if __name__ == "__main__":  # a process that can be killed
-    dump(Path(sys.argv[1]), Path(sys.argv[2]), pause=float(sys.argv[3]), force="force" in sys.argv[4:])
+    dump(
+        Path(sys.argv[1]),
+        Path(sys.argv[2]),
+        pause=float(sys.argv[3]),
+        force="force" in sys.argv[4:],
+    )

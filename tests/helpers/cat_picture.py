@@ -23,10 +23,21 @@ def draw() -> Image.Image:
     _ellipse(brush, 318, 40, 20, 20, "#ffe08a")
     for x, y, size in ((70, 36, 1.0), (190, 56, 0.7)):
         for dx, dy, radius in ((-18, 4, 11), (0, -3, 15), (18, 3, 12), (2, 6, 13)):
-            _ellipse(brush, x + dx * size, y + dy * size, radius * size * 1.3, radius * size * 0.8, "#f7fbff")
+            _ellipse(
+                brush,
+                x + dx * size,
+                y + dy * size,
+                radius * size * 1.3,
+                radius * size * 0.8,
+                "#f7fbff",
+            )
     _shape(brush, [(0, 118), (60, 84), (130, 112), (200, 78), (290, 114), (350, 92), (400, 112), (400, 140), (0, 140)],
            "#7fa98a")  # fmt: skip
-    _shape(brush, [(0, 126), (90, 108), (190, 128), (300, 106), (400, 128), (400, 150), (0, 150)], "#5f9470")
+    _shape(
+        brush,
+        [(0, 126), (90, 108), (190, 128), (300, 106), (400, 128), (400, 150), (0, 150)],
+        "#5f9470",
+    )
     _box(brush, 0, 136, WIDTH, HEIGHT, "#4b8fc2")
     for y, x, length in ((146, 20, 70), (152, 250, 90), (164, 120, 60), (176, 300, 70), (184, 30, 90), (204, 210, 80),
                          (214, 330, 60), (236, 300, 90), (262, 350, 50)):  # fmt: skip
@@ -35,10 +46,28 @@ def draw() -> Image.Image:
     _box(brush, 328, 122, 331, 168, "#5b3a24")
     _shape(brush, [(333, 124), (333, 162), (364, 162)], "#fbf3e2")
     _shape(brush, [(326, 130), (326, 162), (304, 162)], "#e5533f")
-    bank: Points = [(0, 196), (50, 188), (110, 196), (170, 212), (214, 240), (250, 268), (286, 300), (0, 300)]
+    bank: Points = [
+        (0, 196),
+        (50, 188),
+        (110, 196),
+        (170, 212),
+        (214, 240),
+        (250, 268),
+        (286, 300),
+        (0, 300),
+    ]
     _shape(brush, [(x + 8, y - 6) if x else (x, y - 6) for x, y in bank], "#d8c08a")
     _shape(brush, bank, "#6da544")
-    for x, y in ((16, 236), (40, 268), (92, 284), (20, 290), (206, 282), (180, 262), (66, 222), (232, 292)):
+    for x, y in (
+        (16, 236),
+        (40, 268),
+        (92, 284),
+        (20, 290),
+        (206, 282),
+        (180, 262),
+        (66, 222),
+        (232, 292),
+    ):
         _shape(brush, [(x - 4, y), (x - 6, y - 11), (x, y - 2), (x + 1, y - 14), (x + 3, y - 2), (x + 8, y - 10),
                        (x + 6, y)], "#3f7a2c")  # fmt: skip
     for x, y in ((34, 250), (74, 272), (198, 292), (56, 292), (10, 262)):
@@ -61,7 +90,9 @@ def _cat(brush: ImageDraw.ImageDraw) -> None:
         share = step / 24
         x = 172 + 44 * share + 10 * share * (1 - share)
         y = 268 - 66 * share * share
-        _ellipse(brush, x, y, 7 - 2 * share, 7 - 2 * share, dark if step > 19 or step % 6 == 5 else fur)
+        _ellipse(
+            brush, x, y, 7 - 2 * share, 7 - 2 * share, dark if step > 19 or step % 6 == 5 else fur
+        )
     _ellipse(brush, 144, 232, 32, 44, fur)
     _ellipse(brush, 170, 256, 18, 22, fur)
     _ellipse(brush, 118, 256, 18, 22, fur)
@@ -71,7 +102,11 @@ def _cat(brush: ImageDraw.ImageDraw) -> None:
         _ellipse(brush, x, 274, 11, 7, light)
     for side in (-1, 1):
         _shape(brush, [(144 + 36 * side, 140), (144 + 33 * side, 180), (144 + 8 * side, 160)], fur)
-        _shape(brush, [(144 + 33 * side, 149), (144 + 30 * side, 170), (144 + 16 * side, 160)], "#eab0a0")
+        _shape(
+            brush,
+            [(144 + 33 * side, 149), (144 + 30 * side, 170), (144 + 16 * side, 160)],
+            "#eab0a0",
+        )
     _ellipse(brush, 144, 182, 37, 31, fur)
     for dx in (-10, 0, 10):
         _shape(brush, [(141 + dx, 153), (147 + dx, 153), (144 + dx * 0.8, 168)], dark)
@@ -80,7 +115,11 @@ def _cat(brush: ImageDraw.ImageDraw) -> None:
         _ellipse(brush, 144 + 15 * side, 179, 7.5, 8, "#f4f6d2")
         _ellipse(brush, 144 + 15 * side, 179, 3, 7, "#22301c")
         for dy in (-3, 3):
-            brush.line([(_at(144 + 8 * side)), _at(194), _at(144 + 44 * side), _at(192 + 2 * dy)], "#fff6e6", _FINER)
+            brush.line(
+                [(_at(144 + 8 * side)), _at(194), _at(144 + 44 * side), _at(192 + 2 * dy)],
+                "#fff6e6",
+                _FINER,
+            )
     _shape(brush, [(139, 187), (149, 187), (144, 193)], "#a8434d")
     brush.line([_at(144), _at(193), _at(144), _at(201)], "#7a3b2a", _FINER)
     brush.line([_at(136), _at(198), _at(144), _at(201), _at(152), _at(198)], "#7a3b2a", _FINER)
@@ -90,11 +129,15 @@ def _at(place: float) -> float:
     return place * _FINER
 
 
-def _box(brush: ImageDraw.ImageDraw, x: float, y: float, right: float, bottom: float, colour: object) -> None:
+def _box(
+    brush: ImageDraw.ImageDraw, x: float, y: float, right: float, bottom: float, colour: object
+) -> None:
     brush.rectangle((_at(x), _at(y), _at(right) - 1, _at(bottom) - 1), fill=colour)  # type: ignore[arg-type]
 
 
-def _ellipse(brush: ImageDraw.ImageDraw, x: float, y: float, across: float, down: float, colour: str) -> None:
+def _ellipse(
+    brush: ImageDraw.ImageDraw, x: float, y: float, across: float, down: float, colour: str
+) -> None:
     """Draw an ellipse around a point."""
     brush.ellipse((_at(x - across), _at(y - down), _at(x + across), _at(y + down)), fill=colour)
 

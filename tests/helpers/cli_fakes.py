@@ -32,8 +32,12 @@ def small_report(words=WORDS, notes=()):
         top=Top(keys[None], best[None], best[None] * 2, by="weight"), rows=Rows(*[row[None]] * 10),
     )  # fmt: skip
     tokens = [Token(100 + i, word, word, 2 * i, 2 * i + 1) for i, word in enumerate(words)]
-    text = TextReport(" ".join(words), None, tokens, None, 0, list(range(n)), list(range(n)), heads, list(notes))
-    made_by = Provenance("0.1.0", "2", "fake", "bert", "0" * 16, "native", "float32", "cpu", "random", 1, 2)
+    text = TextReport(
+        " ".join(words), None, tokens, None, 0, list(range(n)), list(range(n)), heads, list(notes)
+    )
+    made_by = Provenance(
+        "0.1.0", "2", "fake", "bert", "0" * 16, "native", "float32", "cpu", "random", 1, 2
+    )
     return Report(made_by, MaskUse("bidirectional", "bidirectional"), [text])
 
 
@@ -56,7 +60,9 @@ def _panic(run, progress):
 
 
 def _no_memory(run, progress):
-    raise RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: 44 bytes")
+    raise RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: 44 bytes"
+    )
 
 
 def _no_addresses(run, progress):

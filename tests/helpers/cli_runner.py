@@ -29,7 +29,15 @@ def command(kind, *args):
 
 def environment(**changes):
     """Ours without whatever would change the output, and with these changes; None removes."""
-    unset = ("COLUMNS", "LINES", "NO_COLOR", "ATTNSCOPE_MODEL", "ATTNSCOPE_DEBUG", "PYTHONWARNINGS", "FORCE_COLOR")
+    unset = (
+        "COLUMNS",
+        "LINES",
+        "NO_COLOR",
+        "ATTNSCOPE_MODEL",
+        "ATTNSCOPE_DEBUG",
+        "PYTHONWARNINGS",
+        "FORCE_COLOR",
+    )
     kept = {name: value for name, value in os.environ.items() if name not in unset}
     return {**kept, **{name: value for name, value in changes.items() if value is not None}}
 
@@ -47,7 +55,9 @@ def on_terminal(kind, *args, env, stop_at=None):
     """
     ours, theirs = pty.openpty()
     env = {"PAGER": "", **env}  # a pager would wait for a key
-    changed = {name: value for name, value in environment(**env).items() if env.get(name, "") is not None}
+    changed = {
+        name: value for name, value in environment(**env).items() if env.get(name, "") is not None
+    }
     process = Process(kind, *args, stdin=theirs, stdout=theirs, stderr=theirs, env=changed)
     os.close(theirs)
     seen = b""

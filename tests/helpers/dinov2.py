@@ -47,7 +47,10 @@ _PROCESSOR: dict[str, Any] = {
     "image_std": _DEVIATION,
     "do_convert_rgb": True,
 }
-_SOFTMAX = [f"/backbone/encoder/layer.{layer}/attention/attention/Softmax_output_0" for layer in range(LAYERS)]
+_SOFTMAX = [
+    f"/backbone/encoder/layer.{layer}/attention/attention/Softmax_output_0"
+    for layer in range(LAYERS)
+]
 # Inputs of nodes that have no name of their own, because they were computed when the file was written.
 _FOLDED = {"/backbone/embeddings/Concat_6": 0, "/backbone/embeddings/Reshape_1": 0}
 
@@ -67,21 +70,34 @@ def recover(folder: Path, side: int = SIDE) -> Path:
 
     graph = onnx.load(_file()).graph
     arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    tensors = {name.removeprefix("backbone."): array for name, array in arrays.items() if name.startswith("backbone.")}
+    tensors = {
+        name.removeprefix("backbone."): array
+        for name, array in arrays.items()
+        if name.startswith("backbone.")
+    }
     folded = []
     for node in graph.node:
-        if node.op_type == "MatMul" and node.input[1] in arrays and node.name.startswith("/backbone/"):
+        if (
+            node.op_type == "MatMul"
+            and node.input[1] in arrays
+            and node.name.startswith("/backbone/")
+        ):
             # A linear layer multiplies by the transposed matrix.
             path = node.name.removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".")
             tensors[f"{path}.weight"] = np.ascontiguousarray(arrays[node.input[1]].T)
         elif node.name in _FOLDED:
             folded.append(arrays[node.input[_FOLDED[node.name]]])
     # The position of CLS is one of two arrays, the grid of positions of patches the other.
-    tensors["embeddings.position_embeddings"] = np.concatenate(sorted(folded, key=lambda array: array.shape[1]), axis=1)
+    tensors["embeddings.position_embeddings"] = np.concatenate(
+        sorted(folded, key=lambda array: array.shape[1]), axis=1
+    )
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(_CONFIG, indent=1))
-    processor = _PROCESSOR | {"size": {"shortest_edge": side}, "crop_size": {"height": side, "width": side}}
+    processor = _PROCESSOR | {
+        "size": {"shortest_edge": side},
+        "crop_size": {"height": side, "width": side},
+    }
     (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=1))
     return folder
 
@@ -97,7 +113,9 @@ def attention_weights(pixels: np.ndarray) -> list[np.ndarray]:
 
     model = onnx.load(_file())
     model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in _SOFTMAX)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     found = session.run(_SOFTMAX, {"input_image": pixels[None]})
     return [weights[0] for weights in found]
 
@@ -131,7 +149,9 @@ def exact_weights(pixels: np.ndarray) -> list[np.ndarray]:
     tensors = [_widened(tensor) for tensor in graph.initializer if tensor.name in needed]
     wide = onnx.helper.make_graph(nodes[::-1], "float64", inputs, outputs, tensors)
     model = onnx.helper.make_model(wide, opset_imports=[onnx.helper.make_opsetid("", 14)])
-    return [weights[0] for weights in ReferenceEvaluator(model).run(None, {"input_image": pixels[None]})]
+    return [
+        weights[0] for weights in ReferenceEvaluator(model).run(None, {"input_image": pixels[None]})
+    ]
 
 
 def _widened(tensor: Any) -> Any:
@@ -140,7 +160,9 @@ def _widened(tensor: Any) -> Any:
 
     if tensor.data_type != onnx.TensorProto.FLOAT:
         return tensor
-    return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
+    return onnx.numpy_helper.from_array(
+        onnx.numpy_helper.to_array(tensor).astype(np.float64), tensor.name
+    )
 
 
 def _file() -> Path:

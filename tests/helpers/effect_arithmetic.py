@@ -27,7 +27,10 @@ def change_of(before: Array, after: Array) -> tuple[Array, Array]:
 
 def rank_correlation(first: Sequence[float] | Array, second: Sequence[float] | Array) -> float:
     """Pearson's correlation of ranks, each counted against all others; NaN where one side is constant."""
-    ranks = [[sum(b < a for b in side) + (sum(b == a for b in side) + 1) / 2 for a in side] for side in (first, second)]
+    ranks = [
+        [sum(b < a for b in side) + (sum(b == a for b in side) + 1) / 2 for a in side]
+        for side in (first, second)
+    ]
     if any(len(set(side)) == 1 for side in ranks):
         return float("nan")
     return float(np.corrcoef(ranks)[0, 1])

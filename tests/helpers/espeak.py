@@ -68,4 +68,8 @@ def say(
     library.espeak_Terminate()
     places = [place for place, before in enumerate(" " + text[:-1]) if before == " "]
     assert len(starts) > len(places) / 2
-    return np.concatenate(parts).astype(np.float32) / 32_768, rate, [starts.get(place) for place in places]
+    return (
+        np.concatenate(parts).astype(np.float32) / 32_768,
+        rate,
+        [starts.get(place) for place in places],
+    )

@@ -8,7 +8,9 @@ ROUNDINGS = 8
 
 def close(made, held, terms, roundings=ROUNDINGS):
     """Equal but for float32 rounding of a sum whose terms are this large together."""
-    return float(np.max(np.abs(np.asarray(made, np.float64) - held))) <= roundings * EPSILON * float(np.max(terms))
+    return float(
+        np.max(np.abs(np.asarray(made, np.float64) - held))
+    ) <= roundings * EPSILON * float(np.max(terms))
 
 
 def assert_sums(e):
@@ -17,7 +19,9 @@ def assert_sums(e):
     assert e.keys == list(range(len(e.sources)))
     for cell in e.cells:
         products = [part.product for part in cell.parts]
-        assert sorted(dim for part in cell.parts for dim in part.dims) == list(range(e.key_vectors.shape[1]))
+        assert sorted(dim for part in cell.parts for dim in part.dims) == list(
+            range(e.key_vectors.shape[1])
+        )
         assert close(sum(products), cell.score, sum(map(abs, products)))
         assert cell.total == sum(products)
         for part in cell.parts:

@@ -51,13 +51,18 @@ class Faulty(FileSystem):
         """What would still be there after a loss of power: sizes, and files under the names that they had before."""
         if name == "open":
             self.paths[made] = Path(args[0])
-            self.safe.setdefault(Path(args[0]), 0 if args[1] & os.O_TRUNC else os.fstat(made).st_size)
+            self.safe.setdefault(
+                Path(args[0]), 0 if args[1] & os.O_TRUNC else os.fstat(made).st_size
+            )
         elif name == "sync":
             self.safe[self.paths[args[0]]] = os.fstat(args[0]).st_size
         elif name == "replace":
             if args[0] in self.safe:
                 self.safe[args[1]] = self.safe.pop(args[0])
-            self.paths = {descriptor: args[1] if path == args[0] else path for descriptor, path in self.paths.items()}
+            self.paths = {
+                descriptor: args[1] if path == args[0] else path
+                for descriptor, path in self.paths.items()
+            }
         elif name == "remove":
             self.safe.pop(args[0], None)
         elif name == "sync_folder":
@@ -79,7 +84,9 @@ def _method(name):
 
     def call(self, *args):
         if name == "close":
-            real(self, *args)  # the descriptor is given back, also where that reports an error and when a process ends
+            real(
+                self, *args
+            )  # the descriptor is given back, also where that reports an error and when a process ends
         if self._due(name) and self.how != "short":
             raise Crash if self.dead else OSError(self.code, os.strerror(self.code))
         if name == "replace":

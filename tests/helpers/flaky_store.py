@@ -25,14 +25,20 @@ class Flaky:
     def __call__(self, environ, start_response):
         with self._lock:
             number = next(self._numbers)
-            kind = None if not self._every or number % self._every else _KINDS[self.failures % len(_KINDS)]
+            kind = (
+                None
+                if not self._every or number % self._every
+                else _KINDS[self.failures % len(_KINDS)]
+            )
             self.failures += kind is not None
         if kind == "refuse":
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0) // 2)
             start_response("503 Slow Down", [("Content-Length", "0"), ("Connection", "close")])
             return [b""]
         kept = []
-        body = b"".join(self._app(environ, lambda status, headers, *more: kept.append((status, headers))))
+        body = b"".join(
+            self._app(environ, lambda status, headers, *more: kept.append((status, headers)))
+        )
         (status, headers) = kept[0]
         if kind == "forget":  # what was asked is done, but the answer says something else
             start_response("500 Internal Error", [("Content-Length", "0"), ("Connection", "close")])

@@ -34,7 +34,9 @@ def safetensors(tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | No
     data = b""
     for name, array in tensors.items():
         body = array.tobytes()
-        header[name] = entry(_NAMES[array.dtype.name], list(array.shape), len(data), len(data) + len(body))
+        header[name] = entry(
+            _NAMES[array.dtype.name], list(array.shape), len(data), len(data) + len(body)
+        )
         data += body
     return raw(header, data)
 
@@ -42,7 +44,9 @@ def safetensors(tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | No
 def write_folder(path: Path, config: Any = CONFIG, weights: bytes | None = None) -> Path:
     """A folder with config.json and model.safetensors."""
     path.mkdir(exist_ok=True)
-    (path / "config.json").write_bytes(config if isinstance(config, bytes) else json.dumps(config).encode())
+    (path / "config.json").write_bytes(
+        config if isinstance(config, bytes) else json.dumps(config).encode()
+    )
     (path / "model.safetensors").write_bytes(safetensors(TENSORS) if weights is None else weights)
     return path
 
@@ -51,9 +55,15 @@ def write_sharded(path: Path, weight_map: Mapping[str, Any] | None = None) -> Pa
     """A folder with `embed.weight` and `scalar` in a.safetensors, `blocks.0.bias` in b.safetensors, and an index."""
     write_folder(path)
     (path / "model.safetensors").unlink()
-    places = {"embed.weight": "a.safetensors", "scalar": "a.safetensors", "blocks.0.bias": "b.safetensors"}
+    places = {
+        "embed.weight": "a.safetensors",
+        "scalar": "a.safetensors",
+        "blocks.0.bias": "b.safetensors",
+    }
     for shard in ("a.safetensors", "b.safetensors"):
-        (path / shard).write_bytes(safetensors({n: TENSORS[n] for n, s in places.items() if s == shard}))
+        (path / shard).write_bytes(
+            safetensors({n: TENSORS[n] for n, s in places.items() if s == shard})
+        )
     index = {"metadata": {}, "weight_map": places if weight_map is None else weight_map}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
     return path

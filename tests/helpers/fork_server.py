@@ -153,7 +153,9 @@ class Process:
             self._socket.close()
 
 
-def run(kind: str, *args: str, input: bytes | None = None, **options: Any) -> "subprocess.CompletedProcess[bytes]":
+def run(
+    kind: str, *args: str, input: bytes | None = None, **options: Any
+) -> "subprocess.CompletedProcess[bytes]":
     """Run one process to its end, as `subprocess.run` does; a process that takes too long is killed."""
     if input is not None:
         options["stdin"] = subprocess.PIPE
@@ -187,7 +189,13 @@ def _server(imported: tuple[str, ...]) -> "tuple[socket.socket, subprocess.Popen
     """Start a server, which ends with this process; what it is asked through, and the server itself."""
     ours, theirs = socket.socketpair()
     with theirs:
-        command = [sys.executable, "-m", "tests.helpers.fork_server", str(theirs.fileno()), *imported]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.helpers.fork_server",
+            str(theirs.fileno()),
+            *imported,
+        ]
         server = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()])
     atexit.register(lambda: (ours.close(), server.wait(10)))
     return ours, server
@@ -237,7 +245,9 @@ def _become(request: dict[str, Any]) -> None:
     sys.argv = ["attnscope", *request["args"]]
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(  # noqa: SIM115
+        2, "w", buffering=1, errors="backslashreplace", closefd=False
+    )
 
 
 def main() -> int:

@@ -43,9 +43,15 @@ class Eager:
 
     def text(self, text: str) -> Seen:
         encoded = self.tokenizer.encode(text)
-        spelled = [text[a:b].strip() or piece for (a, b), piece in zip(encoded.offsets, encoded.tokens, strict=True)]
+        spelled = [
+            text[a:b].strip() or piece
+            for (a, b), piece in zip(encoded.offsets, encoded.tokens, strict=True)
+        ]
         special = [bool(flag) for flag in encoded.special_tokens_mask]
-        marks = [KEY_TOKENS["punctuation"](Token(0, w, w, special=s)) for w, s in zip(spelled, special, strict=True)]
+        marks = [
+            KEY_TOKENS["punctuation"](Token(0, w, w, special=s))
+            for w, s in zip(spelled, special, strict=True)
+        ]
         return self.ids(encoded.ids, special, marks)
 
     def ids(self, ids: list[int], special: Sequence[bool] = (), marks: Sequence[bool] = ()) -> Seen:
@@ -57,9 +63,14 @@ class Eager:
         window = getattr(config, "sliding_window", None) or size
         kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * len(weights)
         windows = [window if kind == "sliding_attention" else size for kind in kinds]
-        seen = [(apart >= 0 if self.causal else apart < size) & (np.abs(apart) < window) for window in windows]
+        seen = [
+            (apart >= 0 if self.causal else apart < size) & (np.abs(apart) < window)
+            for window in windows
+        ]
         none = np.zeros(size, dtype=bool)
-        return Seen(ids, weights, np.stack(seen), np.array(special or none), np.array(marks or none))
+        return Seen(
+            ids, weights, np.stack(seen), np.array(special or none), np.array(marks or none)
+        )
 
 
 def _error(values: Callable[[list[int]], Array], count: int) -> Array:
@@ -70,7 +81,10 @@ def _error(values: Callable[[list[int]], Array], count: int) -> Array:
 
 
 def roles(
-    texts: Sequence[Seen], repeated: Sequence[Seen], needles: Sequence[Seen], tripled: Sequence[Seen]
+    texts: Sequence[Seen],
+    repeated: Sequence[Seen],
+    needles: Sequence[Seen],
+    tripled: Sequence[Seen],
 ) -> dict[str, tuple[Array, Array]]:
     """Value and standard error of every role but copying, (L, H) each."""
     named: dict[str, tuple[Callable[[Any], Array], Sequence[Seen]]] = {
@@ -82,7 +96,10 @@ def roles(
         "second-order": (_second_order, tripled),
     }  # fmt: skip
     return {
-        name: (compute(sequences), _error(lambda kept, c=compute, s=sequences: c([s[n] for n in kept]), len(sequences)))
+        name: (
+            compute(sequences),
+            _error(lambda kept, c=compute, s=sequences: c([s[n] for n in kept]), len(sequences)),
+        )
         for name, (compute, sequences) in named.items()
     }
 
@@ -173,7 +190,9 @@ def _beyond_means(seen: Seen, layer: int) -> Array:
     total = np.zeros(seen.weights.shape[1])
     for (i, j), weight in pairs.items():
         # The mean of the other pairs and a 0: the own weight leaves the sum, and the 0 takes its place in the count.
-        means = [(sums[name][0] - weight) / sums[name][1] for name in (("offset", far(i, j)), ("key", j))]
+        means = [
+            (sums[name][0] - weight) / sums[name][1] for name in (("offset", far(i, j)), ("key", j))
+        ]
         total += np.where(weight >= 1 / 16, np.maximum(weight - np.maximum(*means), 0.0), 0.0)
     return total
 

@@ -39,13 +39,18 @@ def stacked(heads: list[dict[str, Any]]) -> Heads:
     for stage in heads[0]["stages"] if heads else ():
         matrices = [head["stages"][stage] for head in heads]
         if stage == "output":
-            matrices = [np.pad(m, ((0, 0), (0, max(widths) - m.shape[1])), constant_values=np.nan) for m in matrices]
+            matrices = [
+                np.pad(m, ((0, 0), (0, max(widths) - m.shape[1])), constant_values=np.nan)
+                for m in matrices
+            ]
         stages[stage] = np.stack(matrices)
     return Heads(
         units=[HeadRef(head["layer"], head["head"]) for head in heads],
         chosen=column("chosen"),
         scale=column("scale"),
-        head_width=[head["head_width"] for head in heads] if heads and heads[0].get("head_width") else None,
+        head_width=[head["head_width"] for head in heads]
+        if heads and heads[0].get("head_width")
+        else None,
         softcap=column("softcap"),
         bias=column("bias"),
         fully_masked=column("fully_masked"),
@@ -92,21 +97,33 @@ def heads_of(text: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for index, (layer, head) in enumerate(heads.get("units", [])):
         taken: dict[str, Any] = {"layer": layer, "head": head, "score_mod": heads.get("score_mod")}
-        taken |= {name: heads[name][index] for name in ("chosen", "scale", "softcap", "bias", "fully_masked")}
-        taken |= {name: heads[name][index] if name in heads else None for name in ("columns", "received")}
-        taken["stages"] = {stage: matrices[index] for stage, matrices in heads.get("stages", {}).items()}
+        taken |= {
+            name: heads[name][index]
+            for name in ("chosen", "scale", "softcap", "bias", "fully_masked")
+        }
+        taken |= {
+            name: heads[name][index] if name in heads else None for name in ("columns", "received")
+        }
+        taken["stages"] = {
+            stage: matrices[index] for stage, matrices in heads.get("stages", {}).items()
+        }
         if "widths" in heads and "output" in taken["stages"]:
-            taken["stages"]["output"] = [row[: heads["widths"][index]] for row in taken["stages"]["output"]]
+            taken["stages"]["output"] = [
+                row[: heads["widths"][index]] for row in taken["stages"]["output"]
+            ]
         for part in ("rows", "means", "words"):
             values_of = heads.get(part)
             if values_of is not None:
                 values_of = {"sink": None} | {
-                    name: None if values is None else values[index] for name, values in values_of.items()
+                    name: None if values is None else values[index]
+                    for name, values in values_of.items()
                 }
             taken[part] = values_of
         top = {"projected": None, "left_out": []} | heads["top"]
         taken["top"] = top | {
-            name: top[name][index] for name in ("keys", "weight", "value", "projected") if top.get(name) is not None
+            name: top[name][index]
+            for name in ("keys", "weight", "value", "projected")
+            if top.get(name) is not None
         }
         taken["pooled"] = heads.get("pooled")
         if taken["pooled"] is not None:

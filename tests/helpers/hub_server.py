@@ -11,7 +11,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @contextmanager
-def serve(repositories: dict[str, dict[str, bytes]], gated: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
+def serve(
+    repositories: dict[str, dict[str, bytes]], gated: tuple[str, ...] = ()
+) -> Iterator[tuple[str, list[str]]]:
     """Serve repositories; yields the address, and a list that collects what is asked for.
 
     Args:
@@ -36,18 +38,28 @@ def serve(repositories: dict[str, dict[str, bytes]], gated: tuple[str, ...] = ()
             if path.startswith("/api/models/"):
                 name = path.removeprefix("/api/models/").removesuffix("/revision/main")
                 files = repositories.get(name)
-                data = json.dumps({"id": name, "sha": COMMIT, "siblings": [{"rfilename": f} for f in files or ()]})
-                self._send(200 if files is not None else 401, data.encode(), {}, body=body, name=name)
+                data = json.dumps(
+                    {"id": name, "sha": COMMIT, "siblings": [{"rfilename": f} for f in files or ()]}
+                )
+                self._send(
+                    200 if files is not None else 401, data.encode(), {}, body=body, name=name
+                )
                 return
             name, _, file = path[1:].partition("/resolve/main/")
             content = repositories.get(name, {}).get(file)
             if name in gated or content is None:
                 self._send(403 if name in gated else 404, b"", {}, body=body, name=name)
                 return
-            headers = {"ETag": f'"{sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+            headers = {
+                "ETag": f'"{sha256(content).hexdigest()}"',
+                "X-Repo-Commit": COMMIT,
+                "Accept-Ranges": "bytes",
+            }
             self._send(200, content, headers, body=body, name=name)
 
-        def _send(self, code: int, data: bytes, headers: dict[str, str], *, body: bool, name: str) -> None:
+        def _send(
+            self, code: int, data: bytes, headers: dict[str, str], *, body: bool, name: str
+        ) -> None:
             self.send_response(code)
             if code != 200:
                 kind = {401: "RepoNotFound", 403: "GatedRepo", 404: "EntryNotFound"}[code]

@@ -21,14 +21,18 @@ from tests.helpers.reference_stages import STAGES, Stages
 
 
 def open_stack(
-    path: Path, change: Callable[[ModelConfig], ModelConfig] = lambda config: config, device: str = "cpu"
+    path: Path,
+    change: Callable[[ModelConfig], ModelConfig] = lambda config: config,
+    device: str = "cpu",
 ) -> Stack:
     """The model of an HF-layout folder or a GGUF file, all of it read; `change` may spoil its config on the way."""
     folder = open_checkpoint(path)
     where = str(folder.config_path)
     family = family_for(folder.config, where)
     config = change(read_config(family, folder.config, where))
-    return load_all(load_stack(family, config, folder, config.n_layers, torch.float32, torch.device(device)))
+    return load_all(
+        load_stack(family, config, folder, config.n_layers, torch.float32, torch.device(device))
+    )
 
 
 def run(
@@ -41,10 +45,15 @@ def run(
     """The stages of every layer, or of these heads of some, over a batch padded on the right."""
     c, n = stack.config, ids.shape[1]
     heads = dict.fromkeys(range(c.n_layers), range(c.n_heads)) if recorded is None else recorded
-    recorders = {layer: [MatrixRecorder(STAGES, chosen, range(n), range(n))] for layer, chosen in heads.items()}
+    recorders = {
+        layer: [MatrixRecorder(STAGES, chosen, range(n), range(n))]
+        for layer, chosen in heads.items()
+    }
     masks = [build_mask(parse_mask(c.mask_of(layer))) for layer in range(c.n_layers)]
     segments = torch.zeros_like(ids) if segments is None else segments
-    stack.run((ids, segments), masks, padding_mask(lengths, n, ids.device), AttentionHooks(recorders))
+    stack.run(
+        (ids, segments), masks, padding_mask(lengths, n, ids.device), AttentionHooks(recorders)
+    )
     return [Stages(**recorders[layer][0].compute()) for layer in heads]
 
 

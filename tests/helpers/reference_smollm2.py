@@ -32,7 +32,9 @@ def open_reference(path: Path) -> hf.LlamaModel:
     for name, parameter in model.named_parameters():
         stored_name = f"{names.get_name(name, try_suffixes=('.weight',))}"
         raw = stored[stored_name][...]
-        values = raw if raw.dtype == torch.float32 else dequantize(raw, header.ggml_types[stored_name])
+        values = (
+            raw if raw.dtype == torch.float32 else dequantize(raw, header.ggml_types[stored_name])
+        )
         processed = layout.process(values.view(parameter.shape).numpy(), stored_name)
         parameters[name] = torch.from_numpy(processed.weights.copy())
     model.load_state_dict(parameters, assign=True)

@@ -41,7 +41,9 @@ def _recorded(
     """The same as eager_attention_forward of transformers, with its steps kept."""
     assert scaling is not None
     groups = query.shape[1] // key.shape[1]
-    key, value = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value))  # repeat_kv
+    key, value = (
+        x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value)
+    )  # repeat_kv
     scaled = torch.matmul(query, key.transpose(2, 3)) * scaling
     if softcap is not None:
         scaled = torch.tanh(scaled / softcap) * softcap
@@ -52,7 +54,11 @@ def _recorded(
         sinks = s_aux[None, :, None, None].expand(*masked.shape[:3], 1)
         weights = torch.softmax(torch.cat((masked, sinks), dim=-1), dim=-1)[..., :-1]
     output = torch.matmul(weights, value)
-    barred = torch.zeros_like(scaled, dtype=torch.bool) if attention_mask is None else (attention_mask < -1e30)
+    barred = (
+        torch.zeros_like(scaled, dtype=torch.bool)
+        if attention_mask is None
+        else (attention_mask < -1e30)
+    )
     _seen.append(Stages(scaled, scaled.masked_fill(barred, -torch.inf), weights, output))
     return output.transpose(1, 2).contiguous(), weights
 
@@ -93,7 +99,9 @@ class SoftmaxStages(TorchFunctionMode):
 
 
 @torch.no_grad()
-def run(model: PreTrainedModel, ids: Tensor, lengths: list[int], segments: Tensor | None = None) -> list[Stages]:
+def run(
+    model: PreTrainedModel, ids: Tensor, lengths: list[int], segments: Tensor | None = None
+) -> list[Stages]:
     """Every layer's stages over a batch padded on the right."""
     real = torch.arange(ids.shape[1])[None] < torch.tensor(lengths)[:, None]
     extra = {} if segments is None else {"token_type_ids": segments}

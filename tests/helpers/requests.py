@@ -8,7 +8,9 @@ from attnscope.request.selection import parse_cut, parse_indices, parse_position
 from attnscope.studies.ablate.plan import AblationOptions
 
 _READERS = {"mask": parse_mask}
-_READERS |= {name: lambda text, name=name: parse_indices(text, f"--{name}") for name in ("layer", "head")}
+_READERS |= {
+    name: lambda text, name=name: parse_indices(text, f"--{name}") for name in ("layer", "head")
+}
 _READERS |= dict.fromkeys(("query", "key", "hide", "auto_key"), parse_positions)
 
 

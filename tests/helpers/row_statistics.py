@@ -11,7 +11,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def key_factors(
-    queries: Sequence[int], special: Array, punctuation: Array, *, aligned: bool = True, real: Array | None = None
+    queries: Sequence[int],
+    special: Array,
+    punctuation: Array,
+    *,
+    aligned: bool = True,
+    real: Array | None = None,
 ) -> dict[str, Array]:
     """Return what each statistic but the entropy multiplies weights by before it sums them, (queries, keys).
 
@@ -29,7 +34,10 @@ def key_factors(
         "first": keys == 0,
         "special": np.asarray(special, dtype=bool),
         "self": own,
-        "other": ~own & ~np.asarray(special, dtype=bool) & (keys != 0) & (True if real is None else real),
+        "other": ~own
+        & ~np.asarray(special, dtype=bool)
+        & (keys != 0)
+        & (True if real is None else real),
         "distance": apart,
         **{f"within_{n}": apart <= n for n in WITHIN},
         "punctuation": np.asarray(punctuation, dtype=bool),
@@ -64,7 +72,11 @@ def row_statistics(
     """
     positions = range(weights.shape[-2]) if queries is None else queries
     found = {"entropy": entropy(weights)}
-    for name, factors in key_factors(positions, special, punctuation, aligned=aligned, real=real).items():
+    for name, factors in key_factors(
+        positions, special, punctuation, aligned=aligned, real=real
+    ).items():
         total = (weights * factors).sum(-1)
-        found[name] = total if aligned or name not in NEEDS_ALIGNMENT else np.full_like(total, np.nan)
+        found[name] = (
+            total if aligned or name not in NEEDS_ALIGNMENT else np.full_like(total, np.nan)
+        )
     return found

@@ -2,7 +2,16 @@
 
 import numpy as np
 
-from attnscope.findings.explain import ArithmeticCheck, ExplainedCell, Explanation, Part, Rest, Row, Sink, Vector
+from attnscope.findings.explain import (
+    ArithmeticCheck,
+    ExplainedCell,
+    Explanation,
+    Part,
+    Rest,
+    Row,
+    Sink,
+    Vector,
+)
 from attnscope.findings.provenance import MaskUse, Provenance
 from tests.helpers.sample_reports import BANK, tokens
 
@@ -10,7 +19,9 @@ WIDTH, VALUES = 8, 6
 
 
 def vector(name, origin, values, **more):
-    return Vector(name, origin, float(np.linalg.norm(values)), np.asarray(values, dtype=np.float32), **more)
+    return Vector(
+        name, origin, float(np.linalg.norm(values)), np.asarray(values, dtype=np.float32), **more
+    )
 
 
 def parts(q, k, rotated):
@@ -19,8 +30,19 @@ def parts(q, k, rotated):
     for i in range(half):
         dims = [i, i + half]
         product = float((q[dims] * k[dims]).sum())
-        found.append(Part(dims, q[dims].tolist(), k[dims].tolist(), product, 6.2831853 * 10.0**i, product * 0.9))
-    found += [Part([i], [float(q[i])], [float(k[i])], float(q[i] * k[i])) for i in range(rotated, len(q))]
+        found.append(
+            Part(
+                dims,
+                q[dims].tolist(),
+                k[dims].tolist(),
+                product,
+                6.2831853 * 10.0**i,
+                product * 0.9,
+            )
+        )
+    found += [
+        Part([i], [float(q[i])], [float(k[i])], float(q[i] * k[i])) for i in range(rotated, len(q))
+    ]
     return sorted(found, key=lambda part: -abs(part.product))
 
 
@@ -34,7 +56,11 @@ def explanation(
     spelled = tokens(BANK.split()) if spelled is None else spelled
     sources = spelled if context is None else context
     n = len(sources)
-    q, k, v = rng.standard_normal(width), rng.standard_normal((n, width)), rng.standard_normal((n, VALUES))
+    q, k, v = (
+        rng.standard_normal(width),
+        rng.standard_normal((n, width)),
+        rng.standard_normal((n, VALUES)),
+    )
     scores, scale = k @ q, width**-0.5
     times = scores * scale
     capped = None if softcap is None else softcap * np.tanh(times / softcap)
@@ -79,7 +105,11 @@ def _inputs(rng, query):
         vector("token", "row 101 of the token table", token),
         vector("position", f"learned for position {query}", position),
         vector("sum", "token + position", token + position),
-        vector("normed", "(sum − mean) / deviation 1.652 × weight + bias; mean −0.3741", (token + position) / 1.652),
+        vector(
+            "normed",
+            "(sum − mean) / deviation 1.652 × weight + bias; mean −0.3741",
+            (token + position) / 1.652,
+        ),
     ]
 
 
@@ -87,7 +117,9 @@ def residuals(count):
     """The residual stream in front of a late layer."""
     rng = np.random.default_rng(1)
     made = ["the embedding", *(f"after layer {i}" for i in range(count - 1))]
-    return [vector("residual", said, rng.standard_normal(32) * (i + 1)) for i, said in enumerate(made)]
+    return [
+        vector("residual", said, rng.standard_normal(32) * (i + 1)) for i, said in enumerate(made)
+    ]
 
 
 def _row(keys, k, v, *columns):
@@ -103,14 +135,22 @@ def _rest(left, see, e, alpha, v):
         return None
     more = left & see
     blend = (alpha[more] @ v[more]).astype(np.float32)
-    return Rest(int(more.sum()), int((left & ~see).sum()), float(e[more].sum()), float(alpha[more].sum()), blend)
+    return Rest(
+        int(more.sum()),
+        int((left & ~see).sum()),
+        float(e[more].sum()),
+        float(alpha[more].sum()),
+        blend,
+    )
 
 
 def _cell(key, allowed, score, q, k, rotated, named):
     made = parts(q, k, rotated)
     chosen = "--key" if named else f"largest of the {'allowed' if allowed else 'masked'} keys"
     steps = _steps("k", key, k, rotated)
-    return ExplainedCell(key, chosen, bool(allowed), float(score), steps, made, sum(part.product for part in made))
+    return ExplainedCell(
+        key, chosen, bool(allowed), float(score), steps, made, sum(part.product for part in made)
+    )
 
 
 def _steps(letter, position, values, rotated):
@@ -128,7 +168,9 @@ def _checks(layer, rotated, broken, dead):
         "norm": "the residual, normed = x",
         "query": "W_q x + b = q",
         "key": "W_k x + b = k",
-        "position": "q and k, rotated = q and k in q·k" if rotated else "q and k above = q and k in q·k",
+        "position": "q and k, rotated = q and k in q·k"
+        if rotated
+        else "q and k above = q and k in q·k",
         "parts": "the parts' sum = q·k",
         "scaled": "q·k × scale = scaled",
         "weights": "exponential / sum = weight",
@@ -136,6 +178,8 @@ def _checks(layer, rotated, broken, dead):
     }
     names = [name for name in said if not dead or name not in ("weights", "output")]
     return [
-        ArithmeticCheck(name, said[name], 0.3 if name == broken else 1.2e-7 * (name != "scaled"), 3.9e-6)
+        ArithmeticCheck(
+            name, said[name], 0.3 if name == broken else 1.2e-7 * (name != "scaled"), 3.9e-6
+        )
         for name in names
     ]

@@ -74,7 +74,13 @@ def ranked(weights, norms, out_norms, top, by):
 
 def statistics(weights, special, cross):
     found = row_statistics(weights, special, np.zeros(len(special)), aligned=not cross)
-    return Rows(**{name: values.astype(np.float32) for name, values in found.items() if name != "punctuation"})
+    return Rows(
+        **{
+            name: values.astype(np.float32)
+            for name, values in found.items()
+            if name != "punctuation"
+        }
+    )
 
 
 def head_report(
@@ -98,7 +104,12 @@ def head_report(
     v = rng.standard_normal((t, d_value)) * rng.choice([0.05, 1.0, 2.0], (t, 1))
     norms = np.linalg.norm(v, axis=1)
     cut = np.ix_(queries, keys)
-    matrices = {"scores": scores[cut], "scaled": scaled[cut], "masked": masked[cut], "weights": weights[cut]}
+    matrices = {
+        "scores": scores[cut],
+        "scaled": scaled[cut],
+        "masked": masked[cut],
+        "weights": weights[cut],
+    }
     matrices["output"] = (weights @ v)[queries].astype(np.float32)
     rows = statistics(weights, [token.special for token in key_tokens], cross)
     rows = replace(rows, sink=drained)
@@ -112,7 +123,9 @@ def head_report(
         stages={name: matrices[name] for name in stages or ("scores", "masked", "weights")},
         fully_masked=[i for i in queries if not see[i].any()],
         top=ranked(weights[queries], norms, norms * 1.5 if projected else None, top, by),
-        rows=Rows(**{name: values[queries] for name, values in asdict(rows).items() if values is not None}),
+        rows=Rows(
+            **{name: values[queries] for name, values in asdict(rows).items() if values is not None}
+        ),
         head_width=8,
     )
 
@@ -129,11 +142,21 @@ def text_report(
                     cross=context is not None, **kw)
         for n, (layer, head) in enumerate(heads)
     ]  # fmt: skip
-    return TextReport(text, pair, query_tokens, context, index, queries, keys, stacked(made), list(notes))
+    return TextReport(
+        text, pair, query_tokens, context, index, queries, keys, stacked(made), list(notes)
+    )
 
 
 def report(
-    *texts, weights="trained", own="causal", used="causal", what_if=None, trained=(), notes=(), n_layers=4, n_heads=4
+    *texts,
+    weights="trained",
+    own="causal",
+    used="causal",
+    what_if=None,
+    trained=(),
+    notes=(),
+    n_layers=4,
+    n_heads=4,
 ):
     made = Provenance(
         attnscope="0.1.0",

@@ -49,7 +49,11 @@ def json_schema() -> dict[str, Any]:
     kinds, defs = msgspec.json.schema_components(
         KINDS.values(), schema_hook=lambda _: {}, ref_template="#/$defs/{name}"
     )
-    check = {"type": "string", "pattern": "^[0-9a-f]{8}$", "description": "CRC-32 of the file up to here."}
+    check = {
+        "type": "string",
+        "pattern": "^[0-9a-f]{8}$",
+        "description": "CRC-32 of the file up to here.",
+    }
     for line in LINES:
         defs[line.__name__]["properties"]["check"] = check
         defs[line.__name__]["required"].append("check")
@@ -57,7 +61,11 @@ def json_schema() -> dict[str, Any]:
         for name, along in declarations(kind).items():
             if along.axes:
                 defs[kind.__name__]["properties"][name]["axes"] = list(along.axes)
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "anyOf": list(kinds), "$defs": defs}
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "anyOf": list(kinds),
+        "$defs": defs,
+    }
     return json.loads(msgspec.json.encode(_cleaned(schema)))
 
 
@@ -78,7 +86,9 @@ def _cleaned(schema: Any) -> Any:
     """Take the indentation out of descriptions: they are docstrings, which Python 3.13 stores without it."""
     if isinstance(schema, dict):
         return {
-            name: cleandoc(value) if name == "description" and isinstance(value, str) else _cleaned(value)
+            name: cleandoc(value)
+            if name == "description" and isinstance(value, str)
+            else _cleaned(value)
             for name, value in schema.items()
         }
     return [_cleaned(entry) for entry in schema] if isinstance(schema, list) else schema
@@ -102,4 +112,6 @@ def validate(data: Any, name: str) -> None:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_bytes(msgspec.json.format(json.dumps(json_schema()).encode(), indent=1) + b"\n")
+    SCHEMA_FILE.write_bytes(
+        msgspec.json.format(json.dumps(json_schema()).encode(), indent=1) + b"\n"
+    )

@@ -75,17 +75,31 @@ def read_tables(screen, count):
         if n and not lines[n - 1] and titles[0] and titles[0][1] in STAGES:
             stages = [title[1] for title in titles]
         if stages and line.startswith("query ↓"):
-            panels = [[int(p) for p in part.split()] for part in line.removeprefix("query ↓").split("│")]
-            rows = [_row(row, [len(columns) for columns in panels]) for row in lines[n + 1 : n + 1 + count]]
+            panels = [
+                [int(p) for p in part.split()] for part in line.removeprefix("query ↓").split("│")
+            ]
+            rows = [
+                _row(row, [len(columns) for columns in panels])
+                for row in lines[n + 1 : n + 1 + count]
+            ]
             for p, (stage, columns) in enumerate(zip(stages, panels, strict=True)):
-                found.setdefault(stage, []).append(Block(columns, {at: (label, cells[p]) for at, label, cells in rows}))
+                found.setdefault(stage, []).append(
+                    Block(columns, {at: (label, cells[p]) for at, label, cells in rows})
+                )
     return {**read_list(lines), **found}
 
 
 def read_list(lines):
     """Every stage of the only row of a plain screen whose keys are lines, as one block a stage."""
-    found, query = {}, next((re.match(r"row (\d+)(.*)", line) for line in lines if line.startswith("row ")), None)
-    headers = [n for n, line in enumerate(lines) if query is not None and re.match(r" +(key|context) +\w", line)]
+    found, query = (
+        {},
+        next((re.match(r"row (\d+)(.*)", line) for line in lines if line.startswith("row ")), None),
+    )
+    headers = [
+        n
+        for n, line in enumerate(lines)
+        if query is not None and re.match(r" +(key|context) +\w", line)
+    ]
     for n, following in zip(headers, [*headers[1:], len(lines)], strict=False):
         line = lines[n]
         for heading in re.finditer(r"\S+", line):
@@ -95,7 +109,9 @@ def read_list(lines):
             for row in lines[n + 1 : min(following, lines.index("", n))]:
                 if position := re.match(r" *(\d+) ", row):
                     cells[int(position[1])] = _before(row, heading.end()).split()[-1]
-            found[heading[0]] = [Block(list(cells), {int(query[1]): (query[2], list(cells.values()))})]
+            found[heading[0]] = [
+                Block(list(cells), {int(query[1]): (query[2], list(cells.values()))})
+            ]
     return found
 
 

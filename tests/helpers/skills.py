@@ -23,7 +23,9 @@ has to know.
 
 def llms_text() -> str:
     """Return the file, whose links are relative to docs/."""
-    section = (ROOT / "README.md").read_text().partition("\n## Documentation\n")[2].partition("\n## ")[0]
+    section = (
+        (ROOT / "README.md").read_text().partition("\n## Documentation\n")[2].partition("\n## ")[0]
+    )
     lines = []
     for line in section.splitlines():
         link = re.match(r"- \[([^]]+)\]\(docs/([^)]+)\): (.*)", line)

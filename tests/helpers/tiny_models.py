@@ -74,7 +74,13 @@ _DISTIL = {
 }
 _GPT2 = {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": POSITIONS,
          "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
-_LLAMA3 = _rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+_LLAMA3 = _rope(
+    "llama3",
+    factor=4.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=16,
+)
 _YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=12)
 LONGROPE = _rope("longrope", short_factor=[1.0, 1.5, 2.0, 3.0], long_factor=[4.0, 2.5, 6.0, 8.0])
 _SLIDING = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
@@ -82,7 +88,12 @@ _OSS = {"head_dim": 12, "sliding_window": 4, "num_local_experts": 4, "num_expert
         **_rope("yarn", factor=4.0, original_max_position_embeddings=12, truncate=False)}  # fmt: skip
 
 _MOE = {"num_experts": 4, "num_experts_per_tok": 2}
-_GRANITE = {"attention_multiplier": 0.4, "embedding_multiplier": 3.0, "residual_multiplier": 0.6, "logits_scaling": 2.0}
+_GRANITE = {
+    "attention_multiplier": 0.4,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 2.0,
+}
 _MODERN = {"local_attention": 6, "global_attn_every_n_layers": 2}
 _T5 = {"vocab_size": VOCAB, "d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 3, "num_heads": 4,
        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}  # fmt: skip

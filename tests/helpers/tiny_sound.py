@@ -9,7 +9,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 SEED = 0
-_SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+_SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
 _CONVS = {
     "conv_dim": [16] * 7,
     "feat_extract_norm": "group",
@@ -55,7 +60,9 @@ def tiny_qwen2_audio(hf: Any) -> tuple[Any, Any]:
         "max_source_positions": 150,
     }  # fmt: skip
     text = {**_SIZES, "num_key_value_heads": 2, "vocab_size": 300, "model_type": "qwen2"}
-    config = hf.Qwen2AudioConfig(audio_config={**tower, "model_type": "qwen2_audio_encoder"}, text_config=text)
+    config = hf.Qwen2AudioConfig(
+        audio_config={**tower, "model_type": "qwen2_audio_encoder"}, text_config=text
+    )
     return hf.Qwen2AudioForConditionalGeneration, config
 
 
@@ -123,5 +130,7 @@ def noise(seconds: float, rate: int = 16_000, seed: int = 0) -> "np.ndarray[Any,
     """Return noise whose loudness changes, float32."""
     count = round(seconds * rate)
     loudness = 0.3 * np.abs(np.sin(np.arange(count) / rate * 4))
-    samples: np.ndarray[Any, Any] = (np.random.default_rng(seed).normal(size=count) * loudness).astype(np.float32)
+    samples: np.ndarray[Any, Any] = (
+        np.random.default_rng(seed).normal(size=count) * loudness
+    ).astype(np.float32)
     return samples.clip(-1, 1)

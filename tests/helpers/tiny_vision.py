@@ -11,11 +11,20 @@ import transformers as hf
 from tests.helpers.tiny_models import raise_weights
 
 PATCH = 8
-_SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40}
+_SIZES = {
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+}
 _SEEN = {**_SIZES, "image_size": 32, "patch_size": PATCH}
 # Square, or the processor's own: the smaller side is resized, and the middle cropped.
 _RESIZED = {"size": {"height": 32, "width": 32}}
-_CROPPED = {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}, "do_center_crop": True}
+_CROPPED = {
+    "size": {"shortest_edge": 36},
+    "crop_size": {"height": 32, "width": 32},
+    "do_center_crop": True,
+}
 
 
 @dataclass(frozen=True)
@@ -28,8 +37,12 @@ class VisionRow:
     processor: str
     settings: dict[str, Any]
     before: tuple[str, ...]  # tokens before the patches
-    towers: bool = field(default=False)  # whether the model is one half of one that also reads texts
-    shape: tuple[int, int] = field(default=(4, 4))  # rows and columns of the patches of a picture of 30 × 44 pixels
+    towers: bool = field(
+        default=False
+    )  # whether the model is one half of one that also reads texts
+    shape: tuple[int, int] = field(
+        default=(4, 4)
+    )  # rows and columns of the patches of a picture of 30 × 44 pixels
 
     def make(self) -> hf.PreTrainedModel:
         torch.manual_seed(sum(map(ord, self.name)))
@@ -50,11 +63,25 @@ def _text(**more: Any) -> dict[str, Any]:
 
 VISION = [
     VisionRow("vit", hf.ViTModel, _SEEN, "ViTImageProcessorPil", _RESIZED, ("cls",)),
-    VisionRow("deit", hf.DeiTModel, _SEEN, "DeiTImageProcessorPil", _CROPPED, ("cls", "distillation")),
     VisionRow(
-        "beit", hf.BeitModel, {**_SEEN, "use_relative_position_bias": True}, "BeitImageProcessorPil", _RESIZED, ("cls",)
+        "deit", hf.DeiTModel, _SEEN, "DeiTImageProcessorPil", _CROPPED, ("cls", "distillation")
     ),
-    VisionRow("dinov2", hf.Dinov2Model, {**_SEEN, "mlp_ratio": 2}, "BitImageProcessorPil", _CROPPED, ("cls",)),
+    VisionRow(
+        "beit",
+        hf.BeitModel,
+        {**_SEEN, "use_relative_position_bias": True},
+        "BeitImageProcessorPil",
+        _RESIZED,
+        ("cls",),
+    ),
+    VisionRow(
+        "dinov2",
+        hf.Dinov2Model,
+        {**_SEEN, "mlp_ratio": 2},
+        "BitImageProcessorPil",
+        _CROPPED,
+        ("cls",),
+    ),
     VisionRow(
         "dinov2_with_registers",
         hf.Dinov2WithRegistersModel,

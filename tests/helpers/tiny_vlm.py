@@ -17,7 +17,12 @@ _VOCAB = 120
 _TEXT = {"vocab_size": _VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "intermediate_size": 40, "max_position_embeddings": 512, "bos_token_id": 1,
          "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
-_SEEN = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+_SEEN = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+}
 _CHAT = (
     "{% for message in messages %}<|user|>{% for part in message.content %}"
     "{% if part.type == 'image' %}IMAGE{% else %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}<|assistant|>"
@@ -33,7 +38,9 @@ class PromptRow:
     processor: Callable[[Any, Path], None]  # saves the processor's files into a folder
     special: dict[str, str]  # special tokens by the name that the tokenizer has for them
     image: str  # what stands for a picture in a template
-    shapes: list[tuple[int, int]] = field(default_factory=list)  # rows and columns of each grid of a picture
+    shapes: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # rows and columns of each grid of a picture
 
     def save(self, path: Path, *, template: bool = False) -> hf.PreTrainedModel:
         """Write model, tokenizer and processor into a folder."""
@@ -62,7 +69,9 @@ def _tokenizer(special: dict[str, str]) -> Any:
         bos_token="<s>",
         eos_token="</s>",
         unk_token="<unk>",
-        extra_special_tokens={name: token for name, token in special.items() if not name.startswith("_")},
+        extra_special_tokens={
+            name: token for name, token in special.items() if not name.startswith("_")
+        },
     )
 
 
@@ -89,9 +98,15 @@ def _llava(ids: dict[str, int]) -> hf.PreTrainedModel:
 
 
 def _llava_processor(tokenizer: Any) -> Any:
-    images = hf.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    images = hf.CLIPImageProcessorPil(
+        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
+    )
     return hf.LlavaProcessor(
-        images, tokenizer, patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1
+        images,
+        tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
     )
 
 
@@ -103,7 +118,12 @@ def _qwen(version: str) -> Callable[[dict[str, int]], hf.PreTrainedModel]:
     def make(ids: dict[str, int]) -> hf.PreTrainedModel:
         config_class = getattr(hf, f"{version}Config")
         rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
-        vision: dict[str, Any] = {"depth": 2, "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2}
+        vision: dict[str, Any] = {
+            "depth": 2,
+            "num_heads": 4,
+            "patch_size": 4,
+            "spatial_merge_size": 2,
+        }
         if version == "Qwen2VL":
             vision |= {"embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2}
         else:
@@ -116,7 +136,10 @@ def _qwen(version: str) -> Callable[[dict[str, int]], hf.PreTrainedModel]:
             text |= {"head_dim": 8}
         if version == "Qwen3_5":
             vision |= {"num_position_embeddings": 16}
-            text |= _HYBRID | {"head_dim": 16, "rope_parameters": rope | {"partial_rotary_factor": 0.5}}
+            text |= _HYBRID | {
+                "head_dim": 16,
+                "rope_parameters": rope | {"partial_rotary_factor": 0.5},
+            }
         config = config_class(
             text_config=text,
             vision_config=vision,
@@ -215,7 +238,12 @@ def _paligemma(ids: dict[str, int]) -> hf.PreTrainedModel:
     return hf.PaliGemmaForConditionalGeneration(
         hf.PaliGemmaConfig(
             text_config={**_TEXT, "head_dim": 8, "model_type": "gemma"},
-            vision_config={**_SEEN, "image_size": 32, "patch_size": 8, "model_type": "siglip_vision_model"},
+            vision_config={
+                **_SEEN,
+                "image_size": 32,
+                "patch_size": 8,
+                "model_type": "siglip_vision_model",
+            },
             image_token_id=ids["image_token"],
             projection_dim=32,
         )
@@ -244,7 +272,9 @@ def _idefics3(name: str) -> Callable[[dict[str, int]], hf.PreTrainedModel]:
 
 def _idefics3_processor(name: str) -> Callable[[Any, Path], None]:
     def save(tokenizer: Any, path: Path) -> None:
-        images = getattr(hf, f"{name}ImageProcessorPil")(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
+        images = getattr(hf, f"{name}ImageProcessorPil")(
+            size={"longest_edge": 64}, max_image_size={"longest_edge": 32}
+        )
         images.save_pretrained(path)
         settings = f'{{"processor_class": "{name}Processor", "image_seq_len": 16}}'
         (path / "processor_config.json").write_text(settings)
@@ -302,9 +332,13 @@ def _pixtral(ids: dict[str, int]) -> hf.PreTrainedModel:
 
 def _pixtral_processor(tokenizer: Any, path: Path) -> None:
     """The class itself needs torchvision."""
-    images = hf.PixtralImageProcessorPil(size={"longest_edge": 48}, patch_size={"height": 8, "width": 8})
+    images = hf.PixtralImageProcessorPil(
+        size={"longest_edge": 48}, patch_size={"height": 8, "width": 8}
+    )
     images.save_pretrained(path)
-    (path / "processor_config.json").write_text('{"processor_class": "PixtralProcessor", "patch_size": 8}')
+    (path / "processor_config.json").write_text(
+        '{"processor_class": "PixtralProcessor", "patch_size": 8}'
+    )
 
 
 def _mistral3(ids: dict[str, int]) -> hf.PreTrainedModel:
@@ -320,19 +354,32 @@ def _mistral3(ids: dict[str, int]) -> hf.PreTrainedModel:
 
 def _mistral3_processor(tokenizer: Any, path: Path) -> None:
     """Save Pixtral's, with two patches in a row and column to a token."""
-    images = hf.PixtralImageProcessorPil(size={"longest_edge": 48}, patch_size={"height": 4, "width": 4})
+    images = hf.PixtralImageProcessorPil(
+        size={"longest_edge": 48}, patch_size={"height": 4, "width": 4}
+    )
     images.save_pretrained(path)
     settings = '{"processor_class": "PixtralProcessor", "patch_size": 4, "spatial_merge_size": 2}'
     (path / "processor_config.json").write_text(settings)
 
 
-_PIXTRAL = {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
+_PIXTRAL = {
+    "image_token": "[IMG]",
+    "image_break_token": "[IMG_BREAK]",
+    "image_end_token": "[IMG_END]",
+}
 
 # Of a picture of 30 × 44 pixels.
 PROMPTS = [
-    PromptRow("llava", _llava, _saved(_llava_processor), {"image_token": "<image>"}, "<image>", [(4, 4)]),
     PromptRow(
-        "qwen2_vl", _qwen("Qwen2VL"), _qwen_processor, _QWEN, "<|vision_start|><|image_pad|><|vision_end|>", [(4, 6)]
+        "llava", _llava, _saved(_llava_processor), {"image_token": "<image>"}, "<image>", [(4, 4)]
+    ),
+    PromptRow(
+        "qwen2_vl",
+        _qwen("Qwen2VL"),
+        _qwen_processor,
+        _QWEN,
+        "<|vision_start|><|image_pad|><|vision_end|>",
+        [(4, 6)],
     ),
     PromptRow(
         "qwen2_5_vl",
@@ -343,24 +390,59 @@ PROMPTS = [
         [(4, 6)],
     ),
     PromptRow(
-        "qwen3_vl", _qwen("Qwen3VL"), _qwen_processor, _QWEN, "<|vision_start|><|image_pad|><|vision_end|>", [(4, 6)]
+        "qwen3_vl",
+        _qwen("Qwen3VL"),
+        _qwen_processor,
+        _QWEN,
+        "<|vision_start|><|image_pad|><|vision_end|>",
+        [(4, 6)],
     ),
     PromptRow(
         "gemma3",
         _gemma3,
         _saved(_gemma3_processor),
-        {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"},
+        {
+            "image_token": "<image_soft_token>",
+            "boi_token": "<start_of_image>",
+            "eoi_token": "<end_of_image>",
+        },
         "<start_of_image>",
         [(4, 4)],
     ),
-    PromptRow("paligemma", _paligemma, _saved(_paligemma_processor), {"image_token": "<image>"}, "<image>", [(4, 4)]),
     PromptRow(
-        "idefics3", _idefics3("Idefics3"), _idefics3_processor("Idefics3"), _IDEFICS, "<image>", [(8, 8), (4, 4)]
+        "paligemma",
+        _paligemma,
+        _saved(_paligemma_processor),
+        {"image_token": "<image>"},
+        "<image>",
+        [(4, 4)],
     ),
-    PromptRow("smolvlm", _idefics3("SmolVLM"), _idefics3_processor("SmolVLM"), _IDEFICS, "<image>", [(8, 8), (4, 4)]),
-    PromptRow("internvl", _internvl, _internvl_processor, _INTERN, "<IMG_CONTEXT>", [(8, 12), (4, 4)]),
     PromptRow(
-        "qwen3_5", _qwen("Qwen3_5"), _qwen_processor, _QWEN, "<|vision_start|><|image_pad|><|vision_end|>", [(4, 6)]
+        "idefics3",
+        _idefics3("Idefics3"),
+        _idefics3_processor("Idefics3"),
+        _IDEFICS,
+        "<image>",
+        [(8, 8), (4, 4)],
+    ),
+    PromptRow(
+        "smolvlm",
+        _idefics3("SmolVLM"),
+        _idefics3_processor("SmolVLM"),
+        _IDEFICS,
+        "<image>",
+        [(8, 8), (4, 4)],
+    ),
+    PromptRow(
+        "internvl", _internvl, _internvl_processor, _INTERN, "<IMG_CONTEXT>", [(8, 12), (4, 4)]
+    ),
+    PromptRow(
+        "qwen3_5",
+        _qwen("Qwen3_5"),
+        _qwen_processor,
+        _QWEN,
+        "<|vision_start|><|image_pad|><|vision_end|>",
+        [(4, 6)],
     ),
     PromptRow("gemma4", _gemma4, _gemma4_processor, _GEMMA4, "<|image|>", [(6, 10)]),
     PromptRow("mistral3", _mistral3, _mistral3_processor, _PIXTRAL, "[IMG]", [(4, 6)]),

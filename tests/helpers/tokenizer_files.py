@@ -5,7 +5,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 CORPUS = ["The bank by the river was eroded. The river bank, the bank of the river."] * 4
 _BYTES = [f"<0x{i:02X}>" for i in range(256)]
@@ -35,7 +43,10 @@ def _trained(kind: str) -> str:
         if base == "wordpiece":
             used = value["model"]["vocab"]
             parts = [f"{mark}{letter}" for letter in "abfiknxBXI" for mark in ("", "##")]
-            used |= {part: max(used.values()) + 1 + i for i, part in enumerate(p for p in parts if p not in used)}
+            used |= {
+                part: max(used.values()) + 1 + i
+                for i, part in enumerate(p for p in parts if p not in used)
+            }
     return json.dumps(value)
 
 
@@ -45,7 +56,9 @@ def _byte_level() -> str:
     t.decoder = decoders.ByteLevel()
     t.post_processor = processors.ByteLevel(trim_offsets=True)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    t.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False))
+    t.train_from_iterator(
+        CORPUS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    )
     return t.to_str()
 
 
@@ -62,7 +75,10 @@ def _wordpiece() -> str:
     t.normalizer = normalizers.BertNormalizer()
     t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    t.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=40, special_tokens=special, show_progress=False))
+    t.train_from_iterator(
+        CORPUS,
+        trainers.WordPieceTrainer(vocab_size=40, special_tokens=special, show_progress=False),
+    )
     t.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
     return t.to_str()
 
@@ -86,7 +102,14 @@ def _suffixes() -> str:
 
 
 def _unigram() -> str:
-    pieces = [("<unk>", 0.0), ("▁The", -1.0), ("▁bank", -2.0), ("▁", -3.0), ("s", -4.0), ("x", -4.0)]
+    pieces = [
+        ("<unk>", 0.0),
+        ("▁The", -1.0),
+        ("▁bank", -2.0),
+        ("▁", -3.0),
+        ("s", -4.0),
+        ("x", -4.0),
+    ]
     t = Tokenizer(models.Unigram(pieces, 0))
     t.pre_tokenizer = pre_tokenizers.Metaspace()
     return t.to_str()
@@ -96,7 +119,9 @@ def _byte_fallback() -> str:
     """As in Llama 2: spaces become ▁, and what the vocabulary lacks becomes bytes."""
     t = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
     t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>", *_BYTES], show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<unk>", *_BYTES], show_progress=False
+    )
     t.train_from_iterator(CORPUS, trainer)
     value = json.loads(t.to_str())
     value["added_tokens"] = value["added_tokens"][:1]

@@ -12,4 +12,6 @@ SOURCE = "water ran all day"
 
 def run(folder, texts=TEXTS, context=None, **options) -> Report:
     asked = {"engine": "transformers", "layer": "all", "head": "all", "stages": STAGES, **options}
-    return inspect(requested(tuple(TextInput(t, context=context) for t in texts), str(folder), **asked))
+    return inspect(
+        requested(tuple(TextInput(t, context=context) for t in texts), str(folder), **asked)
+    )

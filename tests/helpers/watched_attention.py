@@ -11,7 +11,9 @@ def _applied(weights: Any, v: Tensor, output: Tensor) -> Any:
     if not isinstance(weights, Tensor) or weights.shape[-1] != v.shape[2]:
         return weights
     plain = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], dim=1)
-    factor = (output.transpose(1, 2) * plain).sum(-1, keepdim=True) / plain.square().sum(-1, keepdim=True)
+    factor = (output.transpose(1, 2) * plain).sum(-1, keepdim=True) / plain.square().sum(
+        -1, keepdim=True
+    )
     same = (factor - 1).abs() < 1e-6
     return weights * factor.masked_fill(same, 1.0).nan_to_num(1.0)
 

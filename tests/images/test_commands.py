@@ -40,17 +40,32 @@ def test_check_passes(words: list[str], capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_dumps_take_pictures_of_records(folder: Path) -> None:
-    records = [{"text": QUESTION, "image": "cat.png"}, {"text": QUESTION}, {"text": "?", "image": ["cat.png"] * 2}]
-    Path("in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, {"image": "none.png"}]))
-    assert main(["batch", "in.jsonl", "-m", "qwen", "-o", "out.jsonl", "--stage", "weights", "--quiet"]) == 3
+    records = [
+        {"text": QUESTION, "image": "cat.png"},
+        {"text": QUESTION},
+        {"text": "?", "image": ["cat.png"] * 2},
+    ]
+    Path("in.jsonl").write_text(
+        "".join(json.dumps(record) + "\n" for record in [*records, {"image": "none.png"}])
+    )
+    assert (
+        main(
+            ["batch", "in.jsonl", "-m", "qwen", "-o", "out.jsonl", "--stage", "weights", "--quiet"]
+        )
+        == 3
+    )
     lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     by_index = {line["index"]: line for line in lines if "index" in line}
     assert by_index[3]["error"] == "none.png: no such file"
     pictures = [["cat.png"], None, ["cat.png", "cat.png"]]
     for index, (record, files) in enumerate(zip(records, pictures, strict=True)):
-        alone = attnscope.inspect(record["text"], image=files, model="qwen", layer="all", head="all", stages="weights")
+        alone = attnscope.inspect(
+            record["text"], image=files, model="qwen", layer="all", head="all", stages="weights"
+        )
         expected = alone.data.texts[0]
-        assert [token["text"] for token in by_index[index]["tokens"]] == [token.text for token in expected.tokens]
+        assert [token["text"] for token in by_index[index]["tokens"]] == [
+            token.text for token in expected.tokens
+        ]
         dumped = np.array(by_index[index]["stages"]["weights"], dtype=np.float32)
         np.testing.assert_allclose(dumped, expected.heads.stages["weights"], atol=1e-5)
 
@@ -65,16 +80,38 @@ def test_a_dump_opens_the_half_of_a_model_that_its_first_record_needs(tmp_path: 
     def dumped(*records: dict[str, str]) -> list[dict[str, Any]]:
         texts, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
         texts.write_text("".join(json.dumps(record) + "\n" for record in records))
-        main(["batch", str(texts), "-m", clip, "-o", str(out), "--stage", "weights", "--quiet", "--force"])
+        main(
+            [
+                "batch",
+                str(texts),
+                "-m",
+                clip,
+                "-o",
+                str(out),
+                "--stage",
+                "weights",
+                "--quiet",
+                "--force",
+            ]
+        )
         return [line for line in map(json.loads, out.read_text().splitlines()) if "index" in line]
 
     first, text, second = dumped({"image": files[0]}, {"text": "hello"}, {"image": files[1]})
     for record, file in ((first, files[0]), (second, files[1])):
-        seen = attnscope.inspect(image=file, model=clip, layer="all", head="all", stages="weights").data.texts[0]
-        np.testing.assert_allclose(record["stages"]["weights"], seen.heads.stages["weights"], atol=1e-5)
-    assert text["status"] == "failed" and text["error"].endswith("takes no text; name a file as the member 'image'")
+        seen = attnscope.inspect(
+            image=file, model=clip, layer="all", head="all", stages="weights"
+        ).data.texts[0]
+        np.testing.assert_allclose(
+            record["stages"]["weights"], seen.heads.stages["weights"], atol=1e-5
+        )
+    assert text["status"] == "failed" and text["error"].endswith(
+        "takes no text; name a file as the member 'image'"
+    )
     _, left_out = dumped({"text": "hello"}, {"image": files[0]})
-    assert left_out["status"] == "skipped" and "opens the half of this model that reads texts" in left_out["error"]
+    assert (
+        left_out["status"] == "skipped"
+        and "opens the half of this model that reads texts" in left_out["error"]
+    )
 
 
 def test_dumps_of_a_vision_model_need_no_text() -> None:
@@ -95,7 +132,10 @@ def test_dumps_of_a_vision_model_need_no_text() -> None:
         (["run", "a cat", "--image", "cat.png", "-m", "dinov2"], "the model takes a picture alone"),
         (["run", "-m", "dinov2", "a cat"], "takes no text; pass --image FILE"),
         (["run", "a cat", "--image", "cat.png"], "riverbank takes texts alone"),
-        (["run", "--image", "cat.png", "--file", "in.txt", "-m", "dinov2"], "cannot be used together"),
+        (
+            ["run", "--image", "cat.png", "--file", "in.txt", "-m", "dinov2"],
+            "cannot be used together",
+        ),
         (["run", "--image", "cat.png", "-m", "dinov2", "--engine", "native"], "takes texts alone"),
     ],
 )
@@ -107,24 +147,32 @@ def test_what_does_not_fit_is_refused_in_one_line(
     assert said in error and error.count("\n") == 1
 
 
-def test_a_chat_takes_a_picture_of_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chat_takes_a_picture_of_an_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     chat = tmp_path / "chat.json"
     parts = [{"type": "image"}, {"type": "text", "text": QUESTION}]
     chat.write_text(json.dumps([{"role": "user", "content": parts}]))
     assert main(["run", "--chat", str(chat), "--image", "cat.png", "-m", "qwen", "--json"]) == 0
     text = json.loads(capsys.readouterr().out)["texts"][0]
     assert text["images"][0]["name"] == "cat.png"
-    chat.write_text(json.dumps([{"role": "user", "content": [{"type": "video", "video": "cat.mp4"}]}]))
+    chat.write_text(
+        json.dumps([{"role": "user", "content": [{"type": "video", "video": "cat.mp4"}]}])
+    )
     assert main(["run", "--chat", str(chat), "-m", "qwen"]) == 2
     error = capsys.readouterr().err
     assert "is of type 'video'; give its frames as parts" in error and error.count("\n") == 1
 
 
 def test_an_answer_behind_a_picture_is_given() -> None:
-    result = attnscope.ablate(QUESTION, image="cat.png", model="qwen", spans="images", each="span", answer=" a cat")
+    result = attnscope.ablate(
+        QUESTION, image="cat.png", model="qwen", spans="images", each="span", answer=" a cat"
+    )
     made = [token.text for token in result.data.tokens][-2:]
     prompt = attnscope.inspect(QUESTION, image="cat.png", model="qwen").data.texts[0].tokens
-    assert made == ["a", "cat"] and [token.id for token in result.data.tokens][:-2] == [token.id for token in prompt]
+    assert made == ["a", "cat"] and [token.id for token in result.data.tokens][:-2] == [
+        token.id for token in prompt
+    ]
     assert result.data.spans is not None and {"image", "answer"} <= set(result.data.spans.names)
 
 

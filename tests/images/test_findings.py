@@ -19,7 +19,12 @@ def _pixels(seed: int = 0) -> np.ndarray:
 
 
 def _grid(**more: object) -> ImageGrid:
-    return ImageGrid(**({"name": "cat.png", "image": 0, "of": 1, "tokens": GRID, "png": encode_png(_pixels())} | more))
+    return ImageGrid(
+        **(
+            {"name": "cat.png", "image": 0, "of": 1, "tokens": GRID, "png": encode_png(_pixels())}
+            | more
+        )
+    )
 
 
 def test_png_keeps_every_pixel_and_pillow_reads_it() -> None:
@@ -30,7 +35,8 @@ def test_png_keeps_every_pixel_and_pillow_reads_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "png", [b"", b"GIF89a", encode_png(_pixels())[:60], encode_png(_pixels()).replace(b"PNG", b"QNG")]
+    "png",
+    [b"", b"GIF89a", encode_png(_pixels())[:60], encode_png(_pixels()).replace(b"PNG", b"QNG")],
 )
 def test_another_png_is_refused(png: bytes) -> None:
     with pytest.raises(AttnscopeError, match="not one that attnscope wrote"):
@@ -45,7 +51,9 @@ def test_tokens_are_named_by_their_place() -> None:
 
 def test_shares_of_a_row_sum_to_its_weights() -> None:
     names = ["cls", "register:0", *["image:0,0"] * 5, "<bos>", "river"]
-    tokens = [Token(0, name, name, special=name in ("cls", "register:0", "<bos>")) for name in names]
+    tokens = [
+        Token(0, name, name, special=name in ("cls", "register:0", "<bos>")) for name in names
+    ]
     weights = np.random.default_rng(1).dirichlet(np.ones(len(tokens)), size=4)
     shares = row_shares(weights, [_grid()], tokens)
     assert list(shares) == ["image", "cls", "registers", "special", "text"]

@@ -25,7 +25,9 @@ def _bomb(path: Path, side: int) -> None:
     """A PNG whose header says that it is far larger than its file."""
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 100)), (b"IEND", b"")]
-    packed = (struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks)
+    packed = (
+        struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks
+    )
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(packed))
 
 
@@ -67,7 +69,9 @@ def test_turned_grey_indexed_and_cmyk_pictures(tmp_path: Path) -> None:
     for mode in ("L", "P", "1"):
         converted = whole.convert(mode)
         converted.save(tmp_path / "converted.png")
-        np.testing.assert_array_equal(_open(tmp_path / "converted.png")[0], np.asarray(converted.convert("RGB")))
+        np.testing.assert_array_equal(
+            _open(tmp_path / "converted.png")[0], np.asarray(converted.convert("RGB"))
+        )
     whole.convert("CMYK").save(tmp_path / "print.jpg", quality=95)
     assert np.abs(_open(tmp_path / "print.jpg")[0].astype(int) - picture()).mean() < 8
 

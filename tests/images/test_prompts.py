@@ -26,8 +26,12 @@ Image = pytest.importorskip("PIL.Image")
 ROWS = {row.name: row for row in PROMPTS}
 SHORT = ("qwen2_vl", "idefics3")
 NEEDS = {"smolvlm": "num2words", "pixtral": "torchvision", "mistral3": "torchvision"}
-_EVERY = [pytest.param(name, marks=[] if name in SHORT else pytest.mark.exhaustive) for name in ROWS]
-_MIXES = re.compile(r"(vision|visual).*att.*\.(out_proj|proj|projection_layer|o_proj)\.(linear\.)?(weight|bias)")
+_EVERY = [
+    pytest.param(name, marks=[] if name in SHORT else pytest.mark.exhaustive) for name in ROWS
+]
+_MIXES = re.compile(
+    r"(vision|visual).*att.*\.(out_proj|proj|projection_layer|o_proj)\.(linear\.)?(weight|bias)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +50,9 @@ def models(tmp_path_factory: pytest.TempPathFactory):
     return save
 
 
-def _inputs(row: PromptRow, folder: Path, model: transformers.PreTrainedModel, array: np.ndarray) -> dict[str, Any]:
+def _inputs(
+    row: PromptRow, folder: Path, model: transformers.PreTrainedModel, array: np.ndarray
+) -> dict[str, Any]:
     """What the checkpoint's own processor makes of the prompt and a picture."""
     processor = open_processor(folder, model.config)
     processor.recorded = Recorded()
@@ -103,7 +109,9 @@ def test_painting_the_picture_changes_the_token_of_that_place(models, name: str)
                 slice(x * width // columns, (x + 1) * width // columns),
             )
             painted[box] = 255 - painted[box]
-            changes = (_embedded(model, _inputs(row, folder, model, painted)) - plain).abs().amax(-1)
+            changes = (
+                (_embedded(model, _inputs(row, folder, model, painted)) - plain).abs().amax(-1)
+            )
             changed = [n for n in seen.tokens.ravel() if changes[n] > 1e-4]
             assert changed == [seen.tokens[y, x]]
             assert text.tokens[changed[0]].text == f"image:{y},{x}"
@@ -116,10 +124,13 @@ def test_painting_the_picture_changes_the_token_of_that_place(models, name: str)
 
 def _embedded(model: transformers.PreTrainedModel, inputs: dict[str, Any]) -> torch.Tensor:
     """Return what the first layer of the language model takes, (tokens, width)."""
-    layer = next(m for n, m in model.named_modules() if re.search(r"(language|text)_model.*layers\.0$", n))
+    layer = next(
+        m for n, m in model.named_modules() if re.search(r"(language|text)_model.*layers\.0$", n)
+    )
     taken: list[torch.Tensor] = []
     handle = layer.register_forward_pre_hook(
-        lambda _, args, kwargs: taken.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+        lambda _, args, kwargs: taken.append(args[0] if args else kwargs["hidden_states"]),
+        with_kwargs=True,
     )
     try:
         with torch.inference_mode():
@@ -133,7 +144,9 @@ def _embedded(model: transformers.PreTrainedModel, inputs: dict[str, Any]) -> to
 def test_a_text_goes_on_as_transformers_continues_it(models, name: str) -> None:
     """With its cache: after the prompt, the model takes one token at a time."""
     folder, _ = models(name)
-    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager")
+    model = transformers.AutoModelForImageTextToText.from_pretrained(
+        folder, attn_implementation="eager"
+    )
     inputs = _inputs(ROWS[name], folder, model, picture())
     prompt = inputs["input_ids"].shape[1]
     with torch.inference_mode():
@@ -169,16 +182,22 @@ def test_a_page_names_the_picture_in_its_text_and_the_command_that_was_typed(
     folder, _ = models("qwen2_vl")
     monkeypatch.chdir(tmp_path)
     Image.fromarray(picture()).save("a cat.png")
-    report = attnscope.inspect(QUESTION, image="a cat.png", model=str(folder), layer=1, head=0, query="left").data
+    report = attnscope.inspect(
+        QUESTION, image="a cat.png", model=str(folder), layer=1, head=0, query="left"
+    ).data
     scene = text_scene(report, report.texts[0])
     shown = "".join(passage.span.text for passage in scene.passages)
     assert shown == f"<|user|><|vision_start|> [image] <|vision_end|>{QUESTION}<|assistant|>"
     assert scene.command is not None
-    words = shlex.split(scene.command.spell("--layer", "1", "--head", "0", "--query", "left", "-o", "again.json"))
+    words = shlex.split(
+        scene.command.spell("--layer", "1", "--head", "0", "--query", "left", "-o", "again.json")
+    )
     assert words[:5] == ["attnscope", "run", QUESTION, "--image", "a cat.png"]
     assert main(words[1:]) == 0
     again = attnscope.load("again.json").data.texts[0]
-    np.testing.assert_array_equal(again.heads.stages["weights"], report.texts[0].heads.stages["weights"])
+    np.testing.assert_array_equal(
+        again.heads.stages["weights"], report.texts[0].heads.stages["weights"]
+    )
     in_memory = attnscope.inspect(QUESTION, image=picture(), model=str(folder)).data
     assert text_scene(in_memory, in_memory.texts[0]).command is None
 
@@ -187,7 +206,11 @@ def test_special_tokens_keep_their_characters_if_the_processor_cuts_words_otherw
     """For this model, transformers opens another tokenizer than that of the folder."""
     folder, _ = models("qwen3_5")
     text = attnscope.inspect(QUESTION, image=picture(), model=str(folder)).data.texts[0]
-    special = [text.text[token.start : token.end] for token in text.tokens if token.special and token.start is not None]
+    special = [
+        text.text[token.start : token.end]
+        for token in text.tokens
+        if token.special and token.start is not None
+    ]
     assert special == ["<|user|>", "<|vision_start|>", "<|vision_end|>", "<|assistant|>"]
 
 
@@ -200,16 +223,31 @@ def test_words_keep_their_characters(models) -> None:
     assert [token.text for token in words] == QUESTION.split()
 
 
-def test_several_pictures_in_a_chat(models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_pictures_in_a_chat(
+    models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, _ = models("qwen2_vl")
     monkeypatch.chdir(tmp_path)
     Image.fromarray(picture(seed=1)).save("first.png")
-    parts = [{"type": "image", "image": "first.png"}, {"type": "text", "text": QUESTION}, {"type": "image"}]
+    parts = [
+        {"type": "image", "image": "first.png"},
+        {"type": "text", "text": QUESTION},
+        {"type": "image"},
+    ]
     messages = [{"role": "user", "content": parts}]
-    text = attnscope.inspect(messages=messages, image=picture(seed=2), model=str(folder)).data.texts[0]
-    assert [(grid.prefix, grid.name) for grid in text.images] == [("image[0]", "first.png"), ("image[1]", "image 0")]
-    assert text.images[0].tokens.max() < next(n for n, t in enumerate(text.tokens) if t.text == "what")
-    assert text.images[1].tokens.min() > next(n for n, t in enumerate(text.tokens) if t.text == "left")
+    text = attnscope.inspect(
+        messages=messages, image=picture(seed=2), model=str(folder)
+    ).data.texts[0]
+    assert [(grid.prefix, grid.name) for grid in text.images] == [
+        ("image[0]", "first.png"),
+        ("image[1]", "image 0"),
+    ]
+    assert text.images[0].tokens.max() < next(
+        n for n, t in enumerate(text.tokens) if t.text == "what"
+    )
+    assert text.images[1].tokens.min() > next(
+        n for n, t in enumerate(text.tokens) if t.text == "left"
+    )
     assert {"image[0]", "image[1]", "user 1"} <= set(text.spans.text.names)
     with pytest.raises(UsageError, match="a picture without a file"):
         attnscope.inspect(messages=messages, model=str(folder))
@@ -221,7 +259,9 @@ def test_without_a_template_pictures_come_first(models, tmp_path: Path) -> None:
     ROWS["llava"].save(tmp_path)
     text = attnscope.inspect(QUESTION, image=picture(), model=str(tmp_path)).data.texts[0]
     assert text.text == f"<image>{QUESTION}"
-    written = attnscope.inspect("what <image> is", image=picture(), model=str(tmp_path)).data.texts[0]
+    written = attnscope.inspect("what <image> is", image=picture(), model=str(tmp_path)).data.texts[
+        0
+    ]
     assert [token.text for token in written.tokens][-2:] == ["image:3,3", "is"]
     with pytest.raises(UsageError, match="has 2 places for pictures"):
         attnscope.inspect("<image> <image>", image=picture(), model=str(tmp_path))
@@ -237,11 +277,16 @@ def test_a_model_without_a_processor_is_refused(models, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["smolvlm", "pixtral"])
-def test_a_package_that_a_processor_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_package_that_a_processor_lacks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     if name == "smolvlm":
         monkeypatch.setattr("transformers.models.smolvlm.processing_smolvlm.num2words", None)
     elif find_spec("torchvision") is not None:
         pytest.skip("torchvision is installed")
     ROWS[name].save(tmp_path)
-    with pytest.raises(AttnscopeError, match=rf"cannot open its processor.*(?i:{NEEDS[name]}).*install that package"):
+    with pytest.raises(
+        AttnscopeError,
+        match=rf"cannot open its processor.*(?i:{NEEDS[name]}).*install that package",
+    ):
         attnscope.inspect(QUESTION, image=picture(), model=str(tmp_path))

@@ -18,10 +18,13 @@ TEXT = "an image of 3,4 cats"
 def _tokens() -> list[Token]:
     """Two pictures of 2 × 3 patches, the second with a thumbnail, after tokens of a vision model; then a text."""
     names = ["cls", "register:0", "register:1"]
-    names += [f"image[{n}]:{row},{column}" for n in (0, 1) for row in range(2) for column in range(3)]
+    names += [
+        f"image[{n}]:{row},{column}" for n in (0, 1) for row in range(2) for column in range(3)
+    ]
     names += ["thumbnail[1]:0,0"]
     tokens = [
-        Token(n, name, name, special=not name[-1].isdigit() or "register" in name) for n, name in enumerate(names)
+        Token(n, name, name, special=not name[-1].isdigit() or "register" in name)
+        for n, name in enumerate(names)
     ]
     at = 0
     for word in TEXT.split():
@@ -86,14 +89,24 @@ def test_spans_selections_and_effects_of_a_vision_model(tmp_path) -> None:
     row.save(tmp_path)
     with attnscope.open_model(str(tmp_path)) as model:
         seen = {"image": picture(), "spans": "images"}
-        text = model.inspect(query=["cls", "image:1,1"], layer=1, head=2, stages="weights", **seen).data.texts[0]
+        text = model.inspect(
+            query=["cls", "image:1,1"], layer=1, head=2, stages="weights", **seen
+        ).data.texts[0]
         assert text.queries == [0, 9]
         whole = model.inspect(layer=1, head=2, stages="weights", image=picture()).data.texts[0]
-        np.testing.assert_allclose(text.heads.stages["weights"], whole.heads.stages["weights"][:, [0, 9]], atol=1e-6)
+        np.testing.assert_allclose(
+            text.heads.stages["weights"], whole.heads.stages["weights"][:, [0, 9]], atol=1e-6
+        )
         measured = model.heads(query="cls", key="image", image=picture()).data
-        assert measured.values[1, 2] == pytest.approx(float(whole.heads.stages["weights"][0, 0, 4:].sum()), abs=1e-5)
+        assert measured.values[1, 2] == pytest.approx(
+            float(whole.heads.stages["weights"][0, 0, 4:].sum()), abs=1e-5
+        )
         effects = model.ablate(each="span", **seen).data
-        assert [effects.spans.names[index] for index in effects.span_numbers] == ["(first)", "image", "(special)"]
+        assert [effects.spans.names[index] for index in effects.span_numbers] == [
+            "(first)",
+            "image",
+            "(special)",
+        ]
 
 
 @pytest.mark.parametrize("name", ["dinov2_with_registers"])
@@ -103,7 +116,9 @@ def test_roles_of_pictures_are_means_over_patches(tmp_path, name: str) -> None:
     next(row for row in VISION if row.name == name).save(tmp_path)
     with attnscope.open_model(str(tmp_path)) as model:
         roles = {role.name: role.values for role in model.heads(image=picture()).data.roles}
-        text = model.inspect(image=picture(), layer="all", head="all", stages="weights").data.texts[0]
+        text = model.inspect(image=picture(), layer="all", head="all", stages="weights").data.texts[
+            0
+        ]
     weights = text.heads.stages["weights"].astype(np.float64)  # (layers · heads, tokens, tokens)
     places = {token: divmod(n, 4) for n, token in enumerate(text.images[0].tokens.ravel().tolist())}
     expected = {role: np.zeros(len(weights)) for role in ("row", "column", "near")}
@@ -112,10 +127,14 @@ def test_roles_of_pictures_are_means_over_patches(tmp_path, name: str) -> None:
             if key != query:
                 expected["row"] += weights[:, query, key] * (row == y) / len(places)
                 expected["column"] += weights[:, query, key] * (column == x) / len(places)
-                expected["near"] += weights[:, query, key] * (max(abs(row - y), abs(column - x)) <= 1) / len(places)
+                expected["near"] += (
+                    weights[:, query, key] * (max(abs(row - y), abs(column - x)) <= 1) / len(places)
+                )
     for role, values in expected.items():
         np.testing.assert_allclose(roles[role].ravel(), values, atol=1e-5)
     words = weights[:, 4:, :]  # no patch is among the first two tokens
     np.testing.assert_allclose(roles["first"].ravel(), words[:, :, 0].mean(1), atol=1e-5)
-    np.testing.assert_allclose(roles["special"].ravel(), words[:, :, 1:4].sum(-1).mean(1), atol=1e-5)
+    np.testing.assert_allclose(
+        roles["special"].ravel(), words[:, :, 1:4].sum(-1).mean(1), atol=1e-5
+    )
     assert np.isnan(roles["induction"]).all()

@@ -36,19 +36,25 @@ def _inputs(row: VisionRow, array: np.ndarray) -> dict[str, torch.Tensor]:
     return dict(processor(array, return_tensors="pt"))
 
 
-_EVERY = [pytest.param(name, marks=[] if name in SHORT else pytest.mark.exhaustive) for name in ROWS]
+_EVERY = [
+    pytest.param(name, marks=[] if name in SHORT else pytest.mark.exhaustive) for name in ROWS
+]
 
 
 @pytest.mark.parametrize("name", _EVERY)
 def test_weights_equal_eager_transformers(models, name: str) -> None:
     folder, model = models(name)
     row = ROWS[name]
-    result = attnscope.inspect(image=picture(), model=str(folder), layer="all", head="all", stages="weights")
+    result = attnscope.inspect(
+        image=picture(), model=str(folder), layer="all", head="all", stages="weights"
+    )
     text = result.data.texts[0]
     with torch.inference_mode():
         eager = model(**_inputs(row, picture()), output_attentions=True).attentions
     n = len(row.before) + row.shape[0] * row.shape[1]  # what follows is padding
-    expected = torch.cat([weights[0, :, :n, :n] for weights in eager]).numpy()  # (layers · heads, tokens, tokens)
+    expected = torch.cat(
+        [weights[0, :, :n, :n] for weights in eager]
+    ).numpy()  # (layers · heads, tokens, tokens)
     np.testing.assert_allclose(text.heads.stages["weights"], expected, atol=1e-5)
     assert text.images[0].shape == row.shape
     assert tuple(token.text for token in text.tokens[: len(row.before)]) == row.before
@@ -95,7 +101,9 @@ def test_the_picture_is_shown_as_the_model_saw_it(models, name: str) -> None:
     folder, _ = models(name)
     row = ROWS[name]
     shown = attnscope.inspect(image=picture(), model=str(folder)).data.texts[0].images[0].pixels
-    processor = getattr(transformers, row.processor)(**row.settings, do_normalize=False, do_rescale=False)
+    processor = getattr(transformers, row.processor)(
+        **row.settings, do_normalize=False, do_rescale=False
+    )
     seen = processor(picture(), return_tensors="np")["pixel_values"][0]
     np.testing.assert_array_equal(shown, seen.transpose(1, 2, 0))
 
@@ -110,15 +118,24 @@ def test_a_checkpoint_with_a_processor_for_torchvision_alone(models, tmp_path: P
     named = settings.replace('"ViTImageProcessor"', '"DINOv3ViTImageProcessorFast"')
     assert named != settings
     (tmp_path / "preprocessor_config.json").write_text(named)
-    first, second = (attnscope.inspect(image=picture(), model=str(path)).data.texts[0] for path in (folder, tmp_path))
-    np.testing.assert_allclose(first.heads.stages["weights"], second.heads.stages["weights"], atol=1e-3)
+    first, second = (
+        attnscope.inspect(image=picture(), model=str(path)).data.texts[0]
+        for path in (folder, tmp_path)
+    )
+    np.testing.assert_allclose(
+        first.heads.stages["weights"], second.heads.stages["weights"], atol=1e-3
+    )
 
 
 def test_windows_are_refused(tmp_path: Path) -> None:
-    config = transformers.SwinConfig(image_size=32, patch_size=4, embed_dim=12, depths=[1, 1], num_heads=[2, 2])
+    config = transformers.SwinConfig(
+        image_size=32, patch_size=4, embed_dim=12, depths=[1, 1], num_heads=[2, 2]
+    )
     transformers.SwinModel(config).save_pretrained(tmp_path)
     transformers.ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(tmp_path)
-    with pytest.raises(AttnscopeError, match=r"'swin' attends within windows, .* have no tokens in common"):
+    with pytest.raises(
+        AttnscopeError, match=r"'swin' attends within windows, .* have no tokens in common"
+    ):
         attnscope.inspect(image=picture(), model=str(tmp_path))
 
 
@@ -135,10 +152,14 @@ def test_text_and_picture_choose_the_tower(models, tmp_path: Path) -> None:
 def test_several_pictures_run_side_by_side(models) -> None:
     folder, _ = models("vit")
     pictures = [picture(seed=1), picture(seed=2)]
-    together = attnscope.inspect(["", ""], image=pictures, model=str(folder), layer=1, head=2).data.texts
+    together = attnscope.inspect(
+        ["", ""], image=pictures, model=str(folder), layer=1, head=2
+    ).data.texts
     for text, alone in zip(together, pictures, strict=True):
         expected = attnscope.inspect(image=alone, model=str(folder), layer=1, head=2).data.texts[0]
-        np.testing.assert_allclose(text.heads.stages["weights"], expected.heads.stages["weights"], atol=1e-6)
+        np.testing.assert_allclose(
+            text.heads.stages["weights"], expected.heads.stages["weights"], atol=1e-6
+        )
     assert together[0].images[0].png != together[1].images[0].png
 
 
@@ -147,4 +168,6 @@ def test_a_model_in_memory(models) -> None:
     model = transformers.AutoModelForImageClassification.from_pretrained(folder)
     result = attnscope.inspect(image=picture(), model=model, layer=0, head=0).data.texts[0]
     expected = attnscope.inspect(image=picture(), model=str(folder), layer=0, head=0).data.texts[0]
-    np.testing.assert_allclose(result.heads.stages["weights"], expected.heads.stages["weights"], atol=1e-6)
+    np.testing.assert_allclose(
+        result.heads.stages["weights"], expected.heads.stages["weights"], atol=1e-6
+    )

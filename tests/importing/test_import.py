@@ -52,7 +52,12 @@ def test_the_same_model_comes_out(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(shlex.split(line)[1:]) == 0
     assert "copied config.json, generation_config.json, tokenizer.json" in capsys.readouterr().err
     made = tmp_path / "old one-safetensors"
-    assert sorted(os.listdir(made)) == ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(os.listdir(made)) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
     tensors = load_file(made / "model.safetensors")
     assert tensors.keys() == model.state_dict().keys()
     assert all(torch.equal(tensors[name], value) for name, value in model.state_dict().items())
@@ -97,14 +102,21 @@ def test_shards(tmp_path: Path) -> None:
     model = pickled(tmp_path / "old", "llama")
     (tmp_path / "old" / "pytorch_model.bin").unlink()
     names = list(model.state_dict())
-    parts = {"pytorch_model-00001-of-00002.bin": names[:7], "pytorch_model-00002-of-00002.bin": names[7:]}
+    parts = {
+        "pytorch_model-00001-of-00002.bin": names[:7],
+        "pytorch_model-00002-of-00002.bin": names[7:],
+    }
     for file, held in parts.items():
         torch.save({name: model.state_dict()[name] for name in held}, tmp_path / "old" / file)
     table = {name: file for file, held in parts.items() for name in held}
-    (tmp_path / "old" / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": table}))
+    (tmp_path / "old" / "pytorch_model.bin.index.json").write_text(
+        json.dumps({"weight_map": table})
+    )
     assert main(["import", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
     stack = native_stages.open_stack(tmp_path / "new")
-    assert torch.equal(stack.blocks[2].mlp.down.weight, model.state_dict()["model.layers.2.mlp.down_proj.weight"])
+    assert torch.equal(
+        stack.blocks[2].mlp.down.weight, model.state_dict()["model.layers.2.mlp.down_proj.weight"]
+    )
 
 
 class _Code:
@@ -117,7 +129,10 @@ def test_a_pickle_with_code_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     pickled(tmp_path / "old")
     torch.save({"w": torch.zeros(3), "x": _Code()}, tmp_path / "old" / "pytorch_model.bin")
     error = refused(["import", str(tmp_path / "old"), str(tmp_path / "new")], capsys)
-    assert "pytorch_model.bin: refers to posix.system, which is code: it was not run; get the model as" in error
+    assert (
+        "pytorch_model.bin: refers to posix.system, which is code: it was not run; get the model as"
+        in error
+    )
     assert sorted(os.listdir(tmp_path)) == ["old"]
     assert not os.path.exists(RUN)
 
@@ -140,7 +155,9 @@ def test_what_is_no_table_of_tensors_is_refused(tmp_path: Path, held: Any, said:
 
 
 @pytest.mark.usefixtures("unlimited")
-@pytest.mark.parametrize("damage", [b"", b"\x80\x02garbage", b"PK\3\4" + bytes(50), pickle.dumps(_Code())])
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x80\x02garbage", b"PK\3\4" + bytes(50), pickle.dumps(_Code())]
+)
 def test_damage_is_one_line(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "a.bin").write_bytes(damage)
     assert "\n" not in unpickle.main(0, 0, str(tmp_path / "a.bin"), str(tmp_path / "b"))[0]["error"]
@@ -152,7 +169,9 @@ def test_damage_is_one_line(tmp_path: Path, damage: bytes) -> None:
 def test_weights_within_what_a_training_script_saved(tmp_path: Path, wrapper: str) -> None:
     shared = torch.arange(6.0).view(2, 3)
     torch.save({wrapper: {"a": shared.T, "b": shared}, "epoch": 3}, tmp_path / "last.ckpt")
-    assert unpickle.main(0, 0, str(tmp_path / "last.ckpt"), str(tmp_path / "b"))[0] == {"tensors": {"a": 24, "b": 24}}
+    assert unpickle.main(0, 0, str(tmp_path / "last.ckpt"), str(tmp_path / "b"))[0] == {
+        "tensors": {"a": 24, "b": 24}
+    }
     assert torch.equal(load_file(tmp_path / "b")["a"], shared.T)
 
 
@@ -167,11 +186,15 @@ def test_a_file_that_needs_more_memory_than_it_may_take_is_refused(
 ) -> None:
     pickled(tmp_path / "old")
     torch.save({"w": torch.zeros(1 << 25)}, tmp_path / "old" / "pytorch_model.bin")
-    error = refused(["import", str(tmp_path / "old"), str(tmp_path / "new"), "--max-memory", "64M"], capsys)
+    error = refused(
+        ["import", str(tmp_path / "old"), str(tmp_path / "new"), "--max-memory", "64M"], capsys
+    )
     assert "raise --max-memory" in error
 
 
-def test_what_needs_no_import_or_has_no_place_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_needs_no_import_or_has_no_place_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ROWS["gpt2"].save(tmp_path / "new one")
     pickled(tmp_path / "old")
     for arguments, said in (
@@ -182,6 +205,9 @@ def test_what_needs_no_import_or_has_no_place_is_refused(tmp_path: Path, capsys:
         ((tmp_path / "old", tmp_path / "new one"), "exists; use a folder that does not exist yet"),
         ((tmp_path / "nowhere", tmp_path / "x"), "no such folder"),
         ((tmp_path / "old", tmp_path / "no" / "x"), "no such folder"),
-        ((tmp_path, tmp_path / "x"), "has no files with pickled weights; expected pytorch_model.bin"),
+        (
+            (tmp_path, tmp_path / "x"),
+            "has no files with pickled weights; expected pytorch_model.bin",
+        ),
     ):
         assert said in refused(["import", *map(str, arguments)], capsys)

@@ -24,7 +24,9 @@ def main() -> int:
             check_function(function, sizes, random)
         except AssertionError as e:
             wrong += 1
-            print(f"case {number} ({expression} of {n} tokens, or its function): {str(e).splitlines()[0]}")
+            print(
+                f"case {number} ({expression} of {n} tokens, or its function): {str(e).splitlines()[0]}"
+            )
     print(f"{given.cases} expressions and as many functions, {wrong} wrong")
     return int(wrong > 0)
 

@@ -25,7 +25,9 @@ def draw(random: Random) -> tuple[str, int]:
     """A random expression, and the tokens of a text that it fits."""
     n, terms = random.choice((1, 2, 3, 5, 9, 14)), []
     for _ in range(random.choice((1, 2, 2, 3, 4, 6))):
-        kind = random.choice(("own", "causal", "bidirectional", "window", "prefix", "block", "sink", "docs"))
+        kind = random.choice(
+            ("own", "causal", "bidirectional", "window", "prefix", "block", "sink", "docs")
+        )
         if kind == "docs":
             kind += f":{','.join(map(str, documents(random, n)))}"
         elif kind in ("window", "prefix", "block", "sink"):
@@ -41,7 +43,9 @@ def check(expression: str, n: int, random: Random) -> None:
     terms = parse_mask(expression)
     assert parse_mask(spell_mask(terms)) == terms, "an expression that is spelled means the same"
     resolved: dict[Any, Mask] = {
-        term: documents_mask([term.lengths], n, _CPU) for term in leaves(terms) if isinstance(term, Documents)
+        term: documents_mask([term.lengths], n, _CPU)
+        for term in leaves(terms)
+        if isinstance(term, Documents)
     }
     for mask in (build_mask(terms, Causal(), resolved), build_mask(terms, Causal())):
         assert np.array_equal(_whole(mask, n), table), "the whole matrix"
@@ -74,7 +78,11 @@ def _check_block(mask: Mask, table: Table, q0: int, q1: int) -> None:
     scores = torch.zeros(1, 2, q1 - q0, k1 - k0)
     block.apply_(scores)
     assert np.array_equal(scores[0, 1].numpy() == 0, rows[:, k0:k1]), "a tile"
-    nothing = np.zeros(q1 - q0, bool) if block.fully_masked is None else block.fully_masked.numpy().reshape(-1)
+    nothing = (
+        np.zeros(q1 - q0, bool)
+        if block.fully_masked is None
+        else block.fully_masked.numpy().reshape(-1)
+    )
     assert np.array_equal(np.broadcast_to(nothing, q1 - q0), ~rows.any(1)), "fully masked rows"
 
 
@@ -82,7 +90,9 @@ def draw_function(random: Random) -> tuple[Callable[..., Any], tuple[int, int, i
     """A random `mask_mod` of FlexAttention, and numbers of texts, heads, queries and keys."""
     sizes = random.randint(1, 3), random.randint(1, 4), random.randint(1, 12), random.randint(1, 12)
     documents = torch.tensor([random.randrange(3) for _ in range(12)]).sort().values
-    table = torch.rand(sizes, generator=torch.Generator().manual_seed(random.randrange(1 << 30))) < 0.5
+    table = (
+        torch.rand(sizes, generator=torch.Generator().manual_seed(random.randrange(1 << 30))) < 0.5
+    )
     size, head, text = random.randint(1, 5), random.randrange(4), random.randrange(3)
     parts: list[Callable[..., Any]] = [
         lambda b, h, q, k: q >= k,
@@ -92,17 +102,23 @@ def draw_function(random: Random) -> tuple[Callable[..., Any], tuple[int, int, i
         lambda b, h, q, k: torch.where(h == head, q >= k, q <= k + size),
         lambda b, h, q, k: (b != text) | (k % (h + 1) == 0),
         lambda b, h, q, k: table[b, h, q, k],
-        lambda b, h, q, k: torch.stack([q == k, h == head]).any(),  # a reduction, which only vmap keeps within a cell
+        lambda b, h, q, k: torch.stack(
+            [q == k, h == head]
+        ).any(),  # a reduction, which only vmap keeps within a cell
     ]
     first, second = random.choice(parts), random.choice(parts)
     join = random.choice((torch.logical_and, torch.logical_or))
     return (lambda b, h, q, k: join(first(b, h, q, k), second(b, h, q, k))), sizes
 
 
-def check_function(function: Callable[..., Any], sizes: tuple[int, int, int, int], random: Random) -> None:
+def check_function(
+    function: Callable[..., Any], sizes: tuple[int, int, int, int], random: Random
+) -> None:
     """Compare a function's mask, block by block and for some heads, with what FlexAttention makes of it."""
     texts, heads, queries, keys = sizes
-    expected = create_mask(function, texts, heads, queries, keys, device="cpu").numpy()  # (B, H, Q, K)
+    expected = create_mask(
+        function, texts, heads, queries, keys, device="cpu"
+    ).numpy()  # (B, H, Q, K)
     mask = FunctionMask(function, texts, heads, queries, torch.device("cpu"))
     for _ in range(3):
         q0 = random.randrange(queries)
@@ -114,15 +130,21 @@ def check_function(function: Callable[..., Any], sizes: tuple[int, int, int, int
         rows = expected[:, chosen, q0 : block.q1]
         assert np.array_equal(scores.numpy() == 0, rows), "a tile"
         nothing = np.zeros(1, bool) if found.fully_masked is None else found.fully_masked.numpy()
-        assert np.array_equal(np.broadcast_to(nothing, rows.shape[:3]), ~rows.any(-1)), "fully masked rows"
+        assert np.array_equal(np.broadcast_to(nothing, rows.shape[:3]), ~rows.any(-1)), (
+            "fully masked rows"
+        )
 
 
 def check_as_function(expression: str, n: int) -> None:
     """Compare an expression with FlexAttention's mask of the function that says the same."""
     terms = parse_mask(expression)
     resolved: dict[Any, Mask] = {
-        term: documents_mask([term.lengths], n, _CPU) for term in leaves(terms) if isinstance(term, Documents)
+        term: documents_mask([term.lengths], n, _CPU)
+        for term in leaves(terms)
+        if isinstance(term, Documents)
     }
     table = torch.from_numpy(masks.allowed(expression, np.tri(n, dtype=bool)))
     flex = create_mask(lambda b, h, q, k: table[q, k], None, None, n, n, device="cpu")[0, 0]
-    assert np.array_equal(_whole(build_mask(terms, Causal(), resolved), n), flex.numpy()), "FlexAttention's mask"
+    assert np.array_equal(_whole(build_mask(terms, Causal(), resolved), n), flex.numpy()), (
+        "FlexAttention's mask"
+    )

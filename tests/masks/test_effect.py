@@ -52,11 +52,19 @@ def test_matrices_of_files_are_compared_cell_by_cell():
     assert mask_effect(["causal"], terms, [plan(5)], {"m.json": matrix}) == ([], True)
     matrix[0, 0, 3] = True
     assert mask_effect(["causal"], terms, [plan(5)], {"m.json": matrix}) == (["later"], True)
-    assert mask_effect(["causal"], parse_mask("own+m.json"), [plan(5)], {"m.json": matrix}) == ([], True)
+    assert mask_effect(["causal"], parse_mask("own+m.json"), [plan(5)], {"m.json": matrix}) == (
+        [],
+        True,
+    )
 
 
 def test_documents_that_see_each_other_are_told():
-    for expression, meet in (("own", True), ("own+docs:3,2", False), ("own+window:1", False), ("own+docs:4,1", True)):
+    for expression, meet in (
+        ("own", True),
+        ("own+docs:3,2", False),
+        ("own+window:1", False),
+        ("own+docs:4,1", True),
+    ):
         terms = parse_mask(expression)
         documents = {term: term.lengths for term in terms if hasattr(term, "lengths")}
         assert shows_other_documents(["causal"], terms, [3, 2], documents, 5) is meet, expression
@@ -103,11 +111,19 @@ def test_positions_that_restart_show_both_readings(llama, tmp_path, capsys):
     ids.write_text(json.dumps(row))
     words = "run", "--input-ids", ids, "--model", llama
     shown = header(capsys, *words)
-    assert "position_ids restart at token 3, and tokens read the packed documents before theirs" in shown
-    assert "with use_cache=False, it keeps documents apart; --mask own+docs:3,3 shows them apart" in shown
+    assert (
+        "position_ids restart at token 3, and tokens read the packed documents before theirs"
+        in shown
+    )
+    assert (
+        "with use_cache=False, it keeps documents apart; --mask own+docs:3,3 shows them apart"
+        in shown
+    )
     assert "restart" not in header(capsys, *words, "--mask", "own+docs:3,3")
     ids.write_text(json.dumps(row | {"attention_mask": [1] * 6}))
-    assert "as in transformers with an attention_mask; --mask own+docs:3,3" in header(capsys, *words)
+    assert "as in transformers with an attention_mask; --mask own+docs:3,3" in header(
+        capsys, *words
+    )
     ids.write_text(json.dumps(row | {"position_ids": [3, 4, 5, 6, 8, 9]}))
     assert "restart" not in header(capsys, *words)
 
@@ -122,5 +138,7 @@ def test_both_readings_are_those_of_transformers(llama):
     for use_cache, mask in ((True, "own"), (False, "own+docs:3,3")):
         with torch.inference_mode():
             expected = model(**tensors, use_cache=use_cache, output_attentions=True).attentions
-        found = attnscope.inspect(**tensors, model=llama, mask=mask, layer="all", head="all", stages="weights")
+        found = attnscope.inspect(
+            **tensors, model=llama, mask=mask, layer="all", head="all", stages="weights"
+        )
         np.testing.assert_allclose(found.weights, torch.cat(expected).numpy(), atol=1e-5)

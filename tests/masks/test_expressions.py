@@ -31,7 +31,9 @@ def test_a_drawn_expression_allows_what_its_truth_table_does(part: int) -> None:
 def test_plus_binds_more_tightly_than_or() -> None:
     union = AnyOf(((FirstKeys(4),), (SlidingWindow(1024),)))
     assert parse_mask("causal+(sink:4|window:1024)") == (Causal(), union)
-    assert parse_mask(" sink:4 | causal + window:2 ") == (AnyOf(((FirstKeys(4),), (Causal(), SlidingWindow(2)))),)
+    assert parse_mask(" sink:4 | causal + window:2 ") == (
+        AnyOf(((FirstKeys(4),), (Causal(), SlidingWindow(2)))),
+    )
     assert parse_mask("((causal))|causal") == (Causal(),)
 
 
@@ -70,7 +72,11 @@ def test_ten_thousand_terms_take_no_time() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "completed"),
-    [("causal+(si", ["causal+(sink:"]), ("sink:4|win", ["sink:4|window:"]), ("doc", ["docs:", "docs:eos"])],
+    [
+        ("causal+(si", ["causal+(sink:"]),
+        ("sink:4|win", ["sink:4|window:"]),
+        ("doc", ["docs:", "docs:eos"]),
+    ],
 )
 def test_completion_goes_on_behind_every_mark(
     typed: str, completed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -80,14 +86,20 @@ def test_completion_goes_on_behind_every_mark(
 
 
 def test_documents_have_to_be_those_of_the_text() -> None:
-    with pytest.raises(attnscope.AttnscopeError, match="the documents have 5 tokens, but the text has 7"):
+    with pytest.raises(
+        attnscope.AttnscopeError, match="the documents have 5 tokens, but the text has 7"
+    ):
         attnscope.inspect(TEXT, mask="docs:2,3")
     with pytest.raises(attnscope.AttnscopeError, match="documents are parts of one text"):
-        attnscope.inspect("Life is", config="life-is-short-cross", context="short eat", mask="docs:1,1")
+        attnscope.inspect(
+            "Life is", config="life-is-short-cross", context="short eat", mask="docs:1,1"
+        )
 
 
 def test_documents_are_seen_apart() -> None:
-    together = np.asarray(attnscope.inspect(TEXT, layer=[2], head="all", mask="docs:3,4").weights)[0]
+    together = np.asarray(attnscope.inspect(TEXT, layer=[2], head="all", mask="docs:3,4").weights)[
+        0
+    ]
     apart = np.asarray(attnscope.inspect("The bank by", layer=[2], head="all").weights)[0]
     assert not together[:, :3, 3:].any()
     assert not together[:, 3:, :3].any()
@@ -119,5 +131,7 @@ def test_every_head_may_have_a_mask_of_its_own(kind: str, engine: str, tmp_path:
 
 
 def test_a_mask_has_a_matrix_for_every_head_or_one() -> None:
-    with pytest.raises(attnscope.AttnscopeError, match="there are 3 matrices, but the model has 4 heads"):
+    with pytest.raises(
+        attnscope.AttnscopeError, match="there are 3 matrices, but the model has 4 heads"
+    ):
         attnscope.inspect(TEXT, mask=np.ones((3, 7, 7), bool))

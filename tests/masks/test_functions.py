@@ -33,17 +33,25 @@ def softmax(scores: Array) -> Array:
 
 def scaled(engine: str, text: Any = TEXT) -> Array:
     """Scaled scores of layer 0, which no mask changes, (heads, queries, keys)."""
-    return np.asarray(attnscope.inspect(text, layer=[0], head="all", stages="scaled", engine=engine).scaled)[0]
+    return np.asarray(
+        attnscope.inspect(text, layer=[0], head="all", stages="scaled", engine=engine).scaled
+    )[0]
 
 
 @every_engine
 def test_a_function_masks_every_head_in_its_own_way(engine: str) -> None:
     report = attnscope.inspect(
-        TEXT, layer="all", head="all", engine=engine, mask=lambda b, h, q, k: (q >= k) & ((h % 2 == 0) | (q - k < h))
+        TEXT,
+        layer="all",
+        head="all",
+        engine=engine,
+        mask=lambda b, h, q, k: (q >= k) & ((h % 2 == 0) | (q - k < h)),
     )
     h, q, k = np.ogrid[:4, :7, :7]
     allowed = (q >= k) & ((h % 2 == 0) | (q - k < h))
-    assert np.array_equal(np.isfinite(np.asarray(report.masked)), np.broadcast_to(allowed, (4, 4, 7, 7)))
+    assert np.array_equal(
+        np.isfinite(np.asarray(report.masked)), np.broadcast_to(allowed, (4, 4, 7, 7))
+    )
     expected = softmax(np.where(allowed, scaled(engine), -np.inf))
     assert np.allclose(np.asarray(report.weights)[0], expected, atol=1e-5)
     assert report.data.mask.what_if == "stack"
@@ -54,7 +62,9 @@ def test_a_function_masks_every_head_in_its_own_way(engine: str) -> None:
 def test_a_function_knows_the_text(engine: str) -> None:
     """Also where texts are padded."""
     texts = [TEXT, "The river", "The bank was closed"]
-    report = attnscope.inspect(texts, layer=[1], head=[2], mask=lambda b, h, q, k: k <= q + b, engine=engine)
+    report = attnscope.inspect(
+        texts, layer=[1], head=[2], mask=lambda b, h, q, k: k <= q + b, engine=engine
+    )
     for number, text in enumerate(report.texts):
         n = len(text.data.tokens)
         masked = np.asarray(text.masked)[0, 0]
@@ -71,7 +81,9 @@ def test_a_function_of_scores_changes_them_before_the_mask(engine: str, what_if:
         stages=("scaled", "masked", "weights"),
         mask="causal",
         what_if=what_if,
-        score_mod=lambda score, b, h, q, k: torch.where(k == 3, -torch.inf, 0.5 * score - h * (q - k)),
+        score_mod=lambda score, b, h, q, k: torch.where(
+            k == 3, -torch.inf, 0.5 * score - h * (q - k)
+        ),
         engine=engine,
     )
     h, q, k = np.ogrid[:4, :7, :7]
@@ -89,23 +101,37 @@ def test_every_view_names_the_functions_that_changed_scores() -> None:
         return 2 * score + 1
 
     q, k, v = np.random.default_rng(1).normal(size=(3, 2, 4, 8)).astype(np.float32)
-    given = attnscope.from_qkv(q, k, v, score_mod=louder, layer=0, head=1, stages="scaled,masked,weights")
+    given = attnscope.from_qkv(
+        q, k, v, score_mod=louder, layer=0, head=1, stages="scaled,masked,weights"
+    )
     for options, mask, functions in (
         ({}, "causal, with score_mod:louder", "score_mod:louder"),
         ({"mask": "causal"}, "causal, with score_mod:louder", "score_mod:louder"),
         ({"mask": "bidirectional"}, "bidirectional, with score_mod:louder", "score_mod:louder"),
-        ({"score_mod": louder}, "causal, with score_mod:louder, with score_mod:louder", "score_mod:louder, then "),
+        (
+            {"score_mod": louder},
+            "causal, with score_mod:louder, with score_mod:louder",
+            "score_mod:louder, then ",
+        ),
     ):
         report = given.inspect(layer=0, head=1, stages="masked,weights", **options)
         assert report.data.mask.used == mask
         assert (report.data.mask.what_if is None) == (mask == given.data.mask.own)
-        assert f"masked   scores ÷ √8 (head width), changed by {functions}" in report.text(width=200)
+        assert f"masked   scores ÷ √8 (head width), changed by {functions}" in report.text(
+            width=200
+        )
     expected = 2 * q[1] @ k[1].T / np.sqrt(8) + 1
     assert np.allclose(given.scaled[0, 0], expected, atol=1e-5)
     report = attnscope.inspect(TEXT, score_mod=louder)
-    assert run_command(report.data.provenance, report.data.mask, TEXT) is None, "no command line repeats it"
+    assert run_command(report.data.provenance, report.data.mask, TEXT) is None, (
+        "no command line repeats it"
+    )
     report = attnscope.inspect(TEXT, mask="causal|sink:2")
-    assert run_command(report.data.provenance, report.data.mask, TEXT).spell().endswith("--mask 'causal|sink:2'")
+    assert (
+        run_command(report.data.provenance, report.data.mask, TEXT)
+        .spell()
+        .endswith("--mask 'causal|sink:2'")
+    )
     head = walk_head(given.data.texts[0], given.data.texts[0].heads[0])
     cell = CellNumbers({"scores": 1.0, "scaled": 1.71}, True, False, None, None, None, False, None)
     assert arithmetic(head, cell) == ["q·k 1.00 ÷ √8 changed by score_mod:louder = 1.71"]
@@ -113,7 +139,10 @@ def test_every_view_names_the_functions_that_changed_scores() -> None:
 
 def test_rows_without_a_finite_score_are_masked() -> None:
     report = attnscope.inspect(
-        TEXT, layer=[0], head="all", score_mod=lambda s, b, h, q, k: torch.where((q == 2) & (h == 1), -torch.inf, s)
+        TEXT,
+        layer=[0],
+        head="all",
+        score_mod=lambda s, b, h, q, k: torch.where((q == 2) & (h == 1), -torch.inf, s),
     )
     weights = np.asarray(report.weights)[0]
     assert np.isnan(weights[1, 2]).all()
@@ -134,11 +163,19 @@ def test_later_layers_read_what_the_function_made() -> None:
 
 def test_other_commands_take_functions() -> None:
     function = lambda b, h, q, k: (q - k).abs() < 3  # noqa: E731
-    effects = [np.asarray(attnscope.ablate(TEXT, each="head", mask=mask).effect) for mask in (function, "window:3")]
+    effects = [
+        np.asarray(attnscope.ablate(TEXT, each="head", mask=mask).effect)
+        for mask in (function, "window:3")
+    ]
     assert np.allclose(*effects, atol=1e-5)
-    measured = [attnscope.heads("riverbank", TEXT, measure="first", mask=mask).data for mask in (function, "window:3")]
+    measured = [
+        attnscope.heads("riverbank", TEXT, measure="first", mask=mask).data
+        for mask in (function, "window:3")
+    ]
     assert np.allclose(measured[0].values, measured[1].values, atol=1e-6)
-    compared = attnscope.compare(TEXT, mask=[function, "window:3"], layer="all", head="all", tolerance=1e-5)
+    compared = attnscope.compare(
+        TEXT, mask=[function, "window:3"], layer="all", head="all", tolerance=1e-5
+    )
     assert compared.data.verdict is not None
 
 

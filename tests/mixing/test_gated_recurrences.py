@@ -35,7 +35,9 @@ def run_watched(folder, tokens, names):
         if name in calls:
             of_name = calls[name]
             module.register_forward_hook(
-                lambda module, args, kwargs, output, of_name=of_name: of_name.append((module, args, kwargs, output)),
+                lambda module, args, kwargs, output, of_name=of_name: of_name.append(
+                    (module, args, kwargs, output)
+                ),
                 with_kwargs=True,
             )
     with torch.inference_mode():
@@ -55,7 +57,9 @@ def test_every_channel_of_recurrent_gemma_is_what_its_scan_gives_for_unit_inputs
         module, (x, positions), _, output = calls["rg_lru"][layer]
         scans = []
         scan = module._rnn_scan
-        module._rnn_scan = lambda scan=scan, scans=scans, **named: scans.append(named) or scan(**named)
+        module._rnn_scan = lambda scan=scan, scans=scans, **named: (
+            scans.append(named) or scan(**named)
+        )
         with torch.inference_mode():
             module(x, positions)
         (named,) = scans
@@ -67,7 +71,9 @@ def test_every_channel_of_recurrent_gemma_is_what_its_scan_gives_for_unit_inputs
             column, _ = scan(**{**named, "hidden_states": unit})
             np.testing.assert_allclose(mixing.matrix[units, :, token], column[0].T, atol=1e-5)
         np.testing.assert_allclose(mixing.write[units], written[0].T, rtol=1e-4)
-        np.testing.assert_allclose(np.einsum("cij,jc->ic", mixing.matrix[units], x[0]), output[0], atol=1e-4)
+        np.testing.assert_allclose(
+            np.einsum("cij,jc->ic", mixing.matrix[units], x[0]), output[0], atol=1e-4
+        )
         decay = named["recurrent_gate"][0].T.double().numpy()
         np.testing.assert_allclose(mixing.half_life[units], np.log(0.5) / np.log(decay), rtol=1e-2)
         gate = torch.nn.functional.gelu(calls["linear_y"][layer][3], approximate="tanh")
@@ -80,7 +86,9 @@ def test_every_head_of_an_xlstm_is_what_its_memory_gives_for_unit_values(folders
     folder = folders("xlstm")
     whole = attnscope.inspect(TEXT, model=folder, layer="all", head="all").data.texts[0]
     mixing = whole.mixing
-    calls = run_watched(folder, [token.id for token in whole.tokens], ["mlstm_backend", "ogate_preact"])
+    calls = run_watched(
+        folder, [token.id for token in whole.tokens], ["mlstm_backend", "ogate_preact"]
+    )
     n = len(whole.tokens)
     for layer in range(2):
         _, _, named, _ = calls["mlstm_backend"][layer]
@@ -108,15 +116,35 @@ def test_the_gate_of_falcon_h1_is_read_of_its_projection(folders, capsys):
     gate = torch.nn.functional.silu(z).reshape(len(whole.tokens), 4, -1).mean(-1).T
     np.testing.assert_allclose(whole.mixing.gate, gate, atol=1e-6)
     assert module.out_features > 64
-    assert main(["run", TEXT, "--model", folder, "--layer", "1", "--head", "2", "--measure", "mixing"]) == 0
+    assert (
+        main(["run", TEXT, "--model", folder, "--layer", "1", "--head", "2", "--measure", "mixing"])
+        == 0
+    )
     assert "gate: mean factor on the output" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
-    ("model_type", "columns"), [("recurrent_gemma", ["Γ", "w", "M"]), ("xlstm", ["q·k", "Γ", "eⁱ", "M"])]
+    ("model_type", "columns"),
+    [("recurrent_gemma", ["Γ", "w", "M"]), ("xlstm", ["q·k", "Γ", "eⁱ", "M"])],
 )
 def test_a_row_lists_the_factors_that_there_are(folders, capsys, model_type, columns):
-    assert main(["explain", TEXT, "--model", folders(model_type), "--layer", "0", "--head", "2", "--query", "was"]) == 0
+    assert (
+        main(
+            [
+                "explain",
+                TEXT,
+                "--model",
+                folders(model_type),
+                "--layer",
+                "0",
+                "--head",
+                "2",
+                "--query",
+                "was",
+            ]
+        )
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     heading = next(line for line in lines if line.split()[:1] == ["key"])
     assert heading.split()[1 : len(columns) + 1] == columns
@@ -127,7 +155,9 @@ def test_explain_takes_the_path_without_softmax_of_a_layer_that_has_both(folders
     options = {"model": folder, "layer": 1, "head": 2}
     row = attnscope.inspect(TEXT, query="was", measure="mixing", **options).data.texts[0].mixing
     whole = attnscope.inspect(TEXT, measure="mixing", **options).data.texts[0].mixing
-    explained = attnscope.explain(TEXT, query="was", measure="mixing", **options).data.texts[0].mixing
+    explained = (
+        attnscope.explain(TEXT, query="was", measure="mixing", **options).data.texts[0].mixing
+    )
     assert explained.kinds == ["mamba"]
     np.testing.assert_allclose(explained.matrix[0, 0], whole.matrix[0, 5], atol=1e-6)
     np.testing.assert_allclose(explained.direct, row.direct, atol=1e-6)
@@ -135,7 +165,10 @@ def test_explain_takes_the_path_without_softmax_of_a_layer_that_has_both(folders
     assert read.key == np.abs(whole.matrix[0, 5]).argmax()
     own = whole.matrix[0, 5, read.key]
     np.testing.assert_allclose(sum(read.left) * explained.key_write[0, 0, read.key], own, rtol=1e-5)
-    assert main(["explain", TEXT, "--model", folder, "--layer", "1", "--head", "2", "--query", "was"]) == 0
+    assert (
+        main(["explain", TEXT, "--model", folder, "--layer", "1", "--head", "2", "--query", "was"])
+        == 0
+    )
     assert "softmax" in capsys.readouterr().out
     words = ["explain", TEXT, "--query", "bank", "--measure", "mixing"]
     assert main(words) == 2

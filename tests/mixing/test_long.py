@@ -17,7 +17,10 @@ POOL = 64
 
 def draw_inputs(rng, length, *, by_channel, delta, heads=2, width=16):
     """A layer whose states fade over a few tokens in some places and over thousands in others."""
-    q, k, v = (torch.tensor(rng.normal(size=(1, heads, length, width)), dtype=torch.float32) for _ in range(3))
+    q, k, v = (
+        torch.tensor(rng.normal(size=(1, heads, length, width)), dtype=torch.float32)
+        for _ in range(3)
+    )
     k = k / k.norm(dim=-1, keepdim=True)
     fades = np.exp(rng.uniform(-9, -1, size=(1, heads, length, width if by_channel else 1)))
     write = torch.tensor(rng.uniform(0, 1, size=(1, heads, length)), dtype=torch.float32)
@@ -42,7 +45,12 @@ def outputs(inputs, head, rows):
     return found
 
 
-CASES = [(LONG, False, True, None), (LONG, False, False, None), (LONG, True, True, None), (5000, False, True, POOL)]
+CASES = [
+    (LONG, False, True, None),
+    (LONG, False, False, None),
+    (LONG, True, True, None),
+    (5000, False, True, POOL),
+]
 
 
 @pytest.mark.parametrize(("length", "by_channel", "delta", "pool"), CASES)

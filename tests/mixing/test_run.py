@@ -37,7 +37,10 @@ def folders(tmp_path_factory):
         path = root / model_type
         if not path.exists():
             hybrids.save_hybrid(
-                path, hybrids.with_long_states(hybrids.make_hybrid(model_type, max_position_embeddings=512))
+                path,
+                hybrids.with_long_states(
+                    hybrids.make_hybrid(model_type, max_position_embeddings=512)
+                ),
             )
         return str(path)
 
@@ -59,7 +62,9 @@ class Layer:
             log_decay = bound["g"] if bound["g"].ndim == 3 else bound["g"].mean(-1)
             self.write = bound["beta"].transpose(1, 2).numpy()
         else:
-            self.write = torch.nn.functional.softplus(bound["dt"] + bound["dt_bias"]).transpose(1, 2).numpy()
+            self.write = (
+                torch.nn.functional.softplus(bound["dt"] + bound["dt_bias"]).transpose(1, 2).numpy()
+            )
             log_decay = bound["A"] * torch.tensor(self.write).transpose(1, 2)
         self.skip = bound["D"].numpy() if "D" in bound else None
         self.bound = bound
@@ -83,14 +88,22 @@ class Layer:
         if "g" in self.bound:
             q, k = (self.bound[name][0].double().numpy() for name in ("query", "key"))
             groups = self.write.shape[1] // q.shape[1]
-            q, k = (x[:, head // groups] / np.linalg.norm(x[:, head // groups], axis=-1, keepdims=True) for x in (q, k))
+            q, k = (
+                x[:, head // groups] / np.linalg.norm(x[:, head // groups], axis=-1, keepdims=True)
+                for x in (q, k)
+            )
             q = q / np.sqrt(q.shape[-1])
             log_decay = self.bound["g"][0].double().numpy()[:, head].reshape(len(q), -1)
         else:
             q, k = (self.bound[name][0, :, 0].double().numpy() for name in ("C", "B"))
-            log_decay = (self.write[0, head] * float(self.bound["A"][head]))[:, None].astype(np.float64)
+            log_decay = (self.write[0, head] * float(self.bound["A"][head]))[:, None].astype(
+                np.float64
+            )
         passed = np.cumsum(log_decay, 0)
-        row = [(q[query] * k[key] * np.exp(passed[query] - passed[key])).sum() for key in range(query + 1)]
+        row = [
+            (q[query] * k[key] * np.exp(passed[query] - passed[key])).sum()
+            for key in range(query + 1)
+        ]
         return np.pad(np.array(row) * self.write[0, head, : query + 1], (0, len(q) - query - 1))
 
 
@@ -115,7 +128,9 @@ def reference(folder, model_type, tokens):
             mask[row, : len(text)] = 1
         with torch.inference_mode():
             model(input_ids=ids, attention_mask=mask, use_cache=False)
-            by_layer = [Layer(original, values, {**call.pop("kwargs", {}), **call}) for call in calls]
+            by_layer = [
+                Layer(original, values, {**call.pop("kwargs", {}), **call}) for call in calls
+            ]
     finally:
         setattr(file, name, original)
     return dict(zip(layers, by_layer, strict=True))
@@ -130,7 +145,9 @@ def ids_of(report):
 
 
 def close(actual, expected):
-    np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=2e-5 * float(np.nanmax(np.abs(expected))))
+    np.testing.assert_allclose(
+        actual, expected, rtol=2e-4, atol=2e-5 * float(np.nanmax(np.abs(expected)))
+    )
 
 
 @pytest.mark.parametrize("model_type", FUNCTIONS)
@@ -145,7 +162,9 @@ def test_every_number_equals_what_transformers_gives_for_unit_values(folders, mo
         assert not text.heads
         mixing = text.mixing
         n = len(text.tokens)
-        assert [tuple(unit) for unit in mixing.units] == [(layer, head) for layer in layers for head in range(4)]
+        assert [tuple(unit) for unit in mixing.units] == [
+            (layer, head) for layer in layers for head in range(4)
+        ]
         for unit, (layer, head) in enumerate(mixing.units):
             matrix = expected[layer].matrix[number, head, :n, :n]
             close(mixing.matrix[unit], matrix)
@@ -157,10 +176,15 @@ def test_every_number_equals_what_transformers_gives_for_unit_values(folders, mo
                 keys = [key for key in mixing.keys[unit, row] if key >= 0]
                 sizes = np.abs(mixing.matrix[unit, row, : row + 1])
                 assert keys == np.argsort(-sizes, kind="stable")[:3].tolist()
-                np.testing.assert_array_equal(mixing.mixing[unit, row, : len(keys)], mixing.matrix[unit, row, keys])
+                np.testing.assert_array_equal(
+                    mixing.mixing[unit, row, : len(keys)], mixing.matrix[unit, row, keys]
+                )
                 assert np.isnan(mixing.mixing[unit, row, len(keys) :]).all()
                 close(mixing.share[unit, row, : len(keys)], sizes[keys] / sizes.sum())
-                close(mixing.value[unit, row, : len(keys)], sizes[keys] * expected[layer].norms[number, head, keys])
+                close(
+                    mixing.value[unit, row, : len(keys)],
+                    sizes[keys] * expected[layer].norms[number, head, keys],
+                )
 
 
 def test_lightning_attention_is_its_formula(folders):
@@ -173,7 +197,9 @@ def test_lightning_attention_is_its_formula(folders):
     attention.qkv_proj.register_forward_hook(lambda module, args, output: inputs.append(output))
     with torch.inference_mode():
         model(input_ids=torch.tensor(ids_of(report)))
-    q, k, _ = np.split(attention.act_fn(inputs[0])[0].numpy().astype(np.float64).reshape(-1, 4, 24), 3, -1)
+    q, k, _ = np.split(
+        attention.act_fn(inputs[0])[0].numpy().astype(np.float64).reshape(-1, 4, 24), 3, -1
+    )
     distance = np.arange(len(q))[:, None] - np.arange(len(q))
     for head in range(4):
         slope = float(attention.slope_rate[head])
@@ -188,13 +214,17 @@ def test_rows_and_columns_are_parts_of_the_whole_matrix(folders):
     whole = run(folder, layer=0, head=2).texts[0]
     part = run(folder, layer=0, head=2, query="river", key=[0, 3]).texts[0]
     (row,) = part.queries
-    np.testing.assert_allclose(part.mixing.matrix[0, 0], whole.mixing.matrix[0, row, [0, 3]], rtol=1e-6)
+    np.testing.assert_allclose(
+        part.mixing.matrix[0, 0], whole.mixing.matrix[0, row, [0, 3]], rtol=1e-6
+    )
     np.testing.assert_array_equal(part.mixing.keys[0, 0], whole.mixing.keys[0, row])
     np.testing.assert_allclose(part.mixing.size[0, 0], whole.mixing.size[0, row], rtol=1e-6)
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_next", "kimi_linear", "granitemoehybrid"])
-def test_one_row_is_the_sum_of_what_is_read_and_what_the_delta_rule_takes_away(folders, model_type, capsys):
+def test_one_row_is_the_sum_of_what_is_read_and_what_the_delta_rule_takes_away(
+    folders, model_type, capsys
+):
     """Decayed products, from the arguments of transformers' function; D of the own token is what Mamba adds."""
     folder = folders(model_type)
     report = run(folder, layer=0, head=2, query="river", top=2)
@@ -204,7 +234,10 @@ def test_one_row_is_the_sum_of_what_is_read_and_what_the_delta_rule_takes_away(f
     direct = text.mixing.direct[0, 0]
     close(direct, layer.direct(2, query))
     if model_type != "kimi_linear":
-        factors = [getattr(text.mixing, name)[0, 0].astype(np.float64) for name in ("products", "decay", "key_write")]
+        factors = [
+            getattr(text.mixing, name)[0, 0].astype(np.float64)
+            for name in ("products", "decay", "key_write")
+        ]
         close(np.prod(factors, axis=0), direct)
     else:
         assert np.isnan(text.mixing.products).all()  # every channel has a decay of its own
@@ -212,21 +245,34 @@ def test_one_row_is_the_sum_of_what_is_read_and_what_the_delta_rule_takes_away(f
     np.testing.assert_allclose(text.mixing.key_write[0, 0], layer.write[0, 2], rtol=2e-4)
     rest = text.mixing.matrix[0, 0] - direct
     if model_type == "granitemoehybrid":
-        np.testing.assert_allclose(rest, np.where(np.arange(len(rest)) == query, layer.skip[2], 0), atol=1e-5)
+        np.testing.assert_allclose(
+            rest, np.where(np.arange(len(rest)) == query, layer.skip[2], 0), atol=1e-5
+        )
     else:
         assert np.abs(rest[:query]).max() > 1e-3 * np.abs(direct).max()
         assert abs(rest[query]) < 1e-6
-    assert main(["run", TEXT, "--model", folder, "--layer", "0", "--head", "2", "--query", "river"]) == 0
+    assert (
+        main(["run", TEXT, "--model", folder, "--layer", "0", "--head", "2", "--query", "river"])
+        == 0
+    )
     out = capsys.readouterr().out
-    name = {"granitemoehybrid": "q·k Γ Δ", "qwen3_next": "q·k Γ β", "kimi_linear": "q·k Γ β"}[model_type]
-    assert f"M = {name} + {'skip' if 'granite' in model_type else 'delta rule'}" in " ".join(out.split())
+    name = {"granitemoehybrid": "q·k Γ Δ", "qwen3_next": "q·k Γ β", "kimi_linear": "q·k Γ β"}[
+        model_type
+    ]
+    assert f"M = {name} + {'skip' if 'granite' in model_type else 'delta rule'}" in " ".join(
+        out.split()
+    )
     rows = out.splitlines()
     (header,) = [line for line in rows if line.split()[:1] == ["key"] and name in line]
-    factors_before = len(header.partition(name)[0].split()) - 1  # columns between the token and the product
+    factors_before = (
+        len(header.partition(name)[0].split()) - 1
+    )  # columns between the token and the product
     at = rows.index(header)
     for line in rows[at + 1 : at + 2 + query]:
         _, token, *numbers = line.split()
-        first, second, total = (float(n.replace("−", "-")) for n in numbers[factors_before : factors_before + 3])
+        first, second, total = (
+            float(n.replace("−", "-")) for n in numbers[factors_before : factors_before + 3]
+        )
         assert total == pytest.approx(first + second, abs=0.02), token
 
 
@@ -247,17 +293,31 @@ def test_heads_by_key_are_weights_or_shares_of_the_matrix(folders, model_type, c
             matrix = np.abs(of_layer.matrix[number, :, row])
             rows.append(matrix[:, keys].sum(1) / matrix.sum(1))
         np.testing.assert_allclose(found.values[layer], np.mean(rows, 0), rtol=1e-3)
-    contrast = attnscope.heads(folder, texts, query="was", key="river", against="the", **measure).data
-    np.testing.assert_allclose(contrast.contrast.keys + contrast.contrast.against, found.values, rtol=1e-5)
+    contrast = attnscope.heads(
+        folder, texts, query="was", key="river", against="the", **measure
+    ).data
+    np.testing.assert_allclose(
+        contrast.contrast.keys + contrast.contrast.against, found.values, rtol=1e-5
+    )
     if model_type == "qwen3_next":
-        attention = attnscope.inspect(texts, model=folder, layer=[1, 3], head="all", stages=["weights"]).data.texts
+        attention = attnscope.inspect(
+            texts, model=folder, layer=[1, 3], head="all", stages=["weights"]
+        ).data.texts
         weights = [[head.stages["weights"][text.queries[0], text.keys].sum() for head in report.heads]
                    for text, report in zip(found.texts, attention, strict=True)]  # fmt: skip
         np.testing.assert_allclose(found.values[[1, 3]].ravel(), np.mean(weights, 0), rtol=1e-4)
         changed = attnscope.heads(folder, TEXT, query="was", key="river", mask="window:3").data
         assert not changed.shares
         assert np.isnan(changed.values[[0, 2]]).all()
-    command = ["heads", TEXT, "--model", folder, "--key", "river", *(["--measure", "mixing"] if measure else [])]
+    command = [
+        "heads",
+        TEXT,
+        "--model",
+        folder,
+        "--key",
+        "river",
+        *(["--measure", "mixing"] if measure else []),
+    ]
     assert main(command) == 0
     out = capsys.readouterr().out
     letter = "M" if measure else "G"
@@ -278,7 +338,9 @@ def test_what_stands_beside_attention_is_no_mlp(folders, capsys):
 def test_explain_shows_what_every_dimension_of_a_key_gives(folders, model_type, capsys):
     """A dimension of the key is written to an empty state, which later tokens decay and take away from."""
     folder = folders(model_type)
-    report = attnscope.explain(TEXT, model=folder, layer=0, head=2, query="was", key=["the", "river"]).data
+    report = attnscope.explain(
+        TEXT, model=folder, layer=0, head=2, query="was", key=["the", "river"]
+    ).data
     (text,) = report.texts
     mixing = text.mixing
     (query,) = text.queries
@@ -287,7 +349,11 @@ def test_explain_shows_what_every_dimension_of_a_key_gives(folders, model_type, 
     assert [read.key for read in mixing.read_keys] == text.keys
     for column, read in enumerate(mixing.read_keys):
         n = k.shape[1]
-        states = {"products": np.diag(k[read.key]), "decayed": np.diag(k[read.key]), "left": np.diag(k[read.key])}
+        states = {
+            "products": np.diag(k[read.key]),
+            "decayed": np.diag(k[read.key]),
+            "left": np.diag(k[read.key]),
+        }
         for t in range(read.key + 1, query + 1):
             for name in ("decayed", "left"):
                 states[name] = states[name] * np.exp(np.broadcast_to(log_decay[t], n))[:, None]
@@ -298,7 +364,10 @@ def test_explain_shows_what_every_dimension_of_a_key_gives(folders, model_type, 
         own = layer.skip[2] * (read.key == query) if layer.skip is not None else 0
         total = np.sum(read.left) * write[read.key] + own
         assert total == pytest.approx(float(mixing.matrix[0, 0, column]), rel=1e-3, abs=1e-6)
-    assert main(["explain", TEXT, "--model", folder, "--layer", "0", "--head", "2", "--query", "was"]) == 0
+    assert (
+        main(["explain", TEXT, "--model", folder, "--layer", "0", "--head", "2", "--query", "was"])
+        == 0
+    )
     out = capsys.readouterr().out
     assert re.search(r"5 was × \d \w+ ", out)
     assert f"{n} dimensions, the largest product first" in " ".join(out.split())
@@ -308,10 +377,26 @@ def test_explain_shows_what_every_dimension_of_a_key_gives(folders, model_type, 
 def test_explain_is_the_row_of_run(folders, capsys):
     folder = folders("qwen3_next")
     row = run(folder, layer=0, head=2, query="river").texts[0].mixing
-    explained = attnscope.explain(TEXT, model=folder, layer=0, head=2, query="river").data.texts[0].mixing
-    for name in ("matrix", "direct", "products", "decay", "key_write", "half_life", "write", "gate"):
+    explained = (
+        attnscope.explain(TEXT, model=folder, layer=0, head=2, query="river").data.texts[0].mixing
+    )
+    for name in (
+        "matrix",
+        "direct",
+        "products",
+        "decay",
+        "key_write",
+        "half_life",
+        "write",
+        "gate",
+    ):
         np.testing.assert_array_equal(getattr(explained, name), getattr(row, name))
-    assert main(["explain", TEXT, "--model", folder, "--layer", "0", "--head", "2", "--query", "river"]) == 0
+    assert (
+        main(
+            ["explain", TEXT, "--model", folder, "--layer", "0", "--head", "2", "--query", "river"]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert re.search(r"key +q·k +Γ +β +q·k Γ β +delta rule +M +share", out)
     assert "parts of the row" in out
@@ -339,7 +424,9 @@ def test_auto_takes_the_head_that_reads_most_from_other_tokens(folders):
     shares = (1 - own / every.mixing.size)[:, words].mean(1)
     chosen = run(folder, layer=0).texts[0].mixing
     assert [tuple(unit) for unit in chosen.units] == [(0, int(shares.argmax()))]
-    assert chosen.chosen == [f"chosen automatically: largest share of |M| on other tokens ({shares.max():.2f})"]
+    assert chosen.chosen == [
+        f"chosen automatically: largest share of |M| on other tokens ({shares.max():.2f})"
+    ]
     on_bank = np.abs(every.mixing.matrix[:, :, 1]) / every.mixing.size
     of_key = run(folder, layer=0, key="bank").texts[0].mixing
     assert of_key.units[0][1] == int(on_bank[:, words].mean(1).argmax())
@@ -354,7 +441,9 @@ def test_a_long_text_is_a_map_of_shares_and_a_window_of_columns(folders, capsys)
     shares = whole / whole.sum(1, keepdims=True)
     pooled = run(folder, long, layer=0, head=1, pool=7).texts[0].mixing.pooled
     starts = pooled.queries
-    expected = [[shares[a:b, c:d].sum(1).mean() for c, d in pairwise(starts)] for a, b in pairwise(starts)]
+    expected = [
+        [shares[a:b, c:d].sum(1).mean() for c, d in pairwise(starts)] for a, b in pairwise(starts)
+    ]
     np.testing.assert_allclose(pooled.weights[0], expected, atol=1e-5)
     np.testing.assert_allclose(pooled.weights[0].sum(1), 1, atol=1e-5)
     assert main(["run", long, "--model", folder, "--layer", "0", "--head", "1"]) == 0
@@ -362,10 +451,29 @@ def test_a_long_text_is_a_map_of_shares_and_a_window_of_columns(folders, capsys)
     assert "share of |M|" in out
     assert "a cell is the share of |M| on a run of keys" in out
     assert "which includes every share of |M|, replaces the matrices" in out
-    assert main(["run", long, "--model", folder, "--layer", "0", "--head", "1", "--query", "149", "--json"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                long,
+                "--model",
+                folder,
+                "--layer",
+                "0",
+                "--head",
+                "1",
+                "--query",
+                "149",
+                "--json",
+            ]
+        )
+        == 0
+    )
     narrowed = json.loads(capsys.readouterr().out)["texts"][0]
     assert narrowed["queries"] == [149]
-    assert main(["run", long, "--model", folder, "--layer", "0", "--head", "1", "--query", "149"]) == 0
+    assert (
+        main(["run", long, "--model", folder, "--layer", "0", "--head", "1", "--query", "149"]) == 0
+    )
     out = " ".join(capsys.readouterr().out.split())
     assert "the 10 columns with most weight are shown" in out
 

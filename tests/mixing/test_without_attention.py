@@ -52,7 +52,10 @@ def channel_matrices(folder, name, tokens):
     try:
         with torch.inference_mode():
             model(input_ids=torch.tensor([tokens]), use_cache=False)
-            return [np.stack([column(original, call, j) for j in range(len(tokens))], -1) for call in calls]
+            return [
+                np.stack([column(original, call, j) for j in range(len(tokens))], -1)
+                for call in calls
+            ]
     finally:
         setattr(file, name, original)
 
@@ -68,7 +71,11 @@ def column(function, bound, j):
 
 @pytest.mark.parametrize(
     ("model_type", "name"),
-    [("mamba", "mamba_selective_scan"), ("falcon_mamba", "mamba_selective_scan"), ("rwkv", "rwkv_linear_attention")],
+    [
+        ("mamba", "mamba_selective_scan"),
+        ("falcon_mamba", "mamba_selective_scan"),
+        ("rwkv", "rwkv_linear_attention"),
+    ],
 )
 def test_every_channel_has_its_matrix_and_the_mean_is_of_all(folders, model_type, name):
     """The mean over channels, signed, is the form of the pictures of "The Hidden Attention of Mamba Models"."""
@@ -82,7 +89,9 @@ def test_every_channel_has_its_matrix_and_the_mean_is_of_all(folders, model_type
     mean = attnscope.inspect(TEXT, model=folder, layer=1, head="mean").data.texts[0].mixing
     np.testing.assert_allclose(mean.matrix[0], expected[1].mean(0), atol=1e-5)
     np.testing.assert_allclose(mean.write[0], np.mean(whole.mixing.write[channels:], 0), rtol=1e-5)
-    np.testing.assert_allclose(mean.gate[0], np.mean(whole.mixing.gate[channels:], 0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        mean.gate[0], np.mean(whole.mixing.gate[channels:], 0), rtol=1e-4, atol=1e-6
+    )
     assert (np.tril(mean.matrix[0]) == mean.matrix[0]).all()
     if model_type == "rwkv":
         np.testing.assert_allclose(whole.mixing.row_sum, 1, rtol=1e-5)
@@ -96,14 +105,18 @@ def test_off_the_diagonal_a_channel_of_mamba_is_the_published_hidden_attention(f
     model = hf.AutoModelForCausalLM.from_pretrained(folder)
     mixer = model.backbone.layers[0].mixer
     projected = []
-    mixer.x_proj.register_forward_hook(lambda _part, _args, output: projected.append(output[0].double()))
+    mixer.x_proj.register_forward_hook(
+        lambda _part, _args, output: projected.append(output[0].double())
+    )
     with torch.inference_mode():
         model(torch.tensor([[token.id for token in text.tokens]]), use_cache=False)
     states = mixer.A_log.shape[1]
     rank = mixer.dt_proj.in_features
     low, b, c = projected[0].split([rank, states, states], -1)
     rates = -mixer.A_log.detach().double().exp()
-    weight, bias = (parameter.detach().double() for parameter in (mixer.dt_proj.weight, mixer.dt_proj.bias))
+    weight, bias = (
+        parameter.detach().double() for parameter in (mixer.dt_proj.weight, mixer.dt_proj.bias)
+    )
     step = torch.nn.functional.softplus(low @ weight.T + bias)
     n = len(text.tokens)
     expected = np.zeros((len(rates), n, n))
@@ -112,7 +125,9 @@ def test_off_the_diagonal_a_channel_of_mamba_is_the_published_hidden_attention(f
             decay = (step[j + 1 : i + 1, :, None] * rates).sum(0).exp()  # (channels, states)
             expected[:, i, j] = (c[i] * decay * step[j, :, None] * b[j]).sum(-1)
     skip = mixer.D.detach().double().numpy()[:, None, None] * np.eye(n)
-    np.testing.assert_allclose(text.mixing.matrix, expected + skip, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        text.mixing.matrix, expected + skip, atol=1e-5 * np.abs(expected).max()
+    )
 
 
 def test_auto_chooses_layer_and_channel_and_lists_the_strongest(folders, capsys):
@@ -193,7 +208,9 @@ def test_heads_by_key_of_channels_is_the_mean_of_their_shares(folders):
     shares = np.abs(every.mixing.matrix) / every.mixing.size[..., None]
     found = attnscope.heads(folder, TEXT, query="river", key="bank").data
     assert found.channels == {0: 40, 1: 40}
-    np.testing.assert_allclose(found.values[:, 0], shares[:, 4, 1].reshape(2, 40).mean(1), rtol=1e-4)
+    np.testing.assert_allclose(
+        found.values[:, 0], shares[:, 4, 1].reshape(2, 40).mean(1), rtol=1e-4
+    )
 
 
 def test_files_hold_channels_and_gates(folders, tmp_path):
@@ -204,7 +221,9 @@ def test_files_hold_channels_and_gates(folders, tmp_path):
         again = attnscope.load(tmp_path / name).data.texts[0].mixing
         np.testing.assert_array_equal(again.gate, result.data.texts[0].mixing.gate)
         assert again.channels == {0: 40}
-    assert json.loads((tmp_path / "a.json").read_text())["texts"][0]["mixing"]["channels"] == {"0": 40}
+    assert json.loads((tmp_path / "a.json").read_text())["texts"][0]["mixing"]["channels"] == {
+        "0": 40
+    }
     mean = attnscope.inspect(TEXT, model=folder, layer=0, head="mean")
     for name in ("b.json", "b.html", "b.svg", "b.csv", "b.npz"):
         mean.save(tmp_path / name)

@@ -48,7 +48,10 @@ def close(ours: Tensor, truth: Tensor) -> None:
 
 @given(cases())
 def test_every_stage_equals_three_loops(case: Case) -> None:
-    truth, found = attention_oracle.attention(case.inputs, case.allowed, alibi=case.alibi), everything(case).compute()
+    truth, found = (
+        attention_oracle.attention(case.inputs, case.allowed, alibi=case.alibi),
+        everything(case).compute(),
+    )
     for stage in STAGES:
         close(found[stage], getattr(truth, stage))
 
@@ -74,7 +77,9 @@ def test_the_output_equals_torch(case: Case) -> None:
     theirs = scaled_dot_product_attention(
         c.q, k, v, attn_mask=torch.where(allowed, bias, -torch.inf), scale=c.spec.scale
     )
-    close(attend(c, tile_elements=case.tile), theirs.masked_fill(~allowed.any(-1, keepdim=True), 0.0))
+    close(
+        attend(c, tile_elements=case.tile), theirs.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+    )
 
 
 def _positions(case: Case) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,12 +109,17 @@ def test_tiles_of_every_size_say_the_same(case: Case) -> None:
         for stage in STAGES:
             torch.testing.assert_close(tiled[stage], whole[stage], equal_nan=True, **near(case))
         torch.testing.assert_close(
-            attend(case.inputs, tile_elements=tile), attend(case.inputs), equal_nan=False, **near(case)
+            attend(case.inputs, tile_elements=tile),
+            attend(case.inputs),
+            equal_nan=False,
+            **near(case),
         )
 
 
 @given(cases(square=True), st.integers(1, 4))
-def test_under_a_causal_mask_a_prefix_does_not_see_what_is_appended(case: Case, window: int) -> None:
+def test_under_a_causal_mask_a_prefix_does_not_see_what_is_appended(
+    case: Case, window: int
+) -> None:
     n = case.sizes[2]
     for mask in (Causal(), intersect((Causal(), SlidingWindow(window)))):
         whole = _under(case.inputs, mask, n)
@@ -123,13 +133,17 @@ def _under(inputs: AttentionInputs, mask: Mask, n: int) -> AttentionInputs:
 
 
 @given(cases(), st.data())
-def test_an_observed_mask_changes_what_is_seen_and_not_the_output(case: Case, data: st.DataObject) -> None:
+def test_an_observed_mask_changes_what_is_seen_and_not_the_output(
+    case: Case, data: st.DataObject
+) -> None:
     _, heads, n_queries, n_keys = case.sizes
     window = SlidingWindow(data.draw(st.integers(1, 4)))
     recorder = MatrixRecorder(STAGES, range(heads), range(n_queries), range(n_keys))
     output = attend(case.inputs, [recorder], observed=window, tile_elements=case.tile)
     close(output, attend(case.inputs))
-    spec = AttentionSpec(case.inputs.spec.scale, window, case.inputs.spec.softcap, case.inputs.spec.bias)
+    spec = AttentionSpec(
+        case.inputs.spec.scale, window, case.inputs.spec.softcap, case.inputs.spec.bias
+    )
     under = replace(case, inputs=replace(case.inputs, spec=spec))
     for stage, seen in everything(under).compute().items():
         close(recorder.compute()[stage], seen)
@@ -145,11 +159,15 @@ def test_what_is_seen_does_not_depend_on_who_needs_the_output(case: Case) -> Non
 
 
 @given(cases(), st.data())
-def test_rows_whose_raw_scores_are_read_may_have_tiles_of_their_own(case: Case, data: st.DataObject) -> None:
+def test_rows_whose_raw_scores_are_read_may_have_tiles_of_their_own(
+    case: Case, data: st.DataObject
+) -> None:
     _, heads, n_queries, n_keys = case.sizes
     rows = sorted(data.draw(st.sets(st.integers(0, n_queries - 1), min_size=1)))
     needs_scores = MatrixRecorder(STAGES, range(heads), rows, range(n_keys))
-    rest = MatrixRecorder(["masked", "weights", "output"], range(heads), range(n_queries), range(n_keys))
+    rest = MatrixRecorder(
+        ["masked", "weights", "output"], range(heads), range(n_queries), range(n_keys)
+    )
     attend(case.inputs, [needs_scores, rest], tile_elements=case.tile)
     whole = everything(case, tile=1 << 20).compute()
     for stage, seen in needs_scores.compute().items():
@@ -190,19 +208,29 @@ def test_raw_scores_of_two_rows_widen_the_tiles_of_these_alone() -> None:
 
 def test_nothing_is_computed_where_nobody_watches_and_nobody_needs_it() -> None:
     q = torch.full((1, 1, 2, 2), torch.nan)
-    assert attend(AttentionInputs(0, q, q, q, AttentionSpec(1.0, Bidirectional())), need_output=False) is None
+    assert (
+        attend(AttentionInputs(0, q, q, q, AttentionSpec(1.0, Bidirectional())), need_output=False)
+        is None
+    )
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_a_score_that_is_not_finite_names_layer_and_head(bad: float) -> None:
     q = torch.ones(1, 3, 4, 2)
     q[0, 2, 1, 0] = bad
-    inputs = AttentionInputs(5, q, torch.ones(1, 3, 4, 2), torch.ones(1, 3, 4, 2), AttentionSpec(1.0, Causal()))
-    with pytest.raises(AttnscopeError, match=r"L5H2: 4 scores are not finite; the model overflows in this dtype; use "):
+    inputs = AttentionInputs(
+        5, q, torch.ones(1, 3, 4, 2), torch.ones(1, 3, 4, 2), AttentionSpec(1.0, Causal())
+    )
+    with pytest.raises(
+        AttnscopeError,
+        match=r"L5H2: 4 scores are not finite; the model overflows in this dtype; use ",
+    ):
         attend(inputs, [MatrixRecorder(["weights"], range(3), range(4), range(4))])
 
 
-@pytest.mark.parametrize(("size", "scale"), [(1e20, 1.0), (-1e20, 1.0), (1e18, 256.0), (-1e18, 256.0), (-1e18, 200.0)])
+@pytest.mark.parametrize(
+    ("size", "scale"), [(1e20, 1.0), (-1e20, 1.0), (1e18, 256.0), (-1e18, 256.0), (-1e18, 200.0)]
+)
 def test_a_score_that_overflows_names_layer_and_head(size: float, scale: float) -> None:
     q, k = torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4)
     q[0, 1, 2], k[0, 1, 0] = 1e18 * 8, size
@@ -214,7 +242,9 @@ def test_a_score_that_overflows_names_layer_and_head(size: float, scale: float) 
 def test_a_value_that_is_not_finite_names_layer_and_head() -> None:
     v = torch.ones(1, 2, 4, 2)
     v[0, 1, 3, 0] = torch.inf
-    inputs = AttentionInputs(1, torch.ones(1, 2, 4, 2), torch.ones(1, 2, 4, 2), v, AttentionSpec(1.0, Causal()))
+    inputs = AttentionInputs(
+        1, torch.ones(1, 2, 4, 2), torch.ones(1, 2, 4, 2), v, AttentionSpec(1.0, Causal())
+    )
     with pytest.raises(AttnscopeError, match="L1H1: 4 outputs are not finite"):
         attend(inputs, [MatrixRecorder(["weights"], range(2), range(4), range(4))])
 

@@ -30,7 +30,10 @@ def layers(device: str) -> list[AttentionInputs]:
     generator = torch.Generator().manual_seed(1)
     made = []
     for layer in range(LAYERS):
-        q, k, v = (torch.randn(TEXTS, HEADS, TOKENS, WIDTH, generator=generator).to(device) for _ in range(3))
+        q, k, v = (
+            torch.randn(TEXTS, HEADS, TOKENS, WIDTH, generator=generator).to(device)
+            for _ in range(3)
+        )
         made.append(AttentionInputs(layer, q, k, v, AttentionSpec(0.3, Causal())))
     return made
 
@@ -41,7 +44,9 @@ def tokens(device: str) -> RecordedTokens:
 
 
 def passed(units: list[HeadSelection], device: str = "cpu") -> Trace:
-    spec = RecordSpec(("masked", "weights"), ROWS, ROWS, COLUMNS, 2, "value", parts=("top", "rows", "columns"))
+    spec = RecordSpec(
+        ("masked", "weights"), ROWS, ROWS, COLUMNS, 2, "value", parts=("top", "rows", "columns")
+    )
     trace = make_trace(units, spec, tokens(device))
     with torch.inference_mode():
         for inputs in layers(device):
@@ -65,12 +70,17 @@ def test_units_of_several_layers_in_any_order_are_those_of_recorders_alone() -> 
             matrices = MatrixRecorder(("masked", "weights"), heads, ROWS, COLUMNS)
             attend(inputs, [rows, top, columns, matrices], need_output=False)
             alone = {f"rows.{name}": values for name, values in rows.recorded.items()}
-            alone |= {"top.keys": top.keys, **{f"top.{name}": numbers for name, numbers in top.measures.items()}}
+            alone |= {
+                "top.keys": top.keys,
+                **{f"top.{name}": numbers for name, numbers in top.measures.items()},
+            }
             alone |= {"columns": columns.compute(), "fully_masked": rows.fully_masked}
             alone |= {f"stages.{stage}": matrix for stage, matrix in matrices.compute().items()}
             assert alone.keys() == arrays.keys()
             for path, numbers in alone.items():
-                np.testing.assert_allclose(arrays[path][n], numbers[text, 0], rtol=1e-6, atol=1e-6, err_msg=path)
+                np.testing.assert_allclose(
+                    arrays[path][n], numbers[text, 0], rtol=1e-6, atol=1e-6, err_msg=path
+                )
 
 
 @pytest.mark.parametrize("special", [False, True], ids=["every token ranks", "one is left out"])
@@ -92,13 +102,17 @@ def test_statistics_of_a_mean_are_the_average_of_its_heads() -> None:
     heads, of_mean = passed(every).arrays(1), passed([mean]).arrays(1)
     for name in STATISTICS:
         if LINEAR[name]:
-            np.testing.assert_allclose(of_mean[f"rows.{name}"][0], heads[f"rows.{name}"].mean(0), atol=1e-6)
+            np.testing.assert_allclose(
+                of_mean[f"rows.{name}"][0], heads[f"rows.{name}"].mean(0), atol=1e-6
+            )
     for path in ("columns", "stages.weights"):
         np.testing.assert_allclose(of_mean[path][0], heads[path].mean(0), atol=1e-6)
 
 
 @pytest.mark.cuda
-def test_a_pass_leaves_the_device_in_one_copy_and_its_matrices_in_one_for_each_stage(simulated: str) -> None:
+def test_a_pass_leaves_the_device_in_one_copy_and_its_matrices_in_one_for_each_stage(
+    simulated: str,
+) -> None:
     units = [HeadSelection((layer,), (head,)) for layer in range(LAYERS) for head in range(HEADS)]
     there, here = passed(units, simulated), passed(units)
     passed(units, simulated)

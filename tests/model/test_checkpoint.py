@@ -17,7 +17,9 @@ from attnscope.model.stack import Stack
 from tests.helpers.loaded_stack import load_all
 
 CPU = torch.device("cpu")
-PLAIN = ModelConfig(vocab_size=9, d_model=8, n_layers=3, n_heads=2, n_kv_heads=1, d_head=6, d_value=4)
+PLAIN = ModelConfig(
+    vocab_size=9, d_model=8, n_layers=3, n_heads=2, n_kv_heads=1, d_head=6, d_value=4
+)
 CONFIGS = {
     "attention alone": PLAIN,
     "everything": msgspec.structs.replace(
@@ -41,7 +43,14 @@ def test_a_stack_comes_back_from_its_own_file(config: ModelConfig, tmp_path: Pat
     before = _random(config).state_dict()
     save_file(before, tmp_path / "stack.safetensors")
     after = load_all(
-        load_stack(NATIVE_LAYOUT, config, open_weights(tmp_path / "stack.safetensors"), 3, torch.float32, CPU)
+        load_stack(
+            NATIVE_LAYOUT,
+            config,
+            open_weights(tmp_path / "stack.safetensors"),
+            3,
+            torch.float32,
+            CPU,
+        )
     ).state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -63,7 +72,14 @@ def test_weights_of_another_stack_are_refused_where_they_lie(tmp_path: Path) -> 
     save_file(_random(PLAIN).state_dict(), tmp_path / "stack.safetensors")
     deeper = msgspec.structs.replace(PLAIN, n_layers=4)
     with pytest.raises(AttnscopeError) as caught:
-        load_stack(NATIVE_LAYOUT, deeper, open_weights(tmp_path / "stack.safetensors"), 4, torch.float32, CPU)
+        load_stack(
+            NATIVE_LAYOUT,
+            deeper,
+            open_weights(tmp_path / "stack.safetensors"),
+            4,
+            torch.float32,
+            CPU,
+        )
     assert str(caught.value) == (
         f"{tmp_path}: config says 4 layers, but the weights have 3; config.json and weights do not match"
     )
@@ -72,7 +88,14 @@ def test_weights_of_another_stack_are_refused_where_they_lie(tmp_path: Path) -> 
 def test_weights_are_read_in_the_type_that_is_asked_for(tmp_path: Path) -> None:
     save_file(_random(PLAIN).state_dict(), tmp_path / "stack.safetensors")
     stack = load_all(
-        load_stack(NATIVE_LAYOUT, PLAIN, open_weights(tmp_path / "stack.safetensors"), 2, torch.bfloat16, CPU)
+        load_stack(
+            NATIVE_LAYOUT,
+            PLAIN,
+            open_weights(tmp_path / "stack.safetensors"),
+            2,
+            torch.bfloat16,
+            CPU,
+        )
     )
     assert {p.dtype for p in stack.parameters()} == {torch.bfloat16}
     assert len(stack.blocks) == 2

@@ -37,7 +37,9 @@ def expect_largest(rows: Tensor, count: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("count", [1, 3, 5, 8])
-def test_the_largest_entries_come_in_order_and_the_first_of_equals_first(size: int, count: int) -> None:
+def test_the_largest_entries_come_in_order_and_the_first_of_equals_first(
+    size: int, count: int
+) -> None:
     generator = torch.Generator().manual_seed(size)
     few = torch.randint(0, 4, (40, size), generator=generator).float()
     rows = [
@@ -53,7 +55,10 @@ def test_the_largest_entries_come_in_order_and_the_first_of_equals_first(size: i
     expect_largest(torch.cat(rows), min(count, size))
 
 
-@given(st.lists(st.sampled_from([-2.0, 0.0, 1.0, 1.5, -np.inf]), min_size=1, max_size=70), st.integers(1, 8))
+@given(
+    st.lists(st.sampled_from([-2.0, 0.0, 1.0, 1.5, -np.inf]), min_size=1, max_size=70),
+    st.integers(1, 8),
+)
 def test_the_largest_entries_of_any_row(row: list[float], count: int) -> None:
     expect_largest(torch.tensor([row]), min(count, len(row)))
 
@@ -93,7 +98,9 @@ def test_powers_are_exact_over_their_whole_range() -> None:
     exact = below.double().exp()
     weights, _ = summary(torch.stack((torch.zeros_like(below), below), dim=-1)[None, None], 0)
     found = (weights[..., 1] / weights[..., 0]).double()  # e^x / (1 + e^x) over 1 / (1 + e^x)
-    assert ((found - exact).abs() / exact).max() < 2.5e-7, "two units in the last place, and two roundings"
+    assert ((found - exact).abs() / exact).max() < 2.5e-7, (
+        "two units in the last place, and two roundings"
+    )
     masked = torch.tensor([[[[0.0, -86.9, -87.1, -1e30, -torch.inf]]]])
     weights, _ = summary(masked)
     assert weights[0, 0, 0, 1] > 0
@@ -111,7 +118,9 @@ def test_a_row_without_keys_has_no_weights() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_weights_may_overwrite_scores(size: int) -> None:
-    masked = torch.randn(1, 2, 20, size, generator=torch.Generator().manual_seed(size)).round(decimals=1)
+    masked = torch.randn(1, 2, 20, size, generator=torch.Generator().manual_seed(size)).round(
+        decimals=1
+    )
     masked.masked_fill_(masked < -1.5, -torch.inf)
     weights, found = summary(masked, min(3, size))
     again = row_summary.softmax(compiled_rows, min(3, size), masked, masked)
@@ -171,7 +180,9 @@ def test_keys_that_it_may_not_see_change_no_bit_of_a_row(size: int, more: int) -
     wide = torch.nn.functional.pad(masked, (0, more), value=-torch.inf)
     same, of_wide = summary(wide, 1)
     assert torch.equal(same[..., :size], weights) and same[..., size:].eq(0).all()
-    assert torch.equal(of_wide.entropy, found.entropy) and torch.equal(of_wide.strongest, found.strongest)
+    assert torch.equal(of_wide.entropy, found.entropy) and torch.equal(
+        of_wide.strongest, found.strongest
+    )
 
 
 def recorded(count: int, eligible: Tensor) -> tuple[TopRecorder, RowRecorder]:
@@ -180,14 +191,18 @@ def recorded(count: int, eligible: Tensor) -> tuple[TopRecorder, RowRecorder]:
     inputs = AttentionInputs(0, q, k, v, AttentionSpec(0.3, Causal()))
     kinds = dict.fromkeys(KEY_TOKENS, torch.zeros(1, 1700, dtype=torch.bool))
     top = TopRecorder(count, "weight", range(12), range(1700), eligible, ("weight",))
-    rows = RowRecorder(range(12), range(1700), KeyTokens(kinds, torch.ones(1, 1700, dtype=torch.bool)))
+    rows = RowRecorder(
+        range(12), range(1700), KeyTokens(kinds, torch.ones(1, 1700, dtype=torch.bool))
+    )
     attend(inputs, [top, rows])
     return top, rows
 
 
 @pytest.mark.parametrize("count", [1, 5, 8, 11])
 @pytest.mark.parametrize("excluded", [False, True])
-def test_a_large_layer_is_recorded_as_by_operators(count: int, excluded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_layer_is_recorded_as_by_operators(
+    count: int, excluded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the size from which loops are used, so that this size is tested, too."""
     eligible = torch.ones(1, 1700, dtype=torch.bool)
     eligible[:, 100:150] = not excluded
@@ -203,7 +218,9 @@ def test_a_large_layer_is_recorded_as_by_operators(count: int, excluded: bool, m
     assert torch.equal(top.keys, expected.keys)
     torch.testing.assert_close(top.measures["weight"], expected.measures["weight"], equal_nan=True)
     for name, values in rows.recorded.items():
-        torch.testing.assert_close(values, expected_rows.recorded[name], rtol=2e-6, atol=2e-6, equal_nan=True)
+        torch.testing.assert_close(
+            values, expected_rows.recorded[name], rtol=2e-6, atol=2e-6, equal_nan=True
+        )
 
 
 @pytest.fixture
@@ -218,7 +235,9 @@ def _load_again():
 def test_without_llvm_operators_are_used(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_the_loops(monkeypatch)
     monkeypatch.setitem(sys.modules, missing, None)  # what an import finds then
-    with pytest.warns(UserWarning, match=r"0\.7 of this time with llvmlite: pip install 'attnscope\[fast\]'$"):
+    with pytest.warns(
+        UserWarning, match=r"0\.7 of this time with llvmlite: pip install 'attnscope\[fast\]'$"
+    ):
         assert row_summary.row_loops(1 << 40, torch.device("cpu")) is None
     recorded(2, torch.ones(1, 1700, dtype=torch.bool))
 
@@ -281,6 +300,9 @@ def test_the_loops_call_nothing_outside(processor: str) -> None:
     module = llvm.parse_assembly(str(compiled_rows.write()))
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes.getModulePassManager().run(module, passes)
-    assert [one.name for one in module.functions if not one.name.startswith("llvm.")] == ["softmax", "sums"]
+    assert [one.name for one in module.functions if not one.name.startswith("llvm.")] == [
+        "softmax",
+        "sums",
+    ]
     assembly = machine.emit_assembly(module)
     assert "softmax" in assembly and not re.findall(r"\n\s+(?:call|bl|jal)\w*\s", assembly)

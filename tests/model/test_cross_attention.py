@@ -36,14 +36,18 @@ def test_queries_are_of_one_text_and_keys_and_values_of_the_other(config):
     source = open_source(requested((), config=config), [TextInput(TEXT, context=CONTEXT)])
     stack = source.load(1, torch.float32, torch.device("cpu")).module
     a = stack.blocks[0].attention
-    rows, keys = (stack.embed.tokens.weight[[t.id for t in side]] for side in (text.tokens, text.sources))
+    rows, keys = (
+        stack.embed.tokens.weight[[t.id for t in side]] for side in (text.tokens, text.sources)
+    )
     for h, head in enumerate(text.heads):
         at = slice(8 * h, 8 * h + 8)
         scores = a.q(rows)[:, at] @ a.k(keys)[:, at].T
         weights = (scores / 8**0.5).softmax(-1)
         np.testing.assert_allclose(head.stages["scores"], scores.detach(), atol=1e-5)
         np.testing.assert_allclose(head.stages["weights"], weights.detach(), atol=1e-6)
-        np.testing.assert_allclose(head.stages["output"], (weights @ a.v(keys)[:, at]).detach(), atol=1e-5)
+        np.testing.assert_allclose(
+            head.stages["output"], (weights @ a.v(keys)[:, at]).detach(), atol=1e-5
+        )
         assert head.stages["weights"].shape == (3, 5)
         assert np.isnan(head.rows.self).all()
         assert head.top.keys.max() <= 4
@@ -65,7 +69,9 @@ def test_a_map_has_runs_of_queries_against_runs_of_the_context(config, pool, mas
     """Beside a longer text; under the window a last row may see nothing."""
     pairs = [(TEXT, CONTEXT), ("is", "first dessert")]
     pairs = pairs if more == "keys" else [(context, text) for text, context in pairs]
-    maps, matrices = (run(config, *pairs, mask=mask, **asked).texts for asked in ({"pool": pool}, {}))
+    maps, matrices = (
+        run(config, *pairs, mask=mask, **asked).texts for asked in ({"pool": pool}, {})
+    )
     for text, whole in zip(maps, matrices, strict=True):
         sizes = len(text.tokens), len(text.sources)
         cuts = [[-(-i * n // min(pool, n)) for i in range(min(pool, n) + 1)] for n in sizes]
@@ -89,7 +95,9 @@ def test_words_of_the_context_select_columns(config):
 
 
 def test_a_context_is_needed_and_only_taken_where_there_is_cross_attention(config):
-    with pytest.raises(UsageError, match="context: is required, since the model attends to a second text"):
+    with pytest.raises(
+        UsageError, match="context: is required, since the model attends to a second text"
+    ):
         run(config, (TEXT, None))
     with pytest.raises(UsageError, match="context: the model has no cross-attention"):
         run("bidirectional")

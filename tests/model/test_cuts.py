@@ -31,7 +31,9 @@ def expected(case: Case, places: dict[int, LayerCut]) -> tuple[Tensor, Tensor]:
         scores = torch.tanh(scores / spec.softcap) * spec.softcap
     if case.alibi:
         at = [torch.arange(n) for n in (q.shape[2], k.shape[2])]
-        scores = scores + alibi(at[0][:, None], at[1][None], torch.arange(heads), n_heads=heads).double()
+        scores = (
+            scores + alibi(at[0][:, None], at[1][None], torch.arange(heads), n_heads=heads).double()
+        )
     allowed = case.allowed[:, None].expand_as(scores).clone()
     zeroed = torch.zeros_like(allowed)
     for place, cut in places.items():
@@ -43,7 +45,12 @@ def expected(case: Case, places: dict[int, LayerCut]) -> tuple[Tensor, Tensor]:
                             allowed[place, h, i, j] = False
                         else:
                             zeroed[place, h, i, j] = True
-    weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1).nan_to_num(0.0).masked_fill(zeroed, 0.0)
+    weights = (
+        scores.masked_fill(~allowed, -torch.inf)
+        .softmax(-1)
+        .nan_to_num(0.0)
+        .masked_fill(zeroed, 0.0)
+    )
     output = weights @ v
     for place, cut in places.items():
         for one in cut.heads:
@@ -61,14 +68,20 @@ def cut_calls(draw: st.DrawFn) -> tuple[Case, dict[int, LayerCut]]:
         return st.lists(st.integers(0, count - 1), min_size=1, unique=True)
 
     edges = st.builds(EdgeCut, some(heads), some(queries), some(keys), st.booleans())
-    outputs = st.one_of(st.none(), st.floats(-2, 2, width=32).map(lambda x: torch.full((width,), x)))
+    outputs = st.one_of(
+        st.none(), st.floats(-2, 2, width=32).map(lambda x: torch.full((width,), x))
+    )
     heads_cut = st.builds(HeadCut, st.integers(0, heads - 1), outputs)
-    layer = st.builds(LayerCut, st.lists(heads_cut, max_size=1).map(tuple), st.lists(edges, max_size=2).map(tuple))
+    layer = st.builds(
+        LayerCut, st.lists(heads_cut, max_size=1).map(tuple), st.lists(edges, max_size=2).map(tuple)
+    )
     return case, draw(st.dictionaries(st.integers(0, batch - 1), layer))
 
 
 @given(cut_calls(), st.booleans(), st.data())
-def test_cuts_equal_whole_matrices(call: tuple[Case, dict[int, LayerCut]], tiled: bool, data: st.DataObject) -> None:
+def test_cuts_equal_whole_matrices(
+    call: tuple[Case, dict[int, LayerCut]], tiled: bool, data: st.DataObject
+) -> None:
     case, places = call
     batch, heads, queries, keys = case.sizes
     weights, output = expected(case, places)
@@ -107,7 +120,11 @@ def test_the_entropy_of_a_row_is_that_of_the_keys_that_are_left() -> None:
     matrices = MatrixRecorder(["weights"], range(2), range(4), range(4))
     real = torch.ones(1, 4, dtype=torch.bool)
     rows = RowRecorder(range(2), range(4), key_tokens(~real, real), ["entropy"])
-    attend(inputs, [matrices, rows], cuts=BatchCuts({0: LayerCut(edges=(EdgeCut([0, 1], [0, 2], [1, 3]),))}))
+    attend(
+        inputs,
+        [matrices, rows],
+        cuts=BatchCuts({0: LayerCut(edges=(EdgeCut([0, 1], [0, 2], [1, 3]),))}),
+    )
     weights = matrices.compute()["weights"].double()
     assert (weights == 0).sum() == 8
     expected = -torch.special.xlogy(weights, weights).sum(-1) / math.log(2)

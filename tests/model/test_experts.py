@@ -36,9 +36,13 @@ def tokens() -> Tensor:
 def naive(config: ModelConfig, experts: Experts, x: Tensor) -> Tensor:
     """One token at a time, by the formula."""
     logits = experts.router.weight @ x + experts.router.bias
-    chosen = sorted(range(config.n_experts), key=lambda number: -float(logits[number]))[: config.experts_per_token]
+    chosen = sorted(range(config.n_experts), key=lambda number: -float(logits[number]))[
+        : config.experts_per_token
+    ]
     total = sum(float(logits[number].exp()) for number in chosen)
-    return sum(float(logits[n].exp()) / total * naive_mlp(config, experts.experts[n], x) for n in chosen)
+    return sum(
+        float(logits[n].exp()) / total * naive_mlp(config, experts.experts[n], x) for n in chosen
+    )
 
 
 def naive_mlp(config: ModelConfig, mlp: MLP, x: Tensor) -> Tensor:
@@ -46,9 +50,15 @@ def naive_mlp(config: ModelConfig, mlp: MLP, x: Tensor) -> Tensor:
     if mlp.gate is None:
         hidden = torch.nn.functional.gelu(up)
     else:
-        gate, slope = mlp.gate.weight @ x + mlp.gate.bias, 1.702 if config.activation == "quick_gelu" else 1.0
+        gate, slope = (
+            mlp.gate.weight @ x + mlp.gate.bias,
+            1.702 if config.activation == "quick_gelu" else 1.0,
+        )
         if config.glu_limit is not None:
-            gate, up = gate.clamp(max=config.glu_limit), up.clamp(-config.glu_limit, config.glu_limit)
+            gate, up = (
+                gate.clamp(max=config.glu_limit),
+                up.clamp(-config.glu_limit, config.glu_limit),
+            )
         hidden = gate / (1 + (-slope * gate).exp()) * (up + config.glu_plus_one)
     return mlp.down.weight @ hidden + mlp.down.bias
 
@@ -57,7 +67,9 @@ def naive_mlp(config: ModelConfig, mlp: MLP, x: Tensor) -> Tensor:
 @torch.inference_mode()
 def test_experts_are_the_formula(changes: dict[str, object]) -> None:
     experts, config, x = made(**changes), msgspec.structs.replace(CONFIG, **changes), tokens()
-    expected = torch.stack([torch.stack([naive(config, experts, token) for token in text]) for text in x])
+    expected = torch.stack(
+        [torch.stack([naive(config, experts, token) for token in text]) for text in x]
+    )
     torch.testing.assert_close(experts(x), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -67,7 +79,9 @@ def test_an_expert_runs_for_the_tokens_that_chose_it_and_for_no_other() -> None:
     chosen = experts.router(x).topk(2).indices
     ran: dict[int, int] = {}
     for number, expert in enumerate(experts.experts):
-        expert.register_forward_pre_hook(lambda _, given, number=number: ran.update({number: len(given[0])}))
+        expert.register_forward_pre_hook(
+            lambda _, given, number=number: ran.update({number: len(given[0])})
+        )
     experts(x)
     assert ran == {number: int((chosen == number).sum()) for number in chosen.unique().tolist()}
     assert sum(ran.values()) == 2 * 7 * 2

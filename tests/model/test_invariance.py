@@ -10,7 +10,13 @@ import torch
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import build_mask
-from attnscope.model.recorders import ColumnRecorder, MatrixRecorder, PooledRecorder, RowRecorder, TopRecorder
+from attnscope.model.recorders import (
+    ColumnRecorder,
+    MatrixRecorder,
+    PooledRecorder,
+    RowRecorder,
+    TopRecorder,
+)
 from attnscope.request.masks.expression import parse_mask
 from attnscope.request.masks.terms import Mask
 from tests.helpers.key_tokens import key_tokens
@@ -39,20 +45,36 @@ def seen(mask: str, elements: int | None, n: int = N) -> dict[str, torch.Tensor]
     special = torch.arange(n)[None] % 47 == 5
     real = torch.ones(1, n, dtype=torch.bool)
     sources, heads, rows = key_tokens(special, real), range(HEADS), range(n)
-    columns, pooled = ColumnRecorder(heads, rows, real, sources), PooledRecorder(heads, 64, real, sources)
-    means = ColumnRecorder(heads, rows, real, sources, mean=True), PooledRecorder(heads, 64, real, sources, mean=True)
+    columns, pooled = (
+        ColumnRecorder(heads, rows, real, sources),
+        PooledRecorder(heads, 64, real, sources),
+    )
+    means = (
+        ColumnRecorder(heads, rows, real, sources, mean=True),
+        PooledRecorder(heads, 64, real, sources, mean=True),
+    )
     statistics = RowRecorder(heads, rows, sources)
     tops = {by: TopRecorder(5, by, heads, rows, real) for by in ("weight", "value")}
     place = 2 * n // 3
     matrices = MatrixRecorder(
-        ["scores", "weights", "output"], heads, [0, 7, place, n - 1], [0, 3, place - 1, place, n - 1]
+        ["scores", "weights", "output"],
+        heads,
+        [0, 7, place, n - 1],
+        [0, 3, place - 1, place, n - 1],
     )
     spec = AttentionSpec(16**-0.5, _mask(mask))
     attend(AttentionInputs(0, q, k, v, spec), [columns, pooled, *means, statistics, *tops.values(), matrices],
            **({} if elements is None else {"tile_elements": elements}))  # fmt: skip
-    found = {"columns": columns.compute() / n, "pooled": pooled.compute(), "mean pooled": means[1].compute()}
+    found = {
+        "columns": columns.compute() / n,
+        "pooled": pooled.compute(),
+        "mean pooled": means[1].compute(),
+    }
     found["mean columns"] = means[0].compute() / n
-    found |= {f"rows {name}": values / (n if name == "distance" else 1) for name, values in statistics.recorded.items()}
+    found |= {
+        f"rows {name}": values / (n if name == "distance" else 1)
+        for name, values in statistics.recorded.items()
+    }
     found |= {f"matrix {stage}": values for stage, values in matrices.compute().items()}
     for by, top in tops.items():
         found |= {f"top {by} {name}": values for name, values in top.measures.items()}
@@ -80,7 +102,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("mask", "elements", "threads", "n"), CASES, indirect=["threads"])
-def test_neither_tiles_nor_threads_show(mask: str, elements: int | None, threads: int, n: int) -> None:
+def test_neither_tiles_nor_threads_show(
+    mask: str, elements: int | None, threads: int, n: int
+) -> None:
     assert torch.get_num_threads() == threads
     for name, values in seen(mask, elements, n).items():
         expected = in_one_tile(mask, n)[name]
@@ -102,4 +126,6 @@ def test_the_number_of_threads_changes_no_bit(mask: str, monkeypatch: pytest.Mon
         torch.set_num_threads(before)
     for count in (2, 3):
         for name, values in found[count].items():
-            torch.testing.assert_close(values, found[1][name], rtol=0, atol=0, equal_nan=True, msg=f"{count}: {name}")
+            torch.testing.assert_close(
+                values, found[1][name], rtol=0, atol=0, equal_nan=True, msg=f"{count}: {name}"
+            )

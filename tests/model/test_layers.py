@@ -26,12 +26,16 @@ def test_a_fused_non_linearity_is_the_one_of_that_name(name: str) -> None:
     linear, x = Linear(16, 32), 3 * torch.randn(2, 5, 16)
     torch.nn.init.normal_(linear.weight)
     torch.nn.init.normal_(linear.bias)
-    expected = activate(name, torch.nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double()))
+    expected = activate(
+        name, torch.nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double())
+    )
     torch.testing.assert_close(linear(x, name).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_function_of_positions_sees_each_once_and_few_at_a_time(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+def test_a_function_of_positions_sees_each_once_and_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
     monkeypatch.setattr(layers, "_ROWS", 6)
     x, seen = torch.arange(batch * 7 * 2.0).reshape(batch, 7, 2), list[int]()
 
@@ -69,14 +73,23 @@ def test_a_long_text_goes_through_a_block_as_a_short_one(
 def _scores_behind_two_blocks(stack: Stack) -> Tensor:
     ids = torch.arange(22)[None] % 11
     seen = MatrixRecorder(["scores"], [0, 1], range(22), range(22))
-    stack.run((ids, torch.zeros_like(ids)), [Bidirectional()] * 3, Bidirectional(), AttentionHooks({2: [seen]}))
+    stack.run(
+        (ids, torch.zeros_like(ids)),
+        [Bidirectional()] * 3,
+        Bidirectional(),
+        AttentionHooks({2: [seen]}),
+    )
     return seen.compute()["scores"]
 
 
 def test_layers_that_turn_alike_share_a_rotary_table(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[Rope]()
     table = stack_module.rotary_tables
-    monkeypatch.setattr(stack_module, "rotary_tables", lambda rope, *rest: (made.append(rope), table(rope, *rest))[1])
+    monkeypatch.setattr(
+        stack_module,
+        "rotary_tables",
+        lambda rope, *rest: (made.append(rope), table(rope, *rest))[1],
+    )
     local = Rope(theta=77.0)
     config = ModelConfig(
         vocab_size=11, d_model=16, n_layers=6, n_heads=2, n_kv_heads=2, d_head=8, d_value=8, d_mlp=32, positions="rope",
@@ -84,5 +97,10 @@ def test_layers_that_turn_alike_share_a_rotary_table(monkeypatch: pytest.MonkeyP
     )  # fmt: skip
     stack = make_random(config, 0, 6, torch.float32, torch.device("cpu"))
     ids, last = torch.arange(7)[None], MatrixRecorder(["scores"], [0], range(7), range(7))
-    stack.run((ids, torch.zeros_like(ids)), [Bidirectional()] * 6, Bidirectional(), AttentionHooks({5: [last]}))
+    stack.run(
+        (ids, torch.zeros_like(ids)),
+        [Bidirectional()] * 6,
+        Bidirectional(),
+        AttentionHooks({5: [last]}),
+    )
     assert made == [local, config.rope]

@@ -5,7 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.model.masks import PaddingMask, build_mask, hidden_keys_mask, intersect, padding_mask, plain_mask
+from attnscope.model.masks import (
+    PaddingMask,
+    build_mask,
+    hidden_keys_mask,
+    intersect,
+    padding_mask,
+    plain_mask,
+)
 from attnscope.request.masks.expression import parse_mask
 from attnscope.request.masks.terms import TERMS, Bidirectional, Causal, Mask, SizedTerm
 from tests.helpers.attention_cases import masks, whole
@@ -13,7 +20,9 @@ from tests.helpers.attention_cases import masks, whole
 
 def _picture(mask: Mask, n: int, batch: int = 1) -> list[str]:
     cells = whole(mask, batch, n, n)
-    return ["".join("x" if cell else "." for cell in row) for text in cells.tolist() for row in text]
+    return [
+        "".join("x" if cell else "." for cell in row) for text in cells.tolist() for row in text
+    ]
 
 
 @pytest.mark.parametrize(
@@ -40,25 +49,36 @@ def test_own_stands_for_the_models_own_mask() -> None:
 
 
 def test_padding_hides_what_lies_behind_each_text() -> None:
-    assert _picture(padding_mask([1, 2], 2, torch.device("cpu")), 2, batch=2) == ["x.", "x.", "xx", "xx"]
+    assert _picture(padding_mask([1, 2], 2, torch.device("cpu")), 2, batch=2) == [
+        "x.",
+        "x.",
+        "xx",
+        "xx",
+    ]
     assert padding_mask([2, 2], 2, torch.device("cpu")) == Bidirectional()
 
 
 def test_hidden_tokens_are_columns_that_no_query_of_their_text_sees() -> None:
     mask = hidden_keys_mask([[1], [0, 2]], 3, torch.device("cpu"))
     assert _picture(mask, 3, batch=2) == ["x.x"] * 3 + [".x."] * 3
-    assert hidden_keys_mask([[0, 4], [1, 4]], 7, torch.device("cpu")).all_visible_range(0, 7, 7) == (2, 4)
+    assert hidden_keys_mask([[0, 4], [1, 4]], 7, torch.device("cpu")).all_visible_range(
+        0, 7, 7
+    ) == (2, 4)
     assert hidden_keys_mask([[]], 3, torch.device("cpu")).all_visible_range(0, 3, 3) == (0, 3)
 
 
 def test_compose_drops_what_says_nothing_or_repeats_itself() -> None:
     assert intersect(()) == Bidirectional()
     assert intersect((Bidirectional(), Mask())) == Bidirectional()
-    assert intersect((Causal(), Bidirectional(), Causal(), intersect((Causal(), Mask())))) == Causal()
+    assert (
+        intersect((Causal(), Bidirectional(), Causal(), intersect((Causal(), Mask())))) == Causal()
+    )
 
 
 @given(st.data(), st.integers(1, 2), st.integers(1, 8), st.integers(1, 8))
-def test_a_span_leaves_no_allowed_key_out(data: st.DataObject, batch: int, n_queries: int, n_keys: int) -> None:
+def test_a_span_leaves_no_allowed_key_out(
+    data: st.DataObject, batch: int, n_queries: int, n_keys: int
+) -> None:
     mask = data.draw(masks(batch, n_queries, n_keys))
     cells = whole(mask, batch, n_queries, n_keys)
     for q0 in range(n_queries):
@@ -87,7 +107,12 @@ def test_every_query_of_a_block_sees_every_key_of_its_all_visible_range(
     [
         Bidirectional(),
         Causal(),
-        *(kind(size) for kind in TERMS if issubclass(kind, SizedTerm) for size in (1, 2, 3, 4, 7, 20)),
+        *(
+            kind(size)
+            for kind in TERMS
+            if issubclass(kind, SizedTerm)
+            for size in (1, 2, 3, 4, 7, 20)
+        ),
         PaddingMask(torch.tensor([4])),
         PaddingMask(torch.tensor([5, 2, 9])),
     ],
@@ -100,7 +125,8 @@ def test_the_ranges_of_one_predicate_are_as_narrow_and_as_wide_as_can_be(mask: M
     for q0 in range(n):
         for q1 in range(q0 + 1, n + 1):
             some, every = (
-                getattr(cells[:, q0:q1].flatten(0, 1), how)(0).nonzero().flatten().tolist() for how in ("any", "all")
+                getattr(cells[:, q0:q1].flatten(0, 1), how)(0).nonzero().flatten().tolist()
+                for how in ("any", "all")
             )
             assert mask.key_range(q0, q1, n) == (some[0], some[-1] + 1)
             k0, k1 = mask.all_visible_range(q0, q1, n)
@@ -151,7 +177,9 @@ def test_terms_that_narrow_nothing_need_no_mask(parts: str, plain: str | None) -
 
 
 def test_padding_behind_a_causal_text_needs_no_mask() -> None:
-    hidden, shown = (padding_mask([2, 6], 6, torch.device("cpu"), padded_rows=rows) for rows in (False, True))
+    hidden, shown = (
+        padding_mask([2, 6], 6, torch.device("cpu"), padded_rows=rows) for rows in (False, True)
+    )
     assert plain_mask(intersect((Causal(), hidden)), 6, 6) == Causal()
     assert plain_mask(intersect((Causal(), shown)), 6, 6) is None
     assert plain_mask(hidden, 6, 6) is None

@@ -46,7 +46,9 @@ def test_a_linear_map_of_any_layout(
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", spy, raising=False)
     monkeypatch.setattr(matmul, "_FEW_ROWS", 5)
     x, weight = numbers(2, 3, 5), WEIGHTS[layout]
-    expected = torch.einsum("abe,ne->abn", x.double(), weight.double()) + (0 if bias is None else bias.double())
+    expected = torch.einsum("abe,ne->abn", x.double(), weight.double()) + (
+        0 if bias is None else bias.double()
+    )
     torch.testing.assert_close(linear(x, weight, bias).double(), expected, rtol=1e-5, atol=1e-5)
     assert len(taken) == onednn
     for given in taken:  # others take up to 1,000 times as long
@@ -79,7 +81,9 @@ def test_products_of_pairs(
     a, b = numbers(*leading, 4, 5), numbers(*leading, 3, 5)
     out = torch.full((*leading, 4, 3), torch.nan) if given else None
     expected = torch.einsum("...me,...ne->...mn", a.double(), b.double())
-    torch.testing.assert_close(matmul_transposed(a, b, out).double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        matmul_transposed(a, b, out).double(), expected, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_onednn_is_for_float32_without_gradients(onednn: bool) -> None:

@@ -27,7 +27,9 @@ def draw_head(rng, kind, length, width=6):
     if kind == "rg-lru":
         ones = torch.ones(length, 1, dtype=torch.float64)
         decay = -torch.tensor(rng.exponential(0.3, size=(length, 1)))
-        return HeadMixing(ones, ones, decay, torch.tensor(rng.uniform(0, 1, size=length)), False, None)
+        return HeadMixing(
+            ones, ones, decay, torch.tensor(rng.uniform(0, 1, size=length)), False, None
+        )
     if kind == "mlstm":
         return draw_mlstm(rng, length, width)
     by_channel, delta, writes, skips = KINDS[kind]
@@ -84,7 +86,9 @@ def recurrence(head, v):
         return stabilized_memory(head, v)
     state = np.zeros((head.k.shape[1], v.shape[1]))
     outputs = []
-    for t, (q, k, decay) in enumerate(zip(head.q.numpy(), head.k.numpy(), head.log_decay.exp().numpy(), strict=True)):
+    for t, (q, k, decay) in enumerate(
+        zip(head.q.numpy(), head.k.numpy(), head.log_decay.exp().numpy(), strict=True)
+    ):
         state = state * np.broadcast_to(decay, k.shape)[:, None]
         write = 1.0 if head.write is None else float(head.write[t])
         held = k @ state if head.delta else 0.0
@@ -98,7 +102,9 @@ def averages(head, v):
     numerator = np.zeros(v.shape[1])
     denominator = 0.0
     outputs = []
-    for t, (k, decay) in enumerate(zip(head.k.numpy()[:, 0], head.log_decay.exp().numpy()[:, 0], strict=True)):
+    for t, (k, decay) in enumerate(
+        zip(head.k.numpy()[:, 0], head.log_decay.exp().numpy()[:, 0], strict=True)
+    ):
         own = np.exp(k + head.bonus)
         outputs.append((numerator + own * v[t]) / (denominator + own))
         numerator = decay * numerator + np.exp(k) * v[t]
@@ -113,11 +119,17 @@ def test_the_matrix_times_the_values_is_the_recurrence(kind):
         length = int(rng.integers(1, 200))
         head = draw_head(rng, kind, length)
         v = rng.normal(size=(length, 5))
-        rows = sorted(rng.choice(length, size=int(rng.integers(1, length + 1)), replace=False).tolist())
+        rows = sorted(
+            rng.choice(length, size=int(rng.integers(1, length + 1)), replace=False).tolist()
+        )
         chunk = int(rng.choice([1, 3, 16, 64, 500]))
         matrix = head.rows(rows, chunk).numpy()
         expected = recurrence(head, v)
-        assert np.abs(matrix @ v - expected[rows]).max() < 1e-12 * max(1, np.abs(expected).max()), (kind, length, chunk)
+        assert np.abs(matrix @ v - expected[rows]).max() < 1e-12 * max(1, np.abs(expected).max()), (
+            kind,
+            length,
+            chunk,
+        )
         assert not np.triu(head.rows(range(length)).numpy(), 1).any()
 
 
@@ -129,7 +141,11 @@ def test_the_form_without_the_inverse_is_another_matrix(kind):
     head = draw_head(rng, kind, length)
     v = rng.normal(size=(length, 5))
     exact = head.rows(range(length)).numpy()
-    plain = HeadMixing(head.q, head.k, head.log_decay, head.write, False, None).rows(range(length)).numpy()
+    plain = (
+        HeadMixing(head.q, head.k, head.log_decay, head.write, False, None)
+        .rows(range(length))
+        .numpy()
+    )
     expected = recurrence(head, v)
     assert np.abs(exact @ v - expected).max() < 1e-12 * np.abs(expected).max()
     assert np.abs(plain @ v - expected).max() > 0.1 * np.abs(expected).max()
@@ -149,7 +165,9 @@ def test_blocks_are_all_rows():
     blocks = list(head.blocks(range(700)))
     assert len(blocks) > 2
     assert [row for rows, _ in blocks for row in rows] == list(range(700))
-    np.testing.assert_allclose(torch.cat([block for _, block in blocks]), head.rows(range(700)), atol=1e-13)
+    np.testing.assert_allclose(
+        torch.cat([block for _, block in blocks]), head.rows(range(700)), atol=1e-13
+    )
 
 
 def test_strong_decays_and_long_texts_stay_exact_in_float32():
@@ -162,6 +180,10 @@ def test_strong_decays_and_long_texts_stay_exact_in_float32():
             None if head.write is None else head.write.float(), head.delta, head.skip,
         )  # fmt: skip
         rows = [0, 63, 64, 700, 1499]
-        exact = HeadMixing(head.q, head.k, single.log_decay.double(), head.write, head.delta, head.skip).rows(rows)
+        exact = HeadMixing(
+            head.q, head.k, single.log_decay.double(), head.write, head.delta, head.skip
+        ).rows(rows)
         assert torch.isfinite(single.rows(rows)).all()
-        np.testing.assert_allclose(single.rows(rows).double(), exact, atol=2e-6 * float(exact.abs().max()))
+        np.testing.assert_allclose(
+            single.rows(rows).double(), exact, atol=2e-6 * float(exact.abs().max())
+        )

@@ -19,7 +19,10 @@ def test_sheets_hold_what_a_recorder_of_its_own_holds(case: Case, data: st.DataO
     """Two layers of permuted heads, each text with its own share of the first rows and columns."""
     batch, n_heads, n_queries, n_keys = case.sizes
     heads = data.draw(st.permutations(range(n_heads)))[: data.draw(st.integers(1, n_heads))]
-    sizes = [(data.draw(st.integers(1, n_queries)), data.draw(st.integers(1, n_keys))) for _ in range(batch)]
+    sizes = [
+        (data.draw(st.integers(1, n_queries)), data.draw(st.integers(1, n_keys)))
+        for _ in range(batch)
+    ]
     every = STAGES, heads, range(n_queries), range(n_keys)
     packed, own = PackedMatrices(2 * len(heads), sizes), MatrixRecorder(*every)
     for first in (len(heads), 0):
@@ -32,4 +35,6 @@ def test_sheets_hold_what_a_recorder_of_its_own_holds(case: Case, data: st.DataO
             whole = whole if stage == "output" else whole[..., :columns]
             found = packed.texts(stage)[text]
             assert found.is_contiguous()
-            torch.testing.assert_close(found, torch.cat((whole, whole)), rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(
+                found, torch.cat((whole, whole)), rtol=0, atol=0, equal_nan=True
+            )

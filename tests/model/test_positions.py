@@ -23,8 +23,12 @@ def test_sinusoidal_is_vaswanis_formula() -> None:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos of the same; at width 4 the rates are 1 and 1/100."""
     table = sinusoidal(3, 4, CPU)
     assert table[0].tolist() == [0.0, 1.0, 0.0, 1.0]
-    assert table[1].tolist() == pytest.approx([0.8414710, 0.5403023, 0.0099998, 0.9999500], abs=1e-6)
-    assert table[2].tolist() == pytest.approx([0.9092974, -0.4161468, 0.0199987, 0.9998000], abs=1e-6)
+    assert table[1].tolist() == pytest.approx(
+        [0.8414710, 0.5403023, 0.0099998, 0.9999500], abs=1e-6
+    )
+    assert table[2].tolist() == pytest.approx(
+        [0.9092974, -0.4161468, 0.0199987, 0.9998000], abs=1e-6
+    )
 
 
 def test_sinusoidal_of_odd_width_ends_in_a_sine() -> None:
@@ -95,7 +99,9 @@ def test_llama3_keeps_short_waves_divides_long_ones_and_blends_between() -> None
     found, factor = rotary_frequencies(Rope(theta=10000.0, scaling=scaling), 8, 1, CPU)
     share = (100 * 0.1 / (2 * math.pi) - 1) / 3
     assert factor == 1.0
-    assert found.tolist() == pytest.approx([1.0, (1 - share) * 0.1 / 8 + share * 0.1, 0.01 / 8, 0.001 / 8], rel=1e-5)
+    assert found.tolist() == pytest.approx(
+        [1.0, (1 - share) * 0.1 / 8 + share * 0.1, 0.01 / 8, 0.001 / 8], rel=1e-5
+    )
 
 
 def test_yarn_ramps_between_dimensions_and_warms_the_scores() -> None:
@@ -103,14 +109,24 @@ def test_yarn_ramps_between_dimensions_and_warms_the_scores() -> None:
     scaling = RopeScaling("yarn", 4.0, 100, beta_fast=4.0, beta_slow=1.0)
     found, factor = rotary_frequencies(Rope(scaling=scaling), 8, 1, CPU)
     assert factor == pytest.approx(0.1 * math.log(4) + 1)
-    assert found.tolist() == pytest.approx([1.0, 0.1 * 0.5 + 0.1 / 4 * 0.5, 0.01 / 4, 0.001 / 4], rel=1e-5)
+    assert found.tolist() == pytest.approx(
+        [1.0, 0.1 * 0.5 + 0.1 / 4 * 0.5, 0.01 / 4, 0.001 / 4], rel=1e-5
+    )
     given = RopeScaling("yarn", 4.0, 100, beta_fast=4.0, beta_slow=1.0, attention_factor=1.5)
     cos, _ = rotary_table(Rope(scaling=given), 8, 1, 1, CPU, torch.float32)
     assert cos.tolist() == [[1.5] * 8]
 
 
 def test_learned_rows_count_from_the_offset_and_pass_over_padding() -> None:
-    sizes = {"vocab_size": 9, "d_model": 4, "n_layers": 1, "n_heads": 1, "n_kv_heads": 1, "d_head": 4, "d_value": 4}
+    sizes = {
+        "vocab_size": 9,
+        "d_model": 4,
+        "n_layers": 1,
+        "n_heads": 1,
+        "n_kv_heads": 1,
+        "d_head": 4,
+        "d_value": 4,
+    }
     ids = torch.tensor([[5, 1, 6, 7], [5, 6, 1, 1]])
     plain = ModelConfig(**sizes, positions="learned", position_offset=2)
     assert learned_rows(ids, plain).tolist() == [[2, 3, 4, 5]]

@@ -33,7 +33,9 @@ def test_they_are_compiled_beforehand_where_they_are_used(
     monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 1)
     happened = list[str]()
 
-    def noting(what: str, choose: Callable[..., Callable[..., Any] | None]) -> Callable[..., Callable[..., Any] | None]:
+    def noting(
+        what: str, choose: Callable[..., Callable[..., Any] | None]
+    ) -> Callable[..., Callable[..., Any] | None]:
         def noted(*size: Any) -> Callable[..., Any] | None:
             loops = choose(*size)
             happened.append(f"{what}: {loops is not None}")
@@ -61,7 +63,9 @@ def test_they_are_compiled_beforehand_where_they_are_used(
 def test_a_layer_of_few_rows_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = list[object]()
     choose = hooks.find_summarizer
-    monkeypatch.setattr(hooks, "find_summarizer", lambda *size: chosen.append(choose(*size)) or chosen[-1])
+    monkeypatch.setattr(
+        hooks, "find_summarizer", lambda *size: chosen.append(choose(*size)) or chosen[-1]
+    )
     n_tokens = len(inspect(requested((TextInput(RIVER),))).texts[0].tokens)
     monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 2 * n_tokens)
     for query, used in (("0", False), ("0:2", True)):

@@ -13,7 +13,14 @@ from tests.helpers.key_tokens import key_tokens
 
 T, HEADS = 256, 2
 CONFIG = ModelConfig(
-    vocab_size=50, d_model=16, n_layers=3, n_heads=HEADS, n_kv_heads=HEADS, d_head=8, d_value=8, d_mlp=16
+    vocab_size=50,
+    d_model=16,
+    n_layers=3,
+    n_heads=HEADS,
+    n_kv_heads=HEADS,
+    d_head=8,
+    d_value=8,
+    d_mlp=16,
 )
 LOADS = [LayerCost(1000.0, 500.0)] * 3
 
@@ -24,7 +31,11 @@ def run(recorders, mask, *, metered=True, loads=LOADS, elements=4096):
     stack = make_random(CONFIG, 0, 3, torch.float32, torch.device("cpu"))
     ids = torch.randint(50, (1, T), generator=torch.Generator().manual_seed(0))
     meter = ForwardProgress(
-        "attending", lambda what, done, total: told.append((what, done, total)), loads, HEADS, recorders
+        "attending",
+        lambda what, done, total: told.append((what, done, total)),
+        loads,
+        HEADS,
+        recorders,
     )
     recorded = meter.recorders if metered else recorders
     stack.run((ids, torch.zeros_like(ids)), [mask] * 3, Bidirectional(),
@@ -38,7 +49,9 @@ def rows(heads=range(HEADS)):
     return RowRecorder(heads, range(T), key_tokens(~real, real))
 
 
-@pytest.mark.parametrize("mask", [Causal(), Bidirectional(), SlidingWindow(16)], ids=lambda mask: type(mask).__name__)
+@pytest.mark.parametrize(
+    "mask", [Causal(), Bidirectional(), SlidingWindow(16)], ids=lambda mask: type(mask).__name__
+)
 def test_work_is_told_in_order_up_to_its_end(mask):
     told = run({0: [rows()], 2: [rows([1])]}, mask)
     parts = [done for _, done, _ in told]
@@ -51,14 +64,21 @@ def test_work_is_told_in_order_up_to_its_end(mask):
 
 def test_an_unwatched_layer_counts_less_than_a_watched_one():
     told = run({0: [rows()], 2: [rows()]}, Causal())
-    recorded, both = (next(done for what, done, _ in told if what.endswith(f"layer {n} of 3")) for n in (2, 3))
+    recorded, both = (
+        next(done for what, done, _ in told if what.endswith(f"layer {n} of 3")) for n in (2, 3)
+    )
     assert recorded == pytest.approx(1000 * 4 / 10, abs=1)
     assert both - recorded == pytest.approx(1000 * 2 / 10, abs=1)
 
 
 def test_a_tile_counts_as_much_as_it_holds():
     """Of causal tiles the last one has about as many keys as all queries; equal steps would be wrong by half."""
-    told = [done for what, done, _ in run({0: [rows()]}, Causal(), loads=[LayerCost(0.0, 1.0)] * 3, elements=2048)]
+    told = [
+        done
+        for what, done, _ in run(
+            {0: [rows()]}, Causal(), loads=[LayerCost(0.0, 1.0)] * 3, elements=2048
+        )
+    ]
     steps = [b - a for a, b in zip([0, *told], told, strict=False)]
     tiles = steps[: len(steps) // HEADS]
     assert max(tiles) > 3 * tiles[0]
@@ -82,6 +102,13 @@ class Spy:
 def test_only_what_somebody_else_wants_is_computed():
     alone, metered = Spy(), Spy()
     for spy, with_meter in ((alone, False), (metered, True)):
-        run({2: [MatrixRecorder(["weights"], [1], [7, 200], range(T)), spy]}, Causal(), metered=with_meter)
+        run(
+            {2: [MatrixRecorder(["weights"], [1], [7, 200], range(T)), spy]},
+            Causal(),
+            metered=with_meter,
+        )
     assert metered.tiles == alone.tiles
-    assert [(q0, q1, heads) for q0, q1, _, _, heads in alone.tiles] == [(7, 8, [1]), (200, 201, [1])]
+    assert [(q0, q1, heads) for q0, q1, _, _, heads in alone.tiles] == [
+        (7, 8, [1]),
+        (200, 201, [1]),
+    ]

@@ -14,7 +14,13 @@ from attnscope.findings.row_statistics import WITHIN
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import MatrixMask, intersect
-from attnscope.model.recorders import MatrixRecorder, MeanRowRecorder, RowRecorder, TopRecorder, strongest
+from attnscope.model.recorders import (
+    MatrixRecorder,
+    MeanRowRecorder,
+    RowRecorder,
+    TopRecorder,
+    strongest,
+)
 from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
 from tests.helpers import attention_oracle
 from tests.helpers.attention_cases import Case, cases
@@ -33,9 +39,14 @@ def truth(case: Case) -> dict[str, Tensor]:
     heads, share = case.sizes[1], case.inputs.q.shape[1] // case.inputs.k.shape[1]
     v = case.inputs.v.double().repeat_interleave(share, dim=1)  # (B, H, K, Ev)
     out = case.inputs.out_weight.double().unflatten(1, (heads, -1))  # (D, H, Ev)
-    vectors = torch.einsum("bhqk,bhke,dhe->bhqkd", found.weights, v, out)  # the tensor that must never be built
+    vectors = torch.einsum(
+        "bhqk,bhke,dhe->bhqkd", found.weights, v, out
+    )  # the tensor that must never be built
     return {
-        **{name: getattr(found, name) for name in ("scores", "scaled", "masked", "weights", "output")},
+        **{
+            name: getattr(found, name)
+            for name in ("scores", "scaled", "masked", "weights", "output")
+        },
         "value": found.weights * v.norm(dim=-1)[:, :, None],
         "projected": vectors.norm(dim=-1),
     }
@@ -73,18 +84,23 @@ def test_stages_alone_say_the_same_as_stages_together(case: Case, data: st.DataO
 
 
 @given(cases(), st.data())
-def test_recorders_of_different_heads_and_rows_do_not_disturb_each_other(case: Case, data: st.DataObject) -> None:
+def test_recorders_of_different_heads_and_rows_do_not_disturb_each_other(
+    case: Case, data: st.DataObject
+) -> None:
     _, n_heads, n_queries, n_keys = case.sizes
     stages = ["weights", "masked", "output"]
     together = [
-        MatrixRecorder(stages, some(data, n_heads), some(data, n_queries), some(data, n_keys)) for _ in range(3)
+        MatrixRecorder(stages, some(data, n_heads), some(data, n_queries), some(data, n_keys))
+        for _ in range(3)
     ]
     run(case, *together)
     whole = truth(case)
     for one in together:
         for stage in stages:
             expected = whole[stage][:, one.heads][:, :, one.rows]
-            close(one.compute()[stage], expected if stage == "output" else expected[..., one.columns])
+            close(
+                one.compute()[stage], expected if stage == "output" else expected[..., one.columns]
+            )
 
 
 @given(cases(), st.data())
@@ -103,20 +119,33 @@ def test_a_mean_is_the_mean(case: Case, data: st.DataObject) -> None:
 @given(cases(), cases())
 def test_a_mean_over_layers_counts_each_layer_once(first: Case, second: Case) -> None:
     other = AttentionInputs(
-        3, first.inputs.q * 0.5, first.inputs.k, first.inputs.v, first.inputs.spec, first.inputs.out_weight
+        3,
+        first.inputs.q * 0.5,
+        first.inputs.k,
+        first.inputs.v,
+        first.inputs.spec,
+        first.inputs.out_weight,
     )
     _, n_heads, n_queries, n_keys = first.sizes
     both = MatrixRecorder(["weights"], range(n_heads), range(n_queries), range(n_keys), mean=True)
-    apart = [MatrixRecorder(["weights"], range(n_heads), range(n_queries), range(n_keys), mean=True) for _ in range(2)]
+    apart = [
+        MatrixRecorder(["weights"], range(n_heads), range(n_queries), range(n_keys), mean=True)
+        for _ in range(2)
+    ]
     for inputs, one in ((first.inputs, apart[0]), (other, apart[1])):
         attend(inputs, [both, one], need_output=False, tile_elements=second.tile)
-    close(both.compute()["weights"], (apart[0].compute()["weights"] + apart[1].compute()["weights"]) / 2)
+    close(
+        both.compute()["weights"],
+        (apart[0].compute()["weights"] + apart[1].compute()["weights"]) / 2,
+    )
 
 
 def test_a_mean_of_masked_scores_is_masked_beyond_the_reach_of_a_tile() -> None:
     """With one-row tiles the keys behind a window are in no tile at all."""
     ones = torch.ones(1, 2, 6, 2)
-    inputs = AttentionInputs(0, ones, ones, ones, AttentionSpec(1.0, intersect((Causal(), SlidingWindow(2)))))
+    inputs = AttentionInputs(
+        0, ones, ones, ones, AttentionSpec(1.0, intersect((Causal(), SlidingWindow(2))))
+    )
     recorder = MatrixRecorder(["masked"], range(2), range(6), range(6), mean=True)
     attend(inputs, [recorder], need_output=False, tile_elements=1)
     allowed = torch.ones(6, 6).tril().bool() & ~torch.ones(6, 6).tril(-2).bool()
@@ -142,8 +171,12 @@ def test_top_is_the_whole_rows_sorted(case: Case, data: st.DataObject, by: str, 
                 blank = [-1] * (top.count - len(ranked))
                 assert top.keys[b, h, r].tolist() == ranked + blank
                 for name, measure in top.measures.items():
-                    expected = torch.tensor([float(kept[name][b, h, r, j]) for j in ranked] + [math.nan] * len(blank))
-                    torch.testing.assert_close(measure[b, h, r], expected, rtol=0, atol=0, equal_nan=True)
+                    expected = torch.tensor(
+                        [float(kept[name][b, h, r, j]) for j in ranked] + [math.nan] * len(blank)
+                    )
+                    torch.testing.assert_close(
+                        measure[b, h, r], expected, rtol=0, atol=0, equal_nan=True
+                    )
 
 
 def test_among_equals_the_first_places_win_however_the_text_is_cut() -> None:
@@ -155,7 +188,10 @@ def test_among_equals_the_first_places_win_however_the_text_is_cut() -> None:
         assert (top.keys == torch.tensor([0, 1, 2])).all()
 
 
-@given(st.lists(st.sampled_from([0.0, 1.0, 2.0, 2.5, -math.inf]), min_size=1, max_size=12), st.integers(1, 6))
+@given(
+    st.lists(st.sampled_from([0.0, 1.0, 2.0, 2.5, -math.inf]), min_size=1, max_size=12),
+    st.integers(1, 6),
+)
 def test_strongest_sorts_and_lets_the_first_of_equals_win(row: list[float], count: int) -> None:
     places, values = strongest(torch.tensor([row]), count)
     ranked = sorted(range(len(row)), key=lambda j: (-row[j], j))[:count]
@@ -167,7 +203,11 @@ def test_strongest_sorts_and_lets_the_first_of_equals_win(row: list[float], coun
 @given(cases(), st.data())
 def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
     _, n_heads, n_queries, n_keys = case.sizes
-    heads, rows, sources = data.draw(st.permutations(some(data, n_heads))), some(data, n_queries), case.sources
+    heads, rows, sources = (
+        data.draw(st.permutations(some(data, n_heads))),
+        some(data, n_queries),
+        case.sources,
+    )
     recorder = RowRecorder(heads, rows, sources)
     whole = MatrixRecorder(["weights", "masked"], heads, rows, range(n_keys))
     run(case, recorder, whole)
@@ -175,7 +215,9 @@ def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
         weights = whole.compute()["weights"][b].double().numpy()
         kinds = sources.special[b].numpy(), sources.kinds["punctuation"][b].numpy()
         real = sources.real[b].numpy()
-        expected = row_statistics(weights, *kinds, queries=rows, aligned=sources.self_attention, real=real)
+        expected = row_statistics(
+            weights, *kinds, queries=rows, aligned=sources.self_attention, real=real
+        )
         expected["max_score"] = whole.compute()["masked"][b].double().numpy().max(-1)
         none = ~case.allowed[b, rows].any(-1)
         for name, kept in recorder.recorded.items():
@@ -183,7 +225,9 @@ def test_rows_equal_their_formulas(case: Case, data: st.DataObject) -> None:
 
 
 @given(cases(), st.data(), st.integers(1, 2))
-def test_statistics_of_mean_rows_are_those_of_the_mean_matrix(case: Case, data: st.DataObject, layers: int) -> None:
+def test_statistics_of_mean_rows_are_those_of_the_mean_matrix(
+    case: Case, data: st.DataObject, layers: int
+) -> None:
     _, n_heads, _, n_keys = case.sizes
     heads, rows = some(data, n_heads), some(data, case.sizes[2])
     recorder = MeanRowRecorder(heads, rows, case.sources, layers)
@@ -198,12 +242,17 @@ def test_statistics_of_mean_rows_are_those_of_the_mean_matrix(case: Case, data: 
     weights, masked = (whole.compute()[stage].double().numpy() for stage in ("weights", "masked"))
     close(recorder.recorded["entropy"], torch.from_numpy(entropy(weights)))
     largest = masked.max(-1)
-    close(recorder.recorded["max_score"], torch.from_numpy(np.where(largest == -np.inf, np.nan, largest)))
+    close(
+        recorder.recorded["max_score"],
+        torch.from_numpy(np.where(largest == -np.inf, np.nan, largest)),
+    )
 
 
 @pytest.mark.parametrize("heads", [[0, 3, 2], [0, 3, 2, 1], [3, 2, 1, 0]])
 @pytest.mark.parametrize("tile", [2 * 5 * 6, 1])
-def test_heads_of_cross_attention_are_written_to_their_places_in_any_order(heads: list[int], tile: int) -> None:
+def test_heads_of_cross_attention_are_written_to_their_places_in_any_order(
+    heads: list[int], tile: int
+) -> None:
     """A tile has two of them, which may be apart in the recorder; of cross-attention, some statistics are undefined."""
     q, k, v = torch.randn(1, 4, 5, 3), torch.randn(1, 4, 6, 3), torch.randn(1, 4, 6, 3)
     real = torch.ones(1, 6, dtype=torch.bool)
@@ -222,7 +271,9 @@ def test_heads_of_cross_attention_are_written_to_their_places_in_any_order(heads
 
 
 @pytest.mark.parametrize(
-    "mask", [Bidirectional(), Causal(), intersect((Causal(), SlidingWindow(100))), SlidingWindow(300)], ids=repr
+    "mask",
+    [Bidirectional(), Causal(), intersect((Causal(), SlidingWindow(100))), SlidingWindow(300)],
+    ids=repr,
 )
 @pytest.mark.parametrize("elements", [None, 9_000])
 def test_weight_near_a_query_and_its_mean_distance(mask: Mask, elements: int | None) -> None:
@@ -241,7 +292,9 @@ def test_weight_near_a_query_and_its_mean_distance(mask: Mask, elements: int | N
         tile_elements=elements,
     )
     weights = whole.compute()["weights"].double()
-    expected = row_statistics(weights.numpy(), *torch.zeros(2, n, dtype=torch.bool).numpy(), queries=rows)
+    expected = row_statistics(
+        weights.numpy(), *torch.zeros(2, n, dtype=torch.bool).numpy(), queries=rows
+    )
     for name in ("distance", *(f"within_{near}" for near in WITHIN)):
         close(recorder.recorded[name], torch.from_numpy(expected[name]))
 
@@ -283,7 +336,11 @@ def test_up_to_eight_sources_by_weight_are_taken_from_the_summary_of_a_tile() ->
 def test_strongest_of_rows_that_do_not_lie_side_by_side(size: int, cut: str) -> None:
     """What is cut out of a tile: −inf must be written where the next maximum is looked for, not into a copy."""
     whole = torch.randn(4, 6, size + 1, generator=torch.Generator().manual_seed(5))
-    rows = {"columns": whole[..., :size], "every second row": whole[:, ::2], "heads": whole.transpose(0, 1)}[cut]
+    rows = {
+        "columns": whole[..., :size],
+        "every second row": whole[:, ::2],
+        "heads": whole.transpose(0, 1),
+    }[cut]
     before = whole.clone()
     places, values = strongest(rows, 3)
     exact = rows.sort(dim=-1, descending=True, stable=True)
@@ -324,9 +381,13 @@ def test_statistics_of_rows_whose_weight_goes_to_the_sink(elements: int | None) 
     fully_masked = torch.tensor([False, False, True, False, False, False])
     close(
         rows.recorded["entropy"],
-        -torch.special.xlogy(weights, weights).sum(-1).masked_fill(fully_masked, torch.nan) / math.log(2),
+        -torch.special.xlogy(weights, weights).sum(-1).masked_fill(fully_masked, torch.nan)
+        / math.log(2),
     )
-    close(rows.recorded["self"], weights.diagonal(dim1=-2, dim2=-1).masked_fill(fully_masked, torch.nan))
+    close(
+        rows.recorded["self"],
+        weights.diagonal(dim1=-2, dim2=-1).masked_fill(fully_masked, torch.nan),
+    )
     close(rows.of_layers["sink"], sink.masked_fill(fully_masked, torch.nan))
     assert torch.equal(rows.fully_masked, fully_masked.expand_as(rows.fully_masked))
 
@@ -335,7 +396,9 @@ def test_content_is_neither_special_nor_padding_nor_first() -> None:
     special = torch.tensor([[True, False, False, True, False]])
     real = torch.tensor([[True, True, True, True, False]])
     assert key_tokens(special, real).content().tolist() == [[False, True, True, False, False]]
-    assert key_tokens(torch.zeros(1, 2, dtype=torch.bool), real[:, :2]).content().tolist() == [[False, True]]
+    assert key_tokens(torch.zeros(1, 2, dtype=torch.bool), real[:, :2]).content().tolist() == [
+        [False, True]
+    ]
 
 
 def test_the_entropy_of_one_key_is_not_minus_zero() -> None:
@@ -345,4 +408,8 @@ def test_the_entropy_of_one_key_is_not_minus_zero() -> None:
     rows = RowRecorder(range(1), range(3), key_tokens(~real, real), ["entropy"])
     top = TopRecorder(1, "weight", range(1), range(3), real)
     attend(inputs, [rows, top], need_output=False)
-    assert [f"{bits:.2f}" for bits in rows.recorded["entropy"][0, 0].tolist()] == ["0.00", "1.00", "1.58"]
+    assert [f"{bits:.2f}" for bits in rows.recorded["entropy"][0, 0].tolist()] == [
+        "0.00",
+        "1.00",
+        "1.58",
+    ]

@@ -20,7 +20,9 @@ LENGTHS, HEADS, WIDTH = [11, 4, 1], 3, 11
 def seen(recorders, mask, elements=1 << 20, sinks=None):
     torch.manual_seed(0)
     q, k, v = (torch.randn(len(LENGTHS), HEADS, WIDTH, 4) for _ in range(3))
-    spec = AttentionSpec(0.5, intersect((mask, padding_mask(LENGTHS, WIDTH, q.device))), sinks=sinks)
+    spec = AttentionSpec(
+        0.5, intersect((mask, padding_mask(LENGTHS, WIDTH, q.device))), sinks=sinks
+    )
     attend(AttentionInputs(0, q, k, v, spec), recorders, tile_elements=elements)
 
 
@@ -40,7 +42,9 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("elements", [1, 40, 1 << 20])
 @pytest.mark.parametrize("mean", [False, True], ids=["heads", "mean"])
-@pytest.mark.parametrize("sinks", [None, torch.tensor([0.0, 1.5, 150.0])], ids=["no sinks", "sinks"])
+@pytest.mark.parametrize(
+    "sinks", [None, torch.tensor([0.0, 1.5, 150.0])], ids=["no sinks", "sinks"]
+)
 def test_sums_are_those_of_the_weights(sources, mask, elements, mean, sinks):
     shown = sources.real.clone()
     shown[0, 3:6] = False
@@ -64,9 +68,13 @@ def test_sums_are_those_of_the_weights(sources, mask, elements, mean, sinks):
                     if not mine:
                         maps[head, i, j] = np.nan
                         continue
-                    maps[head, i, j] = weights[b, head][mine][:, :length][:, run == j].sum() / len(mine)
+                    maps[head, i, j] = weights[b, head][mine][:, :length][:, run == j].sum() / len(
+                        mine
+                    )
         found, small = columns.compute()[b].numpy(), pooled.compute()[b, :, :n, :n].numpy()
-        np.testing.assert_allclose(found[:, :length], sums.mean(0)[None] if mean else sums, atol=1e-5)
+        np.testing.assert_allclose(
+            found[:, :length], sums.mean(0)[None] if mean else sums, atol=1e-5
+        )
         assert not found[:, length:].any()
         expected = np.nanmean(maps, axis=0)[None] if mean and not np.isnan(maps).any() else maps
         if not (mean and np.isnan(maps).any()):

@@ -43,7 +43,9 @@ def test_tensors_equal_those_that_safetensors_reads(tmp_path: Path, code: str) -
     for name, tensor in written.items():
         assert (read[name].dtype, read[name].shape) == (dtype, tensor.shape)
         assert (
-            torch.equal(read[name].view(torch.uint8), tensor.view(torch.uint8)) if tensor.ndim else read[name] == tensor
+            torch.equal(read[name].view(torch.uint8), tensor.view(torch.uint8))
+            if tensor.ndim
+            else read[name] == tensor
         )
 
 
@@ -55,13 +57,21 @@ def test_only_what_is_named_is_read_and_in_the_order_on_disk(tmp_path: Path) -> 
     ]
 
 
-def test_a_tensor_is_read_when_its_turn_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_is_read_when_its_turn_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_folder(tmp_path)
     names = [f"t{i}" for i in range(9)]
-    safetensors.torch.save_file({name: torch.zeros(3) for name in names}, tmp_path / "model.safetensors")
+    safetensors.torch.save_file(
+        {name: torch.zeros(3) for name in names}, tmp_path / "model.safetensors"
+    )
     begun = []
     read = tensors._read
-    monkeypatch.setattr(tensors, "_read", lambda file, info, *how: (begun.append(info.name), read(file, info, *how))[1])
+    monkeypatch.setattr(
+        tensors,
+        "_read",
+        lambda file, info, *how: (begun.append(info.name), read(file, info, *how))[1],
+    )
     for number, _ in enumerate(read_tensors(open_folder(tmp_path), names), 1):
         assert len(begun) == number
     assert begun == names
@@ -71,9 +81,16 @@ def test_a_tensor_is_read_when_its_turn_comes(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("stored", [torch.float64, torch.float32, torch.bfloat16])
 def test_parts_turned_into_another_type_make_what_the_whole_makes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: torch.dtype, dtype: torch.dtype, chunk: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stored: torch.dtype,
+    dtype: torch.dtype,
+    chunk: int,
 ) -> None:
-    written = {"w": torch.randn(5, 3, 7, dtype=torch.float64).to(stored), "scalar": torch.tensor(0.1, dtype=stored)}
+    written = {
+        "w": torch.randn(5, 3, 7, dtype=torch.float64).to(stored),
+        "scalar": torch.tensor(0.1, dtype=stored),
+    }
     write_folder(tmp_path)
     safetensors.torch.save_file(written, tmp_path / "model.safetensors")
     monkeypatch.setattr(tensors, "_CHUNK", chunk)
@@ -86,7 +103,11 @@ def test_parts_turned_into_another_type_make_what_the_whole_makes(
 @pytest.mark.parametrize("shape", [(3, 5), (4, 3, 5), (7,), (0, 5), (3, 0), (2, 0, 4), (1, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_matrices_are_transposed_on_their_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, shape: tuple[int, ...], chunk: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    chunk: int,
 ) -> None:
     written = {"w": torch.randn(shape), "other": torch.randn(shape)}
     write_folder(tmp_path)
@@ -102,13 +123,19 @@ def test_matrices_are_transposed_on_their_way(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("asked", [None, torch.bfloat16])
 def test_a_value_that_is_not_finite_is_named_with_its_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float, dtype: torch.dtype, asked: torch.dtype | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    value: float,
+    dtype: torch.dtype,
+    asked: torch.dtype | None,
 ) -> None:
     monkeypatch.setattr(tensors, "_CHUNK", 16)
     tensor = torch.zeros(2, 3, 5, dtype=dtype)
     tensor[1, 2, 3] = tensor[1, 2, 4] = value
     write_folder(tmp_path)
-    safetensors.torch.save_file({"good": torch.zeros(3), "bad": tensor}, tmp_path / "model.safetensors")
+    safetensors.torch.save_file(
+        {"good": torch.zeros(3), "bad": tensor}, tmp_path / "model.safetensors"
+    )
     folder = open_folder(tmp_path)
     assert [name for name, _ in read_tensors(folder, ["good"])] == ["good"]
     with pytest.raises(AttnscopeError) as e:
@@ -119,7 +146,9 @@ def test_a_value_that_is_not_finite_is_named_with_its_index(
 
 def test_large_finite_values_are_fine(tmp_path: Path) -> None:
     write_folder(tmp_path)
-    safetensors.torch.save_file({"w": torch.full((99,), 65504.0, dtype=torch.float16)}, tmp_path / "model.safetensors")
+    safetensors.torch.save_file(
+        {"w": torch.full((99,), 65504.0, dtype=torch.float16)}, tmp_path / "model.safetensors"
+    )
     assert list(read_tensors(open_folder(tmp_path), ["w"]))
 
 

@@ -38,11 +38,19 @@ LAYERS, TOKENS = 6, 5
 def written(path: Path, config: ModelConfig = PLAIN) -> Path:
     """A checkpoint with random weights, every layer in a place of its own."""
     deep = msgspec.structs.replace(config, n_layers=LAYERS)
-    save_file(make_random(deep, 1, LAYERS, torch.float32, CPU).state_dict(), path / "stack.safetensors")
+    save_file(
+        make_random(deep, 1, LAYERS, torch.float32, CPU).state_dict(), path / "stack.safetensors"
+    )
     return path / "stack.safetensors"
 
 
-def opened(path: Path, config: ModelConfig = PLAIN, dtype: torch.dtype = torch.float32, *, keep: bool = True) -> Stack:
+def opened(
+    path: Path,
+    config: ModelConfig = PLAIN,
+    dtype: torch.dtype = torch.float32,
+    *,
+    keep: bool = True,
+) -> Stack:
     """The checkpoint, of which nothing has been read."""
     deep = msgspec.structs.replace(config, n_layers=LAYERS)
     stack = load_stack(NATIVE_LAYOUT, deep, open_weights(path), LAYERS, dtype, CPU)
@@ -55,11 +63,18 @@ def look(
 ) -> list[dict[str, Tensor]]:
     """Every stage of every layer, over one text."""
     c, ids = stack.config, torch.arange(TOKENS)[None]
-    found = {i: MatrixRecorder(STAGES, range(c.n_heads), range(TOKENS), range(TOKENS)) for i in range(last)}
+    found = {
+        i: MatrixRecorder(STAGES, range(c.n_heads), range(TOKENS), range(TOKENS))
+        for i in range(last)
+    }
     hooks = AttentionHooks({layer: [one] for layer, one in found.items()})
     mask = build_mask(parse_mask(c.mask))
     stack.run(
-        (ids, torch.zeros_like(ids)), [mask] * LAYERS, padding_mask([TOKENS], TOKENS, CPU), hooks, progress=on_progress
+        (ids, torch.zeros_like(ids)),
+        [mask] * LAYERS,
+        padding_mask([TOKENS], TOKENS, CPU),
+        hooks,
+        progress=on_progress,
     )
     return [one.compute() for one in found.values()]
 
@@ -72,7 +87,9 @@ def same(one: list[dict[str, Tensor]], other: list[dict[str, Tensor]]) -> bool:
 
 def present(stack: Stack) -> list[int]:
     """Layers with a parameter that takes memory."""
-    return [i for i, block in enumerate(stack.blocks) if not all(p.is_meta for p in block.parameters())]
+    return [
+        i for i, block in enumerate(stack.blocks) if not all(p.is_meta for p in block.parameters())
+    ]
 
 
 def readers() -> list[str]:
@@ -138,7 +155,11 @@ def test_one_layer_is_read_while_another_one_runs_and_no_more(
     stack = opened(path, CONFIGS[config], keep=False)
 
     def living() -> set[str]:
-        return {name.split(".")[1] for name, one in list(found) if name.startswith("blocks.") and not one.expired()}
+        return {
+            name.split(".")[1]
+            for name, one in list(found)
+            if name.startswith("blocks.") and not one.expired()
+        }
 
     def on_progress(done: int, total: int) -> None:
         nonlocal most
@@ -163,7 +184,9 @@ class Interrupted(BaseException):
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, Interrupted, RuntimeError])
 @pytest.mark.parametrize("keep", [True, False])
-def test_no_thread_outlives_what_breaks_a_pass_off(tmp_path: Path, kind: type[BaseException], keep: bool) -> None:
+def test_no_thread_outlives_what_breaks_a_pass_off(
+    tmp_path: Path, kind: type[BaseException], keep: bool
+) -> None:
     stack = opened(written(tmp_path), keep=keep)
 
     def break_off(done: int, total: int) -> None:
@@ -276,7 +299,9 @@ def test_a_value_in_a_late_layer_is_named(tmp_path: Path, keep: bool) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "replaced", "gone"])
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_file_that_changes_between_two_layers_is_refused(tmp_path: Path, keep: bool, how: str) -> None:
+def test_a_file_that_changes_between_two_layers_is_refused(
+    tmp_path: Path, keep: bool, how: str
+) -> None:
     path = written(tmp_path)
     stack, whole_file = opened(path, keep=keep), path.read_bytes()
 
@@ -292,7 +317,9 @@ def test_a_file_that_changes_between_two_layers_is_refused(tmp_path: Path, keep:
     with pytest.raises(AttnscopeError) as caught:
         look(stack, change)
     assert caught.value.where == str(path)
-    assert caught.value.message == ("no such file" if how == "gone" else "changed while it was read")
+    assert caught.value.message == (
+        "no such file" if how == "gone" else "changed while it was read"
+    )
     assert readers() == []
 
 
@@ -310,7 +337,9 @@ def test_one_layer_can_be_had_between_passes(tmp_path: Path) -> None:
 
 
 def test_weights_that_cannot_be_read_again_stay(tmp_path: Path) -> None:
-    stack = make_random(msgspec.structs.replace(PLAIN, n_layers=LAYERS), 1, LAYERS, torch.float32, CPU)
+    stack = make_random(
+        msgspec.structs.replace(PLAIN, n_layers=LAYERS), 1, LAYERS, torch.float32, CPU
+    )
     stack.weights.keep = False
     look(stack)
     assert present(stack) == list(range(LAYERS))

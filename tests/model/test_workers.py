@@ -139,13 +139,18 @@ def test_a_layer_is_worth_all_threads_from_262144_cells_on(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     n_keys = 256 if rows is None else 2048
     for device, expected in (("cpu", threads), ("meta", 1)):
-        q, k = torch.empty(1, 8, queries, 2, device=device), torch.empty(1, 8, n_keys, 2, device=device)
+        q, k = (
+            torch.empty(1, 8, queries, 2, device=device),
+            torch.empty(1, 8, n_keys, 2, device=device),
+        )
         inputs = AttentionInputs(0, q, k, k, AttentionSpec(1.0, Bidirectional()))
         cells = attention._cells(inputs, range(heads), rows)
         assert attention._threads(cells, inputs.q.device) == expected
 
 
-def test_no_thread_computes_after_an_interruption_while_they_were_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_computes_after_an_interruption_while_they_were_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pool, began, ended = workers._pool(2), threading.Event(), list[int]()
 
     class Interrupted:

@@ -25,7 +25,13 @@ def drawn(report, summary, seed, count):
     for n in range(count):
         place = draw.choice(sorted(named if n % 2 else heads))
         stage = draw.choice(["scores", "scaled", "masked", "weights"])
-        yield heads[place], named.get(place, heads[place]), draw.randrange(size), draw.randrange(size), stage
+        yield (
+            heads[place],
+            named.get(place, heads[place]),
+            draw.randrange(size),
+            draw.randrange(size),
+            stage,
+        )
 
 
 def check_cells(read, findings, seed, count):
@@ -39,9 +45,13 @@ def check_cells(read, findings, seed, count):
     """
     report, summary = findings
     text = report.texts[0]
-    names = [spell_token(token_span(text.tokens, n).text, ascii=False) for n in range(len(text.tokens))]
+    names = [
+        spell_token(token_span(text.tokens, n).text, ascii=False) for n in range(len(text.tokens))
+    ]
     cases = list(drawn(report, summary, seed, count))
-    addresses = [f"#head=L{h.layer}H{h.head}&query={q}&key={k}&stage={s}" for h, _, q, k, s in cases]
+    addresses = [
+        f"#head=L{h.layer}H{h.head}&query={q}&key={k}&stage={s}" for h, _, q, k, s in cases
+    ]
     shown = read(addresses)
     for (head, named, query, key, stage), seen in zip(cases, shown, strict=True):
         where = f"L{head.layer}H{head.head} {query} {key} {stage}"
@@ -65,10 +75,18 @@ def check_cells(read, findings, seed, count):
                 if measure == "weight":
                     assert number(written) == pytest.approx(value, abs=0.5001e-3), where
         listed = weights.astype(np.float64) if exact else np.round(weights.astype(np.float64), 3)
-        assert number(seen["rest"]) == pytest.approx(max(0.0, 1 - listed.sum()), abs=0.501e-3), where
+        assert number(seen["rest"]) == pytest.approx(max(0.0, 1 - listed.sum()), abs=0.501e-3), (
+            where
+        )
         for statistic, (written, digits) in seen["statistics"].items():
             value = float(getattr(named.rows, statistic)[query])
-            assert number(written) == pytest.approx(value, abs=0.501 * 10.0 ** -DECIMALS.get(statistic, 2)), where
+            assert number(written) == pytest.approx(
+                value, abs=0.501 * 10.0 ** -DECIMALS.get(statistic, 2)
+            ), where
             if exact:
                 assert np.float32(number(digits)) == np.float32(value), where
-        assert {"entropy", "first", "self", "other", "distance"} <= set(seen["statistics"]) <= set(STATISTICS), where
+        assert (
+            {"entropy", "first", "self", "other", "distance"}
+            <= set(seen["statistics"])
+            <= set(STATISTICS)
+        ), where

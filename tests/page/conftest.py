@@ -11,19 +11,25 @@ from attnscope.request.selection import PAGE, WALKED
 from attnscope.run.session import Session, inspect_every_head
 
 SHORT = "The bank by the river was steep , so they walked"
-LONG = " ".join(["the river ran past an old bank while committees argued about money and water"] * 8)
+LONG = " ".join(
+    ["the river ran past an old bank while committees argued about money and water"] * 8
+)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def find_browser():
     """The browser to test with: ATTNSCOPE_CHROMIUM, or the first that is installed."""
-    return os.environ.get("ATTNSCOPE_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    return os.environ.get("ATTNSCOPE_CHROMIUM") or next(
+        filter(None, map(shutil.which, BROWSERS)), None
+    )
 
 
 @pytest.fixture(scope="module")  # its event loop must not outlive these tests
 def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra test)")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed (extra test)"
+    )
     path = find_browser()
     if path is None:
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
@@ -80,6 +86,8 @@ def pages(tmp_path_factory):
     for name, text in (("short", SHORT), ("long", LONG)):
         path = folder / f"{name}.html"
         assert main(["run", text, "-o", str(path), "--quiet"]) == 0
-        run = RunConfig((TextInput(text),), model="riverbank", window=PAGE, stages=WALKED, predict=None)
+        run = RunConfig(
+            (TextInput(text),), model="riverbank", window=PAGE, stages=WALKED, predict=None
+        )
         found[name] = path, *inspect_every_head(run, Session(run.texts))
     return found

@@ -29,11 +29,16 @@ class Firefox:
     """A headless Firefox with a profile of its own, in a folder that is empty."""
 
     def __init__(self, path, folder, seconds=60.0):
-        lines = [f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in PREFERENCES.items()]
+        lines = [
+            f"user_pref({json.dumps(name)}, {json.dumps(value)});"
+            for name, value in PREFERENCES.items()
+        ]
         (folder / "user.js").write_text("\n".join(lines), encoding="utf-8")
         options = ["--headless", "--no-remote", "--marionette", "--remote-allow-system-access"]
         command = [path, *options, "--profile", str(folder), "about:blank"]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             self._socket = _connect(folder / "MarionetteActivePort", time.monotonic() + seconds)
             self._socket.settimeout(seconds)
@@ -57,10 +62,10 @@ class Firefox:
 
     def evaluate(self, function, *arguments):
         """What an asynchronous function returns in the page."""
-        script = (
-            f"const values = [...arguments], done = values.pop(); ({function.strip()})(...values).then(done, done);"
-        )
-        return self.call("WebDriver:ExecuteAsyncScript", {"script": script, "args": list(arguments)})["value"]
+        script = f"const values = [...arguments], done = values.pop(); ({function.strip()})(...values).then(done, done);"
+        return self.call(
+            "WebDriver:ExecuteAsyncScript", {"script": script, "args": list(arguments)}
+        )["value"]
 
     def messages(self, path):
         """What the browser's console says of a page."""

@@ -46,7 +46,17 @@ def pages() -> dict[str, list[str]]:
         "smollm2-it": ["run", IT, "--model", smollm],
         "spans": ["run", f"{WINTER} She opened the door.", "--spans", "sentences"],
         "heads": ["heads"],
-        "picture": ["run", "--image", "cat.png", "--model", vision(_SIDE), "--layer", "11", "--head", "5"],
+        "picture": [
+            "run",
+            "--image",
+            "cat.png",
+            "--model",
+            vision(_SIDE),
+            "--layer",
+            "11",
+            "--head",
+            "5",
+        ],
     }
 
 
@@ -76,11 +86,20 @@ def write(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     with elsewhere():
         failed = sum(
-            main([*args, "-o", str(folder / f"{name}.html"), "--force"]) != 0 for name, args in pages().items()
+            main([*args, "-o", str(folder / f"{name}.html"), "--force"]) != 0
+            for name, args in pages().items()
         )
     figure = str(folder.parent / "images.svg")
     with elsewhere():
-        arguments = ["run", "--image", "cat.png", "--model", vision(dinov2.SIDE), *ON_PICTURE, "--no-header"]
+        arguments = [
+            "run",
+            "--image",
+            "cat.png",
+            "--model",
+            vision(dinov2.SIDE),
+            *ON_PICTURE,
+            "--no-header",
+        ]
         return failed + (main([*arguments, "-o", figure, "--force"]) != 0)
 
 

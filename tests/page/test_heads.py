@@ -74,7 +74,9 @@ def value_of(found, layer, head):
         return found["values"][layer][head]
     if len(found["roles"]) == 1:
         return found["roles"][0]["values"][layer][head]
-    role = next((role for role in found["roles"] if role["name"] == found["main"][layer][head]), None)
+    role = next(
+        (role for role in found["roles"] if role["name"] == found["main"][layer][head]), None
+    )
     return None if role is None else role["values"][layer][head]
 
 
@@ -89,7 +91,9 @@ def test_a_page_of_heads_begins_at_the_strongest(tmp_path):
             by_name = {role["name"]: role["values"] for role in found["roles"]}
             values = np.array(by_name["content"])
         else:
-            values = np.array([[value_of(found, layer, head) for head in range(4)] for layer in range(4)])
+            values = np.array(
+                [[value_of(found, layer, head) for head in range(4)] for layer in range(4)]
+            )
         layer, head = scene["first"]
         assert np.abs(values)[layer, head] == np.abs(values).max(), display
         expected = 4 if display in ("weight", "effect of head", "effect of layer") else None
@@ -104,14 +108,18 @@ def test_heads_of_random_tokens_are_shown_on_these(open_page, smollm2, tmp_path)
     page = open_page(path, size=(1280, 800)).page
     click_head(page, 18, 6)
     assert page.locator(".heads-panel p.cell").text_content().startswith("L18H6: induction 0.")
-    tokens = page.evaluate("[...document.querySelectorAll('.flow .token')].map((one) => one.textContent)")
+    tokens = page.evaluate(
+        "[...document.querySelectorAll('.flow .token')].map((one) => one.textContent)"
+    )
     assert tokens[-50:] == tokens[-100:-50]  # written twice
     assert page.locator(".command").count() == 0
     cell = page.locator("[data-arithmetic]").text_content()
     row = int(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')"))
     assert cell.startswith(f"← {row - 50 + 1} ")  # the token after the same token in the first copy
     click_head(page, 0, 0)  # uniform: in words
-    tokens = page.evaluate("[...document.querySelectorAll('.flow .token')].map((one) => one.textContent)")
+    tokens = page.evaluate(
+        "[...document.querySelectorAll('.flow .token')].map((one) => one.textContent)"
+    )
     assert "".join(tokens) == TEXT.replace(" ", "") or tokens[0] == "She"
 
 
@@ -121,10 +129,29 @@ def test_a_click_on_a_head_of_a_hybrid_shows_its_matrix(open_page, tmp_path):
     folder = str(save_hybrid(tmp_path / "hybrid", with_long_states(make_hybrid("qwen3_next"))))
     path = tmp_path / "page.html"
     assert (
-        main(["heads", text, "--model", folder, "--query", "river", "--key", "bank", "-o", str(path), "--quiet"]) == 0
+        main(
+            [
+                "heads",
+                text,
+                "--model",
+                folder,
+                "--query",
+                "river",
+                "--key",
+                "bank",
+                "-o",
+                str(path),
+                "--quiet",
+            ]
+        )
+        == 0
     )
     options = {"model": folder, "head": "all"}
-    signed = attnscope.inspect(text, layer=[0, 2], **options).data.texts[0].mixing.matrix.reshape(2, 4, 8, 8)
+    signed = (
+        attnscope.inspect(text, layer=[0, 2], **options)
+        .data.texts[0]
+        .mixing.matrix.reshape(2, 4, 8, 8)
+    )
     weights = attnscope.inspect(text, layer=[1, 3], stages="weights", **options).weights
     watched = open_page(path, size=(1280, 800))
     page = watched.page
@@ -158,7 +185,11 @@ def test_what_cannot_be_walked_names_the_command(open_page, tmp_path):
     canvas = page.locator("canvas").first
     size = canvas.bounding_box()
     canvas.click(position={"x": size["width"] - 1.5, "y": size["height"] - 1.5})
-    assert page.locator("p.cell").first.text_content().endswith("its matrix: attnscope run TEXT --head L3H3")
+    assert (
+        page.locator("p.cell")
+        .first.text_content()
+        .endswith("its matrix: attnscope run TEXT --head L3H3")
+    )
 
 
 def test_points_are_weights_and_effects_and_lead_to_their_heads(open_page, tmp_path):
@@ -172,7 +203,9 @@ def test_points_are_weights_and_effects_and_lead_to_their_heads(open_page, tmp_p
         "[...document.querySelectorAll('.scatter a')].map((one) => [one.getAttribute('href'),"
         " ...['cx', 'cy'].map((name) => Number(one.querySelector('circle').getAttribute(name)))])"
     )
-    names = [f"L{layer}H{head}" for layer, head in zip(found["layers"], found["heads"], strict=True)]
+    names = [
+        f"L{layer}H{head}" for layer, head in zip(found["layers"], found["heads"], strict=True)
+    ]
     assert [point[0].split("&")[0] for point in points] == [f"#head={name}" for name in names]
     across, down = (np.array([point[n] for point in points]) for n in (1, 2))
     line = np.polyfit(weights, across, 1)
@@ -192,7 +225,10 @@ def test_points_are_weights_and_effects_and_lead_to_their_heads(open_page, tmp_p
 
 def test_effects_that_may_be_negative_have_zero_as_the_middle_of_their_scale(open_page, tmp_path):
     path = tmp_path / "page.html"
-    assert main(["ablate", TEXT, "--each", "head", "--target", "bank", "-o", str(path), "--quiet"]) == 0
+    assert (
+        main(["ablate", TEXT, "--each", "head", "--target", "bank", "-o", str(path), "--quiet"])
+        == 0
+    )
     scene = (page := read_page(path)).of_kind("walk")[0]["scenes"][0]
     values = page.numbers(scene["numbers"][0]["values"])
     assert values.min() < 0 < values.max()
@@ -201,7 +237,9 @@ def test_effects_that_may_be_negative_have_zero_as_the_middle_of_their_scale(ope
     )
     largest = np.abs(values).max()
     shown = {left: number(text) for left, text in ticks}
-    assert (shown["0%"], shown["50%"], shown["100%"]) == pytest.approx((-largest, 0, largest), rel=0.01)
+    assert (shown["0%"], shown["50%"], shown["100%"]) == pytest.approx(
+        (-largest, 0, largest), rel=0.01
+    )
 
 
 def test_a_head_opens_at_the_row_where_its_role_is_strongest(open_page, tmp_path):
@@ -221,7 +259,9 @@ def test_a_head_opens_at_the_row_where_its_role_is_strongest(open_page, tmp_path
         if offset is None:
             continue
         on_target = [
-            report.weights[layer, head, row, row + offset] if 0 <= row + offset < count and not special[row] else 0.0
+            report.weights[layer, head, row, row + offset]
+            if 0 <= row + offset < count and not special[row]
+            else 0.0
             for row in range(count)
         ]
         click_head(watched.page, layer, head)

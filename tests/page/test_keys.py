@@ -48,7 +48,11 @@ EFFECTS = {
     "previous_stage": ("", WHERE, "#head=L1H1&query=3&key=3&stage=scores"),
     "digits": ("", f"{PICTURE} === window.picture", False),
     "display": ("", SHOWS, "thumbnails"),
-    "direction": ("", "document.querySelector('.sources th').textContent.endsWith('is read by')", True),
+    "direction": (
+        "",
+        "document.querySelector('.sources th').textContent.endsWith('is read by')",
+        True,
+    ),
     "lens": ("", FOCUS, "lens-first"),
     "scale": ("", SAID, "colours follow weights"),
     "sinks": ("", SAID, "sinks are out of the scale"),
@@ -84,7 +88,9 @@ def walked(tmp_path_factory):
     """Pages on which every key has something to do: two texts with predictions, and a comparison."""
     folder = tmp_path_factory.mktemp("walked")
     texts = folder / "texts.txt"
-    texts.write_text("The bank by the [MASK] was the end\nThe bank by the river\n", encoding="utf-8")
+    texts.write_text(
+        "The bank by the [MASK] was the end\nThe bank by the river\n", encoding="utf-8"
+    )
     commands = {"texts": ["run", "--file", str(texts)], "sides": ["compare", TEXT]}
     for name, command in commands.items():
         assert main([*command, "-o", str(folder / f"{name}.html"), "--quiet"]) == 0
@@ -104,7 +110,9 @@ def type_words(page, words):
 def try_key(page, action, key, last):
     """Press a key at PLACE and wait for its effect; return what is shown instead, None for the effect."""
     # The page writes the place of the key before into its address after it has drawn.
-    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(drawn))))")
+    page.evaluate(
+        "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(drawn))))"
+    )
     page.evaluate(f"document.activeElement.blur(); location.hash = '{PLACE}'")
     assert shows(page, WHERE, PLACE)
     before, expression, value = EFFECTS[action]
@@ -127,7 +135,11 @@ def test_every_listed_key_does_what_it_says(open_page, walked):
         watched, (node,) = open_page(path), read_page(path).of_kind("walk")
         last = len(node["scenes"][0]["queries"]["names"]) - 1
         new = [action for action in node["keys"] if action["name"] not in tried]
-        problems = [try_key(watched.page, action["name"], key, last) for action in new for key in action["keys"]]
+        problems = [
+            try_key(watched.page, action["name"], key, last)
+            for action in new
+            for key in action["keys"]
+        ]
         assert not any(problems), "\n".join(filter(None, problems))
         assert watched.messages == []
         tried |= {action["name"] for action in node["keys"]}
@@ -135,8 +147,13 @@ def test_every_listed_key_does_what_it_says(open_page, walked):
 
 
 def test_a_page_lists_no_key_that_does_nothing_there(walked):
-    names = {name: {key["name"] for key in read_page(path).of_kind("walk")[0]["keys"]} for name, path in walked.items()}
-    assert names["texts"] ^ names["sides"] == {*("next_text", "previous_text", "mask", "previous_mask", "predictions")}
+    names = {
+        name: {key["name"] for key in read_page(path).of_kind("walk")[0]["keys"]}
+        for name, path in walked.items()
+    }
+    assert names["texts"] ^ names["sides"] == {
+        *("next_text", "previous_text", "mask", "previous_mask", "predictions")
+    }
 
 
 def test_tab_alone_reaches_every_panel(open_page, walked):
@@ -144,8 +161,19 @@ def test_tab_alone_reaches_every_panel(open_page, walked):
     reached = set()
     for _ in range(40):
         page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
-    assert {"panel-heads", "panel-matrix", "panel-text", "copy", "save", "keys", "weights", "lines"} <= reached
+        reached.add(
+            page.evaluate("document.activeElement.id || document.activeElement.textContent")
+        )
+    assert {
+        "panel-heads",
+        "panel-matrix",
+        "panel-text",
+        "copy",
+        "save",
+        "keys",
+        "weights",
+        "lines",
+    } <= reached
 
 
 def test_commands_are_found_by_typing(open_page, walked):
@@ -157,5 +185,7 @@ def test_commands_are_found_by_typing(open_page, walked):
     page.keyboard.press("y")
     assert shows(page, DIALOG, "copy")
     page.keyboard.press("t")
-    assert shows(page, "document.querySelector('.said').textContent", "copied: the command for a terminal")
+    assert shows(
+        page, "document.querySelector('.said').textContent", "copied: the command for a terminal"
+    )
     assert page.evaluate("window.copied.at(-1)").startswith("attnscope run")

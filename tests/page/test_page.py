@@ -38,8 +38,13 @@ def test_a_page_loads_nothing_and_allows_only_its_own_script(command, tmp_path):
     path = tmp_path / "page.html"
     assert main([*COMMANDS[command], "-o", str(path), "--quiet"]) == 0
     page = read_page(path)
-    assert {"model", "mask"} <= {term[2] for term in page.elements("dt")}  # a page is read elsewhere, even with --quiet
-    assert any(re.sub(r"\W+", " ", text_in(value)).startswith("riverbank bert ") for value in page.elements("dd"))
+    assert {"model", "mask"} <= {
+        term[2] for term in page.elements("dt")
+    }  # a page is read elsewhere, even with --quiet
+    assert any(
+        re.sub(r"\W+", " ", text_in(value)).startswith("riverbank bert ")
+        for value in page.elements("dd")
+    )
     assert any(text_in(value).startswith(TEXT) for value in page.elements("dd"))
     shell = re.sub(r"<script.*?</script>|<style>.*?</style>", "", page.html, flags=re.DOTALL)
     assert not re.search(r"\b(src|href)=|refresh", shell)
@@ -68,15 +73,22 @@ def test_a_page_has_no_folder_of_this_machine(command, tmp_path):
 def test_numbers_of_heads_are_exact(tmp_path):
     for name in ("page.html", "exact.json"):
         assert main([*COMMANDS["heads"], "-o", str(tmp_path / name), "--quiet"]) == 0
-    page, exact = read_page(tmp_path / "page.html"), json.loads((tmp_path / "exact.json").read_text())
+    page, exact = (
+        read_page(tmp_path / "page.html"),
+        json.loads((tmp_path / "exact.json").read_text()),
+    )
     (scene,) = page.of_kind("walk")[0]["scenes"]
     assert scene["numbers"][0]["name"] == scene["display"] == "entropy"
-    np.testing.assert_array_equal(page.numbers(scene["numbers"][0]["values"]), np.array(exact["values"], np.float32))
+    np.testing.assert_array_equal(
+        page.numbers(scene["numbers"][0]["values"]), np.array(exact["values"], np.float32)
+    )
 
 
 def test_untrusted_text_is_data(tmp_path):
     hostile = "</script><img src=x onerror=alert(1)>\x1b\u202e"
-    page = page_of(report(text_report(tokens([hostile, "b"]), text=hostile), notes=[hostile]), tmp_path)
+    page = page_of(
+        report(text_report(tokens([hostile, "b"]), text=hostile), notes=[hostile]), tmp_path
+    )
     assert page.html.count("</script>") == 2
     assert "<img" not in page.html
     assert "&lt;/script&gt;&lt;img src=x" in page.html  # the title
@@ -100,7 +112,9 @@ def test_a_dump_becomes_a_page(tmp_path):
         (group,) = scene["groups"]
         weights = np.moveaxis(page.numbers(group["measures"]["weight"]), 0, 2)
         np.testing.assert_array_equal(weights, np.array(record["top"]["weight"], np.float32))
-        np.testing.assert_array_equal(np.moveaxis(page.raw(group["places"]), 0, 2), record["top"]["keys"])
+        np.testing.assert_array_equal(
+            np.moveaxis(page.raw(group["places"]), 0, 2), record["top"]["keys"]
+        )
         entropy = page.numbers(group["statistics"]["entropy"])
         np.testing.assert_array_equal(entropy, np.array(record["rows"]["entropy"], np.float32))
     assert main(["convert", str(dump), str(path), "--quiet"]) == 1  # it exists
@@ -122,12 +136,19 @@ def test_open_shows_a_page_in_the_browser(monkeypatch, tmp_path, capsys):
 
 def test_spans_and_every_head_are_on_a_page(tmp_path):
     path = tmp_path / "page.html"
-    assert main(["run", "It rained. She went home.", "--spans", "sentences", "-o", str(path), "--quiet"]) == 0
+    assert (
+        main(
+            ["run", "It rained. She went home.", "--spans", "sentences", "-o", str(path), "--quiet"]
+        )
+        == 0
+    )
     page = read_page(path)
     kinds = [node["k"] for node in page.nodes if isinstance(node, dict)]
     assert "panels" in kinds[: kinds.index("walk")]
     (scene,) = page.of_kind("walk")[0]["scenes"]
-    assert [unit["name"] for unit in scene["units"]] == [f"L{n}H{m}" for n in range(4) for m in range(4)]
+    assert [unit["name"] for unit in scene["units"]] == [
+        f"L{n}H{m}" for n in range(4) for m in range(4)
+    ]
 
 
 def test_a_comparison_shows_spans_before_its_walk_and_a_head_after(tmp_path):
@@ -136,16 +157,27 @@ def test_a_comparison_shows_spans_before_its_walk_and_a_head_after(tmp_path):
     page = read_page(path)
     kinds = [node["k"] if isinstance(node, dict) else node[0] for node in page.nodes]
     assert [kind for kind in kinds if kind in ("panels", "walk")] == ["panels", "walk"]
-    title = next(n for n, node in enumerate(page.nodes) if "look-title" in str(node) and "spans" not in str(node))
+    title = next(
+        n
+        for n, node in enumerate(page.nodes)
+        if "look-title" in str(node) and "spans" not in str(node)
+    )
     assert title > kinds.index("walk")
     (panels,) = page.of_kind("panels")
     spans = [[0], [1, 2, 3], [4, 5, 6, 7]]  # It | rain ##ed . | She went home .
     expected = []
     for mask in ("causal", "bidirectional"):
         every = ["--layer", "all", "--head", "all", "--stage", "weights", "--mask", mask]
-        assert main(["run", text, *every, "-o", str(tmp_path / "exact.npz"), "--quiet", "--force"]) == 0
-        weights = np.load(tmp_path / "exact.npz")["weights"].astype(np.float64).mean((0, 1))  # (queries, keys)
-        expected.append(np.array([[weights[row][:, column].sum(1).mean() for column in spans] for row in spans]))
+        assert (
+            main(["run", text, *every, "-o", str(tmp_path / "exact.npz"), "--quiet", "--force"])
+            == 0
+        )
+        weights = (
+            np.load(tmp_path / "exact.npz")["weights"].astype(np.float64).mean((0, 1))
+        )  # (queries, keys)
+        expected.append(
+            np.array([[weights[row][:, column].sum(1).mean() for column in spans] for row in spans])
+        )
     expected.append(expected[1] - expected[0])
     for panel, matrix in zip(panels["panels"], expected, strict=True):
         np.testing.assert_allclose(page.numbers(panel["matrix"]), matrix, atol=1e-6)
@@ -156,13 +188,25 @@ def test_the_share_that_moved_is_that_of_the_weights(tmp_path):
     weights = []
     for mask in ("causal", "bidirectional"):
         every = ["--layer", "all", "--head", "all", "--stage", "weights", "--mask", mask]
-        assert main(["run", text, *every, "-o", str(tmp_path / "exact.npz"), "--quiet", "--force"]) == 0
-        weights.append(np.load(tmp_path / "exact.npz")["weights"].astype(np.float64))  # (layers, heads, queries, keys)
+        assert (
+            main(["run", text, *every, "-o", str(tmp_path / "exact.npz"), "--quiet", "--force"])
+            == 0
+        )
+        weights.append(
+            np.load(tmp_path / "exact.npz")["weights"].astype(np.float64)
+        )  # (layers, heads, queries, keys)
     moved = weights[1] - weights[0]
     of_a_row = np.abs(moved).sum(-1).max(-1) / 2  # of the row in which most moved
-    of_maps = np.abs(moved.sum(-2)).sum(-1) / 2 / moved.shape[-2]  # a map keeps the weight that each token receives
+    of_maps = (
+        np.abs(moved.sum(-2)).sum(-1) / 2 / moved.shape[-2]
+    )  # a map keeps the weight that each token receives
     for options, expected in ([], of_a_row), (["--pool", "8"], of_maps):
-        assert main(["compare", text, *options, "-o", str(tmp_path / "page.html"), "--quiet", "--force"]) == 0
+        assert (
+            main(
+                ["compare", text, *options, "-o", str(tmp_path / "page.html"), "--quiet", "--force"]
+            )
+            == 0
+        )
         page = read_page(tmp_path / "page.html")
         numbers = page.of_kind("walk")[0]["scenes"][-1]["numbers"][0]
         assert numbers["name"] == "moved"
@@ -174,11 +218,16 @@ def test_the_command_on_a_page_shows_the_same(tmp_path, monkeypatch):
     draw = np.random.default_rng(0)
     arrays = {name: draw.standard_normal((1, 2, 5, 4), np.float32) for name in "qkv"}
     np.savez("given.npz", **arrays)
-    for n, options in enumerate((["--qkv", "given.npz"], [TEXT, "--mask", "causal", "--generate", "2"])):
+    for n, options in enumerate(
+        (["--qkv", "given.npz"], [TEXT, "--mask", "causal", "--generate", "2"])
+    ):
         assert main(["run", *options, "-o", f"{n}.html", "--quiet"]) == 0
         (scene,) = read_page(tmp_path / f"{n}.html").of_kind("walk")[0]["scenes"]
         assert main([*shlex.split(scene["command"])[1:], "-o", f"{n}.json", "--stage", "none"]) == 0
-        names = [token["text"] for token in json.loads((tmp_path / f"{n}.json").read_text())["texts"][0]["tokens"]]
+        names = [
+            token["text"]
+            for token in json.loads((tmp_path / f"{n}.json").read_text())["texts"][0]["tokens"]
+        ]
         assert [name.removeprefix("+") for name in scene["queries"]["names"]] == names
     attnscope.from_qkv(**arrays).save("memory.html")  # there is no command for arrays in memory
     (scene,) = read_page(tmp_path / "memory.html").of_kind("walk")[0]["scenes"]
@@ -189,7 +238,9 @@ def test_long_lists_are_folded(tmp_path):
     path, exact = tmp_path / "page.html", tmp_path / "exact.json"
     for output in (path, exact):
         assert main([*COMMANDS["explain"], "-o", str(output), "--quiet"]) == 0
-    folded = re.findall(r'\["details",.*?… (\d+) more', json.dumps(read_page(path).nodes, ensure_ascii=False))
+    folded = re.findall(
+        r'\["details",.*?… (\d+) more', json.dumps(read_page(path).nodes, ensure_ascii=False)
+    )
     assert folded[:3] == ["181"] * 3  # of a length and 192 numbers, 12 are in sight
 
 
@@ -210,7 +261,9 @@ def test_roles_on_a_page_are_those_of_its_text(command, tmp_path):
     page = read_page(path)
     scene = page.of_kind("walk")[0]["scenes"][-1]  # of a comparison: the side that is bidirectional
     roles = scene["roles"]
-    weights = np.load(exact)["weights"].astype(np.float64)[scene["layers"]]  # (layers, heads, queries, keys)
+    weights = np.load(exact)["weights"].astype(np.float64)[
+        scene["layers"]
+    ]  # (layers, heads, queries, keys)
     count = weights.shape[-1]
     rows = np.arange(2, count)  # words from the third token on; this text has no special tokens
     expected = {
@@ -228,7 +281,9 @@ def test_roles_on_a_page_are_those_of_its_text(command, tmp_path):
         assert strength[n] == pytest.approx(expected[name].ravel()[n], abs=1e-5)
         assert strength[n] >= {"uniform": 0.6}.get(name, 0.4)
     for n, name in enumerate(names):  # of the clearest roles, the largest is the main one
-        largest = max(expected, key=lambda role, n=n: expected[role].ravel()[n] if role != "uniform" else 0.0)
+        largest = max(
+            expected, key=lambda role, n=n: expected[role].ravel()[n] if role != "uniform" else 0.0
+        )
         if expected[largest].ravel()[n] >= 0.4 and largest != "first":
             assert name == largest
     assert roles["measured"].startswith(f"Measured on {len(rows)} words of this text.")

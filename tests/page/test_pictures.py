@@ -23,7 +23,9 @@ COLOUR = """(canvas, [x, y]) => {
 def path(tmp_path_factory):
     """A page of L1H2, with all weights of the other heads."""
     report = report_on_picture(WEIGHTS, layer=1, head=2)
-    every_head = EveryHead(report_on_picture(WEIGHTS, layer="all", head="all", stages="weights"), [None])
+    every_head = EveryHead(
+        report_on_picture(WEIGHTS, layer="all", head="all", stages="weights"), [None]
+    )
     path = tmp_path_factory.mktemp("pages") / "picture.html"
     path.write_bytes(b"".join(page(report, DisplaySettings(every_head=every_head))))
     return path
@@ -66,7 +68,10 @@ def test_shares_stand_beside_the_picture_and_a_click_makes_a_patch_the_query(ope
     x, y = middle(canvas, 1, 2)
     canvas.hover(position={"x": x, "y": y})
     weight = WEIGHTS[1, 2, 0, 2 + COLUMNS + 2]
-    assert f"image row 1, column 2: {percent(float(weight))}" in shown.locator(".said-patch").text_content()
+    assert (
+        f"image row 1, column 2: {percent(float(weight))}"
+        in shown.locator(".said-patch").text_content()
+    )
     canvas.click(position={"x": x, "y": y})
     assert shares(shown) == expected(WEIGHTS[1, 2, 2 + COLUMNS + 2])
     canvas.press("ArrowLeft")

@@ -19,19 +19,34 @@ from tests.helpers.loaded_stack import load_all
 from tests.helpers.tiny_models import POSITIONS, TABLE, Row
 from tests.helpers.token_batches import INPUTS
 
-_ROWS = {name: next(row for row in TABLE if row.model.config_class.model_type == name) for name in FAMILIES}
+_ROWS = {
+    name: next(row for row in TABLE if row.model.config_class.model_type == name)
+    for name in FAMILIES
+}
 
 
 def _classes(model_type: str) -> list[type[hf.PreTrainedModel]]:
     module = import_module(_ROWS[model_type].model.__module__)
-    found = [getattr(module, name) for name in module.__all__ if not name.endswith("PreTrainedModel")]
+    found = [
+        getattr(module, name) for name in module.__all__ if not name.endswith("PreTrainedModel")
+    ]
     models = [c for c in found if isinstance(c, type) and issubclass(c, hf.PreTrainedModel)]
-    models = [c for c in models if c.config_class is not None and c.config_class.model_type == model_type]
-    return [c for c in models if native_family({"model_type": model_type, "architectures": [c.__name__]})]
+    models = [
+        c for c in models if c.config_class is not None and c.config_class.model_type == model_type
+    ]
+    return [
+        c
+        for c in models
+        if native_family({"model_type": model_type, "architectures": [c.__name__]})
+    ]
 
 
-@pytest.mark.parametrize("model", [c for name in FAMILIES for c in _classes(name)], ids=lambda c: c.__name__)
-def test_a_checkpoint_with_any_head_is_read(model: type[hf.PreTrainedModel], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "model", [c for name in FAMILIES for c in _classes(name)], ids=lambda c: c.__name__
+)
+def test_a_checkpoint_with_any_head_is_read(
+    model: type[hf.PreTrainedModel], tmp_path: Path
+) -> None:
     row = _ROWS[model.config_class.model_type]
     Row(row.name, model, row.config).save(tmp_path)
     assert native_stages.open_stack(tmp_path).config.n_layers == 3
@@ -47,14 +62,18 @@ _BUFFERS: dict[str, dict[str, Tensor]] = {
     "roberta": {"roberta.embeddings.position_ids": torch.arange(POSITIONS)[None]},
     "distilbert": {"distilbert.embeddings.position_ids": torch.arange(POSITIONS)[None]},
     "gpt2": {
-        f"transformer.h.{layer}.attn.{name}": torch.ones(1) for layer in range(3) for name in ("bias", "masked_bias")
+        f"transformer.h.{layer}.attn.{name}": torch.ones(1)
+        for layer in range(3)
+        for name in ("bias", "masked_bias")
     },
     "gpt_neox": {
         f"gpt_neox.layers.{layer}.attention.{name}": torch.ones(1)
         for layer in range(3)
         for name in ("bias", "masked_bias", "rotary_emb.inv_freq")
     },
-    "llama": {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(4) for layer in range(3)},
+    "llama": {
+        f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(4) for layer in range(3)
+    },
 }
 
 
@@ -71,10 +90,14 @@ def test_buffers_of_older_versions_are_left_over(family: str, tmp_path: Path) ->
 def test_experts_are_the_same_one_by_one_and_in_one_tensor(tmp_path: Path) -> None:
     model = _ROWS["mixtral"].save(tmp_path / "one by one")
     model.save_pretrained(tmp_path / "in one", save_original_format=False)
-    names = [set(load_file(tmp_path / form / "model.safetensors")) for form in ("one by one", "in one")]
+    names = [
+        set(load_file(tmp_path / form / "model.safetensors")) for form in ("one by one", "in one")
+    ]
     assert "model.layers.0.block_sparse_moe.experts.3.w1.weight" in names[0]
     assert "model.layers.0.mlp.experts.gate_up_proj" in names[1]
-    one, other = (native_stages.open_stack(tmp_path / form).state_dict() for form in ("one by one", "in one"))
+    one, other = (
+        native_stages.open_stack(tmp_path / form).state_dict() for form in ("one by one", "in one")
+    )
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -83,7 +106,9 @@ def test_experts_are_the_same_one_by_one_and_in_one_tensor(tmp_path: Path) -> No
 def test_weights_in_bfloat16_are_read(family: str, tmp_path: Path) -> None:
     _ROWS[family].save(tmp_path)
     before = native_stages.open_stack(tmp_path).state_dict()
-    _rewrite(tmp_path, lambda tensors: {name: tensor.bfloat16() for name, tensor in tensors.items()})
+    _rewrite(
+        tmp_path, lambda tensors: {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    )
     after = native_stages.open_stack(tmp_path).state_dict()
     assert all(torch.equal(before[name].bfloat16().float(), after[name]) for name in before)
 
@@ -107,7 +132,9 @@ def test_only_the_layers_that_run_are_loaded(tmp_path: Path) -> None:
     _ROWS["llama"].save(tmp_path)
     folder = open_folder(tmp_path)
     config = read_config(FAMILIES["llama"], folder.config, "config.json")
-    stack = load_all(load_stack(FAMILIES["llama"], config, folder, 1, torch.float32, torch.device("cpu")))
+    stack = load_all(
+        load_stack(FAMILIES["llama"], config, folder, 1, torch.float32, torch.device("cpu"))
+    )
     every = native_stages.open_stack(tmp_path).state_dict()
     assert len(stack.blocks) == 1
     assert all(torch.equal(tensor, every[name]) for name, tensor in stack.state_dict().items())
@@ -131,7 +158,9 @@ def _older(raw: dict[str, Any]) -> dict[str, Any]:
     if "partial_rotary_factor" in table:
         older["partial_rotary_factor"] = table.pop("partial_rotary_factor")
     kind = table.pop("rope_type")
-    typed = raw["model_type"].startswith(("gemma3", "olmo3"))  # which have never read the older name
+    typed = raw["model_type"].startswith(
+        ("gemma3", "olmo3")
+    )  # which have never read the older name
     name = "rope_type" if typed else "type"
     older["rope_scaling"] = None if kind == "default" else {name: kind, **table}
     return older
@@ -140,7 +169,12 @@ def _older(raw: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "row",
     # the older dialect has one rope_theta for both kinds of OLMo 3's layers
-    [r for r in TABLE if hasattr(r.model.config_class, "rope_parameters") and r.name != "olmo3 full layers stretched"],
+    [
+        r
+        for r in TABLE
+        if hasattr(r.model.config_class, "rope_parameters")
+        and r.name != "olmo3 full layers stretched"
+    ],
     ids=lambda row: row.name,
 )
 def test_both_dialects_of_rotary_parameters_mean_the_same(row: Row, tmp_path: Path) -> None:

@@ -33,11 +33,17 @@ def test_every_stage_equals_the_cpu(gpu: str, row: Row, tmp_path: Path) -> None:
 def test_the_comparison_sees_a_model_that_is_changed(tmp_path: Path) -> None:
     """The comparison itself, where no GPU is: between two models on the CPU."""
     assert _difference(TABLE[0], tmp_path, "cpu") == 0
-    assert _difference(TABLE[0], tmp_path, "cpu", lambda config: replace(config, scale=0.3)) > 100 * TOLERANCE
+    assert (
+        _difference(TABLE[0], tmp_path, "cpu", lambda config: replace(config, scale=0.3))
+        > 100 * TOLERANCE
+    )
 
 
 def _difference(
-    row: Row, folder: Path, device: str, change: Callable[[ModelConfig], ModelConfig] = lambda config: config
+    row: Row,
+    folder: Path,
+    device: str,
+    change: Callable[[ModelConfig], ModelConfig] = lambda config: config,
 ) -> float:
     theirs = row.save(folder)
     cpu, other = native_stages.open_stack(folder), native_stages.open_stack(folder, change, device)
@@ -46,4 +52,6 @@ def _difference(
     segments = None if b.segments is None else b.segments.to(device)
     found = native_stages.run(other, b.ids.to(device), b.lengths, segments)
     found = [Stages(*(getattr(one, stage).cpu() for stage in STAGES)) for one in found]
-    return max(differences(found, native_stages.run(cpu, b.ids, b.lengths, b.segments), b.lengths).values())
+    return max(
+        differences(found, native_stages.run(cpu, b.ids, b.lengths, b.segments), b.lengths).values()
+    )

@@ -26,8 +26,14 @@ CPU = torch.device("cpu")
 IDS = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7]
 # Of each: the attention module of a layer and its output projection. Norms, positions, soft-cap, windows, sinks differ.
 PLACES = {
-    "bert with heads": ("bert.encoder.layer.{}.attention.self", "bert.encoder.layer.{}.attention.output.dense"),
-    "distilbert": ("distilbert.transformer.layer.{}.attention", "distilbert.transformer.layer.{}.attention.out_lin"),
+    "bert with heads": (
+        "bert.encoder.layer.{}.attention.self",
+        "bert.encoder.layer.{}.attention.output.dense",
+    ),
+    "distilbert": (
+        "distilbert.transformer.layer.{}.attention",
+        "distilbert.transformer.layer.{}.attention.out_lin",
+    ),
     "gpt2": ("transformer.h.{}.attn", "transformer.h.{}.attn.c_proj"),
     "llama": ("model.layers.{}.self_attn", "model.layers.{}.self_attn.o_proj"),
     "gemma2": ("model.layers.{}.self_attn", "model.layers.{}.self_attn.o_proj"),
@@ -73,15 +79,25 @@ def heads_replaced(model: PreTrainedModel, row: str, values: dict[int, Tensor]) 
 
 @contextmanager
 def masked_edges(
-    model: PreTrainedModel, row: str, edges: Sequence[tuple[int, list[int], list[int], list[int]]], n: int = len(IDS)
+    model: PreTrainedModel,
+    row: str,
+    edges: Sequence[tuple[int, list[int], list[int], list[int]]],
+    n: int = len(IDS),
 ) -> Iterator[None]:
     """Give the attention of some layers a 4-D mask of its own for every head."""
     handles = []
     for layer, heads, queries, keys in edges:
 
-        def narrow(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], cut=(heads, queries, keys)) -> Any:
+        def narrow(
+            module: nn.Module,
+            args: tuple[Any, ...],
+            named: dict[str, Any],
+            cut=(heads, queries, keys),
+        ) -> Any:
             mask = named.get("attention_mask")
-            place = next((i for i, a in enumerate(args) if isinstance(a, Tensor) and a.ndim == 4), None)
+            place = next(
+                (i for i, a in enumerate(args) if isinstance(a, Tensor) and a.ndim == 4), None
+            )
             mask = args[place] if mask is None and place is not None else mask
             mask = torch.zeros(1, 1, n, n) if mask is None else mask
             wide = mask.expand(1, model.config.num_attention_heads, n, n).clone()
@@ -92,7 +108,9 @@ def masked_edges(
             return args, {**named, "attention_mask": wide}
 
         handles.append(
-            model.get_submodule(PLACES[row][0].format(layer)).register_forward_pre_hook(narrow, with_kwargs=True)
+            model.get_submodule(PLACES[row][0].format(layer)).register_forward_pre_hook(
+                narrow, with_kwargs=True
+            )
         )
     try:
         yield
@@ -101,7 +119,9 @@ def masked_edges(
             handle.remove()
 
 
-ZEROED: dict[int, tuple[list[int], list[int], list[int]]] = {}  # id of an attention module to what has no weight
+ZEROED: dict[
+    int, tuple[list[int], list[int], list[int]]
+] = {}  # id of an attention module to what has no weight
 
 
 def zeroing(
@@ -145,7 +165,8 @@ def variants(means: dict[int, Tensor]) -> list[Variant]:
     for renormalised in (True, False):
         found.append({n: LayerCut((), (EdgeCut(*cut, renormalised),)) for n, *cut in EDGES})
     both = {
-        layer: LayerCut(zero.get(layer, LayerCut()).heads, found[2].get(layer, LayerCut()).edges) for layer in range(3)
+        layer: LayerCut(zero.get(layer, LayerCut()).heads, found[2].get(layer, LayerCut()).edges)
+        for layer in range(3)
     }
     return [*found, both, {2: LayerCut((HeadCut(0),))}]
 
@@ -158,14 +179,21 @@ def test_cuts_equal_transformers(name: str, tmp_path: Path) -> None:
     shape = model.config.num_attention_heads
     n_layers = model.config.num_hidden_layers
     for engine in engines(tmp_path):
-        recorders = {n: MeanOutputRecorder(range(shape), width(engine), batch().tokens.real) for n in range(n_layers)}
+        recorders = {
+            n: MeanOutputRecorder(range(shape), width(engine), batch().tokens.real)
+            for n in range(n_layers)
+        }
         told: list[tuple[int, int]] = []
         uncut = engine.run_uncut(batch(), {n: [one] for n, one in recorders.items()})
         assert_near(engine.logits(uncut.hidden[0]), plain)
         means = {n: one.compute() for n, one in recorders.items()}
-        found = uncut.run(variants(means), lambda done, total, told=told: told.append((done, total)))
+        found = uncut.run(
+            variants(means), lambda done, total, told=told: told.append((done, total))
+        )
         assert told[-1][0] == told[-1][1]
-        torch.testing.assert_close(uncut.run(variants(means), rows=[2, 8]), found[:, [2, 8]], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            uncut.run(variants(means), rows=[2, 8]), found[:, [2, 8]], rtol=1e-5, atol=1e-5
+        )
         ours = [engine.logits(one) for one in found]
         empty = torch.full((n_layers, shape, width(engine)), torch.nan)
         zero, mean, last = (empty.clone() for _ in range(3))
@@ -186,7 +214,9 @@ def test_cuts_equal_transformers(name: str, tmp_path: Path) -> None:
             expected += [both, logits(model)]
         for mine, theirs in zip(ours, expected, strict=True):
             assert_near(mine, theirs)
-            assert float((theirs - plain).abs().max()) > 1e-3  # a cut that changes nothing would prove nothing
+            assert (
+                float((theirs - plain).abs().max()) > 1e-3
+            )  # a cut that changes nothing would prove nothing
 
 
 def width(engine: Engine) -> int:

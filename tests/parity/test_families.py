@@ -49,8 +49,13 @@ def test_heads_and_layers_that_nobody_watches_change_nothing(pair: Pair) -> None
     """They go another way through attention, which knows sinks, soft-caps and windows as well."""
     b, some = _batch(pair, [9, 14]), {1: [0], 2: [1]}
     every = native_stages.run(pair[0], b.ids, b.lengths, b.segments)
-    beside = [Stages(*(getattr(every[layer], stage)[:, heads] for stage in STAGES)) for layer, heads in some.items()]
-    found = differences(native_stages.run(pair[0], b.ids, b.lengths, b.segments, some), beside, b.lengths)
+    beside = [
+        Stages(*(getattr(every[layer], stage)[:, heads] for stage in STAGES))
+        for layer, heads in some.items()
+    ]
+    found = differences(
+        native_stages.run(pair[0], b.ids, b.lengths, b.segments, some), beside, b.lengths
+    )
     assert max(found.values()) < TOLERANCE, found
 
 
@@ -61,7 +66,13 @@ def test_a_padded_key_gets_exactly_nothing(pair: Pair) -> None:
         assert (layer.weights[0, :, :4, 4:] == 0).all()
 
 
-_NORMS = {"llama": "Llama", "mixtral": "Mixtral", "gemma2": "Gemma2", "olmo2": "Olmo2", "gpt_oss": "GptOss"}
+_NORMS = {
+    "llama": "Llama",
+    "mixtral": "Mixtral",
+    "gemma2": "Gemma2",
+    "olmo2": "Olmo2",
+    "gpt_oss": "GptOss",
+}
 
 
 @pytest.mark.parametrize("name", _NORMS)

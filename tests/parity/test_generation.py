@@ -41,7 +41,11 @@ PHI3 = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 40, "max_position_embeddings": 48, "original_max_position_embeddings": 12, "pad_token_id": 0,
 }  # fmt: skip
-CAUSAL = [row for row in WITH_HEAD if "Masked" not in row.model.__name__ and "PreTraining" not in row.model.__name__]
+CAUSAL = [
+    row
+    for row in WITH_HEAD
+    if "Masked" not in row.model.__name__ and "PreTraining" not in row.model.__name__
+]
 
 
 def _tokens(ids: Sequence[int]) -> list[Token]:
@@ -51,8 +55,12 @@ def _tokens(ids: Sequence[int]) -> list[Token]:
 def _continued(engine: Engine, rules: GenerationRules) -> list[int]:
     spelling = (lambda i: ("x", "x")), (lambda i: Token(i, "x", "x", made=True))
     found = continue_text(engine.continuation().logits, _tokens(PROMPT), NEW, rules, spelling, CPU)
-    assert [one.tokens[0].id for one in found.generated] == [token.id for token in found.tokens[len(PROMPT) :]]
-    assert [one.position + 1 for one in found.generated] == list(range(len(PROMPT), len(found.tokens)))
+    assert [one.tokens[0].id for one in found.generated] == [
+        token.id for token in found.tokens[len(PROMPT) :]
+    ]
+    assert [one.position + 1 for one in found.generated] == list(
+        range(len(PROMPT), len(found.tokens))
+    )
     return [token.id for token in found.tokens]
 
 
@@ -62,7 +70,9 @@ def test_a_continuation_is_that_of_transformers(row: Row, tmp_path: Path) -> Non
     for ends in ((), (2,)):
         model.generation_config.eos_token_id = list(ends) or None
         with torch.inference_mode():
-            expected = model.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=NEW)[0].tolist()
+            expected = model.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=NEW)[
+                0
+            ].tolist()
         assert _continued(open_native(tmp_path), GenerationRules(ends)) == expected
     if uses_interface(row.model):
         loaded = load_model(open_checkpoint(tmp_path), torch.float32)
@@ -74,37 +84,62 @@ RULES: dict[str, dict[str, Any]] = {
     "encouraged repetition": {"repetition_penalty": 0.3},
     "n-grams": {"no_repeat_ngram_size": 2, "repetition_penalty": 0.3},
     "single": {"no_repeat_ngram_size": 1},
-    "suppressed": {"suppress_tokens": list(range(5, 40, 3)), "begin_suppress_tokens": list(range(4, 60, 2))},
-    "later end": {"eos_token_id": [*range(0, 60, 2)], "min_new_tokens": 4, "begin_suppress_tokens": [7]},
+    "suppressed": {
+        "suppress_tokens": list(range(5, 40, 3)),
+        "begin_suppress_tokens": list(range(4, 60, 2)),
+    },
+    "later end": {
+        "eos_token_id": [*range(0, 60, 2)],
+        "min_new_tokens": 4,
+        "begin_suppress_tokens": [7],
+    },
     "longer": {"eos_token_id": 2, "min_length": 12, "repetition_penalty": 1.2},
 }
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_continuation_under_a_generation_config_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+def test_a_continuation_under_a_generation_config_is_that_of_transformers(
+    name: str, tmp_path: Path
+) -> None:
     model = Row(f"llama {name}", hf.LlamaForCausalLM, {**_GQA, "eos_token_id": None}).save(tmp_path)
 
     def generate(**settings: Any) -> list[int]:
         with torch.inference_mode():
-            made = model.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=NEW, **settings)
+            made = model.generate(
+                torch.tensor([PROMPT]), do_sample=False, max_new_tokens=NEW, **settings
+            )
         ids: list[int] = made[0].tolist()
         return ids
 
     plain = generate()
     settings = RULES[name]
-    if name == "suppressed":  # also what the model would say otherwise: single tokens, pairs, and pairs that go on
+    if (
+        name == "suppressed"
+    ):  # also what the model would say otherwise: single tokens, pairs, and pairs that go on
         settings = {**settings, "bad_words_ids": [[plain[7]], plain[8:10], [PROMPT[-1], plain[9]]]}
     model.generation_config = hf.GenerationConfig(**settings)
     expected = generate()
     assert expected != plain
     model.generation_config.save_pretrained(tmp_path)
     assert _continued(open_native(tmp_path), read_rules({}, tmp_path)) == expected
-    assert _continued(open_native(tmp_path), parse_rules(model.generation_config.to_dict())) == expected
+    assert (
+        _continued(open_native(tmp_path), parse_rules(model.generation_config.to_dict()))
+        == expected
+    )
 
 
 def test_rules_that_are_not_applied_are_named() -> None:
-    rules = parse_rules({"num_beams": 4, "forced_eos_token_id": 2, "guidance_scale": 1.0, "repetition_penalty": "1.1"})
-    assert rules == GenerationRules(not_applied=("num_beams", "forced_eos_token_id", "repetition_penalty"))
+    rules = parse_rules(
+        {
+            "num_beams": 4,
+            "forced_eos_token_id": 2,
+            "guidance_scale": 1.0,
+            "repetition_penalty": "1.1",
+        }
+    )
+    assert rules == GenerationRules(
+        not_applied=("num_beams", "forced_eos_token_id", "repetition_penalty")
+    )
     keys = "num_beams, forced_eos_token_id, repetition_penalty"
     config = "of the model's generation config, which generate() obeys"
     assert rules.notes == (f"generated tokens: without {keys} {config}",)
@@ -118,9 +153,13 @@ def test_rules_that_are_not_applied_are_named() -> None:
 def test_a_config_that_forbids_every_token_is_an_error() -> None:
     spelling = (lambda i: ("x", "x")), (lambda i: Token(i, "x", "x", made=True))
     forbidden = GenerationRules(suppress_tokens=(0, 1))
-    with pytest.raises(AttnscopeError, match="the model's generation config forbids every next token"):
+    with pytest.raises(
+        AttnscopeError, match="the model's generation config forbids every next token"
+    ):
         continue_text(lambda _: torch.ones(2), _tokens([1]), 1, forbidden, spelling, CPU)
-    (made,) = continue_text(lambda _: torch.ones(3), _tokens([1]), 1, forbidden, spelling, CPU).generated
+    (made,) = continue_text(
+        lambda _: torch.ones(3), _tokens([1]), 1, forbidden, spelling, CPU
+    ).generated
     assert [(token.id, token.probability) for token in made.tokens] == [(2, 1.0)]
 
 
@@ -143,7 +182,10 @@ def test_a_text_that_outgrows_its_rotation_is_computed_again(start: int, tmp_pat
     model.save_pretrained(tmp_path)
     loaded = load_model(open_checkpoint(tmp_path), torch.float32)
     ids = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 3, 23, 8, 4, 6]
-    for growing in (open_native(tmp_path).continuation(), TransformersEngine(loaded, SETTINGS).continuation()):
+    for growing in (
+        open_native(tmp_path).continuation(),
+        TransformersEngine(loaded, SETTINGS).continuation(),
+    ):
         for n in sorted({start, 12, 13, 14, 16}):
             with torch.inference_mode():
                 expected = model(torch.tensor([ids[:n]])).logits[0, -1]
@@ -169,9 +211,13 @@ def test_the_rows_are_of_different_kinds() -> None:
     ],
 )
 @pytest.mark.parametrize("end", [8, 9])
-def test_what_the_cache_gives_is_what_the_whole_text_gives(changes: dict[str, str], end: int) -> None:
+def test_what_the_cache_gives_is_what_the_whole_text_gives(
+    changes: dict[str, str], end: int
+) -> None:
     """Architectures that no family has."""
-    config = ModelConfig(60, 24, 2, 4, 2, 6, 6, 40, mlp_bias=True, head=OutputHead(softcap=3.0), **changes)
+    config = ModelConfig(
+        60, 24, 2, 4, 2, 6, 6, 40, mlp_bias=True, head=OutputHead(softcap=3.0), **changes
+    )
     engine = NativeEngine(make_random(config, 7, 2, torch.float32, CPU), EngineSettings((Own(),)))
     growing, ids = engine.continuation(), [3, 14, 15, 9, 26, 5, 35, 8, 9, 7]
     for n in (5, 6, end, 10):
@@ -186,7 +232,9 @@ def test_a_run_shows_the_new_tokens_and_what_each_attended_to() -> None:
     report = attnscope.inspect(text, mask="causal", generate=4, layer="all", head="all")
     assert [token.made for token in report.tokens] == [False] * 7 + [True] * 4
     assert [one.position for one in report.generated] == [6, 7, 8, 9]
-    assert [one.tokens[0].piece for one in report.generated] == [token.piece for token in report.tokens[7:]]
+    assert [one.tokens[0].piece for one in report.generated] == [
+        token.piece for token in report.tokens[7:]
+    ]
     model = hf.BertLMHeadModel.from_pretrained(
         SAMPLE, is_decoder=True, dtype=torch.float32, attn_implementation="eager"
     )
@@ -199,16 +247,26 @@ def test_a_run_shows_the_new_tokens_and_what_each_attended_to() -> None:
     shown = report.text(width=100)
     assert "+bank" in shown
     assert "generated tokens" in shown
-    with_word = attnscope.inspect(text, mask="causal", generate=4, query=[9], layer="all", head="all")
-    torch.testing.assert_close(torch.from_numpy(with_word.weights[:, :, 0]), weights[:, :, 9], rtol=0, atol=1e-5)
+    with_word = attnscope.inspect(
+        text, mask="causal", generate=4, query=[9], layer="all", head="all"
+    )
+    torch.testing.assert_close(
+        torch.from_numpy(with_word.weights[:, :, 0]), weights[:, :, 9], rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({}, "riverbank does not predict the next token"),
-        ({"mask": "causal", "what_if": "same-scores"}, "not be continued under the mask that is shown"),
-        ({"mask": "causal", "generate": 500}, "7 tokens and 500 more, but the model takes at most 128"),
+        (
+            {"mask": "causal", "what_if": "same-scores"},
+            "not be continued under the mask that is shown",
+        ),
+        (
+            {"mask": "causal", "generate": 500},
+            "7 tokens and 500 more, but the model takes at most 128",
+        ),
         ({"mask": "causal", "generate": 500}, "use at most 121"),
         ({"config": "causal"}, "causal has no output head"),
     ],
@@ -219,7 +277,10 @@ def test_refusals(options: dict[str, object], message: str) -> None:
 
 
 def test_a_model_that_cannot_generate_is_refused_before_memory_is_counted() -> None:
-    for options, message in (({"config": "causal"}, "has no output head"), ({}, "does not predict the next token")):
+    for options, message in (
+        ({"config": "causal"}, "has no output head"),
+        ({}, "does not predict the next token"),
+    ):
         with pytest.raises(AttnscopeError, match=message):
             attnscope.inspect("The bank by the river", generate=4, max_memory="1M", **options)
 
@@ -249,26 +310,40 @@ def test_a_real_model_continues_as_transformers_does(smollm2: Path) -> None:
     for one in (*report.generated, *report.predictions):
         share, best = logits[one.position].softmax(-1).topk(5)
         assert [token.id for token in one.tokens] == best.tolist()
-        assert [token.probability for token in one.tokens] == pytest.approx(share.tolist(), abs=1e-5)
-        assert [token.logit for token in one.tokens] == pytest.approx(logits[one.position, best].tolist(), abs=1e-4)
+        assert [token.probability for token in one.tokens] == pytest.approx(
+            share.tolist(), abs=1e-5
+        )
+        assert [token.logit for token in one.tokens] == pytest.approx(
+            logits[one.position, best].tolist(), abs=1e-4
+        )
 
 
-def test_the_cache_is_part_of_the_estimate_and_the_bar_counts_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_cache_is_part_of_the_estimate_and_the_bar_counts_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """What keys and values of every layer take, counted where they are kept, and once more of a layer that grows."""
     (row,) = (row for row in CAUSAL if row.name == "llama")
     row.save(tmp_path)
     write_tokenizer(tmp_path)
     caches, steps = list[KeyValueCache](), list[tuple[str, int, int]]()
     make = KeyValueCache.__init__
-    monkeypatch.setattr(KeyValueCache, "__init__", lambda self: (make(self), caches.append(self))[0])
-    given = requested((TextInput("the bank by the river"), TextInput("water")), str(tmp_path), predict=True)
+    monkeypatch.setattr(
+        KeyValueCache, "__init__", lambda self: (make(self), caches.append(self))[0]
+    )
+    given = requested(
+        (TextInput("the bank by the river"), TextInput("water")), str(tmp_path), predict=True
+    )
     run = msgspec.structs.replace(given, generate=4)
     source = open_source(run, run.texts)
     report = inspect(run, lambda *step: steps.append(step))
     (longest, _) = caches
     held = sum(tensor.nbytes for pair in longest._layers.values() for tensor in pair)
     layers, tokens = source.config.n_layers, len(report.texts[0].tokens)
-    most = held * (layers + 1) // layers * (tokens + 1) // (tokens - 1)  # the last token is not put into it, and </s>
+    most = (
+        held * (layers + 1) // layers * (tokens + 1) // (tokens - 1)
+    )  # the last token is not put into it, and </s>
     plain, grown = (make_plan(one, source).memory.estimate for one in (given, run))
     assert grown - plain == most
-    assert [step for step in steps if step[0] == "generating"] == [("generating", n, 8) for n in range(8)]
+    assert [step for step in steps if step[0] == "generating"] == [
+        ("generating", n, 8) for n in range(8)
+    ]

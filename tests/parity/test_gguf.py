@@ -18,13 +18,18 @@ KINDS = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K".split()
 
 def largest(path: Path, theirs: hf.PreTrainedModel, b: Batch) -> float:
     mine = native_stages.run(native_stages.open_stack(path), b.ids, b.lengths)
-    return max(differences(mine, reference_stages.run(theirs, b.ids, b.lengths), b.lengths).values())
+    return max(
+        differences(mine, reference_stages.run(theirs, b.ids, b.lengths), b.lengths).values()
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_type(tmp_path: Path, kind: str) -> None:
     theirs = gguf_files.write(tmp_path / "m.gguf", "llama", kind)
-    assert largest(tmp_path / "m.gguf", theirs, batch([9], vocabulary=60, padding=0, segments=0)) < TOLERANCE
+    assert (
+        largest(tmp_path / "m.gguf", theirs, batch([9], vocabulary=60, padding=0, segments=0))
+        < TOLERANCE
+    )
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q4_K"])
@@ -33,7 +38,10 @@ def test_every_architecture(tmp_path: Path, architecture: str, kind: str) -> Non
     theirs = gguf_files.write(tmp_path / "m.gguf", architecture, kind)
     # a soft-cap hides how large scores were when they were rounded
     tolerance = 3 * TOLERANCE if architecture == "gemma2" else TOLERANCE
-    assert largest(tmp_path / "m.gguf", theirs, batch([12, 7], vocabulary=60, padding=0, segments=0)) < tolerance
+    assert (
+        largest(tmp_path / "m.gguf", theirs, batch([12, 7], vocabulary=60, padding=0, segments=0))
+        < tolerance
+    )
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -43,7 +51,12 @@ def test_windows_of_olmo_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scal
     plain = {"rope_type": "default", "rope_theta": 10000.0}
     stretched = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0} if scaled else plain
     rope = {"full_attention": stretched, "sliding_attention": plain}
-    config = {"num_hidden_layers": 4, "sliding_window": 5, "layer_types": types, "rope_parameters": rope}
+    config = {
+        "num_hidden_layers": 4,
+        "sliding_window": 5,
+        "layer_types": types,
+        "rope_parameters": rope,
+    }
     said = {
         "block_count": 4,
         "rope.freq_base": 10000.0,
@@ -75,7 +88,9 @@ def test_factors_of_long_texts(tmp_path: Path, tokens: int) -> None:
     }
     tables = {"rope_factors_long.weight": long, "rope_factors_short.weight": short}
     theirs = gguf_files.write(tmp_path / "m.gguf", "phi3", "F32", more, tables, config)
-    assert theirs.model.rotary_emb.attention_scaling == pytest.approx(more["phi3.rope.scaling.attn_factor"])
+    assert theirs.model.rotary_emb.attention_scaling == pytest.approx(
+        more["phi3.rope.scaling.attn_factor"]
+    )
     b = batch([tokens], vocabulary=60, padding=0, segments=0)
     assert largest(tmp_path / "m.gguf", theirs, b) < TOLERANCE
 

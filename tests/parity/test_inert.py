@@ -15,7 +15,10 @@ from tests.families.test_unknown_keys import INERT
 from tests.helpers.tiny_models import TABLE, VOCAB
 from tests.helpers.token_batches import batch
 
-_ROWS = {name: next(row for row in TABLE if row.model.config_class.model_type == name) for name in FAMILIES}
+_ROWS = {
+    name: next(row for row in TABLE if row.model.config_class.model_type == name)
+    for name in FAMILIES
+}
 _OTHER_VALUES: dict[str, Any] = {
     "architectures": ["Other"],
     "attn_logit_softcapping": 0.7,
@@ -33,7 +36,10 @@ _OTHER_VALUES: dict[str, Any] = {
     "classifier_pooling": "mean",
     "transformers_version": "4.0.0",
 }
-_NOT_PERTURBED = {"dtype", "model_type"}  # the type of the numbers, which we report and choose; the family itself
+_NOT_PERTURBED = {
+    "dtype",
+    "model_type",
+}  # the type of the numbers, which we report and choose; the family itself
 # T5 writes what it derives from feed_forward_proj, which is read; its encoder returns a tuple if its config says so.
 _NOT_PERTURBED_IN = {"t5": {"dense_act_fn", "is_gated_act", "return_dict"}}
 
@@ -82,7 +88,9 @@ def unchanged() -> dict[str, tuple[Tensor, ...]]:
 
 
 @pytest.mark.parametrize(("family", "name"), _cases())
-def test_an_inert_key_changes_no_attention(family: str, name: str, unchanged: dict[str, tuple[Tensor, ...]]) -> None:
+def test_an_inert_key_changes_no_attention(
+    family: str, name: str, unchanged: dict[str, tuple[Tensor, ...]]
+) -> None:
     row = _ROWS[family]
     changed = _attentions(family, **{name: _other(name, row.model.config_class(**row.config))})
     for before, after in zip(unchanged[family], changed, strict=True):
@@ -90,11 +98,17 @@ def test_an_inert_key_changes_no_attention(family: str, name: str, unchanged: di
 
 
 @pytest.mark.parametrize("family", _ROWS)
-def test_keys_that_are_no_fields_change_no_attention(family: str, unchanged: dict[str, tuple[Tensor, ...]]) -> None:
+def test_keys_that_are_no_fields_change_no_attention(
+    family: str, unchanged: dict[str, tuple[Tensor, ...]]
+) -> None:
     """Keys that others write, and keys that are ignored since no source reads them; all of them at once."""
     row = _ROWS[family]
     fields = {field.name for field in dataclasses.fields(row.model.config_class)}
-    reserved = {"attnscope", "auto_map", "transformers.js_config"}  # of our own, of the loader, no name of an attribute
+    reserved = {
+        "attnscope",
+        "auto_map",
+        "transformers.js_config",
+    }  # of our own, of the loader, no name of an attribute
     others = COMMON_INERT - fields - FAMILIES[family].reads - _NOT_PERTURBED - reserved
     changes = {name: _OTHER_VALUES.get(name, "other") for name in sorted(others)}
     changed = _attentions(family, **{**changes, **INERT})
@@ -117,4 +131,7 @@ def test_the_check_sees_a_key_that_is_not_inert(
     family: str, change: dict[str, Any], unchanged: dict[str, tuple[Tensor, ...]]
 ) -> None:
     changed = _attentions(family, **change)
-    assert max(float((a - b).abs().max()) for a, b in zip(unchanged[family], changed, strict=True)) > 1e-3
+    assert (
+        max(float((a - b).abs().max()) for a, b in zip(unchanged[family], changed, strict=True))
+        > 1e-3
+    )

@@ -29,14 +29,36 @@ CPU = torch.device("cpu")
 TEXTS = [[3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9], [32, 38, 46, 26, 43, 38, 32]]
 SETTINGS = EngineSettings((Own(),))
 EXTRA = (
-    Row("gemma2 other cap", hf.Gemma2ForCausalLM, {**_GQA, "head_dim": 12, "final_logit_softcapping": 0.7}),
-    Row("gemma2 uncapped", hf.Gemma2ForCausalLM, {**_GQA, "head_dim": 12, "final_logit_softcapping": None}),
-    Row("gemma3 capped", hf.Gemma3ForCausalLM, {**_GQA, "head_dim": 12, "final_logit_softcapping": 1.5}),
-    Row("bert untied", hf.BertForMaskedLM, {**_SIZES, "tie_word_embeddings": False, "hidden_act": "relu"}),
+    Row(
+        "gemma2 other cap",
+        hf.Gemma2ForCausalLM,
+        {**_GQA, "head_dim": 12, "final_logit_softcapping": 0.7},
+    ),
+    Row(
+        "gemma2 uncapped",
+        hf.Gemma2ForCausalLM,
+        {**_GQA, "head_dim": 12, "final_logit_softcapping": None},
+    ),
+    Row(
+        "gemma3 capped",
+        hf.Gemma3ForCausalLM,
+        {**_GQA, "head_dim": 12, "final_logit_softcapping": 1.5},
+    ),
+    Row(
+        "bert untied",
+        hf.BertForMaskedLM,
+        {**_SIZES, "tie_word_embeddings": False, "hidden_act": "relu"},
+    ),
     Row("roberta relu", hf.RobertaForMaskedLM, {**_SIZES, "pad_token_id": 1, "hidden_act": "relu"}),
-    Row("roberta untied", hf.RobertaForCausalLM, {**_SIZES, "pad_token_id": 1, "tie_word_embeddings": False}),
+    Row(
+        "roberta untied",
+        hf.RobertaForCausalLM,
+        {**_SIZES, "pad_token_id": 1, "tie_word_embeddings": False},
+    ),
 )
-WITH_HEAD = [row for row in (*TABLE, *EXTRA) if "For" in row.model.__name__ or "LMHead" in row.model.__name__]
+WITH_HEAD = [
+    row for row in (*TABLE, *EXTRA) if "For" in row.model.__name__ or "LMHead" in row.model.__name__
+]
 
 
 def _batch() -> Batch:
@@ -47,7 +69,9 @@ def open_native(path: Path) -> NativeEngine:
     folder = open_checkpoint(path)
     shapes = {name: info.shape for name, info in folder.tensors.items()}
     found = open_config(folder.config, str(path), shapes)
-    stack = load_stack(found.family, found.config, folder, found.config.n_layers, torch.float32, CPU)
+    stack = load_stack(
+        found.family, found.config, folder, found.config.n_layers, torch.float32, CPU
+    )
     return NativeEngine(stack, SETTINGS)
 
 
@@ -61,7 +85,9 @@ def _logits(engine: Engine) -> list[Tensor]:
 def _theirs(model: hf.PreTrainedModel) -> list[Tensor]:
     with torch.inference_mode():
         made = [model(input_ids=torch.tensor([ids])) for ids in TEXTS]
-    return [(one.prediction_logits if "prediction_logits" in one else one.logits)[0] for one in made]
+    return [
+        (one.prediction_logits if "prediction_logits" in one else one.logits)[0] for one in made
+    ]
 
 
 def test_every_family_has_a_row_with_a_head() -> None:
@@ -77,10 +103,16 @@ def test_logits_are_those_of_transformers(row: Row, tmp_path: Path) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     if uses_interface(row.model):
         loaded = load_model(open_checkpoint(tmp_path), torch.float32)
-        for ours, theirs in zip(_logits(TransformersEngine(loaded, SETTINGS)), expected, strict=True):
+        for ours, theirs in zip(
+            _logits(TransformersEngine(loaded, SETTINGS)), expected, strict=True
+        ):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     config = engine.stack.config
-    counted = embedding_parameters(config) + config.n_layers * layer_parameters(config) + head_parameters(config)
+    counted = (
+        embedding_parameters(config)
+        + config.n_layers * layer_parameters(config)
+        + head_parameters(config)
+    )
     assert counted == sum(parameter.numel() for parameter in engine.stack.parameters())
 
 
@@ -90,7 +122,11 @@ OTHERS = (
     Row("cohere", hf.CohereForCausalLM, {**_GQA, "logit_scale": 0.3}),
     Row("granite", hf.GraniteForCausalLM, {**_GQA, "logits_scaling": 3.0}),
     Row("albert", hf.AlbertForMaskedLM, {**_SIZES, "embedding_size": 16}),
-    Row("llama4", hf.Llama4ForCausalLM, {**_GQA, "head_dim": 8, "intermediate_size_mlp": 40, "num_local_experts": 2}),
+    Row(
+        "llama4",
+        hf.Llama4ForCausalLM,
+        {**_GQA, "head_dim": 8, "intermediate_size_mlp": 40, "num_local_experts": 2},
+    ),
 )
 
 
@@ -103,7 +139,9 @@ def test_logits_of_architectures_that_only_transformers_runs(row: Row, tmp_path:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kind", [hf.LlamaModel, hf.GPT2Model, hf.BertModel], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [hf.LlamaModel, hf.GPT2Model, hf.BertModel], ids=lambda kind: kind.__name__
+)
 def test_engines_agree_whether_a_base_model_predicts(
     kind: type[hf.PreTrainedModel], tied: bool, tmp_path: Path
 ) -> None:
@@ -116,12 +154,15 @@ def test_engines_agree_whether_a_base_model_predicts(
     Row("base", kind, {**sizes, **ids, "tie_word_embeddings": tied}).save(tmp_path)
     write_tokenizer(tmp_path)
     native, theirs = (
-        attnscope.inspect("the bank", model=tmp_path, engine=engine) for engine in ("native", "transformers")
+        attnscope.inspect("the bank", model=tmp_path, engine=engine)
+        for engine in ("native", "transformers")
     )
     assert native.provenance.notes == theirs.provenance.notes
     assert bool(native.predictions) == (tied and kind is not hf.BertModel)
     for ours, expected in zip(native.predictions, theirs.predictions, strict=True):
-        assert [token.logit for token in ours.tokens] == pytest.approx([token.logit for token in expected.tokens], 1e-4)
+        assert [token.logit for token in ours.tokens] == pytest.approx(
+            [token.logit for token in expected.tokens], 1e-4
+        )
 
 
 def test_a_missing_layer_beside_a_head_is_not_made_up(tmp_path: Path) -> None:
@@ -129,5 +170,7 @@ def test_a_missing_layer_beside_a_head_is_not_made_up(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.layers.1.self_attn.q_proj.weight"]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(AttnscopeError, match=r"'model.layers.1.self_attn.q_proj.weight' is missing"):
+    with pytest.raises(
+        AttnscopeError, match=r"'model.layers.1.self_attn.q_proj.weight' is missing"
+    ):
         load_model(open_checkpoint(tmp_path), torch.float32)

@@ -32,17 +32,25 @@ _SIZES = {
 
 def _open(folder: Path, **more: Any) -> tuple[Any, hf.PreTrainedModel]:
     table = {**LONGROPE["rope_parameters"], **more}
-    theirs = Row("phi3 longrope", hf.Phi3ForCausalLM, {**_SIZES, "rope_parameters": table}).save(folder)
+    theirs = Row("phi3 longrope", hf.Phi3ForCausalLM, {**_SIZES, "rope_parameters": table}).save(
+        folder
+    )
     return native_stages.open_stack(folder), theirs
 
 
-@pytest.mark.parametrize("more", [{}, {"attention_factor": 1.7}, {"factor": 2.0}], ids=["plain", "given", "factor"])
+@pytest.mark.parametrize(
+    "more", [{}, {"attention_factor": 1.7}, {"factor": 2.0}], ids=["plain", "given", "factor"]
+)
 @pytest.mark.parametrize("length", [5, _ORIGINAL, _ORIGINAL + 1, 20])
-def test_every_stage_equals_eager_transformers(tmp_path: Path, length: int, more: dict[str, Any]) -> None:
+def test_every_stage_equals_eager_transformers(
+    tmp_path: Path, length: int, more: dict[str, Any]
+) -> None:
     stack, theirs = _open(tmp_path, **more)
     b = batch([length], vocabulary=VOCAB, padding=0, segments=0)
     arguments = b.ids, b.lengths, b.segments
-    found = differences(native_stages.run(stack, *arguments), reference_stages.run(theirs, *arguments), b.lengths)
+    found = differences(
+        native_stages.run(stack, *arguments), reference_stages.run(theirs, *arguments), b.lengths
+    )
     assert max(found.values()) < TOLERANCE, found
 
 
@@ -58,11 +66,16 @@ def test_texts_beside_each_other_are_rotated_each_by_its_own_length(tmp_path: Pa
             torch.testing.assert_close(kept, getattr(one, stage)[0], rtol=0, atol=TOLERANCE)
 
 
-def test_the_transformers_engine_rotates_texts_beside_each_other_by_their_own_lengths(tmp_path: Path) -> None:
+def test_the_transformers_engine_rotates_texts_beside_each_other_by_their_own_lengths(
+    tmp_path: Path,
+) -> None:
     _open(tmp_path)
     engine = TransformersEngine(load_model(open_checkpoint(tmp_path), torch.float32), SETTINGS)
     b = batch([20, 5, _ORIGINAL + 1, _ORIGINAL], vocabulary=VOCAB, padding=0, segments=0)
-    texts = [[Token(int(number), "x", "x") for number in ids[:n]] for ids, n in zip(b.ids, b.lengths, strict=True)]
+    texts = [
+        [Token(int(number), "x", "x") for number in ids[:n]]
+        for ids, n in zip(b.ids, b.lengths, strict=True)
+    ]
     together = engine.forward(make_batch(texts, None, CPU), {}, final=True)
     assert together is not None
     for hidden, text in zip(together, texts, strict=True):
@@ -72,23 +85,40 @@ def test_the_transformers_engine_rotates_texts_beside_each_other_by_their_own_le
 
 
 def test_short_and_long_texts_differ() -> None:
-    rope = Rope(scaling=RopeScaling("longrope", 4.0, 12, short_factors=(1.0, 1.5), long_factors=(2.0, 3.0)))
-    (short, factor), (long, same) = (rotary_frequencies(rope, 4, n, torch.device("cpu")) for n in (12, 13))
-    assert short.tolist() == pytest.approx([1.0, 0.01 / 1.5]) and long.tolist() == pytest.approx([0.5, 0.01 / 3])
+    rope = Rope(
+        scaling=RopeScaling("longrope", 4.0, 12, short_factors=(1.0, 1.5), long_factors=(2.0, 3.0))
+    )
+    (short, factor), (long, same) = (
+        rotary_frequencies(rope, 4, n, torch.device("cpu")) for n in (12, 13)
+    )
+    assert short.tolist() == pytest.approx([1.0, 0.01 / 1.5]) and long.tolist() == pytest.approx(
+        [0.5, 0.01 / 3]
+    )
     assert factor == same == pytest.approx(1.2482, abs=1e-4)  # √(1 + ln 4 / ln 12)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"long_factors": (1.0,)}, "rotary scaling 'longrope' has 1 long_factors; expected 2, one for each rotated"),
+        (
+            {"long_factors": (1.0,)},
+            "rotary scaling 'longrope' has 1 long_factors; expected 2, one for each rotated",
+        ),
         ({"short_factors": ()}, "rotary scaling 'longrope' has 0 short_factors; expected 2"),
         ({"original_max_positions": 1}, "trained on one token; set original_max_positions"),
-        ({"original_max_positions": None}, "rotary scaling 'longrope' has no original_max_positions"),
+        (
+            {"original_max_positions": None},
+            "rotary scaling 'longrope' has no original_max_positions",
+        ),
     ],
 )
 def test_parameters_that_cannot_be_used_are_refused(changes: dict[str, Any], message: str) -> None:
-    parameters = {"original_max_positions": 12, "short_factors": (1.0, 1.5), "long_factors": (2.0, 3.0), **changes}
+    parameters = {
+        "original_max_positions": 12,
+        "short_factors": (1.0, 1.5),
+        "long_factors": (2.0, 3.0),
+        **changes,
+    }
     rope = Rope(scaling=RopeScaling("longrope", 4.0, **parameters))
     config = ModelConfig(8, 4, 1, 1, 1, 4, 4, positions="rope", rope=rope)
     with pytest.raises(AttnscopeError, match=message):

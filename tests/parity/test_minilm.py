@@ -16,7 +16,11 @@ from tests.helpers.token_batches import Batch
 INPUTS = {
     "a sentence": [SENTENCE],
     "a pair": [("Who eroded the bank?", "The river did, slowly, over years.")],
-    "a padded batch": [SENTENCE, "No.", "She deposited her salary at the bank before it closed on Friday afternoon."],
+    "a padded batch": [
+        SENTENCE,
+        "No.",
+        "She deposited her salary at the bank before it closed on Friday afternoon.",
+    ],
 }
 
 
@@ -66,4 +70,6 @@ def test_a_pair_differs_from_one_text(minilm: Path, stack: Stack) -> None:
 def test_the_bank_looks_at_the_river(minilm: Path, stack: Stack) -> None:
     b, tokens = _encoded(minilm, [SENTENCE])
     weights = native_stages.run(stack, b.ids, b.lengths, b.segments)[0].weights[0, 4]
-    assert float(weights[tokens[0].index("bank"), tokens[0].index("river")]) == pytest.approx(0.70, abs=0.01)
+    assert float(weights[tokens[0].index("bank"), tokens[0].index("river")]) == pytest.approx(
+        0.70, abs=0.01
+    )

@@ -30,14 +30,21 @@ def published(path: Path) -> hf.PreTrainedModel:
             if not name.endswith(("gate_up_proj", "down_proj")) or "experts" not in name:
                 continue
             experts, width, out = parameter.shape
-            blocks = torch.randint(0, 256, (experts, out, width // 32, 16), generator=generator, dtype=torch.uint8)
-            scales = torch.randint(120, 126, blocks.shape[:3], generator=generator, dtype=torch.uint8)
+            blocks = torch.randint(
+                0, 256, (experts, out, width // 32, 16), generator=generator, dtype=torch.uint8
+            )
+            scales = torch.randint(
+                120, 126, blocks.shape[:3], generator=generator, dtype=torch.uint8
+            )
             tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
             del tensors[name]
             parameter.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
     save_file(tensors, path / "model.safetensors")
     config = json.loads((path / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    config["quantization_config"] = {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": ["model.layers.*.self_attn"],
+    }
     (path / "config.json").write_text(json.dumps(config))
     return model
 
@@ -45,7 +52,10 @@ def published(path: Path) -> hf.PreTrainedModel:
 def test_every_stage_is_equal(tmp_path: Path) -> None:
     theirs, b = published(tmp_path), batch([11, 6], vocabulary=60, padding=0, segments=0)
     mine = native_stages.run(native_stages.open_stack(tmp_path), b.ids, b.lengths)
-    assert max(differences(mine, reference_stages.run(theirs, b.ids, b.lengths), b.lengths).values()) < TOLERANCE
+    assert (
+        max(differences(mine, reference_stages.run(theirs, b.ids, b.lengths), b.lengths).values())
+        < TOLERANCE
+    )
     assert open_folder(tmp_path).notes == (
         "experts in four-bit blocks (MXFP4), converted to floating point as they are read",
     )
@@ -72,7 +82,8 @@ def test_an_exponent_that_means_nan_is_refused(tmp_path: Path) -> None:
     tensors["model.layers.1.mlp.experts.down_proj_scales"][2, 3, 1] = 255
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(
-        ModelError, match=r"down_proj_scales: contains an exponent that means infinity or NaN, in expert 2"
+        ModelError,
+        match=r"down_proj_scales: contains an exponent that means infinity or NaN, in expert 2",
     ):
         native_stages.open_stack(tmp_path)
 

@@ -75,7 +75,9 @@ def _forget_sinks(stack: Stack) -> None:
         block.attention.sinks = None
 
 
-def _in_experts(change: Callable[[MLP], tuple[nn.Module, nn.Module, nn.Module]]) -> Callable[[Stack], None]:
+def _in_experts(
+    change: Callable[[MLP], tuple[nn.Module, nn.Module, nn.Module]],
+) -> Callable[[Stack], None]:
     def spoil(stack: Stack) -> None:
         for block in stack.blocks:
             for expert in block.mlp.experts:
@@ -100,7 +102,9 @@ _BOUNDED = "gpt_oss no biases, one of three, other limit"
 BUGS = {
     "queries and keys swapped (bert)": Bug("bert", stack=_swap_queries_and_keys),
     "queries and keys swapped (gpt2)": Bug("gpt2", stack=_swap_queries_and_keys),
-    "queries and keys swapped (llama)": Bug("llama ungrouped, biases", stack=_swap_queries_and_keys),
+    "queries and keys swapped (llama)": Bug(
+        "llama ungrouped, biases", stack=_swap_queries_and_keys
+    ),
     "rope removed": Bug("llama", _set(positions="none")),
     "wrong theta": Bug("llama", _set(rope=Rope(theta=500000.0))),
     "rope scaling forgotten (linear)": Bug("llama linear", _set(rope=Rope(theta=5000.0))),
@@ -119,7 +123,9 @@ BUGS = {
     "causal mask forgotten": Bug("bert decoder", _set(mask="bidirectional")),
     "segments forgotten": Bug("bert", stack=_zero("embed.segments.weight")),
     "positions forgotten": Bug("distilbert", stack=_zero("embed.positions.weight")),
-    "positions not offset": Bug("roberta", _set(padding_id=None, position_offset=0, max_positions=48)),
+    "positions not offset": Bug(
+        "roberta", _set(padding_id=None, position_offset=0, max_positions=48)
+    ),
     "biases forgotten": Bug("qwen2", stack=_zero("q.bias", "k.bias")),
     "norm forgotten on queries and keys": Bug("qwen3", stack=_forget_qk_norm),
     "norm after, not before": Bug("gpt2", _set(norm_order="post")),
@@ -134,7 +140,9 @@ BUGS = {
     "experts in another order": Bug("gpt_oss", stack=_reverse_experts),
     "bias by distance forgotten": Bug("mpnet", stack=_zero("relative_bias.weight")),
     "buckets of other distances": Bug("mpnet", _set(relative_bias=RelativeBias(max_distance=20))),
-    "position table shifted": Bug("mpnet", _set(padding_id=None, position_offset=0, max_positions=48)),
+    "position table shifted": Bug(
+        "mpnet", _set(padding_id=None, position_offset=0, max_positions=48)
+    ),
     "linear bias forgotten": Bug("bloom", _set(positions="none")),
     "embedding not normed": Bug("bloom", stack=_forget_embedding_norm),
     "given scale not read": Bug("mpt six heads", _set(scale=None)),
@@ -142,10 +150,16 @@ BUGS = {
     "in sequence": Bug("falcon new decoder", _set(parallel=False)),
     "scaled": Bug("gpt_neo", _set(scale=None)),
     "local layers global": Bug("gpt_neo", _set(windows=())),
-    "distances forgotten": Bug("deberta_v2", stack=_zero("embed.distances.weight", "distances_norm.bias")),
+    "distances forgotten": Bug(
+        "deberta_v2", stack=_zero("embed.distances.weight", "distances_norm.bias")
+    ),
     "distances not normed": Bug("deberta_v2", stack=_forget_distances_norm),
-    "one part forgotten": Bug("deberta_v2", _set(disentangled=Disentangled(8, 48, False, True, True, True))),
-    "distances not in buckets": Bug("deberta_v2", _set(disentangled=Disentangled(8, shared=True, norm=True))),
+    "one part forgotten": Bug(
+        "deberta_v2", _set(disentangled=Disentangled(8, 48, False, True, True, True))
+    ),
+    "distances not in buckets": Bug(
+        "deberta_v2", _set(disentangled=Disentangled(8, shared=True, norm=True))
+    ),
     "scale of one part": Bug("deberta_v2", _set(scale=None)),
     "shares of the chosen experts alone": Bug("olmoe", _set(experts_share=True)),
     "shares of all experts": Bug("qwen3_moe", _set(experts_share=False)),
@@ -186,7 +200,9 @@ def test_a_planted_bug_fails_parity(bug: Bug, tmp_path: Path) -> None:
     assert _difference(bug.row, tmp_path, bug) > LARGE
 
 
-def test_wrong_order_of_grouped_heads_fails_parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_order_of_grouped_heads_fails_parity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interleaved(inputs: AttentionInputs, heads: Tensor) -> Tensor:
         return heads % inputs.k.shape[1]
 
@@ -198,15 +214,26 @@ def test_reading_interleaved_chunks_as_plain_thirds_fails_parity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family = FAMILIES["gpt_neox"]
-    plain = {n: Chunk(e.module, e.part) if isinstance(e, Chunk) else e for n, e in family.modules.items()}
-    monkeypatch.setattr("tests.helpers.native_stages.family_for", lambda *_: replace(family, modules=plain))
+    plain = {
+        n: Chunk(e.module, e.part) if isinstance(e, Chunk) else e for n, e in family.modules.items()
+    }
+    monkeypatch.setattr(
+        "tests.helpers.native_stages.family_for", lambda *_: replace(family, modules=plain)
+    )
     assert _difference("gpt_neox", tmp_path, Bug("gpt_neox")) > LARGE
 
 
-def test_reading_alternating_rows_as_halves_fails_parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_alternating_rows_as_halves_fails_parity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     family = FAMILIES["gpt_oss"]
-    halves = {n: replace(e, alternating=False) if isinstance(e, Stacked) else e for n, e in family.modules.items()}
-    monkeypatch.setattr("tests.helpers.native_stages.family_for", lambda *_: replace(family, modules=halves))
+    halves = {
+        n: replace(e, alternating=False) if isinstance(e, Stacked) else e
+        for n, e in family.modules.items()
+    }
+    monkeypatch.setattr(
+        "tests.helpers.native_stages.family_for", lambda *_: replace(family, modules=halves)
+    )
     assert _difference("gpt_oss", tmp_path, Bug("gpt_oss")) > LARGE
 
 

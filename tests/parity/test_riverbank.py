@@ -27,9 +27,15 @@ def folder() -> Path:
 def test_all_16_heads_equal_eager_transformers(folder: Path, causal: bool) -> None:
     config = hf.BertConfig.from_pretrained(folder, is_decoder=causal)
     theirs = hf.BertModel.from_pretrained(
-        folder, config=config, attn_implementation="eager", dtype=torch.float32, add_pooling_layer=False
+        folder,
+        config=config,
+        attn_implementation="eager",
+        dtype=torch.float32,
+        add_pooling_layer=False,
     ).eval()
-    stack = native_stages.open_stack(folder, lambda c: native_stages.with_mask(c, "causal") if causal else c)
+    stack = native_stages.open_stack(
+        folder, lambda c: native_stages.with_mask(c, "causal") if causal else c
+    )
     encodings = Tokenizer.from_file(str(folder / "tokenizer.json")).encode_batch(TEXTS)
     lengths = [len(e.ids) for e in encodings]
     ids = torch.tensor([e.ids + [0] * (max(lengths) - len(e.ids)) for e in encodings])

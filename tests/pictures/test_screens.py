@@ -28,7 +28,9 @@ WEIGHTS = random_weights(2, 3, TOKENS)
 
 def maps_of(report: Report, **options: object) -> Pictures:
     """The one part with pictures of a report's screen."""
-    (found,) = (part for part in present(report, brief=True, **options) if isinstance(part, Pictures))  # type: ignore[arg-type]
+    (found,) = (
+        part for part in present(report, brief=True, **options) if isinstance(part, Pictures)
+    )  # type: ignore[arg-type]
     return found
 
 
@@ -36,7 +38,9 @@ def test_the_default_row_is_that_of_cls_and_shares_sum_to_one() -> None:
     (drawn,) = maps_of(report_on_picture(WEIGHTS, layer=1, head=2)).maps
     row = WEIGHTS[1, 2, 0].astype(float)
     assert [name for name, _ in drawn.shares] == ["patches", "CLS", "registers"]
-    np.testing.assert_allclose([share for _, share in drawn.shares], [row[2:].sum(), row[0], row[1]], atol=1e-6)
+    np.testing.assert_allclose(
+        [share for _, share in drawn.shares], [row[2:].sum(), row[0], row[1]], atol=1e-6
+    )
     np.testing.assert_array_equal(drawn.weights, WEIGHTS[1, 2, 0, 2:].reshape(ROWS, COLUMNS))
     entropy = -(row * np.log2(row)).sum()
     # The mean over all patches of how far each reads, in patches.
@@ -44,7 +48,10 @@ def test_the_default_row_is_that_of_cls_and_shares_sum_to_one() -> None:
     distances = np.hypot(*(at[:, None] - at[None]).transpose(2, 0, 1))
     of_patches = WEIGHTS[1, 2, 2:, 2:].astype(float)
     mean = ((of_patches * distances).sum(1) / of_patches.sum(1)).mean()
-    assert list(drawn.facts) == [f"entropy {entropy:.2f} bits", f"mean distance of all patches {mean:.1f}"]
+    assert list(drawn.facts) == [
+        f"entropy {entropy:.2f} bits",
+        f"mean distance of all patches {mean:.1f}",
+    ]
     assert drawn.query is None
 
 
@@ -72,7 +79,9 @@ def test_every_generated_word_has_the_map_of_the_row_that_predicted_it() -> None
     part = maps_of(structs.replace(report, texts=[structs.replace(text, generated=made)]))
     for drawn, row in zip(part.maps, (TOKENS - 3, TOKENS - 2), strict=True):
         np.testing.assert_array_equal(drawn.weights.ravel(), WEIGHTS[0, 1, row, 2:])
-        assert "".join(span.text for span in drawn.title) == f"L0H1 for {text.tokens[row + 1].piece}"
+        assert (
+            "".join(span.text for span in drawn.title) == f"L0H1 for {text.tokens[row + 1].piece}"
+        )
 
 
 def test_only_drawn_rows_have_contributors() -> None:
@@ -99,7 +108,10 @@ def test_all_heads_are_thumbnails_with_their_numbers() -> None:
 
 def test_the_scale_depends_on_the_number_of_tokens_alone() -> None:
     scales = {
-        maps_of(report_on_picture(random_weights(1, 1, TOKENS, seed=n), layer=0, head=0)).maps[0].scale for n in (1, 2)
+        maps_of(report_on_picture(random_weights(1, 1, TOKENS, seed=n), layer=0, head=0))
+        .maps[0]
+        .scale
+        for n in (1, 2)
     }
     assert scales == {Scale(0.0, 1.0, signed=False, shape="sqrt")}
 
@@ -134,7 +146,9 @@ def test_a_patch_without_weight_shows_the_faint_picture_and_others_its_colour() 
 def test_resizing_takes_means_or_repeats() -> None:
     picture = pixels()
     np.testing.assert_allclose(resized(picture, ROWS, COLUMNS), picture[::6, ::6])
-    np.testing.assert_allclose(resized(picture, 9, 24)[:, 0], picture.reshape(9, 2, 24, 3).mean(1)[:, 0])
+    np.testing.assert_allclose(
+        resized(picture, 9, 24)[:, 0], picture.reshape(9, 2, 24, 3).mean(1)[:, 0]
+    )
     np.testing.assert_array_equal(resized(picture, 36, 48), picture.repeat(2, 0).repeat(2, 1))
 
 
@@ -142,16 +156,23 @@ def test_half_blocks_have_the_colours_of_the_picture_and_of_the_map() -> None:
     # rich remembers how it wrote a colour first: no other test writes those of this picture.
     part = maps_of(report_on_picture(WEIGHTS, layer=0, head=1, seed=7))
     file = StringIO()
-    console = Console(file=file, width=80, color_system="truecolor", force_terminal=True, legacy_windows=False)
+    console = Console(
+        file=file, width=80, color_system="truecolor", force_terminal=True, legacy_windows=False
+    )
     draw([part], console)
-    drawn_lines = [line for line in file.getvalue().splitlines() if re.match(r"\x1b\[[34]8;2", line)]
+    drawn_lines = [
+        line for line in file.getvalue().splitlines() if re.match(r"\x1b\[[34]8;2", line)
+    ]
     found = np.array([_colours(line) for line in drawn_lines])  # (lines, characters, halves, 3)
-    seen, mapped = np.split(found.transpose(0, 2, 1, 3).reshape(2 * len(found), -1, 3)[:27], 2, axis=1)
+    seen, mapped = np.split(
+        found.transpose(0, 2, 1, 3).reshape(2 * len(found), -1, 3)[:27], 2, axis=1
+    )
     size = 27, 36  # nine pixels for a patch
     np.testing.assert_array_equal(seen, np.rint(resized(pixels(7), *size)))
     picture = part.maps[0]
     np.testing.assert_array_equal(
-        mapped, covered(resized(pixels(7), *size), picture.weights, picture.scale, Screen(console).surface)
+        mapped,
+        covered(resized(pixels(7), *size), picture.weights, picture.scale, Screen(console).surface),
     )
 
 
@@ -160,7 +181,8 @@ def _colours(line: str) -> list[list[list[int]]]:
     found = []
     for codes, letters in re.findall(r"\x1b\[([0-9;]*)m([▀ ]+)\x1b\[0m", line):
         colours = {
-            kind: [int(n) for n in rgb.split(";")] for kind, rgb in re.findall(r"([34]8);2;(\d+;\d+;\d+)", codes)
+            kind: [int(n) for n in rgb.split(";")]
+            for kind, rgb in re.findall(r"([34]8);2;(\d+;\d+;\d+)", codes)
         }
         upper, lower = colours["38" if letters[0] == "▀" else "48"], colours.get("48", [0, 0, 0])
         found += [[upper, lower]] * len(letters)
@@ -171,16 +193,26 @@ def test_of_256_colours_a_patch_has_one_and_a_mixture_is_none() -> None:
     """Mixtures with the picture were the colours of other weights: of nothing, that of 2 %."""
     part = maps_of(report_on_picture(WEIGHTS, layer=0, head=1))
     file = StringIO()
-    console = Console(file=file, width=60, color_system="256", force_terminal=True, legacy_windows=False)
+    console = Console(
+        file=file, width=60, color_system="256", force_terminal=True, legacy_windows=False
+    )
     draw([part], console)
-    rows = [halves for line in file.getvalue().splitlines() if "▀" in line and (halves := _numbers(line))]
+    rows = [
+        halves
+        for line in file.getvalue().splitlines()
+        if "▀" in line and (halves := _numbers(line))
+    ]
     size = 7 * ROWS, 7 * COLUMNS  # seven pixels for a patch
-    drawn = np.array(rows).transpose(0, 2, 1).reshape(2 * len(rows), -1)[: size[0], -size[1] :]  # behind the picture
+    drawn = (
+        np.array(rows).transpose(0, 2, 1).reshape(2 * len(rows), -1)[: size[0], -size[1] :]
+    )  # behind the picture
     patches = drawn.reshape(ROWS, 7, COLUMNS, 7).transpose(0, 2, 1, 3).reshape(ROWS * COLUMNS, -1)
     row = WEIGHTS[0, 1, 0, 2:]
     found = []
     for patch in np.argsort(row):
-        colours = {int(number) for number in patches[patch] if not (number in (16, 231) or number >= 232)}
+        colours = {
+            int(number) for number in patches[patch] if not (number in (16, 231) or number >= 232)
+        }
         assert len(colours) <= 1
         light = [luminance(Color.from_ansi(number).get_truecolor()) for number in colours]
         found.append((max(light, default=0.0), np.isin(patches[patch], list(colours)).mean()))
@@ -196,7 +228,9 @@ def _numbers(line: str) -> list[list[int]]:
     for codes, letters in re.findall(r"\x1b\[([0-9;]*)m([▀ ]+)\x1b\[0m", line):
         colours = {kind: int(number) for kind, number in re.findall(r"([34]8);5;(\d+)", codes)}
         if colours:
-            found += [[colours["38" if letters[0] == "▀" else "48"], colours.get("48", 16)]] * len(letters)
+            found += [[colours["38" if letters[0] == "▀" else "48"], colours.get("48", 16)]] * len(
+                letters
+            )
     return found
 
 
@@ -205,7 +239,9 @@ def test_the_colour_of_letters_is_none_of_a_thumbnail(system: str) -> None:
     """A cell of the background in the upper half was drawn as letters are: white on black."""
     part = maps_of(report_on_picture(random_weights(3, 4, TOKENS), layer="all", head="all"))
     file = StringIO()
-    console = Console(file=file, width=80, color_system=system, force_terminal=True, legacy_windows=False)  # type: ignore[arg-type]
+    console = Console(
+        file=file, width=80, color_system=system, force_terminal=True, legacy_windows=False
+    )  # type: ignore[arg-type]
     draw([part], console)
     runs = re.findall(r"([0-9;]*)m([^\x1b]*[▀▄][^\x1b]*)", file.getvalue())
     assert {letter for _, letters in runs for letter in letters} >= {"▀", "▄"}
@@ -217,11 +253,16 @@ def test_every_terminal_has_the_shares_in_numbers(system: str | None) -> None:
     row = WEIGHTS[0, 1, 0].astype(float)
     file = StringIO()
     part = maps_of(report_on_picture(WEIGHTS, layer=0, head=1))
-    console = Console(file=file, width=40, color_system=system, force_terminal=True, legacy_windows=False)  # type: ignore[arg-type]
+    console = Console(
+        file=file, width=40, color_system=system, force_terminal=True, legacy_windows=False
+    )  # type: ignore[arg-type]
     draw([part], console)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
     for name, share in (("patches", row[2:].sum()), ("CLS", row[0]), ("registers", row[1])):
-        assert f"{name} {100 * share:.{0 if share >= 0.0995 else 1 if share >= 0.00995 else 2}f} %" in plain
+        assert (
+            f"{name} {100 * share:.{0 if share >= 0.0995 else 1 if share >= 0.00995 else 2}f} %"
+            in plain
+        )
     assert max(map(len, plain.splitlines())) <= 40
 
 
@@ -237,7 +278,8 @@ def test_a_figure_has_a_rectangle_for_every_patch_with_weight() -> None:
     part = maps_of(report_on_picture(WEIGHTS, layer=0, head=1), format="heat")
     svg = as_svg([part])
     found = re.findall(
-        r'<rect x="([\d.]+)" y="([\d.]+)" width="56.00" height="56.00" fill="#\w+" fill-opacity="([\d.]+)"', svg
+        r'<rect x="([\d.]+)" y="([\d.]+)" width="56.00" height="56.00" fill="#\w+" fill-opacity="([\d.]+)"',
+        svg,
     )
     covers = np.array([float(cover) for _, _, cover in found]).reshape(ROWS, COLUMNS)
     weights = WEIGHTS[0, 1, 0, 2:].astype(float).reshape(ROWS, COLUMNS)

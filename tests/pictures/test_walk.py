@@ -32,7 +32,10 @@ def state() -> WalkState:
 
 
 def text_of(state: WalkState, width: int = 60, height: int = 30) -> list[str]:
-    return ["".join(segment.text for segment in line) for line in MatrixPanel().draw(state, width, height)]
+    return [
+        "".join(segment.text for segment in line)
+        for line in MatrixPanel().draw(state, width, height)
+    ]
 
 
 def test_a_walk_begins_at_cls_and_says_its_shares(state: WalkState) -> None:
@@ -52,7 +55,14 @@ def test_arrows_move_over_patches_and_up_leads_to_cls(state: WalkState) -> None:
     assert state.place.spot.query == 1  # the register
     state.act(Action("down"))
     assert at() == (ROWS // 2) * COLUMNS + COLUMNS // 2
-    for key, expected in (("left", 5), ("up", 1), ("left", 0), ("left", 0), ("right", 1), ("down", 5)):
+    for key, expected in (
+        ("left", 5),
+        ("up", 1),
+        ("left", 0),
+        ("left", 0),
+        ("right", 1),
+        ("down", 5),
+    ):
         state.act(Action(key))
         assert at() == expected, key
     for _ in range(3):
@@ -81,7 +91,9 @@ def test_a_click_on_a_patch_makes_it_the_query(state: WalkState) -> None:
 
 def test_a_page_holds_the_picture_and_all_weights_of_heads_that_are_not_exact() -> None:
     report = report_on_picture(WEIGHTS, layer=1, head=2)
-    every_head = EveryHead(report_on_picture(WEIGHTS, layer="all", head="all", stages="weights"), [None])
+    every_head = EveryHead(
+        report_on_picture(WEIGHTS, layer="all", head="all", stages="weights"), [None]
+    )
     html = b"".join(page(report, DisplaySettings(every_head=every_head))).decode()
     (data,) = re.findall(r'id="data">\n(.*?)</script>', html, re.DOTALL)
     block = zlib.decompress(base64.b64decode(data))
@@ -97,7 +109,9 @@ def test_a_page_holds_the_picture_and_all_weights_of_heads_that_are_not_exact() 
     (walk,) = (node for node in header["nodes"] if isinstance(node, dict) and node["k"] == "walk")
     pictures = walk["scenes"][0]["pictures"]
     (grid,) = pictures["grids"]
-    np.testing.assert_array_equal(np.cumsum(array(grid["pixels"]), axis=0, dtype=np.uint8), pixels())
+    np.testing.assert_array_equal(
+        np.cumsum(array(grid["pixels"]), axis=0, dtype=np.uint8), pixels()
+    )
     assert grid["sources"] == list(range(2, TOKENS)) and grid["shape"] == [ROWS, COLUMNS]
     rounded = (array(pictures["rows"]["weights"]) / 255.0) ** 2
     for (layer, head), weights in zip(pictures["rows"]["units"], rounded, strict=True):
@@ -105,4 +119,8 @@ def test_a_page_holds_the_picture_and_all_weights_of_heads_that_are_not_exact() 
         limit = (np.sqrt(WEIGHTS[layer, head]) + 0.5 / 255) ** 2 - WEIGHTS[layer, head]
         assert (np.abs(weights - WEIGHTS[layer, head]) <= limit + 1e-6).all()
     assert len(rounded) == 5
-    assert pictures["kinds"] == [["patches", list(range(2, TOKENS))], ["CLS", [0]], ["registers", [1]]]
+    assert pictures["kinds"] == [
+        ["patches", list(range(2, TOKENS))],
+        ["CLS", [0]],
+        ["registers", [1]],
+    ]

@@ -39,7 +39,11 @@ def config(tmp_path_factory):
 def look(config):
     def run(*texts, window=PRINTED, **options):
         given = tuple(TextInput(text) for text in texts or (LONG,))
-        return inspect(requested(given, config=str(config), window=window, **{"layer": "1", "head": "all"} | options))
+        return inspect(
+            requested(
+                given, config=str(config), window=window, **{"layer": "1", "head": "all"} | options
+            )
+        )
 
     return run
 
@@ -85,10 +89,14 @@ def test_texts_of_one_batch_are_each_shown_as_their_length_wants(look):
     alone = look(SHORT)
     assert [text.heads[0].pooled is None for text in both.texts] == [False, True]
     np.testing.assert_allclose(
-        both.texts[1].heads[0].stages["weights"], alone.texts[0].heads[0].stages["weights"], atol=1e-6
+        both.texts[1].heads[0].stages["weights"],
+        alone.texts[0].heads[0].stages["weights"],
+        atol=1e-6,
     )
     np.testing.assert_allclose(
-        both.texts[0].heads[2].pooled.weights, look(LONG).texts[0].heads[2].pooled.weights, atol=1e-6
+        both.texts[0].heads[2].pooled.weights,
+        look(LONG).texts[0].heads[2].pooled.weights,
+        atol=1e-6,
     )
 
 
@@ -96,27 +104,39 @@ def test_named_rows_and_columns_are_exact_and_alone(look):
     whole = look(window=None).texts[0].heads[0]
     text = look(query="140:144", key="130:150").texts[0]
     assert text.heads[0].pooled is None
-    np.testing.assert_allclose(text.heads[0].stages["scores"], whole.stages["scores"][140:144, 130:150], atol=1e-6)
+    np.testing.assert_allclose(
+        text.heads[0].stages["scores"], whole.stages["scores"][140:144, 130:150], atol=1e-6
+    )
     np.testing.assert_array_equal(text.heads[0].top.keys, whole.top.keys[140:144])
     assert text.notes == ["--pool 64 adds a map of the whole text"]
 
 
 def test_named_rows_cost_no_more_than_themselves(look, config):
     told = []
-    asked = requested((TextInput(LONG),), config=str(config), window=PRINTED, layer="0", head="2", query="5,149")
+    asked = requested(
+        (TextInput(LONG),), config=str(config), window=PRINTED, layer="0", head="2", query="5,149"
+    )
     inspect(asked, lambda what, done, total: told.append(what))
-    assert [what for what in told if "tile" in what] == [f"attending · layer 1 of 1 · tile {n}" for n in (1, 2)]
+    assert [what for what in told if "tile" in what] == [
+        f"attending · layer 1 of 1 · tile {n}" for n in (1, 2)
+    ]
 
 
 def test_rows_and_a_map_where_both_were_asked_for(look):
     text = look(query="3,149", pool=8).texts[0]
     head = text.heads[0]
-    assert (text.queries, head.top.keys.shape, head.pooled.weights.shape) == ([3, 149], (2, 3), (8, 8))
+    assert (text.queries, head.top.keys.shape, head.pooled.weights.shape) == (
+        [3, 149],
+        (2, 3),
+        (8, 8),
+    )
     assert head.means.entropy == pytest.approx(look().texts[0].heads[0].means.entropy)
     assert head.rows.entropy.shape == (2,)
 
 
-@pytest.mark.parametrize("query", ["-1,0", "1:,-3"], ids=["all rows of one text", "all rows of both together"])
+@pytest.mark.parametrize(
+    "query", ["-1,0", "1:,-3"], ids=["all rows of one text", "all rows of both together"]
+)
 def test_means_over_layers_do_not_depend_on_the_other_text(look, query):
     """`-1,0` are all rows of one token and two of five; `1:,-3` lack row 0 of five tokens, which three have."""
     short = "w3" if query == "-1,0" else "w3 w1 w9"
@@ -138,16 +158,21 @@ def test_means_over_layers_do_not_depend_on_the_other_text(look, query):
         ("own", {"key": "149"}, (86, 149), (149, 149)),
     ],
 )
-def test_a_window_lies_next_to_what_was_named_where_no_weights_say_what_matters(look, mask, options, queries, keys):
+def test_a_window_lies_next_to_what_was_named_where_no_weights_say_what_matters(
+    look, mask, options, queries, keys
+):
     text = look(mask=mask, stages=("scores",), **options).texts[0]
     assert (text.queries[0], text.queries[-1]) == queries
     assert (text.keys[0], text.keys[-1]) == keys
     assert any(
-        f"{keys[0]}–{keys[1]} of 150" in note or f"{queries[0]}–{queries[1]} of 150" in note for note in text.notes
+        f"{keys[0]}–{keys[1]} of 150" in note or f"{queries[0]}–{queries[1]} of 150" in note
+        for note in text.notes
     )
 
 
-@pytest.mark.parametrize("options", [{"query": "149"}, {"query": "3,100:140"}, {"key": "20"}, {"key": "0,w4"}])
+@pytest.mark.parametrize(
+    "options", [{"query": "149"}, {"query": "3,100:140"}, {"key": "20"}, {"key": "0,w4"}]
+)
 def test_of_a_long_text_those_are_shown_that_have_most_weight(look, options):
     """64 columns next to the row were shown, in which it had no weight."""
     whole = look(window=None, **options).texts[0]
@@ -156,13 +181,18 @@ def test_of_a_long_text_those_are_shown_that_have_most_weight(look, options):
     total = sum(head.stages["weights"].astype(float).sum(int(of_rows)) for head in whole.heads)
     shown, every = (text.queries, whole.queries) if of_rows else (text.keys, whole.keys)
     assert shown == sorted(every[n] for n in np.argsort(-total, kind="stable")[:10])
-    rows, columns = ([every.index(n) for n in shown], slice(None)) if of_rows else (slice(None), shown)
+    rows, columns = (
+        ([every.index(n) for n in shown], slice(None)) if of_rows else (slice(None), shown)
+    )
     for head, full in zip(text.heads, whole.heads, strict=True):
         for stage, matrix in head.stages.items():
             np.testing.assert_allclose(matrix, full.stages[stage][rows][:, columns], atol=1e-6)
         np.testing.assert_array_equal(head.top.keys, full.top.keys[rows])
         np.testing.assert_allclose(head.rows.entropy, full.rows.entropy[rows], atol=1e-5)
-    assert any(f"the 10 {'rows' if of_rows else 'columns'} with most weight are shown" in note for note in text.notes)
+    assert any(
+        f"the 10 {'rows' if of_rows else 'columns'} with most weight are shown" in note
+        for note in text.notes
+    )
 
 
 def test_data_is_exact_unless_a_map_was_asked_for(look):
@@ -178,7 +208,9 @@ def test_a_pooled_report_survives_json_and_has_its_arrays_in_files(look):
         np.testing.assert_array_equal(before.columns, after.columns)
         assert before.means == after.means
     found = {one.name: one for one in labelled_arrays(report)}
-    np.testing.assert_array_equal(found["pooled.weights"].pieces[0][2], report.texts[0].heads[2].pooled.weights)
+    np.testing.assert_array_equal(
+        found["pooled.weights"].pieces[0][2], report.texts[0].heads[2].pooled.weights
+    )
     for name in ("pooled.queries", "pooled.keys"):  # the same runs for all heads
         (runs,) = found[name].pieces
         assert np.asarray(runs).tolist() == starts(150, 5)

@@ -23,7 +23,11 @@ from tests.helpers.requests import changed, requested
 
 def run(*texts, pair=None, **options):
     given = tuple(TextInput(text, pair) for text in texts or (SENTENCE,))
-    return inspect(requested(texts=given, **({"config": "bidirectional"} if "model" not in options else {}) | options))
+    return inspect(
+        requested(
+            texts=given, **({"config": "bidirectional"} if "model" not in options else {}) | options
+        )
+    )
 
 
 def heads(report, text=0):
@@ -60,14 +64,19 @@ def beyond_means(weights, words):
 def test_auto_takes_the_head_whose_weights_depend_most_on_content(minilm):
     every = heads(run(model=str(minilm), layer="all", head="all"))
     words = [not token.special for token in run(model=str(minilm)).texts[0].tokens]
-    mass = {at: float(beyond_means(head.stages["weights"].astype(float), words)) for at, head in every.items()}
+    mass = {
+        at: float(beyond_means(head.stages["weights"].astype(float), words))
+        for at, head in every.items()
+    }
     best = max(mass, key=lambda at: mass[at])
     assert best != (0, 2), "which looks at the token before, whatever that is"
     (chosen,) = run(model=str(minilm)).texts[0].heads
     assert (chosen.layer, chosen.head) == best
     assert chosen.chosen == BY_CONTENT.format(mass[best])
     (within,) = run(model=str(minilm), layer="3").texts[0].heads
-    assert (within.layer, within.head) == max((at for at in mass if at[0] == 3), key=lambda at: mass[at])
+    assert (within.layer, within.head) == max(
+        (at for at in mass if at[0] == 3), key=lambda at: mass[at]
+    )
     assert len(run(model=str(minilm), head="all").texts[0].heads) == 12
     (named,) = run(model=str(minilm), head="4").texts[0].heads
     assert named.layer == max(range(6), key=lambda layer: mass[layer, 4])
@@ -77,7 +86,9 @@ def test_auto_takes_the_head_whose_weights_depend_most_on_content(minilm):
     assert {head.layer for head in two} == {max(over, key=lambda layer: over[layer])}
     mean = f"(mean score {max(over.values()):.2f})"
     said = f"layer chosen automatically: the weights of its heads depend most on content {mean}"
-    assert [head.chosen for head in two] == [said, said], "the head was not chosen, and the figure is not its own"
+    assert [head.chosen for head in two] == [said, said], (
+        "the head was not chosen, and the figure is not its own"
+    )
     assert run(model=str(minilm), layer="2", head="0,4").texts[0].heads[0].chosen is None
     assert [h.layer for h in run(model=str(minilm), layer="all").texts[0].heads] == list(range(6))
 
@@ -96,7 +107,10 @@ def test_auto_answers_the_question_that_was_asked(minilm):
         ({"query": "bank", "key": "river"}, [bank], "this row"),
         ({"key": "river"}, range(1, len(words) - 1), "all words"),
     ):
-        mass = {at: float(head.stages["weights"][list(rows), river].mean()) for at, head in every.items()}
+        mass = {
+            at: float(head.stages["weights"][list(rows), river].mean())
+            for at, head in every.items()
+        }
         best = max(mass, key=lambda at: mass[at])
         (chosen,) = run(model=str(minilm), **options).texts[0].heads
         assert (chosen.layer, chosen.head) == best
@@ -108,9 +122,13 @@ def test_auto_answers_the_question_that_was_asked(minilm):
 
 def test_auto_answers_the_question_of_a_comparison():
     """Every column is kept of both sides, whichever are shown."""
-    asked = requested((TextInput("The bank by the river"),), model="riverbank", query="river", key="bank")
+    asked = requested(
+        (TextInput("The bank by the river"),), model="riverbank", query="river", key="bank"
+    )
     sides = [(mask, side_of("mask", changed(asked, mask=mask))) for mask in ("own", "causal")]
-    (change,) = compare_runs("mask", sides, parse_positions("bank"), selected=("layer", "head")).changes
+    (change,) = compare_runs(
+        "mask", sides, parse_positions("bank"), selected=("layer", "head")
+    ).changes
     every = heads(run("The bank by the river", model="riverbank", layer="all", head="all"))
     best = max(every, key=lambda at: every[at].stages["weights"][4, 1])
     assert [head.first for head in change.heads] == [best]
@@ -160,14 +178,19 @@ def test_selected_rows_and_columns_are_those_of_the_whole():
     assert (text.queries, text.keys) == ([1, 4, 5], [0, 4])
     for stage in STAGES:
         cells = whole.stages[stage][[1, 4, 5]]
-        np.testing.assert_allclose(part.stages[stage], cells if stage == "output" else cells[:, [0, 4]], atol=1e-6)
+        np.testing.assert_allclose(
+            part.stages[stage], cells if stage == "output" else cells[:, [0, 4]], atol=1e-6
+        )
     np.testing.assert_array_equal(part.top.keys, whole.top.keys[[1, 4, 5]])
     np.testing.assert_allclose(part.rows.entropy, whole.rows.entropy[[1, 4, 5]], atol=1e-6)
 
 
 def test_scores_are_shown_for_keys_that_the_mask_forbids():
     """The trimmed range of a causal tile must not lose raw scores that the user asked to see."""
-    free, causal = (heads(run(config="causal", layer="0", head="0", mask=m))[0, 0] for m in ("bidirectional", "own"))
+    free, causal = (
+        heads(run(config="causal", layer="0", head="0", mask=m))[0, 0]
+        for m in ("bidirectional", "own")
+    )
     np.testing.assert_allclose(causal.stages["scores"], free.stages["scores"], atol=1e-5)
     above = np.triu_indices(7, 1)
     assert (causal.stages["masked"][above] == -np.inf).all()
@@ -185,9 +208,17 @@ def test_padding_changes_no_number_and_is_not_shown(minilm):
                 other = heads(together, i)[at].stages[stage]
                 expected = head.stages[stage]
                 # Softmax makes of an error of scores one as large of weights.
-                sizes = [expected, head.stages["scaled"]] if stage in ("weights", "output") else [expected]
-                np.testing.assert_allclose(other, expected, atol=2e-6 * max(1, *(np.abs(x).max() for x in sizes)))
-            np.testing.assert_allclose(heads(together, i)[at].stages["weights"].sum(-1), 1.0, atol=1e-6)
+                sizes = (
+                    [expected, head.stages["scaled"]]
+                    if stage in ("weights", "output")
+                    else [expected]
+                )
+                np.testing.assert_allclose(
+                    other, expected, atol=2e-6 * max(1, *(np.abs(x).max() for x in sizes))
+                )
+            np.testing.assert_allclose(
+                heads(together, i)[at].stages["weights"].sum(-1), 1.0, atol=1e-6
+            )
 
 
 def test_a_pair_gives_its_second_segment_to_the_model(minilm):
@@ -197,7 +228,10 @@ def test_a_pair_gives_its_second_segment_to_the_model(minilm):
 
 
 def test_what_if_stack_and_same_scores_agree_in_layer_0_and_differ_later():
-    stack, same = (heads(run(layer="all", head="all", mask="causal", what_if=w)) for w in ("stack", "same-scores"))
+    stack, same = (
+        heads(run(layer="all", head="all", mask="causal", what_if=w))
+        for w in ("stack", "same-scores")
+    )
     own = heads(run(layer="all", head="all"))
     above = np.triu_indices(7, 1)
     for at, head in same.items():
@@ -209,19 +243,31 @@ def test_what_if_stack_and_same_scores_agree_in_layer_0_and_differ_later():
 
 def test_a_report_says_whose_mask_it_shows():
     assert run(mask="own").mask.what_if is None
-    assert run(mask="causal", model="riverbank").mask.what_if is None  # riverbank was trained under this mask, too
-    assert run(mask="causal", what_if="same-scores", model="riverbank").mask.what_if == "same-scores"
+    assert (
+        run(mask="causal", model="riverbank").mask.what_if is None
+    )  # riverbank was trained under this mask, too
+    assert (
+        run(mask="causal", what_if="same-scores", model="riverbank").mask.what_if == "same-scores"
+    )
     assert run(mask="bidirectional", what_if="same-scores").mask.what_if is None
     used = run(mask="own+window:2", what_if="same-scores").mask
-    assert (used.own, used.used, used.what_if) == ("bidirectional", "bidirectional+window:2", "same-scores")
+    assert (used.own, used.used, used.what_if) == (
+        "bidirectional",
+        "bidirectional+window:2",
+        "same-scores",
+    )
 
 
-@pytest.mark.parametrize(("mask", "used"), [("own", None), ("own+block:2", "own+block:2"), ("causal", "causal")])
+@pytest.mark.parametrize(
+    ("mask", "used"), [("own", None), ("own+block:2", "own+block:2"), ("causal", "causal")]
+)
 def test_a_mask_that_differs_between_layers_is_no_term_of_a_sum(mask, used):
     """ "causal, with window:4 in 1 of 2 layers+block:2" left open what the second term is added to."""
     sizes = dict(vocab_size=9, d_model=8, n_layers=2, n_heads=2, n_kv_heads=2, d_head=4, d_value=4)
     source = SimpleNamespace(
-        config=ModelConfig(**sizes, mask="causal", windows=(4, None)), trained_masks=(), mask_known=True
+        config=ModelConfig(**sizes, mask="causal", windows=(4, None)),
+        trained_masks=(),
+        mask_known=True,
     )
     found = describe_mask_use(source, requested((TextInput("a"),), mask=mask))
     assert found.own == "causal, with window:4 in 1 of 2 layers"
@@ -240,7 +286,9 @@ def test_special_tokens_and_the_first_token_can_be_left_out_of_the_ranking(minil
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_other_dtypes_keep_softmax_in_float32(minilm, dtype):
-    exact, rough = (run(model=str(minilm), layer="all", head="all", dtype=d) for d in ("float32", dtype))
+    exact, rough = (
+        run(model=str(minilm), layer="all", head="all", dtype=d) for d in ("float32", dtype)
+    )
     for head, other in zip(exact.texts[0].heads, rough.texts[0].heads, strict=True):
         np.testing.assert_allclose(other.stages["weights"].sum(-1), 1.0, atol=1e-6)
         np.testing.assert_allclose(other.stages["weights"], head.stages["weights"], atol=0.1)
@@ -270,7 +318,11 @@ def test_a_text_longer_than_the_positions_is_refused_or_cut_and_said(minilm):
     report = run(long, model=str(minilm), truncate=True, window=4, layer="0", head="0")
     text = report.texts[0]
     assert "truncated from 602 to 512 tokens" in report.provenance.notes
-    assert (len(text.tokens), text.tokens[-1].piece, text.tokens[-2].piece) == (512, "[SEP]", "river")
+    assert (len(text.tokens), text.tokens[-1].piece, text.tokens[-2].piece) == (
+        512,
+        "[SEP]",
+        "river",
+    )
 
 
 def test_what_needs_44_terabytes_is_refused_at_once_with_the_formula():
@@ -304,7 +356,8 @@ def test_a_score_that_overflows_is_an_error_that_names_layer_head_and_count(tmp_
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_cuda_shows_what_the_cpu_shows(gpu, minilm, dtype):
     cpu, other = (
-        run(model=str(minilm), layer="all", head="all", dtype=dtype, device=device) for device in ("cpu", gpu)
+        run(model=str(minilm), layer="all", head="all", dtype=dtype, device=device)
+        for device in ("cpu", gpu)
     )
     tolerance = 2e-5 if dtype == "float32" else 0.05
     for head, on_gpu in zip(cpu.texts[0].heads, other.texts[0].heads, strict=True):
@@ -318,7 +371,11 @@ def test_five_calls_lead_from_the_pipeline_to_the_arithmetic(command, tmp_path, 
 
     def attend(*args, **named):
         files = [Path(frame.filename) for frame in traceback.extract_stack()]
-        ours = [path.name for path in files if path.is_relative_to(Path(attention.__file__).parent.parent)]
+        ours = [
+            path.name
+            for path in files
+            if path.is_relative_to(Path(attention.__file__).parent.parent)
+        ]
         found.append(ours[len(ours) - ours[::-1].index("session.py") :])
         return attention.attend(*args, **named)
 
@@ -327,9 +384,18 @@ def test_five_calls_lead_from_the_pipeline_to_the_arithmetic(command, tmp_path, 
     if command == "run":
         inspect(asked)
     elif command == "compare":
-        compare_runs("mask", [("causal", asked), ("bidirectional", changed(asked, mask="bidirectional"))], None, None)
+        compare_runs(
+            "mask",
+            [("causal", asked), ("bidirectional", changed(asked, mask="bidirectional"))],
+            None,
+            None,
+        )
     else:
         (tmp_path / "texts.txt").write_text(SENTENCE)
-        order = DumpConfig(str(tmp_path / "texts.txt"), None, tmp_path / "dump.jsonl", Settings(), asked)
+        order = DumpConfig(
+            str(tmp_path / "texts.txt"), None, tmp_path / "dump.jsonl", Settings(), asked
+        )
         write_dump(order, lambda summary, total: None)
-    assert {tuple(files) for files in found} == {("native.py", "stack.py", "layers.py", "layers.py", "hooks.py")}
+    assert {tuple(files) for files in found} == {
+        ("native.py", "stack.py", "layers.py", "layers.py", "hooks.py")
+    }

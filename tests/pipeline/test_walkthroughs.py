@@ -54,7 +54,9 @@ def test_single_head_unscaled(text):
     np.testing.assert_allclose(head.stages["scores"], scores.detach(), rtol=1e-5, atol=1e-4)
     np.testing.assert_array_equal(head.stages["scaled"], head.stages["scores"])
     np.testing.assert_allclose(head.stages["weights"], weights.detach(), atol=1e-5)
-    np.testing.assert_allclose(head.stages["output"], (weights @ attention.v(x)).detach(), atol=1e-4)
+    np.testing.assert_allclose(
+        head.stages["output"], (weights @ attention.v(x)).detach(), atol=1e-4
+    )
 
 
 def test_the_two_minutes_differ_only_by_where_they_stand():
@@ -71,9 +73,18 @@ def test_the_two_minutes_differ_only_by_where_they_stand():
 def test_multi_head_unscaled_concatenates_and_then_mixes():
     report = run("multi-head-unscaled", MINUTE[0]).texts[0]
     attention, (x,) = parts("multi-head-unscaled", MINUTE[:1])
-    joined = torch.from_numpy(np.concatenate([head.stages["output"] for head in report.heads], axis=1))
-    q, k, v = (layer(x).reshape(len(x), 4, 8).transpose(0, 1) for layer in (attention.q, attention.k, attention.v))
-    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0).transpose(0, 1).flatten(1)
+    joined = torch.from_numpy(
+        np.concatenate([head.stages["output"] for head in report.heads], axis=1)
+    )
+    q, k, v = (
+        layer(x).reshape(len(x), 4, 8).transpose(0, 1)
+        for layer in (attention.q, attention.k, attention.v)
+    )
+    expected = (
+        F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+        .transpose(0, 1)
+        .flatten(1)
+    )
     torch.testing.assert_close(attention.out(joined), attention.out(expected), atol=1e-4, rtol=1e-4)
     assert attention.out.bias is not None
 
@@ -83,7 +94,10 @@ def test_padded_batch(mask):
     report = run("padded-batch", *SLEEPS, mask=mask)
     attention, vectors = parts("padded-batch", SLEEPS)
     for text, x in zip(report.texts, vectors, strict=True):
-        q, k, v = (layer(x).reshape(len(x), 4, 16).transpose(0, 1) for layer in (attention.q, attention.k, attention.v))
+        q, k, v = (
+            layer(x).reshape(len(x), 4, 16).transpose(0, 1)
+            for layer in (attention.q, attention.k, attention.v)
+        )
         expected = F.scaled_dot_product_attention(q, k, v, is_causal=mask == "causal").detach()
         for head in text.heads:
             weights = head.stages["weights"]
@@ -140,7 +154,9 @@ def test_life_is_short_with_three_heads():
 def test_life_is_short_as_cross_attention():
     text = run("life-is-short-cross", LIFE, context=" ".join(f"s{i}" for i in range(8))).texts[0]
     state = load_file(SAMPLES / "life-is-short-cross" / "weights.safetensors")
-    x, y = (state["embed.tokens.weight"][[t.id for t in side]] for side in (text.tokens, text.sources))
+    x, y = (
+        state["embed.tokens.weight"][[t.id for t in side]] for side in (text.tokens, text.sources)
+    )
     q, k, v = (state[f"blocks.0.attention.{n}.weight"] for n in "qkv")
     weights = (x @ q.T @ (y @ k.T).T / 24**0.5).softmax(-1)
     assert text.heads[0].stages["weights"].shape == (6, 8)
@@ -153,7 +169,9 @@ def test_four_tokens_make_a_staircase():
     torch.manual_seed(0)
     x = torch.randn(1, 4, 8)
     q, k, v = (torch.nn.Linear(8, 8, bias=False)(x) for _ in range(3))
-    scores = (q @ k.transpose(-2, -1) * 8**-0.5).masked_fill(torch.ones(4, 4).tril() == 0, -torch.inf)
+    scores = (q @ k.transpose(-2, -1) * 8**-0.5).masked_fill(
+        torch.ones(4, 4).tril() == 0, -torch.inf
+    )
     weights = scores.softmax(-1)[0].detach()
     assert ((head.stages["weights"] > 0).sum(-1) == [1, 2, 3, 4]).all()
     np.testing.assert_allclose(head.stages["weights"], weights, atol=1e-6)
@@ -166,12 +184,16 @@ def test_a_transformer_layer_is_that_of_torch(mask):
     text = "The bank by the river was eroded"
     session = Session([TextInput(text)])
     given = (TextInput(text),)
-    asked = requested(given, config="transformer-layer", layer="1", head="all", stages=STAGES, mask=mask)
+    asked = requested(
+        given, config="transformer-layer", layer="1", head="all", stages=STAGES, mask=mask
+    )
     report = inspect(asked, session=session).texts[0]
     source = session.source(asked)
     stack = source.load(2, torch.float32, torch.device("cpu")).module
     ours = stack.blocks[0]
-    layer = torch.nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, activation="relu", batch_first=True)
+    layer = torch.nn.TransformerEncoderLayer(
+        64, 4, 256, dropout=0.0, activation="relu", batch_first=True
+    )
     a, b = ours.attention, ours
     layer.load_state_dict({
         "self_attn.in_proj_weight": torch.cat([a.q.weight, a.k.weight, a.v.weight]),
@@ -191,10 +213,14 @@ def test_a_transformer_layer_is_that_of_torch(mask):
     for head in report.heads:
         scores = q[:, head.head] @ k[:, head.head].T
         np.testing.assert_allclose(head.stages["scores"], scores.detach(), atol=1e-4)
-        order = np.argsort(-np.where(np.isinf(head.stages["masked"]), -np.inf, head.stages["scores"]), axis=1)[:, :3]
+        order = np.argsort(
+            -np.where(np.isinf(head.stages["masked"]), -np.inf, head.stages["scores"]), axis=1
+        )[:, :3]
         for query, row in enumerate(order):
             n = min(3, query + 1) if mask == "causal" else 3
-            assert row[:n].tolist() == head.top.keys[query, :n].tolist(), "three strongest sources by score"
+            assert row[:n].tolist() == head.top.keys[query, :n].tolist(), (
+                "three strongest sources by score"
+            )
 
 
 def test_contributions_sum_to_the_output():

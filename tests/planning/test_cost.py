@@ -60,8 +60,17 @@ def test_pairs_under_several_windows_one_by_one(mask):
 
 
 def test_a_billion_layers_cost_a_billion_times_as_much_as_one():
-    few, many = (cost_table(ModelConfig(**SIZES | {"n_layers": layers}))[-1] for layers in (1, 10**9))
-    for name in ("qk_flops", "av_flops", "projection_flops", "scores_bytes", "weights_bytes", "kept_bytes"):
+    few, many = (
+        cost_table(ModelConfig(**SIZES | {"n_layers": layers}))[-1] for layers in (1, 10**9)
+    )
+    for name in (
+        "qk_flops",
+        "av_flops",
+        "projection_flops",
+        "scores_bytes",
+        "weights_bytes",
+        "kept_bytes",
+    ):
         assert getattr(many, name) == 10**9 * getattr(few, name)
 
 
@@ -83,7 +92,8 @@ def test_layers_with_and_without_windows():
 
 def test_no_output_projection():
     with_it, without = (
-        cost_table(ModelConfig(**SIZES, out_projection=o), (1,))[0].projection_flops for o in (True, False)
+        cost_table(ModelConfig(**SIZES, out_projection=o), (1,))[0].projection_flops
+        for o in (True, False)
     )
     assert with_it - without == 3 * 2 * 4 * 7 * 12
 

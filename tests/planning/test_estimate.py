@@ -25,7 +25,9 @@ def one_thread(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process")
+LINUX = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process"
+)
 CASES = [  # a sample: benchmarks/memory.py has all selections and lengths of all stacks, and draws others
     ("windowed", "one head", 16_384),
     ("pieces", "one head", 512),
@@ -37,7 +39,10 @@ CASES = [  # a sample: benchmarks/memory.py has all selections and lengths of al
 @LINUX
 def test_the_estimate_is_as_near_where_weights_are_stored_kept_or_read_again(tmp_path):
     """In 32 bits; `benchmarks/memory.py` has 16, too."""
-    kept, streamed = (measure("stored", "all layers", 256, tmp_path, streamed=streamed) for streamed in (False, True))
+    kept, streamed = (
+        measure("stored", "all layers", 256, tmp_path, streamed=streamed)
+        for streamed in (False, True)
+    )
     assert 1.0 <= kept.ratio <= 2.0, kept
     assert 1.0 <= streamed.ratio <= 2.0, streamed
     layers = 4 * (4 * 1024 * 1024 + 2 * 1024 * 6144) * 4  # all but two of six
@@ -53,7 +58,12 @@ def test_the_estimate_is_the_peak_or_up_to_twice_that(stack, selection, tokens, 
 
 HEADS = "d_model = {0}\nn_heads = {0}\nn_layers = 2\nmask = 'causal'\n"
 DRAWS = {  # what once took more than it was estimated to: up to three times as much; the last three in CI
-    "large maps": Draw(0, STACKS["windowed"], "the bank " * 400, ("--pool", "1024", "--layer", "all", "--head", "all")),
+    "large maps": Draw(
+        0,
+        STACKS["windowed"],
+        "the bank " * 400,
+        ("--pool", "1024", "--layer", "all", "--head", "all"),
+    ),
     "a bias of every head": Draw(
         0,
         HEADS.format(64) + "positions = 'alibi'\n",
@@ -62,14 +72,17 @@ DRAWS = {  # what once took more than it was estimated to: up to three times as 
     ),
     "layers that are not recorded, without a kernel": Draw(
         0,
-        HEADS.format(8).replace("d_model = 8", "d_model = 1024").replace("n_layers = 2", "n_layers = 4")
+        HEADS.format(8)
+        .replace("d_model = 8", "d_model = 1024")
+        .replace("n_layers = 2", "n_layers = 4")
         + "d_head = 64\nsoftcap = 20.0\n",
         "the bank by the river was old and\n" * 20 + "the bank " * 126,
         ("--layer", "-1", "--head", "0", "--query", "1"),
     ),
     "large parameters of 16 bits": Draw(
         0,
-        HEADS.format(8).replace("d_model = 8", "d_model = 1024") + "positions = 'learned'\nmax_positions = 60000\n",
+        HEADS.format(8).replace("d_model = 8", "d_model = 1024")
+        + "positions = 'learned'\nmax_positions = 60000\n",
         "the bank",
         ("--layer", "0", "--head", "0", "--dtype", "float16"),
     ),
@@ -86,7 +99,10 @@ DRAWS = {  # what once took more than it was estimated to: up to three times as 
         ("--format", "json", "--head", "all"),
     ),
     "a mean of many heads": Draw(
-        0, HEADS.format(256), "the bank " * 200, ("--layer", "0", "--head", "mean", "--format", "json")
+        0,
+        HEADS.format(256),
+        "the bank " * 200,
+        ("--layer", "0", "--head", "mean", "--format", "json"),
     ),
 }
 
@@ -101,23 +117,51 @@ def test_a_run_keeps_to_its_own_estimate(name):
 @LINUX
 def test_a_logit_of_many_heads_keeps_to_its_estimate(tmp_path):
     """What every token adds through every head is recorded, put side by side and ranked, not recorded only."""
-    sizes = {"vocab_size": 8, "hidden_size": 32, "intermediate_size": 8, "head_dim": 2, "max_position_embeddings": 512}
+    sizes = {
+        "vocab_size": 8,
+        "hidden_size": 32,
+        "intermediate_size": 8,
+        "head_dim": 2,
+        "max_position_embeddings": 512,
+    }
     heads = {"num_attention_heads": 12288, "num_key_value_heads": 1, "num_hidden_layers": 4}
     Qwen3ForCausalLM(Qwen3Config(**sizes, **heads)).save_pretrained(tmp_path)
     tokenizer = Tokenizer(WordLevel({"the": 0, "bank": 1}, unk_token="the"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     text = "the bank " * 32
-    run = requested((TextInput(text),), str(tmp_path), layer="0", head="0", target=(), window=64, max_memory=1 << 60)
+    run = requested(
+        (TextInput(text),),
+        str(tmp_path),
+        layer="0",
+        head="0",
+        target=(),
+        window=64,
+        max_memory=1 << 60,
+    )
     estimate = make_plan(run, open_source(run, run.texts)).memory.estimate
-    asked = ["run", text, "--model", str(tmp_path), "--by", "logit", "--layer", "0", "--head", "0", "--quiet"]
+    asked = [
+        "run",
+        text,
+        "--model",
+        str(tmp_path),
+        "--by",
+        "logit",
+        "--layer",
+        "0",
+        "--head",
+        "0",
+        "--quiet",
+    ]
     taken = peak([*asked, "--max-memory", str(estimate)])
     assert 1.0 <= estimate / taken <= 2.0, (estimate, taken)
 
 
 def need(tmp_path, text="river " * 3000, **options):
     (tmp_path / "stack.toml").write_text(STACKS["windowed"])
-    run = requested((TextInput(text),), config=str(tmp_path / "stack.toml"), **{"max_memory": 1 << 62} | options)
+    run = requested(
+        (TextInput(text),), config=str(tmp_path / "stack.toml"), **{"max_memory": 1 << 62} | options
+    )
     source = open_source(run, run.texts)
     return required_memory(make_plan(run, source))
 
@@ -137,5 +181,8 @@ def test_a_refusal_has_the_formula_and_says_that_a_map_would_do(tmp_path):
     said = str(error.value)
     parts = "program weights text activations tile kept report".split()
     assert re.search(" \\+ ".join(rf"{part} [\d.,]+ [KMGT]?i?B" for part in parts), said)
-    assert "max_memory is 1.0 GiB; use pool=64 for a map instead of matrices, or select less with" in said
+    assert (
+        "max_memory is 1.0 GiB; use pool=64 for a map instead of matrices, or select less with"
+        in said
+    )
     assert sum(need(tmp_path, "river " * 50_000, window=None, pool=64).values()) < 1 << 30

@@ -19,7 +19,9 @@ from attnscope.run import plan as run_plan
 from attnscope.run.session import inspect
 from tests.helpers.requests import requested
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells what a process holds")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="only Linux tells what a process holds"
+)
 HELD = 128 << 20  # bytes that the recorder below keeps of every tile
 MODEL = {"config": "bidirectional"}
 
@@ -53,7 +55,23 @@ def tight(monkeypatch):
 
 def test_it_ends_within_a_few_tiles_and_says_what_it_reached(hoard, tight, capsys):
     text = " ".join("river" if i % 2 else "bank" for i in range(4000))
-    assert main(["run", text, "--config", "sliding-window", "--layer", "0", "--head", "all", "--pool", "4"]) == 1
+    assert (
+        main(
+            [
+                "run",
+                text,
+                "--config",
+                "sliding-window",
+                "--layer",
+                "0",
+                "--head",
+                "all",
+                "--pool",
+                "4",
+            ]
+        )
+        == 1
+    )
     # five without a system that takes unread pages back, which makes a process smaller while it runs
     assert 2 <= len(hoard) <= 9 < 4000 // 256
     said = capsys.readouterr().err.splitlines()[-1]
@@ -83,7 +101,9 @@ def test_a_batch_ends_and_goes_on_later(hoard, tight, tmp_path, monkeypatch):
     given = requested((), max_memory=4 << 30, **MODEL)
 
     def write(name):
-        write_dump(DumpConfig(str(source), None, tmp_path / name, Settings(), given), lambda *_: None)
+        write_dump(
+            DumpConfig(str(source), None, tmp_path / name, Settings(), given), lambda *_: None
+        )
 
     with pytest.raises(MemoryExceeded):  # and not five records that failed
         write("dump.jsonl")

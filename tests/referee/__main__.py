@@ -10,7 +10,17 @@ from typing import Any
 
 import transformers as hf
 
-from tests.referee import comparing, cutting, draw, dumping, explaining, mixing, predicting, rollouts, runner
+from tests.referee import (
+    comparing,
+    cutting,
+    draw,
+    dumping,
+    explaining,
+    mixing,
+    predicting,
+    rollouts,
+    runner,
+)
 from tests.referee.models import NAMES, Models
 from tests.referee.verify import Mismatch
 
@@ -30,14 +40,18 @@ _SOURCES = ("models.py", "../helpers/tiny_models.py")
 def main() -> int:
     """Play some cases; 1 where any of them went wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--of", choices=KINDS, default="run", help="the command; batch goes on to convert")
+    parser.add_argument(
+        "--of", choices=KINDS, default="run", help="the command; batch goes on to convert"
+    )
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="only this one")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--model", choices=NAMES, help="only this model, of run")
     given = parser.parse_args()
-    cases = [given.case] if given.case is not None else range(given.first, given.first + given.cases)
+    cases = (
+        [given.case] if given.case is not None else range(given.first, given.first + given.cases)
+    )
     hf.utils.logging.disable_progress_bar()
     hf.utils.logging.set_verbosity_error()
     make, check = KINDS[given.of]
@@ -51,10 +65,16 @@ def main() -> int:
         except Mismatch as e:
             wrong += 1
             only = f" --model '{given.model}'" if given.model else ""
-            again = f"python -m tests.referee --of {given.of} --seed {given.seed} --case {number}{only}"
+            again = (
+                f"python -m tests.referee --of {given.of} --seed {given.seed} --case {number}{only}"
+            )
             print(f"case {number}: {e}\n  {call.command()}\n  {again}", flush=True)
         if done % 500 == 0:
-            print(f"{done} cases, {wrong} wrong, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"{done} cases, {wrong} wrong, {time.monotonic() - began:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
     print(f"{len(cases)} cases, {wrong} wrong")
     return int(wrong > 0)
 
@@ -62,7 +82,9 @@ def main() -> int:
 def place() -> Path:
     """Where models lie from one process to the next, so that a printed command can be repeated."""
     here = Path(__file__).parent
-    made = hashlib.sha256(b"".join((here / name).read_bytes() for name in _SOURCES)).hexdigest()[:12]
+    made = hashlib.sha256(b"".join((here / name).read_bytes() for name in _SOURCES)).hexdigest()[
+        :12
+    ]
     path = Path(tempfile.gettempdir()) / f"attnscope-referee-{made}"
     path.mkdir(exist_ok=True)
     return path

@@ -35,7 +35,9 @@ class Call:
     texts: tuple[str, ...]
     pair: str | None = None  # the second text of a pair; only for a single text
     file: Path | None = None  # the texts come from a file, written here; None for TEXT
-    layer: str | None = None  # as typed, as are head, query, key, stage and mask; None where nothing is typed
+    layer: str | None = (
+        None  # as typed, as are head, query, key, stage and mask; None where nothing is typed
+    )
     head: str | None = None
     query: str | None = None
     key: str | None = None
@@ -51,7 +53,13 @@ class Call:
     engine: str | None = None  # `native` or `transformers`
     grown: tuple[int, ...] = ()  # tokens that a model adds to the text, by id
     auto_key: str | None = None  # typed for another purpose than to select columns
-    more: tuple[str, ...] = ("--format", "json", "--quiet", "--max-memory", "4G")  # whatever is free at the moment
+    more: tuple[str, ...] = (
+        "--format",
+        "json",
+        "--quiet",
+        "--max-memory",
+        "4G",
+    )  # whatever is free at the moment
 
     def argv(self) -> list[str]:
         """The arguments after `attnscope`."""
@@ -72,7 +80,9 @@ class Call:
     def stages(self) -> list[str]:
         """The stages that are shown."""
         call = (self.stage or "scores,masked,weights").split(",")
-        return [stage for stage in ("scores", "scaled", "masked", "weights", "output") if stage in call]
+        return [
+            stage for stage in ("scores", "scaled", "masked", "weights", "output") if stage in call
+        ]
 
     def numbers(self, typed: str | None, count: int) -> list[int] | None:
         """The layers or heads that were named, in order; None for a word."""
@@ -100,5 +110,7 @@ def places(typed: str, words: Sequence[str]) -> list[int]:
             found |= set(words.of_span(part))
         else:
             exact = {i for i, word in enumerate(words) if word == part}
-            found |= exact or {i for i, word in enumerate(words) if word.casefold() == part.casefold()}
+            found |= exact or {
+                i for i, word in enumerate(words) if word.casefold() == part.casefold()
+            }
     return sorted(found)

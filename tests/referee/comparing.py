@@ -32,7 +32,9 @@ class Comparing:
     sides: list[Call]  # what every side's Report must be, as a call of `attnscope run`
     labels: list[str]  # what the sides are called
     argv: list[str]  # the arguments after `attnscope`
-    saved: list[tuple[Path, Call]]  # files of saved reports, each with the call that makes it; none where models run
+    saved: list[
+        tuple[Path, Call]
+    ]  # files of saved reports, each with the call that makes it; none where models run
     key: str | None  # columns of the difference, as typed
     stages: list[str]  # stages whose worst cells are told
     tolerance: tuple[float, float] | None  # absolute and relative; None for none
@@ -51,9 +53,17 @@ def call(models: Models, seed: int, number: int) -> Comparing:
     random = Random(f"compare {seed}:{number}")
     base = replace(draw.call(models, seed, 500_000 + number, divided=False), more=_KEPT)
     if base.stage == "none":
-        base = replace(base, stage="weights")  # what `compare` keeps then: without them it could compare nothing
-    tolerance = (random.choice((0.0, 1e-6, 0.05, 1e9)), random.choice((0.0, 1e-3))) if random.random() < 0.3 else None
-    axis = random.choice(("mask", "mask", "layer", "head", "text", "engine", "report", "report", "report"))
+        base = replace(
+            base, stage="weights"
+        )  # what `compare` keeps then: without them it could compare nothing
+    tolerance = (
+        (random.choice((0.0, 1e-6, 0.05, 1e9)), random.choice((0.0, 1e-3)))
+        if random.random() < 0.3
+        else None
+    )
+    axis = random.choice(
+        ("mask", "mask", "layer", "head", "text", "engine", "report", "report", "report")
+    )
     if axis == "report":
         return _reports(random, models, base, seed, number, tolerance)
     single = replace(base, texts=base.texts[:1], file=None)
@@ -61,16 +71,31 @@ def call(models: Models, seed: int, number: int) -> Comparing:
     given: list[str]
     match axis:
         case "mask":
-            masks = random.choice((None, ["own", "causal"], ["causal", "own+window:2", "prefix:2"], ["block:2", "own"]))
+            masks = random.choice(
+                (
+                    None,
+                    ["own", "causal"],
+                    ["causal", "own+window:2", "prefix:2"],
+                    ["block:2", "own"],
+                )
+            )
             given = masks or ["causal", "bidirectional"]
-            base = base if masks else replace(base, hide=None)  # alone, it would be what is compared
+            base = (
+                base if masks else replace(base, hide=None)
+            )  # alone, it would be what is compared
             if random.random() < 0.3:
-                base = replace(base, layer=random.choice(("all", "0,2", None)), head=random.choice((None, "auto")))
+                base = replace(
+                    base,
+                    layer=random.choice(("all", "0,2", None)),
+                    head=random.choice((None, "auto")),
+                )
             sides = [replace(base, mask=mask) for mask in given]
             typed = [] if masks is None else given
             base = replace(base, mask=None)
         case "layer" | "head":
-            typed = given = random.choice((["0", "1"], ["1", "-1", "0"], ["0-1", "1-2"], ["mean", "1"]))
+            typed = given = random.choice(
+                (["0", "1"], ["1", "-1", "0"], ["0-1", "1-2"], ["mean", "1"])
+            )
             other = {"head" if axis == "layer" else "layer": random.choice((*few, None, "auto"))}
             base = replace(base, **other, **{axis: None})
             sides = [replace(base, **{axis: value}) for value in given]
@@ -79,17 +104,30 @@ def call(models: Models, seed: int, number: int) -> Comparing:
             base = replace(base, engine=None)
             sides = [replace(base, engine=engine) for engine in given]
         case _:
-            more = tuple(_varied(random, base.texts[0], models[base.model].words) for _ in range(random.choice((1, 2))))
-            base = replace(single, pair=None, query=None, key=None, mask=None, what_if=None, hide=None)
+            more = tuple(
+                _varied(random, base.texts[0], models[base.model].words)
+                for _ in range(random.choice((1, 2)))
+            )
+            base = replace(
+                single, pair=None, query=None, key=None, mask=None, what_if=None, hide=None
+            )
             typed, given = [], [base.texts[0], *more]
             sides = [replace(base, texts=(text,)) for text in given]
-    if tolerance is not None or axis not in ("layer", "head"):  # then all heads are compared, unless others are typed
+    if tolerance is not None or axis not in (
+        "layer",
+        "head",
+    ):  # then all heads are compared, unless others are typed
         every = {name: "all" for name in ("layer", "head") if getattr(sides[0], name) is None}
         sides = [replace(side, **every) for side in sides]
     maps = axis != "text" and base.query is None and base.key is None and base.pool is not None
     asked = base.stages or ["weights"]
     whole = [
-        replace(side, key=None if maps else "0:", auto_key=side.key, stage=",".join(_with_weights(asked)))
+        replace(
+            side,
+            key=None if maps else "0:",
+            auto_key=side.key,
+            stage=",".join(_with_weights(asked)),
+        )
         for side in sides
     ]
     words = ["compare", *base.argv()[1:]]
@@ -100,18 +138,31 @@ def call(models: Models, seed: int, number: int) -> Comparing:
     labels = _numbered(given)
     if axis == "text" and (labels != given or max(map(len, given)) > 30):
         labels = [f"text {n}" for n in range(len(given))]
-    return Comparing(axis, whole, labels, words + _tolerant(tolerance), [], base.key, asked, tolerance)
+    return Comparing(
+        axis, whole, labels, words + _tolerant(tolerance), [], base.key, asked, tolerance
+    )
 
 
 def _reports(
-    random: Random, models: Models, base: Call, seed: int, number: int, tolerance: tuple[float, float] | None
+    random: Random,
+    models: Models,
+    base: Call,
+    seed: int,
+    number: int,
+    tolerance: tuple[float, float] | None,
 ) -> Comparing:
     """Two saved reports that differ in a mask, an engine, or in what they hold."""
-    layer, head = random.choice(("all", "0,1", "1", "mean")), random.choice(("all", "1,2", "0", "mean"))
+    layer, head = (
+        random.choice(("all", "0,1", "1", "mean")),
+        random.choice(("all", "1,2", "0", "mean")),
+    )
     base = replace(base, layer=layer, head=head)
     base = replace(base, stage=",".join(_with_weights(base.stages)), pool=None)
     masks = random.choice((["own", "own"], ["causal", "own"], ["own", "own+window:2"]))
-    calls = [replace(base, mask=mask, engine=random.choice((None, None, "transformers"))) for mask in masks]
+    calls = [
+        replace(base, mask=mask, engine=random.choice((None, None, "transformers")))
+        for mask in masks
+    ]
     tokens = min(draw.count_tokens(models[base.model], text, base.pair) for text in base.texts)
     if random.random() < 0.3:
         calls[1] = replace(calls[1], top=random.choice((1, 2, 7)))
@@ -123,7 +174,12 @@ def _reports(
     words = ["compare", *map(str, paths), "--format", "json", "--quiet"]
     wanted: dict[str, str] = {}
     if random.random() < 0.4:
-        fitting = {"all": ("0", "1-2", "-1", "all"), "0,1": ("0", "1,0"), "1": ("1",), "mean": ("mean", "all")}
+        fitting = {
+            "all": ("0", "1-2", "-1", "all"),
+            "0,1": ("0", "1,0"),
+            "1": ("1",),
+            "mean": ("mean", "all"),
+        }
         wanted["layer"] = random.choice(fitting[layer])
     if random.random() < 0.4:
         fitting = {"all": ("0", "2,0-1", "3"), "1,2": ("2", "1"), "0": ("0",), "mean": ("mean",)}
@@ -141,11 +197,15 @@ def _reports(
     for name, value in wanted.items():
         words += [f"--{name}", value]
     asked = replace(base, **wanted).stages
-    narrower = {name: value for name, value in wanted.items() if value != "all"}  # of a saved mean, it is the mean
+    narrower = {
+        name: value for name, value in wanted.items() if value != "all"
+    }  # of a saved mean, it is the mean
     sides = [replace(c, **{**narrower, "stage": ",".join(_with_weights(asked))}) for c in calls]
     saved = list(zip(paths, calls, strict=True))
     labels = _numbered([str(path) for path in paths])
-    return Comparing("report", sides, labels, words + _tolerant(tolerance), saved, key, asked, tolerance)
+    return Comparing(
+        "report", sides, labels, words + _tolerant(tolerance), saved, key, asked, tolerance
+    )
 
 
 def _numeric(typed: str) -> bool:
@@ -157,7 +217,11 @@ def _with_weights(stages: Sequence[str]) -> list[str]:
 
 
 def _tolerant(tolerance: tuple[float, float] | None) -> list[str]:
-    return [] if tolerance is None else ["--tolerance", str(tolerance[0]), "--relative", str(tolerance[1])]
+    return (
+        []
+        if tolerance is None
+        else ["--tolerance", str(tolerance[0]), "--relative", str(tolerance[1])]
+    )
 
 
 def _varied(random: Random, text: str, words: list[str]) -> str:
@@ -178,7 +242,9 @@ def check(made: Comparing, models: Models) -> None:
     found = runner.parsed(out)
     same("axis", found["axis"], made.axis)
     same("labels", [side["label"] for side in found["sides"]], made.labels)
-    same("changes", [change["side"] for change in found["changes"]], list(range(1, len(made.sides))))
+    same(
+        "changes", [change["side"] for change in found["changes"]], list(range(1, len(made.sides)))
+    )
     of_sides = _sides(found, made, models)
     for change in found["changes"]:
         entries = iter(change["heads"])
@@ -214,27 +280,35 @@ def _sides(found: Json, made: Comparing, models: Models) -> list[list[_Side]]:
         texts = [Text(model, call, i) for i in range(len(call.texts))]
         named: list[tuple[Call, Json]] = [(call, report)]
         if left and n:
-            expected = _like(made.axis, chosen, call, len(texts[0].layers), len(texts[0].layers[0].raw))
+            expected = _like(
+                made.axis, chosen, call, len(texts[0].layers), len(texts[0].layers[0].raw)
+            )
             same("chosen", [(h["layer"], h["head"]) for h in report["texts"][0]["heads"]], expected)
             named = [_only(call, report, unit) for unit in expected]
         units: list[dict[tuple[Any, Any], Unit]] = [{} for _ in texts]
         for one_call, one in named:
             verify.report(one, one_call, model)
-            for name, (layers, heads) in verify.named_units(one_call, texts, one["texts"][0]["heads"]):
+            for name, (layers, heads) in verify.named_units(
+                one_call, texts, one["texts"][0]["heads"]
+            ):
                 for text, known in zip(texts, units, strict=True):
                     known[name] = Unit([text.layers[i] for i in layers], heads, "mean" not in name)
         all_sides.append([_Side(*each) for each in zip(texts, units, report["texts"], strict=True)])
     return all_sides
 
 
-def _like(axis: str, chosen: list[tuple[Any, Any]], call: Call, n_layers: int, n_heads: int) -> list[tuple[Any, Any]]:
+def _like(
+    axis: str, chosen: list[tuple[Any, Any]], call: Call, n_layers: int, n_heads: int
+) -> list[tuple[Any, Any]]:
     """The units of another side: those that the first one chose, with its own layers or its own heads."""
     if axis == "layer":
         layers = ["mean"] if call.layer == "mean" else call.numbers(call.layer, n_layers) or []
         return [(layer, head) for layer, (_, head) in zip(layers, chosen, strict=True)]
     if axis == "head":
         heads = ["mean"] if call.head == "mean" else call.numbers(call.head, n_heads) or []
-        return [(layer, head) for layer in dict.fromkeys(layer for layer, _ in chosen) for head in heads]
+        return [
+            (layer, head) for layer in dict.fromkeys(layer for layer, _ in chosen) for head in heads
+        ]
     return chosen
 
 
@@ -284,9 +358,13 @@ def _head(where: str, found: Json, a: _Side, b: _Side, x: Any, y: Any, made: Com
         q.slack[:, [j for _, j in shown]] + p.slack[:, [i for i, _ in shown]],
     )
     close(where + "difference", found["difference"], difference)
-    entropies = [unit.statistic("entropy")[rows] for unit, rows in zip((one, other), at, strict=True)]
+    entropies = [
+        unit.statistic("entropy")[rows] for unit, rows in zip((one, other), at, strict=True)
+    ]
     close(where + "entropy", found["entropy"], _stacked(entropies))
-    futures = [_future(side, weights, rows) for side, weights, rows in zip((a, b), (p, q), at, strict=True)]
+    futures = [
+        _future(side, weights, rows) for side, weights, rows in zip((a, b), (p, q), at, strict=True)
+    ]
     close(where + "future", found["future"], _stacked(futures))
     whole = all(len(side.found["keys"]) == side.text.n for side in (a, b))
     if whole:
@@ -297,7 +375,10 @@ def _head(where: str, found: Json, a: _Side, b: _Side, x: Any, y: Any, made: Com
         _partial(where, found, a, b, p, q)
     _newcomers(where, found, first, second, a, b, at, aligned)
     same(where + "stages", [cell["stage"] for cell in found["worst"]], made.stages)
-    queries, keys = ([pair for pair in pairs if _piece(a, pair[0]) == _piece(b, pair[1])] for pairs in (queries, keys))
+    queries, keys = (
+        [pair for pair in pairs if _piece(a, pair[0]) == _piece(b, pair[1])]
+        for pairs in (queries, keys)
+    )
     at[0] = [i for i, _ in queries]
     for cell in found["worst"]:
         _worst(where, cell, *_matrices(cell["stage"], a, b, first, second, queries, keys), at[0],
@@ -312,7 +393,9 @@ def _name(unit: tuple[Any, Any]) -> str:
 
 
 def _stacked(parts: Sequence[Number]) -> Number:
-    return Number(np.array([part.value for part in parts]), np.array([part.slack for part in parts]))
+    return Number(
+        np.array([part.value for part in parts]), np.array([part.slack for part in parts])
+    )
 
 
 def _rows(unit: Unit, rows: Sequence[int]) -> Number:
@@ -340,7 +423,9 @@ def _aligned(where: str, found: Json, a: _Side, b: _Side, axis: str) -> list[tup
     longest = [[0] * (len(pieces[1]) + 1) for _ in range(len(pieces[0]) + 1)]
     for i, j in itertools.product(range(len(pieces[0])), range(len(pieces[1]))):
         equal = pieces[0][i] == pieces[1][j]
-        longest[i + 1][j + 1] = longest[i][j] + 1 if equal else max(longest[i][j + 1], longest[i + 1][j])
+        longest[i + 1][j + 1] = (
+            longest[i][j] + 1 if equal else max(longest[i][j + 1], longest[i + 1][j])
+        )
     same(where + "length of the alignment", len(shared), longest[-1][-1])
     expected = shared
     if axis in ("text", "report"):
@@ -373,20 +458,30 @@ def _future(side: _Side, weights: Number, rows: Sequence[int]) -> Number:
     for n, query in enumerate(rows):
         later = list(range(query + 1, side.text.n))
         if set(later) <= set(side.found["keys"]):
-            value[n], slack[n] = weights.value[n, later].sum(), weights.slack[n, later].sum() + 4 * U
+            value[n], slack[n] = (
+                weights.value[n, later].sum(),
+                weights.slack[n, later].sum() + 4 * U,
+            )
             value[n] = np.nan if np.isnan(weights.value[n]).any() else value[n]
     return Number(value, slack)
 
 
 def _moved(
-    where: str, found: Json, p: Number, q: Number, aligned: list[tuple[int, int]], sinks: Sequence[Number | None]
+    where: str,
+    found: Json,
+    p: Number,
+    q: Number,
+    aligned: list[tuple[int, int]],
+    sinks: Sequence[Number | None],
 ) -> None:
     """What needs whole rows: total variation, Jensen–Shannon, gains and losses."""
     n_first, n_second = p.value.shape[1], q.value.shape[1]
     partner = dict(aligned)
     own = [j for j in range(n_second) if j not in partner.values()]
     rows = len(p.value)
-    there = [partner.get(i) for i in range(n_first)]  # outcomes: every key of the first, the second's own, the sink
+    there = [
+        partner.get(i) for i in range(n_first)
+    ]  # outcomes: every key of the first, the second's own, the sink
 
     def outcomes(kind: str) -> tuple[Any, Any]:
         mine, theirs = getattr(p, kind), getattr(q, kind)
@@ -415,7 +510,9 @@ def _moved(
                 mine = change[of.index(position[name].index(place))]
                 fits = mine >= most - 2 * slack and abs(size - mine) <= slack + 1e-7
             if not fits:
-                raise Mismatch(f"{where}{name} of row {row}: {place} by {size}, expected {most} of {change}")
+                raise Mismatch(
+                    f"{where}{name} of row {row}: {place} by {size}, expected {most} of {change}"
+                )
 
 
 def _column(sink: Number | None, kind: str, rows: int) -> Any:
@@ -438,7 +535,11 @@ def _partial(where: str, found: Json, a: _Side, b: _Side, p: Number, q: Number) 
     nothing = [None] * len(p.value)
     for name in ("total_variation", "jensen_shannon", "gain", "loss"):
         same(where + name, found[name], nothing)
-    same(where + "gained", (found["gained"], found["lost"]), ([-1] * len(nothing), [-1] * len(nothing)))
+    same(
+        where + "gained",
+        (found["gained"], found["lost"]),
+        ([-1] * len(nothing), [-1] * len(nothing)),
+    )
     partial = found["partial"]
     same(where + "partial.keys", partial["keys"], [len(a.found["keys"]), len(b.found["keys"])])
     same(where + "partial.of", partial["of"], [a.text.n, b.text.n])
@@ -447,7 +548,9 @@ def _partial(where: str, found: Json, a: _Side, b: _Side, p: Number, q: Number) 
         out = [key for key in range(side.text.n) if key not in side.found["keys"]]
         outside.append(Number(rows.value[:, out].sum(1), rows.slack.sum(1) + 16 * U))
         if not out:
-            outside[-1] = Number(np.where(np.isnan(rows.value).any(1), np.nan, 0.0), rows.slack[:, 0] * 0)
+            outside[-1] = Number(
+                np.where(np.isnan(rows.value).any(1), np.nan, 0.0), rows.slack[:, 0] * 0
+            )
     close(where + "partial.outside", partial["outside"], _stacked(outside))
 
 
@@ -489,7 +592,9 @@ def _exact(found: Any) -> Any:
     return numbers(found).astype(np.float32).astype(np.float64)
 
 
-def _worst(where: str, cell: Json, x: Any, y: Any, rows: Sequence[int], columns: Sequence[int]) -> None:
+def _worst(
+    where: str, cell: Json, x: Any, y: Any, rows: Sequence[int], columns: Sequence[int]
+) -> None:
     """The cell that is called the worst is one."""
     if not x.size:
         same(where + "worst", (cell["query"], cell["key"], cell["difference"]), (-1, -1, 0.0))
@@ -500,7 +605,9 @@ def _worst(where: str, cell: Json, x: Any, y: Any, rows: Sequence[int], columns:
     at = list(rows).index(cell["query"]), column
     values = [None if np.isnan(z[at]) else float(z[at]) for z in (x, y)]
     same(f"{where}worst {cell['stage']} values", [cell["first"], cell["second"]], values)
-    same(f"{where}worst {cell['stage']}", cell["difference"], None if apart[at] else float(size[at]))
+    same(
+        f"{where}worst {cell['stage']}", cell["difference"], None if apart[at] else float(size[at])
+    )
     if size[at] < size.max():
         raise Mismatch(f"{where}worst {cell['stage']}: {size[at]} at {at}, there is {size.max()}")
 
@@ -531,13 +638,17 @@ def _verdict(found: Json, made: Comparing, code: int) -> None:
                 ]
                 pieces = [[token["piece"] for token in text["tokens"]] for text in (a, b)]
                 # a tolerance judges tokens that both have, not those that take each other's place
-                aligned = [(i, j) for i, j in zip(*kept, strict=True) if pieces[0][i] == pieces[1][j]]
+                aligned = [
+                    (i, j) for i, j in zip(*kept, strict=True) if pieces[0][i] == pieces[1][j]
+                ]
                 queries = [(i, j) for i, j in aligned if i in a["queries"] and j in b["queries"]]
                 keys = [(i, j) for i, j in aligned if i in a["keys"] and j in b["keys"]]
                 lacking |= not queries or not keys
                 lacking |= made.axis != "text" and bool(head["only_first"] or head["only_second"])
                 sides = [_Side(None, {}, text) for text in (a, b)]  # type: ignore[arg-type]
-                pairs = {stage: _matrices(stage, *sides, x, y, queries, keys) for stage in made.stages}
+                pairs = {
+                    stage: _matrices(stage, *sides, x, y, queries, keys) for stage in made.stages
+                }
             for stage, (one, other) in pairs.items():
                 scale = _scale(stage, a, x["layer"])
                 scales[stage, head["text"], *head["first"]] = scale
@@ -553,7 +664,11 @@ def _verdict(found: Json, made: Comparing, code: int) -> None:
         same("scale", stage["scale"], scales[stage["stage"], stage["text"], *stage["first"]])
     made_of = found["sides"][0]["report"]["provenance"]
     names = {tuple(head["first"]) for change in found["changes"] for head in change["heads"]}
-    same("heads", (verdict["heads"], verdict["of_heads"]), (len(names), made_of["n_layers"] * made_of["n_heads"]))
+    same(
+        "heads",
+        (verdict["heads"], verdict["of_heads"]),
+        (len(names), made_of["n_layers"] * made_of["n_heads"]),
+    )
     same("first_layer", verdict["first_layer"], min(differing, default=None))
     passed = bool(expected) and not lacking and not any(beyond for _, beyond in expected.values())
     same("verdict.passed", (verdict["passed"], code), (passed, 0 if passed else 1))
@@ -569,4 +684,7 @@ def _scale(stage: str, text: Json, layer: Any) -> float:
 
 def _numbered(names: list[str]) -> list[str]:
     """The names; one that several sides have is followed by which of them it is."""
-    return [name if names.count(name) == 1 else f"{name} ({names[:n].count(name) + 1})" for n, name in enumerate(names)]
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[:n].count(name) + 1})"
+        for n, name in enumerate(names)
+    ]

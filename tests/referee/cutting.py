@@ -18,8 +18,23 @@ from tests.referee import draw, masks, runner, spanning, verify
 from tests.referee.call import Call, places
 from tests.referee.expected import ROUNDINGS, Number, U, mean
 from tests.referee.models import MINILM, Model, Models
-from tests.referee.predicting import SHOWN, logit_slack, predicted_places, predicts, spelling, through
-from tests.referee.reference import Allowed, Array, Layer, Pass, raw_and_scaled, run_through, softmax
+from tests.referee.predicting import (
+    SHOWN,
+    logit_slack,
+    predicted_places,
+    predicts,
+    spelling,
+    through,
+)
+from tests.referee.reference import (
+    Allowed,
+    Array,
+    Layer,
+    Pass,
+    raw_and_scaled,
+    run_through,
+    softmax,
+)
 from tests.referee.verify import Json, Mismatch, Text, close, same, tokenizer_of
 
 _SHOWN = ("--format", "json", "--quiet", "--max-memory", "4G")
@@ -31,7 +46,9 @@ class Cut:
 
     written: str  # as typed
     heads: tuple[tuple[range, range], ...]  # layers and heads of each of its terms
-    query: str | None = None  # queries of edges, as typed, empty for all; None where whole heads are cut
+    query: str | None = (
+        None  # queries of edges, as typed, empty for all; None where whole heads are cut
+    )
     key: str | None = None  # their keys, likewise
 
     @property
@@ -74,7 +91,14 @@ class Cutting:
         words += [] if self.reference is None else ["--reference", self.reference]
         words += [] if self.other is None else ["--from", self.other]
         if self.draws is not None:
-            words += ["--with", "resample", "--draws", str(self.draws[0]), "--seed", str(self.draws[1])]
+            words += [
+                "--with",
+                "resample",
+                "--draws",
+                str(self.draws[0]),
+                "--seed",
+                str(self.draws[1]),
+            ]
         words += [] if self.pool is None else ["--from-file", str(self.pool)]
         words += [word for target in self.targets for word in ("--target", target)]
         return words + ([] if self.at is None else ["--at", self.at])
@@ -100,11 +124,15 @@ def call(models: Models, seed: int, number: int) -> Cutting:
             return made  # nothing is drawn for special tokens
         pool = None
         if random.random() < 0.7:
-            lines = [" ".join(random.choices(model.words, k=random.choice((9, 15)))) for _ in range(2)]
+            lines = [
+                " ".join(random.choices(model.words, k=random.choice((9, 15)))) for _ in range(2)
+            ]
             pool = models.place / f"pool-{seed}-{number}.txt"
             pool.write_text("".join(line + "\n" for line in lines))
         return replace(made, draws=(random.choice((1, 2, 3)), random.randrange(9)), pool=pool)
-    other = " ".join(word if random.random() < 0.4 else random.choice(model.words) for word in text.split())
+    other = " ".join(
+        word if random.random() < 0.4 else random.choice(model.words) for word in text.split()
+    )
     fits = draw.count_tokens(model, other, pair) == draw.count_tokens(model, text, pair)
     return replace(made, other=other) if fits else made
 
@@ -113,8 +141,13 @@ def _plain_call(models: Models, seed: int, number: int) -> Cutting:
     """Draw a call that takes nothing from other texts."""
     random = Random(f"ablate {seed}:{number}")
     base = draw.call(models, seed, 1_100_000 + number, divided=False)
-    text, few = " ".join(base.texts[0].split()[:9]), {"stage": None, "top": None, "by": None, "pool": None}
-    base = replace(base, texts=(text,), file=None, what_if=None, no_special=False, more=_SHOWN, **few)
+    text, few = (
+        " ".join(base.texts[0].split()[:9]),
+        {"stage": None, "top": None, "by": None, "pool": None},
+    )
+    base = replace(
+        base, texts=(text,), file=None, what_if=None, no_special=False, more=_SHOWN, **few
+    )
     if base.pair is not None:
         base = replace(base, pair=" ".join(base.pair.split()[:3]))
     model = models[base.model]
@@ -128,7 +161,9 @@ def _plain_call(models: Models, seed: int, number: int) -> Cutting:
     if number % 3 == 2:
         each = random.choice(("head", "layer", "edge"))
         if each == "edge":
-            base = replace(base, layer=str(random.randrange(layers)), head=str(random.randrange(heads)))
+            base = replace(
+                base, layer=str(random.randrange(layers)), head=str(random.randrange(heads))
+            )
             base = replace(base, query=str(random.randrange(counts[0])))
         elif base.model == MINILM or random.random() < 0.4:
             base = replace(base, layer=f"0-{random.randrange(2)}")
@@ -145,23 +180,37 @@ def _cut(random: Random, base: Call, counts: list[int], sizes: tuple[int, int]) 
     for _ in range(random.choice((1, 1, 2))):
         (said_layers, layers), (said_heads, heads) = (_some(random, size) for size in sizes)
         form = random.choice(("both", "both", "layer", "all"))
-        written.append({"both": f"L{said_layers}H{said_heads}", "layer": f"L{said_layers}", "all": "*"}[form])
-        found.append((range(sizes[0]) if form == "all" else layers, heads if form == "both" else range(sizes[1])))
+        written.append(
+            {"both": f"L{said_layers}H{said_heads}", "layer": f"L{said_layers}", "all": "*"}[form]
+        )
+        found.append(
+            (
+                range(sizes[0]) if form == "all" else layers,
+                heads if form == "both" else range(sizes[1]),
+            )
+        )
     said = ",".join(written)
     if random.random() < 0.4:
         return Cut(said, tuple(found))
     query, key = (
-        "" if random.random() < 0.3 else draw.places(random, base.texts, counts).replace(":", ":") for _ in range(2)
+        "" if random.random() < 0.3 else draw.places(random, base.texts, counts).replace(":", ":")
+        for _ in range(2)
     )
     if ":" in query + key or not query + key:
         query, key = str(random.randrange(counts[0])), str(random.randrange(counts[0]))
-    return Cut(f"{said}: {query}{random.choice(('←', '<-', '→', '->'))}{key}", tuple(found), query, key)
+    return Cut(
+        f"{said}: {query}{random.choice(('←', '<-', '→', '->'))}{key}", tuple(found), query, key
+    )
 
 
 def _some(random: Random, size: int) -> tuple[str, range]:
     low = random.randrange(size)
     high = random.randrange(low, size)
-    return (str(low), range(low, low + 1)) if random.random() < 0.6 else (f"{low}-{high}", range(low, high + 1))
+    return (
+        (str(low), range(low, low + 1))
+        if random.random() < 0.6
+        else (f"{low}-{high}", range(low, high + 1))
+    )
 
 
 class _Blend:
@@ -175,7 +224,11 @@ class _Blend:
     """
 
     def __init__(
-        self, cuts: Sequence[Resolved], renormalised: bool, means: list[Array] | None, other: Pass | None = None
+        self,
+        cuts: Sequence[Resolved],
+        renormalised: bool,
+        means: list[Array] | None,
+        other: Pass | None = None,
     ) -> None:
         self.cuts, self.renormalised, self.means, self.other = cuts, renormalised, means, other
 
@@ -186,7 +239,9 @@ class _Blend:
                 heads = [h for n, h in cut.heads if n == number]
                 gone[np.ix_(heads, cut.queries, cut.keys)] = True
         if self.renormalised:
-            weights, _ = softmax(np.where(used & ~gone, raw_and_scaled(layer)[1], -np.inf), layer.sinks)
+            weights, _ = softmax(
+                np.where(used & ~gone, raw_and_scaled(layer)[1], -np.inf), layer.sinks
+            )
         given = np.where(gone, 0.0, weights) @ layer.v
         if self.other is not None:
             values = self.other.layers[number].v
@@ -217,7 +272,11 @@ def _compared(one: Pass, positions: list[int] | None) -> _Compared:
 
 
 def check_heads(
-    found: Json, positions: list[int], units: list[tuple[int, int]], call: Call, of: tuple[Model, Text]
+    found: Json,
+    positions: list[int],
+    units: list[tuple[int, int]],
+    call: Call,
+    of: tuple[Model, Text],
 ) -> None:
     """Verify the effects of heads, each cut alone, that a dump keeps of one text."""
     model, text = of
@@ -226,17 +285,23 @@ def check_heads(
     at = None if kind is None else positions
     uncut = through(model, text, text.mask)
     before, cuts = _compared(uncut, at), [Resolved([unit]) for unit in units]
-    after = [_compared(through(model, text, text.mask, _Blend([cut], True, None)), at) for cut in cuts]
+    after = [
+        _compared(through(model, text, text.mask, _Blend([cut], True, None)), at) for cut in cuts
+    ]
     kl, hidden = _effects_of(before, after, positions or list(range(text.n)))
     weights = [_weight(text, uncut, cut) for cut in cuts]
-    value, slack = (np.array([getattr(one, name) for one in weights]) for name in ("value", "slack"))
+    value, slack = (
+        np.array([getattr(one, name) for one in weights]) for name in ("value", "slack")
+    )
     for name, number in (("hidden", hidden), ("weight", Number(value, slack)), ("kl", kl)):
         same(f"has {name}", found.get(name) is not None, number is not None)
         if number is not None:
             close(name, found[name], number)
 
 
-def check_spans(found: Json, record: Json, units: list[tuple[int, int]], call: Call, of: tuple[Model, Text]) -> None:
+def check_spans(
+    found: Json, record: Json, units: list[tuple[int, int]], call: Call, of: tuple[Model, Text]
+) -> None:
     """Verify what a dump keeps of one text whose last span, or whose query, is cut off from each span."""
     (model, text), division = of, of[1].division
     assert division is not None
@@ -249,10 +314,14 @@ def check_spans(found: Json, record: Json, units: list[tuple[int, int]], call: C
     at = None if kind is None else positions
     uncut = through(model, text, text.mask)
     before, count = _compared(uncut, at), len(division.names)
-    keys = [[k for k in division.tokens(n) if kind != "next" or k <= max(rows)] for n in range(count)]
+    keys = [
+        [k for k in division.tokens(n) if kind != "next" or k <= max(rows)] for n in range(count)
+    ]
     numbers = [n for n in range(count) if keys[n]]
     cuts = [Resolved(units, rows, keys[n]) for n in numbers]
-    after = [_compared(through(model, text, text.mask, _Blend([cut], True, None)), at) for cut in cuts]
+    after = [
+        _compared(through(model, text, text.mask, _Blend([cut], True, None)), at) for cut in cuts
+    ]
     kl, hidden = _effects_of(before, after, positions or list(range(text.n)))
     weights = [_weight(text, uncut, cut) for cut in cuts]
     weight = Number(*(np.array([getattr(one, name) for one in weights]) for name in _FIELDS))
@@ -271,7 +340,12 @@ def check(made: Cutting, models: Models) -> None:
     code, out, errors = runner.run(made.argv())
     model = models[made.call.model]
     text = Text(model, made.call, 0)
-    if code == 2 and made.each == "edge" and "edges has any weight" in errors and _sees_nothing(made.call, text):
+    if (
+        code == 2
+        and made.each == "edge"
+        and "edges has any weight" in errors
+        and _sees_nothing(made.call, text)
+    ):
         return
     if code or errors:
         raise Mismatch(f"exit code {code}: {errors.strip()}")
@@ -283,7 +357,11 @@ def check(made: Cutting, models: Models) -> None:
     positions = [] if kind is None else predicted_places(model, text)[1]
     positions = positions if made.at is None else places(made.at, text.words)
     uncut = through(model, text, text.mask)
-    means = [_means(layer, w) for layer, w in zip(uncut.layers, uncut.weights, strict=True)] if made.mean else None
+    means = (
+        [_means(layer, w) for layer, w in zip(uncut.layers, uncut.weights, strict=True)]
+        if made.mean
+        else None
+    )
     if made.reference is not None:
         given = replace(made.call, texts=(made.reference,), pair=None, hide=None)
         other = Text(model, given, 0)
@@ -306,17 +384,30 @@ def check(made: Cutting, models: Models) -> None:
     for target in found["targets"] if before.logits is not None else ():
         close("logit", target["logit"], _logit(before, [target["id"]]))
         if made.other is not None:
-            close("other logit", target["other"], _logit(_compared(_given(others[0]), at), [target["id"]]))
+            close(
+                "other logit",
+                target["other"],
+                _logit(_compared(_given(others[0]), at), [target["id"]]),
+            )
     if made.each is None:
         _cuts(found, made, text, uncut)
         cuts = [_resolved(one, text) for one in made.cuts]
         edges = any(one.query is not None for one in made.cuts)
-        ways = {"renormalised": True, "unnormalised": False} if edges else {"mean" if made.mean else "zero": True}
+        ways = (
+            {"renormalised": True, "unnormalised": False}
+            if edges
+            else {"mean" if made.mean else "zero": True}
+        )
         ways = {_other_way(made): False} if others[0] is not None else ways
         same("effects", [effect["how"] for effect in found["effects"]], list(ways))
         close("norms", found["norms"], _norms(before.hidden))
         after = [cut(cuts, way) for way in ways.values()]
-        shown = {number for effect in found["effects"] for p in effect["predictions"] for number in _ids(p)}
+        shown = {
+            number
+            for effect in found["effects"]
+            for p in effect["predictions"]
+            for number in _ids(p)
+        }
         for effect, one in zip(found["effects"], after, strict=True):
             _effect(effect, before, one, positions)
             same("has target", effect["target"] is not None, bool(ids))
@@ -334,19 +425,30 @@ def check(made: Cutting, models: Models) -> None:
         same("effects", [effect["how"] for effect in found["effects"]], [_other_way(made)])
     for effect in found["effects"]:
         every = [cut([unit], effect["how"] in ("renormalised", "zero", "mean")) for unit in units]
-        kls, moved = zip(*(_effects_of(before, list(after), rows) for after in zip(*every, strict=True)), strict=True)
+        kls, moved = zip(
+            *(_effects_of(before, list(after), rows) for after in zip(*every, strict=True)),
+            strict=True,
+        )
         kl, hidden = None if before.logs is None else mean(kls), mean(moved)
         same("has target", effect["target"] is not None, bool(ids))
-        target = [mean([_moved(before, one, ids) for one in after]) for after in every] if ids else []
+        target = (
+            [mean([_moved(before, one, ids) for one in after]) for after in every] if ids else []
+        )
         if target:
-            close("target", effect["target"], Number(*(np.array([getattr(t, n) for t in target]) for n in _FIELDS)))
+            close(
+                "target",
+                effect["target"],
+                Number(*(np.array([getattr(t, n) for t in target]) for n in _FIELDS)),
+            )
         same("has kl", effect["kl"] is not None, kl is not None)
         close("hidden", effect["hidden"], hidden)
         if kl is not None:
             close("kl", effect["kl"], kl)
         ranked = verify.numbers(effect["hidden"] if kl is None else effect["kl"])
         ranked = np.abs(verify.numbers(effect["target"])) if ids else ranked
-        expected = rank_correlation(verify.numbers(found["weights"]), ranked) if len(units) else np.nan
+        expected = (
+            rank_correlation(verify.numbers(found["weights"]), ranked) if len(units) else np.nan
+        )
         ours = np.nan if effect["correlation"] is None else effect["correlation"]
         close("correlation", ours, Number(np.array(expected), np.array(1e-6)))
 
@@ -380,7 +482,11 @@ def _others(found: Json, made: Cutting, model: Model, text: Text) -> list[Pass |
         same("seed", replacing["seed"], made.draws[1])
         for ids in every:
             kept = [number for number, special in zip(ids, text.special, strict=True) if special]
-            same("special", kept, [i for i, special in zip(text.encoding.ids, text.special, strict=True) if special])
+            same(
+                "special",
+                kept,
+                [i for i, special in zip(text.encoding.ids, text.special, strict=True) if special],
+            )
             if [ids[n] for n in words] not in runs:
                 raise Mismatch(f"{ids} is not drawn from {pool}")
     allowed = partial(masks.allowed, text.mask)
@@ -412,14 +518,18 @@ def _is_there(part: str, words: Sequence[str]) -> bool:
 def _sees_nothing(call: Call, text: Text) -> bool:
     """No edge that was selected has a weight that float32 can hold."""
     (layer,), (head,) = (call.numbers(typed, 99) or () for typed in (call.layer, call.head))
-    return bool((text.layers[layer].weights[head, places(call.query or "0:", text.words)] < 1e-30).all())
+    return bool(
+        (text.layers[layer].weights[head, places(call.query or "0:", text.words)] < 1e-30).all()
+    )
 
 
 def _resolved(cut: Cut, text: Text) -> Resolved:
     if cut.query is None or cut.key is None:
         return Resolved(cut.places)
     every = list(range(text.n))
-    queries, keys = (places(typed, text.words) if typed else every for typed in (cut.query, cut.key))
+    queries, keys = (
+        places(typed, text.words) if typed else every for typed in (cut.query, cut.key)
+    )
     return Resolved(cut.places, queries, keys)
 
 
@@ -466,15 +576,25 @@ def _units(found: Json, made: Cutting, text: Text, uncut: Pass) -> list[Resolved
         units = [Resolved([(n, h)]) for n in layers for h in heads]
     else:
         queries = places(made.call.query or "0:", text.words)
-        every = [(n, h, q, k) for n in layers for h in heads for q in queries for k in range(text.n)]
+        every = [
+            (n, h, q, k) for n in layers for h in heads for q in queries for k in range(text.n)
+        ]
         # A weight that float32 cannot hold is none; which are left out is told by what is there.
-        there = list(zip(found["layers"], found["heads"], found["queries"], found["keys"], strict=True))
+        there = list(
+            zip(found["layers"], found["heads"], found["queries"], found["keys"], strict=True)
+        )
         weighs = [one for one in every if uncut.weights[one[0]][one[1], one[2], one[3]] > 1e-30]
-        if not set(weighs) <= set(there) <= set(every) or there != sorted(set(there), key=every.index):
+        if not set(weighs) <= set(there) <= set(every) or there != sorted(
+            set(there), key=every.index
+        ):
             raise Mismatch(f"edges: {there}, expected {weighs}")
         units = [Resolved([(n, h)], [q], [k]) for n, h, q, k in there]
     same("layers", found["layers"], [unit.heads[0][0] for unit in units])
-    same("heads", found["heads"], [-1 if made.each == "layer" else unit.heads[0][1] for unit in units])
+    same(
+        "heads",
+        found["heads"],
+        [-1 if made.each == "layer" else unit.heads[0][1] for unit in units],
+    )
     weights = [_weight(text, uncut, unit) for unit in units]
     value, slack = ([getattr(one, name) for one in weights] for name in ("value", "slack"))
     close("weights", found["weights"], Number(np.array(value), np.array(slack)))
@@ -520,10 +640,16 @@ def _effect(found: Json, before: _Compared, after: list[_Compared], positions: l
         logs = _log_mean(after)[n]
         for name, side, off in (("before", before.logs[n], offs[0]), ("after", logs, offs[1])):
             share = np.exp(side[ids])
-            close(name, [token[name] for token in one["tokens"]], Number(share, share * np.expm1(off)))
+            close(
+                name, [token[name] for token in one["tokens"]], Number(share, share * np.expm1(off))
+            )
         moved = (logs - before.logs[n])[ids] / np.log(2)
         slack = np.full(len(ids), sum(offs) / np.log(2))
-        close("change in log-probability", [token["change"] for token in one["tokens"]], Number(moved, slack))
+        close(
+            "change in log-probability",
+            [token["change"] for token in one["tokens"]],
+            Number(moved, slack),
+        )
 
 
 def _logits(side: _Compared) -> Array:
@@ -533,7 +659,9 @@ def _logits(side: _Compared) -> Array:
 
 def _log_mean(after: list[_Compared]) -> Array:
     """Logarithms of the mean probabilities, (P, V)."""
-    mean: Array = np.log(np.mean([np.exp(one.logs) for one in after if one.logs is not None], axis=0))
+    mean: Array = np.log(
+        np.mean([np.exp(one.logs) for one in after if one.logs is not None], axis=0)
+    )
     return mean
 
 
@@ -543,7 +671,10 @@ def _listed(found: list[Json], before: _Compared, after: list[list[_Compared]]) 
         ids = _ids(found[0]["predictions"][n])
         same("tokens", [_ids(effect["predictions"][n]) for effect in found], [ids] * len(found))
         same("a token is listed once", len(set(ids)), len(ids))
-        sides = [_logits(before), *(_logits(each[0]) if len(each) == 1 else _log_mean(each) for each in after)]
+        sides = [
+            _logits(before),
+            *(_logits(each[0]) if len(each) == 1 else _log_mean(each) for each in after),
+        ]
         for which, side in enumerate(sides):
             logits, off = side[n], 2 * logit_slack(side[n])
             listed = ids[:SHOWN] if which == 0 else sorted(ids, key=lambda i: -logits[i])[:SHOWN]
@@ -559,7 +690,9 @@ def _may_be_listed(side: Array, n: int) -> Array:
     return np.flatnonzero(logits >= np.sort(logits)[-SHOWN] - 2 * logit_slack(logits))
 
 
-def _effects_of(before: _Compared, after: list[_Compared], rows: list[int]) -> tuple[Number | None, Number]:
+def _effects_of(
+    before: _Compared, after: list[_Compared], rows: list[int]
+) -> tuple[Number | None, Number]:
     """KL and change of hidden states of every unit, averaged over positions."""
     norms = np.linalg.norm(before.hidden, axis=-1)
     hidden, kls = [], []
@@ -568,8 +701,11 @@ def _effects_of(before: _Compared, after: list[_Compared], rows: list[int]) -> t
         hidden.append(Number((change.value / norms)[rows].mean(), (3 * off / norms)[rows].mean()))
         if before.logs is not None:
             each = [_divergence(before, one, n) for n in range(len(rows))]
-            kls.append(Number(np.mean([kl.value for kl in each]), np.mean([kl.slack for kl in each])))
+            kls.append(
+                Number(np.mean([kl.value for kl in each]), np.mean([kl.slack for kl in each]))
+            )
     both = [
-        Number(np.array([one.value for one in some]), np.array([one.slack for one in some])) for some in (kls, hidden)
+        Number(np.array([one.value for one in some]), np.array([one.slack for one in some]))
+        for some in (kls, hidden)
     ]
     return None if before.logs is None else both[0], both[1]

@@ -17,7 +17,12 @@ _LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 31)
 
 
 def call(
-    models: Models, seed: int, number: int, names: "tuple[str, ...] | None" = None, *, divided: bool = True
+    models: Models,
+    seed: int,
+    number: int,
+    names: "tuple[str, ...] | None" = None,
+    *,
+    divided: bool = True,
 ) -> Call:
     """One random call.
 
@@ -29,12 +34,20 @@ def call(
         divided: Some texts are divided into spans.
     """
     random = Random(f"{seed}:{number}")
-    name = random.choice(names) if names else MINILM if random.random() < 0.06 else random.choice(tuple(ROWS))
+    name = (
+        random.choice(names)
+        if names
+        else MINILM
+        if random.random() < 0.06
+        else random.choice(tuple(ROWS))
+    )
     model = models[name]
     texts, pair = _texts(random, model)
     counts = [count_tokens(model, text, pair) for text in texts]
     spans, apart = None, Random(f"spans {seed}:{number}")
-    if divided and apart.random() < 0.3:  # a sequence of its own, so that the other options stay as they were drawn
+    if (
+        divided and apart.random() < 0.3
+    ):  # a sequence of its own, so that the other options stay as they were drawn
         spans, texts = spanning.draw(apart, texts, counts, models.place / f"spans-{seed}-{number}")
     layers, heads = (6, 12) if name == MINILM else (3, 4)
     mask = _mask(random, models.place, counts, seed, number)
@@ -49,7 +62,9 @@ def call(
         head=_pick(random, heads),
         query=places(random, texts, counts) if chance() < 0.55 else None,
         key=places(random, texts, counts) if chance() < 0.4 else None,
-        stage=",".join(random.sample(_STAGES, random.randint(0, 5))) or "none" if chance() < 0.6 else None,
+        stage=",".join(random.sample(_STAGES, random.randint(0, 5))) or "none"
+        if chance() < 0.6
+        else None,
         mask=mask,
         what_if=random.choice((None, "stack", "same-scores")) if mask else None,
         spans=spans,
@@ -60,7 +75,9 @@ def call(
         pool=random.choice((1, 2, 3, 5, 8, 64)) if chance() < 0.3 else None,
         engine="transformers" if chance() < 0.2 else None,
     )
-    if chance() < 0.3:  # most people type few options; what is left out takes ways of its own through the recorders
+    if (
+        chance() < 0.3
+    ):  # most people type few options; what is left out takes ways of its own through the recorders
         few = {
             "mask": None,
             "what_if": None,
@@ -73,8 +90,16 @@ def call(
             "top": None,
         }
         query = made.query or places(random, texts, counts)
-        made = replace(made, **few, query=query, layer=random.choice(("all", "0,1", "1")), head=_pick(random, heads))
-    return replace(made, by=None) if made.top == 0 else made  # a measure that ranks nothing is refused
+        made = replace(
+            made,
+            **few,
+            query=query,
+            layer=random.choice(("all", "0,1", "1")),
+            head=_pick(random, heads),
+        )
+    return (
+        replace(made, by=None) if made.top == 0 else made
+    )  # a measure that ranks nothing is refused
 
 
 def _texts(random: Random, model: Model) -> tuple[tuple[str, ...], str | None]:
@@ -117,7 +142,11 @@ def _pick(random: Random, count: int) -> str | None:
     parts = []
     for _ in range(random.choice((1, 1, 2, 3))):
         low = random.randrange(count)
-        parts.append(random.choice((str(low), str(low), str(low - count), f"{low}-{random.randrange(low, count)}")))
+        parts.append(
+            random.choice(
+                (str(low), str(low), str(low - count), f"{low}-{random.randrange(low, count)}")
+            )
+        )
     return ",".join(parts)
 
 
@@ -151,10 +180,14 @@ def _mask(random: Random, place: Path, counts: list[int], seed: int, number: int
         return None
     terms: list[str] = []
     for _ in range(random.choice((1, 1, 2, 3))):
-        kind = random.choice(("own", "causal", "bidirectional", "window", "prefix", "block", "sink", "docs", "file"))
+        kind = random.choice(
+            ("own", "causal", "bidirectional", "window", "prefix", "block", "sink", "docs", "file")
+        )
         if kind == "file":
             if len(set(counts)) == 1:
-                terms.append(str(_mask_file(random, place / f"mask-{seed}-{number}-{len(terms)}", counts[0])))
+                terms.append(
+                    str(_mask_file(random, place / f"mask-{seed}-{number}-{len(terms)}", counts[0]))
+                )
         elif kind == "docs":
             if len(set(counts)) == 1:
                 terms.append(f"docs:{','.join(map(str, documents(random, counts[0])))}")

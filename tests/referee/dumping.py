@@ -24,8 +24,22 @@ from tests.referee.models import MINILM, Model, Models
 from tests.referee.verify import Json, Mismatch, Text, close, same
 
 _PARTS = ("top", "rows", "columns", "pooled")
-_MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
-_AVERAGES = ("entropy", "first", "special", "self", "distance", "largest", "max_score", "previous", "induction")
+_MEASURES = {
+    "weight": ("weight",),
+    "value": ("weight", "value"),
+    "projected": ("weight", "value", "projected"),
+}
+_AVERAGES = (
+    "entropy",
+    "first",
+    "special",
+    "self",
+    "distance",
+    "largest",
+    "max_score",
+    "previous",
+    "induction",
+)
 _TABLES = {
     "heads": "heads",
     "spans": "spans",
@@ -43,8 +57,12 @@ class Dumping:
     """One call of `attnscope batch`."""
 
     call: Call  # what every record must hold, as a call of `attnscope run`; its `stage` is None where none is kept
-    items: list[tuple[str, str | None]]  # text and second text of every line; an empty text for a blank line
-    own_spans: list[list[dict[str, Any]] | None]  # ranges of every line, where texts have spans of their own
+    items: list[
+        tuple[str, str | None]
+    ]  # text and second text of every line; an empty text for a blank line
+    own_spans: list[
+        list[dict[str, Any]] | None
+    ]  # ranges of every line, where texts have spans of their own
     source: Path  # the file of texts
     output: Path  # the dump
     keep: list[str]  # what is kept besides stages
@@ -53,9 +71,20 @@ class Dumping:
     @property
     def argv(self) -> list[str]:
         """The arguments after `attnscope`."""
-        words = ["batch", str(self.source), "-o", str(self.output), "--model", str(self.call.folder), "--force"]
+        words = [
+            "batch",
+            str(self.source),
+            "-o",
+            str(self.output),
+            "--model",
+            str(self.call.folder),
+            "--force",
+        ]
         names = ["layer", "head", "query", "stage", "mask", "what_if", "hide", "spans", "engine"]
-        names += [*(["key"] if self.call.stage else []), *(["top", "by"] if "top" in self.keep else [])]
+        names += [
+            *(["key"] if self.call.stage else []),
+            *(["top", "by"] if "top" in self.keep else []),
+        ]
         for name in names:
             if (value := getattr(self.call, name)) is not None:
                 words += ["--" + name.replace("_", "-"), str(value)]
@@ -96,7 +125,11 @@ def call(models: Models, seed: int, number: int) -> Dumping:
     base = replace(base, stage=stage, texts=tuple(text for text, _ in there), pair=None)
     source = models.place / f"items-{seed}-{number}.{'jsonl' if lines else 'txt'}"
     apart = Random(f"dump spans {seed}:{number}")
-    base, own = _spans(apart, base, items, model, lines=lines) if apart.random() < 0.3 else (base, [None] * len(items))
+    base, own = (
+        _spans(apart, base, items, model, lines=lines)
+        if apart.random() < 0.3
+        else (base, [None] * len(items))
+    )
     members = [
         {"text": a} | ({"pair": b} if b else {}) | ({"spans": c} if c else {})
         for (a, b), c in zip(items, own, strict=True)
@@ -104,9 +137,15 @@ def call(models: Models, seed: int, number: int) -> Dumping:
     written = [json.dumps(some) if lines else some["text"] for some in members]
     source.write_text("".join(line + "\n" for line in written))
     keep = [part for part in _PARTS if random.random() < 0.6] or ["rows"]
-    cuts = Random(f"effects {seed}:{number}").random() < 0.2 and base.model != MINILM and base.what_if is None
+    cuts = (
+        Random(f"effects {seed}:{number}").random() < 0.2
+        and base.model != MINILM
+        and base.what_if is None
+    )
     keep += ["spans"] if base.spans or any(own) else []
-    of_spans = "spans" in keep and apart.random() < 0.5 and base.model != MINILM and base.what_if is None
+    of_spans = (
+        "spans" in keep and apart.random() < 0.5 and base.model != MINILM and base.what_if is None
+    )
     keep += ["span_effects"] if of_spans and "mean" not in (base.layer, base.head) else []
     keep += ["effects"] if cuts and "mean" not in (base.layer, base.head) else []
     of_heads = Random(f"dump heads {seed}:{number}").random() < 0.4
@@ -121,16 +160,23 @@ def _spans(
     """How texts are divided: all in the same way, or each by ranges of its own."""
     texts = [text for text, _ in items if text]
     if lines and random.random() < 0.5:
-        return base, [spanning.ranges(random, a, draw.count_tokens(model, a, None)) if a else None for a, _ in items]
+        return base, [
+            spanning.ranges(random, a, draw.count_tokens(model, a, None)) if a else None
+            for a, _ in items
+        ]
     shared = sorted(set.intersection(*(set(text.split()) for text in texts)))
-    marks = [",".join(random.sample(shared, random.randint(1, min(3, len(shared)))))] if shared else []
+    marks = (
+        [",".join(random.sample(shared, random.randint(1, min(3, len(shared)))))] if shared else []
+    )
     return replace(base, spans=random.choice(["words", "sentences", *marks])), [None] * len(items)
 
 
 def _item(random: Random, model: Model) -> tuple[str, str | None]:
     """A text, and sometimes a second; some are long enough to be padded in a group."""
     length = random.choice((None, None, 17, 18, 19, 40))
-    text = " ".join(random.choice(model.words) for _ in range(length or random.choice((1, 2, 3, 5, 9))))
+    text = " ".join(
+        random.choice(model.words) for _ in range(length or random.choice((1, 2, 3, 5, 9)))
+    )
     pair = " ".join(random.choice(model.words) for _ in range(random.choice((1, 3, 20))))
     return text, pair if random.random() < 0.15 else None
 
@@ -167,9 +213,13 @@ def _records(path: Path) -> Iterator[Json]:
             for name, array in _of_shard(load_file(shard), record):
                 part, _, key = name.partition(".")
                 if key == "masked" and np.isnan(array).any():
-                    raise Mismatch("stages.masked: NaN in a shard, where a cell is -inf if it is not allowed")
+                    raise Mismatch(
+                        "stages.masked: NaN in a shard, where a cell is -inf if it is not allowed"
+                    )
                 values = (
-                    np.where(np.isfinite(array), array, np.nan).tolist() if array.dtype.kind == "f" else array.tolist()
+                    np.where(np.isfinite(array), array, np.nan).tolist()
+                    if array.dtype.kind == "f"
+                    else array.tolist()
                 )
                 if key:
                     record.setdefault(part, {})[key] = values
@@ -200,13 +250,20 @@ def _of_shard(arrays: dict[str, Any], record: Json) -> Iterator[tuple[str, Any]]
         if f"{name}/shape" in arrays:
             yield name, part.reshape(arrays[f"{name}/shape"][number])
             continue
-        part = np.moveaxis(part, 0, _AXES_FIRST[name if name in _AXES_FIRST else name.partition(".")[0]])
+        part = np.moveaxis(
+            part, 0, _AXES_FIRST[name if name in _AXES_FIRST else name.partition(".")[0]]
+        )
         if name.startswith("top."):
             part = part[..., : len(record["tokens"])]
-        yield name, np.where(part == 65535, -1, part.astype(int)) if part.dtype == np.uint16 else part
+        yield (
+            name,
+            np.where(part == 65535, -1, part.astype(int)) if part.dtype == np.uint16 else part,
+        )
 
 
-def _record(where: str, record: Json, arrays: Json, item: Call, made: Dumping, model: Model) -> None:
+def _record(
+    where: str, record: Json, arrays: Json, item: Call, made: Dumping, model: Model
+) -> None:
     """Everything that a record, or the tables, say of one text."""
     text = Text(model, item, 0)
     text.longest = text.n
@@ -218,7 +275,11 @@ def _record(where: str, record: Json, arrays: Json, item: Call, made: Dumping, m
     kept = made.keep + (["stages"] if item.stage else [])
     same(
         where + "parts",
-        {part for part in (*_PARTS, "heads", "spans", "span_effects", "effects", "stages") if record.get(part)},
+        {
+            part
+            for part in (*_PARTS, "heads", "spans", "span_effects", "effects", "stages")
+            if record.get(part)
+        },
         set(kept),
     )
     if text.division is not None:
@@ -230,18 +291,27 @@ def _record(where: str, record: Json, arrays: Json, item: Call, made: Dumping, m
     same(where + "units", [tuple(unit) for unit in record["units"]], [name for name, _ in units])
     if "effects" in made.keep:
         there = [(int(layer), int(head)) for layer, head in record["units"]]
-        cutting.check_heads(arrays["effects"], record.get("positions", []), there, item, (model, text))
+        cutting.check_heads(
+            arrays["effects"], record.get("positions", []), there, item, (model, text)
+        )
     if "span_effects" in made.keep:
         there = [(int(layer), int(head)) for layer, head in record["units"]]
         cutting.check_spans(arrays["span_effects"], record, there, item, (model, text))
     kept_arrays = {part: arrays[part] for part in kept if part in arrays}
-    of_units = [Unit([text.layers[i] for i in layers], heads, "mean" not in name) for name, (layers, heads) in units]
+    of_units = [
+        Unit([text.layers[i] for i in layers], heads, "mean" not in name)
+        for name, (layers, heads) in units
+    ]
     if "rows" in kept_arrays:
         # A table tells nothing of a sink apart from no sink: fully masked rows have no weight on it.
-        told = not where.startswith("table") or any(not unit.dead[query] for unit in of_units for query in queries)
+        told = not where.startswith("table") or any(
+            not unit.dead[query] for unit in of_units for query in queries
+        )
         same(where + "has a sink", "sink" in arrays["rows"], of_units[0].has_sink and told)
     for n, ((name, _), unit) in enumerate(zip(units, of_units, strict=True)):
-        _unit(f"{where}L{name[0]}H{name[1]} ", kept_arrays, n, unit, text, queries, keys, item, made)
+        _unit(
+            f"{where}L{name[0]}H{name[1]} ", kept_arrays, n, unit, text, queries, keys, item, made
+        )
 
 
 def _unit(
@@ -272,9 +342,15 @@ def _unit(
     if "top" in arrays:
         top = {name: values[n] for name, values in arrays["top"].items()}
         by = item.by or "weight"
-        found = top | {"by": by, "left_out": ["some"] if item.no_special else [], "projected": top.get("projected")}
+        found = top | {
+            "by": by,
+            "left_out": ["some"] if item.no_special else [],
+            "projected": top.get("projected"),
+        }
         same(where + "measures", set(top) - {"keys"}, set(_MEASURES[by]))
-        verify.ranking(where + "top", found, unit, text.special, queries, item, text.longest, _MEASURES[by])
+        verify.ranking(
+            where + "top", found, unit, text.special, queries, item, text.longest, _MEASURES[by]
+        )
 
 
 def _averages(unit: Unit, text: Text, queries: list[int]) -> dict[str, Number]:
@@ -297,7 +373,9 @@ def _averages(unit: Unit, text: Text, queries: list[int]) -> dict[str, Number]:
         numbers[name] = Number(statistic.value[live].mean(), statistic.slack[live].mean() + 4 * U)
     scores = unit.statistic("max_score")
     numbers["max_score"] = Number(scores.value[live].max(), scores.slack[live].max())
-    numbers["largest"] = Number(weights.value[live].max(-1).mean(), weights.slack[live].max(-1).mean() + 4 * U)
+    numbers["largest"] = Number(
+        weights.value[live].max(-1).mean(), weights.slack[live].max(-1).mean() + 4 * U
+    )
     numbers["previous"] = on_keys({query: query - 1 for query in live if query})
     last = {query: [at for at in range(query - 1) if ids[at] == ids[query]][-1:] for query in live}
     numbers["induction"] = on_keys({query: at[0] + 1 for query, at in last.items() if at})
@@ -310,7 +388,9 @@ def _tables(made: Dumping, records: Sequence[Json]) -> dict[int, Json]:
     for table, part in _TABLES.items():
         if part in made.keep or (part == "stages" and made.call.stage):
             path = made.output.parent / f"{made.output.stem}-{table}.csv"
-            runner.output(["convert", str(made.output), str(path), "--table", table, "--force", "--quiet"])
+            runner.output(
+                ["convert", str(made.output), str(path), "--table", table, "--force", "--quiet"]
+            )
             with open(path, newline="") as file:
                 rows = list(csv.DictReader(file))
             for record in records:
@@ -322,7 +402,10 @@ def _tables(made: Dumping, records: Sequence[Json]) -> dict[int, Json]:
 
 def _shaped(table: str, record: Json, rows: list[dict[str, str]], made: Dumping) -> Any:
     """One text's rows of a table as arrays; every row fills one place, and none is filled twice."""
-    units = {tuple("" if name == "mean" else str(name) for name in unit): n for n, unit in enumerate(record["units"])}
+    units = {
+        tuple("" if name == "mean" else str(name) for name in unit): n
+        for n, unit in enumerate(record["units"])
+    }
     query = {position: n for n, position in enumerate(record["queries"])}
     words = [token["text"] for token in record["tokens"]]
     for row in rows:
@@ -331,7 +414,13 @@ def _shaped(table: str, record: Json, rows: list[dict[str, str]], made: Dumping)
                 same(f"{table} {kind}_token", row[f"{kind}_token"], words[int(row[kind])])
     n_units, n_queries, n = len(units), len(query), len(words)
 
-    def filled(shape: tuple[int, ...], name: str, at: Any, rows: list[dict[str, str]], blank: float = np.nan) -> Any:
+    def filled(
+        shape: tuple[int, ...],
+        name: str,
+        at: Any,
+        rows: list[dict[str, str]],
+        blank: float = np.nan,
+    ) -> Any:
         array, seen = np.full(shape, blank), np.zeros(shape, dtype=int)
         for row in rows:
             place = (units[row["layer"], row["head"]], *at(row))
@@ -350,11 +439,16 @@ def _shaped(table: str, record: Json, rows: list[dict[str, str]], made: Dumping)
             return query[int(row["query"])], int(row["rank"])
 
         shape = n_units, n_queries, ranks
-        measures = {name: filled(shape, name, at, rows) for name in _MEASURES[made.call.by or "weight"]}
+        measures = {
+            name: filled(shape, name, at, rows) for name in _MEASURES[made.call.by or "weight"]
+        }
         return {"keys": filled(shape, "key", at, rows, -1).astype(int).tolist(), **measures}
     if table == "rows":
         names = [*STATISTICS, *(["sink"] if any(row["sink"] for row in rows) else [])]
-        return {n: filled((n_units, n_queries), n, lambda row: (query[int(row["query"])],), rows) for n in names}
+        return {
+            n: filled((n_units, n_queries), n, lambda row: (query[int(row["query"])],), rows)
+            for n in names
+        }
     if table == "heads":
         return {name: filled((n_units,), name, lambda row: (), rows) for name in _AVERAGES}
     if table == "columns":
@@ -379,8 +473,13 @@ def _shaped(table: str, record: Json, rows: list[dict[str, str]], made: Dumping)
         sinks = {"sink": every[..., -1]} if pairs is names else {}
         return {"weights": every[..., : len(names) - 1]} | sinks
     if table == "effects":
-        made_of = {name: filled((n_units,), name, lambda row: (), rows).tolist() for name in ("kl", "hidden", "weight")}
-        return {name: None if np.isnan(values).all() else values for name, values in made_of.items()}
+        made_of = {
+            name: filled((n_units,), name, lambda row: (), rows).tolist()
+            for name in ("kl", "hidden", "weight")
+        }
+        return {
+            name: None if np.isnan(values).all() else values for name, values in made_of.items()
+        }
     key = {position: n for n, position in enumerate(record["keys"])}
     stages = {}
     for stage in dict.fromkeys(row["stage"] for row in rows):

@@ -38,7 +38,9 @@ class Number:
 
 def mean(numbers: Sequence[Number]) -> Number:
     """The mean of several; NaN where any of them is."""
-    return Number(np.mean([n.value for n in numbers], 0), np.mean([n.slack for n in numbers], 0) + 4 * U)
+    return Number(
+        np.mean([n.value for n in numbers], 0), np.mean([n.slack for n in numbers], 0) + 4 * U
+    )
 
 
 class Attention:
@@ -51,7 +53,9 @@ class Attention:
         punctuation: Tokens that are punctuation marks alone, likewise.
     """
 
-    def __init__(self, layer: Layer, used: Allowed, special: Sequence[bool], punctuation: Sequence[bool]) -> None:
+    def __init__(
+        self, layer: Layer, used: Allowed, special: Sequence[bool], punctuation: Sequence[bool]
+    ) -> None:
         self.layer, self.used, self.special = layer, used, np.array(special, dtype=bool)
         self.punctuation = np.array(punctuation, dtype=bool)
         self.dead = ~used.any(-1)  # (Q,)
@@ -87,13 +91,17 @@ class Attention:
             case "scores":
                 return Number(self.raw, np.broadcast_to(self.score_slack[:, None, None], shape))
             case "scaled" | "masked":
-                value = self.scaled if name == "scaled" else np.where(self.used, self.scaled, np.nan)
+                value = (
+                    self.scaled if name == "scaled" else np.where(self.used, self.scaled, np.nan)
+                )
                 return Number(value, np.broadcast_to(self.delta[:, None, None], shape))
             case "output":
                 v, total = self.layer.v, w.sum(-1, keepdims=True)
                 value = w @ v
                 spread = np.maximum(w @ v**2 - (2 - total) * value**2, 0.0)  # Σ w (v − output)²
-                slack = self.growth * np.sqrt(spread) + ROUNDINGS * U * np.abs(v).max((1, 2), keepdims=True)
+                slack = self.growth * np.sqrt(spread) + ROUNDINGS * U * np.abs(v).max(
+                    (1, 2), keepdims=True
+                )
                 return Number(np.where(nothing, np.nan, value), slack)
         rest = w.sum(-1, keepdims=True) - w
         slack = self.growth * w * (1 - w + rest) + 2 * U
@@ -123,7 +131,9 @@ class Attention:
                 assert self.sink is not None
                 off = self.growth[..., 0] * self.sink * (1 - self.sink) + 4 * U
                 return Number(np.where(self.dead, np.nan, self.sink), off)
-        return self._sum(key_factors(range(self.raw.shape[1]), self.special, self.punctuation)[name])
+        return self._sum(
+            key_factors(range(self.raw.shape[1]), self.special, self.punctuation)[name]
+        )
 
     def _sum(self, factors: Array) -> Number:
         """Sum weights times factors c, (K,), (Q, K) or (H, Q, K), over the keys; the slack is δ Σ w |c − Σ w c|."""
@@ -163,7 +173,11 @@ class Unit:
 
     def statistic(self, name: str) -> Number:
         """A statistic of every row, (Q,); of a mean that of its rows, where that is no mean of the heads'."""
-        if name in ("entropy", "max_score") and not self.single and len(self.layers) * len(self.heads) > 1:
+        if (
+            name in ("entropy", "max_score")
+            and not self.single
+            and len(self.layers) * len(self.heads) > 1
+        ):
             return self._of_mean_rows(name)
         return mean([one.statistic(name)[head] for one in self.layers for head in self.heads])
 
@@ -183,7 +197,10 @@ class Unit:
         live = [[row for row in rows if not one.dead[row]] for one in self.layers]
         parts = [one.number("weights")[head] for one in self.layers for head in self.heads]
         rows_of = [rows for rows in live for _ in self.heads]
-        sums = [Number(p.value[r].sum(0), p.slack[r].sum(0)) for p, r in zip(parts, rows_of, strict=True)]
+        sums = [
+            Number(p.value[r].sum(0), p.slack[r].sum(0))
+            for p, r in zip(parts, rows_of, strict=True)
+        ]
         return mean(sums)
 
     def pooled(self, size: int, rows: Sequence[int] | None = None) -> tuple[list[int], Number]:

@@ -73,14 +73,22 @@ class _Found:
     streams: list[Any] = field(default_factory=list)  # what enters each layer, (T, D)
     # Names of the attention's linear modules to what goes in and comes out, (T, …).
     linear: list[dict[str, tuple[Any, Any]]] = field(default_factory=list)
-    normed: list[dict[str, Any]] = field(default_factory=list)  # `q_norm` or `k_norm` to what comes out
-    tables: dict[str, Any] = field(default_factory=dict)  # names of embeddings to what comes out, (T, D)
+    normed: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # `q_norm` or `k_norm` to what comes out
+    tables: dict[str, Any] = field(
+        default_factory=dict
+    )  # names of embeddings to what comes out, (T, D)
 
 
 @contextmanager
 def _listening(model: nn.Module, n_layers: int) -> Iterator[_Found]:
     found, hooks = _Found(), []
-    lists = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == n_layers]
+    lists = [
+        (name, m)
+        for name, m in model.named_modules()
+        if isinstance(m, nn.ModuleList) and len(m) == n_layers
+    ]
     _, blocks = min(lists, key=lambda pair: len(pair[0]))
 
     def enters(_: nn.Module, given: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
@@ -132,7 +140,9 @@ def check(made: Explaining, models: Models) -> None:
 
 def _vectors(value: Any, scale: Any) -> Number:
     """A vector of the model; its rounding is that of the largest on its way."""
-    return Number(np.asarray(value), np.full(np.shape(value), ROUNDINGS * U * max(float(np.max(scale)), 1.0)))
+    return Number(
+        np.asarray(value), np.full(np.shape(value), ROUNDINGS * U * max(float(np.max(scale)), 1.0))
+    )
 
 
 class _Check:
@@ -173,7 +183,9 @@ class _Check:
         self._blend()
         for one in found["checks"]:
             if one["difference"] > one["tolerance"]:
-                raise Mismatch(f"check {one['name']}: {one['difference']} beyond {one['tolerance']}")
+                raise Mismatch(
+                    f"check {one['name']}: {one['difference']} beyond {one['tolerance']}"
+                )
 
     def _unit(self) -> None:
         """Layer and head are those that were named, or one of the best; the group is the head's."""
@@ -210,7 +222,11 @@ class _Check:
         found, streams = self.found["inputs"], self.seen.streams
         for vector in found:
             norm = np.linalg.norm(numbers(vector["values"]))
-            close(f"norm of {vector['name']}", vector["norm"], Number(np.array(norm), np.array(8 * U * norm)))
+            close(
+                f"norm of {vector['name']}",
+                vector["norm"],
+                Number(np.array(norm), np.array(8 * U * norm)),
+            )
         scale = max(np.linalg.norm(stream, axis=-1).max() for stream in streams[: self.layer + 1])
         named = [vector["name"] for vector in found]
         x = self._linear(_Q)[1][self.query]
@@ -228,15 +244,25 @@ class _Check:
         if len(parts) > 1:
             total = next(vector for vector in found if vector["name"] == "sum")
             summed = np.sum([numbers(part["values"]) for part in parts], 0)
-            close("sum", total["values"], Number(summed, np.full(summed.shape, 16 * U * np.abs(summed).max())))
+            close(
+                "sum",
+                total["values"],
+                Number(summed, np.full(summed.shape, 16 * U * np.abs(summed).max())),
+            )
             for part in parts:
                 self._row_of_table(part)
-        there = [name for name, tables in _TABLES.items() if any(table in self.seen.tables for table in tables)]
+        there = [
+            name
+            for name, tables in _TABLES.items()
+            if any(table in self.seen.tables for table in tables)
+        ]
         if self.model.segments:
             same("parts", [name for name in _TABLES if name in named], there)
 
     def _row_of_table(self, part: Json) -> None:
-        tables = [self.seen.tables[name] for name in _TABLES[part["name"]] if name in self.seen.tables]
+        tables = [
+            self.seen.tables[name] for name in _TABLES[part["name"]] if name in self.seen.tables
+        ]
         rows = [table[min(self.query, len(table) - 1)] for table in tables]
         if rows:
             close(part["name"], part["values"], _vectors(rows[0], 1e-3))
@@ -248,7 +274,11 @@ class _Check:
         scale = np.linalg.norm(projected)
         close(f"{where} projected", found[0]["values"], _vectors(projected, scale))
         names = [vector["name"] for vector in found]
-        same(f"{where} normed", f"{letter} normed" in names, f"{letter}_norm" in self.seen.normed[self.layer])
+        same(
+            f"{where} normed",
+            f"{letter} normed" in names,
+            f"{letter}_norm" in self.seen.normed[self.layer],
+        )
         if f"{letter} normed" in names:
             self._normed(where, found[names.index(f"{letter} normed")], letter, at, group)
         used = (self.a.layer.q if letter == "q" else self.a.layer.k)[self.head, at]
@@ -262,7 +292,11 @@ class _Check:
         wrong = []
         for expected in shapes:
             try:
-                return close(f"{where} normed", vector["values"], _vectors(expected, np.linalg.norm(expected)))
+                return close(
+                    f"{where} normed",
+                    vector["values"],
+                    _vectors(expected, np.linalg.norm(expected)),
+                )
             except Mismatch as e:
                 wrong.append(e)
         raise wrong[0]
@@ -289,7 +323,11 @@ class _Check:
             off = ROUNDINGS * U * max(np.linalg.norm(q) * np.linalg.norm(k), 1.0)
             close("part.product", part["product"], Number((q[at] * k[at]).sum(), np.array(off)))
             exact = sum(one * other for one, other in zip(part["q"], part["k"], strict=True))
-            close("part.product", part["product"], Number(np.array(exact), np.array(1e-12 * (1 + abs(exact)))))
+            close(
+                "part.product",
+                part["product"],
+                Number(np.array(exact), np.array(1e-12 * (1 + abs(exact)))),
+            )
             same("a pair is turned", part["wavelength"] is not None, len(at) == 2)
             if part["wavelength"] is None:
                 same("part.before", part["before"], None)
@@ -304,9 +342,14 @@ class _Check:
         for x, y, at in ((before[0], part["q"], self.query), (before[1], part["k"], key)):
             angle = 2 * np.pi * at / part["wavelength"]
             turned = np.array(
-                [x[0] * np.cos(angle) - x[1] * np.sin(angle), x[1] * np.cos(angle) + x[0] * np.sin(angle)]
+                [
+                    x[0] * np.cos(angle) - x[1] * np.sin(angle),
+                    x[1] * np.cos(angle) + x[0] * np.sin(angle),
+                ]
             )
-            longer = np.linalg.norm(y) / max(float(np.linalg.norm(x)), 1e-30)  # yarn scales rotated vectors
+            longer = np.linalg.norm(y) / max(
+                float(np.linalg.norm(x)), 1e-30
+            )  # yarn scales rotated vectors
             slack = 200 * U * (1 + at) * float(np.linalg.norm(y)) + 1e-30
             close("rotated pair", y, Number(turned * longer, np.full(2, slack)))
 
@@ -343,10 +386,24 @@ class _Check:
         head, query, layer = self.head, self.query, self.a.layer
         row = found["row"]
         k, v = layer.k[head, at], layer.v[head, at]
-        close("key_vectors", found["key_vectors"], _vectors(k, np.linalg.norm(layer.k[head], axis=-1)))
-        close("value_vectors", found["value_vectors"], _vectors(v, np.linalg.norm(layer.v[head], axis=-1)))
-        close("key_norms", row["key_norms"], _vectors(np.linalg.norm(k, axis=-1), np.linalg.norm(k, axis=-1)))
-        close("value_norms", row["value_norms"], _vectors(np.linalg.norm(v, axis=-1), np.linalg.norm(v, axis=-1)))
+        close(
+            "key_vectors", found["key_vectors"], _vectors(k, np.linalg.norm(layer.k[head], axis=-1))
+        )
+        close(
+            "value_vectors",
+            found["value_vectors"],
+            _vectors(v, np.linalg.norm(layer.v[head], axis=-1)),
+        )
+        close(
+            "key_norms",
+            row["key_norms"],
+            _vectors(np.linalg.norm(k, axis=-1), np.linalg.norm(k, axis=-1)),
+        )
+        close(
+            "value_norms",
+            row["value_norms"],
+            _vectors(np.linalg.norm(v, axis=-1), np.linalg.norm(v, axis=-1)),
+        )
         close("scores", row["scores"], a.number("scores")[head, query, at])
         raw = a.number("scores")[head, query, at]
         times = Number(raw.value * layer.scale, raw.slack * abs(layer.scale))
@@ -374,14 +431,18 @@ class _Check:
         sink = 0.0 if sinks is None else float(np.exp(sinks[self.head] - top))
         close("maximum", found["maximum"], Number(np.array(top), np.array(delta)))
         close("exponentials", found["row"]["exponentials"], Number(powers, off)[found["keys"]])
-        total = Number(np.array(powers.sum() + sink), np.array(off.sum() + sink * np.expm1(2 * delta)))
+        total = Number(
+            np.array(powers.sum() + sink), np.array(off.sum() + sink * np.expm1(2 * delta))
+        )
         close("exponential_sum", found["exponential_sum"], total)
         same("sink", found["sink"] is None, sinks is None)
         if sinks is not None:
             close("sink.logit", found["sink"]["logit"], Number(sinks[self.head], np.array(0.0)))
             drained = Number(np.array(sink), np.array(sink * np.expm1(2 * delta) + 2 * U))
             close("sink.exponential", found["sink"]["exponential"], drained)
-            close("sink.weight", found["sink"]["weight"], a.statistic("sink")[self.head, self.query])
+            close(
+                "sink.weight", found["sink"]["weight"], a.statistic("sink")[self.head, self.query]
+            )
         self._rest(Number(powers, off))
 
     def _rest(self, powers: Number) -> None:
@@ -393,7 +454,11 @@ class _Check:
         left = [key for key in range(self.text.n) if key not in self.found["keys"]]
         of = [key for key in left if used[key]]
         same("rest", (rest["allowed"], rest["barred"]), (len(of), len(left) - len(of)))
-        close("rest.exponentials", rest["exponentials"], Number(powers.value[of].sum(), powers.slack[of].sum()))
+        close(
+            "rest.exponentials",
+            rest["exponentials"],
+            Number(powers.value[of].sum(), powers.slack[of].sum()),
+        )
         weights = self.a.number("weights")[self.head, self.query, of]
         close("rest.weight", rest["weight"], Number(weights.value.sum(), weights.slack.sum()))
         values = self.a.layer.v[self.head, of]

@@ -57,7 +57,11 @@ def of_one_length(expression: str | None) -> bool:
 
 def expression(mask: str | None, hide: str | None, words: Sequence[str]) -> str:
     """The expression of a text's whole mask, as it was typed, with the positions of hidden tokens as a term."""
-    return mask or "own" if hide is None else f"({mask or 'own'})+hide:{','.join(map(str, places(hide, words)))}"
+    return (
+        mask or "own"
+        if hide is None
+        else f"({mask or 'own'})+hide:{','.join(map(str, places(hide, words)))}"
+    )
 
 
 def _may(term: str, i: int, j: int) -> bool:

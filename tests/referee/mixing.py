@@ -33,7 +33,10 @@ _FUNCTIONS = {
     "mamba": "mamba_selective_scan",
     "rwkv": "rwkv_linear_attention",
 }
-_MODULES = {"recurrent_gemma": "rg_lru", "xlstm": "mlstm_backend"}  # model type → module that computes the layer
+_MODULES = {
+    "recurrent_gemma": "rg_lru",
+    "xlstm": "mlstm_backend",
+}  # model type → module that computes the layer
 _WITHOUT_ATTENTION = ("mamba", "rwkv", "xlstm")  # in the others, every second layer has attention
 _WORDS = ("the", "bank", "by", "river", "was", "old", "we", "sat")
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -58,7 +61,9 @@ def _folder(model_type: str) -> Path:
     made = hybrids.with_long_states(hybrids.make_hybrid(model_type, max_position_embeddings=512))
     for name, parameter in made.named_parameters():
         if name.endswith("igate_preact.bias"):
-            parameter.data += 3  # so that some rows of an xlstm, not all, sum to more than 1, and are divided
+            parameter.data += (
+                3  # so that some rows of an xlstm, not all, sum to more than 1, and are divided
+            )
     return hybrids.save_hybrid(Path(tempfile.mkdtemp()) / model_type, made)
 
 
@@ -69,7 +74,17 @@ def call(_models: Models, seed: int, number: int) -> MixingCall:
     text = " ".join(random.choices(_WORDS, k=random.randint(1, 60)))
     layer = random.choice((0, 1) if model_type in _WITHOUT_ATTENTION else (0, 2))
     head = random.randrange(4)
-    argv = ["run", text, "--model", str(_folder(model_type)), "--layer", str(layer), "--head", str(head), "--json"]
+    argv = [
+        "run",
+        text,
+        "--model",
+        str(_folder(model_type)),
+        "--layer",
+        str(layer),
+        "--head",
+        str(head),
+        "--json",
+    ]
     argv += ["--top", str(random.randint(1, 5))]
     if random.random() < 0.5:
         argv += ["--by", "value"]
@@ -92,10 +107,16 @@ def check(drawn: MixingCall, _models: Models) -> None:
     for row, keys in enumerate(mixing["keys"][0]):
         listed = [key for key in keys if key >= 0]
         measure = sizes[row] * norms if by_value else sizes[row]
-        allowed = [key for key in range(row + 1) if "--no-special" not in drawn.argv or _is_word(text, key)]
+        allowed = [
+            key for key in range(row + 1) if "--no-special" not in drawn.argv or _is_word(text, key)
+        ]
         best = sorted((measure[key] for key in allowed), reverse=True)[: len(keys)]
         _same(f"strongest of row {row}", measure[listed], np.array(best))
-        _same(f"M of row {row}", np.array(mixing["mixing"][0][row][: len(listed)], float), matrix[row, listed])
+        _same(
+            f"M of row {row}",
+            np.array(mixing["mixing"][0][row][: len(listed)], float),
+            matrix[row, listed],
+        )
 
 
 def _is_word(text: dict[str, Any], position: int) -> bool:
@@ -104,19 +125,29 @@ def _is_word(text: dict[str, Any], position: int) -> bool:
 
 def _same(name: str, found: Array, expected: Array) -> None:
     scale = float(np.abs(expected).max(initial=0.0)) or 1.0
-    if found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-3, atol=2e-5 * scale):
+    if found.shape != expected.shape or not np.allclose(
+        found, expected, rtol=1e-3, atol=2e-5 * scale
+    ):
         raise Mismatch(f"{name} is not that of the recurrence")
 
 
 def _expected(drawn: MixingCall, ids: list[int]) -> tuple[Array, Array]:
     """Return M of the recurrence in float64, (T, T), and the norms of values, (T,)."""
-    model = hf.AutoModelForCausalLM.from_pretrained(_folder(drawn.model_type), attn_implementation="eager")
-    calls = _module_calls(model, drawn) if drawn.model_type in _MODULES else _function_calls(model, drawn)
+    model = hf.AutoModelForCausalLM.from_pretrained(
+        _folder(drawn.model_type), attn_implementation="eager"
+    )
+    calls = (
+        _module_calls(model, drawn)
+        if drawn.model_type in _MODULES
+        else _function_calls(model, drawn)
+    )
     with calls as found, torch.inference_mode():
         model(input_ids=torch.tensor([ids]), use_cache=False)
     arguments = found[drawn.layer if drawn.model_type in _WITHOUT_ATTENTION else drawn.layer // 2]
     arrays = {
-        key: value.detach().double().numpy() for key, value in arguments.items() if isinstance(value, torch.Tensor)
+        key: value.detach().double().numpy()
+        for key, value in arguments.items()
+        if isinstance(value, torch.Tensor)
     }
     return _RECURRENCES.get(drawn.model_type, _state_recurrence)(arrays, drawn.head)
 
@@ -196,7 +227,14 @@ def _gated_recurrence(arrays: dict[str, Array], channel: int) -> tuple[Array, Ar
     block, place = divmod(channel, arrays["input_gate_bias"].shape[1])
     of_block = x.reshape(len(x), -1, arrays["input_gate_bias"].shape[1])[:, block]
     recurrence_gate, input_gate = (
-        1 / (1 + np.exp(-of_block @ arrays[f"{name}_weight"][block][:, place] - arrays[f"{name}_bias"][block, place]))
+        1
+        / (
+            1
+            + np.exp(
+                -of_block @ arrays[f"{name}_weight"][block][:, place]
+                - arrays[f"{name}_bias"][block, place]
+            )
+        )
         for name in ("recurrent_gate", "input_gate")
     )
     decay = (1 / (1 + np.exp(arrays["recurrent_param"][channel]))) ** (8 * recurrence_gate)
@@ -211,7 +249,9 @@ def _gated_recurrence(arrays: dict[str, Array], channel: int) -> tuple[Array, Ar
 
 def _matrix_memory(arrays: dict[str, Array], head: int) -> tuple[Array, Array]:
     """Run the memory of an xLSTM for unit values (Beck et al., 2024, equations 19 to 27, stabilised as 15 to 17)."""
-    q, k, v, write, forget = (arrays[name][0, head] for name in ("query", "key", "value", "igate", "fgate"))
+    q, k, v, write, forget = (
+        arrays[name][0, head] for name in ("query", "key", "value", "igate", "fgate")
+    )
     q = q / np.sqrt(q.shape[1])
     memory = np.zeros((k.shape[1], len(k)))
     normalizer = np.zeros(k.shape[1])
@@ -220,8 +260,12 @@ def _matrix_memory(arrays: dict[str, Array], head: int) -> tuple[Array, Array]:
     for token, unit in enumerate(np.eye(len(k))):
         faded = largest - np.log1p(np.exp(-forget[token]))
         largest = max(faded, write[token])
-        memory = np.exp(faded - largest) * memory + np.exp(write[token] - largest) * np.outer(k[token], unit)
-        normalizer = np.exp(faded - largest) * normalizer + np.exp(write[token] - largest) * k[token]
+        memory = np.exp(faded - largest) * memory + np.exp(write[token] - largest) * np.outer(
+            k[token], unit
+        )
+        normalizer = (
+            np.exp(faded - largest) * normalizer + np.exp(write[token] - largest) * k[token]
+        )
         rows.append(q[token] @ memory / (max(abs(q[token] @ normalizer), np.exp(-largest)) + 1e-6))
     return np.array(rows), np.linalg.norm(v, axis=1)
 

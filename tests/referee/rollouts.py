@@ -59,7 +59,8 @@ def check(made: Flowing, models: Models) -> None:
     text = Text(model, made.call, 0)
     every = list(range(text.n))
     queries, keys = (
-        every if typed is None else places(typed, text.words) for typed in (made.call.query, made.call.key)
+        every if typed is None else places(typed, text.words)
+        for typed in (made.call.query, made.call.key)
     )
     same("queries and keys", (found["queries"], found["keys"]), (queries, keys))
     if "zeroing" in made.measure:
@@ -73,12 +74,16 @@ def check(made: Flowing, models: Models) -> None:
     else:
         used = [text.layers[n].number("weights") for n in made.layers]
         off = sum(float(one.slack.mean(0).sum(-1).max()) for one in used)
-        value = roll_out([np.nan_to_num(one.value) for one in used], residual=made.measure == "rollout")
+        value = roll_out(
+            [np.nan_to_num(one.value) for one in used], residual=made.measure == "rollout"
+        )
         least = min(float(_least_row(np.nan_to_num(one.value), made.measure)) for one in used)
         matrices = [Number(value, np.full(value.shape, off / least + 8 * U))]
     covered = [[n] for n in made.layers] if made.measure == "value-zeroing" else [list(made.layers)]
     same(
-        "rollouts", [(one["measure"], one["layers"]) for one in found["rollouts"]], [(made.measure, n) for n in covered]
+        "rollouts",
+        [(one["measure"], one["layers"]) for one in found["rollouts"]],
+        [(made.measure, n) for n in covered],
     )
     for rollout, matrix in zip(found["rollouts"], matrices, strict=True):
         _rollout(rollout, matrix, made.call, text, (queries, keys))
@@ -112,7 +117,9 @@ def _zeroed(model: Model, text: Text, number: int) -> Number:
         for gone in range(-1, text.n)
     )
     cosines = np.array([change_of(whole, one)[0] for one in others]).T
-    cosines = np.where(1 - cosines < 1e-12, 1.0, cosines)  # float64 leaves rounding where nothing changes
+    cosines = np.where(
+        1 - cosines < 1e-12, 1.0, cosines
+    )  # float64 leaves rounding where nothing changes
     value = shares(1 - cosines)
     # A change below rounding may be listed or not; 1e-300 is above 0 and below every limit.
     value = np.where((value == 0) & visible & value.any(-1, keepdims=True), 1e-300, value)
@@ -124,7 +131,9 @@ def _zeroed(model: Model, text: Text, number: int) -> Number:
     return Number(value, (slack + value * total) / np.where(sums > 0, sums, 1) + 8 * U)
 
 
-def _rollout(found: Json, matrix: Number, call: Call, text: Text, shown: tuple[list[int], list[int]]) -> None:
+def _rollout(
+    found: Json, matrix: Number, call: Call, text: Text, shown: tuple[list[int], list[int]]
+) -> None:
     queries, keys = shown
     nothing = [q for q in queries if not matrix.value[q].any()]
     same("nothing", found["nothing"], nothing)
@@ -140,8 +149,16 @@ def _rollout(found: Json, matrix: Number, call: Call, text: Text, shown: tuple[l
         ranked = np.sort(np.where(may, matrix.value[q], 0.0))[::-1][:count]
         taken = [key for key in found["keys"][row] if key != -1]
         same(f"ranks of {q}", (len(found["keys"][row]), len(set(taken))), (count, len(taken)))
-        if not may[taken].all() or len(taken) > np.count_nonzero(ranked) or len(taken) < (ranked > 1e-30).sum():
+        if (
+            not may[taken].all()
+            or len(taken) > np.count_nonzero(ranked)
+            or len(taken) < (ranked > 1e-30).sum()
+        ):
             raise Mismatch(f"sources of {q}: {taken}, expected those of {ranked}")
         off = matrix.slack[q].max() * np.ones(len(taken))
         close(f"order of {q}", matrix.value[q, taken], Number(ranked[: len(taken)], 2 * off))
-        close(f"values of {q}", verify.numbers(found["values"][row])[: len(taken)], Number(matrix.value[q, taken], off))
+        close(
+            f"values of {q}",
+            verify.numbers(found["values"][row])[: len(taken)],
+            Number(matrix.value[q, taken], off),
+        )

@@ -43,7 +43,10 @@ def _values_for_projections() -> Plant:
 
 def _mean_over_layers_only() -> Plant:
     def result(self: MatrixRecorder) -> dict[str, torch.Tensor]:
-        return {stage: total / (len(self.layers) if self.mean else 1) for stage, total in self.recorded.items()}
+        return {
+            stage: total / (len(self.layers) if self.mean else 1)
+            for stage, total in self.recorded.items()
+        }
 
     return MatrixRecorder, "compute", result
 
@@ -75,7 +78,11 @@ def _runs_end_one_token_late() -> Plant:
 
 def _what_lies_ahead_is_behind() -> Plant:
     outside = rows._outside_rows
-    return rows, "_outside_rows", lambda box, device: outside(box, device) * torch.tensor([[1.0], [1.0], [-1.0]])
+    return (
+        rows,
+        "_outside_rows",
+        lambda box, device: outside(box, device) * torch.tensor([[1.0], [1.0], [-1.0]]),
+    )
 
 
 def _near_is_one_too_far() -> Plant:
@@ -136,7 +143,11 @@ def _last_row_left_out_of_sums() -> Plant:
 
 def _special_rows_in_means() -> Plant:
     means = heads._means
-    return heads, "_means", lambda kept, part: means(kept, replace(part, counted=[True] * len(part.counted)))
+    return (
+        heads,
+        "_means",
+        lambda kept, part: means(kept, replace(part, counted=[True] * len(part.counted))),
+    )
 
 
 PLANTS: dict[Callable[[], Plant], tuple[tuple[str, ...], dict[str, Any]]] = {
@@ -152,7 +163,15 @@ PLANTS: dict[Callable[[], Plant], tuple[tuple[str, ...], dict[str, Any]]] = {
     _alive_by_weight: (("gpt_oss", "gpt_oss, huge sinks"), {"pool": 3}),
     _minus_infinity_into_a_copy: (
         ("llama", "gpt_oss"),
-        {"query": "-1", "layer": "all", "head": "0,2", "mask": None, "by": None, "no_special": False, "top": None},
+        {
+            "query": "-1",
+            "layer": "all",
+            "head": "0,2",
+            "mask": None,
+            "by": None,
+            "no_special": False,
+            "top": None,
+        },
     ),
     _padding_is_seen: (("bert",), {}),
     _special_rows_in_the_choice_of_a_head: (("bert",), {"layer": "auto", "head": "auto"}),
@@ -166,7 +185,9 @@ PLANTS: dict[Callable[[], Plant], tuple[tuple[str, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_found(models: Models, monkeypatch: pytest.MonkeyPatch, plant: Callable[[], Plant]) -> None:
+def test_a_planted_bug_is_found(
+    models: Models, monkeypatch: pytest.MonkeyPatch, plant: Callable[[], Plant]
+) -> None:
     names, options = PLANTS[plant]
     calls = [replace(draw.call(models, 2, number, names), **options) for number in range(CALLS)]
     with monkeypatch.context() as patch:

@@ -54,7 +54,12 @@ def _weights_are_not_cut_off() -> Plant:
 
 def _the_other_divergence() -> Plant:
     def divergence(self: UncutStates, hidden: Any) -> Any:
-        after = self._engine.logits(hidden.flatten(0, 1)).double().log_softmax(-1).view(*hidden.shape[:2], -1)
+        after = (
+            self._engine.logits(hidden.flatten(0, 1))
+            .double()
+            .log_softmax(-1)
+            .view(*hidden.shape[:2], -1)
+        )
         assert self.log_probabilities is not None
         return (after.exp() * (after - self.log_probabilities)).sum(-1) / np.log(2)
 
@@ -104,7 +109,11 @@ def _effects_of_the_head_before() -> Plant:
 
 def _the_first_layer_last() -> Plant:
     product = measure.rollout
-    return measure, "rollout", lambda layers, *, residual: product(list(layers)[::-1], residual=residual)
+    return (
+        measure,
+        "rollout",
+        lambda layers, *, residual: product(list(layers)[::-1], residual=residual),
+    )
 
 
 def _rows_keep_their_sums() -> Plant:
@@ -147,5 +156,7 @@ PLANTS: dict[Callable[[], Plant], tuple[str, int]] = {
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_found(models: Models, monkeypatch: pytest.MonkeyPatch, plant: Callable[[], Plant]) -> None:
+def test_a_planted_bug_is_found(
+    models: Models, monkeypatch: pytest.MonkeyPatch, plant: Callable[[], Plant]
+) -> None:
     found_by(plant, *PLANTS[plant], models, monkeypatch)

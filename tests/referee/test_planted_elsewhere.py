@@ -70,7 +70,11 @@ def _rows_of_the_other_side() -> Plant:
 
 
 def _heads_are_paired_by_their_place() -> Plant:
-    return _Text, "heads", lambda self: list(zip(self.a.heads, reversed(list(self.b.heads)), strict=True))
+    return (
+        _Text,
+        "heads",
+        lambda self: list(zip(self.a.heads, reversed(list(self.b.heads)), strict=True)),
+    )
 
 
 def _newcomers_are_counted_twice() -> Plant:
@@ -91,7 +95,11 @@ def _signed_differences() -> Plant:
 
 def _one_row_further_of_a_saved_report() -> Plant:
     narrow = runs.narrow_rows
-    return runs, "narrow_rows", lambda text, rows: narrow(text, [(row + 1) % len(text.queries) for row in rows])
+    return (
+        runs,
+        "narrow_rows",
+        lambda text, rows: narrow(text, [(row + 1) % len(text.queries) for row in rows]),
+    )
 
 
 def _rows_of_a_group() -> Plant:
@@ -131,7 +139,11 @@ def _shards_of_the_record_before() -> Plant:
         before = None
         for record in records(self):
             rows = record.rows
-            if rows is not None and before is not None and before.entropy.shape == rows.entropy.shape:
+            if (
+                rows is not None
+                and before is not None
+                and before.entropy.shape == rows.entropy.shape
+            ):
                 record = structs.replace(record, rows=structs.replace(rows, self=before.self))
             before = rows
             yield record
@@ -214,12 +226,18 @@ PLANTS: dict[Callable[[], Plant], tuple[str, int]] = {
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_found(models: Models, monkeypatch: pytest.MonkeyPatch, plant: Callable[[], Plant]) -> None:
+def test_a_planted_bug_is_found(
+    models: Models, monkeypatch: pytest.MonkeyPatch, plant: Callable[[], Plant]
+) -> None:
     found_by(plant, *PLANTS[plant], models, monkeypatch)
 
 
 def found_by(
-    plant: Callable[[], Plant], kind: str, first: int, models: Models, monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[], Plant],
+    kind: str,
+    first: int,
+    models: Models,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Fail unless one of a few calls of a command notices a bug."""
     make, check = KINDS[kind]

@@ -10,7 +10,17 @@ from tests.referee.expected import Attention
 from tests.referee.models import ROWS, Models
 
 IDS = [7, 9, 7, 30, 12, 44, 8, 51, 20]
-FOUR_D = ("bert", "distilbert", "gpt2", "gpt_neox", "llama", "gemma2", "gemma3", "gpt_oss", "mistral")
+FOUR_D = (
+    "bert",
+    "distilbert",
+    "gpt2",
+    "gpt_neox",
+    "llama",
+    "gemma2",
+    "gemma3",
+    "gpt_oss",
+    "mistral",
+)
 
 
 def eager(models: Models, name: str, mask: torch.Tensor) -> list[np.ndarray]:
@@ -18,7 +28,9 @@ def eager(models: Models, name: str, mask: torch.Tensor) -> list[np.ndarray]:
         models[name].path, attn_implementation="eager", experts_implementation="eager"
     ).double()
     with torch.no_grad():
-        found = model.eval()(input_ids=torch.tensor([IDS]), attention_mask=mask, output_attentions=True)
+        found = model.eval()(
+            input_ids=torch.tensor([IDS]), attention_mask=mask, output_attentions=True
+        )
     return [layer[0].numpy() for layer in found.attentions]
 
 
@@ -37,8 +49,12 @@ def test_the_whole_model_under_another_mask(models: Models, name: str) -> None:
         return masks.allowed("prefix:2+window:4", own)
 
     allowed = torch.from_numpy(other(np.ones((len(IDS), len(IDS)), dtype=bool)))
-    added = torch.zeros(1, 1, *allowed.shape, dtype=torch.float64).masked_fill(~allowed, torch.finfo(torch.float64).min)
+    added = torch.zeros(1, 1, *allowed.shape, dtype=torch.float64).masked_fill(
+        ~allowed, torch.finfo(torch.float64).min
+    )
     theirs = eager(models, name, added)
-    for layer, weights in zip(reference.run(models[name].path, IDS, None, other), theirs, strict=True):
+    for layer, weights in zip(
+        reference.run(models[name].path, IDS, None, other), theirs, strict=True
+    ):
         ours = Attention(layer, other(layer.own), [False] * len(IDS), [False] * len(IDS)).weights
         np.testing.assert_allclose(ours, weights, rtol=0, atol=2e-6)

@@ -39,8 +39,12 @@ class Text:
     longest = 0
 
     def __init__(self, model: Model, call: Call, number: int) -> None:
-        encoding = tokenizer_of(model.path).encode(call.texts[number], *([] if call.pair is None else [call.pair]))
-        self.encoding = _grown(encoding, tokenizer_of(model.path), call.grown) if call.grown else encoding
+        encoding = tokenizer_of(model.path).encode(
+            call.texts[number], *([] if call.pair is None else [call.pair])
+        )
+        self.encoding = (
+            _grown(encoding, tokenizer_of(model.path), call.grown) if call.grown else encoding
+        )
         special = _special(model.path)
         flags = zip(self.encoding.ids, self.encoding.special_tokens_mask, strict=True)
         self.special = [bool(added) or number in special for number, added in flags]
@@ -49,13 +53,18 @@ class Text:
         given = self.texts = [call.texts[number], call.pair or ""]
         spans = zip(self.encoding.sequence_ids, self.encoding.offsets, strict=True)
         written = ["" if text is None else given[text][start:end] for text, (start, end) in spans]
-        self.words = [word or piece for word, piece in zip(written, self.encoding.tokens, strict=True)]
+        self.words = [
+            word or piece for word, piece in zip(written, self.encoding.tokens, strict=True)
+        ]
         if call.grown:
             written[-len(call.grown) :] = self.words[-len(call.grown) :]
         self.division = None if call.spans is None else self._divided(call, number)
         self.words = spanning.named_spans(self.words, self.division)
         tokens = zip(self.encoding.ids, self.encoding.special_tokens_mask, written, strict=True)
-        self.unknown = [number == unknown[0] and not added and text != unknown[1] for number, added, text in tokens]
+        self.unknown = [
+            number == unknown[0] and not added and text != unknown[1]
+            for number, added, text in tokens
+        ]
         marks = [
             text != "" and set(text) <= {*string.punctuation, "…"} and not special
             for text, special in zip(written, self.special, strict=True)
@@ -63,7 +72,9 @@ class Text:
         self.types = types
         self.mask = masks.expression(call.mask, call.hide, self.words)
         kinds = self.special, marks
-        self.layers = attention(model.path, self.encoding.ids, types, kinds, self.mask, call.what_if)
+        self.layers = attention(
+            model.path, self.encoding.ids, types, kinds, self.mask, call.what_if
+        )
         # What `auto` chooses by: the same head is shown under every mask.
         self.own_layers = attention(model.path, self.encoding.ids, types, kinds, "own", None)
 
@@ -133,7 +144,11 @@ def _special(folder: Path) -> set[int]:
     """Ids that are special wherever they stand; the one for unknown words stands for a word."""
     tokenizer = tokenizer_of(folder)
     unknown, _ = _unknown(folder)
-    return {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special and i != unknown}
+    return {
+        i
+        for i, token in tokenizer.get_added_tokens_decoder().items()
+        if token.special and i != unknown
+    }
 
 
 def attention(
@@ -150,16 +165,22 @@ def attention(
         return masks.allowed(expression, own)
 
     whole = expression != "own" and what_if != "same-scores"
-    layers = _layers(folder, tuple(ids), None if types is None else tuple(types), expression if whole else None)
+    layers = _layers(
+        folder, tuple(ids), None if types is None else tuple(types), expression if whole else None
+    )
     return [Attention(layer, change(layer.own), *kinds) for layer in layers]
 
 
 @lru_cache(maxsize=32)
-def _layers(folder: Path, ids: tuple[int, ...], types: tuple[int, ...] | None, expression: str | None) -> list[Layer]:
+def _layers(
+    folder: Path, ids: tuple[int, ...], types: tuple[int, ...] | None, expression: str | None
+) -> list[Layer]:
     def change(own: Allowed) -> Allowed:
         return masks.allowed(str(expression), own)
 
-    return reference.run(folder, list(ids), None if types is None else list(types), change if expression else None)
+    return reference.run(
+        folder, list(ids), None if types is None else list(types), change if expression else None
+    )
 
 
 def numbers(found: Any) -> Any:
@@ -177,11 +198,15 @@ def close(where: str, found: Any, expected: Number) -> None:
     if not np.array_equal(np.isnan(ours), np.isnan(expected.value)):
         at = tuple(np.argwhere(np.isnan(ours) != np.isnan(expected.value))[0])
         raise Mismatch(f"{where}{list(map(int, at))}: {ours[at]}, expected {expected.value[at]}")
-    off = np.fmax(np.abs(ours - expected.value), 0.0)  # 0 where there is none, or both are the same infinity
+    off = np.fmax(
+        np.abs(ours - expected.value), 0.0
+    )  # 0 where there is none, or both are the same infinity
     allowed = expected.slack + 4 * U * np.fmin(np.abs(expected.value), np.finfo(np.float64).max)
     if (off > allowed).any():
         at = tuple(np.argwhere(off > allowed)[0])
-        raise Mismatch(f"{where}{list(map(int, at))}: {ours[at]}, expected {expected.value[at]} ± {allowed[at]:.2g}")
+        raise Mismatch(
+            f"{where}{list(map(int, at))}: {ours[at]}, expected {expected.value[at]} ± {allowed[at]:.2g}"
+        )
     note(where, off, allowed)
 
 
@@ -218,14 +243,24 @@ def report(found: Json, call: Call, model: Model) -> None:
         words = spanning.named_spans([token["text"] for token in one["tokens"]], text.division)
         nothing = pooled and call.query is None and call.key is None
         default = [] if nothing else list(range(text.n))
-        same("queries", one["queries"], default if call.query is None else places(call.query, words))
+        same(
+            "queries", one["queries"], default if call.query is None else places(call.query, words)
+        )
         same("keys", one["keys"], default if call.key is None else places(call.key, words))
         _notes(one["notes"], call, text.n, nothing)
         _spans(f"text {number} spans.", one["spans"], call, text, one["queries"])
         same("units", [(h["layer"], h["head"]) for h in one["heads"]], [name for name, _ in units])
         for head, (name, (layers, heads)) in zip(one["heads"], units, strict=True):
             unit = Unit([text.layers[i] for i in layers], heads, "mean" not in name)
-            _head(f"text {number} L{name[0]}H{name[1]} ", head, unit, text, one["queries"], one["keys"], call)
+            _head(
+                f"text {number} L{name[0]}H{name[1]} ",
+                head,
+                unit,
+                text,
+                one["queries"],
+                one["keys"],
+                call,
+            )
 
 
 def _mask(found: Json, call: Call, texts: list[Text]) -> None:
@@ -234,14 +269,20 @@ def _mask(found: Json, call: Call, texts: list[Text]) -> None:
     _own_mask("mask.own", found["own"], texts[0])
     if found["what_if"] is not None:
         same("mask.what_if", found["what_if"], call.what_if or "stack")
-    elif any(not np.array_equal(layer.used, layer.layer.own) for text in texts for layer in text.layers):
+    elif any(
+        not np.array_equal(layer.used, layer.layer.own) for text in texts for layer in text.layers
+    ):
         raise Mismatch("mask.what_if: none, but the mask is another than the model's")
     if found["hides"] is not None and call.hide is None:
         pairs = [(layer.used, layer.layer.own) for text in texts for layer in text.layers]
         same("mask.hides", found["hides"], any((own & ~used).any() for used, own in pairs))
         added = [used & ~own for used, own in pairs]
         same("mask.added", bool(found["added"]), any(cells.any() for cells in added))
-        same("mask.added: later", "later" in found["added"], any(np.triu(cells, 1).any() for cells in added))
+        same(
+            "mask.added: later",
+            "later" in found["added"],
+            any(np.triu(cells, 1).any() for cells in added),
+        )
 
 
 def _own_mask(where: str, found: str, text: Text) -> None:
@@ -257,9 +298,15 @@ def _said(words: str) -> list[tuple[str, int]]:
     """The expressions that a model's mask is said to be made of, and in how many layers each holds at least."""
     words = words.removesuffix(", in the layers that ran")
     if match := re.fullmatch(r"(\S+), with (\S+) in (\d+) of (\d+) layers", words):
-        return [(f"{match[1]}+{match[2]}", int(match[3])), (match[1], int(match[4]) - int(match[3]))]
+        return [
+            (f"{match[1]}+{match[2]}", int(match[3])),
+            (match[1], int(match[4]) - int(match[3])),
+        ]
     if " of " in words:
-        return [(part, int(layers)) for part, layers in re.findall(r"(\S+) in (\d+) of \d+ layers", words)]
+        return [
+            (part, int(layers))
+            for part, layers in re.findall(r"(\S+) in (\d+) of \d+ layers", words)
+        ]
     return [(words, 1)]
 
 
@@ -300,7 +347,9 @@ def divided(where: str, found: Json, text: Text) -> None:
     parts = zip(text.encoding.offsets, text.encoding.sequence_ids, division.of_token, strict=True)
     covered: list[set[tuple[int, int]]] = [set() for _ in division.names]
     for (start, end), segment, span in parts:
-        covered[span] |= {(at, segment) for at in range(start, end)} if segment is not None else set()
+        covered[span] |= (
+            {(at, segment) for at in range(start, end)} if segment is not None else set()
+        )
     for span, (ranges, characters) in enumerate(zip(found["characters"], covered, strict=True)):
         said = {(at, one["segment"]) for one in ranges for at in range(one["start"], one["end"])}
         blank = [(at, side) for at, side in said - characters if not text.texts[side][at].isspace()]
@@ -334,17 +383,32 @@ def named_units(
         if head == "mean":
             return [(("mean", "mean"), (layers, heads))]
         if head == "auto" and ranking is not None:
-            best = _chosen(shown, Number(ranking.of.value.mean(0), ranking.of.slack.mean(0)), "head", ranking.form)
+            best = _chosen(
+                shown,
+                Number(ranking.of.value.mean(0), ranking.of.slack.mean(0)),
+                "head",
+                ranking.form,
+            )
             return [(("mean", best), (layers, [best]))]
         return [(("mean", h), (layers, [h])) for h in heads]
     if layer == "auto" and ranking is not None:
         of_layer = ranking.of[:, heads]
         at = np.arange(n_layers), of_layer.value.argmax(1)
-        over = of_layer[at] if head == "auto" else Number(of_layer.value.mean(1), of_layer.slack.max(1))
-        form = ranking.form if head in ("auto", "mean") or len(heads) == 1 else ranking.form_over_heads
+        over = (
+            of_layer[at]
+            if head == "auto"
+            else Number(of_layer.value.mean(1), of_layer.slack.max(1))
+        )
+        form = (
+            ranking.form if head in ("auto", "mean") or len(heads) == 1 else ranking.form_over_heads
+        )
         if head != "auto":
             form = re.compile(f"layer {form.pattern}")
-        layers = [_chosen(shown, over, "layer", form, of=n_layers * n_heads if head == "auto" else n_layers)]
+        layers = [
+            _chosen(
+                shown, over, "layer", form, of=n_layers * n_heads if head == "auto" else n_layers
+            )
+        ]
     units: list[tuple[tuple[Any, Any], tuple[list[int], list[int]]]] = []
     for i, one in enumerate(layers):
         if head == "mean":
@@ -377,7 +441,9 @@ class _Ranking:
 
     def _pattern(self, said: str) -> "re.Pattern[str]":
         number = re.escape(said).replace("NUMBER", r"(\d\.\d\d)")
-        return re.compile(rf"chosen automatically(?: under the mask .+?)?: (?:{number}|{re.escape(self.none)})")
+        return re.compile(
+            rf"chosen automatically(?: under the mask .+?)?: (?:{number}|{re.escape(self.none)})"
+        )
 
 
 def _ranking(call: Call, texts: list[Text]) -> _Ranking:
@@ -386,17 +452,33 @@ def _ranking(call: Call, texts: list[Text]) -> _Ranking:
     Both are those under the model's own mask.
     """
     queries, keys = (_named(typed, texts) for typed in (call.query, call.auto_key or call.key))
-    words = [[i for i in range(text.n) if not text.special[i]] or list(range(text.n)) for text in texts]
+    words = [
+        [i for i in range(text.n) if not text.special[i]] or list(range(text.n)) for text in texts
+    ]
     measure = _on_keys if keys is not None else _beyond_means
     by_layer = zip(*(text.own_layers for text in texts), strict=True)
     found = [measure(list(layers), texts, queries or words, keys or words) for layers in by_layer]
     of = Number(np.array([one.value for one in found]), np.array([one.slack for one in found]))
     if keys is not None:
-        rows = "all words" if queries is None else "this row" if sum(map(len, queries)) == 1 else "these rows"
+        rows = (
+            "all words"
+            if queries is None
+            else "this row"
+            if sum(map(len, queries)) == 1
+            else "these rows"
+        )
         weight = f"weight from {rows} on {'this column' if sum(map(len, keys)) == 1 else 'these columns'}"
         mean = f"the layer with the most {weight} (NUMBER on average over these heads)"
-        return _Ranking(f"most {weight} (NUMBER)", mean, f"no head has {weight}, so the first is shown", of)
-    rows = "" if queries is None else "in this row, " if sum(map(len, queries)) == 1 else "in these rows, "
+        return _Ranking(
+            f"most {weight} (NUMBER)", mean, f"no head has {weight}, so the first is shown", of
+        )
+    rows = (
+        ""
+        if queries is None
+        else "in this row, "
+        if sum(map(len, queries)) == 1
+        else "in these rows, "
+    )
     mean = f"{rows}the weights of its heads depend most on content (mean score NUMBER)"
     none = f"{rows}no head's weights depend on content, so the first is shown"
     return _Ranking(f"{rows}its weights depend most on content (score NUMBER)", mean, none, of)
@@ -407,10 +489,14 @@ def _named(typed: str | None, texts: list[Text]) -> list[list[int]] | None:
     if typed is None:
         return None
     found = [places(typed, text.words) for text in texts]
-    return None if all(len(some) == text.n for some, text in zip(found, texts, strict=True)) else found
+    return (
+        None if all(len(some) == text.n for some, text in zip(found, texts, strict=True)) else found
+    )
 
 
-def _on_keys(layers: list[Attention], texts: list[Text], rows: list[list[int]], keys: list[list[int]]) -> Number:
+def _on_keys(
+    layers: list[Attention], texts: list[Text], rows: list[list[int]], keys: list[list[int]]
+) -> Number:
     """Weight of the average row on the keys, (H,)."""
     parts = []
     for one, some, wanted in zip(layers, rows, keys, strict=True):
@@ -420,7 +506,9 @@ def _on_keys(layers: list[Attention], texts: list[Text], rows: list[list[int]], 
     return Number(sum(p.value for p in parts) / count, sum(p.slack for p in parts) / count + 4 * U)
 
 
-def _beyond_means(layers: list[Attention], texts: list[Text], rows: list[list[int]], words: list[list[int]]) -> Number:
+def _beyond_means(
+    layers: list[Attention], texts: list[Text], rows: list[list[int]], words: list[list[int]]
+) -> Number:
     """Mean over rows of how far weights on other words exceed what both their offset and their key have on average.
 
     Each of these means is over all other pairs and one of 0; weights below 1/16 count nothing.
@@ -441,17 +529,23 @@ def _beyond_means(layers: list[Attention], texts: list[Text], rows: list[list[in
             by_offset[:, here] = value[:, here].sum(-1, keepdims=True)
             n_offset[here] = here.sum()
         n_key = np.maximum(counted.sum(0), 1)
-        predicted = np.maximum((by_offset - value) / n_offset, (value.sum(1, keepdims=True) - value) / n_key)
+        predicted = np.maximum(
+            (by_offset - value) / n_offset, (value.sum(1, keepdims=True) - value) / n_key
+        )
         beyond = np.maximum(value - predicted, 0.0)[:, some]
         least, slack = value[:, some] - 1 / 16, weights.slack[:, some]
         total = total + np.where(least >= 0, beyond, 0.0).sum((1, 2))
-        off = np.where(least >= -slack, 2 * slack, 0.0) + np.where(np.abs(least) <= slack + 1e-6, beyond, 0.0)
+        off = np.where(least >= -slack, 2 * slack, 0.0) + np.where(
+            np.abs(least) <= slack + 1e-6, beyond, 0.0
+        )
         slacks = slacks + off.sum((1, 2))
     count = sum(map(len, rows))
     return Number(total / count, slacks / count + 1e-5)
 
 
-def _chosen(shown: list[Json], over: Number, what: str, form: "re.Pattern[str]", of: int = 2) -> int:
+def _chosen(
+    shown: list[Json], over: Number, what: str, form: "re.Pattern[str]", of: int = 2
+) -> int:
     """Which layer or head was chosen, after a look whether it is one of the best and its figure is right.
 
     Nothing may be said of a choice `of` one.
@@ -470,7 +564,9 @@ def _chosen(shown: list[Json], over: Number, what: str, form: "re.Pattern[str]",
     return name
 
 
-def _head(where: str, found: Json, unit: Unit, text: Text, queries: list[int], keys: list[int], call: Call) -> None:
+def _head(
+    where: str, found: Json, unit: Unit, text: Text, queries: list[int], keys: list[int], call: Call
+) -> None:
     """Everything that is said of one unit over one text."""
     layer = unit.layers[0].layer
     close(where + "scale", found["scale"], Number(np.array(layer.scale), np.array(0.0)))
@@ -484,7 +580,12 @@ def _head(where: str, found: Json, unit: Unit, text: Text, queries: list[int], k
         close(where + stage, matrix, expected if stage == "output" else expected[:, keys])
     same(where + "fully_masked", found["fully_masked"], [q for q in queries if unit.dead[q]])
     ranking(where + "top", found["top"], unit, text.special, queries, call, text.longest)
-    if unit.single and call.by in (None, "weight") and "masked" in found["stages"] and len(keys) == text.n:
+    if (
+        unit.single
+        and call.by in (None, "weight")
+        and "masked" in found["stages"]
+        and len(keys) == text.n
+    ):
         _exact_ranking(where + "top", found, unit, text.special, queries, call)
     for name in STATISTICS:
         close(where + name, found["rows"][name], unit.statistic(name)[queries])
@@ -497,10 +598,16 @@ def _head(where: str, found: Json, unit: Unit, text: Text, queries: list[int], k
 def _whole(where: str, found: Json, unit: Unit, text: Text, pool: int | None) -> None:
     """Map, columns and means of a text as a whole."""
     if pool is None:
-        same(where + "whole", (found["pooled"], found["columns"], found["means"]), (None, None, None))
+        same(
+            where + "whole", (found["pooled"], found["columns"], found["means"]), (None, None, None)
+        )
         return
     starts, weights = unit.pooled(pool)
-    same(where + "pooled runs", (found["pooled"]["queries"], found["pooled"]["keys"]), (starts, starts))
+    same(
+        where + "pooled runs",
+        (found["pooled"]["queries"], found["pooled"]["keys"]),
+        (starts, starts),
+    )
     close(where + "pooled", found["pooled"]["weights"], weights)
     columns = unit.columns(range(text.n))
     close(where + "columns", found["columns"], columns)
@@ -510,13 +617,21 @@ def _whole(where: str, found: Json, unit: Unit, text: Text, pool: int | None) ->
         if name == "sink" and not unit.has_sink:
             same(where + "means.sink", found["means"]["sink"], None)
             continue
-        if name in ("entropy", "max_score") and len(unit.layers) > 1 and len(found["rows"][name]) < text.n:
-            same(where + f"means.{name}", found["means"][name], None)  # the mean's other rows are not kept
+        if (
+            name in ("entropy", "max_score")
+            and len(unit.layers) > 1
+            and len(found["rows"][name]) < text.n
+        ):
+            same(
+                where + f"means.{name}", found["means"][name], None
+            )  # the mean's other rows are not kept
             continue
         rows = unit.statistic(name)[counted]
         live = rows[~np.isnan(rows.value)]
         expected = (
-            Number(live.value.mean(), live.slack.max() + 4 * U) if live.value.size else Number(*[np.array(np.nan)] * 2)
+            Number(live.value.mean(), live.slack.max() + 4 * U)
+            if live.value.size
+            else Number(*[np.array(np.nan)] * 2)
         )
         close(where + f"means.{name}", found["means"][name], expected)
 
@@ -552,7 +667,10 @@ def ranking(
     by = call.by or "weight"
     same(where + ".by", found["by"], by)
     same(where + ".left_out", bool(found["left_out"]), call.no_special)
-    count, may = min(3 if call.top is None else call.top, longest), takes_part(unit, special, call.no_special)
+    count, may = (
+        min(3 if call.top is None else call.top, longest),
+        takes_part(unit, special, call.no_special),
+    )
     measures = {"weight": unit.number("weights"), "value": unit.number("value")}
     if by == "projected":
         measures["projected"] = unit.number("projected")
@@ -568,22 +686,34 @@ def ranking(
         taken = [key for key in keys if key != -1]
         same(f"{where} count of query {query}", keys, taken + blank)
         if len(set(taken)) != len(taken) or not all(may[query, key] for key in taken):
-            raise Mismatch(f"{where} of query {query}: {taken} repeats a key or holds one that takes no part")
+            raise Mismatch(
+                f"{where} of query {query}: {taken} repeats a key or holds one that takes no part"
+            )
         same(f"{where} count of query {query}", len(taken), len(ranked))
         for key, best in zip(taken, ranked, strict=True):
             slack = order.slack[query, key] + order.slack[query, best]
-            if abs(order.value[query, key] - order.value[query, best]) > slack + 1e-7 * abs(order.value[query, best]):
-                raise Mismatch(f"{where} of query {query}: {taken}, expected {list(map(int, ranked))}")
+            if abs(order.value[query, key] - order.value[query, best]) > slack + 1e-7 * abs(
+                order.value[query, best]
+            ):
+                raise Mismatch(
+                    f"{where} of query {query}: {taken}, expected {list(map(int, ranked))}"
+                )
         for name, measure in measures.items():
             pad = np.full(len(blank), np.nan)
             expected = measure[query, taken] if taken else Number(np.zeros(0), np.zeros(0))
             expected = Number(np.append(expected.value, pad), np.append(expected.slack, pad * 0))
             close(f"{where}.{name} of query {query}", found[name][row], expected)
-        if by != "weight" or not unit.single:  # what ranks stands in the Report: among equals the first keys win
+        if (
+            by != "weight" or not unit.single
+        ):  # what ranks stands in the Report: among equals the first keys win
             values = found[by][row]
             for i in range(len(taken) - 1):
-                if values[i] < values[i + 1] or (values[i] == values[i + 1] and taken[i] > taken[i + 1]):
-                    raise Mismatch(f"{where} of query {query}: {taken} with {values} are out of order")
+                if values[i] < values[i + 1] or (
+                    values[i] == values[i + 1] and taken[i] > taken[i + 1]
+                ):
+                    raise Mismatch(
+                        f"{where} of query {query}: {taken} with {values} are out of order"
+                    )
 
 
 def _exact_ranking(
@@ -595,4 +725,8 @@ def _exact_ranking(
     for row, query in enumerate(queries):
         ranked = sorted(np.flatnonzero(may[query]), key=lambda j: -masked[row, j])
         expected = [int(key) for key in ranked][: len(found["top"]["keys"][row])]
-        same(f"{where} of query {query}", [key for key in found["top"]["keys"][row] if key != -1], expected)
+        same(
+            f"{where} of query {query}",
+            [key for key in found["top"]["keys"][row] if key != -1],
+            expected,
+        )

@@ -24,12 +24,19 @@ def causal():
 
 
 def test_the_published_schema_is_the_one_that_the_types_say():
-    assert json.loads(SCHEMA_FILE.read_bytes()) == json_schema(), "run: python -m tests.helpers.schemas"
+    assert json.loads(SCHEMA_FILE.read_bytes()) == json_schema(), (
+        "run: python -m tests.helpers.schemas"
+    )
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"head": "mean", "layer": "mean"}, {"by": "projected"}, {"mask": "causal", "what_if": "same-scores"}],
+    [
+        {},
+        {"head": "mean", "layer": "mean"},
+        {"by": "projected"},
+        {"mask": "causal", "what_if": "same-scores"},
+    ],
     ids=["plain", "mean", "projected", "what-if"],
 )
 def test_real_output_keeps_to_the_published_schema(options):
@@ -68,7 +75,9 @@ def test_null_in_masked_means_not_allowed(causal):
 
 
 def test_another_version_is_refused(causal):
-    with pytest.raises(AttnscopeError, match=r"schema is 'attnscope\.report/0'; this version reads"):
+    with pytest.raises(
+        AttnscopeError, match=r"schema is 'attnscope\.report/0'; this version reads"
+    ):
         from_json(to_json(causal).replace(b"attnscope.report/2", b"attnscope.report/0"))
 
 
@@ -78,7 +87,9 @@ def test_what_is_no_report_is_refused(data):
         from_json(data)
 
 
-@pytest.mark.parametrize("shape", [(0,), (7,), (3, 0), (0, 3), (11, 3), (2, 30, 5), (3, 2, 40), (2, 2, 3, 9), (200,)])
+@pytest.mark.parametrize(
+    "shape", [(0,), (7,), (3, 0), (0, 3), (11, 3), (2, 30, 5), (3, 2, 40), (2, 2, 3, 9), (200,)]
+)
 def test_arrays_in_pieces_are_written_as_in_one(monkeypatch, shape):
     """Pieces of at most 16 numbers, for arrays longer, wider and smaller than that."""
     from attnscope.findings import codec

@@ -39,7 +39,10 @@ LAYERS = {
     "albert": lambda model: [*model.encoder.albert_layer_groups] * 3,  # one module is every layer
     "t5": lambda model: model.block,
 }
-DEEP = {name: {**ONE_PART[name], "num_hidden_layers": 3} for name in ("bert", "llama", "gpt_oss", "opt", "albert")}
+DEEP = {
+    name: {**ONE_PART[name], "num_hidden_layers": 3}
+    for name in ("bert", "llama", "gpt_oss", "opt", "albert")
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +70,17 @@ def _eager(folder):
 def _attentions(folder, ids):
     """Every layer's weights, (H, T, T) in float64."""
     with torch.no_grad():
-        return [one[0].numpy() for one in _eager(folder)(torch.tensor([ids]), output_attentions=True).attentions]
+        return [
+            one[0].numpy()
+            for one in _eager(folder)(torch.tensor([ids]), output_attentions=True).attentions
+        ]
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 @pytest.mark.parametrize("name", ["bert", "llama"])
-@pytest.mark.parametrize(("measure", "residual"), [("rollout", True), ("rollout-no-residual", False)])
+@pytest.mark.parametrize(
+    ("measure", "residual"), [("rollout", True), ("rollout-no-residual", False)]
+)
 @pytest.mark.parametrize(("layer", "covered"), [("auto", [0, 1, 2]), ("1-2", [1, 2])])
 def test_rollout_is_the_papers_product(folders, name, engine, measure, residual, layer, covered):
     report = run(folders(name), engine=engine, measure=measure, layer=layer)
@@ -96,14 +104,19 @@ def _zeroing(name, folder, ids, layer):
 
     def keep(_, __, output):
         if len(running) == before + 1:
-            outputs.append((output[0] if isinstance(output, tuple) else output).reshape(len(ids), -1))
+            outputs.append(
+                (output[0] if isinstance(output, tuple) else output).reshape(len(ids), -1)
+            )
 
     def zero(_, __, values):
         if len(running) == before + 1:
             values[:, zeroed] = 0
 
     blocks = LAYERS[name](model)
-    block, before = blocks[layer], layer if blocks[0] is blocks[-1] else 0  # a shared module has run so often before
+    block, before = (
+        blocks[layer],
+        layer if blocks[0] is blocks[-1] else 0,
+    )  # a shared module has run so often before
     block.register_forward_pre_hook(enter)
     block.register_forward_hook(keep)
     block.get_submodule(VALUES[name]).register_forward_hook(zero)
@@ -127,7 +140,9 @@ def _zeroing(name, folder, ids, layer):
         ("albert", "transformers", 3),
     ],
 )
-def test_value_zeroing_is_what_hooks_on_transformers_give(folders, name, engine, copies, monkeypatch):
+def test_value_zeroing_is_what_hooks_on_transformers_give(
+    folders, name, engine, copies, monkeypatch
+):
     monkeypatch.setattr("attnscope.studies.rollout.measure._copies", lambda n: min(n, copies))
     report = run(folders(name), measure="value-zeroing", layer="2,0", engine=engine)
     rolled = run(folders(name), measure="value-zeroing-rollout", layer="0-2", engine=engine)
@@ -136,11 +151,15 @@ def test_value_zeroing_is_what_hooks_on_transformers_give(folders, name, engine,
         expected = [_zeroing(name, folders(name), ids, layer) for layer in range(3)]
         assert [rollout.layers for rollout in text.rollouts] == [[0], [2]]
         for rollout in text.rollouts:
-            np.testing.assert_allclose(rollout.matrix, expected[rollout.layers[0]], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(
+                rollout.matrix, expected[rollout.layers[0]], rtol=0, atol=1e-5
+            )
             if name in ("llama", "opt"):
                 assert (rollout.matrix[np.triu_indices(len(ids), 1)] == 0).all()
         (rollout,) = product.rollouts
-        np.testing.assert_allclose(rollout.matrix, expected[2] @ expected[1] @ expected[0], rtol=0, atol=5e-5)
+        np.testing.assert_allclose(
+            rollout.matrix, expected[2] @ expected[1] @ expected[0], rtol=0, atol=5e-5
+        )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss", "mistral"])
@@ -148,7 +167,14 @@ def test_value_zeroing_of_both_engines_is_the_same(folders, name):
     """Fused projections, a soft-cap and norms behind a layer, sinks, a window; under a mask and with a hidden token."""
     for options in ({}, {"mask": "causal+window:3", "hide": "1"}):
         ours, theirs = (
-            run(folders(name), TEXTS[:1], measure="value-zeroing", layer="all", engine=engine, **options)
+            run(
+                folders(name),
+                TEXTS[:1],
+                measure="value-zeroing",
+                layer="all",
+                engine=engine,
+                **options,
+            )
             for engine in ("native", "transformers")
         )
         for one, other in zip(ours.texts[0].rollouts, theirs.texts[0].rollouts, strict=True):
@@ -157,7 +183,14 @@ def test_value_zeroing_of_both_engines_is_the_same(folders, name):
 
 
 def test_value_zeroing_of_an_encoder_among_two_parts(folders):
-    report = run(folders("t5"), TEXTS[:1], engine="transformers", part="encoder", measure="value-zeroing", layer="0-1")
+    report = run(
+        folders("t5"),
+        TEXTS[:1],
+        engine="transformers",
+        part="encoder",
+        measure="value-zeroing",
+        layer="0-1",
+    )
     ids = [token.id for token in report.texts[0].tokens]
     for layer, rollout in enumerate(report.texts[0].rollouts):
         expected = _zeroing("t5", folders("t5"), ids, layer)
@@ -170,7 +203,8 @@ def test_layers_that_are_no_modules_of_their_own_are_refused(folders):
     model.h = torch.nn.Sequential(*model.h)
     asked = {"model": model, "tokenizer": str(folders("gpt2")), "measure": "value-zeroing"}
     with pytest.raises(
-        AttnscopeError, match="layer 0 is no module of the model that can be run by itself; use measure='roll"
+        AttnscopeError,
+        match="layer 0 is no module of the model that can be run by itself; use measure='roll",
     ):
         attnscope.inspect(TEXTS[0], **asked)
     model.h = torch.nn.ModuleList(model.h)
@@ -202,7 +236,15 @@ def test_hidden_tokens_and_sinks_leave_rows_that_sum_to_one(folders):
 
 def test_sources_are_ranked_by_their_share_over_every_token(folders):
     whole = run(folders("llama"), texts=TEXTS[:1], measure="rollout").texts[0]
-    report = run(folders("llama"), texts=TEXTS[:1], measure="rollout", query="-1,2", key="1", top=4, special=False)
+    report = run(
+        folders("llama"),
+        texts=TEXTS[:1],
+        measure="rollout",
+        query="-1,2",
+        key="1",
+        top=4,
+        special=False,
+    )
     (text,) = report.texts
     (rollout,) = text.rollouts
     assert (text.queries, text.keys, rollout.left_out) == (
@@ -224,21 +266,36 @@ def test_sources_are_ranked_by_their_share_over_every_token(folders):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"measure": "rollout", "layer": "0,2"}, "layer: rollout needs consecutive layers; use 0-2"),
+        (
+            {"measure": "rollout", "layer": "0,2"},
+            "layer: rollout needs consecutive layers; use 0-2",
+        ),
         ({"measure": "rollout", "layer": "mean"}, "layer: rollout cannot be averaged over layers"),
         ({"measure": "rollout", "layer": "7"}, "layer: there is no layer 7"),
-        ({"measure": "rollout", "head": "1"}, "head: rollout combines all heads of a layer; remove it"),
+        (
+            {"measure": "rollout", "head": "1"},
+            "head: rollout combines all heads of a layer; remove it",
+        ),
         ({"measure": "rollout", "by": "value"}, "by: rollout ranks sources by its own values"),
         ({"measure": "rollout", "pool": 4}, "pool: rollout has no pooled map"),
-        ({"measure": "rollout", "predict": True}, "predict: rollout shows no predictions; remove it, or measure"),
+        (
+            {"measure": "rollout", "predict": True},
+            "predict: rollout shows no predictions; remove it, or measure",
+        ),
         ({"measure": "rollout", "generate": 2}, "generate: rollout shows no predictions"),
-        ({"measure": "rollout", "target": ("a",)}, "by='logit': rollout is not measured on a logit"),
+        (
+            {"measure": "rollout", "target": ("a",)},
+            "by='logit': rollout is not measured on a logit",
+        ),
         ({"measure": "rollout", "stages": ("scores",)}, "stages: rollout has no stages; remove it"),
         (
             {"measure": "value-zeroing", "mask": "window:2", "what_if": "same-scores"},
             "what_if: value-zeroing runs whole layers, so a mask cannot apply to their scores alone",
         ),
-        ({"measure": "value-zeroing", "max_memory": 1 << 20}, "max_memory is 1.0 MiB; use max_memory="),
+        (
+            {"measure": "value-zeroing", "max_memory": 1 << 20},
+            "max_memory is 1.0 MiB; use max_memory=",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_measure_is_refused(folders, options, error):
@@ -249,20 +306,42 @@ def test_what_does_not_go_with_a_measure_is_refused(folders, options, error):
 @pytest.mark.parametrize("part", ["decoder", "cross"])
 def test_layers_that_read_a_second_text_have_no_rollout(folders, part):
     with pytest.raises(UsageError, match="measure='rollout': is not defined under cross-attention"):
-        run(folders("bart"), engine="transformers", part=part, context="water ran", measure="rollout")
-    assert run(folders("bart"), engine="transformers", part="encoder", measure="rollout").texts[0].rollouts
+        run(
+            folders("bart"),
+            engine="transformers",
+            part=part,
+            context="water ran",
+            measure="rollout",
+        )
+    assert (
+        run(folders("bart"), engine="transformers", part="encoder", measure="rollout")
+        .texts[0]
+        .rollouts
+    )
 
 
 def test_a_stack_without_residual_has_no_rollout_with_one():
-    with pytest.raises(UsageError, match="do not add their input to their output; use rollout-no-residual"):
+    with pytest.raises(
+        UsageError, match="do not add their input to their output; use rollout-no-residual"
+    ):
         attnscope.inspect("a b c", config="single-head-unscaled", measure="rollout")
 
 
 def test_commands_files_and_python_give_the_same(folders, tmp_path, capsys):
-    asked = [TEXTS[0], "--model", str(folders("bert")), "--measure", "value-zeroing", "--layer", "0-1"]
+    asked = [
+        TEXTS[0],
+        "--model",
+        str(folders("bert")),
+        "--measure",
+        "value-zeroing",
+        "--layer",
+        "0-1",
+    ]
     assert main(["run", *asked, "--format", "json", "--quiet"]) == 0
     out = capsys.readouterr().out.encode().rstrip(b"\n")
-    report = attnscope.inspect(TEXTS[0], model=folders("bert"), measure="value-zeroing", layer=[0, 1])
+    report = attnscope.inspect(
+        TEXTS[0], model=folders("bert"), measure="value-zeroing", layer=[0, 1]
+    )
     assert report.to_json() == out
     assert to_json(from_json(out)) == out
     first, second = report.data.texts[0].rollouts
@@ -293,12 +372,19 @@ def test_one_row_is_a_list_of_keys(capsys):
     assert main([*asked, "3"]) == 0
     screen = capsys.readouterr().out
     assert "the 32 keys with the largest shares; --key selects others" in screen
-    assert "of each token before layer 0 in this token after layer 3; all sum to 1" in " ".join(screen.split())
-    listed = {int(key): float(share) for key, share in re.findall(r"\b(\d+) (?:the|bank) +(\d\.\d+)", screen)}
+    assert "of each token before layer 0 in this token after layer 3; all sum to 1" in " ".join(
+        screen.split()
+    )
+    listed = {
+        int(key): float(share)
+        for key, share in re.findall(r"\b(\d+) (?:the|bank) +(\d\.\d+)", screen)
+    }
     assert sorted(listed) == sorted(np.argsort(-every[3], kind="stable")[:32])
     assert list(listed.values()) == pytest.approx(every[3][list(listed)], abs=0.006)
     others = re.search(r"\b8 others +(\d\.\d+)", screen)
-    assert others is not None and float(others[1]) == pytest.approx(np.delete(every[3], list(listed)).sum(), abs=0.006)
+    assert others is not None and float(others[1]) == pytest.approx(
+        np.delete(every[3], list(listed)).sum(), abs=0.006
+    )
     assert main([*asked, "3,4"]) == 0
     assert "key →" in capsys.readouterr().out
 
@@ -321,7 +407,16 @@ def test_a_damaged_file_is_refused(folders, damage, error):
 
 def test_a_long_text_shows_its_first_rows_and_says_so(folders, capsys):
     text = " ".join(["water"] * 45)
-    asked = ["run", text, "--config", "bidirectional", "--measure", "rollout-no-residual", "--top", "0"]
+    asked = [
+        "run",
+        text,
+        "--config",
+        "bidirectional",
+        "--measure",
+        "rollout-no-residual",
+        "--top",
+        "0",
+    ]
     assert main(asked) == 0
     assert "rows 0–" not in capsys.readouterr().out
     asked[1] = " ".join(["water"] * 70)
@@ -334,15 +429,33 @@ def test_a_long_text_shows_its_first_rows_and_says_so(folders, capsys):
 STACK = "d_model = 256\nn_heads = 8\nn_layers = 4\nd_mlp = 1024\nmask = 'causal'\npositions = 'sinusoidal'\n"
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process")
-@pytest.mark.parametrize(("measure", "words", "form"), [("value-zeroing", 80, "json"), ("rollout", 1000, "table")])
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process"
+)
+@pytest.mark.parametrize(
+    ("measure", "words", "form"), [("value-zeroing", 80, "json"), ("rollout", 1000, "table")]
+)
 def test_a_measure_keeps_to_its_own_estimate(measure, words, form, tmp_path):
     (tmp_path / "stack.toml").write_text(STACK)
     text = " ".join(["the", "bank"] * (words // 2))
-    given = requested((TextInput(text),), config=str(tmp_path / "stack.toml"), measure=measure, threads=1)
+    given = requested(
+        (TextInput(text),), config=str(tmp_path / "stack.toml"), measure=measure, threads=1
+    )
     given = msgspec.structs.replace(given, window=PRINTED if form == "table" else None)
     limit = plan_rollout(given, open_source(given, given.texts)).plan.memory
-    asked = ["run", text, "--config", given.config, "--measure", measure, "--format", form, "--threads", "1", "--quiet"]
+    asked = [
+        "run",
+        text,
+        "--config",
+        given.config,
+        "--measure",
+        measure,
+        "--format",
+        form,
+        "--threads",
+        "1",
+        "--quiet",
+    ]
     taken = peak([*asked, "--max-memory", str(limit.estimate)])
     assert 1.0 <= limit.estimate / taken <= 1.35, (limit.estimate, taken)
 
@@ -362,4 +475,6 @@ def test_one_row_of_all_layers_is_one_table(monkeypatch, capsys):
             value = rollout.matrix[0, key]
             assert value == 0 if cell == "·" else abs(float(cell) - value) <= 0.00501
     ranked = re.findall(r"(L\d) +← \d (\S+)", out)
-    assert sorted(ranked) == [(f"L{n}", text.split()[rollout.keys[0, 0]]) for n, rollout in enumerate(rollouts)]
+    assert sorted(ranked) == [
+        (f"L{n}", text.split()[rollout.keys[0, 0]]) for n, rollout in enumerate(rollouts)
+    ]

@@ -36,7 +36,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for line in lines:
             # The shell expands the command line, and attnscope runs here.
             shell = ["bash", "-c", f"attnscope() {{ printf '%s\\0' \"$@\"; }}; {line}"]
-            words = subprocess.run(shell, capture_output=True, text=True, check=True).stdout.split("\0")
+            words = subprocess.run(shell, capture_output=True, text=True, check=True).stdout.split(
+                "\0"
+            )
             with redirect_stdout(StringIO()) as printed:
                 assert main(words[:-1]) == 0
             (place / "printed").write_text(printed.getvalue())
@@ -64,7 +66,9 @@ def test_the_strongest_reactant_of_all_11_atoms_is_their_source(folder: Path) ->
 
     import attnscope
 
-    report = attnscope.inspect(REACTION, model=folder / "rxnmapper", engine="transformers", layer=10, head=5)
+    report = attnscope.inspect(
+        REACTION, model=folder / "rxnmapper", engine="transformers", layer=10, head=5
+    )
     assert {atom: int(report.weights[0, 0, atom, :39].argmax()) for atom in SOURCES} == SOURCES
     model = AlbertModel.from_pretrained(folder / "rxnmapper", attn_implementation="eager").eval()
     ids = torch.tensor([[token.id for token in report.data.texts[0].tokens]])
@@ -78,7 +82,12 @@ def test_the_other_heads_do_something_else_and_layers_add_up(folder: Path) -> No
     import attnscope
 
     report = attnscope.inspect(
-        REACTION, model=folder / "rxnmapper", engine="transformers", layer="all", head="all", stages="weights"
+        REACTION,
+        model=folder / "rxnmapper",
+        engine="transformers",
+        layer="all",
+        head="all",
+        stages="weights",
     )
     atoms = list(SOURCES)
     found = report.weights[:, :, atoms, 1:39].argmax(-1) + 1  # (12, 8, 11)

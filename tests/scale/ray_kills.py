@@ -43,18 +43,36 @@ class Kills:
     def __init__(self, folder, seed, texts):
         from ray.cluster_utils import Cluster
 
-        self.folder, self.luck, self.killed = folder, random.Random(seed), {"actor": 0, "driver": 0, "node": 0}
-        lines = (" ".join(self.luck.choices(WORDS, k=self.luck.randrange(1, 40))) for _ in range(texts))
+        self.folder, self.luck, self.killed = (
+            folder,
+            random.Random(seed),
+            {"actor": 0, "driver": 0, "node": 0},
+        )
+        lines = (
+            " ".join(self.luck.choices(WORDS, k=self.luck.randrange(1, 40))) for _ in range(texts)
+        )
         (folder / "texts.txt").write_text("\n".join(lines) + "\n")
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        self.environment["RAY_worker_niceness"] = "0"  # 15 otherwise, for which a busy machine has no time
+        self.environment["RAY_worker_niceness"] = (
+            "0"  # 15 otherwise, for which a busy machine has no time
+        )
         os.environ.update(self.environment)
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
         self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(2)]
         self.call("-o", "alone.jsonl", "--threads", "1").wait()
 
     def call(self, *options):
-        command = [sys.executable, "-m", "attnscope", "batch", "texts.txt", "--keep", "top,rows", "--quiet", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "attnscope",
+            "batch",
+            "texts.txt",
+            "--keep",
+            "top,rows",
+            "--quiet",
+            *options,
+        ]
         return subprocess.Popen(command, cwd=self.folder, env=self.environment)
 
     def round(self, kills):
@@ -99,7 +117,9 @@ def missing():
     if not sys.platform.startswith("linux"):
         return "processes are found in /proc, which this system does not have"
     lacking = [name for name in ("ray", "datasets") if find_spec(name) is None]
-    return f"not installed: {', '.join(lacking)} (pip install {' '.join(lacking)})" if lacking else ""
+    return (
+        f"not installed: {', '.join(lacking)} (pip install {' '.join(lacking)})" if lacking else ""
+    )
 
 
 def mapped(folder):
@@ -119,7 +139,10 @@ def mapped(folder):
     datasets.disable_progress_bars()
     others = datasets.Dataset.from_dict({"text": texts, "n": [*range(len(texts))]})
     others = others.map(RecordMapper(**kept), batched=True, batch_size=50, num_proc=2)
-    return all(sum(same(expected[row["n"]], row) for row in made) == len(texts) for made in (rows.iter_rows(), others))
+    return all(
+        sum(same(expected[row["n"]], row) for row in made) == len(texts)
+        for made in (rows.iter_rows(), others)
+    )
 
 
 def same(expected, row):
@@ -127,7 +150,9 @@ def same(expected, row):
     record = json.loads(row["record"])
     if (row["status"], len(record["tokens"])) != (expected["status"], len(expected["tokens"])):
         return False
-    return row["status"] != "ok" or np.allclose(record["rows"]["entropy"], expected["rows"]["entropy"], atol=1e-4)
+    return row["status"] != "ok" or np.allclose(
+        record["rows"]["entropy"], expected["rows"]["entropy"], atol=1e-4
+    )
 
 
 def main():
@@ -156,7 +181,9 @@ def main():
             kills.cluster.shutdown()
         counts = ", ".join(f"{count} of {kind}s" for kind, count in kills.killed.items())
         print(f"{given.rounds} dumps; kills: {counts}; {wrong} wrong")
-        print(f"ray.data and datasets, two processes each: {'the records of a dump' if mapper else 'OTHER records'}")
+        print(
+            f"ray.data and datasets, two processes each: {'the records of a dump' if mapper else 'OTHER records'}"
+        )
     return bool(wrong) or not mapper
 
 

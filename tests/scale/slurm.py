@@ -76,17 +76,31 @@ class Cluster:
         port, first, second = free_ports(3)
         host = socket.gethostname().split(".")[0]
         config = folder / "slurm.conf"
-        config.write_text(CONFIG.format(folder=folder, host=host, port=port, first=first, second=second))
+        config.write_text(
+            CONFIG.format(folder=folder, host=host, port=port, first=first, second=second)
+        )
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (folder / "state").mkdir()
-        self.environment = {**os.environ, "SLURM_CONF": str(config), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        self.environment = {
+            **os.environ,
+            "SLURM_CONF": str(config),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+        }
         key = folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
         for name in ("one", "two"):
             (folder / f"spool-{name}").mkdir()
         files = [f"--{name}-file={folder}/munged.{name}" for name in ("pid", "log", "seed")]
-        self._start("munged", "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket", *files)
+        self._start(
+            "munged",
+            "--foreground",
+            "--force",
+            f"--key-file={key}",
+            f"--socket={folder}/munge.socket",
+            *files,
+        )
         self._start("slurmctld", "-D", "-f", str(config))
         for name in ("one", "two"):
             self._start("slurmd", "-D", "-N", name, "-f", str(config))
@@ -94,13 +108,20 @@ class Cluster:
     def _start(self, *command):
         log = open(self.folder / f"{command[0]}-{len(self.processes)}.out", "wb")  # noqa: SIM115
         self.processes.append(
-            subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            subprocess.Popen(
+                command, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
         )
         log.close()
 
     def ask(self, *command, check=True):
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, cwd=self.folder, check=False
+            command,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            check=False,
         )
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr}{self.logs()}")
@@ -109,13 +130,16 @@ class Cluster:
     def wait_until_ready(self, seconds=60):
         deadline = time.monotonic() + seconds
         while self.ask("sinfo", "-h", "-N", "-o", "%N %t", check=False).count(" idle") < 2:
-            if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
+            if time.monotonic() > deadline or any(
+                process.poll() is not None for process in self.processes
+            ):
                 raise RuntimeError(f"the cluster does not start\n{self.logs()}")
             time.sleep(0.5)
 
     def logs(self):
         return "".join(
-            f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.[lo][ou]*"))
+            f"--- {path.name}\n{path.read_text()[-1500:]}"
+            for path in sorted(self.folder.glob("*.[lo][ou]*"))
         )
 
     def close(self):
@@ -136,12 +160,17 @@ def run(folder, texts, interruptions, seed):
     call = [sys.executable, "-m", "attnscope"]
     try:
         cluster.wait_until_ready()
-        script = cluster.ask(*call, "batch", "texts.txt", "-o", "dump.jsonl", "--keep", "top,rows", "--sbatch", "8")
+        script = cluster.ask(
+            *call, "batch", "texts.txt", "-o", "dump.jsonl", "--keep", "top,rows", "--sbatch", "8"
+        )
         (folder / "job.sh").write_text(script)
         job = cluster.ask("sbatch", "--parsable", "job.sh").strip()
         begun, sent, submitted = time.monotonic(), {"requeue": 0, "scancel": 0}, 1
         while True:
-            rows = [row.split() for row in cluster.ask("squeue", "-h", "-r", "-o", "%A_%a %i %t").splitlines()]
+            rows = [
+                row.split()
+                for row in cluster.ask("squeue", "-h", "-r", "-o", "%A_%a %i %t").splitlines()
+            ]
             running = [row[1] for row in rows if row[2] == "R"]
             if not rows:
                 status = cluster.ask(*call, "merge", *parts(folder), "--status", check=False)
@@ -171,7 +200,9 @@ def run(folder, texts, interruptions, seed):
                 ignore=shutil.ignore_patterns("*.socket*"),
             )
             print(f"see {keep}")
-        print(f"8 tasks on 2 nodes, {interrupted}, {seconds:.0f} s: {'the same' if same else 'OTHER'} bytes")
+        print(
+            f"8 tasks on 2 nodes, {interrupted}, {seconds:.0f} s: {'the same' if same else 'OTHER'} bytes"
+        )
         return same
     finally:
         cluster.close()

@@ -35,10 +35,20 @@ def disk(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["dump-part-7.jsonl", "dump", "tables.parquet/"])
 def test_a_dump_goes_on_after_its_disk_was_full(disk, capsys, name):
-    call = ["batch", "texts.txt", "--threads", "1", "--quiet", *([] if "." in name else ["--stage", "weights"]), "-o"]
+    call = [
+        "batch",
+        "texts.txt",
+        "--threads",
+        "1",
+        "--quiet",
+        *([] if "." in name else ["--stage", "weights"]),
+        "-o",
+    ]
     for workers in ("1", "2"):
         assert main([*call, f"disk/{name}", "--workers", workers]) == 1
-        end = re.fullmatch(r"attnscope: error: disk/[^.].*(: cannot be written .*)\n", capsys.readouterr().err)[1]
+        end = re.fullmatch(
+            r"attnscope: error: disk/[^.].*(: cannot be written .*)\n", capsys.readouterr().err
+        )[1]
         assert f"`dump-part-7.jsonl{end}`" in PAGE.read_text()
     assert main(["batch", "texts.txt", "-o", f"disk/{name}", "--status"]) == 0
     done = int(re.match(r"\d+", capsys.readouterr().out)[0])
@@ -51,7 +61,12 @@ def test_a_dump_goes_on_after_its_disk_was_full(disk, capsys, name):
 
 def test_a_merge_leaves_nothing_on_a_full_disk(disk, capsys):
     for number in (1, 2):
-        assert main(["batch", "texts.txt", "-o", f"{number}.jsonl", "--shard", f"{number}/2", "--quiet"]) == 0
+        assert (
+            main(
+                ["batch", "texts.txt", "-o", f"{number}.jsonl", "--shard", f"{number}/2", "--quiet"]
+            )
+            == 0
+        )
     assert main(["merge", "1.jsonl", "2.jsonl", "-o", "disk/d.jsonl", "--quiet"]) == 1
     assert capsys.readouterr().err == (
         "attnscope: error: disk/d.jsonl: cannot be written (No space left on device); nothing was written\n"

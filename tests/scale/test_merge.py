@@ -99,8 +99,25 @@ def test_parts_of_a_selection(folder):
     chosen = ["--skip", "11", "--limit", "97"]
     assert main(["batch", "texts.txt", "-o", "w.jsonl", *chosen, *QUIET]) == 0
     for number in range(1, 8):
-        assert main(["batch", "texts.txt", "-o", f"s{number}.jsonl", "--shard", f"{number}/7", *chosen, *QUIET]) == 0
-    assert main(["merge", *(f"s{number}.jsonl" for number in range(1, 8)), "-o", "j.jsonl", "--quiet"]) == 0
+        assert (
+            main(
+                [
+                    "batch",
+                    "texts.txt",
+                    "-o",
+                    f"s{number}.jsonl",
+                    "--shard",
+                    f"{number}/7",
+                    *chosen,
+                    *QUIET,
+                ]
+            )
+            == 0
+        )
+    assert (
+        main(["merge", *(f"s{number}.jsonl" for number in range(1, 8)), "-o", "j.jsonl", "--quiet"])
+        == 0
+    )
     assert content(folder / "j.jsonl") == content(folder / "w.jsonl")
 
 
@@ -138,12 +155,17 @@ def test_what_is_missing_or_unfinished_is_said(folder, capsys):
     (folder / "part-3.jsonl").write_bytes(b"")
     assert main(["merge", *parts(), "-o", "j.jsonl"]) == 1
     error = capsys.readouterr().err
-    assert "1 missing (3/3), 1 unfinished (part-2.jsonl has 6 records), 1 without a header (part-3.jsonl)" in error
+    assert (
+        "1 missing (3/3), 1 unfinished (part-2.jsonl has 6 records), 1 without a header (part-3.jsonl)"
+        in error
+    )
     first = records(folder / "part-1.jsonl")
     assert main(["merge", *parts(), "--status"]) == 0
     status = capsys.readouterr().out
     percent = 100 * (first + 6) // 150
-    assert status.startswith(f"{first + 6} of 150 texts ({percent} %) · 1 of 3 parts finished · 1 missing (3/3), ")
+    assert status.startswith(
+        f"{first + 6} of 150 texts ({percent} %) · 1 of 3 parts finished · 1 missing (3/3), "
+    )
     assert not (folder / "j.jsonl").exists()
     assert main(["batch", "texts.txt", "-o", "part-2.jsonl", "--shard", "2/3", *QUIET]) == 0
     assert (folder / "part-2.jsonl").read_bytes() == data
@@ -154,9 +176,17 @@ def test_what_is_missing_or_unfinished_is_said(folder, capsys):
     [
         ("part-2.jsonl", lambda data: flipped(data, len(data) // 2), "the line is damaged"),
         ("part-1.jsonl", lambda data: flipped(data, 40), "is not a dump"),
-        ("part-1.jsonl", lambda data: b"\n".join(data.split(b"\n")[:3] + data.split(b"\n")[4:]), "the line is damaged"),
+        (
+            "part-1.jsonl",
+            lambda data: b"\n".join(data.split(b"\n")[:3] + data.split(b"\n")[4:]),
+            "the line is damaged",
+        ),
         ("part-3.jsonl", lambda data: data + b"{}\n", "not all parts are finished"),
-        ("part-3.jsonl", lambda data: resealed(data, with_setting), "with --top 3, this one --top 9"),
+        (
+            "part-3.jsonl",
+            lambda data: resealed(data, with_setting),
+            "with --top 3, this one --top 9",
+        ),
         ("part-3.jsonl", lambda data: b"", "1 without a header"),
         ("part-3.jsonl", lambda data: b"text\n", "is not a dump"),
         ("part-2.jsonl.gz", lambda data: flipped(data, len(data) // 2), "is damaged"),
@@ -169,7 +199,9 @@ def test_a_damaged_part_is_refused(folder, capsys, name, change, message):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-    assert not [path for path in folder.iterdir() if path.name.startswith((f"j{ending}", ".attnscope"))]
+    assert not [
+        path for path in folder.iterdir() if path.name.startswith((f"j{ending}", ".attnscope"))
+    ]
 
 
 def test_a_shard_is_copied_only_whole(folder, capsys):
@@ -190,9 +222,17 @@ def test_a_shard_is_copied_only_whole(folder, capsys):
         ([*parts(), "-o", "part-1.jsonl", "--force"], 1, "is an input of this command"),
         ([*parts(), "-o", "whole.jsonl"], 1, "exists"),
         (["part-1.jsonl", "part-1.jsonl", "-o", "j.jsonl"], 1, "is shard 1/3, as is part-1.jsonl"),
-        (["part-1.jsonl", "whole.jsonl", "-o", "j.jsonl"], 1, "is shard 1 of 3, but whole.jsonl is shard 1 of 1"),
+        (
+            ["part-1.jsonl", "whole.jsonl", "-o", "j.jsonl"],
+            1,
+            "is shard 1 of 3, but whole.jsonl is shard 1 of 1",
+        ),
         (["missing.jsonl", "-o", "j.jsonl"], 1, "missing.jsonl: no such file"),
-        (["s3://parts/p.jsonl", "-o", "j.jsonl"], 1, "s3://parts/p.jsonl: is not on this machine; copy it here first"),
+        (
+            ["s3://parts/p.jsonl", "-o", "j.jsonl"],
+            1,
+            "s3://parts/p.jsonl: is not on this machine; copy it here first",
+        ),
         (["texts.txt", "-o", "j.jsonl"], 2, "'texts.txt' is no part of a dump"),
     ],
 )
@@ -221,12 +261,16 @@ def test_verify(folder, capsys):
         ("texts.txt", lambda data: data + b"one more\n", "differs from the input of whole.jsonl"),
         (
             "whole.jsonl",
-            lambda data: resealed(data, lambda line: line | ({"hash": "0" * 16} if line.get("index") == 7 else {})),
+            lambda data: resealed(
+                data, lambda line: line | ({"hash": "0" * 16} if line.get("index") == 7 else {})
+            ),
             "record 7: hash is '0000000000000000', but that of the input is",
         ),
         (
             "whole.jsonl",
-            lambda data: resealed(data, lambda line: line | ({"ok": line["ok"] - 1} if "end" in line else {})),
+            lambda data: resealed(
+                data, lambda line: line | ({"ok": line["ok"] - 1} if "end" in line else {})
+            ),
             "but its end says",
         ),
     ],
@@ -256,7 +300,9 @@ def test_status_of_a_dump(folder, capsys):
     data = (folder / "whole.jsonl").read_bytes()
     (folder / "whole.jsonl").write_bytes(b"".join(data.splitlines(keepends=True)[:31]))
     assert main(["batch", "texts.txt", "-o", "whole.jsonl", "--status"]) == 0
-    assert capsys.readouterr().out.startswith("30 of 150 texts (20 %) · not finished · last written ")
+    assert capsys.readouterr().out.startswith(
+        "30 of 150 texts (20 %) · not finished · last written "
+    )
     assert (folder / "whole.jsonl").stat().st_size < len(data)  # and nothing else happened
 
 
@@ -264,7 +310,9 @@ def test_a_run_that_is_out_of_time_saves_what_it_has(folder, capsys):
     """However short the time is, each run gets on; the file comes out as if there had been one."""
     codes = []
     while not codes or codes[-1] == 1:
-        codes.append(main(["batch", "texts.txt", "-o", "d.jsonl", *KEEP, "--max-minutes", "0.00001"]))
+        codes.append(
+            main(["batch", "texts.txt", "-o", "d.jsonl", *KEEP, "--max-minutes", "0.00001"])
+        )
         assert len(codes) < 40
     error = capsys.readouterr().err
     assert codes[-1] == 0
@@ -313,7 +361,11 @@ def test_a_line_a_minute_where_there_is_no_terminal(folder, capsys, monkeypatch)
 
     monkeypatch.setattr(batch_progress, "_MINUTE", 0.0)
     assert main(["batch", "texts.txt", "-o", "d.jsonl", *KEEP]) == 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("attnscope: progress: ")]
+    lines = [
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if line.startswith("attnscope: progress: ")
+    ]
     assert len(lines) > 3
     reached = [int(line.split()[2]) for line in lines]
     assert reached == sorted(reached)
@@ -328,7 +380,11 @@ def test_slow_texts_are_named(folder, capsys, monkeypatch):
 
     monkeypatch.setattr(batch, "_SLOW_TEXT", 0.0)
     assert main(["batch", "texts.txt", "-o", "d.jsonl", *KEEP]) == 0
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("attnscope: slowest: ")]
+    (line,) = [
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if line.startswith("attnscope: slowest: ")
+    ]
     assert line.count("texts.txt:") == 3
     numbers = [float(piece.split(" s)")[0]) for piece in line.split("tokens, ")[1:]]
     assert numbers == sorted(numbers, reverse=True)

@@ -48,8 +48,14 @@ def test_an_address_may_be_left_out(words, read):
     [
         (["-", "-o", "d.jsonl"], "--ray: actors cannot share standard input"),
         (["texts.txt", "-o", "d.json"], "--ray: actors cannot share 'd.json'"),
-        (["texts.txt", "-o", "d.jsonl", "--actor-cpus", "many"], "--actor-cpus: must be a number of at least 0"),
-        (["texts.txt", "-o", "d.jsonl", "--actor-resources", "fast"], "--actor-resources: must be NAME=N, not 'fast'"),
+        (
+            ["texts.txt", "-o", "d.jsonl", "--actor-cpus", "many"],
+            "--actor-cpus: must be a number of at least 0",
+        ),
+        (
+            ["texts.txt", "-o", "d.jsonl", "--actor-resources", "fast"],
+            "--actor-resources: must be NAME=N, not 'fast'",
+        ),
     ],
 )
 def test_what_is_refused(folder, capsys, arguments, message):
@@ -62,7 +68,11 @@ def test_what_is_refused(folder, capsys, arguments, message):
     [
         ([], 0, "wrote: d.jsonl (10 texts ok; 10 were already done)"),
         (["--top", "5"], 1, "was started with --top 3, now it is --top 5; choose another output"),
-        (["--limit", "11"], 1, "was started with --limit 10, now it is --limit 11; run it without --ray"),
+        (
+            ["--limit", "11"],
+            1,
+            "was started with --limit 10, now it is --limit 11; run it without --ray",
+        ),
     ],
 )
 def test_a_finished_dump_is_taken_for_no_other(folder, capsys, options, code, message):
@@ -78,11 +88,29 @@ def test_a_finished_dump_is_taken_for_no_other(folder, capsys, options, code, me
 @pytest.mark.parametrize("name", ["d.jsonl", "d.jsonl.gz", "d"])
 def test_records_of_parts_are_counted_as_they_grow(folder, name):
     output = Path(name)
-    parts = [output.with_name(f"part-{number}{output.suffixes and name[1:]}") for number in (1, 2, 3)]
+    parts = [
+        output.with_name(f"part-{number}{output.suffixes and name[1:]}") for number in (1, 2, 3)
+    ]
     counter = RecordCounter(parts)
     assert counter.records() == 0
     for part, limit in zip(parts, ("7", "9"), strict=False):
-        assert main(["batch", "texts.txt", "-o", str(part), "--layer", "0", "--keep", "top", "--limit", limit]) == 0
+        assert (
+            main(
+                [
+                    "batch",
+                    "texts.txt",
+                    "-o",
+                    str(part),
+                    "--layer",
+                    "0",
+                    "--keep",
+                    "top",
+                    "--limit",
+                    limit,
+                ]
+            )
+            == 0
+        )
     lines = lines_path(parts[0])
     if name != "d.jsonl.gz":
         lines.write_bytes(b"".join(lines.read_bytes().splitlines(keepends=True)[:4]) + b"torn")
@@ -96,7 +124,11 @@ def expected(folder):
     (folder / "few.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     arguments = ["-o", "few.jsonl", "--keep", "top", "--threads", "1", "--quiet"]
     assert main(["batch", "few.txt", *arguments]) == 0
-    return [json.loads(line)["top"] for line in Path("few.jsonl").read_text().splitlines()[1:-1] if '"top"' in line]
+    return [
+        json.loads(line)["top"]
+        for line in Path("few.jsonl").read_text().splitlines()[1:-1]
+        if '"top"' in line
+    ]
 
 
 def test_the_mapper_gives_the_records_of_a_dump(folder):
@@ -120,6 +152,8 @@ def test_what_the_mapper_refuses():
 
 def test_datasets_map_with_it(folder):
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
-    made = datasets.Dataset.from_dict({"text": TEXTS}).map(RecordMapper(keep=("top",)), batched=True)
+    made = datasets.Dataset.from_dict({"text": TEXTS}).map(
+        RecordMapper(keep=("top",)), batched=True
+    )
     assert made["status"] == ["ok", "skipped", "ok"]
     assert [json.loads(row)["top"] for row in made["record"] if '"top"' in row] == expected(folder)

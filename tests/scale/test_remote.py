@@ -31,7 +31,11 @@ def store():
 @pytest.fixture
 def folder(store, tmp_path, monkeypatch):
     address, app = store
-    for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "ENDPOINT_URL": address}.items():
+    for name, value in {
+        "ACCESS_KEY_ID": "a",
+        "SECRET_ACCESS_KEY": "b",
+        "ENDPOINT_URL": address,
+    }.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
@@ -97,7 +101,10 @@ def test_an_input_in_a_store(folder, store):
     store[1].fail(2)
     assert write("s3://texts/in/texts.txt", "e.jsonl") == 0
     assert store[1].failures > 1
-    there, here = (json.loads(Path(name).read_text().splitlines()[0])["input"] for name in ("e.jsonl", "d.jsonl"))
+    there, here = (
+        json.loads(Path(name).read_text().splitlines()[0])["input"]
+        for name in ("e.jsonl", "d.jsonl")
+    )
     assert there == {**here, "name": "s3://texts/in/texts.txt"}
     assert records("e.jsonl") == records("d.jsonl")
 
@@ -126,7 +133,8 @@ def test_other_stores(tmp_path, monkeypatch, place):
         store, pseudo_dirs, cachable = {}, [""], False
         protocol = place.partition(":")[0]
         info, find, cat_file, put_file, rm_file = (
-            failing(getattr(MemoryFileSystem, name)) for name in ("info", "find", "cat_file", "put_file", "rm_file")
+            failing(getattr(MemoryFileSystem, name))
+            for name in ("info", "find", "cat_file", "put_file", "rm_file")
         )
 
         @classmethod
@@ -142,8 +150,12 @@ def test_other_stores(tmp_path, monkeypatch, place):
     for name in ("d.jsonl", "d.parquet/"):
         assert write("texts.txt", name) == write("texts.txt", f"{place}/{name}") == 0
     expected = {str(path): path.read_bytes() for path in Path().rglob("d*") if path.is_file()}
-    expected |= {f"d.parquet/{name}": data for name, data in content(tmp_path / "d.parquet").items()}
-    assert {path.removeprefix(f"/{folder}/"): file.getvalue() for path, file in Memory.store.items()} == expected
+    expected |= {
+        f"d.parquet/{name}": data for name, data in content(tmp_path / "d.parquet").items()
+    }
+    assert {
+        path.removeprefix(f"/{folder}/"): file.getvalue() for path, file in Memory.store.items()
+    } == expected
     Memory().pipe_file(f"/{folder}/in.txt", Path("texts.txt").read_bytes())
     assert write(f"{place}/in.txt", "e.jsonl") == 0
     assert records("e.jsonl") == records("d.jsonl")
@@ -190,10 +202,15 @@ def test_a_run_that_is_interrupted_goes_on_and_nothing_torn_is_seen(folder, monk
         stop.set()
         watcher.join()
     found = objects()
-    assert found.pop("d.parquet.manifest.jsonl") == (folder / "d.parquet.manifest.jsonl").read_bytes()
+    assert (
+        found.pop("d.parquet.manifest.jsonl") == (folder / "d.parquet.manifest.jsonl").read_bytes()
+    )
     assert {Path(path).name: data for path, data in found.items()} == expected
     assert max(sent.count(name) for name in sent) <= 2  # what was sent is not sent again
-    assert all("d.parquet/_SUCCESS.parquet" not in names or len(names) == len(expected) + 1 for names in seen)
+    assert all(
+        "d.parquet/_SUCCESS.parquet" not in names or len(names) == len(expected) + 1
+        for names in seen
+    )
 
 
 def test_a_finished_dump_is_brought_back_to_be_extended(folder, capsys):
@@ -213,7 +230,9 @@ def test_parts_that_a_new_dump_does_not_have_are_removed(folder):
     assert write("texts.txt", "s3://texts/d.parquet/", "--limit", "20", "--force") == 0
     assert write("texts.txt", "d.parquet/", "--limit", "20") == 0
     found = {Path(path).name for path in objects()}
-    assert found == {path.name for path in (folder / "d.parquet").iterdir()} | {"d.parquet.manifest.jsonl"}
+    assert found == {path.name for path in (folder / "d.parquet").iterdir()} | {
+        "d.parquet.manifest.jsonl"
+    }
     shutil.rmtree(folder / "cache")
 
 
@@ -232,10 +251,25 @@ def test_what_is_missing_is_not_removed(folder, monkeypatch):
     ("source", "output", "code", "message"),
     [
         ("s3://texts/none.txt", "d.jsonl", 1, "s3://texts/none.txt: no such bucket or object"),
-        ("s3://texts/none", "d.jsonl", 2, "cannot tell the format of 's3://texts/none' from its name"),
-        ("texts.txt", "s3://elsewhere/d.jsonl", 1, "s3://elsewhere/d.jsonl: no such bucket or object"),
+        (
+            "s3://texts/none",
+            "d.jsonl",
+            2,
+            "cannot tell the format of 's3://texts/none' from its name",
+        ),
+        (
+            "texts.txt",
+            "s3://elsewhere/d.jsonl",
+            1,
+            "s3://elsewhere/d.jsonl: no such bucket or object",
+        ),
         ("texts.txt", "s3://texts", 2, "has no name; use s3://texts/dump.jsonl"),
-        ("texts.txt", "s3://texts/d.json", 2, "'s3://texts/d.json' cannot be a document; use .jsonl"),
+        (
+            "texts.txt",
+            "s3://texts/d.json",
+            2,
+            "'s3://texts/d.json' cannot be a document; use .jsonl",
+        ),
     ],
 )
 def test_what_is_refused(folder, capsys, source, output, code, message):

@@ -25,7 +25,9 @@ def test_a_slow_disk_and_failures_cost_what_they_should():
     calm = {"spread": 0.0, "stragglers": 0.0, "hours_between_failures": 1e9, "start": 0.0}
     costs = Costs(1024 * 1000, 100, 100.0, 10_000, **calm)
     assert simulate(costs, 1, shards_each=1) == (pytest.approx(10 * 10.24), 0.0, 0, costs.texts)
-    slow = Costs(1024 * 1000, 100, 100.0, 10_000, disk=10e6, **calm)  # 100 kB a second for each: ten texts
+    slow = Costs(
+        1024 * 1000, 100, 100.0, 10_000, disk=10e6, **calm
+    )  # 100 kB a second for each: ten texts
     assert simulate(slow, 1, shards_each=1)[0] == pytest.approx(10 * 102.4)
     failing = Costs(1024 * 1000, 100, 100.0, 10_000, **calm | {"hours_between_failures": 0.05})
     end, lost, restarts, _ = simulate(failing, 1, shards_each=1)
@@ -36,7 +38,9 @@ def test_a_slow_disk_and_failures_cost_what_they_should():
 def test_a_disk_is_full_when_the_blocks_that_fit_are_written():
     calm = {"spread": 0.0, "stragglers": 0.0, "hours_between_failures": 1e9, "start": 0.0}
     costs = Costs(1024 * 1000, 100, 100.0, 10_000, capacity=250.9 * 1024 * 10_000, **calm)
-    end, _, _, written = simulate(costs, 1, shards_each=1)  # 100 blocks every 10.24 s; the 251st does not fit
+    end, _, _, written = simulate(
+        costs, 1, shards_each=1
+    )  # 100 blocks every 10.24 s; the 251st does not fit
     assert (end, written) == (pytest.approx(3 * 10.24), 250 * 1024)
 
 
@@ -51,12 +55,20 @@ def test_the_page_says_what_was_measured_and_what_the_simulation_does():
     page, readme = ((root / name).read_text() for name in ("docs/scale.md", "benchmarks/README.md"))
     lines = re.findall(r": (\d+) texts a second of a CPU, ([\d.]+) kB a record", readme)
     assert len(lines) == 3
-    assert re.findall(r"\| ([\d,]+) \| ([\d.]+) kB \|", page) == [(f"{int(rate):,}", size) for rate, size in lines]
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if "MB/s |" in row]
+    assert re.findall(r"\| ([\d,]+) \| ([\d.]+) kB \|", page) == [
+        (f"{int(rate):,}", size) for rate, size in lines
+    ]
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]]
+        for row in page.splitlines()
+        if "MB/s |" in row
+    ]
     seen, lost = [], []
     for about, alone, disk, array, actors in rows:
         if about:
-            rate, gigabytes = (float(word.replace(",", "")) for word in re.findall(r"\d[\d,.]*", about))
+            rate, gigabytes = (
+                float(word.replace(",", "")) for word in re.findall(r"\d[\d,.]*", about)
+            )
             assert alone == f"{1e6 / rate / 3600:.1f} h"
         costs = Costs(1_000_000, 100, rate, 1000 * gigabytes, disk=1e6 * float(disk.split()[0]))
         found = [simulate(costs, 1, shards_each=n) for n in (1, 4)]
@@ -71,10 +83,19 @@ def test_the_page_says_what_was_measured_and_what_the_simulation_does():
         end, _, _, written = simulate(small, 1, shards_each=1)
         full[rate] = f"{written:,} texts ({end / 60:.1f} min)"
         assert f"a disk of 20 GB is full after {end / 60:.1f} min and {written:,} texts" in readme
-    assert "after {} with 225 texts a second, and after {} with 24.".format(full["225"], full["24"]) in page
-    merge = re.search(r"cat [\d.]+ s \(CPU ([\d.]+) s\), merge [\d.]+ s \(CPU ([\d.]+) s\)\n.* memory (\d+) MB", readme)
+    assert (
+        "after {} with 225 texts a second, and after {} with 24.".format(full["225"], full["24"])
+        in page
+    )
+    merge = re.search(
+        r"cat [\d.]+ s \(CPU ([\d.]+) s\), merge [\d.]+ s \(CPU ([\d.]+) s\)\n.* memory (\d+) MB",
+        readme,
+    )
     assert "{1} s of a CPU (`cat` {0} s) and {2} MB".format(*merge.groups()) in page
-    (rate, size), wanted = lines[1], re.search(r"100 workers with (\d+) texts a second could write ([\d,]+) MB/s", page)
+    (rate, size), wanted = (
+        lines[1],
+        re.search(r"100 workers with (\d+) texts a second could write ([\d,]+) MB/s", page),
+    )
     assert wanted.groups() == (rate, f"{100 * int(rate) * float(size) / 1000:,.0f}")
 
 

@@ -35,7 +35,11 @@ def script(capsys, *options):
 
 
 def start(text, task, count):
-    environment = {**os.environ, "SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_TASK_COUNT": str(count)}
+    environment = {
+        **os.environ,
+        "SLURM_ARRAY_TASK_ID": str(task),
+        "SLURM_ARRAY_TASK_COUNT": str(count),
+    }
     environment |= {"SLURM_JOB_ID": f"7{task}", "SLURM_ARRAY_TASK_MIN": "1"}
     Path("job.sh").write_text(text)
     return subprocess.Popen(["bash", "job.sh"], env=environment, stderr=subprocess.DEVNULL)
@@ -54,17 +58,62 @@ def test_a_task_that_is_late_stops_is_queued_again_and_goes_on(folder, capsys):
         assert code == 128 + signal.SIGTERM
         assert Path("requeued").read_text() == "requeue 71\n"
         assert start(text, 1, 2).wait(60) == 0
-    second = ["batch", "texts.txt", "-o", "a dump-part-2.jsonl", "--keep", "top,rows", "--shard", "2/2"]
+    second = [
+        "batch",
+        "texts.txt",
+        "-o",
+        "a dump-part-2.jsonl",
+        "--keep",
+        "top,rows",
+        "--shard",
+        "2/2",
+    ]
     assert main([*second, "--threads", "1", "--quiet"]) == 0
-    assert main(["merge", "a dump-part-1.jsonl", "a dump-part-2.jsonl", "-o", "a dump.jsonl", "--quiet"]) == 0
-    assert main(["batch", "texts.txt", "-o", "alone.jsonl", "--keep", "top,rows", "--threads", "1", "--quiet"]) == 0
+    assert (
+        main(
+            ["merge", "a dump-part-1.jsonl", "a dump-part-2.jsonl", "-o", "a dump.jsonl", "--quiet"]
+        )
+        == 0
+    )
+    assert (
+        main(
+            [
+                "batch",
+                "texts.txt",
+                "-o",
+                "alone.jsonl",
+                "--keep",
+                "top,rows",
+                "--threads",
+                "1",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     assert content(Path("a dump.jsonl")) == content(Path("alone.jsonl"))
 
 
 def test_the_script_says_what_the_cluster_has_to_know(folder, capsys):
-    text = script(capsys, "--sbatch=64", "--shard", "1/2", "--workers", "3", "--threads", "2", "--device", "cuda")
+    text = script(
+        capsys,
+        "--sbatch=64",
+        "--shard",
+        "1/2",
+        "--workers",
+        "3",
+        "--threads",
+        "2",
+        "--device",
+        "cuda",
+    )
     head = [line for line in text.splitlines() if line.startswith("#SBATCH")]
-    assert {"#SBATCH --array=1-64", "#SBATCH --cpus-per-task=6", "#SBATCH --gres=gpu:1", "#SBATCH --requeue"} <= {*head}
+    assert {
+        "#SBATCH --array=1-64",
+        "#SBATCH --cpus-per-task=6",
+        "#SBATCH --gres=gpu:1",
+        "#SBATCH --requeue",
+    } <= {*head}
     assert "#SBATCH --signal=B:USR1@120" in head
     (call,) = [line for line in text.splitlines() if line.endswith(" &")]
     options = " texts.txt --keep top,rows --workers 3 --threads 2 --device cuda --shard slurm"
@@ -81,12 +130,28 @@ def test_a_task_of_tables_writes_a_folder_that_is_not_joined(folder, capsys):
     assert text.count('-o d-part-"$SLURM_ARRAY_TASK_ID".parquet/ &') == 1
     assert "d-part-*.parquet/" in text and "attnscope merge d-part-*.parquet --status" in text
     for shard in ("1/4", "3/4"):
-        assert main(["batch", "texts.txt", "-o", f"d-part-{shard[0]}.parquet/", "--shard", shard, "--quiet"]) == 0
+        assert (
+            main(
+                [
+                    "batch",
+                    "texts.txt",
+                    "-o",
+                    f"d-part-{shard[0]}.parquet/",
+                    "--shard",
+                    shard,
+                    "--quiet",
+                ]
+            )
+            == 0
+        )
     assert main(["merge", "d-part-1.parquet", "d-part-3.parquet", "--status"]) == 0
     status = capsys.readouterr().out
     assert " of 150 texts (" in status and "2 of 4 parts finished · 2 missing (2/4, 4/4)" in status
     assert main(["merge", "d-part-1.parquet", "-o", "d.jsonl"]) == 2
-    assert "'d-part-1.parquet' is a folder of tables, which needs no joining" in capsys.readouterr().err
+    assert (
+        "'d-part-1.parquet' is a folder of tables, which needs no joining"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,14 +178,20 @@ def test_the_real_cluster_says_why_it_cannot_run(monkeypatch):
 
 def shell_lines():
     """The lines of the page for other schedulers."""
-    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text().partition("## Other schedulers")[2]
+    page = (
+        (Path(__file__).parents[2] / "docs" / "scale.md")
+        .read_text()
+        .partition("## Other schedulers")[2]
+    )
     return [line.strip() for line in page.splitlines() if line.startswith("    ")][:3]
 
 
 def test_gnu_parallel_and_a_plain_shell_do_what_the_page_says(folder):
     """The program that they start notes its arguments, and creates its output for the patterns of the next line."""
     program, calls = folder / "bin" / "attnscope", folder / "calls"
-    program.write_text('#!/bin/sh\necho "$@" >> calls\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n')
+    program.write_text(
+        '#!/bin/sh\necho "$@" >> calls\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n'
+    )
     program.chmod(0o755)
     gnu, plain, merge = shell_lines()
     assert main(["batch", "texts.txt", "-o", "alone.jsonl", "--threads", "1", "--quiet"]) == 0

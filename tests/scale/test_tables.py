@@ -30,17 +30,26 @@ def folder(ready, tmp_path, monkeypatch):
 
 
 def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def write(name, *options):
-    return main(["batch", "texts.txt", "-o", name, "--layer", "0,2", "--head", "1", "--quiet", *options])
+    return main(
+        ["batch", "texts.txt", "-o", name, "--layer", "0,2", "--head", "1", "--quiet", *options]
+    )
 
 
 def converted(folder, table, *options):
     """The same table by way of a dump."""
     assert write("dump.jsonl", *options) == 0
-    assert main(["convert", "dump.jsonl", f"{table}.parquet", "--table", table, "--quiet", "--force"]) == 0
+    assert (
+        main(["convert", "dump.jsonl", f"{table}.parquet", "--table", table, "--quiet", "--force"])
+        == 0
+    )
     return pd.read_parquet(folder / f"{table}.parquet")
 
 
@@ -49,21 +58,27 @@ def test_a_folder_is_one_table_for_every_reader(folder):
     expected = converted(folder, "contributors", "--keep", "top,rows")
     parts = sorted((folder / "d.parquet").glob("[0-9]*.parquet"))
     assert len(parts) > 3
-    assert {path.name for path in (folder / "d.parquet").iterdir()} - {path.name for path in parts} == {
-        "_SUCCESS.parquet"
-    }
+    assert {path.name for path in (folder / "d.parquet").iterdir()} - {
+        path.name for path in parts
+    } == {"_SUCCESS.parquet"}
     pd.testing.assert_frame_equal(pd.read_parquet("d.parquet"), expected)
     assert (
         pl.read_parquet("d.parquet")
         .sort("index", "layer", "head", "query", "rank")
         .to_pandas()
-        .equals(expected.sort_values(["index", "layer", "head", "query", "rank"], ignore_index=True))
+        .equals(
+            expected.sort_values(["index", "layer", "head", "query", "rank"], ignore_index=True)
+        )
     )
     count = duckdb.sql("SELECT count(*), sum(weight) FROM 'd.parquet/*.parquet'").fetchall()[0]
     assert count == (len(expected), pytest.approx(expected["weight"].astype(float).sum()))
     assert dataset.dataset("d.parquet").count_rows() == len(expected)
     column = pq.ParquetFile(parts[-1]).metadata.row_group(0).column(5)
-    assert (column.path_in_schema, column.compression, column.is_stats_set) == ("query_token", "ZSTD", True)
+    assert (column.path_in_schema, column.compression, column.is_stats_set) == (
+        "query_token",
+        "ZSTD",
+        True,
+    )
     assert "RLE_DICTIONARY" in column.encodings
 
 
@@ -130,7 +145,10 @@ def test_starting_over_keeps_the_old_tables_until_new_ones_are_safe(folder, caps
     old = files(folder / "d.parquet")
     assert write("d.parquet/", "--top", "5") == 1
     assert "was started with --top 3, now it is --top 5" in capsys.readouterr().err
-    assert files(folder / "d.parquet").items() >= {k: v for k, v in old.items() if k != "_SUCCESS.parquet"}.items()
+    assert (
+        files(folder / "d.parquet").items()
+        >= {k: v for k, v in old.items() if k != "_SUCCESS.parquet"}.items()
+    )
     assert write("d.parquet/", "--top", "5", "--force") == 0
     (folder / "two").mkdir()
     assert write("two/d.parquet/", "--top", "5") == 0
@@ -142,8 +160,14 @@ def test_verify_and_status(folder, capsys):
     assert main(["batch", "-o", "d.parquet", "--status"]) == 0
     assert capsys.readouterr().out == "120 of 120 texts (100 %) · finished\n"
     assert main(["verify", "d.parquet"]) == 0
-    assert "every checksum and count is right, and the texts are those of texts.txt" in capsys.readouterr().err
-    complete, stray = folder / "d.parquet" / "_SUCCESS.parquet", folder / "d.parquet" / "more.parquet"
+    assert (
+        "every checksum and count is right, and the texts are those of texts.txt"
+        in capsys.readouterr().err
+    )
+    complete, stray = (
+        folder / "d.parquet" / "_SUCCESS.parquet",
+        folder / "d.parquet" / "more.parquet",
+    )
     data = complete.read_bytes()
     place = data.index(b"arrow version ") + len("arrow version ")
     newer = data[:place] + b"9" + data[place + 1 :]  # that of another pyarrow is right as well
@@ -169,7 +193,11 @@ def test_verify_and_status(folder, capsys):
     [
         (["-o", "d.jsonl", "--table", "rows"], 2, "--table: applies only to a .parquet folder"),
         (["-o", "d.parquet/", "--table", "rows,cells"], 2, "unknown table 'cells'"),
-        (["-o", "d.parquet/", "--table", "effects"], 1, "the dump has no effects; run batch with --keep effects"),
+        (
+            ["-o", "d.parquet/", "--table", "effects"],
+            1,
+            "the dump has no effects; run batch with --keep effects",
+        ),
         (["-o", "d.parquet"], 2, "or d.parquet/ for a folder of tables"),
         (["-o", "other.parquet/"], 1, "is a folder with other files"),
     ],

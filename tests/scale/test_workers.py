@@ -32,7 +32,9 @@ TIMES = {"kill": 99, "once": 1, "twice": 2}
 def computed(folder):
     """How often each text was computed, or begun."""
     path = folder / "computed"
-    return Counter(int(number) for number in path.read_text().split()) if path.exists() else Counter()
+    return (
+        Counter(int(number) for number in path.read_text().split()) if path.exists() else Counter()
+    )
 
 
 class Lethal(Work):
@@ -46,7 +48,9 @@ class Lethal(Work):
         times = computed(self.folder)
         (self.folder / "computed").open("a").write("".join(f"{item.index}\n" for item in ready))
         for item in ready:
-            if any(word in item.text.text and times[item.index] < most for word, most in TIMES.items()):
+            if any(
+                word in item.text.text and times[item.index] < most for word, most in TIMES.items()
+            ):
                 assert os.getpid() != self.parent
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().process(ready)
@@ -59,13 +63,21 @@ def written(tmp_path, texts=MANY, name="dump.jsonl", **options):
     return content(tmp_path / name), made
 
 
-@pytest.mark.parametrize(("name", "numbers"), [("dump.jsonl", (1, 2, 3, 7)), ("dump.jsonl.gz", (3,)), ("dump", (1, 3))])
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("dump.jsonl", (1, 2, 3, 7)), ("dump.jsonl.gz", (3,)), ("dump", (1, 3))]
+)
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path, name, numbers):
     texts, written_by = TEXTS + MANY[:40], {}
     for workers in (0, *numbers):
         (tmp_path / str(workers)).mkdir()
         made, (summary, _) = written(tmp_path / str(workers), texts, name, workers=workers)
-        written_by[workers] = made, summary.counts, summary.computed, summary.tokens, summary.failures
+        written_by[workers] = (
+            made,
+            summary.counts,
+            summary.computed,
+            summary.tokens,
+            summary.failures,
+        )
     assert [workers for workers in numbers if written_by[workers] != written_by[0]] == []
 
 
@@ -128,7 +140,10 @@ def test_a_text_that_kills_its_worker_three_times_alone_fails(tmp_path, monkeypa
     assert [record["index"] for record in records] == list(range(61))
     assert (records[30]["status"], records[30]["error"]) == ("failed", reason)
     for record, other in zip(records, others, strict=True):
-        assert record["index"] == 30 or (record["status"], record["tokens"]) == ("ok", other["tokens"])
+        assert record["index"] == 30 or (record["status"], record["tokens"]) == (
+            "ok",
+            other["tokens"],
+        )
     assert computed(tmp_path)[30] == deaths
 
 
@@ -162,7 +177,10 @@ def test_a_worker_that_replaces_another_takes_its_number(tmp_path):
 
 @pytest.mark.parametrize("together", [[[0, 2, 3]], []])
 def test_a_text_is_tried_again_after_a_pause_and_all_others_of_its_window(together):
-    texts = [text_item(*text) for text in enumerate(("a b", "c d e f", "g h", "i j", "k l m n", "o", "p q r s"))]
+    texts = [
+        text_item(*text)
+        for text in enumerate(("a b", "c d e f", "g h", "i j", "k l m n", "o", "p q r s"))
+    ]
     work, announced = Work(), []
     computer = WindowComputer(work, BOUNDS, holds=200, needs_all_records=True)
     (window,) = computer.windows(texts)
@@ -171,7 +189,9 @@ def test_a_text_is_tried_again_after_a_pause_and_all_others_of_its_window(togeth
     work.looked, start = [], time.monotonic() + 0.2
     computer.suspects = Suspects({0, 2, 3}, {2: start}, apart=() if together else {3})
     task = Task(suspects=computer.suspects)
-    computer.run_group = group_runner(task, work, lambda kind, sent: kind == "group" and announced.append([*sent]))
+    computer.run_group = group_runner(
+        task, work, lambda kind, sent: kind == "group" and announced.append([*sent])
+    )
     found = computer.compute(window, 0)
     assert time.monotonic() >= start
     assert work.looked == [[5], [1, 4, 6], [0], [3], [2], *together]
@@ -193,7 +213,9 @@ class TooMuchTogether(Lethal):
 
 def test_texts_that_kill_their_worker_only_together_are_computed_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "_PAUSES", (0.01, 0.02))
-    _, (summary, _) = written(tmp_path, ["two words"] * 18, workers=2, work=TooMuchTogether(tmp_path))
+    _, (summary, _) = written(
+        tmp_path, ["two words"] * 18, workers=2, work=TooMuchTogether(tmp_path)
+    )
     assert summary.counts == {"ok": 18}
     assert computed(tmp_path)[9] == 8  # with its group, alone, and with its group six times
 
@@ -206,7 +228,9 @@ class DiesAtFirst(Work):
 
 
 def test_workers_that_cannot_even_begin_end_the_run(tmp_path, workers):
-    with pytest.raises(AttnscopeError, match=r"10 workers ended before they computed a text \(exit code 9\)"):
+    with pytest.raises(
+        AttnscopeError, match=r"10 workers ended before they computed a text \(exit code 9\)"
+    ):
         written(tmp_path, workers=2, work=DiesAtFirst())
     assert workers() == []
 
@@ -282,9 +306,23 @@ def test_the_command(folder, capsys):
 
 
 def test_workers_end_with_their_parent(folder):
-    command = [sys.executable, "-m", "attnscope", "batch", "texts.txt", "-o", "d.jsonl", "--workers", "2", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "attnscope",
+        "batch",
+        "texts.txt",
+        "-o",
+        "d.jsonl",
+        "--workers",
+        "2",
+        "--quiet",
+    ]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    path, deadline = Path(f"/proc/{process.pid}/task/{process.pid}/children"), time.monotonic() + 300
+    path, deadline = (
+        Path(f"/proc/{process.pid}/task/{process.pid}/children"),
+        time.monotonic() + 300,
+    )
     try:
         while len(workers := path.read_text().split()) < 2 and process.poll() is None:
             assert time.monotonic() < deadline
@@ -323,7 +361,9 @@ def test_auto_takes_workers_where_a_run_is_long(folder, monkeypatch):
         ten_seconds = 5e10 * (10 / tokens - 1e-4)  # multiplications of a token
         assert chosen(new, 1.01 * ten_seconds) == (2, 1)
         assert chosen(new, 0.99 * ten_seconds) == (0, 2)
-        assert chosen(replace(new, block_characters=10**9, block_texts=10**9), 1.01 * ten_seconds) == (0, 2)
+        assert chosen(
+            replace(new, block_characters=10**9, block_texts=10**9), 1.01 * ten_seconds
+        ) == (0, 2)
         assert chosen(replace(new, threads=1)) == (2, 1), "a resumed dump keeps its threads"
         assert chosen(replace(new, threads=2), 1.01 * ten_seconds) == (0, 2)
         monkeypatch.setattr(loading, "count_cpus", lambda: 1)

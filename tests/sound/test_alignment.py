@@ -5,7 +5,13 @@ import pytest
 import torch
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
 
-from attnscope.run.analysis.alignment import align, alignment_gains, choose_alignment_heads, standardised, warp
+from attnscope.run.analysis.alignment import (
+    align,
+    alignment_gains,
+    choose_alignment_heads,
+    standardised,
+    warp,
+)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1), (4, 9), (9, 4), (23, 140)])
@@ -33,8 +39,12 @@ def test_no_path_is_cheaper() -> None:
 
 @pytest.mark.parametrize("frames", [3, 40])
 def test_weights_are_standardised_as_in_transformers(frames: int) -> None:
-    weights = torch.rand(2, 6, frames, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = (weights - weights.mean(-2, keepdim=True)) / weights.std(-2, keepdim=True, unbiased=False)
+    weights = torch.rand(
+        2, 6, frames, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    expected = (weights - weights.mean(-2, keepdim=True)) / weights.std(
+        -2, keepdim=True, unbiased=False
+    )
     expected = _median_filter(expected[None], 7)[0]
     np.testing.assert_allclose(standardised(weights.numpy(), 7), expected, atol=1e-12)
 
@@ -56,7 +66,9 @@ def _stairs(n_rows: int, n_frames: int, shift: float, blur: float, seed: int) ->
     """Return weights of a head that goes through a sound in order, `shift` rows late, with noise."""
     rng = np.random.default_rng(seed)
     centre = (np.arange(n_rows)[:, None] + 0.5 - shift) * n_frames / n_rows
-    scores = -(((np.arange(n_frames) - centre) / blur) ** 2) + rng.normal(size=(n_rows, n_frames)) * 0.3
+    scores = (
+        -(((np.arange(n_frames) - centre) / blur) ** 2) + rng.normal(size=(n_rows, n_frames)) * 0.3
+    )
     weights = np.exp(scores)
     return weights / weights.sum(-1, keepdims=True)
 

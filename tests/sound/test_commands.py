@@ -21,8 +21,12 @@ from tests.helpers.tiny_sound import noise
 Tiny = Callable[[str], Path]
 
 
-@pytest.mark.parametrize(("name", "part"), [("whisper", ""), ("whisper", "encoder"), ("wav2vec2", ""), ("ast", "")])
-def test_check_passes(tiny: Tiny, sound: Path, name: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "part"), [("whisper", ""), ("whisper", "encoder"), ("wav2vec2", ""), ("ast", "")]
+)
+def test_check_passes(
+    tiny: Tiny, sound: Path, name: str, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     parts = ["--part", part] if part else []
     assert main(["check", "--audio", str(sound), "-m", str(tiny(name)), *parts, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -32,11 +36,17 @@ def test_check_passes(tiny: Tiny, sound: Path, name: str, part: str, capsys: pyt
     assert verdicts["padding changes nothing"] == "skipped"
 
 
-def test_dumps_take_sounds_of_records(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dumps_take_sounds_of_records(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     soundfile.write("one.wav", noise(2), 16_000)
     soundfile.write("two.wav", noise(1.3, seed=3), 16_000)
-    records: list[dict[str, Any]] = [{"audio": "one.wav"}, {"audio": "two.wav"}, {"audio": "one.wav", "text": "abc"}]
+    records: list[dict[str, Any]] = [
+        {"audio": "one.wav"},
+        {"audio": "two.wav"},
+        {"audio": "one.wav", "text": "abc"},
+    ]
     wrong: list[dict[str, Any]] = [
         {"audio": "none.wav"},
         {"audio": ["one.wav"]},
@@ -44,7 +54,22 @@ def test_dumps_take_sounds_of_records(tiny: Tiny, tmp_path: Path, monkeypatch: p
     ]
     Path("in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, *wrong]))
     model = tiny("whisper")
-    assert main(["batch", "in.jsonl", "-m", str(model), "-o", "out.jsonl", "--stage", "weights", "--quiet"]) == 3
+    assert (
+        main(
+            [
+                "batch",
+                "in.jsonl",
+                "-m",
+                str(model),
+                "-o",
+                "out.jsonl",
+                "--stage",
+                "weights",
+                "--quiet",
+            ]
+        )
+        == 3
+    )
     lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     by_index = {line["index"]: line for line in lines if "index" in line}
     errors = [by_index[index]["error"] for index in (3, 4, 5)]
@@ -53,16 +78,22 @@ def test_dumps_take_sounds_of_records(tiny: Tiny, tmp_path: Path, monkeypatch: p
     assert errors[2] == "has both image and audio; give each a record of its own"
     for index, record in enumerate(records):
         text = record.get("text")
-        alone = attnscope.inspect(text, audio=record["audio"], model=model, layer="all", head="all", stages="weights")
+        alone = attnscope.inspect(
+            text, audio=record["audio"], model=model, layer="all", head="all", stages="weights"
+        )
         expected = alone.data.texts[0]
-        assert [token["text"] for token in by_index[index]["tokens"]] == [token.text for token in expected.tokens]
+        assert [token["text"] for token in by_index[index]["tokens"]] == [
+            token.text for token in expected.tokens
+        ]
         dumped = np.array(by_index[index]["stages"]["weights"], dtype=np.float32)
         np.testing.assert_allclose(dumped, expected.heads.stages["weights"], atol=1e-5)
 
 
 def test_the_command_of_a_page_names_the_sound(tiny: Tiny, sound: Path, tmp_path: Path) -> None:
     def command(text: str | None, path: Path, **options: Any) -> str | None:
-        report = attnscope.inspect(text, model=tiny("whisper"), audio=path, layer=0, head=0, **options).data
+        report = attnscope.inspect(
+            text, model=tiny("whisper"), audio=path, layer=0, head=0, **options
+        ).data
         spelled = text_scene(report, report.texts[0]).command
         return None if spelled is None else spelled.spell()
 
@@ -72,7 +103,9 @@ def test_the_command_of_a_page_names_the_sound(tiny: Tiny, sound: Path, tmp_path
     assert command(None, tmp_path / "long.wav", key="7.9s") is None
 
 
-def test_a_model_hears_where_it_runs(tiny: Tiny, sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_hears_where_it_runs(
+    tiny: Tiny, sound: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     def choose(name: str, multiplications: int) -> torch.device:
@@ -103,7 +136,14 @@ def test_memory_does_not_grow_with_a_long_sound(tiny: Tiny, tmp_path: Path) -> N
     for seconds in (60, 600):
         path = tmp_path / f"{seconds}.wav"
         soundfile.write(path, np.tile(noise(60), seconds // 60), 16_000)
-        words = [sys.executable, "-c", PEAK, str(path), str(tiny("whisper")), str(tmp_path / f"{seconds}.srt")]
+        words = [
+            sys.executable,
+            "-c",
+            PEAK,
+            str(path),
+            str(tiny("whisper")),
+            str(tmp_path / f"{seconds}.srt"),
+        ]
         done = subprocess.run(words, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout.split()[-1]))
     assert peaks[1] <= 1.05 * peaks[0], peaks

@@ -37,7 +37,12 @@ def test_words_start_and_end_with_their_sounds(off: float) -> None:
 
 
 def test_words_without_room_stay_in_order() -> None:
-    for samples in (bursts(), np.zeros(ONSET_RATE, np.float32), bursts()[:200], np.zeros(0, np.float32)):
+    for samples in (
+        bursts(),
+        np.zeros(ONSET_RATE, np.float32),
+        bursts()[:200],
+        np.zeros(0, np.float32),
+    ):
         seconds = len(samples) / ONSET_RATE
         times = word_times(samples, [seconds] * 5, ["a"] * 5)
         assert len(times) == 5
@@ -47,7 +52,9 @@ def test_words_without_room_stay_in_order() -> None:
 
 
 @pytest.mark.parametrize(("gap", "share"), [(10, 0.95), (0, 0.8)])
-def test_onsets_of_a_synthesised_sentence_correct_a_path_that_is_off(gap: int, share: float) -> None:
+def test_onsets_of_a_synthesised_sentence_correct_a_path_that_is_off(
+    gap: int, share: float
+) -> None:
     draw = np.random.default_rng(0)
     errors: list[float] = []
     for sentence in SAID:
@@ -59,12 +66,19 @@ def test_onsets_of_a_synthesised_sentence_correct_a_path_that_is_off(gap: int, s
     assert (np.array(errors) <= 0.08).mean() >= share
 
 
-def test_the_option_moves_words_and_leaves_the_path(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_option_moves_words_and_leaves_the_path(
+    tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
     soundfile.write(tmp_path / "bursts.wav", bursts(), ONSET_RATE, subtype="FLOAT")
     found: list[Sound] = []
     for onsets in (False, True):
         report = attnscope.inspect(
-            "abc de fg", model=tiny("whisper"), audio=tmp_path / "bursts.wav", layer=0, head=0, onsets=onsets
+            "abc de fg",
+            model=tiny("whisper"),
+            audio=tmp_path / "bursts.wav",
+            layer=0,
+            head=0,
+            onsets=onsets,
         )
         sound = report.data.texts[0].sound
         assert sound is not None
@@ -74,5 +88,9 @@ def test_the_option_moves_words_and_leaves_the_path(tiny: Callable[[str], Path],
     plain, moved = found
     assert plain.path is not None and moved.path is not None
     assert plain.path.starts == moved.path.starts
-    expected = word_times(bursts(), [word.start for word in plain.words], [word.text for word in plain.words])
-    np.testing.assert_allclose([(word.start, word.end) for word in moved.words], expected, atol=0.006)
+    expected = word_times(
+        bursts(), [word.start for word in plain.words], [word.text for word in plain.words]
+    )
+    np.testing.assert_allclose(
+        [(word.start, word.end) for word in moved.words], expected, atol=0.006
+    )

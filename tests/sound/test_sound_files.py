@@ -19,7 +19,9 @@ def tone(rate: int, seconds: float = 2.0, pitch: float = 440.0) -> np.ndarray:
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 44_100, 48_000])
 @pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "FLOAT"])
-def test_a_tone_is_the_same_tone_at_the_rate_of_the_model(tmp_path: Path, rate: int, subtype: str) -> None:
+def test_a_tone_is_the_same_tone_at_the_rate_of_the_model(
+    tmp_path: Path, rate: int, subtype: str
+) -> None:
     soundfile.write(tmp_path / "tone.wav", tone(rate), rate, subtype=subtype)
     heard = open_sound(tmp_path / "tone.wav").read(RATE)
     assert heard.dtype == np.float32
@@ -38,7 +40,9 @@ def test_a_part_is_what_the_whole_has_there(tmp_path: Path, rate: int) -> None:
 
 
 def test_channels_are_averaged(tmp_path: Path) -> None:
-    soundfile.write(tmp_path / "two.flac", np.stack([tone(RATE), tone(RATE, pitch=300)], axis=1), RATE)
+    soundfile.write(
+        tmp_path / "two.flac", np.stack([tone(RATE), tone(RATE, pitch=300)], axis=1), RATE
+    )
     file = open_sound(tmp_path / "two.flac")
     np.testing.assert_allclose(file.read(RATE), (tone(RATE) + tone(RATE, pitch=300)) / 2, atol=1e-4)
     assert file.notes == ("the mean of 2 channels is heard",)
@@ -50,7 +54,9 @@ def test_a_wav_that_is_cut_off_says_how_much_is_missing(tmp_path: Path) -> None:
     (tmp_path / "cut.wav").write_bytes(whole[:-20_000])
     file = open_sound(tmp_path / "cut.wav")
     assert file.n_samples == 22_000
-    assert file.notes == ("cut.wav is cut off: the last 20,000 bytes that its header promises are missing",)
+    assert file.notes == (
+        "cut.wav is cut off: the last 20,000 bytes that its header promises are missing",
+    )
     assert open_sound(tmp_path / "tone.wav").notes == ()
 
 

@@ -29,7 +29,9 @@ def eager(folder: Path, sound: Path, **inputs: Any) -> Any:
 
 def shown(folder: Path, sound: Path, **arguments: Any) -> attnscope.InspectResult:
     every = {"layer": "all", "head": "all", "query": slice(None), "key": slice(None)}
-    return attnscope.inspect(None, model=folder, audio=sound, stages="weights", **(every | arguments))
+    return attnscope.inspect(
+        None, model=folder, audio=sound, stages="weights", **(every | arguments)
+    )
 
 
 @pytest.mark.parametrize("name", ["wav2vec2", "hubert", "ast", "qwen2_audio"])
@@ -48,11 +50,19 @@ def test_the_parts_of_a_model_that_writes(tiny: Tiny, sound: Path, name: str) ->
     ids = torch.tensor([[token.id for token in crossing.texts[0].tokens]])
     result = eager(tiny(name), sound, decoder_input_ids=ids)
     n_heard = crossing.weights.shape[-1]
-    for part, of_part in (("cross", "cross_attentions"), ("decoder", "decoder_attentions"), ("encoder", None)):
-        weights = crossing.weights if part == "cross" else shown(tiny(name), sound, part=part).weights
+    for part, of_part in (
+        ("cross", "cross_attentions"),
+        ("decoder", "decoder_attentions"),
+        ("encoder", None),
+    ):
+        weights = (
+            crossing.weights if part == "cross" else shown(tiny(name), sound, part=part).weights
+        )
         expected = result.encoder_attentions if of_part is None else result[of_part]
         stacked = np.stack([layer[0].numpy() for layer in expected])
-        np.testing.assert_allclose(weights, stacked[..., : weights.shape[-2], : weights.shape[-1]], atol=1e-5)
+        np.testing.assert_allclose(
+            weights, stacked[..., : weights.shape[-2], : weights.shape[-1]], atol=1e-5
+        )
         assert weights.shape[-1] == (len(ids[0]) if part == "decoder" else n_heard)
     assert n_heard == {"whisper": 100, "moonshine": 82}[name]
 

@@ -41,7 +41,9 @@ def told(result: Any) -> dict[str, Any]:
 
 
 def reference(folder: Path, sound: Path, ids: list[int]) -> Any:
-    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder, attn_implementation="eager")
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(
+        folder, attn_implementation="eager"
+    )
     samples, rate = soundfile.read(sound, dtype="float32")
     extractor = transformers.AutoFeatureExtractor.from_pretrained(folder)
     features = extractor(samples, sampling_rate=rate, return_tensors="pt").input_features
@@ -59,14 +61,22 @@ def test_times_and_confidence_follow_from_the_heads_of_the_generation_config(
     prompt = len(ids) - len(" abc de")
     assert found["path"]["rows"] == [*range(prompt - 1, len(ids))]
     assert (found["path"]["heads"], found["path"]["chosen"]) == (ALIGNMENT_HEADS, False)
-    weights = torch.stack([output.cross_attentions[layer][0, head] for layer, head in ALIGNMENT_HEADS])
+    weights = torch.stack(
+        [output.cross_attentions[layer][0, head] for layer, head in ALIGNMENT_HEADS]
+    )
     weights = weights[:, prompt - 1 :, :100]
     np.testing.assert_allclose(found["path"]["weights"], weights.mean(0), atol=1e-5)
-    standard = (weights - weights.mean(-2, keepdim=True)) / weights.std(-2, keepdim=True, unbiased=False)
-    rows, frames = _dynamic_time_warping(-_median_filter(standard[None], 7)[0].mean(0).double().numpy())
+    standard = (weights - weights.mean(-2, keepdim=True)) / weights.std(
+        -2, keepdim=True, unbiased=False
+    )
+    rows, frames = _dynamic_time_warping(
+        -_median_filter(standard[None], 7)[0].mean(0).double().numpy()
+    )
     starts = frames[np.diff(rows, prepend=-1) > 0]
     assert found["path"]["starts"] == starts.tolist()
-    of_text = torch.softmax(output.logits[0, prompt - 1 : -1], -1).gather(1, torch.tensor(ids[prompt:])[:, None])[:, 0]
+    of_text = torch.softmax(output.logits[0, prompt - 1 : -1], -1).gather(
+        1, torch.tensor(ids[prompt:])[:, None]
+    )[:, 0]
     words = found["words"]
     assert [word["text"] for word in words] == [" abc", " de"]
     for word, (first, end) in zip(words, [(0, 4), (4, 7)], strict=True):
@@ -76,10 +86,16 @@ def test_times_and_confidence_follow_from_the_heads_of_the_generation_config(
         assert word["confidence"] == pytest.approx(of_text[first:end].mean().item(), abs=1e-5)
 
 
-def test_every_window_of_a_long_sound_gives_words(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+def test_every_window_of_a_long_sound_gives_words(
+    tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
     soundfile.write(tmp_path / "long.wav", noise(8), 16_000)
-    first, last = (told(heard(tiny("whisper"), tmp_path / "long.wav", key=key)) for key in (None, "7.9s"))
-    without_places = [[{**word, "tokens": None} for word in sound["words"]] for sound in (first, last)]
+    first, last = (
+        told(heard(tiny("whisper"), tmp_path / "long.wav", key=key)) for key in (None, "7.9s")
+    )
+    without_places = [
+        [{**word, "tokens": None} for word in sound["words"]] for sound in (first, last)
+    ]
     assert without_places[0] == without_places[1]
     starts = [word["start"] for word in first["words"]]
     assert starts == sorted(starts)
@@ -90,14 +106,34 @@ def test_every_window_of_a_long_sound_gives_words(tiny: Callable[[str], Path], t
 
 
 def test_words_are_divided_as_in_whisper() -> None:
-    pieces = [("<|sot|>", True), ("<|0.00|>", True), (' "', False), ("Well", False), (",", False), (" it", False)]
-    pieces += [("'s", False), (" un", False), ("be", False), ("liev", False), ("able", False), ('."', False)]
+    pieces = [
+        ("<|sot|>", True),
+        ("<|0.00|>", True),
+        (' "', False),
+        ("Well", False),
+        (",", False),
+        (" it", False),
+    ]
+    pieces += [
+        ("'s", False),
+        (" un", False),
+        ("be", False),
+        ("liev", False),
+        ("able", False),
+        ('."', False),
+    ]
     text, tokens = "", []
     for piece, special in pieces:
-        span = {} if special else {"start": len(text) + piece.startswith(" "), "end": len(text) + len(piece)}
+        span = (
+            {}
+            if special
+            else {"start": len(text) + piece.startswith(" "), "end": len(text) + len(piece)}
+        )
         text += "" if special else piece
         tokens.append(Token(0, piece, piece, special=special, **span))
-    words = speech_words(text, tokens, 1, float, lambda position: position + 1.0, lambda position: position / 10)
+    words = speech_words(
+        text, tokens, 1, float, lambda position: position + 1.0, lambda position: position / 10
+    )
     assert [word.text for word in words] == [' "Well,', " it's", ' unbelievable."']
     assert [(word.start, word.end) for word in words] == [(2, 5), (5, 7), (7, 12)]
     assert words[1].confidence == pytest.approx((0.5 + 0.6) / 2)
@@ -126,7 +162,9 @@ def test_subtitles_end_with_sentences_pauses_and_lengths() -> None:
     lines = list(subtitles([SoundWord(text, start, end, 1.0) for text, start, end in said]))
     assert ["".join(word.text for word in line) for line in lines[:2]] == [" One two.", " Three"]
     assert all(line[-1].end - line[0].start <= 7 for line in lines)
-    assert [word for line in lines for word in line] == [SoundWord(text, start, end, 1.0) for text, start, end in said]
+    assert [word for line in lines for word in line] == [
+        SoundWord(text, start, end, 1.0) for text, start, end in said
+    ]
 
 
 def test_subtitles_have_the_words_and_times_of_the_report(
@@ -138,7 +176,9 @@ def test_subtitles_have_the_words_and_times_of_the_report(
     result.save(tmp_path / "words.vtt")
     number, times, text, *_ = (tmp_path / "words.srt").read_text().splitlines()
     assert (number, text) == ("1", "abc de")
-    assert times == f"00:00:0{words[0]['start']:.3f} --> 00:00:0{words[-1]['end']:.3f}".replace(".", ",")
+    assert times == f"00:00:0{words[0]['start']:.3f} --> 00:00:0{words[-1]['end']:.3f}".replace(
+        ".", ","
+    )
     vtt = (tmp_path / "words.vtt").read_text()
     assert vtt.startswith("WEBVTT\n\n")
     assert re.findall(r"<00:00:0([0-9.]+)>", vtt) == [f"{words[1]['start']:.3f}"]
@@ -151,13 +191,19 @@ def test_the_screen_has_words_first_then_the_map(tiny: Callable[[str], Path], so
 
 
 @pytest.mark.exhaustive
-def test_words_equal_those_of_transformers_but_for_its_shift_by_a_token(whisper_tiny: Path, speech: Path) -> None:
+def test_words_equal_those_of_transformers_but_for_its_shift_by_a_token(
+    whisper_tiny: Path, speech: Path
+) -> None:
     """Transformers 5 gives each token the time of the row that reads it, not of the row that predicts it."""
     found = told(heard(whisper_tiny, speech))
-    model = transformers.WhisperForConditionalGeneration.from_pretrained(whisper_tiny, attn_implementation="eager")
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(
+        whisper_tiny, attn_implementation="eager"
+    )
     processor = transformers.WhisperProcessor.from_pretrained(whisper_tiny)
     samples, rate = soundfile.read(speech, dtype="float32")
-    features = processor(samples, sampling_rate=rate, return_tensors="pt", return_attention_mask=True)
+    features = processor(
+        samples, sampling_rate=rate, return_tensors="pt", return_attention_mask=True
+    )
     result = model.generate(**features, return_timestamps=True, return_token_timestamps=True)
     ids, theirs = result["sequences"][0].tolist(), result["token_timestamps"][0].tolist()
     starts = np.array(found["path"]["starts"]) * FRAME
@@ -231,14 +277,18 @@ def test_a_checkpoint_without_a_list_gets_heads_that_are_chosen(
     assert roles["notes"][1] == "the checkpoint lists none"
 
 
-def test_what_does_not_fit_a_sound_is_one_line(tiny: Callable[[str], Path], sound: Path, tmp_path: Path) -> None:
+def test_what_does_not_fit_a_sound_is_one_line(
+    tiny: Callable[[str], Path], sound: Path, tmp_path: Path
+) -> None:
     soundfile.write(tmp_path / "long.wav", noise(31), 16_000)
     calls: dict[str, Callable[[], Any]] = {
         "frames of a sound attend to each other": lambda: heard(tiny("wav2vec2"), sound, "abc"),
         "takes no text": lambda: attnscope.inspect("abc", model=tiny("wav2vec2")),
         "aligned with 30 s": lambda: heard(tiny("whisper"), tmp_path / "long.wav", "abc"),
         "is measured on speech": lambda: attnscope.heads("riverbank", "abc", role="align"),
-        "align a text with sound": lambda: attnscope.heads(model=tiny("wav2vec2"), audio=sound, role="align"),
+        "align a text with sound": lambda: attnscope.heads(
+            model=tiny("wav2vec2"), audio=sound, role="align"
+        ),
         "'9.0s' is not in the text": lambda: heard(tiny("wav2vec2"), sound, key="9.0s"),
         "takes texts alone": lambda: attnscope.inspect(model="riverbank", audio=sound),
     }
@@ -262,13 +312,21 @@ def test_the_map_of_a_page_sums_neighbouring_frames_and_keeps_the_path() -> None
     weights = np.random.default_rng(0).random((2, 400)).astype(np.float32)
     rows = Axis("token", [0, 1], [Span("a"), Span("b")], [False, False], 2)
     drawn = SoundMap(
-        "weights", "", rows, weights, [n / 50 for n in range(401)], np.linspace(0, 1, 400).tolist(), [0, 300]
+        "weights",
+        "",
+        rows,
+        weights,
+        [n / 50 for n in range(401)],
+        np.linspace(0, 1, 400).tolist(),
+        [0, 300],
     )
     kept: list[Any] = []
     container: Any = SimpleNamespace(exact=lambda matrix: kept.append(matrix))
     ((node,),) = [DRAWN[SoundMap](drawn, container)]
     (panel,) = node["panels"]
-    np.testing.assert_allclose(kept[0][:, :-1], weights[:, :399].reshape(2, 133, 3).sum(-1), rtol=1e-5)
+    np.testing.assert_allclose(
+        kept[0][:, :-1], weights[:, :399].reshape(2, 133, 3).sum(-1), rtol=1e-5
+    )
     assert [label for label, _ in panel["columns"]["labels"]][:3] == ["0.00 s", "0.06 s", "0.12 s"]
     assert panel["path"] == [[0, 100], [100, 400 / 3]]
     assert panel["levels"][-1] == 1 and len(panel["levels"]) == 134

@@ -29,7 +29,15 @@ def draw(models: Models, seed: int, number: int) -> tuple[Model, list[str], dict
     texts = [_text(random, model) for _ in range(random.choice((1, 1, 1, 2, 3)))]
     options: dict[str, Any] = {}
     if random.random() < 0.5:
-        terms = ("causal", "bidirectional", "window:3", "window:6", "prefix:4", "block:5", "causal+window:4")
+        terms = (
+            "causal",
+            "bidirectional",
+            "window:3",
+            "window:6",
+            "prefix:4",
+            "block:5",
+            "causal+window:4",
+        )
         options["mask"] = random.choice(terms)
         options["what_if"] = random.choice(("stack", "same-scores"))
     if random.random() < 0.3:
@@ -41,7 +49,9 @@ def draw(models: Models, seed: int, number: int) -> tuple[Model, list[str], dict
 
 def _text(random: Random, model: Model) -> str:
     words = [random.choice(model.words) for _ in range(random.choice((3, 5, 9, 20, 40, 90)))]
-    return " ".join(word + "." if word.isalpha() and random.random() < 0.15 else word for word in words)
+    return " ".join(
+        word + "." if word.isalpha() and random.random() < 0.15 else word for word in words
+    )
 
 
 def _spans(random: Random, text: str) -> dict[str, Any]:
@@ -58,13 +68,25 @@ def _spans(random: Random, text: str) -> dict[str, Any]:
 
 def check(model: Model, texts: Sequence[str], options: dict[str, Any]) -> float:
     """Compare all weights between spans with sums; return the largest difference."""
-    given = {**options, "model": model.path, "layer": "all", "head": "all", "stages": "weights", "top": 0}
+    given = {
+        **options,
+        "model": model.path,
+        "layer": "all",
+        "head": "all",
+        "stages": "weights",
+        "top": 0,
+    }
     report = attnscope.inspect(list(texts), **given, max_memory="4G")
     worst = 0.0
     for text, ranges in zip(report.texts, options["spans"], strict=True):
-        weights, of_token = text.weights.astype(np.float64), np.array(text.span_of_token)  # (L, H, T, T)
+        weights, of_token = (
+            text.weights.astype(np.float64),
+            np.array(text.span_of_token),
+        )  # (L, H, T, T)
         members = np.eye(len(text.spans))[of_token]  # (T, S)
-        assert members.sum(1).tolist() == [1.0] * len(text.tokens), "a token is in no span, or in several"
+        assert members.sum(1).tolist() == [1.0] * len(text.tokens), (
+            "a token is in no span, or in several"
+        )
         _check_members(text, ranges)
         dead = np.isnan(weights).all(-1)  # (L, H, T)
         live = members[None, None] * ~dead[..., None]  # (L, H, T, S)
@@ -95,10 +117,17 @@ def _check_members(text: Any, ranges: dict[str, Any]) -> None:
     for position, (token, span) in enumerate(zip(text.tokens, text.span_of_token, strict=True)):
         name = text.spans[span]
         start = -1 if token.start is None else token.start
-        inside = [name for name, pairs in ranges.items() for first, end in pairs if first <= start < end]
+        inside = [
+            name for name, pairs in ranges.items() for first, end in pairs if first <= start < end
+        ]
         own = "(first)" if position == 0 else "(special)" if token.special else None
         if own is None or name not in (own, *inside):
-            assert name == (inside[0] if inside and own is None else own or "(rest)"), (position, token, name, inside)
+            assert name == (inside[0] if inside and own is None else own or "(rest)"), (
+                position,
+                token,
+                name,
+                inside,
+            )
 
 
 def _differ(found: Any, expected: Any, what: str) -> float:

@@ -26,7 +26,12 @@ def divided(spans: Any, text: str | None = TEXT, **options: Any) -> dict[str, st
     return {name: " ".join(some) for name, some in words.items()}
 
 
-MARKED = {"(first)": "Doc", "Doc 1": "1 : the bank .", "Doc 2": "Doc 2 : a river .", "Question": "Question : which ?"}
+MARKED = {
+    "(first)": "Doc",
+    "Doc 1": "1 : the bank .",
+    "Doc 2": "Doc 2 : a river .",
+    "Question": "Question : which ?",
+}
 
 
 def test_marks_begin_spans() -> None:
@@ -78,19 +83,38 @@ def test_special_tokens_and_a_pair_are_spans_of_their_own() -> None:
         "(rest)": "is old",
     }
     both = divided("sentences", "One. Two.", pair="Three. Four.", model=minilm_folder())
-    assert list(both) == ["(first)", "sentence 1", "sentence 2", "sentence 1 (2)", "sentence 2 (2)", "(special)"]
+    assert list(both) == [
+        "(first)",
+        "sentence 1",
+        "sentence 2",
+        "sentence 1 (2)",
+        "sentence 2 (2)",
+        "(special)",
+    ]
 
 
 def test_words_lines_and_paragraphs() -> None:
     assert list(divided("words"))[:5] == ["Doc", "1", "the", "bank", "Doc (2)"]
     text = "the bank\nthe river\n\nis old"
-    assert divided("lines", text) == {"(first)": "the", "line 1": "bank", "line 2": "the river", "line 3": "is old"}
-    assert divided("paragraphs", text) == {"(first)": "the", "paragraph 1": "bank the river", "paragraph 2": "is old"}
+    assert divided("lines", text) == {
+        "(first)": "the",
+        "line 1": "bank",
+        "line 2": "the river",
+        "line 3": "is old",
+    }
+    assert divided("paragraphs", text) == {
+        "(first)": "the",
+        "paragraph 1": "bank the river",
+        "paragraph 2": "is old",
+    }
 
 
 def characters(text: str, division: Any, turns: tuple[SpanRange, ...] = ()) -> list[str]:
     """The text of every span that a division makes of single characters."""
-    tokens = [Token(0, "", "", special=True), *(Token(1, c, c, i, i + 1) for i, c in enumerate(text))]
+    tokens = [
+        Token(0, "", "", special=True),
+        *(Token(1, c, c, i, i + 1) for i, c in enumerate(text)),
+    ]
     rendered = RenderedChat(text, turns, None, "", (), ()) if turns else None
     found = divide(TextInput(text, rendered=rendered), tokens, SpanRequest(division))
     spans = [number for number, kind in enumerate(found.kinds) if kind == "text"]
@@ -129,7 +153,10 @@ def test_turns_leave_the_template_to_itself() -> None:
 def test_generated_tokens_are_the_answer() -> None:
     tokens = [Token(1, "a", "a", 0, 1), Token(2, "b", "b", 1, 2), Token(3, "c", "c", made=True)]
     found = divide(TextInput("ab"), tokens, SpanRequest("lines"))
-    assert (found.names, found.kinds) == (["(first)", "line 1", "answer"], ["first", "text", "answer"])
+    assert (found.names, found.kinds) == (
+        ["(first)", "line 1", "answer"],
+        ["first", "text", "answer"],
+    )
     assert found.number("Answer:") == 2
 
 
@@ -138,7 +165,10 @@ def test_generated_tokens_are_the_answer() -> None:
     [
         ({"a": (0, 8), "b": (7, 9)}, "spans 'a' and 'b' overlap (characters 7 to 8)"),
         (
-            [{"name": "a", "start": 1, "end": 3, "unit": "tokens"}, {"name": "b", "start": 0, "end": 8}],
+            [
+                {"name": "a", "start": 1, "end": 3, "unit": "tokens"},
+                {"name": "b", "start": 0, "end": 8},
+            ],
             "overlap (token 1)",
         ),
         ({"a": (0, 50)}, "span 'a' ends at character 50; the text has 49 characters"),
@@ -169,7 +199,9 @@ def test_refusals(spans: Any, message: str) -> None:
 
 
 def test_names_are_rows_and_columns() -> None:
-    report = attnscope.inspect(TEXT, spans="Doc 1:,Doc 2:,Question:", query="question", key=["doc 1:", "(first)"])
+    report = attnscope.inspect(
+        TEXT, spans="Doc 1:,Doc 2:,Question:", query="question", key=["doc 1:", "(first)"]
+    )
     assert [report.span_of_token[at] for at in report.queries] == [3] * 4
     assert report.keys == [0, 1, 2, 3, 4, 5]
     with pytest.raises(attnscope.AttnscopeError, match="did you mean 'Doc 2'"):

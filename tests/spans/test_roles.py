@@ -14,9 +14,7 @@ STORY = (
     "The cat sat. The dog ran off. A bird sang. The bird flew. It was late. The dog came back. The cat slept. "
     "The sun set. Then it was dark. All was calm."
 )
-OTHER = (
-    "We sat down. A boat came. It was green. The sea was calm. Nobody saw it. We ate. It rained. We left. It was cold."
-)
+OTHER = "We sat down. A boat came. It was green. The sea was calm. Nobody saw it. We ate. It rained. We left. It was cold."
 ROLES = ("alignment", "alignment-share", "alignment-sharpness", "alignment-monotonicity")
 
 
@@ -24,11 +22,17 @@ def kurtosis(text: str) -> Any:
     """Of the scores of sentences, (layers, heads), from the matrices of tokens."""
     report = attnscope.inspect(text, spans="sentences", layer="all", head="all", stages="weights")
     of_token, weights = np.array(report.span_of_token), report.weights.astype(np.float64)
-    sentences = [np.flatnonzero(of_token == n) for n, name in enumerate(report.spans) if name.startswith("sentence")]
+    sentences = [
+        np.flatnonzero(of_token == n)
+        for n, name in enumerate(report.spans)
+        if name.startswith("sentence")
+    ]
     assert len(sentences) >= FEWEST_SPANS
     scores = []
     for at, keys in enumerate(sentences[:-APART]):
-        later = [weights[:, :, rows][:, :, :, keys].mean((2, 3)) for rows in sentences[at + APART :]]
+        later = [
+            weights[:, :, rows][:, :, :, keys].mean((2, 3)) for rows in sentences[at + APART :]
+        ]
         scores.append(np.mean(later, axis=0))
     off = np.array(scores) - np.mean(scores, axis=0)
     return (off**4).mean(0) / (off**2).mean(0) ** 2 - 3
@@ -46,9 +50,14 @@ def test_receivers_are_those_of_the_matrices() -> None:
 def test_alignment_is_that_of_the_matrices() -> None:
     text, pair = "the bank by the river was old", "the old river ran by the bank"
     options = {"model": minilm_folder()}
-    report = attnscope.inspect(text, pair=pair, layer="all", head="all", stages="weights", **options)
+    report = attnscope.inspect(
+        text, pair=pair, layer="all", head="all", stages="weights", **options
+    )
     content = [not token.special and position > 0 for position, token in enumerate(report.tokens)]
-    keys, rows = ([n for n, t in enumerate(report.tokens) if content[n] and t.segment == side] for side in (0, 1))
+    keys, rows = (
+        [n for n, t in enumerate(report.tokens) if content[n] and t.segment == side]
+        for side in (0, 1)
+    )
     weights = report.weights.astype(np.float64)[:, :, rows][:, :, :, keys]  # (L, H, r, k)
     share = weights.sum(-1)
     inside = weights / share[..., None]

@@ -30,12 +30,24 @@ def rows_of(screen: str, heading: str) -> dict[str, list[float]]:
 def means(report: Any, heads: tuple[Any, ...] = (slice(None), slice(None))) -> Any:
     """Mean weights between spans, from whole matrices."""
     members = np.eye(len(report.spans))[report.span_of_token]
-    weights = report.weights.astype(np.float64)[heads].reshape(-1, len(report.tokens), len(report.tokens)).mean(0)
+    weights = (
+        report.weights.astype(np.float64)[heads]
+        .reshape(-1, len(report.tokens), len(report.tokens))
+        .mean(0)
+    )
     return (members / members.sum(0)).T @ weights @ members
 
 
 @pytest.mark.parametrize(
-    "heads", [{}, {"layer": 2, "head": 1}, {"layer": 2, "head": "all"}, {"layer": 2}, {"head": 1}, {"head": "L2H1"}]
+    "heads",
+    [
+        {},
+        {"layer": 2, "head": 1},
+        {"layer": 2, "head": "all"},
+        {"layer": 2},
+        {"head": 1},
+        {"head": "L2H1"},
+    ],
 )
 def test_numbers_of_the_screen_are_means_of_matrices(heads: dict[str, Any]) -> None:
     whole = attnscope.inspect(TEXT, spans=MARKS, layer="all", head="all")
@@ -66,7 +78,11 @@ def test_a_span_is_explained_by_its_last_token() -> None:
     assert found.query == last
     np.testing.assert_array_equal(found.row.weights, alone.row.weights)
     assert [cell.key for cell in found.cells] == report.data.texts[0].spans.text.tokens(1)
-    assert [note for note in found.provenance.notes if f"the last of them, {last} '.', is explained" in note]
+    assert [
+        note
+        for note in found.provenance.notes
+        if f"the last of them, {last} '.', is explained" in note
+    ]
     with pytest.raises(attnscope.AttnscopeError, match="selects 4 tokens"):
         attnscope.explain(TEXT, spans=MARKS, query="the")
 
@@ -79,16 +95,27 @@ def test_most_attended_tokens() -> None:
     for number, name in enumerate(report.spans):
         inside = np.flatnonzero(of_token == number)
         best = inside[received[inside].argmax()]
-        line = next(one for one in screen[screen.index("most attended") :].splitlines() if one.startswith(name))
+        line = next(
+            one
+            for one in screen[screen.index("most attended") :].splitlines()
+            if one.startswith(name)
+        )
         assert f" {received[best]:.3f}" in line.partition("·")[0], line
 
 
 def test_what_each_token_reads_is_the_mean_of_its_rows() -> None:
     report = attnscope.inspect(TEXT, spans=MARKS, layer="all", head="all")
-    rows = report.weights.astype(np.float64).mean((0, 1)) @ np.eye(len(report.spans))[report.span_of_token]
+    rows = (
+        report.weights.astype(np.float64).mean((0, 1))
+        @ np.eye(len(report.spans))[report.span_of_token]
+    )
     screen = draw(report.data, 120, verbose=True)
     lines = screen[screen.index("spans that the token reads most") :].splitlines()[1:]
-    question = [position for position, span in enumerate(report.span_of_token) if report.spans[span] == "Question"]
+    question = [
+        position
+        for position, span in enumerate(report.span_of_token)
+        if report.spans[span] == "Question"
+    ]
     for position, line in zip(question, lines, strict=False):
         best = np.argsort(-rows[position])[:3]
         said = " · ".join(f"{report.spans[n]} {rows[position, n]:.2f}" for n in best)
@@ -110,17 +137,23 @@ def test_at_most_twenty_rows_and_columns() -> None:
     members = np.zeros((len(report.tokens), 20))
     for number, some in enumerate(shown.members):
         members[np.isin(report.span_of_token, some), number] = 1
-    expected = (members / members.sum(0)).T @ report.weights.astype(np.float64).mean((0, 1)) @ members
+    expected = (
+        (members / members.sum(0)).T @ report.weights.astype(np.float64).mean((0, 1)) @ members
+    )
     sizes = np.bincount(report.span_of_token).tolist()
     np.testing.assert_allclose(shown.join(found.weights.mean((0, 1)), sizes), expected, atol=1e-6)
-    screen = attnscope.inspect(text, spans="sentences", layer="0", head="0").text(width=80)  # 50,000 lines fewer
+    screen = attnscope.inspect(text, spans="sentences", layer="0", head="0").text(
+        width=80
+    )  # 50,000 lines fewer
     assert max(map(len, screen.splitlines())) <= 80
     assert "37 spans, neighbours joined" in " ".join(screen.split())
 
 
 def test_sinks_have_a_column(models: Models) -> None:
     model = models[next(name for name in ROWS if name.startswith("gpt_oss"))]
-    report = attnscope.inspect("the bank by river was old and we sat", model=model.path, spans="words", max_memory="4G")
+    report = attnscope.inspect(
+        "the bank by river was old and we sat", model=model.path, spans="words", max_memory="4G"
+    )
     found = report.data.texts[0].spans
     assert found is not None
     assert found.sink is not None

@@ -34,7 +34,12 @@ def test_a_row_too_many_is_found(models: Models, monkeypatch: pytest.MonkeyPatch
 def test_every_layer_and_head_whichever_are_shown() -> None:
     spans = {"one": (0, 30), "two": (31, 61)}
     every = attnscope.inspect(TEXT, spans=spans, layer="all", head="all")
-    for options in ({}, {"layer": 0, "head": 1}, {"layer": "mean", "head": "mean"}, {"query": "two", "pool": 4}):
+    for options in (
+        {},
+        {"layer": 0, "head": 1},
+        {"layer": "mean", "head": "mean"},
+        {"query": "two", "pool": 4},
+    ):
         report = attnscope.inspect(TEXT, spans=spans, **options)
         np.testing.assert_allclose(report.span_weights, every.span_weights, atol=1e-6)
         assert report.spans == ["(first)", "one", "two"]
@@ -63,5 +68,7 @@ def test_each_part_of_an_encoder_decoder(tmp_path: Path, part: str) -> None:
     members = np.eye(len(whole.spans))[whole.span_of_token]
     expected = (members / members.sum(0)).T @ whole.weights.astype(np.float64) @ members
     np.testing.assert_allclose(whole.span_weights, expected, atol=1e-6)
-    with pytest.raises(attnscope.AttnscopeError, match=r"only to self-attention.* part='encoder' or part='decoder'"):
+    with pytest.raises(
+        attnscope.AttnscopeError, match=r"only to self-attention.* part='encoder' or part='decoder'"
+    ):
         attnscope.inspect(text, part="cross", context="the river", **engine)

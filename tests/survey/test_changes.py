@@ -46,17 +46,25 @@ def roles_of(document):
 
 
 def test_differences_of_roles_equal_eager_transformers(folders):
-    (first, one), (second, other) = (found_and_expected(folder, WORDS[:2], draws=3) for folder in folders)
+    (first, one), (second, other) = (
+        found_and_expected(folder, WORDS[:2], draws=3) for folder in folders
+    )
     found = compare_heads("model", [("a", first), ("b", second)])
     checked = 0
     for each in found.differences:
         if each.name != "copying":
             (a, a_error), (b, b_error) = one[each.name], other[each.name]
             np.testing.assert_allclose(each.difference, b - a, rtol=0, atol=2e-4, err_msg=each.name)
-            np.testing.assert_allclose(each.error, np.hypot(a_error, b_error), rtol=0, atol=2e-4, err_msg=each.name)
+            np.testing.assert_allclose(
+                each.error, np.hypot(a_error, b_error), rtol=0, atol=2e-4, err_msg=each.name
+            )
             checked += 1
     assert checked >= 14
-    ranked = {each.name: each.difference for each in found.differences if ROLES[each.name].rank is not None}
+    ranked = {
+        each.name: each.difference
+        for each in found.differences
+        if ROLES[each.name].rank is not None
+    }
     largest = np.abs(np.stack(list(ranked.values()))).max(0)
     np.testing.assert_array_equal(np.abs(found.changed_most), largest)
     for (layer, head), value in np.ndenumerate(found.changed_most):
@@ -73,7 +81,10 @@ def test_the_command_equals_two_commands_and_python(folders, capfdbinary, tmp_pa
     first, second = map(roles_of, alone)
     for each in found["differences"]:
         np.testing.assert_allclose(
-            np.array(each["difference"], float), second[each["name"]] - first[each["name"]], atol=1e-6, rtol=0
+            np.array(each["difference"], float),
+            second[each["name"]] - first[each["name"]],
+            atol=1e-6,
+            rtol=0,
         )
     python = attnscope.heads(list(folders), draws=2)
     assert json.loads(python.to_json()) == found
@@ -84,7 +95,10 @@ def test_the_command_equals_two_commands_and_python(folders, capfdbinary, tmp_pa
         "layer", "head", "main_first", "main_second", "changed_role", "changed_most",
     ]  # fmt: skip
     python.save(tmp_path / "changes.json")
-    assert attnscope.load(tmp_path / "changes.json", attnscope.HeadChangesResult).to_json() == python.to_json()
+    assert (
+        attnscope.load(tmp_path / "changes.json", attnscope.HeadChangesResult).to_json()
+        == python.to_json()
+    )
     monkeypatch.chdir(tmp_path)
     for name in ("changes.csv", "changes.svg", "changes.html", "changes.txt"):
         python.save(name)
@@ -101,7 +115,11 @@ def test_one_number_is_compared(folders, capfdbinary):
     found = run(capfdbinary, TEXT, *models, "--measure", "max_score", "--quiet")
     validate(found, "compared-heads")
     values = [
-        np.array(run(capfdbinary, TEXT, "--model", str(folder), "--measure", "max_score", "--quiet")["values"])
+        np.array(
+            run(capfdbinary, TEXT, "--model", str(folder), "--measure", "max_score", "--quiet")[
+                "values"
+            ]
+        )
         for folder in folders
     ]
     (each,) = found["differences"]
@@ -111,18 +129,36 @@ def test_one_number_is_compared(folders, capfdbinary):
     place = np.unravel_index(np.abs(values[1] - values[0]).argmax(), values[0].shape)
     a, b = (matrix[place] for matrix in values)
     sign = "+" if b > a else "−"
-    expected = f"L{place[0]}H{place[1]} {a:.2f} → {b:.2f} ({sign}{abs(b - a):.2f})".replace(" -", " −")
+    expected = f"L{place[0]}H{place[1]} {a:.2f} → {b:.2f} ({sign}{abs(b - a):.2f})".replace(
+        " -", " −"
+    )
     assert expected in " ".join(screen.split())
 
 
 def test_other_sizes_share_what_both_have(folders, tmp_path, capsys):
     smaller = saved(tmp_path / "small", 3, n_layer=1)
-    assert main(["heads", "--model", str(folders[0]), "--model", str(smaller), "--role", "self", *FEW[:2]]) == 0
+    assert (
+        main(
+            [
+                "heads",
+                "--model",
+                str(folders[0]),
+                "--model",
+                str(smaller),
+                "--role",
+                "self",
+                *FEW[:2],
+            ]
+        )
+        == 0
+    )
     screen = " ".join(capsys.readouterr().out.split())
     assert "has 1 layer × " in screen
     assert "L0 and H0–" in screen
     found = attnscope.heads([folders[0], smaller], role="self", draws=2)
-    alone = [attnscope.heads(folder, role="self", draws=2).values for folder in (folders[0], smaller)]
+    alone = [
+        attnscope.heads(folder, role="self", draws=2).values for folder in (folders[0], smaller)
+    ]
     np.testing.assert_array_equal(found.differences, alone[1] - alone[0][:, :1])
 
 
@@ -137,12 +173,17 @@ def test_settings_and_given_arrays_are_compared(folders):
     np.testing.assert_allclose(both["entropy"], alone[1] - alone[0], atol=1e-6)
 
 
-def test_a_model_in_the_environment_may_have_blanks_in_its_name(folders, tmp_path, monkeypatch, capfdbinary):
+def test_a_model_in_the_environment_may_have_blanks_in_its_name(
+    folders, tmp_path, monkeypatch, capfdbinary
+):
     place = tmp_path / "a model"
     place.symlink_to(folders[0])
     monkeypatch.setenv("ATTNSCOPE_MODEL", str(place))
     for command in ("heads", "compare"):
-        assert main([command, TEXT, "--json", "--quiet", *(FEW[:2] if command == "heads" else ())]) == 0
+        assert (
+            main([command, TEXT, "--json", "--quiet", *(FEW[:2] if command == "heads" else ())])
+            == 0
+        )
         found = json.loads(capfdbinary.readouterr().out)
         found = found if command == "heads" else found["sides"][0]["report"]
         assert found["provenance"]["model"] == str(place)
@@ -152,8 +193,14 @@ def test_a_model_in_the_environment_may_have_blanks_in_its_name(folders, tmp_pat
     ("args", "message"),
     [
         (["--model", "riverbank"] * 3, "has 3 values, not two"),
-        (["--model", "riverbank", "--model", "riverbank", "--needle", "a b"], "compared by roles or one number"),
-        (["--model", "a", "--model", "b", "--dtype", "float32", "--dtype", "bfloat16"], "are given more than once"),
+        (
+            ["--model", "riverbank", "--model", "riverbank", "--needle", "a b"],
+            "compared by roles or one number",
+        ),
+        (
+            ["--model", "a", "--model", "b", "--dtype", "float32", "--dtype", "bfloat16"],
+            "are given more than once",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused(args, message, capsys):

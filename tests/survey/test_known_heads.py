@@ -45,13 +45,19 @@ def induction_circuit(folder: Path) -> Path:
     uniform.
     """
     width = N_WORDS + N_POSITIONS + N_WORDS
-    word, place, last = range(N_WORDS), range(N_WORDS, N_WORDS + N_POSITIONS), range(N_WORDS + N_POSITIONS, width)
+    word, place, last = (
+        range(N_WORDS),
+        range(N_WORDS, N_WORDS + N_POSITIONS),
+        range(N_WORDS + N_POSITIONS, width),
+    )
     tensors = {
         "embed.tokens.weight": torch.eye(width)[:N_WORDS],
         "embed.positions.weight": torch.eye(width)[N_WORDS : N_WORDS + N_POSITIONS],
     }
     for layer in range(2):
-        tensors |= {f"blocks.{layer}.attention.{name}.weight": torch.zeros(48, width) for name in "qkv"}
+        tensors |= {
+            f"blocks.{layer}.attention.{name}.weight": torch.zeros(48, width) for name in "qkv"
+        }
         tensors[f"blocks.{layer}.attention.out.weight"] = torch.zeros(width, 48)
     q, k, v, out = (tensors[f"blocks.0.attention.{name}.weight"] for name in ("q", "k", "v", "out"))
     for i in range(N_POSITIONS):
@@ -76,15 +82,23 @@ def induction_circuit(folder: Path) -> Path:
 
 
 def test_heads_that_were_built_by_hand(tmp_path):
-    texts = (TextInput(" ".join(LETTERS[:12])), TextInput(" ".join(LETTERS[5::-1])), TextInput("a b a c d b a l"))
-    survey = survey_heads(requested(texts, config=str(induction_circuit(tmp_path))), SurveyOptions(draws=4))
+    texts = (
+        TextInput(" ".join(LETTERS[:12])),
+        TextInput(" ".join(LETTERS[5::-1])),
+        TextInput("a b a c d b a l"),
+    )
+    survey = survey_heads(
+        requested(texts, config=str(induction_circuit(tmp_path))), SurveyOptions(draws=4)
+    )
     assert survey.probes.repeated == 12
     assert survey.main == [["previous", "first"], ["induction", "uniform"]]
     values = {role.name: role.values for role in survey.roles}
     scale = 1 / np.sqrt(24) * SHARP  # a score of q·k = 60
     miss = 23 * np.exp(-scale)  # what the other keys get together, at most
     assert values["previous"][0, 0] > 1 - miss and values["previous"][0, 1] < 0.01
-    assert values["first"][0, 1] > 1 - miss and values["first"][0, 0] == pytest.approx(0.0, abs=miss)
+    assert values["first"][0, 1] > 1 - miss and values["first"][0, 0] == pytest.approx(
+        0.0, abs=miss
+    )
     # The very first token attends to itself in L0H0, so it seems to follow itself: one of twelve rows sees two keys.
     assert values["induction"][1, 0] == pytest.approx(11.5 / 12, abs=miss)
     # It looks at what followed either of two earlier copies; there are three keys for the very first token.
@@ -93,9 +107,14 @@ def test_heads_that_were_built_by_hand(tmp_path):
     assert values["retrieval"][1, 0] == 1.0
     assert values["induction"][0, 0] < miss and values["retrieval"][0].max() == 0.0
     assert values["uniform"][1, 1] == pytest.approx(1.0, abs=1e-6)
-    assert values["positional"][0, 0] == pytest.approx(1.0, abs=1e-3) and values["content"][0, 0] < 0.25
+    assert (
+        values["positional"][0, 0] == pytest.approx(1.0, abs=1e-3)
+        and values["content"][0, 0] < 0.25
+    )
     assert values["copying"][1, 0] == pytest.approx(1.0)  # it writes the word that it reads
-    assert np.isnan(values["copying"][[0, 0, 1], [0, 1, 1]]).all()  # the others never write what they read
+    assert np.isnan(
+        values["copying"][[0, 0, 1], [0, 1, 1]]
+    ).all()  # the others never write what they read
 
 
 # Wang et al., 2023 (Interpretability in the Wild).
@@ -115,7 +134,10 @@ def gpt2_folder() -> Path | None:
     """GPT-2's weights in the local Hugging Face cache, if they are there."""
     for name in ("models--openai-community--gpt2", "models--gpt2"):
         for folder in sorted((hub() / name / "snapshots").glob("*")):
-            if all((folder / file).exists() for file in ("config.json", "tokenizer.json", "model.safetensors")):
+            if all(
+                (folder / file).exists()
+                for file in ("config.json", "tokenizer.json", "model.safetensors")
+            ):
                 return folder
     return None
 
@@ -130,7 +152,9 @@ def missed(survey) -> set[tuple[str, int, int]]:
     }
 
 
-@pytest.mark.skipif(gpt2_folder() is None, reason=f"GPT-2's weights are not in the Hugging Face cache {hub()}")
+@pytest.mark.skipif(
+    gpt2_folder() is None, reason=f"GPT-2's weights are not in the Hugging Face cache {hub()}"
+)
 def test_known_heads_of_gpt2():
     assert missed(survey_heads(requested((), model=str(gpt2_folder())), SurveyOptions())) == set()
 

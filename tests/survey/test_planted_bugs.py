@@ -28,7 +28,10 @@ TEXTS = (
 )
 DRAWS = 3
 VALUE_OUTPUT = {
-    "bert": ("encoder.layer.{}.attention.self.value.weight", "encoder.layer.{}.attention.output.dense.weight"),
+    "bert": (
+        "encoder.layer.{}.attention.self.value.weight",
+        "encoder.layer.{}.attention.output.dense.weight",
+    ),
     "gpt_oss": ("layers.{}.self_attn.v_proj.weight", "layers.{}.self_attn.o_proj.weight"),
 }
 Plant = tuple[Any, str, Any]
@@ -43,7 +46,9 @@ def copying_expected(kind: str, folder: Path) -> np.ndarray:
         for head in range(4):
             shared = head // (4 // (len(value) // width))
             part = value[shared * width : (shared + 1) * width]
-            found[layer, head] = reference.copying(part, output[:, head * width : (head + 1) * width])
+            found[layer, head] = reference.copying(
+                part, output[:, head * width : (head + 1) * width]
+            )
     return found
 
 
@@ -51,7 +56,9 @@ class Case:
     """A folder, and what the reference says of every role of its heads."""
 
     def __init__(self, kind: str, folder: Path) -> None:
-        self.folder = architectures.save(folder, architectures.make(kind, architectures.ONE_PART[kind]))
+        self.folder = architectures.save(
+            folder, architectures.make(kind, architectures.ONE_PART[kind])
+        )
         _, self.expected = found_and_expected(self.folder, TEXTS, draws=DRAWS)
         self.expected["copying"] = copying_expected(kind, self.folder), np.full((2, 4), np.nan)
 
@@ -62,7 +69,10 @@ class Case:
             name
             for role in survey_heads(run, SurveyOptions(draws=DRAWS)).roles
             for name, ours, theirs in zip(
-                (role.name, f"{role.name}_error"), (role.values, role.errors), self.expected[role.name], strict=True
+                (role.name, f"{role.name}_error"),
+                (role.values, role.errors),
+                self.expected[role.name],
+                strict=True,
             )
             if not np.allclose(ours, theirs, rtol=0, atol=tolerance, equal_nan=True)
         }
@@ -83,7 +93,10 @@ def targets_moved(role: str, by: int) -> Callable[[], Plant]:
             def one(name: str, rows: range, keys: range) -> tuple[range, range]:
                 return rows, range(keys.start + by, keys.stop + by) if name == role else keys
 
-            some = [replace(p, targets={name: one(name, *both) for name, both in p.targets.items()}) for p in probes]
+            some = [
+                replace(p, targets={name: one(name, *both) for name, both in p.targets.items()})
+                for p in probes
+            ]
             made(self, some, *rest)
 
         return ProbePass, "__init__", moved
@@ -102,9 +115,14 @@ def offset_moved(place: int, by: int) -> Callable[[], Plant]:
     return plant
 
 
-def computed_otherwise(role: str, compute: Callable[[Mapping[str, Any]], Any]) -> Callable[[], Plant]:
+def computed_otherwise(
+    role: str, compute: Callable[[Mapping[str, Any]], Any]
+) -> Callable[[], Plant]:
     def plant() -> Plant:
-        roles = [replace(one, compute=compute) if one.name == role else one for one in head_roles.HEAD_ROLES]
+        roles = [
+            replace(one, compute=compute) if one.name == role else one
+            for one in head_roles.HEAD_ROLES
+        ]
         return survey_run, "HEAD_ROLES", tuple(roles)
 
     return plant
@@ -127,7 +145,11 @@ def predicted_by_itself() -> Plant:
 def predicted_by_offset_only() -> Plant:
     """A token that every row attends to counts as content."""
     right = torch.minimum
-    return patterns.torch, "minimum", lambda a, b, out=None: b.clone() if out is None else right(a, b, out=out)
+    return (
+        patterns.torch,
+        "minimum",
+        lambda a, b, out=None: b.clone() if out is None else right(a, b, out=out),
+    )
 
 
 def error_of_other_n() -> Plant:
@@ -192,7 +214,9 @@ def heads_share_in_turns() -> Plant:
     return (
         measure.np,
         "repeat",
-        lambda array, times, axis: np.tile(array, (times, 1, 1)) if array.ndim == 3 else right(array, times, axis),
+        lambda array, times, axis: (
+            np.tile(array, (times, 1, 1)) if array.ndim == 3 else right(array, times, axis)
+        ),
     )
 
 
@@ -222,7 +246,11 @@ PLANTS: dict[str, tuple[str, Callable[[], Plant], str]] = {
     "the second token is a row": ("gpt_oss", second_token_is_a_row, "first"),
     "special tokens are words": ("bert", special_tokens_are_words, "content"),
     "uniform over hidden keys": ("gpt_oss", hidden_keys_are_uniform, "uniform"),
-    "positional, mean of means": ("bert", computed_otherwise("positional", mean_of_offsets), "positional"),
+    "positional, mean of means": (
+        "bert",
+        computed_otherwise("positional", mean_of_offsets),
+        "positional",
+    ),
     "content, predicted by itself": ("gpt_oss", predicted_by_itself, "content"),
     "content, predicted by its offset only": ("bert", predicted_by_offset_only, "content"),
     "copying, the sign": ("bert", negative_copying, "copying"),
@@ -232,7 +260,10 @@ PLANTS: dict[str, tuple[str, Callable[[], Plant], str]] = {
 
 
 def test_a_survey_without_a_bug_is_right(cases):
-    assert {kind: case.wrong(1e-4) for kind, case in cases.items()} == {"bert": set(), "gpt_oss": set()}
+    assert {kind: case.wrong(1e-4) for kind, case in cases.items()} == {
+        "bert": set(),
+        "gpt_oss": set(),
+    }
 
 
 @pytest.mark.parametrize("name", PLANTS)

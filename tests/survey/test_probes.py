@@ -47,11 +47,15 @@ def test_probes_of_a_real_vocabulary(minilm):
             for name, after in (("duplicate", 0), ("induction", 1)):
                 rows, keys = probe.targets[name]
                 assert list(rows) == list(range(51, 101))
-                assert all(ids[key - after] == ids[row] for row, key in zip(rows, keys, strict=True))
+                assert all(
+                    ids[key - after] == ids[row] for row, key in zip(rows, keys, strict=True)
+                )
         elif number < 10:
             rows, keys = probe.targets["retrieval"]
             needle = inside[-10:]
-            assert [ids[row] for row in rows] == needle[:-1] and [ids[key] for key in keys] == needle[1:]
+            assert [ids[row] for row in rows] == needle[:-1] and [
+                ids[key] for key in keys
+            ] == needle[1:]
             assert all(inside.count(one) == 2 for one in needle)
             depths.add(keys.start)
         else:
@@ -88,7 +92,9 @@ def test_a_model_gets_the_same_probes_however_it_is_opened(tmp_path):
 def test_a_text_without_words_decides_nothing(minilm):
     """It has no place for words between its special tokens, and is no block of the standard error."""
     options = {"model": minilm, "role": ["first", "induction"], "draws": 2}
-    found = attnscope.heads(text=["\u200b", "the bank by the river", "we sat on it all day"], **options)
+    found = attnscope.heads(
+        text=["\u200b", "the bank by the river", "we sat on it all day"], **options
+    )
     expected = attnscope.heads(text=["the bank by the river", "we sat on it all day"], **options)
     assert (found.probes.before, found.probes.after) == (["[CLS]"], ["[SEP]"])
     assert np.isfinite(expected.errors).all()
@@ -98,10 +104,15 @@ def test_a_text_without_words_decides_nothing(minilm):
 
 def test_the_error_of_a_ratio_is_that_of_leaving_each_text_out():
     """Weights 0.5 and 0.2 of 10 and 20 rows: without the first 0.2, without the second 0.5."""
-    sums = {"first": np.array([5.0, 4.0, 0.0])[:, None, None], "rows": np.array([10.0, 20.0, 0.0])[:, None, None]}
+    sums = {
+        "first": np.array([5.0, 4.0, 0.0])[:, None, None],
+        "rows": np.array([10.0, 20.0, 0.0])[:, None, None],
+    }
     value, error = jackknife(sums, ROLES["first"])
     assert (value.item(), error.item()) == pytest.approx((0.3, 0.15))
-    assert np.isnan(jackknife({name: each[1:] for name, each in sums.items()}, ROLES["first"])[1]).all()
+    assert np.isnan(
+        jackknife({name: each[1:] for name, each in sums.items()}, ROLES["first"])[1]
+    ).all()
 
 
 def test_a_seed_gives_the_same_probes_and_another_one_others(minilm):
@@ -110,7 +121,9 @@ def test_a_seed_gives_the_same_probes_and_another_one_others(minilm):
 
 
 def test_probes_of_a_small_model_are_shorter(tmp_path):
-    folder = architectures.save(tmp_path, architectures.make("gpt2", architectures.ONE_PART["gpt2"]))
+    folder = architectures.save(
+        tmp_path, architectures.make("gpt2", architectures.ONE_PART["gpt2"])
+    )
     _, random = drawn(folder)
     assert random.repeated == 16  # words of the vocabulary that are not special
     assert (random.needle, random.tripled) == (8, 15)
@@ -118,7 +131,10 @@ def test_probes_of_a_small_model_are_shorter(tmp_path):
 
 
 def test_a_note_names_the_roles_that_were_asked_for():
-    for roles, said in ((["previous"], []), (["previous", "induction"], ["induction is not measured"])):
+    for roles, said in (
+        (["previous"], []),
+        (["previous", "induction"], ["induction is not measured"]),
+    ):
         notes = attnscope.heads(config="causal", text="a b c", role=roles).data.notes
         assert [note.split(":")[0] for note in notes] == said
 
@@ -136,7 +152,11 @@ def test_a_draw_counts_in_its_block_whichever_pass_it_is_in():
     _, random = drawn("riverbank", 20)
     sums = Sums((1, 2), 1, 20, 10)
     for first, last in ((0, 7), (7, 33), (33, 60)):  # a pass may begin and end within a kind
-        here = ProbePass(random.probes[first:last], SimpleNamespace(layers=[0], sizes=(1, 2)), torch.device("cpu"))
+        here = ProbePass(
+            random.probes[first:last],
+            SimpleNamespace(layers=[0], sizes=(1, 2)),
+            torch.device("cpu"),
+        )
         for recorder in here.recorders[0]:
             recorder.sums += torch.arange(first, last)[:, None, None] % 20  # the number of its draw
         here.add_to(sums)
@@ -148,7 +168,9 @@ def test_a_draw_counts_in_its_block_whichever_pass_it_is_in():
         ("second-order", "thirds", 16),
     ):
         assert sums.arrays[name][:, 0].tolist() == [[value, value] for value in expected], name
-        assert sums.arrays[rows][:, 0, 0].tolist() == [count * (1 + (block < 4)) for block in range(16)]
+        assert sums.arrays[rows][:, 0, 0].tolist() == [
+            count * (1 + (block < 4)) for block in range(16)
+        ]
 
 
 @pytest.mark.parametrize("mask", [Causal(), Bidirectional()], ids=["causal", "bidirectional"])
@@ -162,7 +184,10 @@ def test_recorded_sums_are_those_of_whole_matrices(mask, tile, reach):
     targets = torch.randint(-1, 13, (2, 13, 2), generator=generator)
     measured = counted & (torch.rand(2, 13, generator=generator) < 0.7)
     pairs = WordRecorder(range(3), counted, words, reach=reach, measured=measured)
-    uniform, on_targets = UniformRecorder(range(3), counted), TargetRecorder(range(3), range(13), targets)
+    uniform, on_targets = (
+        UniformRecorder(range(3), counted),
+        TargetRecorder(range(3), range(13), targets),
+    )
     most = TargetRecorder(range(3), [2, 5, 6, 12], targets[:, [2, 5, 6, 12]], strongest=True)
     attend(inputs, [pairs, uniform, on_targets, most], need_output=False, tile_elements=tile)
     scores = (q @ k.mT * 0.5).double()
@@ -189,7 +214,9 @@ def test_recorded_sums_are_those_of_whole_matrices(mask, tile, reach):
                     squares[text] += row[:, j] ** 2
                     cells[text, at] += 1
                     if reach is None or i != j:
-                        for kind, number in (("key", j), ("offset", at))[: 1 if reach is None else 2]:
+                        for kind, number in (("key", j), ("offset", at))[
+                            : 1 if reach is None else 2
+                        ]:
                             of_place.setdefault((text, kind, number), []).append((i, j))
     excess = np.full((2, 3, 13, 13), np.inf)
     for text, kind, number in of_place:
@@ -198,7 +225,11 @@ def test_recorded_sums_are_those_of_whole_matrices(mask, tile, reach):
             others = sum(weights[text, :, a, b] for a, b in group if (a, b) != (i, j))
             above = np.maximum(weights[text, :, i, j] - others / len(group), 0.0)
             excess[text, :, i, j] = np.minimum(excess[text, :, i, j], above)
-    excess = np.where(np.isfinite(excess), excess, 0.0) * (weights >= 1 / 16) * measured.numpy()[:, None, :, None]
+    excess = (
+        np.where(np.isfinite(excess), excess, 0.0)
+        * (weights >= 1 / 16)
+        * measured.numpy()[:, None, :, None]
+    )
     for ours, theirs in (
         (pairs.sums, sums),
         (pairs.squares, squares),

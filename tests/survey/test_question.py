@@ -39,7 +39,10 @@ def test_weight_from_a_word_to_a_word(minilm, eager):
     words = [eager.tokenizer.id_to_token(number) for number in seen.ids]
     expected = seen.weights[:, :, words.index("it"), words.index("animal")]
     np.testing.assert_allclose(found.values, expected, atol=1e-5)
-    assert (found.texts[0].queries, found.texts[0].keys) == ([words.index("it")], [words.index("animal")])
+    assert (found.texts[0].queries, found.texts[0].keys) == (
+        [words.index("it")],
+        [words.index("animal")],
+    )
 
 
 def test_weight_of_several_rows_on_several_keys_in_several_texts(minilm, eager):
@@ -61,31 +64,46 @@ def test_contributions_are_weights_times_norms(minilm, eager, measure):
     words = [eager.tokenizer.id_to_token(number) for number in seen.ids]
     row, key = words.index("it"), words.index("animal")
     with torch.inference_mode():
-        states = eager.model(input_ids=torch.tensor([seen.ids]), output_hidden_states=True).hidden_states
+        states = eager.model(
+            input_ids=torch.tensor([seen.ids]), output_hidden_states=True
+        ).hidden_states
     for layer in (0, 5):
         base = f"encoder.layer.{layer}.attention"
         x = states[layer][0, key].double().numpy()
-        w, b = (parameters[f"{base}.self.value.{n}"].detach().double().numpy() for n in ("weight", "bias"))
+        w, b = (
+            parameters[f"{base}.self.value.{n}"].detach().double().numpy()
+            for n in ("weight", "bias")
+        )
         out = parameters[f"{base}.output.dense.weight"].detach().double().numpy()
         value = (w @ x + b).reshape(12, 32)
         for head in range(12):
-            vector = value[head] if measure == "value" else out[:, head * 32 : head * 32 + 32] @ value[head]
+            vector = (
+                value[head]
+                if measure == "value"
+                else out[:, head * 32 : head * 32 + 32] @ value[head]
+            )
             expected = seen.weights[layer, head, row, key] * np.linalg.norm(vector)
             assert found.values[layer, head] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("measure", [name for name in STATISTICS if name != "max_score"])  # weights hold no score
+@pytest.mark.parametrize(
+    "measure", [name for name in STATISTICS if name != "max_score"]
+)  # weights hold no score
 def test_statistics_of_the_average_word(minilm, eager, measure):
     found = asked(minilm, measure)
     seen = eager.text(TEXT)
     rows = [row for row in range(len(seen.ids)) if not seen.special[row]]
-    expected = row_statistics(seen.weights[:, :, rows], seen.special, seen.marks, queries=rows)[measure]
+    expected = row_statistics(seen.weights[:, :, rows], seen.special, seen.marks, queries=rows)[
+        measure
+    ]
     np.testing.assert_allclose(found.values, expected.mean(-1), atol=1e-4)
 
 
 def test_the_largest_score_is_that_of_all_rows_and_texts():
     found = asked("riverbank", "max_score", TEXT, OTHER)
-    report = inspect(requested((TextInput(TEXT), TextInput(OTHER)), "riverbank", layer="all", head="all"))
+    report = inspect(
+        requested((TextInput(TEXT), TextInput(OTHER)), "riverbank", layer="all", head="all")
+    )
     masked = [np.stack([head.stages["masked"] for head in text.heads]) for text in report.texts]
     expected = np.max([scores.max((1, 2)) for scores in masked], 0).reshape(4, 4)
     np.testing.assert_array_equal(found.values, expected)
@@ -135,7 +153,9 @@ STACK = 'd_model = 16\nn_heads = 2\nn_layers = 2\nmask = "causal"\npositions = "
 def test_offsets_of_a_long_text_beyond_those_that_are_kept_apart(tmp_path):
     (tmp_path / "long.toml").write_text(STACK)
     run = requested((TextInput(" ".join(TEXTS + TEXTS[:3])),), config=str(tmp_path / "long.toml"))
-    survey = survey_heads(run, SurveyOptions(("previous", "first", "uniform", "positional", "content"), draws=2))
+    survey = survey_heads(
+        run, SurveyOptions(("previous", "first", "uniform", "positional", "content"), draws=2)
+    )
     size = survey.probes.tokens
     assert size > 2.5 * reference.FURTHEST
     (text,) = inspect(changed(run, layer="all", head="all", stages=("weights",), top=0)).texts
@@ -160,16 +180,24 @@ def test_offsets_of_a_long_text_beyond_those_that_are_kept_apart(tmp_path):
         assert values["first"][at] == pytest.approx(w[2:, 0].mean(), abs=1e-5)
         even = np.minimum(w, 1 / np.arange(1, size + 1)[:, None])[2:].sum(-1)
         assert values["uniform"][at] == pytest.approx(even.mean(), abs=1e-4)
-        assert values["positional"][at] == pytest.approx(1 - within / ((every - every.mean()) ** 2).sum(), abs=1e-4)
+        assert values["positional"][at] == pytest.approx(
+            1 - within / ((every - every.mean()) ** 2).sum(), abs=1e-4
+        )
         assert values["content"][at] == pytest.approx(beyond / (size - 2), abs=1e-4)
 
 
 def test_many_texts_are_several_passes():
-    survey = survey_heads(requested(tuple(TextInput(t) for t in TEXTS * 6), "riverbank"), SurveyOptions(draws=2))
+    survey = survey_heads(
+        requested(tuple(TextInput(t) for t in TEXTS * 6), "riverbank"), SurveyOptions(draws=2)
+    )
     assert survey.probes.texts == 48
-    once = survey_heads(requested(tuple(TextInput(t) for t in TEXTS), "riverbank"), SurveyOptions(draws=2))
+    once = survey_heads(
+        requested(tuple(TextInput(t) for t in TEXTS), "riverbank"), SurveyOptions(draws=2)
+    )
     for many, few in zip(survey.roles, once.roles, strict=True):
-        if few.measured == "texts" and few.name != "content":  # what offsets predict is known better from more texts
+        if (
+            few.measured == "texts" and few.name != "content"
+        ):  # what offsets predict is known better from more texts
             np.testing.assert_allclose(many.values, few.values, atol=1e-5, err_msg=few.name)
 
 
@@ -187,18 +215,26 @@ def test_a_model_that_attends_to_another_text_has_no_roles(capsys):
 def test_texts_that_the_model_does_not_know(capsys):
     assert main(["heads", "--config", "life-is-short", "--quiet"]) == 1
     assert "the built-in texts do not fit this model" in capsys.readouterr().err
-    assert main(["heads", "Life is short, eat dessert first", "--config", "life-is-short", "--quiet"]) == 0
+    assert (
+        main(["heads", "Life is short, eat dessert first", "--config", "life-is-short", "--quiet"])
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "RANDOM WEIGHTS" in shown
 
 
 def test_two_keys_are_contrasted_over_all_heads(minilm, tmp_path, capsys):
     """Each number is that of the whole matrices of `run`, and eager transformers', minus the other."""
-    path, typed = tmp_path / "heads.csv", ["--query", "it,tired", "--key", "animal,The", "--against", "street"]
+    path, typed = (
+        tmp_path / "heads.csv",
+        ["--query", "it,tired", "--key", "animal,The", "--against", "street"],
+    )
     assert main(["heads", TEXT, "--model", str(minilm), *typed, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert main(["heads", TEXT, "--model", str(minilm), *typed, "-o", str(path), "--quiet"]) == 0
-    whole = inspect(requested((TextInput(TEXT),), str(minilm), layer="all", head="all", stages=("weights",))).texts[0]
+    whole = inspect(
+        requested((TextInput(TEXT),), str(minilm), layer="all", head="all", stages=("weights",))
+    ).texts[0]
     weights = (
         np.stack([head.stages["weights"] for head in whole.heads])
         .astype(np.float64)
@@ -208,19 +244,26 @@ def test_two_keys_are_contrasted_over_all_heads(minilm, tmp_path, capsys):
     rows, (text,) = [places["it"], places["tired"]], found["texts"]
     assert (text["queries"], text["keys"]) == (rows, [1, places["animal"]])
     assert text["against"] == [places["street"]]
-    keys, against = (weights[:, :, rows][..., text[name]].sum(-1).mean(-1) for name in ("keys", "against"))
+    keys, against = (
+        weights[:, :, rows][..., text[name]].sum(-1).mean(-1) for name in ("keys", "against")
+    )
     np.testing.assert_allclose(found["values"], keys - against, atol=1e-6)
     np.testing.assert_allclose(found["contrast"]["keys"], keys, atol=1e-6)
     np.testing.assert_allclose(found["contrast"]["against"], against, atol=1e-6)
     lines = [line.split(",") for line in path.read_text().splitlines()]
     assert lines[0] == ["layer", "head", "weight", "key", "against"]
-    np.testing.assert_allclose([float(line[2]) for line in lines[1:]], (keys - against).ravel(), atol=1e-6)
+    np.testing.assert_allclose(
+        [float(line[2]) for line in lines[1:]], (keys - against).ravel(), atol=1e-6
+    )
     assert main(["heads", TEXT, "--model", str(minilm), *typed]) == 0
     shown = capsys.readouterr().out
     layer, head = np.unravel_index(np.abs(keys - against).argmax(), keys.shape)
-    first = next(line.split() for line in shown.splitlines() if line.split()[:1] == [f"L{layer}H{head}"])
+    first = next(
+        line.split() for line in shown.splitlines() if line.split()[:1] == [f"L{layer}H{head}"]
+    )
     expected = [
-        f"{value[layer, head]:{form}}" for value, form in ((keys - against, "+.2f"), (keys, ".2f"), (against, ".2f"))
+        f"{value[layer, head]:{form}}"
+        for value, form in ((keys - against, "+.2f"), (keys, ".2f"), (against, ".2f"))
     ]
     assert first[1:] == [number.replace("-", "−") for number in expected]
 

@@ -41,7 +41,9 @@ def found_and_expected(folder, texts=WORDS, engine="native", draws=3, blocks=Non
         return eager.ids([token.id for token in probe.tokens], special)
 
     drawn = [seen(probe) for probe in random.probes]
-    expected = reference.roles([eager.text(text) for text in texts], drawn[:draws], drawn[draws:-draws], drawn[-draws:])
+    expected = reference.roles(
+        [eager.text(text) for text in texts], drawn[:draws], drawn[draws:-draws], drawn[-draws:]
+    )
     return survey, expected
 
 
@@ -52,7 +54,9 @@ def assert_same(survey, expected):
                 np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4, err_msg=role.name)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2", "phi3"])  # others: test_planted_bugs.py
+@pytest.mark.parametrize(
+    "kind", ["gpt2", "llama", "gemma2", "phi3"]
+)  # others: test_planted_bugs.py
 def test_roles_of_an_architecture(kind, tmp_path):
     folder = architectures.save(tmp_path, architectures.make(kind, architectures.ONE_PART[kind]))
     assert_same(*found_and_expected(folder))
@@ -67,13 +71,19 @@ def test_roles_of_the_transformers_engine(tmp_path):
 def test_all_roles_of_minilm(minilm):
     survey, expected = found_and_expected(minilm, TEXTS[:2], draws=2)
     assert_same(survey, expected)
-    assert {role.name for role in survey.roles} == {role.name for role in HEAD_ROLES if role.measured not in OF_PARTS}
+    assert {role.name for role in survey.roles} == {
+        role.name for role in HEAD_ROLES if role.measured not in OF_PARTS
+    }
     weights = dict(reference.Eager(minilm).model.named_parameters())
     values = survey.roles[-1].values
     for layer, head in ((0, 3), (5, 7)):
         rows = slice(32 * head, 32 * head + 32)
         value = weights[f"encoder.layer.{layer}.attention.self.value.weight"][rows].detach().numpy()
-        output = weights[f"encoder.layer.{layer}.attention.output.dense.weight"][:, rows].detach().numpy()
+        output = (
+            weights[f"encoder.layer.{layer}.attention.output.dense.weight"][:, rows]
+            .detach()
+            .numpy()
+        )
         assert values[layer, head] == pytest.approx(reference.copying(value, output), abs=1e-4)
 
 

@@ -47,7 +47,10 @@ def unit_matrices(function, name, bound):
     length = bound[name].shape[2 if name == "hidden_states" and bound[name].ndim == 3 else 1]
     unit = torch.eye(length)
     if bound[name].ndim == 3:
-        columns = [function(**bound | {name: unit[j].expand_as(bound[name]), "z": None}) for j in range(length)]
+        columns = [
+            function(**bound | {name: unit[j].expand_as(bound[name]), "z": None})
+            for j in range(length)
+        ]
         return torch.stack(columns, -1)[0].double().numpy()
     output = function(**bound | {name: unit[None, :, None].expand(1, -1, bound[name].shape[2], -1)})
     output = output[0] if isinstance(output, tuple) else output
@@ -76,19 +79,29 @@ class Shares(reference.Eager):
         setattr(file, self.name, spy)
         try:
             with torch.inference_mode():
-                output = self.model(input_ids=torch.tensor([ids]), output_attentions=True, use_cache=False)
+                output = self.model(
+                    input_ids=torch.tensor([ids]), output_attentions=True, use_cache=False
+                )
                 matrices = [np.abs(unit_matrices(original, self.values, call)) for call in calls]
         finally:
             setattr(file, self.name, original)
         shares = [matrix / matrix.sum(-1, keepdims=True) for matrix in matrices]
         if self.model.config.model_type == "jamba":
             shares = [np.repeat(layer.mean(0)[None], 4, 0) for layer in shares]
-        attentions = iter([layer[0].double().numpy() for layer in output.attentions if layer is not None])
-        weights = shares if self.parallel else [layer for share in shares for layer in (share, next(attentions))]
+        attentions = iter(
+            [layer[0].double().numpy() for layer in output.attentions if layer is not None]
+        )
+        weights = (
+            shares
+            if self.parallel
+            else [layer for share in shares for layer in (share, next(attentions))]
+        )
         size = len(ids)
         causal = np.tril(np.ones((len(weights), size, size), dtype=bool))
         none = np.zeros(size, dtype=bool)
-        return reference.Seen(ids, np.stack(weights), causal, np.array(special or none), np.array(marks or none))
+        return reference.Seen(
+            ids, np.stack(weights), causal, np.array(special or none), np.array(marks or none)
+        )
 
 
 def survey_of(folder, monkeypatch, **options):
@@ -106,8 +119,12 @@ def check(survey, expected, rows):
                 assert np.isnan(role.values[layer]).all(), role.name
                 continue
             at = (layer, slice(heads))
-            np.testing.assert_allclose(role.values[at], values[at], rtol=0, atol=2e-4, err_msg=role.name)
-            np.testing.assert_allclose(role.errors[at], errors[at], rtol=0, atol=2e-4, err_msg=role.name)
+            np.testing.assert_allclose(
+                role.values[at], values[at], rtol=0, atol=2e-4, err_msg=role.name
+            )
+            np.testing.assert_allclose(
+                role.errors[at], errors[at], rtol=0, atol=2e-4, err_msg=role.name
+            )
             assert np.isnan(role.values[layer, heads:]).all()
 
 
@@ -135,7 +152,9 @@ def test_measure_mixing_shows_layers_that_also_have_attention(folders, monkeypat
     eager = Shares(folder)
     texts = [eager.text(text) for text in WORDS]
     for name in ("previous", "self", "first", "local", "uniform"):
-        np.testing.assert_allclose(shares.by_name()[name], reference._share(texts, name), rtol=0, atol=2e-4)
+        np.testing.assert_allclose(
+            shares.by_name()[name], reference._share(texts, name), rtol=0, atol=2e-4
+        )
     assert shares.shares == dict.fromkeys(range(4), 4)
 
 
@@ -145,13 +164,18 @@ def test_the_screen_marks_what_is_of_shares(folders, tmp_path, capsys):
     out = capsys.readouterr().out
     assert all(label in out for label in ("L0 G", "L1 A", "L2 G", "L3 A"))
     words = " ".join(out.split())
-    assert "roles in layers G are of shares of |M|, the layer's matrix, in place of weights" in words
+    assert (
+        "roles in layers G are of shares of |M|, the layer's matrix, in place of weights" in words
+    )
     assert "they have no role next, copying" in words
     assert main(["heads", WORDS[0], "--model", folder, "--role", "previous", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["shares"] == {"0": 4, "2": 4}
     assert np.isfinite(np.array(data["roles"][0]["values"], dtype=float)).all()
-    assert main(["heads", WORDS[0], "--model", folder, "--draws", "2", "-o", str(tmp_path / "a.svg")]) == 0
+    assert (
+        main(["heads", WORDS[0], "--model", folder, "--draws", "2", "-o", str(tmp_path / "a.svg")])
+        == 0
+    )
     assert "L0 G" in (tmp_path / "a.svg").read_text()
     with pytest.raises(UsageError, match="no layer of this model has a matrix without softmax"):
         attnscope.heads(text=WORDS[0], measure="mixing")

@@ -42,9 +42,17 @@ def run_hidden(*commands: Sequence[str], cwd: Path) -> list[str]:
 
 
 def test_files_and_the_journal_of_a_dump():
-    tests = ["tests/files", "tests/batch/test_journal.py", "tests/batch/test_convert.py", "tests/batch/test_reader.py"]
+    tests = [
+        "tests/files",
+        "tests/batch/test_journal.py",
+        "tests/batch/test_convert.py",
+        "tests/batch/test_reader.py",
+    ]
     tests += ["--ignore", "tests/files/test_file_of_texts.py"]  # screens
-    options = [*"-n 0 --assert plain -p no:cacheprovider -p tests.helpers.other_platform -m".split(), "not unix"]
+    options = [
+        *"-n 0 --assert plain -p no:cacheprovider -p tests.helpers.other_platform -m".split(),
+        "not unix",
+    ]
     found = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests], cwd=ROOT, capture_output=True, text=True, timeout=300,
         env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False,
@@ -111,4 +119,6 @@ def test_only_the_folder_system_knows_what_differs():
         if path.parent.name != "system" and word in path.read_text()
     ]
     assert found == []
-    assert hasattr(signal, "pthread_sigmask"), "this test runs on Unix, where there is something to hide"
+    assert hasattr(signal, "pthread_sigmask"), (
+        "this test runs on Unix, where there is something to hide"
+    )

@@ -6,7 +6,9 @@ import pytest
 
 from attnscope.base.system.machine import amd_family
 
-CORE = "processor\t: {}\nvendor_id\t: {}\ncpu family\t: {}\nmodel name\t: a: b\nflags\t\t: fpu vme\n\n"
+CORE = (
+    "processor\t: {}\nvendor_id\t: {}\ncpu family\t: {}\nmodel name\t: a: b\nflags\t\t: fpu vme\n\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +22,9 @@ CORE = "processor\t: {}\nvendor_id\t: {}\ncpu family\t: {}\nmodel name\t: a: b\n
         ("", None),
     ],
 )
-def test_the_family_is_that_of_the_first_core(text: str, family: int | None, tmp_path: Path) -> None:
+def test_the_family_is_that_of_the_first_core(
+    text: str, family: int | None, tmp_path: Path
+) -> None:
     (tmp_path / "cpuinfo").write_text(text)
     assert amd_family(tmp_path / "cpuinfo") == family
 

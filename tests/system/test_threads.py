@@ -24,7 +24,8 @@ def test_the_environment_is_followed_where_it_names_a_number(monkeypatch, named,
 
 
 @pytest.mark.parametrize(
-    ("quota", "count"), [("max 100000", 8), ("150000 100000", 1), ("50000 100000", 1), ("400000 100000", 4)]
+    ("quota", "count"),
+    [("max 100000", 8), ("150000 100000", 1), ("50000 100000", 1), ("400000 100000", 4)],
 )
 def test_a_container_s_quota_is_rounded_down(tmp_path, quota, count):
     (tmp_path / "cpu.max").write_text(f"{quota}\n")
@@ -60,7 +61,10 @@ def test_a_group_below_the_root_of_an_older_hierarchy(tmp_path):
 
 @pytest.mark.parametrize(
     ("folder", "limit", "used"),
-    [("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes")],
+    [
+        ("", "memory.max", "memory.current"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ],
 )
 def test_the_memory_of_a_group_counts(tmp_path, folder, limit, used):
     group = tmp_path / folder / "job"
@@ -74,7 +78,12 @@ def test_the_memory_of_a_group_counts(tmp_path, folder, limit, used):
 @pytest.mark.parametrize(
     ("folder", "limit", "used", "stat"),
     [
-        ("", "memory.max", "memory.current", "anon 100000\ninactive_file 250000\nactive_file 50000\nfile 320000\n"),
+        (
+            "",
+            "memory.max",
+            "memory.current",
+            "anon 100000\ninactive_file 250000\nactive_file 50000\nfile 320000\n",
+        ),
         (
             "memory",
             "memory.limit_in_bytes",

@@ -30,7 +30,18 @@ ODD = [
     "<0x41>", "`",
 ]  # fmt: skip
 BERT = ["[CLS]", "[SEP]", "[MASK]", "[UNK]", "[mask]"]
-NAMED = [*BERT, "<s>", "</s>", "<mask>", "<unk>", "<bos>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<user>"]
+NAMED = [
+    *BERT,
+    "<s>",
+    "</s>",
+    "<mask>",
+    "<unk>",
+    "<bos>",
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<user>",
+]
 
 
 def texts(seed: int, known: list[str] = NAMED) -> list[str]:
@@ -50,7 +61,15 @@ def texts(seed: int, known: list[str] = NAMED) -> list[str]:
             return rng.choice(" \n\t\r") * rng.randint(1, 4)
         if kind == 6:
             return "".join(
-                chr(rng.choice((rng.randrange(32, 127), rng.randrange(160, 0x2FFF), rng.randrange(0x1F300, 0x1FAFF))))
+                chr(
+                    rng.choice(
+                        (
+                            rng.randrange(32, 127),
+                            rng.randrange(160, 0x2FFF),
+                            rng.randrange(0x1F300, 0x1FAFF),
+                        )
+                    )
+                )
                 for _ in range(rng.randint(1, 6))
             )
         return rng.choice(("a", "River", "x" * 120, "1234567", "ÀÉÎ", "-", "...", "‘’“”"))
@@ -95,7 +114,8 @@ def wordpiece(folder: Path, *, lower: bool) -> None:
     t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     t.train_from_iterator(
-        SENTENCES * 3, trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False)
+        SENTENCES * 3,
+        trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False),
     )
     words = sorted(t.get_vocab().items(), key=lambda item: item[1])
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word, _ in words), newline="\n")
@@ -107,12 +127,16 @@ def byte_bpe(folder: Path, special: list[str]) -> None:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     t.train_from_iterator(
         SENTENCES * 3,
-        trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, special_tokens=special, show_progress=False),
+        trainers.BpeTrainer(
+            vocab_size=500, initial_alphabet=alphabet, special_tokens=special, show_progress=False
+        ),
     )
     value = json.loads(t.to_str())["model"]
     (folder / "vocab.json").write_text(json.dumps(value["vocab"]))
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in value["merges"]]
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges))
+    (folder / "merges.txt").write_text(
+        "#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges)
+    )
 
 
 def options(folder: Path, **values) -> None:
@@ -128,7 +152,11 @@ def options(folder: Path, **values) -> None:
         "strip_accents": False,
         "mask_token": {"__type": "AddedToken", "content": "[MASK]", "lstrip": True},
     },
-    {"do_lower_case": True, "additional_special_tokens": ["<user>"], "tokenizer_class": "BertTokenizer"},
+    {
+        "do_lower_case": True,
+        "additional_special_tokens": ["<user>"],
+        "tokenizer_class": "BertTokenizer",
+    },
 )
 def test_vocab_txt_is_bert_tokenizer(tmp_path, said, count):
     wordpiece(tmp_path, lower=said["do_lower_case"])
@@ -142,7 +170,13 @@ def test_vocab_txt_is_bert_tokenizer(tmp_path, said, count):
 def test_vocab_json_and_merges_are_gpt2_tokenizer(tmp_path, said, count):
     byte_bpe(tmp_path, ["<|endoftext|>"])
     options(tmp_path, **said)
-    equal(tmp_path, transformers.GPT2Tokenizer.from_pretrained(tmp_path), {"model_type": "gpt2"}, 2, count)
+    equal(
+        tmp_path,
+        transformers.GPT2Tokenizer.from_pretrained(tmp_path),
+        {"model_type": "gpt2"},
+        2,
+        count,
+    )
 
 
 @said_with_count(
@@ -162,7 +196,13 @@ def test_vocab_json_and_merges_are_gpt2_tokenizer(tmp_path, said, count):
 def test_vocab_json_and_merges_are_roberta_tokenizer(tmp_path, said, count):
     byte_bpe(tmp_path, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     options(tmp_path, **said)
-    equal(tmp_path, transformers.RobertaTokenizer.from_pretrained(tmp_path), {"model_type": "roberta"}, 3, count)
+    equal(
+        tmp_path,
+        transformers.RobertaTokenizer.from_pretrained(tmp_path),
+        {"model_type": "roberta"},
+        3,
+        count,
+    )
 
 
 def test_vocab_json_and_merges_are_qwen2_tokenizer(tmp_path):
@@ -172,7 +212,14 @@ def test_vocab_json_and_merges_are_qwen2_tokenizer(tmp_path):
     added = [
         {"content": "<|endoftext|>", "special": True, "normalized": False, **plain},
         {"content": "<|im_start|>", "special": True, "normalized": False, **plain},
-        {"content": "<user>", "special": False, "normalized": True, **plain, "rstrip": True, "single_word": True},
+        {
+            "content": "<user>",
+            "special": False,
+            "normalized": True,
+            **plain,
+            "rstrip": True,
+            "single_word": True,
+        },
     ]
     options(
         tmp_path,
@@ -182,7 +229,9 @@ def test_vocab_json_and_merges_are_qwen2_tokenizer(tmp_path):
         add_prefix_space=False,
         eos_token="<|endoftext|>",
     )
-    equal(tmp_path, transformers.Qwen2Tokenizer.from_pretrained(tmp_path), {"model_type": "qwen2"}, 4)
+    equal(
+        tmp_path, transformers.Qwen2Tokenizer.from_pretrained(tmp_path), {"model_type": "qwen2"}, 4
+    )
 
 
 SMILES = "[PAD] [unused1] [UNK] [CLS] [SEP] [MASK] c C ( ) O 1 2 = N . n > >> Br Cl [C@H] [nH] [O-] %10 - + #".split()
@@ -197,8 +246,15 @@ def test_the_vocabulary_of_rxnmapper_is_split_as_smiles(tmp_path):
         text = "".join(words).replace(">>>", ">>")
         expected = re.findall(r"\[[^\]]+]|Br?|Cl?|%[0-9]{2}|>>?|.", text)  # as rxnmapper does
         assert [token.piece for token in ours.encode(text)] == ["[CLS]", *expected, "[SEP]"], text
-    assert [token.text for token in ours.encode("CC ol[Xe]") if token.unknown] == ["␣", "o", "l", "[Xe]"]
-    assert ours.warnings == ["texts are split as SMILES, as every word of vocab.txt is a token of SMILES"]
+    assert [token.text for token in ours.encode("CC ol[Xe]") if token.unknown] == [
+        "␣",
+        "o",
+        "l",
+        "[Xe]",
+    ]
+    assert ours.warnings == [
+        "texts are split as SMILES, as every word of vocab.txt is a token of SMILES"
+    ]
 
 
 def test_a_vocabulary_of_anything_else_is_not_split_as_smiles(tmp_path):
@@ -217,12 +273,21 @@ def test_esm_finds_amino_acids_wherever_they_stand(tmp_path):
     ours, rng = open_tokenizer(str(tmp_path), {"model_type": "esm"}).tokenizer, random.Random(3)
     for _ in range(COUNT):
         parts = rng.choices(
-            [*ESM[4:31], *ESM[4:24], "J", "j", "é", " ", "  ", "\n", "<mask>", "<", "12"], k=rng.randint(1, 40)
+            [*ESM[4:31], *ESM[4:24], "J", "j", "é", " ", "  ", "\n", "<mask>", "<", "12"],
+            k=rng.randint(1, 40),
         )
         text = "".join(parts)
         if text.strip():
             assert ids(ours, text) == reference(text)["input_ids"], text
-    assert [token.piece for token in ours.encode("MKT<mask>V")] == ["<cls>", "M", "K", "T", "<mask>", "V", "<eos>"]
+    assert [token.piece for token in ours.encode("MKT<mask>V")] == [
+        "<cls>",
+        "M",
+        "K",
+        "T",
+        "<mask>",
+        "V",
+        "<eos>",
+    ]
 
 
 GEMMA = {
@@ -266,7 +331,13 @@ def write_added(folder: Path, processor: sentencepiece.SentencePieceProcessor) -
 def test_tokenizer_model_is_llama_tokenizer(tmp_path, said, count):
     write_added(tmp_path, train_sentencepiece(tmp_path, **PLAIN))
     options(tmp_path, additional_special_tokens=["<user>"], **said)
-    equal(tmp_path, transformers.LlamaTokenizer.from_pretrained(tmp_path), {"model_type": "llama"}, 5, count)
+    equal(
+        tmp_path,
+        transformers.LlamaTokenizer.from_pretrained(tmp_path),
+        {"model_type": "llama"},
+        5,
+        count,
+    )
 
 
 def test_legacy_is_llama_tokenizer_but_for_spaces_at_the_start_which_sentencepiece_keeps(tmp_path):
@@ -284,7 +355,9 @@ def test_legacy_is_llama_tokenizer_but_for_spaces_at_the_start_which_sentencepie
 def test_tokenizer_model_is_gemma_tokenizer(tmp_path):
     train_sentencepiece(tmp_path, **GEMMA)
     options(tmp_path, add_bos_token=True)
-    equal(tmp_path, transformers.GemmaTokenizer.from_pretrained(tmp_path), {"model_type": "gemma2"}, 6)
+    equal(
+        tmp_path, transformers.GemmaTokenizer.from_pretrained(tmp_path), {"model_type": "gemma2"}, 6
+    )
 
 
 @pytest.mark.parametrize(
@@ -312,9 +385,15 @@ def test_added_tokens_are_found_behind_a_word_and_are_no_text(tmp_path):
     write_added(tmp_path, processor)
     ours = open_tokenizer(str(tmp_path), {"model_type": "llama"}).tokenizer
     tokens = ours.encode("the bank<|im_end|>the")
-    between = processor.encode("the bank"), [processor.get_piece_size() + 1], processor.encode("the")
+    between = (
+        processor.encode("the bank"),
+        [processor.get_piece_size() + 1],
+        processor.encode("the"),
+    )
     assert [token.id for token in tokens] == [1, *between[0], *between[1], *between[2]]
-    assert [(token.start, token.end) for token in tokens if token.piece == "<|im_end|>"] == [(8, 18)]
+    assert [(token.start, token.end) for token in tokens if token.piece == "<|im_end|>"] == [
+        (8, 18)
+    ]
 
 
 def test_pieces_cover_the_characters_that_they_come_from(tmp_path):
@@ -332,7 +411,11 @@ def test_a_damaged_tokenizer_model_is_refused_or_read(tmp_path):
     data, rng = file.read_bytes(), random.Random(8)
     for _ in range(60):
         at = rng.randrange(len(data))
-        file.write_bytes(rng.choice((data[:at], data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :], data[at:])))
+        file.write_bytes(
+            rng.choice(
+                (data[:at], data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :], data[at:])
+            )
+        )
         with suppress(AttnscopeError):
             open_tokenizer(str(tmp_path), {"model_type": "llama"}).tokenizer.encode("the  bank 🜁")
 

@@ -14,7 +14,21 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
 from attnscope.checkpoints.tokenization.pieces import byte_alphabet
 
-PIECES = ["the bank", " river", "ﬁne", "naïve", "東京", "🙂🙃", "\n\n", "  ", "\u200d", "[SEP]", "<unk>", "É", "…"]
+PIECES = [
+    "the bank",
+    " river",
+    "ﬁne",
+    "naïve",
+    "東京",
+    "🙂🙃",
+    "\n\n",
+    "  ",
+    "\u200d",
+    "[SEP]",
+    "<unk>",
+    "É",
+    "…",
+]
 
 
 def outcome(tokenizer, text, pair):

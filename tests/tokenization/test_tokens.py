@@ -15,7 +15,12 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.source import count_closing
 from attnscope.checkpoints.tokenization import tokenizer_json
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
-from attnscope.checkpoints.tokenization.pieces import byte_fragment, piece_bytes, readable_piece, trim_span
+from attnscope.checkpoints.tokenization.pieces import (
+    byte_fragment,
+    piece_bytes,
+    readable_piece,
+    trim_span,
+)
 from attnscope.checkpoints.tokenization.word_tokenizer import WordTokenizer
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import pad_texts
@@ -24,7 +29,12 @@ from tests.helpers.tokenizer_files import content, write
 
 KINDS = ["byte-level", "roberta", "wordpiece", "unigram", "byte-fallback"]
 PREFIXED = ["byte-level with a prefix", "roberta with a prefix"]
-NORMALIZED = ["byte-level with NFKC", "roberta with NFKC", "wordpiece with NFKC", "unigram with NFKC"]
+NORMALIZED = [
+    "byte-level with NFKC",
+    "roberta with NFKC",
+    "wordpiece with NFKC",
+    "unigram with NFKC",
+]
 
 
 @pytest.fixture(params=KINDS)
@@ -79,9 +89,20 @@ def test_byte_fallback_shows_bytes_only_where_a_character_is_cut(tmp_path: Path)
 
 def test_a_byte_piece_that_stands_in_the_text_is_itself(tmp_path: Path) -> None:
     value = content("wordpiece")
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    flags = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": False,
+    }
     value["added_tokens"].append({"id": 99, "content": "<0xF0>", **flags})
-    assert _seen(load_tokenizer(write(tmp_path, value)).encode("The <0xF0>"))[-2] == ("<0xF0>", "<0xF0>", 4, 10)
+    assert _seen(load_tokenizer(write(tmp_path, value)).encode("The <0xF0>"))[-2] == (
+        "<0xF0>",
+        "<0xF0>",
+        4,
+        10,
+    )
 
 
 def test_wordpiece_shows_the_text_as_written(tmp_path: Path) -> None:
@@ -109,7 +130,10 @@ def test_metaspace_is_gone_and_an_unknown_shows_its_text(tmp_path: Path) -> None
 def test_a_prefix_that_stands_for_nothing_has_no_span(tmp_path: Path) -> None:
     first = _load(tmp_path, "unigram").encode("bank")[0]
     assert (first.piece, first.text, first.start, first.end) == ("▁bank", "bank", 0, 4)
-    assert _seen(_load(tmp_path, "unigram").encode("s")) == [("▁", "␣", None, None), ("s", "s", 0, 1)]
+    assert _seen(_load(tmp_path, "unigram").encode("s")) == [
+        ("▁", "␣", None, None),
+        ("s", "s", 0, 1),
+    ]
 
 
 def test_a_space_that_the_tokenizer_adds_shows_itself_and_not_its_neighbour(tmp_path: Path) -> None:
@@ -143,7 +167,8 @@ def test_what_a_normalizer_makes_of_one_character_shows_as_that(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "segments"), [("wordpiece", [0, 0, 0, 1, 1]), ("roberta", [0, 0, 0, 0, 1, 1]), ("byte-level", [0, 1])]
+    ("kind", "segments"),
+    [("wordpiece", [0, 0, 0, 1, 1]), ("roberta", [0, 0, 0, 0, 1, 1]), ("byte-level", [0, 1])],
 )
 def test_a_pair_counts_in_its_own_text(tmp_path: Path, kind: str, segments: list[int]) -> None:
     tokens = _load(tmp_path, kind).encode("The", "The")
@@ -160,9 +185,13 @@ def test_a_special_token_that_the_user_wrote_is_special_and_has_a_span(tmp_path:
 def test_what_a_model_made_is_what_the_user_may_have_written(tmp_path: Path) -> None:
     """The token for unknown words is none of a template; one that ends a text is, but no tokenizer added it here."""
     tokenizer = _load(tmp_path, "wordpiece")
-    made = [tokenizer.made_token(tokenizer.id_of(piece) or 0) for piece in ("[UNK]", "[SEP]", "[MASK]")]
+    made = [
+        tokenizer.made_token(tokenizer.id_of(piece) or 0) for piece in ("[UNK]", "[SEP]", "[MASK]")
+    ]
     written = tokenizer.encode("[UNK] [SEP] [MASK]")[1:-1]
-    assert [(t.piece, t.special, t.unknown) for t in made] == [(t.piece, t.special, t.unknown) for t in written]
+    assert [(t.piece, t.special, t.unknown) for t in made] == [
+        (t.piece, t.special, t.unknown) for t in written
+    ]
     assert count_closing([*written, *made]) == 0
     assert count_closing(tokenizer.encode("The")) == 1
 
@@ -176,10 +205,16 @@ def test_a_predicted_part_of_a_character_keeps_its_leading_space(tmp_path: Path)
     spelled = [tokenizer.spelled(tokenizer.id_of(piece) or 0)[1] for piece in ("ĠðŁ", "Ġð", "ð")]
     assert spelled == [" <F0 9F>", " <F0>", "<F0>"]
     assert tokenizer.made_token(tokenizer.id_of("ĠðŁ") or 0).text == "<F0 9F>"
-    assert [token.text for token in tokenizer.encode(" 🙂", where="TEXT")][-3:] == ["<F0 9F>", "<99>", "<82>"]
+    assert [token.text for token in tokenizer.encode(" 🙂", where="TEXT")][-3:] == [
+        "<F0 9F>",
+        "<99>",
+        "<82>",
+    ]
 
 
-def test_offsets_are_those_of_the_text_where_the_normalizer_changes_its_length(minilm: Path) -> None:
+def test_offsets_are_those_of_the_text_where_the_normalizer_changes_its_length(
+    minilm: Path,
+) -> None:
     text = "bänk\u200d Ⅻ İx"
     tokens = [t for t in load_tokenizer(minilm / "tokenizer.json").encode(text) if not t.special]
     assert tokens[0].text == "bänk"
@@ -194,7 +229,17 @@ def test_the_real_tokenizer(minilm: Path) -> None:
         "ignoring the padding stored in tokenizer.json",
     ]
     tokens = tokenizer.encode("The bank by the river was eroded")
-    assert [t.text for t in tokens] == ["[CLS]", "The", "bank", "by", "the", "river", "was", "eroded", "[SEP]"]
+    assert [t.text for t in tokens] == [
+        "[CLS]",
+        "The",
+        "bank",
+        "by",
+        "the",
+        "river",
+        "was",
+        "eroded",
+        "[SEP]",
+    ]
     assert [t.id for t in tokens] == [101, 1996, 2924, 2011, 1996, 2314, 2001, 23300, 102]
     assert len(tokenizer.encode("bank " * 500)) == 502
 
@@ -225,8 +270,12 @@ TEXTS = st.text(CHARACTERS, min_size=1, max_size=40).filter(str.strip)
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=TEXTS, pair=st.none() | TEXTS)
-def test_every_token_of_every_text_is_what_its_span_says(kind: str, text: str, pair: str | None) -> None:
-    tokenizer = _TOKENIZERS.setdefault(kind, FileTokenizer(Path(kind), json.dumps(content(kind)).encode()))
+def test_every_token_of_every_text_is_what_its_span_says(
+    kind: str, text: str, pair: str | None
+) -> None:
+    tokenizer = _TOKENIZERS.setdefault(
+        kind, FileTokenizer(Path(kind), json.dumps(content(kind)).encode())
+    )
     tokens: list[Token] = []
     refusal = None
     try:
@@ -242,7 +291,9 @@ def test_every_token_of_every_text_is_what_its_span_says(kind: str, text: str, p
             continue
         span = (text if token.segment == 0 else pair or "")[token.start : token.end]
         assert span
-        assert token.text in (span, readable_piece(span)) or (token.text.startswith("<") and len(span) == 1)
+        assert token.text in (span, readable_piece(span)) or (
+            token.text.startswith("<") and len(span) == 1
+        )
 
 
 EXPANDED = st.text("aBx bﬁⅫ½㎏…´\n🜁é¡▁", min_size=1, max_size=12).filter(str.strip)
@@ -257,19 +308,25 @@ def test_tokens_spell_the_text_in_order(kind: str, text: str) -> None:
 
 @pytest.mark.parametrize("kind", NORMALIZED)
 @given(text=EXPANDED)
-def test_tokens_spell_the_text_in_order_where_a_normalizer_adds_characters(kind: str, text: str) -> None:
+def test_tokens_spell_the_text_in_order_where_a_normalizer_adds_characters(
+    kind: str, text: str
+) -> None:
     _check_spelled(kind, text, lambda span: unicodedata.normalize("NFKC", span))
 
 
 def _check_spelled(kind: str, text: str, normal: Callable[[str], str]) -> None:
     """Spans run through the text and leave nothing out, and what tokens of one stretch show is that stretch."""
-    tokenizer = _TOKENIZERS.setdefault(kind, FileTokenizer(Path(kind), json.dumps(content(kind)).encode()))
+    tokenizer = _TOKENIZERS.setdefault(
+        kind, FileTokenizer(Path(kind), json.dumps(content(kind)).encode())
+    )
     tokens = [t for t in tokenizer.encode(text) if not t.special] if text.strip() else []
     assert all(t.text == "␣" * len(t.text) for t in tokens if t.start is None)
     found = [(t.start, t.end, t.text) for t in tokens if t.start is not None and t.end is not None]
     assert sorted(found, key=lambda one: one[:2]) == found
     covered = {place for start, end, _ in found for place in range(start, end)}
-    assert covered >= {i for i, c in enumerate(text) if not c.isspace()} or kind == "wordpiece"  # which drops some
+    assert (
+        covered >= {i for i, c in enumerate(text) if not c.isspace()} or kind == "wordpiece"
+    )  # which drops some
     stretches: list[tuple[int, int, list[str]]] = []
     for start, end, shown in found:
         if stretches and start < stretches[-1][1]:
@@ -280,13 +337,20 @@ def _check_spelled(kind: str, text: str, normal: Callable[[str], str]) -> None:
     for start, end, pieces in stretches:
         written = text[start:end]
         if written.isspace():
-            assert all(piece in (readable_piece(written), "␣") or PART.fullmatch(piece) for piece in pieces)
+            assert all(
+                piece in (readable_piece(written), "␣") or PART.fullmatch(piece) for piece in pieces
+            )
         elif len(pieces) == 1:
             assert pieces == [written] or PART.fullmatch(pieces[0])
         else:
-            raw = PART.sub(lambda part: bytes.fromhex(part[1]).decode(errors="surrogateescape"), "".join(pieces))
+            raw = PART.sub(
+                lambda part: bytes.fromhex(part[1]).decode(errors="surrogateescape"),
+                "".join(pieces),
+            )
             spelled = raw.encode(errors="surrogateescape").decode()
-            assert "".join(normal(written).replace("␣", "").split()) == "".join(spelled.replace("␣", "").split())
+            assert "".join(normal(written).replace("␣", "").split()) == "".join(
+                spelled.replace("␣", "").split()
+            )
 
 
 _TOKENIZERS: dict[str, FileTokenizer] = {}
@@ -294,7 +358,9 @@ _TOKENIZERS: dict[str, FileTokenizer] = {}
 
 @given(st.binary(min_size=1, max_size=12))
 def test_a_byte_level_piece_shows_every_byte(raw: bytes) -> None:
-    alphabet = {b: c for c in map(chr, range(0x21, 0x144)) if (found := piece_bytes(c)) for b in found}
+    alphabet = {
+        b: c for c in map(chr, range(0x21, 0x144)) if (found := piece_bytes(c)) for b in found
+    }
     piece = "".join(alphabet[b] for b in raw)
     assert piece_bytes(piece) == raw
     try:
@@ -308,7 +374,14 @@ def test_a_byte_level_piece_shows_every_byte(raw: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("span", "shown"),
-    [(" a b ", "a b"), ("  ", "␣␣"), ("\n\t", "⏎⇥"), ("\r\n", "<U+000D>⏎"), ("\u00a0", "<U+00A0>"), ("x", "x")],
+    [
+        (" a b ", "a b"),
+        ("  ", "␣␣"),
+        ("\n\t", "⏎⇥"),
+        ("\r\n", "<U+000D>⏎"),
+        ("\u00a0", "<U+00A0>"),
+        ("x", "x"),
+    ],
 )
 def test_readable(span: str, shown: str) -> None:
     assert readable_piece(span) == shown
@@ -322,7 +395,21 @@ def test_trimmed() -> None:
 def test_words_of_the_text_itself() -> None:
     text = "The bank's naïve हिन्दी, by_the 3 rivers’ -- 😀!"
     tokens = WordTokenizer([text]).encode(text)
-    words = ["The", "bank's", "naïve", "हिन्दी", ",", "by_the", "3", "rivers", "’", "-", "-", "😀", "!"]
+    words = [
+        "The",
+        "bank's",
+        "naïve",
+        "हिन्दी",
+        ",",
+        "by_the",
+        "3",
+        "rivers",
+        "’",
+        "-",
+        "-",
+        "😀",
+        "!",
+    ]
     assert [t.text for t in tokens] == words
     assert all(text[t.start : t.end] == t.text == t.piece for t in tokens)
     assert [sorted(set(words))[t.id] for t in tokens] == words
@@ -340,7 +427,9 @@ def test_words_without_punctuation_and_across_texts() -> None:
 
 
 def test_words_that_are_not_there() -> None:
-    with pytest.raises(AttnscopeError, match="text: the word 'd' at character 2 is not in the vocabulary"):
+    with pytest.raises(
+        AttnscopeError, match="text: the word 'd' at character 2 is not in the vocabulary"
+    ):
         WordTokenizer(["a b"]).encode("a d")
     with pytest.raises(AttnscopeError, match="f:3: the text has no words"):
         WordTokenizer(["?!"], punctuation="drop").encode("?!", where="f:3")
@@ -349,5 +438,8 @@ def test_words_that_are_not_there() -> None:
 def test_a_batch_is_padded_on_the_right() -> None:
     one, two = WordTokenizer(["a b c"]).encode("a b c"), WordTokenizer(["a b c"]).encode("c", "b")
     batch = pad_texts([one, two], torch.device("cpu"))
-    assert [ids.tolist() for ids in batch.ids[:2]] == [[[0, 1, 2], [2, 1, 0]], [[0, 0, 0], [0, 1, 0]]]
+    assert [ids.tolist() for ids in batch.ids[:2]] == [
+        [[0, 1, 2], [2, 1, 0]],
+        [[0, 0, 0], [0, 1, 0]],
+    ]
     assert batch.lengths == [3, 2] and batch.real.tolist() == [[True] * 3, [True, True, False]]

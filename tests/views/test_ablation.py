@@ -33,14 +33,28 @@ def ablation(n=4, hostile="bank"):
     spelled = tokens([*(f"w{i}" for i in range(n - 1)), hostile])
     change = np.linspace(1, n, n, dtype=np.float32)[::-1]
     effects = []
-    for how, kl, after, bits in (("renormalised", 0.125, 0.5, 1.0), ("unnormalised", 2.0, 0.0625, -2.0)):
+    for how, kl, after, bits in (
+        ("renormalised", 0.125, 0.5, 1.0),
+        ("unnormalised", 2.0, 0.0625, -2.0),
+    ):
         predicted = PredictionChange(n - 1, kl, [TokenChange(7, "x", hostile, 0.25, after, bits)])
         effects.append(CutEffect(how, floats(*[0.5] * n), change, [predicted]))
     cuts = [
         CutPart("L0H1: w0←" + hostile, [(0, 1)], [n - 1], [0], 0.75),
         CutPart("L2", [(2, 0), (2, 1)], None, None, 0.5),
     ]
-    return Ablation("a text", None, spelled, None, made(3, 2), MASK, cuts, floats(*[2 * n] * n), effects, ["a note"])
+    return Ablation(
+        "a text",
+        None,
+        spelled,
+        None,
+        made(3, 2),
+        MASK,
+        cuts,
+        floats(*[2 * n] * n),
+        effects,
+        ["a note"],
+    )
 
 
 def survey(unit="head", hostile="bank"):
@@ -57,7 +71,21 @@ def survey(unit="head", hostile="bank"):
     keys = [0, 1, 2, 0] if edges else []
     weights = floats(0.4, 0.3, 0.2, 0.1)
     return EffectSurvey(
-        "a", None, spelled, None, made(2, 2), MASK, unit, [2], layers, heads, at, keys, weights, "Weight.", effects
+        "a",
+        None,
+        spelled,
+        None,
+        made(2, 2),
+        MASK,
+        unit,
+        [2],
+        layers,
+        heads,
+        at,
+        keys,
+        weights,
+        "Weight.",
+        effects,
     )
 
 
@@ -66,8 +94,20 @@ def test_a_cut(width):
     shown = draw(ablation(), width, precision=3)
     assert max(map(len, shown.splitlines())) <= width
     words = re.sub(r"\s+", " ", shown)
-    said = ["1 edge of 1 head; weight 0.750", "2 heads; weight 0.500 on tokens that are not first or special"]
-    said += ["renormalised 0.125", "unnormalised 2.000", "25.0 %", "6.2 %", "+1.00", "−2.00", "0.500", "50.0 %"]
+    said = [
+        "1 edge of 1 head; weight 0.750",
+        "2 heads; weight 0.500 on tokens that are not first or special",
+    ]
+    said += [
+        "renormalised 0.125",
+        "unnormalised 2.000",
+        "25.0 %",
+        "6.2 %",
+        "+1.00",
+        "−2.00",
+        "0.500",
+        "50.0 %",
+    ]
     said += ["12.5 %", "note a note"]
     assert [one for one in said if one not in words] == []
 
@@ -75,7 +115,9 @@ def test_a_cut(width):
 def test_of_a_long_text_the_tokens_that_change_most_are_shown():
     shown = draw(ablation(40), 100)
     assert "of the 16 tokens of 40 that change most" in shown
-    assert re.search(r"^ +15 w15 ", shown, re.MULTILINE) and not re.search(r"^ +16 w16 ", shown, re.MULTILINE)
+    assert re.search(r"^ +15 w15 ", shown, re.MULTILINE) and not re.search(
+        r"^ +16 w16 ", shown, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -89,14 +131,21 @@ def test_effects(unit, width):
     if unit == "head":
         assert "L0 0.100 0.400 L1 0.300 0.200" in words
         assert "L0H1 0.400 2.000 0.300 2" in words
-        assert "at 2 bank" in words and "rank correlation of weight and effect −0.50 (Spearman, 4 heads)" in words
+        assert (
+            "at 2 bank" in words
+            and "rank correlation of weight and effect −0.50 (Spearman, 4 heads)" in words
+        )
     else:
         assert "L0H1 2 bank ← 1 b" in words and "effect 1.00 (Spearman, 4 edges)" in words
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_of_a_text_reaches_the_terminal_as_it_is(text):
-    for found in (ablation(hostile=text), survey("edge", hostile=text), survey("head", hostile=text)):
+    for found in (
+        ablation(hostile=text),
+        survey("edge", hostile=text),
+        survey("head", hostile=text),
+    ):
         shown = draw(found, 80)
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
 
@@ -127,9 +176,13 @@ def test_options_that_change_nothing_are_not_recommended(hows, edges, expected):
 def test_effects_are_ranked_bars_as_long_as_they_are_large(unit):
     """In every view, as a part of the table: the largest effect is a full bar."""
     found = survey(unit)
-    tables = [part for part in present(found) if isinstance(part, parts.Table) and part.bars is not None]
+    tables = [
+        part for part in present(found) if isinstance(part, parts.Table) and part.bars is not None
+    ]
     effects = np.sort(found.effects[0].effect.astype(np.float64))[::-1]
     assert [table.heading for table in tables] == [unit]
     assert tables[0].bars == pytest.approx((effects / effects[0]).tolist())
-    lengths = [line.count("█") for line in draw(found, 120).splitlines() if re.search(r"L\d.*█$", line)]
+    lengths = [
+        line.count("█") for line in draw(found, 120).splitlines() if re.search(r"L\d.*█$", line)
+    ]
     assert lengths[0] == max(lengths) and lengths == sorted(lengths, reverse=True)

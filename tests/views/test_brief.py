@@ -17,7 +17,9 @@ from attnscope.views.settings import DisplaySettings
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens, words
 from tests.helpers.screens import contributors, draw, read_tables
 
-FIFTEEN = "The bank by the river was eroded and the old mill fell in"  # for MiniLM, with [CLS] and [SEP]
+FIFTEEN = (
+    "The bank by the river was eroded and the old mill fell in"  # for MiniLM, with [CLS] and [SEP]
+)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -57,13 +59,18 @@ def test_a_picture_has_every_weight_that_it_stands_for():
     np.testing.assert_array_equal(drawn.weights, made.texts[0].heads[0].stages["weights"])
     assert drawn.queries == drawn.keys == list(range(51))
     for partly in (sized(50, queries=[1, 2]), sized(50, keys=[0, 3]), sized(50, sink=0.5)):
-        (found,) = (part for part in present_report(partly, settings) if isinstance(part, FirstFitting))
+        (found,) = (
+            part for part in present_report(partly, settings) if isinstance(part, FirstFitting)
+        )
         assert found.picture is None
 
 
 def test_verbose_and_json_say_what_the_short_header_leaves_out(minilm, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
-    notes = ["ignoring the truncation stored in tokenizer.json", "ignoring the padding stored in tokenizer.json"]
+    notes = [
+        "ignoring the truncation stored in tokenizer.json",
+        "ignoring the padding stored in tokenizer.json",
+    ]
     assert main(["run", "a river", "--model", str(minilm), "--verbose"]) == 0
     shown = capsys.readouterr().out
     assert all(f"note     {note}" in shown for note in notes)
@@ -108,7 +115,9 @@ def test_the_sum_of_small_contributors_is_that_of_all_that_are_not_listed(width,
     excluded = {0, 3, 8} if left_out else set()
     keys = head.top.keys
     for r in range(9):  # what a ranking that leaves these out would have found
-        eligible = [k for k in np.argsort(-head.stages["weights"][r], kind="stable") if k not in excluded]
+        eligible = [
+            k for k in np.argsort(-head.stages["weights"][r], kind="stable") if k not in excluded
+        ]
         chosen = [k for k in eligible if head.stages["weights"][r, k] > 0][:3]
         keys[r] = chosen + [-1] * (3 - len(chosen))
         head.top.weight[r] = [head.stages["weights"][r, k] if k >= 0 else np.nan for k in keys[r]]
@@ -118,7 +127,9 @@ def test_the_sum_of_small_contributors_is_that_of_all_that_are_not_listed(width,
     for row, listed in zip(head.stages["weights"].astype(np.float64), keys.tolist(), strict=True):
         large = [key for key in listed if key >= 0 and row[key] >= 0.005]
         if len(large) < sum(key >= 0 for key in listed):
-            others = [w for k, w in enumerate(row) if k not in large and k not in excluded and w > 0]
+            others = [
+                w for k, w in enumerate(row) if k not in large and k not in excluded and w > 0
+            ]
             expected.append((len(others), sum(others)))
     found = [(int(n), text) for n, text in re.findall(r"(\d+) more:? (<?[\d.]+)", " ".join(rows))]
     assert [n for n, _ in found] == [n for n, _ in expected]
@@ -135,7 +146,9 @@ def test_small_contributors_are_listed_one_by_one_where_that_is_asked_for_or_the
     assert "more" not in contributors(draw(window, 120))
 
 
-@pytest.mark.parametrize(("count", "width", "stages"), [(15, 80, 1), (8, 250, 3), (6, 80, 3), (7, 80, 1)])
+@pytest.mark.parametrize(
+    ("count", "width", "stages"), [(15, 80, 1), (8, 250, 3), (6, 80, 3), (7, 80, 1)]
+)
 def test_weights_stand_alone_where_all_matrices_fill_more_than_a_screen(count, width, stages):
     shown = draw(sized(count), width, brief=True)
     assert len(read_tables(shown, count)) == stages
@@ -155,9 +168,13 @@ def test_no_screen_of_fifteen_tokens_or_fewer_is_long_at_any_width(width):
 
 
 def test_percentages_are_the_same_numbers_and_stand_alone():
-    made = report(text_report(tokens([f"w{i}" for i in range(20)]), allowed=causal, stages=("weights",)))
+    made = report(
+        text_report(tokens([f"w{i}" for i in range(20)]), allowed=causal, stages=("weights",))
+    )
     shown = draw(made, 80)
-    assert "weights in % softmax of masked; each row sums to 100 %; · is exactly zero" in " ".join(shown.split())
+    assert "weights in % softmax of masked; each row sums to 100 %; · is exactly zero" in " ".join(
+        shown.split()
+    )
     weights = made.texts[0].heads[0].stages["weights"]
     rows = [line.split() for line in shown.split("query ↓")[1].split("\n\n")[0].splitlines()]
     assert rows[0] == [str(i) for i in range(20)]
@@ -171,7 +188,9 @@ def test_percentages_are_the_same_numbers_and_stand_alone():
 
 
 def test_weights_without_a_zero_before_the_point_are_the_same_numbers():
-    made = report(text_report(tokens([f"w{i}" for i in range(15)]), allowed=causal, stages=("weights",)))
+    made = report(
+        text_report(tokens([f"w{i}" for i in range(15)]), allowed=causal, stages=("weights",))
+    )
     (block,) = read_tables(draw(made, 80), 15)["weights"]
     weights = made.texts[0].heads[0].stages["weights"]
     assert block.columns == list(range(15))
@@ -185,8 +204,20 @@ def test_weights_without_a_zero_before_the_point_are_the_same_numbers():
 @pytest.mark.parametrize(
     ("labels", "shown"),
     [
-        (("/a/long/path/to/some/place/bert-base-one", "/a/long/path/to/some/place/bert-base-two"), "bert-base-one →"),
-        (("/a/long/path/to/some/place/one/bert-base", "/a/long/path/to/some/place/two/bert-base"), "/a/long/path/to"),
+        (
+            (
+                "/a/long/path/to/some/place/bert-base-one",
+                "/a/long/path/to/some/place/bert-base-two",
+            ),
+            "bert-base-one →",
+        ),
+        (
+            (
+                "/a/long/path/to/some/place/one/bert-base",
+                "/a/long/path/to/some/place/two/bert-base",
+            ),
+            "/a/long/path/to",
+        ),
     ],
 )
 def test_sides_are_called_by_the_ends_of_their_paths_where_these_differ(labels, shown):
@@ -199,7 +230,13 @@ def test_sides_are_called_by_the_ends_of_their_paths_where_these_differ(labels, 
 def test_texts_of_a_part_of_a_report_keep_their_numbers(screen):
     made = report(*(text_report(tokens(words(3)), index=index) for index in (1, 4)))
     found = screen(made, DisplaySettings())
-    names = [name for part in found if isinstance(part, Facts) for name, _ in part.lines if name.startswith("text")]
+    names = [
+        name
+        for part in found
+        if isinstance(part, Facts)
+        for name, _ in part.lines
+        if name.startswith("text")
+    ]
     assert names == ["text 1", "text 4"]
 
 

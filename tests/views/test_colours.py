@@ -17,7 +17,9 @@ from tests.views.test_palette import DEUTERANOPIA, lab
 BLACK, WHITE, SOLARIZED = (surface_on(rgb) for rgb in ((0, 0, 0), (255, 255, 255), (0, 43, 54)))
 PLACES = np.linspace(0, 1, 65)
 COLOURS = pytest.mark.parametrize("colours", [256, 1 << 24])
-SURFACES = pytest.mark.parametrize("surface", [BLACK, WHITE, SOLARIZED], ids=["black", "white", "solarized"])
+SURFACES = pytest.mark.parametrize(
+    "surface", [BLACK, WHITE, SOLARIZED], ids=["black", "white", "solarized"]
+)
 
 
 def rgb(color):
@@ -25,7 +27,10 @@ def rgb(color):
 
 
 def luminance(color):
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in color)]
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (v / 255 for v in color)
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -43,7 +48,9 @@ def test_every_number_is_readable_on_its_background(signed, colours, surface):
         style = ramp_style(place, signed, colours, surface)
         assert (style.color is None) == (style.bgcolor is None)
         if style.bgcolor is not None:
-            high, low = sorted((luminance(rgb(style.color)), luminance(rgb(style.bgcolor))), reverse=True)
+            high, low = sorted(
+                (luminance(rgb(style.color)), luminance(rgb(style.bgcolor))), reverse=True
+            )
             assert (high + 0.05) / (low + 0.05) >= 4.5, place
 
 
@@ -59,7 +66,9 @@ def test_zero_is_the_background_and_ramps_leave_it_in_one_direction(colours, sur
         assert (min(rises) >= 0) if start < 0.2 else (max(rises) <= 0), (signed, shades)
         assert len(set(shades)) >= (5 if colours == 256 else 30)
     for place in (0.1, 0.25):
-        less, more = (lab(seen(p, True, 1 << 24, surface), DEUTERANOPIA) for p in (place, 1 - place))
+        less, more = (
+            lab(seen(p, True, 1 << 24, surface), DEUTERANOPIA) for p in (place, 1 - place)
+        )
         assert more[2] < 0 < less[2]  # blue, and yellow
 
 
@@ -69,14 +78,19 @@ def test_sixteen_colours_are_named_so_that_the_terminal_may_choose_them(signed, 
     styles = [ramp_style(place, signed, 16, surface) for place in PLACES]
     named = [style for style in styles if style.bgcolor is not None]
     assert all(style.bgcolor.number is not None and style.bgcolor.number < 16 for style in named)
-    assert all((style.color.name == "bright_white") != (style.color.name == "black") for style in named)
+    assert all(
+        (style.color.name == "bright_white") != (style.color.name == "black") for style in named
+    )
     assert len({style.bgcolor.name for style in named}) == (8 if signed else 4)
 
 
 @SURFACES
 def test_a_role_is_fuller_the_stronger_it_is(surface):
     base = np.array([*bytes.fromhex(surface.background)])
-    distances = [np.abs(np.array(rgb(role_style("#4269d0", s, 1 << 24, surface).bgcolor)) - base).sum() for s in PLACES]
+    distances = [
+        np.abs(np.array(rgb(role_style("#4269d0", s, 1 << 24, surface).bgcolor)) - base).sum()
+        for s in PLACES
+    ]
     assert all(a <= b for a, b in pairwise(distances))
     assert distances[0] > 20
 
@@ -88,7 +102,9 @@ def test_a_legend_of_weights_names_the_same_weights_everywhere():
     assert len(cells) == 16
     others = ramp_pieces(Scale(-2.0, 2.0, True), "−2", "2", 1 << 24, BLACK)
     assert (others[0][0], others[-1][0]) == ("−2 ", " 2")
-    assert "".join(text for text, _ in ramp_pieces(LogScale(0.1, 1.0), "<0.1", "1", 256, BLACK)).split() == [
+    assert "".join(
+        text for text, _ in ramp_pieces(LogScale(0.1, 1.0), "<0.1", "1", 256, BLACK)
+    ).split() == [
         "<0.1",
         "1",
     ]
@@ -96,7 +112,11 @@ def test_a_legend_of_weights_names_the_same_weights_everywhere():
 
 def test_weights_have_one_scale_and_everything_else_is_centred_at_zero():
     matrix = np.array([[0.25, 0.5], [np.nan, -np.inf]])
-    assert scale_for("weights", matrix) == scale_for("shares", matrix) == Scale(0.0, 1.0, False, "sqrt")
+    assert (
+        scale_for("weights", matrix)
+        == scale_for("shares", matrix)
+        == Scale(0.0, 1.0, False, "sqrt")
+    )
     assert scale_for("difference", matrix) == Scale(-1.0, 1.0, True, "sqrt")
     assert scale_for("masked", matrix) == Scale(-0.5, 0.5, signed=True)
 
@@ -105,8 +125,12 @@ def test_the_scale_of_weights_follows_them_as_asked_with_or_without_sinks():
     matrix = np.array([[0.9, 0.1, 0.4], [0.8, -0.2, np.nan]])
     for shape in SHAPES:
         assert scale_for("weights", matrix, shape) == Scale(0.0, 1.0, False, shape)
-        assert scale_for("weights", matrix, shape, [True, False, False]) == Scale(0.0, 0.4, False, shape)
-        assert scale_for("difference", matrix, shape, [True, False, True]) == Scale(-0.2, 0.2, True, shape)
+        assert scale_for("weights", matrix, shape, [True, False, False]) == Scale(
+            0.0, 0.4, False, shape
+        )
+        assert scale_for("difference", matrix, shape, [True, False, True]) == Scale(
+            -0.2, 0.2, True, shape
+        )
     assert scale_for("weights", matrix, sinks=[True, True, True]) == WEIGHTS
     for shape, ticks in (("sqrt", "0 .01 .1 0.4"), ("log", "0 .01 .1 0.4"), ("linear", "0 0.4")):
         pieces = ramp_pieces(Scale(0.0, 0.4, False, shape), "0", "0.4", 1 << 24, BLACK)
@@ -119,7 +143,10 @@ def test_a_place_of_a_scale_has_the_number_that_has_this_place():
             for place in (0.0, 0.1, 0.4, 0.5, 0.9, 1.0):
                 logarithmic_zero = shape == "log" and place in (0.0, 0.5)
                 if not logarithmic_zero:
-                    assert scale.place(scale.value(place)) == pytest.approx(place, abs=1e-6), (scale, place)
+                    assert scale.place(scale.value(place)) == pytest.approx(place, abs=1e-6), (
+                        scale,
+                        place,
+                    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -150,7 +177,16 @@ def test_the_answer_of_a_terminal_is_its_background(answer, colour):
 
 @pytest.mark.parametrize(
     ("value", "colour"),
-    [("15;0", 0), ("0;15", 255), ("0;default;15", 255), ("7;8", 0), ("0;7", 255), ("", 0), ("x", 0), ("0;default", 0)],
+    [
+        ("15;0", 0),
+        ("0;15", 255),
+        ("0;default;15", 255),
+        ("7;8", 0),
+        ("0;7", 255),
+        ("", 0),
+        ("x", 0),
+        ("0;default", 0),
+    ],
 )
 def test_colorfgbg_names_a_dark_or_a_light_background(value, colour):
     assert named_background(value) == (colour,) * 3
@@ -175,13 +211,17 @@ def test_a_terminal_is_asked_and_is_left_as_it_was(answers, monkeypatch):
     before = termios.tcgetattr(ours)
     opened = os.open
     monkeypatch.setattr(
-        asking.os, "open", lambda path, flags: os.dup(ours) if path == "/dev/tty" else opened(path, flags)
+        asking.os,
+        "open",
+        lambda path, flags: os.dup(ours) if path == "/dev/tty" else opened(path, flags),
     )
     monkeypatch.setattr(asking.os, "tcgetpgrp", lambda _: os.getpgrp())
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORFGBG", "0;15")
     try:
-        assert asking.terminal_background.__wrapped__() == ((253, 246, 227) if answers else (255, 255, 255))
+        assert asking.terminal_background.__wrapped__() == (
+            (253, 246, 227) if answers else (255, 255, 255)
+        )
         assert asked == [b"\x1b]11;?\x1b\\\x1b[c"]
         assert termios.tcgetattr(ours) == before
     finally:

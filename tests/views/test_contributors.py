@@ -46,7 +46,9 @@ def test_a_query_that_may_attend_to_nothing_is_masked(format):
 
 
 def test_a_query_whose_every_source_is_left_out_says_so():
-    shown = contributors(draw(with_top([-1, -1], [np.nan] * 2, [np.nan] * 2, left_out=["special tokens"]), 80))
+    shown = contributors(
+        draw(with_top([-1, -1], [np.nan] * 2, [np.nan] * 2, left_out=["special tokens"]), 80)
+    )
     assert "by weight, without special tokens" in shown
     assert re.search(r"^3 w3 +nothing to rank$", shown, re.MULTILINE)
     assert "nan" not in shown
@@ -65,10 +67,18 @@ def test_a_query_whose_every_source_is_left_out_says_so():
         ([0.6, np.nan, np.nan], [0.0, np.nan, np.nan], [None, None, None]),
     ],
 )
-def test_a_remark_stands_where_rank_by_weight_and_by_content_disagree_sharply(weight, value, remarks):
+def test_a_remark_stands_where_rank_by_weight_and_by_content_disagree_sharply(
+    weight, value, remarks
+):
     keys = [-1 if np.isnan(w) else k for k, w in enumerate(weight)]
-    lines = [line for line in contributors(draw(with_top(keys, weight, value), 120)).split("\n") if " ← " in line][1:]
-    said = [next((r for r in (MORE_WEIGHT, MORE_CONTENT) if line.endswith(r)), None) for line in lines]
+    lines = [
+        line
+        for line in contributors(draw(with_top(keys, weight, value), 120)).split("\n")
+        if " ← " in line
+    ][1:]
+    said = [
+        next((r for r in (MORE_WEIGHT, MORE_CONTENT) if line.endswith(r)), None) for line in lines
+    ]
     assert said == remarks[: len(said)]
     assert len(said) == sum(k >= 0 for k in keys)
 
@@ -82,7 +92,9 @@ def test_where_remarks_do_not_fit_they_become_marks_that_are_explained():
 def test_a_source_that_is_no_column_is_still_named():
     made = sized(12, queries=[11], keys=[0, 1], allowed=causal)
     for key in made.texts[0].heads[0].top.keys[0]:
-        assert re.search(rf"← +{key} {made.texts[0].tokens[key].text}\b", contributors(draw(made, 120)))
+        assert re.search(
+            rf"← +{key} {made.texts[0].tokens[key].text}\b", contributors(draw(made, 120))
+        )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +124,9 @@ def test_the_sources_of_generated_tokens_have_a_legend_of_their_own(by):
     text = structs.replace(made.texts[0], generated=[Prediction("next", 2, [token])])
     shown = draw(structs.replace(made, texts=[text]), 200)
     (title,) = re.findall(r"^generated tokens.*\n.*$", shown, re.MULTILINE)
-    assert " ".join(title.split()).endswith("predicted it; α·‖v‖: weight × norm of the source's value")
+    assert " ".join(title.split()).endswith(
+        "predicted it; α·‖v‖: weight × norm of the source's value"
+    )
 
 
 def test_the_strongest_heads_of_a_logit_are_those_that_add_or_take_away_most():
@@ -121,12 +135,20 @@ def test_the_strongest_heads_of_a_logit_are_those_that_add_or_take_away_most():
     heads.flat[[0, 4, 5, 7, 8, 9, 10, 11, 12]] = 0.1
     nothing, mlps = np.zeros(4, np.float32), np.ones(4, np.float32)
     target = TargetToken(7, "Ġx", " x", 1.5)
-    added = Attribution(3, target, None, 1.5, 0.1, heads, nothing, mlps, 0.2, mlps, [LogitEdge(0, 1, 2, -0.5)])
+    added = Attribution(
+        3, target, None, 1.5, 0.1, heads, nothing, mlps, 0.2, mlps, [LogitEdge(0, 1, 2, -0.5)]
+    )
     made = sized(4)
-    shown = draw(structs.replace(made, texts=[structs.replace(made.texts[0], attribution=added)]), 200)
+    shown = draw(
+        structs.replace(made, texts=[structs.replace(made.texts[0], attribution=added)]), 200
+    )
     (line,) = [line for line in shown.splitlines() if line.startswith("strongest")]
     assert line.split()[1:7] == ["L1H2", "−2.00", "L3H3", "1.00", "L0H1", "0.50"]
-    bars = {line.split()[0]: line.partition("0  ")[2] for line in shown.splitlines() if "│" in line and "H" in line}
+    bars = {
+        line.split()[0]: line.partition("0  ")[2]
+        for line in shown.splitlines()
+        if "│" in line and "H" in line
+    }
     zero = bars["L1H2"].index("│")
     assert bars["L1H2"] == f"{'█' * 8:>{zero}}│"  # what it takes away is on the left of the line
     assert bars["L3H3"] == f"{'':>{zero}}│███▉"

@@ -74,7 +74,11 @@ def grids(root):
             else:
                 boxes = list(runs(element.get("d")))
             for x, y, width, height in boxes:
-                cells |= {(r, c): element.get("fill") for r in range(y, y + height) for c in range(x, x + width)}
+                cells |= {
+                    (r, c): element.get("fill")
+                    for r in range(y, y + height)
+                    for c in range(x, x + width)
+                }
         rows, columns = (1 + max(place[n] for place in cells) for n in (0, 1))
         cells |= dict.fromkeys(hatched_cells(group, list(parent)), HATCHED)
         found.append([[cells[r, c] for c in range(columns)] for r in range(rows)])
@@ -100,7 +104,9 @@ def places(colour, ramp):
     """Where on a ramp a colour is, from 0 to 1."""
     stops = np.array([list(bytes.fromhex(stop)) for stop in ramp.split()])
     fine = np.linspace(0, 1, 2001)
-    shades = np.stack([np.interp(fine, np.linspace(0, 1, len(stops)), channel) for channel in stops.T], axis=1)
+    shades = np.stack(
+        [np.interp(fine, np.linspace(0, 1, len(stops)), channel) for channel in stops.T], axis=1
+    )
     return fine[np.abs(shades - list(bytes.fromhex(colour[1:]))).sum(1).argmin()]
 
 
@@ -122,7 +128,9 @@ def test_colours_are_the_numbers(n, allowed):
                 elif name == "weights":
                     assert places(grid[r][c], BLUES) == pytest.approx(value**0.5, abs=0.014)
                 else:
-                    assert places(grid[r][c], ORANGE_BLUE) == pytest.approx((value / largest + 1) / 2, abs=0.012)
+                    assert places(grid[r][c], ORANGE_BLUE) == pytest.approx(
+                        (value / largest + 1) / 2, abs=0.012
+                    )
 
 
 def test_small_matrices_have_their_numbers_and_labels():
@@ -185,24 +193,35 @@ def test_a_number_for_every_head_is_written_on_its_colour():
         for value, colour in zip(row, colours, strict=True):
             assert (colour == HATCHED) == (value is None or not np.isfinite(value))
             if np.isfinite(value):
-                assert any(re.fullmatch(r"−?\d+\.\d+", t) and abs(read_number(t) - value) <= 0.0051 for t in shown)
+                assert any(
+                    re.fullmatch(r"−?\d+\.\d+", t) and abs(read_number(t) - value) <= 0.0051
+                    for t in shown
+                )
 
 
 def compared(*labels):
     reports = [bank(allowed=causal), bank()]
-    return compare_sides("mask", [Side(label, made) for label, made in zip(labels, reports, strict=True)])
+    return compare_sides(
+        "mask", [Side(label, made) for label, made in zip(labels, reports, strict=True)]
+    )
 
 
 def test_every_matrix_of_a_comparison_names_its_side():
     shown = re.sub(r"\s+", " ", " ".join(texts(parsed(compared("causal", "bidirectional")))))
-    for title in ("causal: weights", "bidirectional: weights", "bidirectional − causal: difference"):
+    for title in (
+        "causal: weights",
+        "bidirectional: weights",
+        "bidirectional − causal: difference",
+    ):
         assert f"{title} query ↓ key →" in shown
 
 
 def test_titles_of_matrices_do_not_overlap():
     made = compared("a" * 90, "a name of many words that has to be wrapped")
     root = parsed(made)
-    lines = [(float(e.get("x")), "".join(e.itertext())) for e in root.iter(f"{SVG}text") if e.get("x")]
+    lines = [
+        (float(e.get("x")), "".join(e.itertext())) for e in root.iter(f"{SVG}text") if e.get("x")
+    ]
     titles = [(x, text) for x, text in lines if "aaaa" in text or "many words" in text]
     lefts = sorted({x for x, text in lines if "weights" in text})
     first = [x + canvas.text_width(text, 11) for x, text in titles if x == lefts[0]]
@@ -214,17 +233,25 @@ def test_bars_are_as_long_as_the_numbers_beside_them():
     made = explanation()
     bars = [e for e in parsed(made).iter(f"{SVG}rect") if e.get("fill") == "#4292c6"]
     weights = made.row.weights
-    assert [float(bar.get("width")) for bar in bars] == pytest.approx((weights * 80).tolist(), abs=0.006)
+    assert [float(bar.get("width")) for bar in bars] == pytest.approx(
+        (weights * 80).tolist(), abs=0.006
+    )
     assert len({bar.get("x") for bar in bars}) == 1
 
 
 def test_bars_of_numbers_below_0_end_where_the_others_begin():
     page = canvas.Canvas()
     column = parts.Column("adds", ["0.50", "−1.00", "0.25"])
-    table = parts.Table("part", [column], labels=[ours(name) for name in "abc"], bars=[0.5, -1.0, 0.25])
+    table = parts.Table(
+        "part", [column], labels=[ours(name) for name in "abc"], bars=[0.5, -1.0, 0.25]
+    )
     drawing.DRAWN[parts.Table](page, table)
     root = ElementTree.fromstring(page.svg())
-    bars = [(float(e.get("x")), float(e.get("width"))) for e in root.iter(f"{SVG}rect") if e.get("fill") == "#4292c6"]
+    bars = [
+        (float(e.get("x")), float(e.get("width")))
+        for e in root.iter(f"{SVG}rect")
+        if e.get("fill") == "#4292c6"
+    ]
     zero = bars[0][0]
     assert bars == [(zero, 40.0), (zero - 80.0, 80.0), (zero, 20.0)]
 
@@ -232,14 +259,26 @@ def test_bars_of_numbers_below_0_end_where_the_others_begin():
 def test_roles_have_the_colours_of_the_picture():
     root = parsed(survey())
     names = {"".join(e.itertext()): e for e in root.iter(f"{SVG}text") if e.get("x")}
-    found = [(e.get("fill"), float(e.get("y"))) for e in root.iter(f"{SVG}rect") if e.get("x") == "14"]
-    for name, role in ((name, role) for name, role in ROLES.items() if role.measured not in OF_PARTS):
-        ((colour, _),) = [one for one in found if 0 < float(names[f"{role.letter} {role.title}"].get("y")) - one[1] < 9]
+    found = [
+        (e.get("fill"), float(e.get("y"))) for e in root.iter(f"{SVG}rect") if e.get("x") == "14"
+    ]
+    for name, role in (
+        (name, role) for name, role in ROLES.items() if role.measured not in OF_PARTS
+    ):
+        ((colour, _),) = [
+            one
+            for one in found
+            if 0 < float(names[f"{role.letter} {role.title}"].get("y")) - one[1] < 9
+        ]
         assert (name, colour) == (name, role.colour)
 
 
 def test_numbers_of_heads_do_not_touch():
-    middle = {text: float(e["x"]) for e, text in lines(parsed(survey(heads=12))) if e.get("text-anchor") == "middle"}
+    middle = {
+        text: float(e["x"])
+        for e, text in lines(parsed(survey(heads=12)))
+        if e.get("text-anchor") == "middle"
+    }
     apart = middle["H11"] - middle["H10"]
     assert apart > canvas.text_width("H11", canvas.SMALL)
 
@@ -256,17 +295,28 @@ def test_what_little_sources_sum_to_is_beside_the_others():
 def test_nothing_is_cut_off_at_the_right(made):
     svg_to_bytes = pytest.importorskip("resvg_py").svg_to_bytes
     data = figure(made).decode()
-    width, height = (int(float(size)) for size in re.findall(r'<svg[^>]* width="([\d.]+)" height="([\d.]+)"', data)[0])
+    width, height = (
+        int(float(size))
+        for size in re.findall(r'<svg[^>]* width="([\d.]+)" height="([\d.]+)"', data)[0]
+    )
     strip = f'<rect x="{width - 8}" width="8" height="{height}" fill="#ffffff"/></svg>'
     assert svg_to_bytes(svg_string=data) == svg_to_bytes(svg_string=data.replace("</svg>", strip))
 
 
 def everything():
     yield report(
-        text_report(tokens([*HOSTILE, "<script>alert(1)</script>", '" onload="x']), stages=STAGES, projected=True)
+        text_report(
+            tokens([*HOSTILE, "<script>alert(1)</script>", '" onload="x']),
+            stages=STAGES,
+            projected=True,
+        )
     )
     yield report(
-        text_report(tokens(["a", "b"]), context=tokens(["x", "y", "z"]), allowed=lambda query, key: query == 0)
+        text_report(
+            tokens(["a", "b"]),
+            context=tokens(["x", "y", "z"]),
+            allowed=lambda query, key: query == 0,
+        )
     )
     yield report(text_report(tokens(["a", "b", "c"]), sink=0.5), weights="random")
     yield from (explanation(), overview(150), survey(), measured())
@@ -278,7 +328,18 @@ def test_a_figure_is_well_formed_and_loads_nothing(n):
     data = figure(made)
     root = ElementTree.fromstring(data)
     tags = {element.tag.removeprefix(SVG) for element in root.iter()}
-    assert tags <= {"svg", "defs", "linearGradient", "stop", "rect", "g", "text", "tspan", "path", "pattern"}
+    assert tags <= {
+        "svg",
+        "defs",
+        "linearGradient",
+        "stop",
+        "rect",
+        "g",
+        "text",
+        "tspan",
+        "path",
+        "pattern",
+    }
     assert not any(name.startswith("on") for element in root.iter() for name in element.attrib)
     assert not any("href" in name for element in root.iter() for name in element.attrib)
     assert set(re.findall(rb"url\(([^)]*)\)", data)) <= {
@@ -297,7 +358,9 @@ def test_a_figure_is_well_formed_and_loads_nothing(n):
 def test_what_the_parts_say_is_in_the_figure():
     made = explanation()
     said = " ".join(" ".join(texts(parsed(made))).split())
-    drawn = b"".join(formats.export(made, Path("x.txt"), columns=60)).decode()  # with fewer dimensions than a figure
+    drawn = b"".join(
+        formats.export(made, Path("x.txt"), columns=60)
+    ).decode()  # with fewer dimensions than a figure
     numbers = set(re.findall(r"−?\d+\.\d{2}\b", drawn))
     assert len(numbers) > 20
     assert [number for number in numbers if number not in said] == []
@@ -305,19 +368,32 @@ def test_what_the_parts_say_is_in_the_figure():
 
 def test_files_are_small():
     long = text_report(
-        tokens([f"word{n}" for n in range(64)]), heads=[(0, 0), (0, 1)], stages=STAGES[:4], projected=True
+        tokens([f"word{n}" for n in range(64)]),
+        heads=[(0, 0), (0, 1)],
+        stages=STAGES[:4],
+        projected=True,
     )
-    assert len(figure(report(long))) < 480_000  # of 8 matrices of noise, and 768 sources with three numbers
+    assert (
+        len(figure(report(long))) < 480_000
+    )  # of 8 matrices of noise, and 768 sources with three numbers
     assert len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]))))) < 185_000
     heads = [(layer, head) for layer in range(6) for head in range(12)]
-    assert len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]), heads=heads)))) < 230_000
+    assert (
+        len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]), heads=heads))))
+        < 230_000
+    )
 
 
 def test_runs_show_every_cell():
     random = np.random.default_rng(3)
     for colours in (1, 2, 5, 30):
-        cells = [[f"#{colour:06x}" for colour in row] for row in random.integers(0, colours, (9, 13)).tolist()]
-        drawn = f'<g xmlns="{SVG[1:-1]}"><g shape-rendering="crispEdges">{canvas._runs(cells)}</g></g>'
+        cells = [
+            [f"#{colour:06x}" for colour in row]
+            for row in random.integers(0, colours, (9, 13)).tolist()
+        ]
+        drawn = (
+            f'<g xmlns="{SVG[1:-1]}"><g shape-rendering="crispEdges">{canvas._runs(cells)}</g></g>'
+        )
         assert grids(ElementTree.fromstring(drawn)) == [cells]
 
 
@@ -325,12 +401,17 @@ def test_lines_wrap_at_words_and_lose_nothing():
     text = "weights " * 40 + "a" * 200 + " end"
     lines = canvas.wrap(ours(text), 200, 11)
     assert " ".join(canvas.plain(line).strip() for line in lines) == text
-    assert all(canvas.text_width(canvas.plain(line)) <= 203 or " " not in canvas.plain(line).strip() for line in lines)
+    assert all(
+        canvas.text_width(canvas.plain(line)) <= 203 or " " not in canvas.plain(line).strip()
+        for line in lines
+    )
 
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_rows_without_sources_say_why(masked):
-    made = report(text_report(tokens(["a", "b"]), allowed=(lambda query, key: False) if masked else causal))
+    made = report(
+        text_report(tokens(["a", "b"]), allowed=(lambda query, key: False) if masked else causal)
+    )
     (head,) = made.texts[0].heads
     head.stages.clear()
     head.top.keys[:] = -1
@@ -342,7 +423,9 @@ def test_rows_without_sources_say_why(masked):
 def test_a_token_stays_whole_wherever_a_line_ends(token, origin):
     named = Span(token, "bold", origin)
     for length in range(90, 120):
-        lines = canvas.wrap((Span("x" * length), Span(" of ", "bold"), named, Span("; y z")), 700, 11)
+        lines = canvas.wrap(
+            (Span("x" * length), Span(" of ", "bold"), named, Span("; y z")), 700, 11
+        )
         assert [span.text for line in lines for span in line if span.origin == origin] == [token]
 
 
@@ -357,11 +440,16 @@ def test_a_png_is_the_figure(tmp_path):
 def test_a_png_without_its_library_or_a_font_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     with pytest.raises(
-        AttnscopeError, match=r"\.png needs resvg-py; pip install 'attnscope\[figures\]', or write \.svg"
+        AttnscopeError,
+        match=r"\.png needs resvg-py; pip install 'attnscope\[figures\]', or write \.svg",
     ):
         b"".join(formats.export(bank(), Path("x.png")))
-    monkeypatch.setitem(sys.modules, "resvg_py", type("Fontless", (), {"svg_to_bytes": lambda **_: b"blank"}))
-    with pytest.raises(AttnscopeError, match=r"needs a font, and this system has none; install a font such as"):
+    monkeypatch.setitem(
+        sys.modules, "resvg_py", type("Fontless", (), {"svg_to_bytes": lambda **_: b"blank"})
+    )
+    with pytest.raises(
+        AttnscopeError, match=r"needs a font, and this system has none; install a font such as"
+    ):
         b"".join(formats.export(bank(), Path("x.png")))
 
 
@@ -373,7 +461,9 @@ def drawn_by(monkeypatch, missing):
         pages.append(svg_string)
         return svg_string.translate(boxes).encode()
 
-    monkeypatch.setitem(sys.modules, "resvg_py", type("Fonts", (), {"svg_to_bytes": staticmethod(svg_to_bytes)}))
+    monkeypatch.setitem(
+        sys.modules, "resvg_py", type("Fonts", (), {"svg_to_bytes": staticmethod(svg_to_bytes)})
+    )
     return pages
 
 

@@ -13,19 +13,47 @@ from tests.views.test_figure import SVG, lines, texts
 LONG = "The animal did not cross the street because it was too tired, and the rain came down on all of them"
 TEXT = "She sat by the [MASK] of the river"
 SPANS = "The bank by the river. The old mill."
-WIDTHS = {"column": 234.0, "397pt": 397.0, "5.5in": 396.0, "14cm": 14 / 2.54 * 72, "84mm": 84 / 25.4 * 72}
+WIDTHS = {
+    "column": 234.0,
+    "397pt": 397.0,
+    "5.5in": 396.0,
+    "14cm": 14 / 2.54 * 72,
+    "84mm": 84 / 25.4 * 72,
+}
 FIGURES = {
     "stages": ["run", "The bank by the river"],
     "one head": ["run", LONG, "--layer", "2", "--head", "0", "--stage", "weights", "--only", "map"],
     "heads of a layer": ["run", LONG, "--layer", "2", "--head", "all", "--stage", "weights"],
-    "all heads": ["run", TEXT, "--layer", "all", "--head", "all", "--stage", "weights", "--only", "map"],
+    "all heads": [
+        "run",
+        TEXT,
+        "--layer",
+        "all",
+        "--head",
+        "all",
+        "--stage",
+        "weights",
+        "--only",
+        "map",
+    ],
     "map": ["run", " ".join([LONG] * 5), "--only", "map"],
     "comparison": ["compare", TEXT, "--only", "map"],
     "roles": ["heads", TEXT, "--draws", "2"],
     "numbers of heads": ["heads", TEXT, "--measure", "entropy"],
     "effects": ["ablate", TEXT, "--each", "head"],
     "bars": ["ablate", TEXT, "--each", "head", "--only", "bars", "--font", "serif"],
-    "spans": ["ablate", SPANS, "--mask", "causal", "--spans", "sentences", "--each", "span", "--answer", " It was old"],
+    "spans": [
+        "ablate",
+        SPANS,
+        "--mask",
+        "causal",
+        "--spans",
+        "sentences",
+        "--each",
+        "span",
+        "--answer",
+        " It was old",
+    ],
 }
 
 
@@ -38,7 +66,10 @@ def check_svg(path, width):
     root = ElementTree.parse(path).getroot()
     assert float(root.get("width")) * 0.75 == pytest.approx(width, abs=0.1)  # CSS pixels to points
     left, _, across, down = map(float, root.get("viewBox").split())
-    assert (across, down) == (float(root.get("width")), float(root.get("height")))  # nothing is scaled
+    assert (across, down) == (
+        float(root.get("width")),
+        float(root.get("height")),
+    )  # nothing is scaled
     (group,) = (element for element in root if element.get("font-size"))
     sizes = {float(attributes["font-size"]) for attributes, _ in lines(group, **group.attrib)}
     assert min(sizes) * 0.75 >= 6.0
@@ -46,7 +77,10 @@ def check_svg(path, width):
         if "crispEdges" in element.get("shape-rendering", ""):
             x, _, *cell = map(float, re.findall(r"[\d.]+", element.get("transform")))
             assert cell[0] == pytest.approx(cell[1], rel=1e-3)
-            columns = max(int(one.get("x", 0)) + int(one.get("width", 0)) for one in element.iter(f"{SVG}rect"))
+            columns = max(
+                int(one.get("x", 0)) + int(one.get("width", 0))
+                for one in element.iter(f"{SVG}rect")
+            )
             assert x + columns * cell[0] <= left + across + 0.1
 
 
@@ -65,7 +99,9 @@ def letters_of(pdf):
     """Sizes of the letters of a page of a PDF in points: of the font, times the matrices that apply to it."""
     data = b"\n".join(
         zlib.decompress(stream) if b"FlateDecode" in head else stream
-        for head, stream in re.findall(rb"<<((?:[^>]|>(?!>))*)>>\s*stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
+        for head, stream in re.findall(
+            rb"<<((?:[^>]|>(?!>))*)>>\s*stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL
+        )
         if b"/Length1" not in head
     )
     number = rb"(-?[\d.]+)"
@@ -109,9 +145,16 @@ def test_labels_name_tokens_positions_or_nothing(tmp_path):
     words = TEXT.split()
     positions = [str(n) for n in range(len(words))]
     both = [f"{n} {word}" for n, word in enumerate(words)]
-    for labels, expected in (("tokens", words), ("positions", positions), ("none", []), (None, both)):
+    for labels, expected in (
+        ("tokens", words),
+        ("positions", positions),
+        ("none", []),
+        (None, both),
+    ):
         more = [] if labels is None else ["--labels", labels]
-        path = drawn(["run", TEXT, "--stage", "weights", "--only", "map"], tmp_path / "a.svg", *more)
+        path = drawn(
+            ["run", TEXT, "--stage", "weights", "--only", "map"], tmp_path / "a.svg", *more
+        )
         shown = texts(ElementTree.parse(path).getroot())
         for kind in (words, positions, both):
             assert shown.count(kind[-1]) == (2 if kind[-1] in expected else 0), labels
@@ -122,8 +165,12 @@ def test_only_bars_are_the_effects(tmp_path):
     found = attnscope.ablate(TEXT, each="head")
     effects = sorted(found.data.effects[0].kl.tolist(), reverse=True)[:10]
     root = ElementTree.parse(path).getroot()
-    bars = [float(one.get("width")) for one in root.iter(f"{SVG}rect") if one.get("fill") == "#4292c6"]
-    assert [length / bars[0] for length in bars] == pytest.approx([value / effects[0] for value in effects], abs=2e-3)
+    bars = [
+        float(one.get("width")) for one in root.iter(f"{SVG}rect") if one.get("fill") == "#4292c6"
+    ]
+    assert [length / bars[0] for length in bars] == pytest.approx(
+        [value / effects[0] for value in effects], abs=2e-3
+    )
     shown = texts(root)
     assert shown[-2:] == ["0", f"{effects[0]:.3g} bits"]
     (axis,) = (one for one in root.iter(f"{SVG}rect") if one.get("height") == "0.5")
@@ -135,13 +182,28 @@ def test_only_bars_are_the_effects(tmp_path):
 def test_what_cannot_be_drawn_is_refused(tmp_path, capsys):
     path = str(tmp_path / "a.svg")
     cases = [
-        (["run", TEXT, "--width", "column"], "--width: applies only to figures (.svg, .png, .pdf); add --output"),
+        (
+            ["run", TEXT, "--width", "column"],
+            "--width: applies only to figures (.svg, .png, .pdf); add --output",
+        ),
         (["run", TEXT, "--only", "map", "-o", "a.html"], "--only: applies only to figures"),
-        (["run", TEXT, "--ramp", "log", "-o", "a.html"], "--ramp: applies only to screens and figures; remove it"),
-        (["compare", TEXT, "--without-sinks", "-o", "a.svg"], "--without-sinks: applies only to screens; remove it"),
-        (["run", TEXT, "-o", path, "--width", "5"], "--width: must be a width from 1in to 100in, or column, not '5'"),
+        (
+            ["run", TEXT, "--ramp", "log", "-o", "a.html"],
+            "--ramp: applies only to screens and figures; remove it",
+        ),
+        (
+            ["compare", TEXT, "--without-sinks", "-o", "a.svg"],
+            "--without-sinks: applies only to screens; remove it",
+        ),
+        (
+            ["run", TEXT, "-o", path, "--width", "5"],
+            "--width: must be a width from 1in to 100in, or column, not '5'",
+        ),
         (["run", TEXT, "-o", path, "--width", "0.1in"], "use 5.5in, 84mm, 397pt or column"),
-        (["run", "The bank by the river", "-o", path, "--only", "bars"], "--only bars: there are no bars"),
+        (
+            ["run", "The bank by the river", "-o", path, "--only", "bars"],
+            "--only bars: there are no bars",
+        ),
         (["info", "--width", "column"], "no such option"),
     ]
     for arguments, message in cases:
@@ -153,7 +215,9 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, capsys):
 def test_python_saves_the_same_figure(tmp_path):
     for name, path in (("python", tmp_path / "a.svg"), ("typed", tmp_path / "b.svg")):
         if name == "python":
-            attnscope.inspect(TEXT).save(path, width="column", labels="tokens", only="map", font="serif")
+            attnscope.inspect(TEXT).save(
+                path, width="column", labels="tokens", only="map", font="serif"
+            )
         else:
             more = ["--labels", "tokens", "--only", "map", "--font", "serif", "--width", "column"]
             drawn(["run", TEXT], path, *more)

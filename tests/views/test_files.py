@@ -26,9 +26,10 @@ def export(*args, **options):
 def test_a_sink_goes_where_the_weights_go(tmp_path):
     made = report(text_report(tokens(["a", "b", "c"]), sink=0.5))
     (head,) = heads_of(json.loads(export(made, Path("x.json")))["texts"][0])
-    assert [sum(row) + sink for row, sink in zip(head["stages"]["weights"], head["rows"]["sink"], strict=True)] == (
-        pytest.approx([1.0] * 3)
-    )
+    assert [
+        sum(row) + sink
+        for row, sink in zip(head["stages"]["weights"], head["rows"]["sink"], strict=True)
+    ] == (pytest.approx([1.0] * 3))
     (tmp_path / "x.safetensors").write_bytes(export(made, tmp_path / "x.safetensors"))
     with safe_open(tmp_path / "x.safetensors", "numpy") as f:
         assert f.get_tensor("rows.sink")[0, 0].tolist() == made.texts[0].heads[0].rows.sink.tolist()
@@ -37,7 +38,9 @@ def test_a_sink_goes_where_the_weights_go(tmp_path):
 @pytest.fixture
 def made():
     return report(
-        text_report(tokens(["a", "b"]), allowed=lambda query, key: query == 0, stages=STAGES, projected=True),
+        text_report(
+            tokens(["a", "b"]), allowed=lambda query, key: query == 0, stages=STAGES, projected=True
+        ),
         text_report(tokens(["c"]), index=1, context=tokens(["x", "y"]), heads=[(0, 0), (1, 3)]),
         weights="random",
     )
@@ -51,7 +54,9 @@ def test_json_is_the_report_and_nothing_else(made):
 
 def test_text_is_the_table_view_without_escapes(made):
     assert export(made, Path("x.txt")).decode() == draw(made, 120)
-    assert export(made, Path("x.TXT"), columns=60, precision=4).decode() == draw(made, 60, precision=4)
+    assert export(made, Path("x.TXT"), columns=60, precision=4).decode() == draw(
+        made, 60, precision=4
+    )
 
 
 def stored(findings, path):
@@ -59,14 +64,21 @@ def stored(findings, path):
     path.write_bytes(export(findings, path))
     if path.suffix == ".npz":
         with np.load(path) as file:
-            return {name: file[name] for name in file.files if name != METADATA}, json.loads(file[METADATA].item())
+            return {name: file[name] for name in file.files if name != METADATA}, json.loads(
+                file[METADATA].item()
+            )
     with safe_open(path, "numpy") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["attnscope"])  # noqa: SIM118 (not a dict)
+        names = list(file.keys())
+        tensors = {name: file.get_tensor(name) for name in names}
+        return tensors, json.loads(file.metadata()["attnscope"])
 
 
 def arrays_of(head):
     arrays = dict(head.stages)
-    arrays |= {f"top.{field}": getattr(head.top, field) for field in ("keys", "weight", "value", "projected")}
+    arrays |= {
+        f"top.{field}": getattr(head.top, field)
+        for field in ("keys", "weight", "value", "projected")
+    }
     arrays |= {f"rows.{field}": getattr(head.rows, field) for field in head.rows.__struct_fields__}
     return {name: array for name, array in arrays.items() if array is not None}
 
@@ -82,9 +94,13 @@ def test_every_member_of_an_npz_is_an_array(tmp_path):
 @pytest.mark.parametrize("ending", [".safetensors", ".npz"])
 def test_a_file_of_arrays_holds_what_the_parts_of_a_model_add_to_a_logit(ending):
     rng = np.random.default_rng(3)
-    heads, biases, mlps, sources = (rng.standard_normal(n).astype(np.float32) for n in ((4, 4), 4, 4, 3))
+    heads, biases, mlps, sources = (
+        rng.standard_normal(n).astype(np.float32) for n in ((4, 4), 4, 4, 3)
+    )
     target = TargetToken(7, "Ġx", " x", 1.5)
-    added = Attribution(2, target, None, 1.5, 0.1, heads, biases, mlps, 0.2, sources, [LogitEdge(0, 1, 2, -0.5)])
+    added = Attribution(
+        2, target, None, 1.5, 0.1, heads, biases, mlps, 0.2, sources, [LogitEdge(0, 1, 2, -0.5)]
+    )
     (text,) = report(text_report(tokens(["a", "b", "c"]), sink=0.5)).texts
     made = report(structs.replace(text, attribution=added))
     assert to_json(from_arrays(export(made, Path(f"x{ending}")), ending)) == to_json(made)
@@ -103,7 +119,9 @@ def test_a_file_of_arrays_has_every_number_of_several_texts(made, tmp_path, endi
         assert found.pop(f"{name}.keys").tolist() == text.keys
         assert found.pop(f"{name}.ids").tolist() == [token.id for token in text.tokens]
         stored_text = metadata["texts"][text.index]
-        assert [token["text"] for token in stored_text["tokens"]] == [token.text for token in text.tokens]
+        assert [token["text"] for token in stored_text["tokens"]] == [
+            token.text for token in text.tokens
+        ]
         if text.context is not None:
             assert found.pop(f"{name}.context_ids").tolist() == [token.id for token in text.context]
         assert found.pop(f"{name}.layers").tolist() == [head.layer for head in text.heads]
@@ -137,7 +155,10 @@ def test_a_stage_of_one_text_is_one_array(heads, axes, ending, tmp_path):
     assert metadata["axes"]["rows.entropy"] == metadata["axes"]["rows.sink"] == [*axes, "query"]
     layers = [-1 if layer == "mean" else layer for layer, _ in heads]
     if axes == ["unit"]:
-        assert (found["layers"].tolist(), found["heads"].tolist()) == (layers, [head for _, head in heads])
+        assert (found["layers"].tolist(), found["heads"].tolist()) == (
+            layers,
+            [head for _, head in heads],
+        )
     for n, (layer, (_, number)) in enumerate(zip(layers, heads, strict=True)):
         at = (n,)
         if axes != ["unit"]:
@@ -168,22 +189,29 @@ def test_the_same_report_gives_the_same_bytes_in_another_process():
         f"[print(e, sha256(b''.join(export(bank(), Path('x' + e)))).hexdigest()) for e in {endings}]"
     )
     run = [sys.executable, "-c", program]
-    there, elsewhere = (subprocess.run(run, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    there, elsewhere = (
+        subprocess.run(run, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    )
     assert there == elsewhere
     assert [line.split()[0] for line in there.splitlines()] == [*endings]
 
 
-@pytest.mark.parametrize(("name", "found"), [("x.jpg", "'.jpg'"), ("x", "no extension"), (".json", "no extension")])
+@pytest.mark.parametrize(
+    ("name", "found"), [("x.jpg", "'.jpg'"), ("x", "no extension"), (".json", "no extension")]
+)
 def test_another_ending_is_refused_with_those_there_are(name, found):
     with pytest.raises(UsageError) as e:
         export(bank(), Path(name))
     assert found in e.value.message
     assert str(e.value).startswith(f"{name}: ")
-    assert e.value.hint == "use .json .txt .svg .png .pdf .html .safetensors .npz .srt .vtt .csv .parquet"
+    assert (
+        e.value.hint
+        == "use .json .txt .svg .png .pdf .html .safetensors .npz .srt .vtt .csv .parquet"
+    )
 
 
 def test_views_leave_torch_alone_and_files_leave_rich_alone():
-    program = (
-        "import sys, attnscope.studies.formats; assert 'rich' not in sys.modules; import attnscope.views.terminal;"
+    program = "import sys, attnscope.studies.formats; assert 'rich' not in sys.modules; import attnscope.views.terminal;"
+    subprocess.run(
+        [sys.executable, "-c", program + "assert 'torch' not in sys.modules"], check=True
     )
-    subprocess.run([sys.executable, "-c", program + "assert 'torch' not in sys.modules"], check=True)

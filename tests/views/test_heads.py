@@ -48,7 +48,10 @@ def test_the_picture_has_the_letter_of_every_head(width, shape):
     assert letters(shown, shape[1]) == ["".join(row) for row in expected]
     assert "A fuller colour or shade is a stronger role." in " ".join(shown.split())
     none = sum(row.count(None) for row in made.main)
-    assert f"{none} of {shape[0] * shape[1]} heads {'has' if none == 1 else 'have'} no clear role" in shown
+    assert (
+        f"{none} of {shape[0] * shape[1]} heads {'has' if none == 1 else 'have'} no clear role"
+        in shown
+    )
 
 
 def test_every_role_has_a_letter_and_a_colour_of_its_own():
@@ -91,7 +94,11 @@ def test_a_table_has_a_row_for_every_head(tmp_path):
     parquet = pq.read_table(tmp_path / "x.parquet").to_pylist()
     for n, (row, other) in enumerate(zip(rows, parquet, strict=True)):
         layer, head = divmod(n, 4)
-        assert (int(row["layer"]), int(row["head"])) == (other["layer"], other["head"]) == (layer, head)
+        assert (
+            (int(row["layer"]), int(row["head"]))
+            == (other["layer"], other["head"])
+            == (layer, head)
+        )
         assert (row["main"] or None) == other["main"] == made.main[layer][head]
         for role in made.roles:
             value = role.values[layer, head]
@@ -127,14 +134,18 @@ def test_a_thumbnail_keeps_the_largest_weight_of_each_cell(rows, columns):
     assert found.shape == (rows, columns)
     for r in range(rows):
         for c in range(columns):
-            part = matrix[r * 5 // rows : (r + 1) * 5 // rows, c * 7 // columns : (c + 1) * 7 // columns]
+            part = matrix[
+                r * 5 // rows : (r + 1) * 5 // rows, c * 7 // columns : (c + 1) * 7 // columns
+            ]
             assert found[r, c] == (-1 if np.isnan(part).all() else np.nanmax(part))
 
 
 def test_a_contact_sheet_of_a_real_model_fits_on_one_screen():
     shown = draw(many_heads(12, 12, 40, allowed=causal), 120, format="heat").splitlines()
     assert len(shown) <= 50 and max(map(len, shown)) <= 120
-    assert [line.split()[0] for line in shown if re.match(r"L\d+ ", line)] == [f"L{layer}" for layer in range(12)]
+    assert [line.split()[0] for line in shown if re.match(r"L\d+ ", line)] == [
+        f"L{layer}" for layer in range(12)
+    ]
     (heads,) = (line.split() for line in shown if line.strip().startswith("H0"))
     assert heads == [f"H{head}" for head in range(12)]
 
@@ -148,7 +159,9 @@ def test_a_contact_sheet_draws_where_the_weight_is():
     first = next(n for n, line in enumerate(plain) if line.startswith("L0 "))
     assert [line[3:9].rstrip() for line in plain[first : first + 3]] == ["██", "  ██", "    ██"]
     colour = draw(made, 60, format="heat", colour="truecolor")
-    assert colour.count("▀") + colour.count("▄") == 2 * 5 * 6  # where one of two cells has the weight
+    assert (
+        colour.count("▀") + colour.count("▄") == 2 * 5 * 6
+    )  # where one of two cells has the weight
 
 
 def test_a_weight_of_a_contact_sheet_is_a_square_if_there_is_room():
@@ -180,7 +193,9 @@ def test_shades_of_a_contact_sheet_lie_between_the_weights_that_its_legend_names
         for head, row, column in np.ndindex(5, 6, 6):
             shade = shades.index(lines[first + row].ljust(80)[3 + 13 * head + 2 * column])
             weight = drawn[5 * layer + head, row, column]
-            assert 0.94 * bounds[shade] <= weight <= 1.06 * bounds[shade + 1]  # bounds have two digits
+            assert (
+                0.94 * bounds[shade] <= weight <= 1.06 * bounds[shade + 1]
+            )  # bounds have two digits
 
 
 def test_rows_of_many_heads_name_the_key_of_every_column():
@@ -193,9 +208,15 @@ def test_rows_of_many_heads_name_the_key_of_every_column():
         text.heads.stages["weights"] = np.stack([weights] * len(text.heads))
         shown = draw(made, 60, format="heat")
         (cells,) = (line[3:] for line in shown.splitlines() if line.startswith("L2 "))
-        named = " ".join(shown.rpartition("more ")[0].split()).partition("first key of each column: ")[2].split(" · ")
+        named = (
+            " ".join(shown.rpartition("more ")[0].split())
+            .partition("first key of each column: ")[2]
+            .split(" · ")
+        )
         firsts = [int(name.split()[0]) for name in named]
-        assert [name.split()[1] for name in named] == [text.tokens[first].text.strip() for first in firsts]
+        assert [name.split()[1] for name in named] == [
+            text.tokens[first].text.strip() for first in firsts
+        ]
         assert cells.index("█") == max(n for n, first in enumerate(firsts) if first <= key)
     assert "columns: 0 " in draw(made, 200, format="heat")
 
@@ -209,7 +230,10 @@ def test_thumbnails_offer_what_they_leave_out_and_no_option_that_changes_nothing
 
 def test_words_are_merged_in_pictures_of_many_heads():
     made = many_heads(2, 5, 6)
-    text = replace(made.texts[0], tokens=[replace(token, piece=f"##{token.text}") for token in made.texts[0].tokens])
+    text = replace(
+        made.texts[0],
+        tokens=[replace(token, piece=f"##{token.text}") for token in made.texts[0].tokens],
+    )
     shown = present(replace(made, texts=[with_words(text)]), format="heat")
     (grid,) = (part for part in shown if isinstance(part, parts.Matrices))
     assert [panel.matrix.shape for panel in grid.panels] == [(1, 1)] * len(text.heads)
@@ -228,35 +252,56 @@ def test_long_texts_and_few_heads():
     heads = changed(long.texts[0].heads, stages={}, pooled=pooled_of(weights_of(90), 16))
     text = replace(long.texts[0], heads=heads, queries=[], keys=[])
     assert are_thumbnails(text)
-    assert "the largest of" not in draw(replace(long, texts=[text]), 200, format="heat", colour="truecolor")
+    assert "the largest of" not in draw(
+        replace(long, texts=[text]), 200, format="heat", colour="truecolor"
+    )
 
 
 @pytest.mark.parametrize("format", ["table", "heat"])
 def test_the_maps_of_many_heads_are_a_grid_on_one_logarithmic_scale(format):
     long = many_heads(2, 3, 2)
     maps = [pooled_of(np.power(weights_of(90), n), 16) for n in (1, 2, 3, 1, 2, 3)]
-    of_heads = [of_head(long.texts[0].heads, n) | {"stages": {}, "pooled": pooled} for n, pooled in enumerate(maps)]
+    of_heads = [
+        of_head(long.texts[0].heads, n) | {"stages": {}, "pooled": pooled}
+        for n, pooled in enumerate(maps)
+    ]
     heads = stacked(of_heads)
-    shown = draw(replace(long, texts=[replace(long.texts[0], heads=heads, queries=[], keys=[])]), 80, format=format)
+    shown = draw(
+        replace(long, texts=[replace(long.texts[0], heads=heads, queries=[], keys=[])]),
+        80,
+        format=format,
+    )
     known = np.concatenate([pooled.weights[pooled.weights > 0] for pooled in maps])
     high = float(known.max())
     low = max(float(known.min()), high / 1000)
     lines = shown.splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith("L0 "))
     for head, pooled in enumerate(maps[:3]):
-        drawn = [line.ljust(80)[3 + 17 * head : 19 + 17 * head] for line in lines[first : first + 8]]
+        drawn = [
+            line.ljust(80)[3 + 17 * head : 19 + 17 * head] for line in lines[first : first + 8]
+        ]
         for line, pair in zip(drawn, pooled.weights.reshape(8, 2, 16).max(axis=1), strict=True):
-            places = [log(max(weight, low) / low) / log(high / low) if weight else -1 for weight in pair]
-            assert line == "".join(" " if place < 0 else "░▒▓█"[min(3, int(place * 4))] for place in places)
+            places = [
+                log(max(weight, low) / low) / log(high / low) if weight else -1 for weight in pair
+            ]
+            assert line == "".join(
+                " " if place < 0 else "░▒▓█"[min(3, int(place * 4))] for place in places
+            )
     assert shown.count("logarithmic") == 1
-    assert "a cell is the largest of up to 2 × 1 cells of the 16 × 16 map" in " ".join(shown.split())
+    assert "a cell is the largest of up to 2 × 1 cells of the 16 × 16 map" in " ".join(
+        shown.split()
+    )
     assert "most attended  of" not in shown
 
 
 def test_maps_of_one_run_are_drawn_without_names_of_columns():
     long = many_heads(2, 3, 2)
     heads = changed(long.texts[0].heads, stages={}, pooled=pooled_of(weights_of(90), 1))
-    shown = draw(replace(long, texts=[replace(long.texts[0], heads=heads, queries=[], keys=[])]), 80, format="heat")
+    shown = draw(
+        replace(long, texts=[replace(long.texts[0], heads=heads, queries=[], keys=[])]),
+        80,
+        format="heat",
+    )
     assert "a cell is a cell of the 1 × 1 map" in " ".join(shown.split())
     assert "columns:" not in shown and "first key of each column" not in shown
 
@@ -264,8 +309,9 @@ def test_maps_of_one_run_are_drawn_without_names_of_columns():
 def test_numbers_of_many_heads_that_fill_screens_become_a_grid():
     few, many = (draw(many_heads(2, heads, 12), 80, brief=True) for heads in (2, 5))
     assert "L1H1" in few and "not shown: numbers" not in few
-    assert "not shown: numbers and contributors of 10 heads (--layer L --head H, or --stage weights)" in " ".join(
-        many.split()
+    assert (
+        "not shown: numbers and contributors of 10 heads (--layer L --head H, or --stage weights)"
+        in " ".join(many.split())
     )
     assert len(many.splitlines()) < 60 and many.count("weights  0") == 1
     assert "not shown: numbers" not in draw(many_heads(2, 5, 12), 80)
@@ -284,7 +330,8 @@ def test_the_legend_of_thumbnails_says_how_many_queries_a_cell_stands_for(count,
         lit.append(draw(made, 120, format="heat", colour=colour))
     most = max(map(lit.count, lit))
     said = re.search(
-        r"a cell is the largest of up to (\d+) × \d+", " ".join(re.sub(r"\x1b\[[\d;]*m", "", lit[0]).split())
+        r"a cell is the largest of up to (\d+) × \d+",
+        " ".join(re.sub(r"\x1b\[[\d;]*m", "", lit[0]).split()),
     )
     assert int(said[1] if said else 1) == most
 
@@ -308,10 +355,14 @@ def test_a_comparison_of_many_heads_leads_with_those_that_moved_most():
     from attnscope.studies.compare.reports import compare_sides
 
     made = compare_sides(
-        "mask", [Side("own", many_heads(3, 4, 4)), Side("causal", many_heads(3, 4, 4, allowed=causal))]
+        "mask",
+        [Side("own", many_heads(3, 4, 4)), Side("causal", many_heads(3, 4, 4, allowed=causal))],
     )
     shown = draw(made, 80)
-    moved = {(n // 4, n % 4): float(head.total_variation.max()) for n, head in enumerate(made.changes[0].heads)}
+    moved = {
+        (n // 4, n % 4): float(head.total_variation.max())
+        for n, head in enumerate(made.changes[0].heads)
+    }
     layer, head = max(moved, key=lambda at: moved[at])
     assert re.findall(r"^(L\dH\d)  own → causal", shown, re.MULTILINE) == [f"L{layer}H{head}"]
     for layer in range(3):
@@ -320,14 +371,21 @@ def test_a_comparison_of_many_heads_leads_with_those_that_moved_most():
     # Of heads that the user selected, more are printed.
     selected = draw(replace(made, named=["layer", "head"]), 80)
     order = sorted(moved, key=lambda at: -moved[at])
-    assert re.findall(r"^(L\dH\d)  own → causal", selected, re.MULTILINE) == [f"L{la}H{h}" for la, h in order[:10]]
-    few = compare_sides("mask", [Side("own", many_heads(2, 4, 4)), Side("causal", many_heads(2, 4, 4, allowed=causal))])
+    assert re.findall(r"^(L\dH\d)  own → causal", selected, re.MULTILINE) == [
+        f"L{la}H{h}" for la, h in order[:10]
+    ]
+    few = compare_sides(
+        "mask",
+        [Side("own", many_heads(2, 4, 4)), Side("causal", many_heads(2, 4, 4, allowed=causal))],
+    )
     assert "most moved follow" not in draw(replace(few, named=["layer", "head"]), 80)
 
 
 def test_a_main_role_that_this_version_does_not_know_has_its_letter_in_a_comparison():
     first, second = survey(), survey(roles=tuple(ROLES))
     novel = replace(first.roles[0], name="novel", letter="Ñ", title="novel role")
-    first = replace(first, roles=[*first.roles, novel], main=[["novel", *first.main[0][1:]], *first.main[1:]])
+    first = replace(
+        first, roles=[*first.roles, novel], main=[["novel", *first.main[0][1:]], *first.main[1:]]
+    )
     shown = draw(compare_heads("model", [("a", first), ("b", second)]), 200)
     assert f"Ñ→{ROLES[second.main[0][0]].letter}" in shown

@@ -14,7 +14,11 @@ SHADES = " ░▒▓█"
 def picture(screen, count):
     """The rows of the last band of pictures, cut into two-character cells behind the labels."""
     lines = screen.split("\n")
-    start = next(i for i, line in enumerate(lines) if re.match(r" *0 ", line) and any(s in line for s in "·░▒▓█"))
+    start = next(
+        i
+        for i, line in enumerate(lines)
+        if re.match(r" *0 ", line) and any(s in line for s in "·░▒▓█")
+    )
     heading = lines[start - 1]
     first = heading.index("0") - 1
     return [
@@ -35,10 +39,13 @@ def test_every_weight_is_one_cell_whose_shade_is_the_fifth_of_its_root(count):
 
 
 @pytest.mark.parametrize(
-    ("ramp", "place"), [("linear", lambda w: w), ("log", lambda w: 1 + np.log10(w) / 3 if w > 0.001 else 0)]
+    ("ramp", "place"),
+    [("linear", lambda w: w), ("log", lambda w: 1 + np.log10(w) / 3 if w > 0.001 else 0)],
 )
 @pytest.mark.parametrize("sinks", [True, False])
-def test_a_cell_is_the_fifth_that_the_ramp_says_of_the_largest_weight_off_the_first_token(ramp, place, sinks):
+def test_a_cell_is_the_fifth_that_the_ramp_says_of_the_largest_weight_off_the_first_token(
+    ramp, place, sinks
+):
     made = sized(12, stages=("weights",))
     weights = made.texts[0].heads[0].stages["weights"]
     largest = 1.0 if sinks else float(weights[:, 1:].max())
@@ -56,7 +63,9 @@ def test_without_colour_a_number_that_is_about_0_is_blank_and_others_have_their_
     screen = draw(made, 200, format="heat")
     cells = picture(screen, count)
     assert cells[0][:3] == ["  ", "+█", "−█"]
-    for value, cell in zip(scores.ravel().tolist(), [cell for row in cells for cell in row], strict=True):
+    for value, cell in zip(
+        scores.ravel().tolist(), [cell for row in cells for cell in row], strict=True
+    ):
         shade = SHADES[min(4, int(abs(value) / np.abs(scores).max() * 5))]
         assert cell == ("  " if shade == " " else ("+" if value > 0 else "−") + shade)
     largest = np.abs(scores).max()
@@ -91,7 +100,9 @@ def test_every_colour_is_that_of_its_value(count):
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 @pytest.mark.parametrize("count", [1, 2, 7, 12, 13, 64])
 def test_every_column_of_every_stage_is_drawn_once(count, width):
-    screen = draw(sized(count, stages=STAGES, d_value=count), width, format="heat").split("top contributors")[0]
+    screen = draw(sized(count, stages=STAGES, d_value=count), width, format="heat").split(
+        "top contributors"
+    )[0]
     lines = screen.split("\n")
     total = 0
     for n, line in enumerate(lines):
@@ -118,14 +129,20 @@ def test_the_legend_holds_the_ends_of_the_scale():
 
 def test_columns_are_named_below_unless_rows_name_them_all():
     made = sized(12, queries=[1, 2], keys=[0, 1, 2, 8])
-    assert "columns: 0 the · 1 river · 2 ran · 8 internationalization" in draw(made, 80, format="heat")
+    assert "columns: 0 the · 1 river · 2 ran · 8 internationalization" in draw(
+        made, 80, format="heat"
+    )
     assert "columns:" not in draw(sized(12, queries=[1, 2, 8], keys=[1, 8]), 80, format="heat")
     crossed = report(text_report(tokens(["a", "b"]), context=tokens(["x", "y", "z"])))
     assert "context: 0 x · 1 y · 2 z" in draw(crossed, 80, format="heat")
 
 
 def test_a_row_that_may_attend_to_nothing_says_so():
-    made = report(text_report(tokens(["a", "b"]), allowed=lambda q, k: q == 0 and causal(q, k), stages=("weights",)))
+    made = report(
+        text_report(
+            tokens(["a", "b"]), allowed=lambda q, k: q == 0 and causal(q, k), stages=("weights",)
+        )
+    )
     assert re.search(r"^1 b +masked$", draw(made, 80, format="heat"), re.MULTILINE)
 
 

@@ -9,7 +9,9 @@ from attnscope.findings.info import Description
 from attnscope.studies.info.screen import BINARY, present_info, scaled
 from attnscope.views.terminal import as_text
 
-SIZES = dict(vocab_size=50257, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_head=16, d_value=16)
+SIZES = dict(
+    vocab_size=50257, d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, d_head=16, d_value=16
+)
 
 SHARED, WIDE = "4 that share 2 key/value heads", "queries and keys 16 wide, values 16 wide"
 
@@ -65,7 +67,14 @@ note         x\x9b ignored
         (dict(sinks=True), "scores", "q·k ÷ √16 (head width), a sink in every head"),
         (dict(d_mlp=40), "MLP", "40 wide, gelu"),
         (
-            dict(d_mlp=40, gated=True, activation="quick_gelu", glu_limit=7.0, n_experts=32, experts_per_token=4),
+            dict(
+                d_mlp=40,
+                gated=True,
+                activation="quick_gelu",
+                glu_limit=7.0,
+                n_experts=32,
+                experts_per_token=4,
+            ),
             "MLP",
             "40 wide, gated quick_gelu, bounded at 7; 4 of 32 experts for each token",
         ),
@@ -96,7 +105,14 @@ def test_each_kind(config, name, line):
 
 @pytest.mark.parametrize(
     ("size", "shown"),
-    [(0, "0 B"), (999, "999 B"), (1000, "0.98 KiB"), (1024, "1.00 KiB"), (1 << 20, "1.00 MiB"), (150 << 20, "150 MiB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "0.98 KiB"),
+        (1024, "1.00 KiB"),
+        (1 << 20, "1.00 MiB"),
+        (150 << 20, "150 MiB"),
+    ],
 )
 def test_sizes(size, shown):
     assert scaled(size, 1024, BINARY) == shown

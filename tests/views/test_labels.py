@@ -42,7 +42,9 @@ def test_a_token_that_the_tokenizer_does_not_know_says_so():
 
 
 @pytest.mark.parametrize("cells", range(1, 9))
-@pytest.mark.parametrize("name", ["internationalization", "漢字仮名交じり文", "e\u0301" * 12, r"\x1b[2J\x00"])
+@pytest.mark.parametrize(
+    "name", ["internationalization", "漢字仮名交じり文", "e\u0301" * 12, r"\x1b[2J\x00"]
+)
 def test_a_shortened_name_fits_and_says_that_it_is_short(name, cells):
     short = shorten(name, cells)
     assert cell_len(short) <= cells
@@ -51,7 +53,13 @@ def test_a_shortened_name_fits_and_says_that_it_is_short(name, cells):
 
 @pytest.mark.parametrize(
     ("positions", "said"),
-    [([], ""), ([3], "3"), ([0, 1, 2], "0–2"), ([0, 5, 7, 8, 9], "0, 5, 7–9"), ([4, 2, 3], "4, 2–3")],
+    [
+        ([], ""),
+        ([3], "3"),
+        ([0, 1, 2], "0–2"),
+        ([0, 5, 7, 8, 9], "0, 5, 7–9"),
+        ([4, 2, 3], "4, 2–3"),
+    ],
 )
 def test_positions_are_named_as_runs(positions, said):
     assert format_positions(positions) == said

@@ -26,20 +26,28 @@ COMMANDS = [["info", "--cost"], ["check", "ab", "--config", "causal"], ["run", "
 def drawn(part, width, encoding="utf-8"):
     """The lines of one part."""
     file = StringIO()
-    draw([part], Console(file=Named(file, encoding), width=width, color_system=None, legacy_windows=False))
+    draw(
+        [part],
+        Console(file=Named(file, encoding), width=width, color_system=None, legacy_windows=False),
+    )
     return file.getvalue().splitlines()
 
 
 def table(rows):
     (heading, *headings), *rows = rows
-    columns = [Column(name, [row[n + 1] for row in rows], left=True) for n, name in enumerate(headings)]
+    columns = [
+        Column(name, [row[n + 1] for row in rows], left=True) for n, name in enumerate(headings)
+    ]
     return Table(heading, columns, labels=[ours(row[0]) for row in rows], indent=0)
 
 
 def test_the_widest_column_wraps_before_rows_become_paragraphs():
     """As the places of doctor's checks at 60 columns; those of check are its names."""
     place = "sdpa L2H1 row 2 token 4 'knew' key 5 'why'"
-    rows = [("check", "verdict", "number", "where"), ("padding_positions", "cannot tell", "118", place)]
+    rows = [
+        ("check", "verdict", "number", "where"),
+        ("padding_positions", "cannot tell", "118", place),
+    ]
     lines = drawn(table(rows), 60)
     assert lines[0].split() == list(rows[0])
     assert lines[1].startswith("padding_positions  cannot tell  118     sdpa L2H1")
@@ -51,13 +59,17 @@ def test_a_table_of_words_loses_no_cell_and_is_no_wider_than_the_page(width):
     lines = drawn(table(ROWS), width)
     assert all(cell_len(line) <= width for line in lines)
     shown = [word for word in " ".join(lines).split() if word != "check"]
-    assert sorted(shown) == sorted(word for row in ROWS for cell in row for word in cell.split() if word != "check")
+    assert sorted(shown) == sorted(
+        word for row in ROWS for cell in row for word in cell.split() if word != "check"
+    )
 
 
 def test_a_table_of_words_that_fits_has_its_cells_below_each_other():
     heading, row = drawn(table(ROWS), 60)
     assert row == "nothing on keys that are not allowed  0.0e+00   ok"
-    assert heading.index("measured") == row.index("0.0e+00") and heading.index("verdict") == row.index("ok")
+    assert heading.index("measured") == row.index("0.0e+00") and heading.index(
+        "verdict"
+    ) == row.index("ok")
 
 
 def test_a_cell_that_does_not_fit_wraps_in_its_column():
@@ -76,7 +88,9 @@ def test_facts_wrap_at_words_behind_a_margin():
 
 
 def test_values_are_behind_names_that_take_half_of_the_screen():
-    assert drawn(Facts([("a name of many words", ours("and its value, which is longer"))], indent=1), 40) == [
+    assert drawn(
+        Facts([("a name of many words", ours("and its value, which is longer"))], indent=1), 40
+    ) == [
         "a name of many words: and its value,",
         "which is longer",
     ]
@@ -114,9 +128,17 @@ for width in (40, 100):
         print(chr(0), number, width, end=chr(0))
 """
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, env={**os.environ, **plain})
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        check=True,
+        env={**os.environ, **plain},
+    )
     parts = done.stdout.decode("ascii").split("\0")[:-1]
-    return {tuple(map(int, name.split())): shown for shown, name in zip(parts[::2], parts[1::2], strict=True)}
+    return {
+        tuple(map(int, name.split())): shown
+        for shown, name in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
 def test_no_sign_of_ours_is_escaped_where_the_terminal_knows_ascii_only(in_ascii):

@@ -21,7 +21,9 @@ def rows_of(screen):
     first = lines.index("query ↓") + 1
     start = lines[first - 2].index("→") + 2
     last = next(n for n in range(first, len(lines)) if not re.match(r" *\d+(?: |$)", lines[n]))
-    return [(int(line[:start].split()[0]), line[start:]) for line in lines[first:last]], lines[first - 2][start:]
+    return [(int(line[:start].split()[0]), line[start:]) for line in lines[first:last]], lines[
+        first - 2
+    ][start:]
 
 
 def merged(pooled, queries, keys):
@@ -33,12 +35,22 @@ def merged(pooled, queries, keys):
 
 
 def shade(value, low, high):
-    return SHADES[min(3, int(log(max(value, low) / low) / log(high / low) * 4))] if value > 0 else " "
+    return (
+        SHADES[min(3, int(log(max(value, low) / low) / log(high / low) * 4))] if value > 0 else " "
+    )
 
 
 @pytest.mark.parametrize(
     ("width", "queries", "keys", "cell"),
-    [(80, 2, 1, 1), (150, 1, 1, 2), (142, 2, 1, 1), (143, 1, 1, 2), (60, 4, 2, 1), (44, 4, 2, 1), (40, 4, 2, 1)],
+    [
+        (80, 2, 1, 1),
+        (150, 1, 1, 2),
+        (142, 2, 1, 1),
+        (143, 1, 1, 2),
+        (60, 4, 2, 1),
+        (44, 4, 2, 1),
+        (40, 4, 2, 1),
+    ],
 )
 def test_every_run_is_a_shade_of_its_weight(width, queries, keys, cell):
     made = overview(1000)
@@ -59,7 +71,9 @@ def halves(line):
     letters, ground = 0, 0
     for codes, text in re.findall(r"(?:\x1b\[([\d;]*)m)?([^\x1b]*)", line):
         if codes:
-            found = {kind: int(green) for kind, green in re.findall(r"([34])8;2;\d+;(\d+);\d+", codes)}
+            found = {
+                kind: int(green) for kind, green in re.findall(r"([34])8;2;\d+;(\d+);\d+", codes)
+            }
             letters, ground = found.get("3", 0), found.get("4", 0)
         for character in text:
             yield {"▀": (letters, ground), "▄": (ground, letters)}.get(character, (ground, ground))
@@ -95,7 +109,9 @@ def test_the_legend_says_that_smaller_weights_have_the_lowest_colour():
     low = max(weights.max() / 1000, weights[weights > 0].min())
     below = "<" if (weights[weights > 0] < np.float32(low)).any() else ""
     coloured = re.sub(r"\x1b\[[0-9;]*m", "", draw(made, 200, colour="truecolor"))
-    assert re.search(rf"^{below}{low:.2g} +{weights.max():.2g}  logarithmic", coloured, re.MULTILINE)
+    assert re.search(
+        rf"^{below}{low:.2g} +{weights.max():.2g}  logarithmic", coloured, re.MULTILINE
+    )
     assert re.search(r"^>0 \[░", draw(made, 200), re.MULTILINE)
 
 
@@ -113,7 +129,9 @@ def test_the_most_attended_are_listed_with_their_share_and_where_they_stand():
     made = overview(300, spelled=[f"w{i}" for i in range(300)])
     mass = weights_of(300).sum(0)
     screen = draw(made, 120)
-    listed = re.findall(r"^ *(\d+) w\d+ +[█▉▊▋▌▍▎▏]+ +([\d.]+) +([\d.]+) %  (.*)$", screen, re.MULTILINE)
+    listed = re.findall(
+        r"^ *(\d+) w\d+ +[█▉▊▋▌▍▎▏]+ +([\d.]+) +([\d.]+) %  (.*)$", screen, re.MULTILINE
+    )
     assert [int(key) for key, *_ in listed] == np.argsort(-mass, kind="stable")[:10].tolist()
     for key, weight, share, where in listed:
         assert float(weight) == pytest.approx(mass[int(key)], abs=0.051)

@@ -9,10 +9,20 @@ from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.views.palette import DARK, LIGHT, surface_on
 from attnscope.views.scales import SHAPES, TICKS, Scale
 
-BACKGROUNDS = {"page": "ffffff", "card": "14181f", "black": "000000", "paper": "fdf6e3", "solarized": "002b36"}
+BACKGROUNDS = {
+    "page": "ffffff",
+    "card": "14181f",
+    "black": "000000",
+    "paper": "fdf6e3",
+    "solarized": "002b36",
+}
 # Linear RGB as seen with deuteranopia (Machado, Oliveira and Fernandes, 2009, severity 1).
 DEUTERANOPIA = np.array(
-    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ]
 )
 # From linear sRGB to XYZ (IEC 61966-2-1), and its white, D65.
 XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
@@ -29,7 +39,12 @@ def lab(rgb, seen=None):
     ratio = linear @ XYZ.T / WHITE
     root = np.where(ratio > 216 / 24389, np.cbrt(ratio), (24389 / 27 * ratio + 16) / 116)
     return np.stack(
-        [116 * root[..., 1] - 16, 500 * (root[..., 0] - root[..., 1]), 200 * (root[..., 1] - root[..., 2])], -1
+        [
+            116 * root[..., 1] - 16,
+            500 * (root[..., 0] - root[..., 1]),
+            200 * (root[..., 1] - root[..., 2]),
+        ],
+        -1,
     )
 
 
@@ -55,10 +70,13 @@ def test_roles_are_apart_at_half_strength():
     roles = [role for role in HEAD_ROLES if role.rank is not None]
     letters = [role.letter for role in roles]
     assert len(set(letters)) == len(letters)
-    for background, seen in itertools.product((LIGHT, DARK, surface_on((0, 0, 0))), (None, DEUTERANOPIA)):
+    for background, seen in itertools.product(
+        (LIGHT, DARK, surface_on((0, 0, 0))), (None, DEUTERANOPIA)
+    ):
         base = np.array([*bytes.fromhex(background.background)])
         half = {
-            role.name: lab(np.rint((base + np.array([*bytes.fromhex(role.colour[1:])])) / 2), seen) for role in roles
+            role.name: lab(np.rint((base + np.array([*bytes.fromhex(role.colour[1:])])) / 2), seen)
+            for role in roles
         }
         half["nothing"] = lab(base, seen)
         for first, second in itertools.combinations(half, 2):

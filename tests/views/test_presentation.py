@@ -50,8 +50,14 @@ def near(text, value):
     "text",
     [
         text_report(tokens(HOSTILE), stages=STAGES, projected=True, allowed=causal),
-        text_report(tokens(words(5)), stages=STAGES, queries=[1, 3], keys=[0, 2], heads=[(0, 1), (3, 2)]),
-        text_report(tokens(["a", "b"]), context=tokens(["x", "y", "z"]), allowed=lambda query, key: query == 0),
+        text_report(
+            tokens(words(5)), stages=STAGES, queries=[1, 3], keys=[0, 2], heads=[(0, 1), (3, 2)]
+        ),
+        text_report(
+            tokens(["a", "b"]),
+            context=tokens(["x", "y", "z"]),
+            allowed=lambda query, key: query == 0,
+        ),
     ],
     ids=["every stage", "a window", "cross-attention"],
 )
@@ -78,7 +84,9 @@ def test_every_number_of_the_shown_stages_is_in_the_parts(text, heat):
                 for c, value in enumerate(row):
                     cell = stage.texts[r][c].strip()
                     if name == "weights" and value == 0:
-                        assert cell == "·" and parts.joined(stage.arithmetic)[-1].text.endswith("· is exactly zero")
+                        assert cell == "·" and parts.joined(stage.arithmetic)[-1].text.endswith(
+                            "· is exactly zero"
+                        )
                     elif value is None:
                         assert cell in ("masked", "·") and not np.isfinite(stage.matrix[r, c])
                     else:
@@ -89,10 +97,16 @@ def test_every_number_of_the_shown_stages_is_in_the_parts(text, heat):
         for r, (query, row) in enumerate(zip(facts["queries"], ranking.rows, strict=True)):
             assert (row is None) == (query in head["fully_masked"])
             shown = [(bar.index, bar.numbers) for bar in row or []]
-            keys = [] if row is None else [(k, key) for k, key in enumerate(top["keys"][r]) if key >= 0]
+            keys = (
+                []
+                if row is None
+                else [(k, key) for k, key in enumerate(top["keys"][r]) if key >= 0]
+            )
             assert [key for _, key in keys] == [index for index, _ in shown]
             for (k, _), (_, numbers) in zip(keys, shown, strict=True):
-                assert all(near(number, m[r][k]) for number, m in zip(numbers, measures, strict=True))
+                assert all(
+                    near(number, m[r][k]) for number, m in zip(numbers, measures, strict=True)
+                )
     assert not stages
 
 
@@ -142,8 +156,14 @@ def test_the_arithmetic_of_an_explanation_is_in_the_parts():
     for heading, values in expected.items():
         for cell, value in zip(columns[heading], values, strict=False):
             no_weight = value is None or (value == 0 and heading in ("exp", "weight"))
-            assert cell.strip() == "·" if no_weight else near(cell.strip(), value), (heading, cell, value)
-    (vectors,) = (table.further for table in tables if table.further_name.startswith("dimensions of k;"))
+            assert cell.strip() == "·" if no_weight else near(cell.strip(), value), (
+                heading,
+                cell,
+                value,
+            )
+    (vectors,) = (
+        table.further for table in tables if table.further_name.startswith("dimensions of k;")
+    )
     for column, values in zip(vectors, zip(*facts["key_vectors"], strict=True), strict=True):
         assert all(near(cell, value) for cell, value in zip(column.cells, values, strict=True))
     (weights,) = (table.bars for table in tables if table.bars is not None)
@@ -181,12 +201,36 @@ def test_the_difference_of_two_texts_has_every_column_in_which_weight_moves(heat
     (group,) = of_kind(parts.Matrices, present(made, format="heat" if heat else "table"))
     first, second, difference = group.panels
     assert [spans_text(stage.title) for stage in group.panels] == ["old", "new", "new − old"]
-    assert named(difference.columns) == ["she", "saw", "the│", "old│", "grey│", "│a", "cat", "run", "│very", "│fast"]
-    assert difference.columns.numbers == ["0", "1", "2│", "3│", "4│", "│2", "5│3", "6│4", "│5", "│6"]
+    assert named(difference.columns) == [
+        "she",
+        "saw",
+        "the│",
+        "old│",
+        "grey│",
+        "│a",
+        "cat",
+        "run",
+        "│very",
+        "│fast",
+    ]
+    assert difference.columns.numbers == [
+        "0",
+        "1",
+        "2│",
+        "3│",
+        "4│",
+        "│2",
+        "5│3",
+        "6│4",
+        "│5",
+        "│6",
+    ]
     assert named(first.columns) == "she saw the old grey cat run".split()
     assert named(second.columns) == "she saw a cat run very fast".split()
     (head,) = json.loads(to_json(made))["changes"][0]["heads"]
-    np.testing.assert_allclose(np.abs(difference.matrix).sum(1) / 2, head["total_variation"], atol=1e-6)
+    np.testing.assert_allclose(
+        np.abs(difference.matrix).sum(1) / 2, head["total_variation"], atol=1e-6
+    )
     weights = [side.report.texts[0].heads[0].stages["weights"] for side in made.sides]
     np.testing.assert_array_equal(difference.matrix[:, 3], -weights[0][[0, 1, 5, 6], 3])
     np.testing.assert_array_equal(difference.matrix[:, 8], weights[1][[0, 1, 3, 4], 5])
@@ -194,7 +238,9 @@ def test_the_difference_of_two_texts_has_every_column_in_which_weight_moves(heat
 
 def test_what_enters_and_leaves_the_top_is_a_table():
     spelled = ["she saw the tired cat .", "she saw the wide cat ."]
-    one, other = (report(text_report(tokens(some.split()), index=n)) for n, some in enumerate(spelled))
+    one, other = (
+        report(text_report(tokens(some.split()), index=n)) for n, some in enumerate(spelled)
+    )
     made = compare_sides("text", [Side("tired", one), Side("wide", other)])
     (head,) = made.changes[0].heads
     _, changed = of_kind(parts.Table, present(made))
@@ -204,7 +250,8 @@ def test_what_enters_and_leaves_the_top_is_a_table():
     weights = [side.report.texts[0].heads[0].stages["weights"] for side in made.sides]
     expected = [
         [
-            f"{i} " + (words[0][i] if words[0][i] == words[1][i] else f"{words[0][i]}│{words[1][i]}"),
+            f"{i} "
+            + (words[0][i] if words[0][i] == words[1][i] else f"{words[0][i]}│{words[1][i]}"),
             " · ".join(f"{key} {words[1][key]}" for key in entered if weights[1][j][key] >= 0.005),
             " · ".join(f"{key} {words[0][key]}" for key in left if weights[0][i][key] >= 0.005),
         ]
@@ -239,7 +286,10 @@ def test_untrusted_text_keeps_its_origin():
     hostile = "\x1b[2J<script>"
     made = report(text_report(tokens([hostile, "b"]), text=hostile), notes=[hostile])
     found = list(present(made))
-    values = [*of_kind(parts.Text, found), *(value for part in of_kind(parts.Facts, found) for _, value in part.lines)]
+    values = [
+        *of_kind(parts.Text, found),
+        *(value for part in of_kind(parts.Facts, found) for _, value in part.lines),
+    ]
     spans = [span for value in values for span in parts.joined(value)]
     carrying = [span for span in spans if hostile in span.text]
     assert len(carrying) == 2
@@ -266,5 +316,7 @@ print(*sorted({"rich", "torch", "attnscope.views.terminal"} & set(sys.modules)))
 
 
 def test_presentation_needs_neither_rich_nor_torch():
-    found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    ).stdout
     assert not re.findall(r"\S+", found)

@@ -59,5 +59,7 @@ def test_ranked_keys_have_their_contribution_in_their_line(projected):
 def test_a_sink_has_a_weight_and_no_score():
     report = sized(5, queries=[3], stages=("masked", "weights"), sink=0.3)
     (sink,) = [line for line in lines_of(draw(report, 100)) if "(sink)" in line]
-    assert read_number(sink[1]) == pytest.approx(float(report.texts[0].heads[0].rows.sink[0]), abs=0.006)
+    assert read_number(sink[1]) == pytest.approx(
+        float(report.texts[0].heads[0].rows.sink[0]), abs=0.006
+    )
     assert len([cell for cell in sink[1:] if re.fullmatch(r"[−\d.]+", cell)]) == 1

@@ -25,11 +25,14 @@ def strings(path):
     documents = {
         node.body[0].value
         for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and isinstance(node.body[0], ast.Expr)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and isinstance(node.body[0], ast.Expr)
     }
     formatted = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
     for joined in formatted:
-        yield "".join(part.value if isinstance(part, ast.Constant) else "x" for part in joined.values)
+        yield "".join(
+            part.value if isinstance(part, ast.Constant) else "x" for part in joined.values
+        )
     documents |= {part for joined in formatted for part in joined.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documents:
@@ -43,7 +46,16 @@ def second_meanings(text):
 
 @pytest.mark.parametrize(
     ("text", "has"),
-    [("a · b", 0), (" · ", 0), ("q·k", 0), ("α·‖v‖", 0), ("·", 1), ("· is", 1), ("no ·x", 1), ("x· y", 1)],
+    [
+        ("a · b", 0),
+        (" · ", 0),
+        ("q·k", 0),
+        ("α·‖v‖", 0),
+        ("·", 1),
+        ("· is", 1),
+        ("no ·x", 1),
+        ("x· y", 1),
+    ],
 )
 def test_the_search_finds_dots_that_mean_something_else(text, has):
     assert bool(second_meanings(text)) == bool(has)
@@ -59,7 +71,9 @@ def test_a_dot_is_no_weight_and_nothing_else():
     assert found == DECLARED
     scripts = {
         path.name: [
-            text for text in re.findall(r"""["'`]([^"'`]*·[^"'`]*)["'`]""", path.read_text()) if second_meanings(text)
+            text
+            for text in re.findall(r"""["'`]([^"'`]*·[^"'`]*)["'`]""", path.read_text())
+            if second_meanings(text)
         ]
         for path in (ROOT / "web/src").glob("*.ts*")
     }
@@ -67,7 +81,13 @@ def test_a_dot_is_no_weight_and_nothing_else():
     assert NO_WEIGHT not in {UNCLEAR, *CONTINUES, *_SHADES, *SHADES}
     for stage, value in (("masked", -float("inf")), ("weights", 0.0)):
         assert cell_text(stage, value, False, Digits(2)).strip() == NO_WEIGHT
-    for stage, value in (("weights", 0.001), ("weights", 1.0), ("scores", 0.0), ("scaled", 0.0), ("output", 0.0)):
+    for stage, value in (
+        ("weights", 0.001),
+        ("weights", 1.0),
+        ("scores", 0.0),
+        ("scaled", 0.0),
+        ("output", 0.0),
+    ):
         assert NO_WEIGHT not in cell_text(stage, value, False, Digits(2))
 
 
@@ -77,9 +97,15 @@ def test_signs_of_ascii_terminals_are_apart():
 
 
 def test_what_reads_is_on_the_left_of_its_arrow_in_every_document():
-    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "tests").rglob("snapshots/*")]
+    pages = [
+        *(ROOT / "docs").glob("*.md"),
+        ROOT / "README.md",
+        *(ROOT / "tests").rglob("snapshots/*"),
+    ]
     label = r"\d+ [^\s│]+"
     assert len(pages) > 40
     for page in pages:
         if page.is_file():
-            assert not re.findall(rf"^.*{label} → {label}.*$", page.read_text(errors="replace"), re.MULTILINE), page
+            assert not re.findall(
+                rf"^.*{label} → {label}.*$", page.read_text(errors="replace"), re.MULTILINE
+            ), page

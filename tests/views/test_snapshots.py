@@ -12,7 +12,16 @@ from attnscope.studies.compare.reports import compare_sides
 from attnscope.views.settings import Listing
 from tests.helpers.sample_explanations import explanation, residuals
 from tests.helpers.sample_overviews import overview
-from tests.helpers.sample_reports import HOSTILE, bank, causal, many_heads, report, sized, text_report, tokens
+from tests.helpers.sample_reports import (
+    HOSTILE,
+    bank,
+    causal,
+    many_heads,
+    report,
+    sized,
+    text_report,
+    tokens,
+)
 from tests.helpers.sample_surveys import measured, survey
 from tests.helpers.screens import draw
 
@@ -43,7 +52,9 @@ SIZES = {
     40: sized(40, queries=list(range(30, 36)), stages=("weights",)),
     64: sized(64, queries=[60, 61, 62, 63], stages=("weights",)),
 }
-SCREENS = {f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.items() for width in WIDTHS} | {
+SCREENS = {
+    f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.items() for width in WIDTHS
+} | {
     "heat-5-80": (SIZES[5], 80, {"format": "heat"}),
     "heat-12-40": (SIZES[12], 40, {"format": "heat"}),
     "heat-12-120": (SIZES[12], 120, {"format": "heat"}),
@@ -51,16 +62,32 @@ SCREENS = {f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.
     "heat-64-200": (sized(64), 200, {"format": "heat"}),
     **{f"brief-{width}": (sized(15), width, {"brief": True}) for width in WIDTHS[1:]},
     "pair-80": (report(pair(), own="bidirectional", used="bidirectional"), 80, {}),
-    "pair-heat-80": (report(pair(), own="bidirectional", used="bidirectional"), 80, {"format": "heat"}),
+    "pair-heat-80": (
+        report(pair(), own="bidirectional", used="bidirectional"),
+        80,
+        {"format": "heat"},
+    ),
     "random-what-if-80": (
         report(pair(), weights="random", own="bidirectional", used="causal", what_if="same-scores"),
         80,
         {},
     ),
     "hostile-80": (report(text_report(tokens(HOSTILE), stages=("weights",))), 80, {}),
-    "hostile-ascii-80": (report(text_report(tokens(HOSTILE), stages=("weights",))), 80, {"encoding": "ascii"}),
-    "window-80": (sized(40, queries=[3, 4, 20], keys=[0, 1, 2, 30], projected=True, by="value"), 80, {}),
-    "context-80": (report(text_report(tokens(["Wo", "ist"]), context=tokens("where is the river".split()))), 80, {}),
+    "hostile-ascii-80": (
+        report(text_report(tokens(HOSTILE), stages=("weights",))),
+        80,
+        {"encoding": "ascii"},
+    ),
+    "window-80": (
+        sized(40, queries=[3, 4, 20], keys=[0, 1, 2, 30], projected=True, by="value"),
+        80,
+        {},
+    ),
+    "context-80": (
+        report(text_report(tokens(["Wo", "ist"]), context=tokens("where is the river".split()))),
+        80,
+        {},
+    ),
     "sink-80": (bank(allowed=causal, sink=0.5), 80, {}),
     "sink-heat-80": (bank(allowed=causal, sink=0.5), 80, {"format": "heat"}),
     "bank-20": (bank(), 20, {}),
@@ -75,23 +102,40 @@ EXPLAINED = {
     "explain-120": (explanation(allowed=lambda query, key: key <= query), 120, {"precision": 4}),
     "explain-colour-80": (explanation(weights="random"), 80, {"colour": "truecolor"}),
     "explain-rotated-80": (explanation(rotated=20, width=24, cells=[4], group=0, head=3), 80, {}),
-    "explain-capped-80": (explanation(softcap=2.0, bias=True, cells=[0, 4], inputs=residuals(7), layer=6), 80, {}),
+    "explain-capped-80": (
+        explanation(softcap=2.0, bias=True, cells=[0, 4], inputs=residuals(7), layer=6),
+        80,
+        {},
+    ),
     "explain-masked-80": (explanation(allowed=lambda query, key: False), 80, {}),
     "explain-broken-80": (explanation(broken="parts", what_if="same-scores"), 80, {}),
     "explain-window-80": (
-        explanation(spelled=LONG, query=30, keys=[0, 3, 9, 30], allowed=lambda query, key: key <= query),
+        explanation(
+            spelled=LONG, query=30, keys=[0, 3, 9, 30], allowed=lambda query, key: key <= query
+        ),
         80,
         {"precision": 2},
     ),
     "explain-context-80": (
-        explanation(spelled=tokens(["Wo", "ist"]), context=tokens("where is the internationalization".split())),
+        explanation(
+            spelled=tokens(["Wo", "ist"]),
+            context=tokens("where is the internationalization".split()),
+        ),
         80,
         {},
     ),
     "explain-hostile-80": (explanation(spelled=tokens(HOSTILE), query=4), 80, {}),
-    "explain-hostile-ascii-80": (explanation(spelled=tokens(HOSTILE), query=4), 80, {"encoding": "ascii"}),
+    "explain-hostile-ascii-80": (
+        explanation(spelled=tokens(HOSTILE), query=4),
+        80,
+        {"encoding": "ascii"},
+    ),
     "explain-sink-80": (explanation(sink=0.7, allowed=causal), 80, {}),
-    "explain-sink-window-80": (explanation(spelled=LONG, query=30, keys=[0, 3, 9, 30], sink=4.0), 80, {}),
+    "explain-sink-window-80": (
+        explanation(spelled=LONG, query=30, keys=[0, 3, 9, 30], sink=4.0),
+        80,
+        {},
+    ),
     "explain-40": (explanation(allowed=lambda query, key: key <= query), 40, {}),
 }
 SCREENS |= EXPLAINED
@@ -101,7 +145,11 @@ SCREENS |= {
     "overview-40": (overview(200, bidirectional=True, near=0.2), 40, {}),
     "overview-ascii-80": (overview(1000), 80, {"encoding": "ascii"}),
     "overview-colour-80": (overview(200), 80, {"colour": "truecolor"}),
-    "overview-hostile-80": (overview(90, size=8, spelled=HOSTILE * 5, left_out=["first token"]), 80, {}),
+    "overview-hostile-80": (
+        overview(90, size=8, spelled=HOSTILE * 5, left_out=["first token"]),
+        80,
+        {},
+    ),
 }
 
 
@@ -112,7 +160,9 @@ def compared(*sides, axis="mask"):
 FORWARD = bank(allowed=lambda query, key: key <= query)
 _SPELLED = "She sat by the savings bank"
 SAVINGS = report(text_report(tokens(_SPELLED.split()), text=_SPELLED, size=3.0))
-RIVER = report(text_report(tokens("She sat by the river bank".split()), text="She sat by the river bank"))
+RIVER = report(
+    text_report(tokens("She sat by the river bank".split()), text="She sat by the river bank")
+)
 BLIND = bank(allowed=lambda query, key: query != 2)
 COMPARED = {
     "compare-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {}),
@@ -120,8 +170,16 @@ COMPARED = {
     "compare-200": (compared(("causal", FORWARD), ("bidirectional", bank())), 200, {}),
     "compare-40": (compared(("causal", FORWARD), ("bidirectional", bank())), 40, {}),
     "compare-120": (compared(("causal", FORWARD), ("own", bank()), ("blind", BLIND)), 120, {}),
-    "compare-heat-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {"format": "heat"}),
-    "compare-colour-80": (compared(("causal", FORWARD), ("bidirectional", bank())), 80, {"colour": "truecolor"}),
+    "compare-heat-80": (
+        compared(("causal", FORWARD), ("bidirectional", bank())),
+        80,
+        {"format": "heat"},
+    ),
+    "compare-colour-80": (
+        compared(("causal", FORWARD), ("bidirectional", bank())),
+        80,
+        {"colour": "truecolor"},
+    ),
     "compare-texts-80": (compared(("river", RIVER), ("savings", SAVINGS), axis="text"), 80, {}),
     "compare-masked-80": (compared(("own", bank()), ("blind", BLIND)), 80, {}),
 }
@@ -172,7 +230,12 @@ EVERY_WIDTH = {
     "overview": (overview(200), {}),
     "sheet-5": (many_heads(4, 4, 5, allowed=causal), {"format": "heat"}),
     "compare-texts": (compared(("river", RIVER), ("savings", SAVINGS), axis="text"), {}),
-    "compare-long": (compared(("text 0", long_text("bank", 4.0)), ("text 1", long_text("lake", 3.0)), axis="text"), {}),
+    "compare-long": (
+        compared(
+            ("text 0", long_text("bank", 4.0)), ("text 1", long_text("lake", 3.0)), axis="text"
+        ),
+        {},
+    ),
     "compare-heat": (compared(("causal", FORWARD), ("bidirectional", bank())), {"format": "heat"}),
 }
 # Last width that shows something new.
@@ -183,13 +246,17 @@ for kind, (findings, form) in EVERY_WIDTH.items():
             SCREENS.setdefault(f"{kind}-{columns}", (findings, columns, form))
     # Elsewhere, colour changes no character, so one width shows it.
     for columns in (80, 200) if kind in ("heads", "overview") else (80,):
-        SCREENS.setdefault(f"{kind}-colour-{columns}", (findings, columns, {**form, "colour": "truecolor"}))
+        SCREENS.setdefault(
+            f"{kind}-colour-{columns}", (findings, columns, {**form, "colour": "truecolor"})
+        )
 
 
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_is_as_reviewed(name):
     made, width, how = SCREENS[name]
-    shown = draw(made, width, **how).replace("\x1b", "␛")  # so that a diff shows escapes and no pager obeys them
+    shown = draw(made, width, **how).replace(
+        "\x1b", "␛"
+    )  # so that a diff shows escapes and no pager obeys them
     path = FOLDER / f"{name}.txt"
     if os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write":
         path.parent.mkdir(exist_ok=True)

@@ -22,7 +22,12 @@ def expected(made):
         q = np.array(made.query_steps[-1].values, dtype=np.float64)
         k = np.array(cell.key_steps[-1].values, dtype=np.float64)
         order = np.argsort(-np.abs(q * k), kind="stable")
-        yield {"q": q[order], "k": k[order], "q × k": (q * k)[order], "so far": np.cumsum((q * k)[order])}
+        yield {
+            "q": q[order],
+            "k": k[order],
+            "q × k": (q * k)[order],
+            "so far": np.cumsum((q * k)[order]),
+        }
 
 
 def strips_of(made):
@@ -57,7 +62,9 @@ def test_without_colours_a_cell_is_a_sign_and_a_shade():
         for n, value in enumerate(values):
             size = min(4, int(abs(value) / np.abs(values).max() * 5))
             sign = "+" if value > 0 else "−"
-            assert cells[2 * n : 2 * n + 2].ljust(2) == ("  " if not size else sign + SHADES[size]), (name, n)
+            assert cells[2 * n : 2 * n + 2].ljust(2) == (
+                "  " if not size else sign + SHADES[size]
+            ), (name, n)
 
 
 def test_what_does_not_fit_is_counted():
@@ -70,12 +77,16 @@ def test_what_does_not_fit_is_counted():
 def test_figures_and_pages_have_the_same_cells():
     made = explanation()
     drawn = [grid for grid in grids(parsed(made)) if len(grid) == 1]
-    titles = re.findall(r"'title': '(dim [\d, ]+): ([^']+)'", str(list(render(strips_of(made), Container()))))
+    titles = re.findall(
+        r"'title': '(dim [\d, ]+): ([^']+)'", str(list(render(strips_of(made), Container())))
+    )
     rows = [values for cell in expected(made) for values in cell.values()]
     assert len(drawn) == len(rows)
     for grid, values in zip(drawn, rows, strict=True):
         for colour, value in zip(grid[0], values, strict=True):
-            assert places(colour, ORANGE_BLUE) == pytest.approx((value / np.abs(values).max() + 1) / 2, abs=0.012)
+            assert places(colour, ORANGE_BLUE) == pytest.approx(
+                (value / np.abs(values).max() + 1) / 2, abs=0.012
+            )
     numbers = [value for values in rows for value in values]
     assert len(titles) == len(numbers)
     for (_, said), value in zip(titles, numbers, strict=True):

@@ -23,7 +23,10 @@ def commands_of(page):
 
 def test_all_six_are_there_and_take_no_more_commands_than_they_did():
     assert len(TASKS) == 6
-    assert all(len(commands_of(page)) <= most for (_, page), most in zip(TASKS, (2, 1, 1, 1, 2, 1), strict=True))
+    assert all(
+        len(commands_of(page)) <= most
+        for (_, page), most in zip(TASKS, (2, 1, 1, 1, 2, 1), strict=True)
+    )
 
 
 @pytest.mark.parametrize(("title", "page"), TASKS, ids=[title for title, _ in TASKS])

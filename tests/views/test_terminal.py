@@ -13,7 +13,16 @@ from rich.cells import cell_len
 from attnscope.base.system.escape import escape_control
 from attnscope.findings.heads import STAGES
 from tests.helpers.draws import CHARACTERS
-from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens, words
+from tests.helpers.sample_reports import (
+    HOSTILE,
+    bank,
+    causal,
+    report,
+    sized,
+    text_report,
+    tokens,
+    words,
+)
 from tests.helpers.screens import draw, read_number, read_tables
 
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -48,11 +57,22 @@ CASES = {
     "tiny": sized(6, stages=STAGES, size=1e-4),
     "huge": sized(5, stages=("scores", "masked"), size=1e12),
     "minute": sized(5, stages=("scores", "masked"), size=1e-12),
-    "window": sized(40, queries=[3, 4, 5, 20], keys=[0, 1, 2, 7, 8, 30], stages=STAGES, projected=True, by="projected"),
+    "window": sized(
+        40,
+        queries=[3, 4, 5, 20],
+        keys=[0, 1, 2, 7, 8, 30],
+        stages=STAGES,
+        projected=True,
+        by="projected",
+    ),
     "fully masked": sized(6, allowed=lonely, stages=STAGES, projected=True),
     "hostile": report(text_report(tokens(HOSTILE), stages=STAGES)),
-    "long names": report(text_report(tokens(["漢字" * 20, "x" * 150, "a", "漢字" * 20]), stages=STAGES)),
-    "context": report(text_report(tokens(["Wo", "ist"]), context=tokens("where is the river then".split()))),
+    "long names": report(
+        text_report(tokens(["漢字" * 20, "x" * 150, "a", "漢字" * 20]), stages=STAGES)
+    ),
+    "context": report(
+        text_report(tokens(["Wo", "ist"]), context=tokens("where is the river then".split()))
+    ),
 }
 
 
@@ -85,7 +105,9 @@ def agrees(case, stage, r, c, cell):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_cell_of_every_stage_is_there_once_every_token_is_spelled_out_and_no_line_is_wider(name):
+def test_every_cell_of_every_stage_is_there_once_every_token_is_spelled_out_and_no_line_is_wider(
+    name,
+):
     case = Case(CASES[name])
     for width in (20, 33, 40, 80, 120, 200, 100_000):
         screen = draw(case.report, width)
@@ -96,14 +118,23 @@ def test_every_cell_of_every_stage_is_there_once_every_token_is_spelled_out_and_
             beside = (f"{position}{whole}", f"{position}={whole}", "◌")
             assert any(spelled in squeezed for spelled in beside), (width, position)
         for stage, r, c, cell in each_cell(case, screen) if width >= 40 else ():
-            assert agrees(case, stage, r, c, cell), (width, stage, r, c, cell, case.head.stages[stage][r, c])
+            assert agrees(case, stage, r, c, cell), (
+                width,
+                stage,
+                r,
+                c,
+                cell,
+                case.head.stages[stage][r, c],
+            )
 
 
 @pytest.mark.parametrize("colour", [None, "truecolor"])
 @pytest.mark.parametrize("name", CASES)
 def test_no_line_of_a_heat_map_is_wider_than_the_console(name, colour):
     for width in (20, 33, 40, 120, 100_000):
-        for line in without_colour(draw(CASES[name], width, colour=colour, format="heat")).split("\n"):
+        for line in without_colour(draw(CASES[name], width, colour=colour, format="heat")).split(
+            "\n"
+        ):
             assert cell_len(line) <= width, (width, line)
 
 
@@ -131,15 +162,40 @@ def test_hostile_tokens_are_visible_and_harmless(width, format):
     shown = draw(CASES["hostile"], width, format=format)
     assert {c for c in shown if category(c) in HIDDEN} == {"\n"}
     squeezed = "".join(shown.split())
-    for token in ("[/b]", "[red]", ":smile:", r"\\", r"\x1b[2J", r"\x9b31m", r"\u202eabc", r"\x00", r"\u200d", r"\r\n"):
+    for token in (
+        "[/b]",
+        "[red]",
+        ":smile:",
+        r"\\",
+        r"\x1b[2J",
+        r"\x9b31m",
+        r"\u202eabc",
+        r"\x00",
+        r"\u200d",
+        r"\r\n",
+    ):
         assert token in squeezed
 
 
 def test_hostile_text_model_names_and_notes_are_visible_too():
-    text = text_report(tokens(["a", "b"]), text="x\x1b[2J[red]", pair="\u202e", notes=["note\x07[/b]"], chosen="c\x9b")
+    text = text_report(
+        tokens(["a", "b"]),
+        text="x\x1b[2J[red]",
+        pair="\u202e",
+        notes=["note\x07[/b]"],
+        chosen="c\x9b",
+    )
     shown = draw(report(text, notes=["p\x00"], own="o\x1b", used="u\x1b", what_if="stack"), 80)
     assert {c for c in shown if category(c) in HIDDEN} == {"\n"}
-    for said in (r"x\x1b[2J[red]", r"\u202e", r"note\x07[/b]", r"c\x9b", r"p\x00", r"o\x1b", r"u\x1b"):
+    for said in (
+        r"x\x1b[2J[red]",
+        r"\u202e",
+        r"note\x07[/b]",
+        r"c\x9b",
+        r"p\x00",
+        r"o\x1b",
+        r"u\x1b",
+    ):
         assert said in shown
 
 
@@ -154,7 +210,10 @@ def test_an_ascii_console_gets_ascii_of_the_same_width(format):
 
 @pytest.mark.parametrize("format", ["table", "heat"])
 def test_colour_adds_escapes_and_changes_no_number(format):
-    plain, coloured = (draw(CASES["fully masked"], 80, colour=colour, format=format) for colour in (None, "truecolor"))
+    plain, coloured = (
+        draw(CASES["fully masked"], 80, colour=colour, format=format)
+        for colour in (None, "truecolor")
+    )
     assert "\x1b[" not in plain
     assert "\x1b[" in coloured
     if format == "table":
@@ -187,7 +246,10 @@ def test_a_what_if_names_both_masks_and_what_it_changed(what_if, said, explained
 
 def test_the_masked_title_holds_the_whole_arithmetic_where_scaled_is_not_shown():
     shown = draw(bank(softcap=50.0, bias="alibi", allowed=causal, stages=("masked", "output")), 120)
-    assert "masked   scores ÷ √8 (head width), soft-capped at 50, plus ALiBi bias; · is not allowed" in shown
+    assert (
+        "masked   scores ÷ √8 (head width), soft-capped at 50, plus ALiBi bias; · is not allowed"
+        in shown
+    )
     shown = draw(bank(stages=("scaled", "masked")), 80)
     assert "masked   scaled; all allowed" in shown
 
@@ -200,7 +262,9 @@ def test_the_hint_names_only_what_is_not_on_the_screen():
     assert not any(option in shown for option in ("--layer", "--head", "--query", "--stage"))
 
 
-@pytest.mark.parametrize(("width", "bands", "beside"), [(119, 1, 3), (99, 1, 3), (80, 2, 2), (60, 3, 1)])
+@pytest.mark.parametrize(
+    ("width", "bands", "beside"), [(119, 1, 3), (99, 1, 3), (80, 2, 2), (60, 3, 1)]
+)
 def test_matrices_stand_side_by_side_where_they_fit(width, bands, beside):
     shown = draw(bank(), width).split("top contributors")[0]
     assert shown.count("query ↓") == bands
@@ -216,7 +280,11 @@ def test_matrices_stand_side_by_side_where_they_fit(width, bands, beside):
 )
 def test_whatever_the_tokens_every_cell_can_be_read_back(spelled, width, precision, size, windowed):
     keys = list(range(0, len(spelled), 2)) if windowed else None
-    made = report(text_report(tokens(spelled), keys=keys, allowed=causal, size=size, stages=("masked", "weights")))
+    made = report(
+        text_report(
+            tokens(spelled), keys=keys, allowed=causal, size=size, stages=("masked", "weights")
+        )
+    )
     case = Case(made)
     screen = draw(made, width, precision=precision)
     assert {c for c in screen if category(c) in HIDDEN} <= {"\n"}
@@ -224,10 +292,16 @@ def test_whatever_the_tokens_every_cell_can_be_read_back(spelled, width, precisi
     for stage, r, c, cell in each_cell(case, screen):
         value = float(case.head.stages[stage][r, c])
         if cell in ("·", "0"):
-            assert value == (-np.inf if stage == "masked" else 0) if cell == "·" else 0 < abs(value) < 0.5
+            assert (
+                value == (-np.inf if stage == "masked" else 0)
+                if cell == "·"
+                else 0 < abs(value) < 0.5
+            )
         else:
             digits, _, power = cell.partition("e")
-            assert abs(read_number(cell) - value) <= 0.5001 * 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
+            assert abs(read_number(cell) - value) <= 0.5001 * 10.0 ** (
+                int(power or 0) - len(digits.partition(".")[2])
+            )
 
 
 def test_weights_with_exponents_are_whole_where_columns_are_moved_together():
@@ -251,18 +325,22 @@ def test_several_texts_each_say_which_they_are(format):
 def test_the_average_row_leaves_special_tokens_out_as_the_choice_of_a_head_does():
     text = text_report(tokens(["[CLS]", "a", "b", "[SEP]"], special=(0, 3)))
     other = text.heads[0].rows.other
-    assert f"on average, the row of a word has {other[1:3].mean():.2f} of its weight on other words" in draw(
-        report(text), 120
+    assert (
+        f"on average, the row of a word has {other[1:3].mean():.2f} of its weight on other words"
+        in draw(report(text), 120)
     )
     only_special = text_report(tokens(["[CLS]", "[SEP]"], special=(0, 1)))
-    assert "on average, a row has 0.00 of its weight on other words" in draw(report(only_special), 120)
+    assert "on average, a row has 0.00 of its weight on other words" in draw(
+        report(only_special), 120
+    )
     assert "special tokens" not in draw(sized(3), 120)
 
 
 def test_a_row_that_may_attend_to_nothing_does_not_count_in_the_average():
     text = text_report(tokens(["a", "b"]), allowed=lambda query, key: query == 0)
-    assert f"on average, a row has {text.heads[0].rows.other[0]:.2f} of its weight on other words" in draw(
-        report(text), 120
+    assert (
+        f"on average, a row has {text.heads[0].rows.other[0]:.2f} of its weight on other words"
+        in draw(report(text), 120)
     )
     nothing = text_report(tokens(["a", "b"]), allowed=lambda query, key: False)
     assert "on average" not in draw(report(nothing), 120)

@@ -45,17 +45,25 @@ def test_a_piece_that_goes_on_with_a_word_says_so():
     assert [continues(spelled, i) for i in range(len(spelled))] == [p[0] == "#" for p in PIECES]
     assert group_words(spelled, range(len(spelled))) == WORDS
     assert group_words(spelled, [0, 2, 4, 5, 6]) == [[0], [2], [4], [5, 6]]
-    assert parse_positions("##able").find(spelled, ("the unbelievable river, ran",), "--query") == [4]
-    assert parse_positions("##ver").find(spelled, ("the unbelievable river, ran",), "--query") == [6]
+    assert parse_positions("##able").find(spelled, ("the unbelievable river, ran",), "--query") == [
+        4
+    ]
+    assert parse_positions("##ver").find(spelled, ("the unbelievable river, ran",), "--query") == [
+        6
+    ]
 
 
 def test_labels_are_taken_as_they_are_printed():
     spelled = pieces()
     text = "the unbelievable river, ran"
     for position, piece in enumerate(PIECES):
-        assert parse_positions(f"{position} {piece}").find(spelled, (text,), "--query") == [position]
+        assert parse_positions(f"{position} {piece}").find(spelled, (text,), "--query") == [
+            position
+        ]
         with pytest.raises(NotInText):
-            parse_positions(f"{(position + 1) % len(PIECES)} {piece}").find(spelled, (text,), "--query")
+            parse_positions(f"{(position + 1) % len(PIECES)} {piece}").find(
+                spelled, (text,), "--query"
+            )
     for word in WORDS:
         label = f"{word[0]} {''.join(PIECES[i].removeprefix('##') for i in word)}"
         assert parse_positions(label).find(spelled, (text,), "--query") == word, label
@@ -64,7 +72,10 @@ def test_labels_are_taken_as_they_are_printed():
         Token(n, word, word, start, start + len(word))
         for n, (word, start) in enumerate([("in", 0), ("4", 3), ("houses", 5)])
     ]
-    assert parse_positions("4 houses").find(house, ("in 4 houses",), "--query") == [1, 2]  # words of the text
+    assert parse_positions("4 houses").find(house, ("in 4 houses",), "--query") == [
+        1,
+        2,
+    ]  # words of the text
 
 
 @pytest.mark.parametrize("text", ["漢字", "a,b", "x 3"])
@@ -101,8 +112,12 @@ def test_words_of_any_script_are_whole_whatever_their_pieces_are(kind, text, wor
 @pytest.mark.parametrize("case", ["whole", "window", "sink", "masked", "left out"])
 def test_every_weight_between_words_is_the_sum_over_keys_and_the_mean_over_queries(case):
     spelled = pieces()
-    kw = {"window": {"queries": [2, 3, 8], "keys": [1, 2, 3, 5]}, "sink": {"sink": 0.5}}.get(case, {})
-    allowed = causal if case != "masked" else lambda query, key: key <= query and query not in (3, 7)
+    kw = {"window": {"queries": [2, 3, 8], "keys": [1, 2, 3, 5]}, "sink": {"sink": 0.5}}.get(
+        case, {}
+    )
+    allowed = (
+        causal if case != "masked" else lambda query, key: key <= query and query not in (3, 7)
+    )
     made = report(text_report(spelled, allowed=allowed, size=4.0, **kw))
     text = made.texts[0]
     (head,) = text.heads
@@ -113,7 +128,9 @@ def test_every_weight_between_words_is_the_sum_over_keys_and_the_mean_over_queri
     (ranking,) = (part for part in present(made) if isinstance(part, parts.Bars))
     (stage,) = group.panels
     whole = not kw.get("keys")
-    rows, columns = ([[p for p in word if p in some] for word in WORDS] for some in (text.queries, text.keys))
+    rows, columns = (
+        [[p for p in word if p in some] for word in WORDS] for some in (text.queries, text.keys)
+    )
     rows, columns = [word for word in rows if word], [word for word in columns if word]
     assert "summed over a word's keys, averaged over its queries" in stage.arithmetic[0].text
     assert [span.text for span in stage.columns.names[: len(columns)]] == [
@@ -130,7 +147,9 @@ def test_every_weight_between_words_is_the_sum_over_keys_and_the_mean_over_queri
     if case == "sink":
         np.testing.assert_allclose(stage.matrix.sum(1), 1.0, atol=1e-5)
     elif whole:
-        np.testing.assert_allclose(np.nan_to_num(merged, nan=1 / len(columns)).sum(1), 1.0, atol=1e-5)
+        np.testing.assert_allclose(
+            np.nan_to_num(merged, nan=1 / len(columns)).sum(1), 1.0, atol=1e-5
+        )
     excluded = {n for n, word in enumerate(columns) if case == "left out" and {0, 9} & set(word)}
     for row, listed, rest in zip(merged, ranking.rows, ranking.remainders, strict=True):
         if np.isnan(row).all():
@@ -139,12 +158,20 @@ def test_every_weight_between_words_is_the_sum_over_keys_and_the_mean_over_queri
         top = [n for n in np.argsort(-row, kind="stable") if n not in excluded and row[n] > 0][:3]
         large = [n for n in top if row[n] >= 0.005 or not whole]
         assert [source.index for source in listed] == large
-        assert all(abs(float(source.numbers[0]) - row[source.index]) <= 0.00051 for source in listed)
+        assert all(
+            abs(float(source.numbers[0]) - row[source.index]) <= 0.00051 for source in listed
+        )
         assert (rest is None) == (len(large) == len(top))
         if rest is not None:
-            others = [w for n, w in enumerate(row) if n not in large and n not in excluded and w > 0]
+            others = [
+                w for n, w in enumerate(row) if n not in large and n not in excluded and w > 0
+            ]
             assert rest[0] == f"{len(others)} more"
-            assert sum(others) < 0.0005 if rest[1] == "<0.001" else abs(float(rest[1]) - sum(others)) <= 0.00051
+            assert (
+                sum(others) < 0.0005
+                if rest[1] == "<0.001"
+                else abs(float(rest[1]) - sum(others)) <= 0.00051
+            )
 
 
 def test_words_and_ids_are_on_the_screen():
@@ -183,7 +210,9 @@ def test_what_words_do_not_have_is_refused(capsys, asked, said):
 
 def test_words_of_some_columns_are_counted_and_ranked_among_them():
     """Positions are those of pieces, so that a range of them out of so many words would be no share of them."""
-    made = with_words_of(report(text_report(pieces(), allowed=causal, queries=[8, 9], keys=[2, 3, 4, 8])))
+    made = with_words_of(
+        report(text_report(pieces(), allowed=causal, queries=[8, 9], keys=[2, 3, 4, 8]))
+    )
     shown = draw(made, 100)
     assert "\n2 of 7 columns: unbelievable … ran\n" in shown
     assert "words, by weight, of the columns shown" in shown
@@ -193,11 +222,29 @@ def test_words_of_some_columns_are_counted_and_ranked_among_them():
 
 def test_every_command_leads_with_unknown_words(capsys, minilm):
     for args in (["run"], ["explain", "--query", "0"], ["compare"], ["heads", "--key", "the"]):
-        assert main([args[0], "the \N{SNOWMAN WITHOUT SNOW} ran", *args[1:], "--model", str(minilm)]) == 0
+        assert (
+            main([args[0], "the \N{SNOWMAN WITHOUT SNOW} ran", *args[1:], "--model", str(minilm)])
+            == 0
+        )
         assert capsys.readouterr().out.lstrip().startswith("UNKNOWN WORDS"), args
 
 
 def test_a_heat_map_names_every_column_that_no_row_names(capsys):
     """A row that is one piece of a word does not name the word's column."""
-    assert main(["run", "the unbelievable bank", "--words", "--format", "heat", "--query", "2", "--top", "0"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "the unbelievable bank",
+                "--words",
+                "--format",
+                "heat",
+                "--query",
+                "2",
+                "--top",
+                "0",
+            ]
+        )
+        == 0
+    )
     assert "columns: 0 the · 1 unbelievable · 5 bank\n" in capsys.readouterr().out

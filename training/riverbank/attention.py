@@ -33,7 +33,9 @@ class Words:
 
 def load(folder: Path) -> Model:
     """Load a checkpoint with eager attention, which is the only kind that returns its weights."""
-    student = BertForMaskedLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    student = BertForMaskedLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32
+    )
     return Model(Tokenizer.from_file(str(folder / "tokenizer.json")), student.train(False))
 
 
@@ -47,7 +49,9 @@ def allowed(size: int, mask: str) -> torch.Tensor:
 @torch.no_grad()
 def batch_attention(student: BertForMaskedLM, ids: list[list[int]], mask: str) -> torch.Tensor:
     """Attention weights of every head over texts of one length: `(N, L, H, T, T)`."""
-    out = student.bert(torch.tensor(ids), attention_mask=allowed(len(ids[0]), mask), output_attentions=True)
+    out = student.bert(
+        torch.tensor(ids), attention_mask=allowed(len(ids[0]), mask), output_attentions=True
+    )
     return torch.stack(out.attentions, 1)
 
 

@@ -45,7 +45,9 @@ class Batch:
     cosine: torch.Tensor
 
 
-def encode(tokenizer: Tokenizer, texts: list[str], relations: list[Bytes], max_pieces: int) -> list[Document]:
+def encode(
+    tokenizer: Tokenizer, texts: list[str], relations: list[Bytes], max_pieces: int
+) -> list[Document]:
     """Encode texts, cut after the last piece that has a position."""
     documents = []
     for encoding, relation in zip(tokenizer.encode_batch(texts), relations, strict=True):
@@ -58,7 +60,9 @@ def encode(tokenizer: Tokenizer, texts: list[str], relations: list[Bytes], max_p
 
 def piece_counts(documents: list[Document], vocab_size: int) -> NDArray[np.int64]:
     """How often each piece occurs."""
-    return np.bincount(np.concatenate([document.ids for document in documents]), minlength=vocab_size)
+    return np.bincount(
+        np.concatenate([document.ids for document in documents]), minlength=vocab_size
+    )
 
 
 def epoch(documents: list[Document], tokens: int, seed: int, number: int) -> Iterator[list[int]]:
@@ -84,5 +88,7 @@ def collate(documents: list[Document]) -> Batch:
     for row, document in enumerate(documents):
         count = len(document.ids)
         ids[row, :count], words[row, :count] = document.ids, document.words
-        cosine[row, :count, :count] = document.relation[document.words[:, None], document.words[None]] / 127.5 - 1
+        cosine[row, :count, :count] = (
+            document.relation[document.words[:, None], document.words[None]] / 127.5 - 1
+        )
     return Batch(torch.from_numpy(ids), torch.from_numpy(words), torch.from_numpy(cosine))

@@ -65,15 +65,24 @@ def curve_table(curve: list[dict[str, float]]) -> str:
     points = [*curve[: len(curve) - 1 : stride], curve[-1]]
     parts = ["masked", "causal", "relation_both", "relation_past"]
     head = ["step", "masked piece", "next piece", "relations, bidirectional", "relations, causal"]
-    return table(head, [[f"{point['step']:.0f}", *(f"{point[part]:.2f}" for part in parts)] for point in points])
+    return table(
+        head,
+        [[f"{point['step']:.0f}", *(f"{point[part]:.2f}" for part in parts)] for point in points],
+    )
 
 
 def language_rows(numbers: Numbers) -> str:
     """The model and the two baselines."""
     found, base = numbers["language"], numbers["training"]["baselines"]
     rows = [("this model", found["masked_accuracy"], found["causal_perplexity"])]
-    rows += [(name, base[f"{name}_masked_accuracy"], base[f"{name}_perplexity"]) for name in ("bigram", "unigram")]
-    return "\n".join(f"| {name} | {100 * accuracy:.1f} % | {perplexity:.1f} |" for name, accuracy, perplexity in rows)
+    rows += [
+        (name, base[f"{name}_masked_accuracy"], base[f"{name}_perplexity"])
+        for name in ("bigram", "unigram")
+    ]
+    return "\n".join(
+        f"| {name} | {100 * accuracy:.1f} % | {perplexity:.1f} |"
+        for name, accuracy, perplexity in rows
+    )
 
 
 def disambiguation_table(found: Numbers) -> str:
@@ -82,12 +91,19 @@ def disambiguation_table(found: Numbers) -> str:
     for mask in MASKS:
         for half in HALVES:
             scores = found[mask][half]
-            shares = [f"{100 * scores[key]:.1f} %" for key in ("cue_first", "auto", "random", "nearest")]
+            shares = [
+                f"{100 * scores[key]:.1f} %" for key in ("cue_first", "auto", "random", "nearest")
+            ]
             rows.append([mask, half, str(scores["sentences"]), found[mask]["head"], *shares])
-    return table(["mask", "half", "sentences", "best head", "cue first", "auto", "random", "nearest"], rows)
+    return table(
+        ["mask", "half", "sentences", "best head", "cue first", "auto", "random", "nearest"], rows
+    )
 
 
 def roles_table(heads: Numbers) -> str:
     """One row for each head."""
-    rows = [[name, f"**{one['role']}**", *(f"{one[place]:.2f}" for place in PLACES)] for name, one in heads.items()]
+    rows = [
+        [name, f"**{one['role']}**", *(f"{one[place]:.2f}" for place in PLACES)]
+        for name, one in heads.items()
+    ]
     return table(["head", "named", *PLACES], rows)

@@ -64,11 +64,15 @@ def _read_part(path: Path, part: str) -> Iterator[Synset]:
         fields, _, gloss = line.partition(" | ")
         parts = fields.split(" ")
         count = int(parts[3], 16)
-        words = tuple(re.sub(r"\(\w+\)$", "", word).replace("_", " ") for word in parts[4 : 4 + 2 * count : 2])
+        words = tuple(
+            re.sub(r"\(\w+\)$", "", word).replace("_", " ") for word in parts[4 : 4 + 2 * count : 2]
+        )
         examples = tuple(_tidy(example) for example in re.findall(r'"([^"]+)"', gloss))
         definition = _tidy(re.sub(r'"[^"]*"?.*', "", gloss).strip(" ;:"))
         if definition:
-            yield Synset(f"{part}-{parts[0]}", words, definition, tuple(e for e in examples if " " in e))
+            yield Synset(
+                f"{part}-{parts[0]}", words, definition, tuple(e for e in examples if " " in e)
+            )
 
 
 def _tidy(text: str) -> str:
@@ -78,7 +82,10 @@ def _tidy(text: str) -> str:
 def short_documents(synset: Synset) -> list[str]:
     """Headwords with definition, then each example, as separate texts that end in a full stop."""
     head = ", ".join(synset.words[:3])
-    return [_ended(f"{head}: {synset.definition}"), *(_ended(example) for example in synset.examples)]
+    return [
+        _ended(f"{head}: {synset.definition}"),
+        *(_ended(example) for example in synset.examples),
+    ]
 
 
 def _ended(text: str) -> str:

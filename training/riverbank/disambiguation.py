@@ -38,7 +38,9 @@ def read_sentences(path: Path) -> list[Sentence]:
 
 def counts_under(sentence: Sentence, found: Words, mask: str) -> bool:
     """Whether a sentence can count under a mask."""
-    return mask == "bidirectional" or found.words.index(sentence.cue) < found.words.index(sentence.word)
+    return mask == "bidirectional" or found.words.index(sentence.cue) < found.words.index(
+        sentence.word
+    )
 
 
 def hits(sentence: Sentence, found: Words) -> torch.Tensor:
@@ -52,7 +54,9 @@ def hits(sentence: Sentence, found: Words) -> torch.Tensor:
 def baselines(sentence: Sentence, found: Words, mask: str) -> tuple[float, float]:
     """The chance that a random, and that the nearest, other content word is the cue (a tie shares it)."""
     query = found.words.index(sentence.word)
-    places = [place for place, word in enumerate(found.words) if word in (sentence.cue, *sentence.others)]
+    places = [
+        place for place, word in enumerate(found.words) if word in (sentence.cue, *sentence.others)
+    ]
     places = [place for place in places if mask == "bidirectional" or place < query]
     nearest = min(abs(place - query) for place in places)
     tied = [place for place in places if abs(place - query) == nearest]
@@ -96,7 +100,9 @@ def score_half(model: Model, sentences: Sequence[Sentence], mask: str) -> dict[s
 
 def disambiguation(model: Model, sentences: Sequence[Sentence], mask: str) -> dict[str, Any]:
     """Choose the best head on the first half and score it on the second: what the card reports."""
-    halves = {half: score_half(model, [s for s in sentences if s.half == half], mask) for half in HALVES}
+    halves = {
+        half: score_half(model, [s for s in sentences if s.half == half], mask) for half in HALVES
+    }
     table = halves["dev"]["heads"]
     layer, head = divmod(int(table.argmax()), table.shape[1])
     report: dict[str, Any] = {"head": head_name(layer, head)}

@@ -33,7 +33,9 @@ class _Fused(torch.autograd.Function):
             logits = (half_states[part] @ half_table.T).float().add_(bias)  # (ROWS, V)
             total = logits.logsumexp(-1, keepdim=True)
             nats[part] = (total - logits.gather(1, wanted[part, None]))[:, 0]
-            slope = logits.sub_(total).exp_()  # the gradient of the logits: probabilities, less 1 at the wanted piece
+            slope = logits.sub_(
+                total
+            ).exp_()  # the gradient of the logits: probabilities, less 1 at the wanted piece
             slope.scatter_add_(1, wanted[part, None], torch.full((len(slope), 1), -1.0))
             slope *= scale[part, None]
             grad_bias += slope.sum(0)
@@ -52,7 +54,11 @@ class _Fused(torch.autograd.Function):
 
 
 def weighted_cross_entropy(
-    states: torch.Tensor, table: torch.Tensor, bias: torch.Tensor, wanted: torch.Tensor, scale: torch.Tensor
+    states: torch.Tensor,
+    table: torch.Tensor,
+    bias: torch.Tensor,
+    wanted: torch.Tensor,
+    scale: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return Σ scale · nats, which can be differentiated, and the nats of each row, which can't.
 

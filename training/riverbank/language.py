@@ -26,7 +26,10 @@ Ids = list[int]
 def masked_positions(documents: list[Ids]) -> list[list[int]]:
     """For each document, the positions to hide: 15 %, at least one."""
     draw = random.Random(0)
-    return [sorted(draw.sample(range(len(ids)), max(1, round(MASKED_SHARE * len(ids))))) for ids in documents]
+    return [
+        sorted(draw.sample(range(len(ids)), max(1, round(MASKED_SHARE * len(ids)))))
+        for ids in documents
+    ]
 
 
 @torch.no_grad()
@@ -43,12 +46,16 @@ def language_numbers(model: Model, documents: list[Ids]) -> dict[str, float]:
         for row, (_, places) in zip(hidden, group, strict=True):
             row[places] = True
         masked = shown.masked_fill(hidden, MASK_ID)
-        found = model.student.bert(masked, attention_mask=allowed(length, "bidirectional")).last_hidden_state
+        found = model.student.bert(
+            masked, attention_mask=allowed(length, "bidirectional")
+        ).last_hidden_state
         logits = model.student.cls(found[hidden])  # of the masked pieces alone
         right += int((logits.argmax(-1) == shown[hidden]).sum())
         asked += int(hidden.sum())
         logits = model.student(shown, attention_mask=allowed(length, "causal")).logits[:, :-1]
-        nats += float(functional.cross_entropy(logits.flatten(0, 1), shown[:, 1:].flatten(), reduction="sum"))
+        nats += float(
+            functional.cross_entropy(logits.flatten(0, 1), shown[:, 1:].flatten(), reduction="sum")
+        )
         predicted += shown[:, 1:].numel()
     return {"masked_accuracy": right / asked, "causal_perplexity": float(np.exp(nats / predicted))}
 
@@ -72,7 +79,9 @@ class Ngrams:
 
 def count_ngrams(documents: list[Ids], vocab_size: int) -> Ngrams:
     """Count pieces and pairs."""
-    single = np.bincount(np.concatenate([np.asarray(ids) for ids in documents]), minlength=vocab_size)
+    single = np.bincount(
+        np.concatenate([np.asarray(ids) for ids in documents]), minlength=vocab_size
+    )
     pairs = Counter(pair for ids in documents for pair in pairwise(ids))
     starts: Counter[int] = Counter()
     for (left, _), count in pairs.items():
@@ -90,7 +99,10 @@ def baseline_numbers(ngrams: Ngrams, documents: list[Ids]) -> dict[str, float]:
     hidden = zip(documents, masked_positions(documents), strict=True)
     asked = [(ids, place) for ids, places in hidden for place in places]
     alone = sum(ids[place] == frequent for ids, place in asked)
-    paired = sum(ids[place] == (follower.get(ids[place - 1], frequent) if place else frequent) for ids, place in asked)
+    paired = sum(
+        ids[place] == (follower.get(ids[place - 1], frequent) if place else frequent)
+        for ids, place in asked
+    )
     following = [pair for ids in documents for pair in pairwise(ids)]
     single_nats = -np.mean([np.log(share[piece]) for _, piece in following])
     pair_nats = -np.mean([np.log(bigram(ngrams, share, left, piece)) for left, piece in following])

@@ -48,7 +48,9 @@ def key_weights(counts: torch.Tensor) -> torch.Tensor:
     return (FREQUENT / (FREQUENT + counts / counts.sum())).log()
 
 
-def mask_pieces(ids: torch.Tensor, real: torch.Tensor, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def mask_pieces(
+    ids: torch.Tensor, real: torch.Tensor, draw: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Choose a fifth of the pieces and show 9 of 10 of them as [MASK]. Returns the ids shown and what was chosen."""
     chosen = (torch.rand(ids.shape, generator=draw) < MASKED_SHARE) & real
     hidden = chosen & (torch.rand(ids.shape, generator=draw) < 0.9)
@@ -56,7 +58,11 @@ def mask_pieces(ids: torch.Tensor, real: torch.Tensor, draw: torch.Generator) ->
 
 
 def losses(
-    student: BertForMaskedLM, batch: Batch, weights: torch.Tensor, heads: list[tuple[int, int]], draw: torch.Generator
+    student: BertForMaskedLM,
+    batch: Batch,
+    weights: torch.Tensor,
+    heads: list[tuple[int, int]],
+    draw: torch.Generator,
 ) -> Losses:
     """Run both directions in one forward pass and compare predictions and attention rows with their targets."""
     real = batch.words >= 0  # (B, T)
@@ -66,25 +72,38 @@ def losses(
     allowed = torch.cat([both, past])[:, None]  # (2B, 1, Q, K)
     bias = torch.zeros(allowed.shape).masked_fill_(~allowed, torch.finfo(torch.float32).min)
     with torch.autocast("cpu", torch.bfloat16):
-        out = student.bert(torch.cat([shown, batch.ids]), attention_mask=bias, output_attentions=True)
+        out = student.bert(
+            torch.cat([shown, batch.ids]), attention_mask=bias, output_attentions=True
+        )
         left, right = out.last_hidden_state.chunk(2)
         follows = real[:, 1:]
-        states = student.cls.predictions.transform(torch.cat([left[chosen], right[:, :-1][follows]]))
+        states = student.cls.predictions.transform(
+            torch.cat([left[chosen], right[:, :-1][follows]])
+        )
     wanted = torch.cat([batch.ids[chosen], batch.ids[:, 1:][follows]])
     hidden, next_ones = int(chosen.sum()), int(follows.sum())
     scale = torch.cat([torch.full((hidden,), 1 / hidden), torch.full((next_ones,), 1 / next_ones)])
     decoder = student.cls.predictions.decoder
     prediction, nats = weighted_cross_entropy(states, decoder.weight, decoder.bias, wanted, scale)
-    attention = torch.stack([out.attentions[layer][:, head] for layer, head in heads]).float()  # (H, 2B, Q, K)
+    attention = torch.stack(
+        [out.attentions[layer][:, head] for layer, head in heads]
+    ).float()  # (H, 2B, Q, K)
     seen = real & (shown != MASK_ID)
-    target = batch.cosine / TEMPERATURE + (weights[batch.ids] - pieces_per_word(batch.words).log())[:, None]
-    other = (batch.words[:, :, None] != batch.words[:, None]) & (batch.ids[:, :, None] != batch.ids[:, None])
+    target = (
+        batch.cosine / TEMPERATURE
+        + (weights[batch.ids] - pieces_per_word(batch.words).log())[:, None]
+    )
+    other = (batch.words[:, :, None] != batch.words[:, None]) & (
+        batch.ids[:, :, None] != batch.ids[:, None]
+    )
     rows = weights[batch.ids].exp().clamp_min(LEAST_ROW) * real
     return Losses(
         prediction,
         nats[:hidden].mean(),
         nats[hidden:].mean(),
-        relation_loss(attention[:, : len(real)], target, both & other & seen[:, None] & seen[:, :, None], rows),
+        relation_loss(
+            attention[:, : len(real)], target, both & other & seen[:, None] & seen[:, :, None], rows
+        ),
         relation_loss(attention[:, len(real) :], target, past & other, rows),
     )
 

@@ -13,7 +13,13 @@ from rich.progress import Progress
 from tokenizers import Tokenizer
 
 from training.riverbank.batches import Document, encode
-from training.riverbank.corpus import Synset, fetch_wordnet, long_documents, read_synsets, short_documents
+from training.riverbank.corpus import (
+    Synset,
+    fetch_wordnet,
+    long_documents,
+    read_synsets,
+    short_documents,
+)
 from training.riverbank.settings import CACHE, HELD_OUT_TEXT, Settings
 from training.riverbank.teacher import Teacher
 from training.riverbank.tokenizer import train_tokenizer, vocabulary_text
@@ -44,7 +50,9 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         write_held_out([synset for synset in synsets if synset.held_out], HELD_OUT_TEXT)
         training = [synset for synset in synsets if not synset.held_out]
         teacher = Teacher()
-        tokenizer = train_tokenizer(vocabulary_text(training, teacher.vocabulary()), settings.vocab_size)
+        tokenizer = train_tokenizer(
+            vocabulary_text(training, teacher.vocabulary()), settings.vocab_size
+        )
         tokenizer.save(str(tokens))
         pieces: dict[str, int] = tokenizer.get_vocab()
         embeddings = teacher.embed_pieces(sorted(pieces, key=pieces.__getitem__), settings.d_model)
@@ -55,9 +63,15 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
 
 
 def _teach(
-    teacher: Teacher, tokenizer: Tokenizer, synsets: list[Synset], max_positions: int, progress: Progress
+    teacher: Teacher,
+    tokenizer: Tokenizer,
+    synsets: list[Synset],
+    max_positions: int,
+    progress: Progress,
 ) -> list[Document]:
-    texts = [text for synset in synsets for text in short_documents(synset)] + long_documents(synsets)
+    texts = [text for synset in synsets for text in short_documents(synset)] + long_documents(
+        synsets
+    )
     task = progress.add_task("teacher", total=len(texts))
     relations = teacher.relations(texts, lambda count: progress.advance(task, count))
     return encode(tokenizer, texts, relations, max_positions)

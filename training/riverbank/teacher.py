@@ -36,7 +36,9 @@ class Teacher:
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
-        self.model = BertModel.from_pretrained(folder, num_hidden_layers=LAYER, add_pooling_layer=False)
+        self.model = BertModel.from_pretrained(
+            folder, num_hidden_layers=LAYER, add_pooling_layer=False
+        )
         self.model.requires_grad_(False).train(False)
 
     def vocabulary(self) -> list[str]:
@@ -54,7 +56,9 @@ class Teacher:
         known = self.tokenizer.get_vocab()
         table = self.model.embeddings.word_embeddings.weight
         spelled = [
-            [known[piece]] if piece in known else self.tokenizer.encode(piece, add_special_tokens=False).ids
+            [known[piece]]
+            if piece in known
+            else self.tokenizer.encode(piece, add_special_tokens=False).ids
             for piece in pieces
         ]
         inputs = [table[ids].mean(0) for ids in spelled]
@@ -63,7 +67,9 @@ class Teacher:
             for start in range(0, len(spelled), 256)
             for state in self._alone(spelled[start : start + 256], known["[CLS]"], known["[SEP]"])
         ]
-        both = torch.cat([_standard(torch.stack(inputs)), _standard(torch.stack(states))], dim=1)  # (V, 768)
+        both = torch.cat(
+            [_standard(torch.stack(inputs)), _standard(torch.stack(states))], dim=1
+        )  # (V, 768)
         _, directions = torch.linalg.eigh(both.T @ both)  # from the least component to the first
         projected = both @ directions[:, -width:].flip(1)  # (V, width)
         projected[[piece.startswith("[") and len(piece) > 1 for piece in pieces]] = 0
@@ -77,7 +83,9 @@ class Teacher:
         return [state[1 : len(ids) + 1].mean(0) for state, ids in zip(states, spelled, strict=True)]
 
     @torch.no_grad()
-    def relations(self, documents: list[str], advance: Callable[[int], None]) -> list[NDArray[np.uint8]]:
+    def relations(
+        self, documents: list[str], advance: Callable[[int], None]
+    ) -> list[NDArray[np.uint8]]:
         """One square matrix of word-to-word relations per document, in the order given."""
         found: list[NDArray[np.uint8]] = [np.zeros((0, 0), np.uint8)] * len(documents)
         encodings = self.tokenizer.encode_batch(documents)
@@ -86,7 +94,9 @@ class Teacher:
         while start < len(order):
             longest = len(encodings[order[min(start + 255, len(order) - 1)]])
             group = order[start : start + max(1, BATCH_TOKENS // longest)]
-            for index, matrix in zip(group, self._batch([encodings[index] for index in group]), strict=True):
+            for index, matrix in zip(
+                group, self._batch([encodings[index] for index in group]), strict=True
+            ):
                 found[index] = matrix
             start += len(group)
             advance(len(group))
@@ -94,8 +104,12 @@ class Teacher:
 
     def _batch(self, encodings: list[Encoding]) -> list[NDArray[np.uint8]]:
         with torch.autocast("cpu", torch.bfloat16):
-            states = self.model(*padded([encoding.ids for encoding in encodings])).last_hidden_state.float()
-        return [_relation(state, encoding) for state, encoding in zip(states, encodings, strict=True)]
+            states = self.model(
+                *padded([encoding.ids for encoding in encodings])
+            ).last_hidden_state.float()
+        return [
+            _relation(state, encoding) for state, encoding in zip(states, encodings, strict=True)
+        ]
 
 
 def padded(rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,7 +129,9 @@ def _relation(state: torch.Tensor, encoding: Encoding) -> NDArray[np.uint8]:
     word_of = torch.tensor([-1 if word is None else word for word in encoding.word_ids])
     inside = word_of >= 0
     words = word_of[inside]
-    sums = torch.zeros(int(words.max()) + 1, state.shape[1]).index_add_(0, words, state[: len(word_of)][inside])
+    sums = torch.zeros(int(words.max()) + 1, state.shape[1]).index_add_(
+        0, words, state[: len(word_of)][inside]
+    )
     means = sums / torch.bincount(words)[:, None]  # (W, 384)
     centred = torch.nn.functional.normalize(means - means.mean(0), dim=1)
     cosine = centred @ centred.T  # (W, W)

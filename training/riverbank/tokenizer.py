@@ -24,7 +24,9 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> Tokenizer:
     """Train the pieces. BertNormalizer and BertPreTokenizer split words as the teacher (uncased BERT) does."""
     tokenizer = Tokenizer(models.WordPiece(unk_token=UNK, max_input_chars_per_word=100))
     curly = [normalizers.Replace(typed, plain) for typed, plain in TYPOGRAPHIC.items()]
-    tokenizer.normalizer = normalizers.Sequence([*curly, normalizers.BertNormalizer(lowercase=True)])
+    tokenizer.normalizer = normalizers.Sequence(
+        [*curly, normalizers.BertNormalizer(lowercase=True)]
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     trainer = trainers.WordPieceTrainer(
@@ -51,7 +53,9 @@ def vocabulary_text(synsets: list[Synset], teacher_vocabulary: list[str]) -> Ite
     for synset in synsets:
         yield synset.definition
         yield from EXAMPLE_REPEATS * synset.examples
-    words = [word for word in teacher_vocabulary if word.isascii() and word.isalpha() and len(word) > 1]
+    words = [
+        word for word in teacher_vocabulary if word.isascii() and word.isalpha() and len(word) > 1
+    ]
     for rank, word in enumerate(words[:GENERAL_WORDS], start=1):
         yield " ".join([word] * (GENERAL_COUNT // rank))
 

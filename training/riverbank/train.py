@@ -46,7 +46,9 @@ class Training:
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.documents = prepared.training
-        self.weights = key_weights(torch.from_numpy(piece_counts(self.documents, settings.vocab_size))).float()
+        self.weights = key_weights(
+            torch.from_numpy(piece_counts(self.documents, settings.vocab_size))
+        ).float()
         self.student = new_student(settings)
         table = self.student.bert.embeddings.word_embeddings.weight
         table.data.copy_(prepared.embeddings * settings.embedding_scale)
@@ -59,7 +61,10 @@ class Training:
     def _new_optimiser(self) -> torch.optim.AdamW:
         parameters = list(self.student.parameters())
         groups = [
-            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": self.settings.weight_decay},
+            {
+                "params": [p for p in parameters if p.ndim > 1],
+                "weight_decay": self.settings.weight_decay,
+            },
             {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
         ]
         return torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.98))
@@ -68,12 +73,18 @@ class Training:
         """Train to the last step, with a checkpoint and a point of the curve at regular steps."""
         task = progress.add_task("student", total=self.settings.steps, completed=self.step)
         recent: list[list[float]] = []
-        for group in itertools.islice(endless(self.documents, self.settings), self.step, self.settings.steps):
+        for group in itertools.islice(
+            endless(self.documents, self.settings), self.step, self.settings.steps
+        ):
             started = time.monotonic()
             found = self.advance(group)
             self.seconds += time.monotonic() - started
             recent.append([float(getattr(found, part).detach()) for part in PARTS])
-            progress.update(task, completed=self.step, description="student, nats {:.2f} {:.2f}".format(*recent[-1]))
+            progress.update(
+                task,
+                completed=self.step,
+                description="student, nats {:.2f} {:.2f}".format(*recent[-1]),
+            )
             if self.step % self.settings.checkpoint_every == 0 or self.step == self.settings.steps:
                 means = torch.tensor(recent).mean(0).tolist()
                 self.curve.append({"step": self.step, **dict(zip(PARTS, means, strict=True))})
@@ -85,7 +96,9 @@ class Training:
         for parameters in self.optimiser.param_groups:
             parameters["lr"] = self.settings.learning_rate * schedule(self.step, self.settings)
         batch = collate([self.documents[index] for index in group])
-        found = losses(self.student, batch, self.weights, list(self.settings.relation_heads), self.draw)
+        found = losses(
+            self.student, batch, self.weights, list(self.settings.relation_heads), self.draw
+        )
         self.optimiser.zero_grad()
         found.total().backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
@@ -120,7 +133,9 @@ class Training:
 
     def fingerprint(self) -> str:
         """The settings that a checkpoint depends on: all but the last step, which may be put off."""
-        return json.dumps({key: value for key, value in asdict(self.settings).items() if key != "steps"})
+        return json.dumps(
+            {key: value for key, value in asdict(self.settings).items() if key != "steps"}
+        )
 
 
 def endless(documents: list[Document], settings: Settings) -> Iterator[list[int]]:

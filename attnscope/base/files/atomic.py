@@ -14,7 +14,14 @@ from attnscope.base.system.signals import at_signal, defer_signals
 
 # how the names of files begin that a checkpoint's folder is read from
 _CHECKPOINT_FILES = (
-    *("config.json", "generation_config.json", "model", "pytorch_model", "adapter_config.json", "adapter_model"),
+    *(
+        "config.json",
+        "generation_config.json",
+        "model",
+        "pytorch_model",
+        "adapter_config.json",
+        "adapter_model",
+    ),
     *("tokenizer", "special_tokens_map.json", "added_tokens.json", "vocab", "merges"),
 )
 
@@ -31,7 +38,9 @@ def check_target(path: Path, *, force: bool) -> None:
     except FileNotFoundError:
         if not path.parent.is_dir():
             message = "is not a folder" if path.parent.exists() else "no such folder"
-            raise AttnscopeError(message, where=path.parent, hint="use an existing folder") from None
+            raise AttnscopeError(
+                message, where=path.parent, hint="use an existing folder"
+            ) from None
         return
     except OSError as e:
         raise _write_error(path, e) from e
@@ -45,10 +54,16 @@ def check_not_read(path: Path, inputs: Iterable[object]) -> None:
         inputs: Inputs that the user named: files, folders of checkpoints, masks, texts; lists of these; None for
             nothing.
     """
-    for name in {part for text in _texts(inputs) for part in (text, *map(str.strip, text.split("+")))}:
+    for name in {
+        part for text in _texts(inputs) for part in (text, *map(str.strip, text.split("+")))
+    }:
         with suppress(OSError, ValueError):
             # One of the paths does not exist, or cannot be opened.
-            belongs = path.name.startswith(_CHECKPOINT_FILES) and path.exists() and os.path.samefile(path.parent, name)
+            belongs = (
+                path.name.startswith(_CHECKPOINT_FILES)
+                and path.exists()
+                and os.path.samefile(path.parent, name)
+            )
             if belongs or os.path.samefile(path, name):
                 message = f"is a file of {name}" if belongs else "is an input of this command"
                 raise AttnscopeError(message, where=path, hint="choose another output")
@@ -68,10 +83,14 @@ def check_name(path: Path) -> None:
         path.lstat()
     except ValueError as e:
         # NUL, or what the file system's encoding cannot spell.
-        raise AttnscopeError("is not a valid file name", where=path, hint="choose another name") from e
+        raise AttnscopeError(
+            "is not a valid file name", where=path, hint="choose another name"
+        ) from e
     except OSError as e:
         if e.errno == errno.ENAMETOOLONG:
-            raise AttnscopeError("the name is too long", where=path, hint="choose another name") from e
+            raise AttnscopeError(
+                "the name is too long", where=path, hint="choose another name"
+            ) from e
 
 
 def write_atomic(path: Path, parts: Iterable[bytes], *, force: bool) -> int:
@@ -107,10 +126,14 @@ def _check_existing(path: Path, mode: int, *, force: bool) -> None:
     if not stat.S_ISREG(mode):
         raise AttnscopeError("is not a regular file", where=path, hint="choose another name")
     if not force:
-        raise AttnscopeError("exists", where=path, hint=f"pass {arg('force', True)} to overwrite it")
+        raise AttnscopeError(
+            "exists", where=path, hint=f"pass {arg('force', True)} to overwrite it"
+        )
     # A rename would replace even a read-only file, since only the permissions of the folder matter for it.
     if not mode & 0o222:
-        raise AttnscopeError("is read-only", where=path, hint="make it writable, or choose another name")
+        raise AttnscopeError(
+            "is read-only", where=path, hint="make it writable, or choose another name"
+        )
 
 
 def _write(temporary: Path, parts: Iterable[bytes], *, like: Path) -> int:
@@ -133,9 +156,13 @@ def _rename(temporary: Path, path: Path, *, force: bool) -> None:
     try:
         rename_new(temporary, path)
     except FileExistsError:
-        raise AttnscopeError("exists", where=path, hint=f"pass {arg('force', True)} to overwrite it") from None
+        raise AttnscopeError(
+            "exists", where=path, hint=f"pass {arg('force', True)} to overwrite it"
+        ) from None
 
 
 def _write_error(path: Path, error: OSError) -> AttnscopeError:
     reason = error.strerror or type(error).__name__
-    return AttnscopeError(f"cannot be written ({reason})", where=path, hint="choose a folder you can write to")
+    return AttnscopeError(
+        f"cannot be written ({reason})", where=path, hint="choose a folder you can write to"
+    )

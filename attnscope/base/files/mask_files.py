@@ -15,7 +15,9 @@ _HINT = (
     "expected one matrix with a row per query and a column per key, or one for every head: true where attention is "
     "allowed, or, in .npy and .safetensors, floats that are 0 there and −inf elsewhere"
 )
-_MASKED = -6e4  # float16's smallest number is −65,504: what transformers adds where attention is not allowed
+_MASKED = (
+    -6e4
+)  # float16's smallest number is −65,504: what transformers adds where attention is not allowed
 
 
 def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
@@ -30,7 +32,13 @@ def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     """
 
     suffix = path.suffix
-    matrix = _from_json(path) if suffix == ".json" else _from_npy(path) if suffix == ".npy" else _from_safetensors(path)
+    matrix = (
+        _from_json(path)
+        if suffix == ".json"
+        else _from_npy(path)
+        if suffix == ".npy"
+        else _from_safetensors(path)
+    )
     try:
         matrix = as_boolean(matrix)
     except ValueError as e:
@@ -59,7 +67,9 @@ def as_boolean(matrix: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.b
     allowed: np.ndarray[Any, np.dtype[np.bool_]] = matrix == 0
     masked = matrix <= _MASKED
     if not (allowed | masked).all():
-        raise ValueError(f"has {float(matrix[~allowed & ~masked].flat[0]):g}, which is neither 0 nor −inf")
+        raise ValueError(
+            f"has {float(matrix[~allowed & ~masked].flat[0]):g}, which is neither 0 nor −inf"
+        )
     return allowed
 
 
@@ -74,12 +84,20 @@ def _from_json(path: Path) -> Any:
     import numpy as np
 
     rows = read_json(path, cap=_CAP)
-    if isinstance(rows, list) and rows and isinstance(rows[0], list) and rows[0] and isinstance(rows[0][0], list):
+    if (
+        isinstance(rows, list)
+        and rows
+        and isinstance(rows[0], list)
+        and rows[0]
+        and isinstance(rows[0][0], list)
+    ):
         for head in rows:
             _check_rows(head, path)
         sizes = {(len(head), len(head[0])) for head in rows}
         if len(sizes) > 1:
-            raise AttnscopeError("has heads with matrices of different sizes", where=path, hint=_HINT)
+            raise AttnscopeError(
+                "has heads with matrices of different sizes", where=path, hint=_HINT
+            )
     else:
         _check_rows(rows, path)
     return np.array(rows, dtype=bool)
@@ -94,7 +112,9 @@ def _check_rows(rows: Any, path: Path) -> None:
             raise AttnscopeError(message, where=path, hint=_HINT)
         wrong = next((j for j, cell in enumerate(row) if not isinstance(cell, bool)), None)
         if wrong is not None:
-            raise AttnscopeError(f"row {i}, column {wrong} is {row[wrong]!r}, not a boolean", where=path, hint=_HINT)
+            raise AttnscopeError(
+                f"row {i}, column {wrong} is {row[wrong]!r}, not a boolean", where=path, hint=_HINT
+            )
 
 
 def _from_npy(path: Path) -> Any:

@@ -68,7 +68,9 @@ def read_file(path: Path, *, cap: int) -> bytes:
         data = b"" if status.st_size > cap else read_at_most(file, cap + 1)
     if max(status.st_size, len(data)) > cap:
         raise AttnscopeError(
-            f"has {max(status.st_size, len(data)):,} bytes", where=path, hint=f"at most {cap:,} are read"
+            f"has {max(status.st_size, len(data)):,} bytes",
+            where=path,
+            hint=f"at most {cap:,} are read",
         )
     return data
 
@@ -90,7 +92,9 @@ def read_json(path: Path, *, cap: int) -> Any:
 def as_object(value: Any, where: str) -> dict[str, Any]:
     """Return the value; refuse all but a JSON object."""
     if not isinstance(value, dict):
-        raise AttnscopeError(f"is {format_value(value)}, not a JSON object", where=where, hint="expected { … }")
+        raise AttnscopeError(
+            f"is {format_value(value)}, not a JSON object", where=where, hint="expected { … }"
+        )
     return value
 
 
@@ -117,7 +121,9 @@ def parse_json(data: bytes, where: str) -> Any:
             ) from e
         raise AttnscopeError(f"is not JSON at {location}", where=where) from e
     except RecursionError as e:
-        raise AttnscopeError("is nested too deeply", where=where, hint="model files have fewer levels") from e
+        raise AttnscopeError(
+            "is nested too deeply", where=where, hint="model files have fewer levels"
+        ) from e
     except ValueError as e:
         # Python limits the digits of its own integers.
         raise AttnscopeError("contains an integer with thousands of digits", where=where) from e
@@ -212,7 +218,9 @@ def _refuse_halves(value: Any, where: str) -> None:
         raise AttnscopeError(message, where=where, hint="write the whole character") from e
 
 
-def _checked(pairs: list[tuple[str, Any]], where: str, non_finite: list[str], *, halves: bool) -> dict[str, Any]:
+def _checked(
+    pairs: list[tuple[str, Any]], where: str, non_finite: list[str], *, halves: bool
+) -> dict[str, Any]:
     """Return an object from its pairs; refuses a duplicate key, and names the key of a value that is refused."""
     for key, value in pairs if halves else ():
         if isinstance(value, str):
@@ -220,21 +228,29 @@ def _checked(pairs: list[tuple[str, Any]], where: str, non_finite: list[str], *,
     if non_finite:
         for key, value in pairs:
             if isinstance(value, _NonFinite):
-                raise AttnscopeError(f"{value!s} is not JSON", where=f"{where}: {key}", hint="use a finite number")
+                raise AttnscopeError(
+                    f"{value!s} is not JSON", where=f"{where}: {key}", hint="use a finite number"
+                )
     result = dict(pairs)
     if len(result) != len(pairs):
         seen: dict[str, Any] = {}
         for key, value in pairs:
             if key in seen:
-                message = f"is given twice, as {format_value(seen[key])} and as {format_value(value)}"
-                raise AttnscopeError(message, where=f"{where}: {format_value(key)[1:-1]}", hint="keep one of them")
+                message = (
+                    f"is given twice, as {format_value(seen[key])} and as {format_value(value)}"
+                )
+                raise AttnscopeError(
+                    message, where=f"{where}: {format_value(key)[1:-1]}", hint="keep one of them"
+                )
             seen[key] = value
     return result
 
 
 def _require_regular_file(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
-        description = next((name for test, name in _KINDS if test(status.st_mode)), "something else")
+        description = next(
+            (name for test, name in _KINDS if test(status.st_mode)), "something else"
+        )
         raise AttnscopeError(f"is {description}, not a regular file", where=path)
 
 

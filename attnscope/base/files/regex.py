@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterable
 
 _PATIENCE = 5  # seconds of a CPU; what real files have takes a few milliseconds
-_REPEATS = re.compile(r"[*+?{]")  # without any of them, an expression takes as long as it has characters
+_REPEATS = re.compile(
+    r"[*+?{]"
+)  # without any of them, an expression takes as long as it has characters
 _MATCH = """
 import json, re, sys
 try:
@@ -38,7 +40,9 @@ def full_matches(expression: str, texts: Iterable[str], before: str = "") -> fro
             return frozenset(text for text in every if matcher.fullmatch(text))
         command = [sys.executable, "-I", "-S", "-c", _MATCH, str(_PATIENCE)]
         request = json.dumps([pattern, every]).encode()
-        done = subprocess.run(command, input=request, capture_output=True, timeout=2 * _PATIENCE, check=True)
+        done = subprocess.run(
+            command, input=request, capture_output=True, timeout=2 * _PATIENCE, check=True
+        )
     except (re.error, RecursionError, OverflowError) as e:
         raise ValueError(f"is not a regular expression ({e})") from e
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as e:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     Samples = np.ndarray[Any, np.dtype[np.float32]]
 
 ENDINGS = (".wav", ".flac", ".ogg")
-_MARGIN = 0.05  # seconds around a part, so that the filter of the resampler sees what is beyond its edges
+_MARGIN = (
+    0.05  # seconds around a part, so that the filter of the resampler sees what is beyond its edges
+)
 _OGG_PAGE = 65_307  # bytes of a page of .ogg at most; the fifth behind its name has 4 on the page that ends a stream
 _STREAMED = (0, 0xFFFFFFFF)  # sizes in the header of a .wav whose writer did not know its length
 
@@ -42,7 +44,11 @@ class SoundFile:
         import numpy as np
         import soundfile
 
-        length = max(0.0, self.seconds - start) if seconds is None else min(seconds, max(0.0, self.seconds - start))
+        length = (
+            max(0.0, self.seconds - start)
+            if seconds is None
+            else min(seconds, max(0.0, self.seconds - start))
+        )
         first_sample = max(0, round((start - _MARGIN) * self.rate))
         last_sample = min(self.n_samples, round((start + length + _MARGIN) * self.rate))
         try:
@@ -72,7 +78,9 @@ def open_sound(path: Path) -> SoundFile:
     if path.suffix.lower() not in ENDINGS:
         what = f"'{path.suffix}'" if path.suffix else "a name without extension"
         hint = f"convert it: ffmpeg -i {path.name} {path.stem}.wav"
-        raise AttnscopeError(f"sound is read from {', '.join(ENDINGS)}, not from {what}", where=path, hint=hint)
+        raise AttnscopeError(
+            f"sound is read from {', '.join(ENDINGS)}, not from {what}", where=path, hint=hint
+        )
     AUDIO.require("reading sound", path)
     import soundfile
 
@@ -92,9 +100,13 @@ def open_sound(path: Path) -> SoundFile:
     if info.channels > 1:
         notes.append(f"the mean of {info.channels} channels is heard")
     if missing := _missing_bytes(header, status.st_size):
-        notes.append(f"{path.name} is cut off: the last {missing:,} bytes that its header promises are missing")
+        notes.append(
+            f"{path.name} is cut off: the last {missing:,} bytes that its header promises are missing"
+        )
     last_page = tail.rfind(b"OggS")
-    if header[:4] == b"OggS" and not any(flags & 4 for flags in tail[last_page + 5 : last_page + 6]):
+    if header[:4] == b"OggS" and not any(
+        flags & 4 for flags in tail[last_page + 5 : last_page + 6]
+    ):
         notes.append(f"{path.name} is cut off: the page that ends it is missing")
     return SoundFile(path, info.samplerate, info.frames, tuple(notes))
 
@@ -111,4 +123,6 @@ def _missing_bytes(header: bytes, size: int) -> int:
 def _unreadable(path: Path, error: Exception) -> AttnscopeError:
     reason = str(getattr(error, "error_string", error)).rstrip(".")
     hint = f"convert it: ffmpeg -i {path.name} {path.stem}-converted.wav"
-    return AttnscopeError(f"cannot be read as {path.suffix[1:].lower()} ({reason})", where=path, hint=hint)
+    return AttnscopeError(
+        f"cannot be read as {path.suffix[1:].lower()} ({reason})", where=path, hint=hint
+    )

@@ -18,7 +18,9 @@ def escape_control(text: str) -> str:
     """
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
-    return "".join(_escape(c) if c == "\\" or unicodedata.category(c) in _HIDDEN else c for c in text)
+    return "".join(
+        _escape(c) if c == "\\" or unicodedata.category(c) in _HIDDEN else c for c in text
+    )
 
 
 def quote_for_shell(text: str) -> str:

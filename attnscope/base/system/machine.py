@@ -24,7 +24,10 @@ def available_memory() -> int:
     except OSError:
         free = []
     for folder in control_groups("memory"):
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        for limit, used in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
             try:
                 max_bytes, taken = (int((folder / name).read_text()) for name in (limit, used))
                 free.append(max_bytes - max(0, taken - _cached_pages(folder)))
@@ -85,7 +88,9 @@ def amd_family(description: Path = Path("/proc/cpuinfo")) -> int | None:
     try:
         with description.open(encoding="utf-8", errors="replace") as lines:
             # The first core's lines end with an empty one.
-            first_core = dict(line.split(":", 1) for line in takewhile(str.strip, lines) if ":" in line)
+            first_core = dict(
+                line.split(":", 1) for line in takewhile(str.strip, lines) if ":" in line
+            )
     except OSError:
         return None
     fields = {name.strip(): value.strip() for name, value in first_core.items()}
@@ -148,5 +153,7 @@ def control_groups(controller: str) -> list[Path]:
         # Version 2 names no controllers.
         hierarchies = (ROOT / controllers, ROOT / controller) if controllers else (ROOT,)
         inner = Path(name.strip("/"))
-        folders += [hierarchy / part for hierarchy in hierarchies for part in (inner, *inner.parents)]
+        folders += [
+            hierarchy / part for hierarchy in hierarchies for part in (inner, *inner.parents)
+        ]
     return list(dict.fromkeys(folders))

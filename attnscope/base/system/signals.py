@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 _PATIENCE = 0.5  # seconds that a signal waits for what should not be torn
 
 
@@ -23,7 +25,11 @@ def end_on_signals() -> Iterator[None]:
     a `finally` could swallow, and none has to wait for a long call in the main thread that lets other threads run. One
     that is ignored (nohup, a background job) stays ignored. Afterwards they end the process at once.
     """
-    numbers = {signal_number for signal_number in _SIGNALS if signal.getsignal(signal_number) != signal.SIG_IGN}
+    numbers = {
+        signal_number
+        for signal_number in _SIGNALS
+        if signal.getsignal(signal_number) != signal.SIG_IGN
+    }
     if not hasattr(signal, "pthread_sigmask"):
         # On Windows, Ctrl-C ends the process at once.
         yield

@@ -49,9 +49,14 @@ def read_templates(path: Path) -> ChatTemplates:
     if files:
         where = files.get(DEFAULT, path / TEMPLATE_FOLDER)
         read = ((name, file, read_file(file, cap=MAX_TEMPLATE)) for name, file in files.items())
-        templates = {name: decode_utf8(data, file, "download it again") for name, file, data in read}
+        templates = {
+            name: decode_utf8(data, file, "download it again") for name, file, data in read
+        }
     # texts, or objects with `content`
     values = {name: options.get(name) for name in SPECIAL_TOKENS}
-    texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in values.items()}
+    texts = {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
     special = {name: text for name, text in texts.items() if isinstance(text, str)}
     return ChatTemplates(templates, special, str(where))

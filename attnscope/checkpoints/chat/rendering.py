@@ -23,9 +23,17 @@ _OPEN = "\uf8f2"
 _CLOSE = "\uf8f3"
 _END = "\uf8f4"
 _MARK = re.compile(f"([{_OPEN}{_CLOSE}])([0-9]+){_END}")
-_AS_PYTHON = re.compile(f"""['"]text['"]: ['"]{_OPEN}""")  # a list of parts that a template wrote as it is
+_AS_PYTHON = re.compile(
+    f"""['"]text['"]: ['"]{_OPEN}"""
+)  # a list of parts that a template wrote as it is
 _PARTS = ("messages", "documents", "tools")  # variables that hold what users wrote
-_UNSPOKEN = ("role", "type", "id", "tool_call_id", "name")  # keys of a message that are not what it says
+_UNSPOKEN = (
+    "role",
+    "type",
+    "id",
+    "tool_call_id",
+    "name",
+)  # keys of a message that are not what it says
 _NAMES = ("name", "title")  # keys that name a document
 _JOINT = "\n"  # between the parts of a content for templates that take texts alone
 _ERRORS = {
@@ -42,15 +50,21 @@ _ERRORS = {
 class _UserText:
     """A text among the variables of a template."""
 
-    paths: tuple[tuple[str | int, ...], ...]  # keys and numbers from the variables down to the text; several for copies
-    pieces: tuple[tuple[str, str], ...]  # name of the span and text of each piece; joined they are the text
+    paths: tuple[
+        tuple[str | int, ...], ...
+    ]  # keys and numbers from the variables down to the text; several for copies
+    pieces: tuple[
+        tuple[str, str], ...
+    ]  # name of the span and text of each piece; joined they are the text
     as_hull: bool = False  # its span reaches from the first to the last of its texts
 
 
 def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) -> RenderedChat:
     """Render messages."""
     name, template = templates.choose(chat.chat_template, tools=chat.tools is not None)
-    origin = f"{name} ({templates.where})" if templates.where and name in templates.templates else name
+    origin = (
+        f"{name} ({templates.where})" if templates.where and name in templates.templates else name
+    )
     settings = {**templates.special_tokens, **chat.chat_template_kwargs}
     variables, texts, answer = _first_written(chat, template, settings, where)
     _check_used(chat, answer["names"])
@@ -64,7 +78,9 @@ def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) 
         text = _continued(text, template, variables, where)
     turns = _turns(texts, ranges, len(text))
     generated = answer["generated"]
-    ranges_of_answer = None if generated is None else tuple((start, end) for start, end in generated)
+    ranges_of_answer = (
+        None if generated is None else tuple((start, end) for start, end in generated)
+    )
     warnings = tuple(_warnings(answer, variables, missing))
     return RenderedChat(text, turns, ranges_of_answer, origin, tuple(chat.roles), warnings)
 
@@ -111,9 +127,16 @@ def _messages(chat: Chat, *, joined: bool) -> dict[str, Any]:
         if isinstance(message.get("content"), list):
             parts = message["content"]
             texts = [part["text"] for part in parts if "text" in part]
-            typed = [{"type": "text", "text": part["text"]} if "text" in part else {"type": "image"} for part in parts]
+            typed = [
+                {"type": "text", "text": part["text"]} if "text" in part else {"type": "image"}
+                for part in parts
+            ]
             message["content"] = _JOINT.join(texts) if joined else typed
-    others = {"tools": chat.tools, "documents": chat.documents, "add_generation_prompt": chat.prompts}
+    others = {
+        "tools": chat.tools,
+        "documents": chat.documents,
+        "add_generation_prompt": chat.prompts,
+    }
     return {"messages": messages, **others}
 
 
@@ -127,12 +150,21 @@ def _takes_parts(answer: dict[str, Any] | None, texts: Sequence[_UserText]) -> b
     if marked is None or _AS_PYTHON.search(marked):
         return False
     present = {int(index) for _, index in _MARK.findall(marked)}
-    return all(index in present for index, (n, _) in enumerate(_numbered(texts)) if "content" in texts[n].paths[0])
+    return all(
+        index in present
+        for index, (n, _) in enumerate(_numbered(texts))
+        if "content" in texts[n].paths[0]
+    )
 
 
 def _writes(text: str, texts: Sequence[_UserText]) -> bool:
     """Tell whether a rendered text has the content of every message."""
-    contents = (piece for user_text in texts if "content" in user_text.paths[0] for _, piece in user_text.pieces)
+    contents = (
+        piece
+        for user_text in texts
+        if "content" in user_text.paths[0]
+        for _, piece in user_text.pieces
+    )
     return all(piece.strip() in text for piece in contents)
 
 
@@ -144,7 +176,9 @@ def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
         role = message["role"]
         counts[role] = counts.get(role, 0) + 1
         turn = unique_name(f"{role} {counts[role]}", taken)
-        reasoning = tuple(("messages", n, key) for key in REASONING if isinstance(message.get(key), str))
+        reasoning = tuple(
+            ("messages", n, key) for key in REASONING if isinstance(message.get(key), str)
+        )
         if reasoning:
             yield _UserText(reasoning, ((turn, message[str(reasoning[0][2])]),))
         for key, value in message.items():
@@ -152,24 +186,42 @@ def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
                 continue
             if key == "content" and isinstance(value, list):
                 parts = {k: part for k, part in enumerate(value) if "text" in part}
-                part_names = [next((part[key] for key in _NAMES if part.get(key)), None) for part in parts.values()]
+                part_names = [
+                    next((part[key] for key in _NAMES if part.get(key)), None)
+                    for part in parts.values()
+                ]
                 names = [turn if name is None else unique_name(name, taken) for name in part_names]
-                pieces = tuple((name, part["text"]) for name, part in zip(names, parts.values(), strict=True))
+                pieces = tuple(
+                    (name, part["text"]) for name, part in zip(names, parts.values(), strict=True)
+                )
                 if joined:
                     yield _UserText((("messages", n, key),), pieces)
                 for k, piece in () if joined else zip(parts, pieces, strict=True):
                     yield _UserText((("messages", n, key, k, "text"),), (piece,))
             else:
-                yield from (_UserText((path,), ((turn, text),)) for path, text in _strings(value, ("messages", n, key)))
+                yield from (
+                    _UserText((path,), ((turn, text),))
+                    for path, text in _strings(value, ("messages", n, key))
+                )
     for n, document in enumerate(chat.documents or []):
-        title = next((document[key] for key in _NAMES if isinstance(document.get(key), str)), f"doc {n + 1}")
+        title = next(
+            (document[key] for key in _NAMES if isinstance(document.get(key), str)), f"doc {n + 1}"
+        )
         name = unique_name(title, taken)
-        yield from (_UserText((p,), ((name, text),), as_hull=True) for p, text in _strings(document, ("documents", n)))
+        yield from (
+            _UserText((p,), ((name, text),), as_hull=True)
+            for p, text in _strings(document, ("documents", n))
+        )
     for n, tool in enumerate(chat.tools or []):
-        yield from (_UserText((p,), (("tools", text),), as_hull=True) for p, text in _strings(tool, ("tools", n)))
+        yield from (
+            _UserText((p,), (("tools", text),), as_hull=True)
+            for p, text in _strings(tool, ("tools", n))
+        )
 
 
-def _strings(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _strings(
+    value: Any, path: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):
@@ -211,7 +263,9 @@ def _marked(variables: Mapping[str, Any], texts: Sequence[_UserText]) -> dict[st
     return copy
 
 
-Ranges = dict[tuple[int, int], list[tuple[int, int]]]  # number of a text and place of a piece, to where it is written
+Ranges = dict[
+    tuple[int, int], list[tuple[int, int]]
+]  # number of a text and place of a piece, to where it is written
 
 
 def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges | None:
@@ -237,17 +291,24 @@ def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges
         else:
             # The template cut off the start of the piece.
             before = text[max(0, position - len(core)) : position]
-            piece_ranges[numbered[index]].append((position - _shared_start(before[::-1], core[::-1]), position))
+            piece_ranges[numbered[index]].append(
+                (position - _shared_start(before[::-1], core[::-1]), position)
+            )
     # The template cut off the end of these pieces.
     for index, start in opened.items():
         length = _shared_start(text[start:], _core(texts, numbered[index]))
         piece_ranges[numbered[index]].append((start, start + length))
-    return {piece: [(start, end) for start, end in ranges if start < end] for piece, ranges in piece_ranges.items()}
+    return {
+        piece: [(start, end) for start, end in ranges if start < end]
+        for piece, ranges in piece_ranges.items()
+    }
 
 
 def _shared_start(first_text: str, second_text: str) -> int:
     pairs = zip(first_text, second_text, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first_text), len(second_text)))
+    return next(
+        (n for n, (a, b) in enumerate(pairs) if a != b), min(len(first_text), len(second_text))
+    )
 
 
 def _core(texts: Sequence[_UserText], piece: tuple[int, int]) -> str:
@@ -281,7 +342,11 @@ def _continued(text: str, template: str, variables: Mapping[str, Any], where: st
     messages = deepcopy(variables["messages"])
     content = messages[-1].get("content")
     mark = f"{_OPEN}{_END} "
-    holder, key = (content[-1], "text") if isinstance(content, list) and content else (messages[-1], "content")
+    holder, key = (
+        (content[-1], "text")
+        if isinstance(content, list) and content
+        else (messages[-1], "content")
+    )
     message_text = holder.get(key)
     if isinstance(message_text, str):
         holder[key] = message_text + mark
@@ -292,7 +357,9 @@ def _continued(text: str, template: str, variables: Mapping[str, Any], where: st
         if end >= 0 and message_text.strip() in marked and text.startswith(before_mark):
             return str(before_mark)
     hint = "remove continue_final_message"
-    raise AttnscopeError("the chat template does not write the last message as it is", where=where, hint=hint)
+    raise AttnscopeError(
+        "the chat template does not write the last message as it is", where=where, hint=hint
+    )
 
 
 def _turns(texts: Sequence[_UserText], ranges: Ranges, length: int) -> tuple[SpanRange, ...]:
@@ -320,18 +387,29 @@ def _turns(texts: Sequence[_UserText], ranges: Ranges, length: int) -> tuple[Spa
 
 
 def _ask(
-    template: str, variables: Mapping[str, Any], variants: Sequence[Mapping[str, Any]], where: str, *, must: bool = True
+    template: str,
+    variables: Mapping[str, Any],
+    variants: Sequence[Mapping[str, Any]],
+    where: str,
+    *,
+    must: bool = True,
 ) -> Any:
     try:
         answer = PROCESS.ask({"template": template, "variables": variables, "variants": variants})
     except TookTooLong:
-        message = f"the chat template takes more than {SECONDS} seconds, or more memory than it may use"
-        raise AttnscopeError(message, where=where, hint="use the template of a source that you trust") from None
+        message = (
+            f"the chat template takes more than {SECONDS} seconds, or more memory than it may use"
+        )
+        raise AttnscopeError(
+            message, where=where, hint="use the template of a source that you trust"
+        ) from None
     if "error" not in answer:
         return answer
     if not must and answer["kind"] in ("refused", "failed"):
         return None
-    raise AttnscopeError(_ERRORS[answer["kind"]].format(answer["error"] or "no reason given"), where=where)
+    raise AttnscopeError(
+        _ERRORS[answer["kind"]].format(answer["error"] or "no reason given"), where=where
+    )
 
 
 def _check_used(chat: Chat, names: Sequence[str]) -> None:
@@ -339,17 +417,25 @@ def _check_used(chat: Chat, names: Sequence[str]) -> None:
     for name, value in (("documents", chat.documents), ("tools", chat.tools)):
         if value and name not in names:
             hint = f"put {'them' if name == 'documents' else 'what they do'} into the content of a message"
-            raise UsageError(f"the chat template has no place for {name}", where=arg("chat"), hint=hint)
+            raise UsageError(
+                f"the chat template has no place for {name}", where=arg("chat"), hint=hint
+            )
     for name in chat.chat_template_kwargs:
         if name not in names:
             hint = did_you_mean(name, tuple(names))
-            raise UsageError(f"the chat template has no variable '{name}'", where=arg("chat"), hint=hint)
+            raise UsageError(
+                f"the chat template has no variable '{name}'", where=arg("chat"), hint=hint
+            )
 
 
-def _warnings(answer: Mapping[str, Any], variables: Mapping[str, Any], missing: Sequence[str]) -> Iterator[str]:
+def _warnings(
+    answer: Mapping[str, Any], variables: Mapping[str, Any], missing: Sequence[str]
+) -> Iterator[str]:
     if answer["dated"]:
         yield "the chat template writes the current date, so tomorrow's text is another one"
-    if unnamed := [name for name in SPECIAL_TOKENS if name in answer["names"] and name not in variables]:
+    if unnamed := [
+        name for name in SPECIAL_TOKENS if name in answer["names"] and name not in variables
+    ]:
         yield f"the chat template uses {', '.join(unnamed)}, which the checkpoint does not name: left out"
     if missing:
         yield f"the chat template leaves out text of {listed(list(dict.fromkeys(missing)), 5)}"

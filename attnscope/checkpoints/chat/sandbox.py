@@ -97,7 +97,9 @@ class Environment(ImmutableSandboxedEnvironment):
     """The environment of chat templates; `dated` says whether one has asked for the date, and callers reset it."""
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, ext.loopcontrols])
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, ext.loopcontrols]
+        )
         self.dated = False
         self.filters["tojson"] = _to_json
         self.globals |= {
@@ -114,7 +116,9 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
         """Stop a template that reads a forbidden attribute; jinja2 would go on until the value is used."""
-        raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} is unsafe.")
+        raise SecurityError(
+            f"access to attribute {attribute!r} of {type(obj).__name__!r} is unsafe."
+        )
 
     def _now(self, format: str) -> str:
         self.dated = True
@@ -126,9 +130,15 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 @lru_cache(maxsize=4)
@@ -136,7 +146,11 @@ def _compiled(template: str) -> tuple[Environment, Template, frozenset[str]]:
     """Return a template with its environment, and the names that it takes from outside."""
     environment = Environment()
     names = meta.find_undeclared_variables(environment.parse(template))
-    return environment, environment.from_string(template), frozenset(names) - environment.globals.keys()
+    return (
+        environment,
+        environment.from_string(template),
+        frozenset(names) - environment.globals.keys(),
+    )
 
 
 def _text(template: Template, variables: dict[str, Any]) -> str:
@@ -219,7 +233,10 @@ def _described(error: Exception) -> dict[str, Any]:
         if isinstance(error, cause):
             return {"kind": error_kind, "error": message}
     from_template = isinstance(error, UndefinedError | TemplateRuntimeError | TemplateError)
-    return {"kind": "failed", "error": message if from_template else f"{type(error).__name__}: {message}"}
+    return {
+        "kind": "failed",
+        "error": message if from_template else f"{type(error).__name__}: {message}",
+    }
 
 
 def main(memory: int) -> None:
@@ -234,7 +251,9 @@ def main(memory: int) -> None:
             import resource
 
             hard_limit = resource.getrlimit(resource.RLIMIT_CPU)[1]
-            resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time()) + request["seconds"], hard_limit))
+            resource.setrlimit(
+                resource.RLIMIT_CPU, (ceil(time.process_time()) + request["seconds"], hard_limit)
+            )
         sys.stdout.buffer.write(json.dumps(answer(request)).encode() + b"\n")
         sys.stdout.buffer.flush()
 

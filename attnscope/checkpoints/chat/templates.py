@@ -13,16 +13,32 @@ TEMPLATE_FOLDER = "chat_templates"
 DEFAULT = "default"
 _WITH_TOOLS = "tool_use"
 MAX_TEMPLATE = 1 << 20  # bytes
-SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_GGUF_IDS = {"unk_token": "unknown_token", "sep_token": "seperator_token", "pad_token": "padding_token"}  # spelled so
+SPECIAL_TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+_GGUF_IDS = {
+    "unk_token": "unknown_token",
+    "sep_token": "seperator_token",
+    "pad_token": "padding_token",
+}  # spelled so
 
 
 @dataclass(frozen=True)
 class ChatTemplates:
     """The chat templates of a checkpoint."""
 
-    templates: Mapping[str, str] = field(default_factory=dict)  # texts by name; a single one is `default`
-    special_tokens: Mapping[str, str] = field(default_factory=dict)  # those in templates, such as `bos_token`
+    templates: Mapping[str, str] = field(
+        default_factory=dict
+    )  # texts by name; a single one is `default`
+    special_tokens: Mapping[str, str] = field(
+        default_factory=dict
+    )  # those in templates, such as `bos_token`
     where: str = ""
 
     def choose(self, name: str | None, *, tools: bool) -> tuple[str, str]:
@@ -30,7 +46,9 @@ class ChatTemplates:
         if name is not None and ("{{" in name or "{%" in name):
             return "the chat's own", name
         if not self.templates:
-            message = f"{self.where or 'the model'} has no chat template, so messages cannot be rendered"
+            message = (
+                f"{self.where or 'the model'} has no chat template, so messages cannot be rendered"
+            )
             hint = f"use a chat model, or pass the prompt as {arg('text')}"
             raise UsageError(message, where=arg("chat"), hint=hint)
         default = _WITH_TOOLS if tools and _WITH_TOOLS in self.templates else DEFAULT
@@ -57,20 +75,31 @@ def gguf_templates(metadata: Mapping[str, Any], path: Path) -> ChatTemplates:
         if key.startswith(f"{default_key}.")
     }
     tokens = metadata.get("tokenizer.ggml.tokens", [])
-    ids = {name: metadata.get(f"tokenizer.ggml.{_GGUF_IDS.get(name, name)}_id") for name in SPECIAL_TOKENS}
-    special = {name: tokens[n] for name, n in ids.items() if type(n) is int and 0 <= n < len(tokens)}
+    ids = {
+        name: metadata.get(f"tokenizer.ggml.{_GGUF_IDS.get(name, name)}_id")
+        for name in SPECIAL_TOKENS
+    }
+    special = {
+        name: tokens[n] for name, n in ids.items() if type(n) is int and 0 <= n < len(tokens)
+    }
     listed = [{"name": name, "template": text} for name, text in templates.items()]
     return ChatTemplates(listed_templates(listed, path), special, str(path))
 
 
-def templates_of(chat_template: object, special_tokens: Mapping[str, Any], where: str) -> ChatTemplates:
+def templates_of(
+    chat_template: object, special_tokens: Mapping[str, Any], where: str
+) -> ChatTemplates:
     """Return the chat templates of a tokenizer in memory: its `chat_template` is a text, texts by name, or None."""
     listed = (
         [{"name": n, "template": t} for n, t in chat_template.items()]
         if isinstance(chat_template, Mapping)
         else chat_template
     )
-    special = {name: str(special_tokens[name]) for name in SPECIAL_TOKENS if special_tokens.get(name) is not None}
+    special = {
+        name: str(special_tokens[name])
+        for name in SPECIAL_TOKENS
+        if special_tokens.get(name) is not None
+    }
     return ChatTemplates(listed_templates(listed, where), special, where)
 
 
@@ -82,10 +111,14 @@ def listed_templates(named_templates: Any, where: Path | str) -> dict[str, str]:
         return {DEFAULT: _checked(named_templates, where)}
     templates = {}
     for entry in named_templates if isinstance(named_templates, list) else [None]:
-        pair = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+        pair = (
+            (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+        )
         if not isinstance(pair[0], str) or not isinstance(pair[1], str):
             hint = "expected a text, or a list of objects with name and template"
-            raise AttnscopeError(f"is {format_value(named_templates)}", where=f"{where}: chat_template", hint=hint)
+            raise AttnscopeError(
+                f"is {format_value(named_templates)}", where=f"{where}: chat_template", hint=hint
+            )
         templates[pair[0]] = _checked(pair[1], where)
     return templates
 

@@ -54,7 +54,9 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
         try:
             with defer_signals():
                 part.mkdir()
-            tables = _convert({source / name: part / new for name, new in files.items()}, max_memory)
+            tables = _convert(
+                {source / name: part / new for name, new in files.items()}, max_memory
+            )
             sizes = dict(zip(files.values(), tables, strict=True))
             for new in sizes:
                 read_header(part / new)
@@ -62,7 +64,9 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
                 shards = {name: file for file, tensors in sizes.items() for name in tensors}
                 if len(shards) != sum(map(len, sizes.values())):
                     hint = "download the shards again"
-                    raise AttnscopeError("a tensor is in more than one shard", where=part / INDEX, hint=hint)
+                    raise AttnscopeError(
+                        "a tensor is in more than one shard", where=part / INDEX, hint=hint
+                    )
                 total = sum(size for tensors in sizes.values() for size in tensors.values())
                 index = {"metadata": {"total_size": total}, "weight_map": shards}
                 (part / INDEX).write_text(json.dumps(index, indent=2))
@@ -82,7 +86,9 @@ def _plan(source: Path) -> dict[str, str]:
     """Return each pickle, and the name of the safetensors file that is made of it."""
     if not source.is_dir():
         message = "is a file, not a folder" if source.exists() else "no such folder"
-        raise AttnscopeError(message, where=source, hint="pass the folder that contains the config and the weights")
+        raise AttnscopeError(
+            message, where=source, hint="pass the folder that contains the config and the weights"
+        )
     present = set(os.listdir(source))
     if SINGLE in present or INDEX in present:
         hint = f"use it as it is: {arg('model', str(source))}"
@@ -106,7 +112,9 @@ def _shards(source: Path, present: set[str]) -> dict[str, str]:
     names = sorted({str(name) for name in as_object(index.get("weight_map", {}), where).values()})
     for name in names:
         if name not in present:
-            raise AttnscopeError(f"the shard {format_value(name)} is missing", where=where, hint="download it")
+            raise AttnscopeError(
+                f"the shard {format_value(name)} is missing", where=where, hint="download it"
+            )
     if not names:
         raise AttnscopeError("lists no tensors", where=where, hint="download the index again")
     return {name: f"model-{n:05}-of-{len(names):05}.safetensors" for n, name in enumerate(names, 1)}
@@ -121,16 +129,26 @@ def _convert(files: dict[Path, Path], max_memory: int | None) -> list[dict[str, 
     memory = available_memory() // 2 if max_memory is None else max_memory
     seconds = _SECONDS + size // _BYTES_A_SECOND
     package = str(Path(__file__).parents[3])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH")))),
+    }
     paths = [str(path.absolute()) for pair in files.items() for path in pair]
     module = "attnscope.checkpoints.convert_pickle.unpickle"
     command = [sys.executable, "-P", "-m", module, str(memory), str(seconds), *paths]
     try:
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=2 * seconds, check=False
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=2 * seconds,
+            check=False,
         )
     except subprocess.TimeoutExpired as e:
-        raise AttnscopeError(f"took more than {2 * seconds:,} seconds to read", where=next(iter(files)).parent) from e
+        raise AttnscopeError(
+            f"took more than {2 * seconds:,} seconds to read", where=next(iter(files)).parent
+        ) from e
     try:
         answers = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
@@ -154,10 +172,17 @@ def _files_beside(source: Path) -> list[Path]:
     files = []
     for path in sorted(source.iterdir()):
         wanted = path.suffix.lower() in _BESIDE or path.name.upper().startswith("LICENSE")
-        if not wanted or path.name == _PICKLE_INDEX or not path.is_file() or path.stat().st_size > _LARGEST_BESIDE:
+        if (
+            not wanted
+            or path.name == _PICKLE_INDEX
+            or not path.is_file()
+            or path.stat().st_size > _LARGEST_BESIDE
+        ):
             continue
         if not path.resolve().is_relative_to(inside):
             message = f"is a link to {path.resolve()}, outside of the folder"
-            raise AttnscopeError(message, where=path, hint="remove the link, or put the file in its place")
+            raise AttnscopeError(
+                message, where=path, hint="remove the link, or put the file in its place"
+            )
         files.append(path)
     return files

@@ -16,7 +16,12 @@ from safetensors.torch import save_file
 from attnscope.base.system.machine import limit_process
 
 _GLOBAL = re.compile(r"(?:GLOBAL|global|class) ([\w.]+)")
-_WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # keys under which training scripts store the weights
+_WRAPPERS = (
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "module",
+)  # keys under which training scripts store the weights
 
 
 class _NotWeights(Exception):
@@ -79,11 +84,21 @@ def _described(error: Exception) -> dict[str, Any]:
     text = " ".join(str(error).split())
     if "weights_only" in text or "Weights only" in text or "Unsupported" in text:
         reference = _GLOBAL.search(text)
-        what = f"refers to {reference[1]}, which is code" if reference else "contains more than tensors"
-        return {"error": f"{what}: it was not run", "hint": "get the model as safetensors, from someone you trust"}
+        what = (
+            f"refers to {reference[1]}, which is code"
+            if reference
+            else "contains more than tensors"
+        )
+        return {
+            "error": f"{what}: it was not run",
+            "hint": "get the model as safetensors, from someone you trust",
+        }
     if "memory" in text:
         return {"error": "needs more memory than the limit allows", "hint": "raise --max-memory"}
-    return {"error": f"cannot be read ({type(error).__name__}: {text[:120]})", "hint": "download it again"}
+    return {
+        "error": f"cannot be read ({type(error).__name__}: {text[:120]})",
+        "hint": "download it again",
+    }
 
 
 if __name__ == "__main__":

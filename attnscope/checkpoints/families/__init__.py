@@ -90,7 +90,9 @@ class DescribedModel:
 
     family: Family
     config: ModelConfig
-    raw: dict[str, Any]  # the file, with its `model_type` and without keys that the user wanted ignored
+    raw: dict[
+        str, Any
+    ]  # the file, with its `model_type` and without keys that the user wanted ignored
     notes: tuple[str, ...]
     ignored_keys: tuple[str, ...]
 
@@ -108,7 +110,9 @@ def open_config(
     notes = []
     if raw.get("model_type") is None:
         raw = {**raw, "model_type": family.model_types[0]}
-        notes.append(f"config.json has no model_type: read as '{family.name}', the only family that fits")
+        notes.append(
+            f"config.json has no model_type: read as '{family.name}', the only family that fits"
+        )
     classes = reference_keys(family.name).classes
     notes += check_trust(raw, where, classes, upstreamed=family.upstreamed, trusted=trusted)
     reading = config_reader.read_config(family, raw, where, FAMILIES.values(), ignore)
@@ -121,7 +125,9 @@ def open_config(
     return DescribedModel(family, config, kept_keys, tuple(notes), ignored)
 
 
-def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Family:
+def family_for(
+    raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> Family:
     """Return the family of a config.json by its `model_type`, or the only family that fits."""
     model_type = raw.get("model_type")
     if model_type is None:
@@ -141,7 +147,9 @@ def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[in
 def native_family(raw: Mapping[str, Any]) -> Family | None:
     """Return the family of a config.json by its `model_type` alone; None if transformers has to run the model."""
     family = FAMILIES.get(str(raw.get("model_type")))
-    if family is None or any(raw.get(name) not in (None, value) for name, value in family.only.items()):
+    if family is None or any(
+        raw.get(name) not in (None, value) for name, value in family.only.items()
+    ):
         return None
     return family
 

@@ -1,6 +1,16 @@
 """BERT (Devlin et al., 2019): bidirectional, post-norm, learned positions, segments."""
 
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, SIZES, Computed, Family, Head, Outside, copy_of, key
+from attnscope.checkpoints.families.spec import (
+    ACTIVATIONS,
+    HEADS,
+    SIZES,
+    Computed,
+    Family,
+    Head,
+    Outside,
+    copy_of,
+    key,
+)
 
 _LAYER = "encoder.layer.{l}"
 _HEAD = "cls.predictions"
@@ -12,7 +22,10 @@ BERT = Family(
         **SIZES,
         **HEADS,
         "mask": Computed(
-            lambda reader, _: "causal" if reader.flag("is_decoder", default=False) else "bidirectional", ("is_decoder",)
+            lambda reader, _: (
+                "causal" if reader.flag("is_decoder", default=False) else "bidirectional"
+            ),
+            ("is_decoder",),
         ),
         "qkv_bias": True,
         "out_bias": True,

@@ -10,12 +10,16 @@ BLOOM = Family(
     model_types=("bloom",),
     config={
         "vocab_size": key("vocab_size"),
-        "d_model": Computed(lambda reader, _: reader.get("n_embed", "hidden_size"), ("n_embed", "hidden_size")),
+        "d_model": Computed(
+            lambda reader, _: reader.get("n_embed", "hidden_size"), ("n_embed", "hidden_size")
+        ),
         "n_layers": Computed(
-            lambda reader, _: reader.get("n_layer", "num_hidden_layers"), ("n_layer", "num_hidden_layers")
+            lambda reader, _: reader.get("n_layer", "num_hidden_layers"),
+            ("n_layer", "num_hidden_layers"),
         ),
         "n_heads": Computed(
-            lambda reader, _: reader.get("n_head", "num_attention_heads"), ("n_head", "num_attention_heads")
+            lambda reader, _: reader.get("n_head", "num_attention_heads"),
+            ("n_head", "num_attention_heads"),
         ),
         **HEADS,
         "d_mlp": Computed(lambda _, done: 4 * done["d_model"]),

@@ -48,7 +48,9 @@ COHERE2 = replace(
     config={
         **COHERE.config,
         "rope": rope(interleaved=True),
-        "windows": by_layer(lambda reader, layer: slides(reader, layer, 4), _PATTERN, f"_{_PATTERN}"),
+        "windows": by_layer(
+            lambda reader, layer: slides(reader, layer, 4), _PATTERN, f"_{_PATTERN}"
+        ),
         "rope_layers": Computed(_rotated),
     },
     # what the published files say in addition

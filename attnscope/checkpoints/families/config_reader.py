@@ -39,11 +39,17 @@ COMMON_INERT = frozenset(
 _QUANTIZED = "quantization_config"
 _MLX = "quantization"
 _NEEDED = ("model_type", "architectures", "auto_map")
-COMMON_REQUIRES: Mapping[str, Any] = {"add_cross_attention": False, "is_encoder_decoder": False, "pruned_heads": {}}
+COMMON_REQUIRES: Mapping[str, Any] = {
+    "add_cross_attention": False,
+    "is_encoder_decoder": False,
+    "pruned_heads": {},
+}
 
 
 # Which kernel computes attention; the numbers are the same.
-IMPLEMENTATIONS = frozenset({None, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"})
+IMPLEMENTATIONS = frozenset(
+    {None, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"}
+)
 COMMON_CHOICES: Mapping[str, frozenset[Any]] = {
     "_attn_implementation": IMPLEMENTATIONS,
     "_attn_implementation_internal": IMPLEMENTATIONS,
@@ -59,17 +65,25 @@ class ConfigReading:
     config: ModelConfig
     ignored: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    filled: Mapping[str, Any] = field(default_factory=dict)  # missing keys, with the reference's values
+    filled: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # missing keys, with the reference's values
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes about the config for the user."""
         notes = []
         if self.filled:
-            defaults = _listed([f"{name} = {format_json(value)}" for name, value in self.filled.items()])
-            notes.append(f"keys missing from config.json have the defaults of transformers: {defaults}")
+            defaults = _listed(
+                [f"{name} = {format_json(value)}" for name, value in self.filled.items()]
+            )
+            notes.append(
+                f"keys missing from config.json have the defaults of transformers: {defaults}"
+            )
         if self.ignored:
-            notes.append(f"ignored config keys, which no code of transformers reads: {_listed(self.ignored)}")
+            notes.append(
+                f"ignored config keys, which no code of transformers reads: {_listed(self.ignored)}"
+            )
         return tuple(notes)
 
 
@@ -77,7 +91,9 @@ def ignored_notes(ignore: Collection[str], raw: Mapping[str, Any]) -> tuple[str,
     """Return notes on keys that the user wanted ignored: those of a config.json, and those that it does not have."""
     notes = []
     if dropped := [name for name in raw if name in ignore]:
-        notes.append(f"config keys ignored by --ignore-key: {_listed(dropped)}; the real model's numbers may differ")
+        notes.append(
+            f"config keys ignored by --ignore-key: {_listed(dropped)}; the real model's numbers may differ"
+        )
     if absent := [name for name in ignore if name not in raw]:
         notes.append(f"--ignore-key: config.json has no {_listed(absent)}")
     return tuple(notes)
@@ -89,11 +105,17 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def read_config(
-    family: Family, raw: Mapping[str, Any], where: str, families: Collection[Family] = (), ignore: Collection[str] = ()
+    family: Family,
+    raw: Mapping[str, Any],
+    where: str,
+    families: Collection[Family] = (),
+    ignore: Collection[str] = (),
 ) -> ConfigReading:
     """Turn a config.json into a ModelConfig, and report its other keys; keys that any family reads are not ignored."""
     dropped = tuple(name for name in raw if name in ignore)
-    reader = ConfigReader(drop_keys(raw, ignore, where), where, reference_keys(family.name).defaults)
+    reader = ConfigReader(
+        drop_keys(raw, ignore, where), where, reference_keys(family.name).defaults
+    )
     _check_values(family, reader)
     done: dict[str, Any] = {}
     for name, entry in family.config.items():
@@ -101,12 +123,25 @@ def read_config(
         try:
             done[name] = msgspec.convert(value, _FIELD_TYPES[name])
         except msgspec.ValidationError as e:
-            expected = str(e).removeprefix("Expected ").split(" - at")[0].split(", got")[0].replace("`", "")
-            raise reader.wrong(reader.given(getattr(entry, "names", ())) or name, value, expected) from e
+            expected = (
+                str(e)
+                .removeprefix("Expected ")
+                .split(" - at")[0]
+                .split(", got")[0]
+                .replace("`", "")
+            )
+            raise reader.wrong(
+                reader.given(getattr(entry, "names", ())) or name, value, expected
+            ) from e
     config = ModelConfig(**done)
     check_sizes(config, where)
     known_keys = (
-        family.reads | family.inert | COMMON_INERT | COMMON_REQUIRES.keys() | COMMON_CHOICES.keys() | {_QUANTIZED, _MLX}
+        family.reads
+        | family.inert
+        | COMMON_INERT
+        | COMMON_REQUIRES.keys()
+        | COMMON_CHOICES.keys()
+        | {_QUANTIZED, _MLX}
     )
     ignored = check_unknown(family, reader, known_keys, families)
     return ConfigReading(config, ignored, dropped, reader.filled)
@@ -116,7 +151,11 @@ def drop_keys(raw: Mapping[str, Any], ignore: Collection[str], where: str) -> di
     """Return a config.json without the keys that the user wants ignored."""
     for name in (*_NEEDED, _QUANTIZED, _MLX):
         if name in ignore and name in raw:
-            raise AttnscopeError(f"'{name}' cannot be ignored", where=where, hint=f"remove it from {arg('ignore_key')}")
+            raise AttnscopeError(
+                f"'{name}' cannot be ignored",
+                where=where,
+                hint=f"remove it from {arg('ignore_key')}",
+            )
     return {name: value for name, value in raw.items() if name not in ignore}
 
 
@@ -126,19 +165,33 @@ def _check_values(family: Family, reader: ConfigReader) -> None:
         quantization = reader.get(key, default=None)
         if quantization is None:
             continue
-        method = "MLX" if key == _MLX else quantization.get("quant_method") if isinstance(quantization, dict) else None
-        message = "the weights are quantised" + (f" ({format_json(method)[1:-1]})" if isinstance(method, str) else "")
+        method = (
+            "MLX"
+            if key == _MLX
+            else quantization.get("quant_method")
+            if isinstance(quantization, dict)
+            else None
+        )
+        message = "the weights are quantised" + (
+            f" ({format_json(method)[1:-1]})" if isinstance(method, str) else ""
+        )
         hint = "use a checkpoint with floating-point weights, such as one converted to bfloat16"
         raise AttnscopeError(message, where=f"{reader.where}: {key}", hint=hint)
     for name, choices in COMMON_CHOICES.items():
         value = reader.raw.get(name)
         if isinstance(value, dict | list) or value not in choices:
             raise reader.wrong(name, value, "one of " + ", ".join(sorted(filter(None, choices))))
-    required = {name: wanted for name, wanted in COMMON_REQUIRES.items() if name not in family.inert}
+    required = {
+        name: wanted for name, wanted in COMMON_REQUIRES.items() if name not in family.inert
+    }
     for name, wanted in {**required, **family.requires, **family.only}.items():
         value = reader.raw.get(name)
-        if value is not None and (value != wanted or isinstance(value, bool) != isinstance(wanted, bool)):
-            expected = f"{format_json(wanted)}, the one value that family '{family.name}' supports here"
+        if value is not None and (
+            value != wanted or isinstance(value, bool) != isinstance(wanted, bool)
+        ):
+            expected = (
+                f"{format_json(wanted)}, the one value that family '{family.name}' supports here"
+            )
             if name in family.only:
                 expected += "; transformers runs others: pip install 'attnscope[transformers]'"
             raise reader.wrong(name, value, expected)

@@ -29,19 +29,27 @@ def _types(reader: ConfigReader) -> set[str]:
 
 def _disentangled(reader: ConfigReader, done: Mapping[str, Any]) -> Disentangled | None:
     if reader.get("embedding_size", default=done["d_model"]) != done["d_model"]:
-        raise reader.wrong("embedding_size", reader.raw["embedding_size"], f"the {done['d_model']} of 'hidden_size'")
+        raise reader.wrong(
+            "embedding_size",
+            reader.raw["embedding_size"],
+            f"the {done['d_model']} of 'hidden_size'",
+        )
     norm = reader.get(_NORM, default="none")
     types = _types(reader)
     if norm not in ("none", "layer_norm"):
         raise reader.wrong(_NORM, norm, "none or layer_norm")
     if not reader.flag("relative_attention", default=False) or not types:
         return None
-    span, buckets = (whole_number(reader, name, reader.get(name, default=-1), -1) for name in (_SPAN, _BUCKETS))
+    span, buckets = (
+        whole_number(reader, name, reader.get(name, default=-1), -1) for name in (_SPAN, _BUCKETS)
+    )
     span = span if span > 0 else done["max_positions"]
     logarithmic = buckets > 0
     shared = reader.flag("share_att_key", default=False)
     furthest, rows = (span, buckets) if logarithmic else (None, span)
-    return Disentangled(rows, furthest, "c2p" in types, "p2c" in types, shared, norm == "layer_norm")
+    return Disentangled(
+        rows, furthest, "c2p" in types, "p2c" in types, shared, norm == "layer_norm"
+    )
 
 
 DEBERTA_V2 = replace(
@@ -52,9 +60,12 @@ DEBERTA_V2 = replace(
         **BERT.config,
         "d_head": key("attention_head_size", default=HEAD_WIDTH),
         "mask": "bidirectional",
-        "scale": Computed(lambda reader, done: (done["d_head"] * (1 + len(_types(reader)))) ** -0.5, (_TYPES,)),
+        "scale": Computed(
+            lambda reader, done: (done["d_head"] * (1 + len(_types(reader)))) ** -0.5, (_TYPES,)
+        ),
         "positions": Computed(
-            lambda reader, _: ("none", "learned")[reader.flag(_ABSOLUTE, default=True)], (_ABSOLUTE,)
+            lambda reader, _: ("none", "learned")[reader.flag(_ABSOLUTE, default=True)],
+            (_ABSOLUTE,),
         ),
         "disentangled": Computed(_disentangled, _KEYS),
         "n_segments": key("type_vocab_size", default=0),
@@ -62,7 +73,10 @@ DEBERTA_V2 = replace(
     },
     modules={
         **BERT.modules,
-        **{f"blocks.{{l}}.attention.{part[0]}": f"{_SELF}.{part}_proj" for part in ("query", "key", "value")},
+        **{
+            f"blocks.{{l}}.attention.{part[0]}": f"{_SELF}.{part}_proj"
+            for part in ("query", "key", "value")
+        },
         "embed.distances": "encoder.rel_embeddings",
         "embed.distances_norm": "encoder.LayerNorm",
         "blocks.{l}.attention.distance_k": f"{_SELF}.pos_key_proj",
@@ -71,6 +85,17 @@ DEBERTA_V2 = replace(
     prefixes=("", "deberta."),
     requires={"conv_kernel_size": 0},
     inert=BERT.inert
-    | {"pooler_dropout", "pooler_hidden_act", "pooler_hidden_size", "legacy", "conv_act", "conv_groups"},
-    leftover=(r"embeddings\.position_(ids|embeddings\.weight)", *BERT.leftover, r"(lm|mask)_predictions\..*"),
+    | {
+        "pooler_dropout",
+        "pooler_hidden_act",
+        "pooler_hidden_size",
+        "legacy",
+        "conv_act",
+        "conv_groups",
+    },
+    leftover=(
+        r"embeddings\.position_(ids|embeddings\.weight)",
+        *BERT.leftover,
+        r"(lm|mask)_predictions\..*",
+    ),
 )

@@ -1,6 +1,14 @@
 """DistilBERT (Sanh et al., 2019): BERT with half the layers and no segments."""
 
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, Family, Head, Outside, copy_of, key
+from attnscope.checkpoints.families.spec import (
+    ACTIVATIONS,
+    HEADS,
+    Family,
+    Head,
+    Outside,
+    copy_of,
+    key,
+)
 
 _LAYER = "transformer.layer.{l}"
 

@@ -5,7 +5,17 @@ from typing import Any
 
 from attnscope.checkpoints.families.reader import ConfigReader
 from attnscope.checkpoints.families.rope import rope
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, SIZES, Chunk, Computed, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import (
+    ACTIVATIONS,
+    HEADS,
+    SIZES,
+    Chunk,
+    Computed,
+    Family,
+    Head,
+    Outside,
+    key,
+)
 
 _LAYER = "h.{l}"
 _QKV = f"{_LAYER}.self_attention.query_key_value"
@@ -59,9 +69,16 @@ FALCON = Family(
         "blocks.{l}.mlp.down": f"{_LAYER}.mlp.dense_4h_to_h",
     },
     prefixes=("", "transformer."),
-    requires={"alibi": False},  # with it, transformers adds the bias once under sdpa and twice under eager
-    inert=frozenset({"attention_dropout", "hidden_dropout", "apply_residual_connection_post_layernorm"}),
-    leftover=(r"h\.\d+\.self_attention\.rotary_emb\.inv_freq", r"(ln_f|lm_head|score|classifier|qa_outputs)\..*"),
+    requires={
+        "alibi": False
+    },  # with it, transformers adds the bias once under sdpa and twice under eager
+    inert=frozenset(
+        {"attention_dropout", "hidden_dropout", "apply_residual_connection_post_layernorm"}
+    ),
+    leftover=(
+        r"h\.\d+\.self_attention\.rotary_emb\.inv_freq",
+        r"(ln_f|lm_head|score|classifier|qa_outputs)\..*",
+    ),
     head=Head({"head.norm": "ln_f", "head.decoder": Outside("lm_head")}),
     upstreamed=True,
 )

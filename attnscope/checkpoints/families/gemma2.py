@@ -31,7 +31,10 @@ GEMMA2 = replace(
         "n_kv_heads": key("num_key_value_heads"),
         "d_head": key("head_dim"),
         "windows": by_layer(lambda _, layer: layer % 2 == 0),
-        "scale": Computed(lambda reader, _: reader.number("query_pre_attn_scalar") ** -0.5, ("query_pre_attn_scalar",)),
+        "scale": Computed(
+            lambda reader, _: reader.number("query_pre_attn_scalar") ** -0.5,
+            ("query_pre_attn_scalar",),
+        ),
         "softcap": _softcap("attn_logit_softcapping"),
         "embedding_scale": Computed(lambda _, done: done["d_model"] ** 0.5),
         "norm_plus_one": True,

@@ -28,7 +28,9 @@ GEMMA3 = replace(
         **{name: entry for name, entry in GEMMA2.config.items() if name != "softcap"},
         "windows": by_layer(slides, _PATTERN, f"_{_PATTERN}"),
         "qk_norm": True,
-        "rope": typed_rope("full_attention", 1e6, ("rope_theta", "rope_theta"), ("rope_scaling", "rope_scaling")),
+        "rope": typed_rope(
+            "full_attention", 1e6, ("rope_theta", "rope_theta"), ("rope_scaling", "rope_scaling")
+        ),
         "rope_local": typed_rope("sliding_attention", 1e4, ("rope_local_base_freq", "rope_theta")),
     },
     modules={

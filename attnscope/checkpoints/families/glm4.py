@@ -23,7 +23,10 @@ GLM = replace(
         "norm_eps": key("rms_norm_eps", default=1.5625e-07),
         "mlp_bias": False,
     },
-    modules={**LLAMA.modules, **{name: entry for name, entry in PHI3.modules.items() if ".mlp." in name}},
+    modules={
+        **LLAMA.modules,
+        **{name: entry for name, entry in PHI3.modules.items() if ".mlp." in name},
+    },
     requires={},
     inert=frozenset({"attention_dropout"}),
 )

@@ -1,6 +1,15 @@
 """GPT-2 (Radford et al., 2019): causal, pre-norm, learned positions, fused q, k, v stored transposed."""
 
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, Chunk, Computed, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import (
+    ACTIVATIONS,
+    HEADS,
+    Chunk,
+    Computed,
+    Family,
+    Head,
+    Outside,
+    key,
+)
 
 _LAYER = "h.{l}"
 
@@ -13,10 +22,13 @@ GPT2 = Family(
         "n_layers": key("n_layer"),
         "n_heads": key("n_head"),
         **HEADS,
-        "d_mlp": Computed(lambda reader, done: reader.number("n_inner", default=4 * done["d_model"]), ("n_inner",)),
+        "d_mlp": Computed(
+            lambda reader, done: reader.number("n_inner", default=4 * done["d_model"]), ("n_inner",)
+        ),
         "max_positions": key("n_positions"),
         "scale": Computed(
-            lambda reader, _: None if reader.flag("scale_attn_weights", default=True) else 1.0, ("scale_attn_weights",)
+            lambda reader, _: None if reader.flag("scale_attn_weights", default=True) else 1.0,
+            ("scale_attn_weights",),
         ),
         "qkv_bias": True,
         "out_bias": True,
@@ -44,6 +56,9 @@ GPT2 = Family(
         "attn_pdrop embd_pdrop resid_pdrop reorder_and_upcast_attn summary_activation summary_first_dropout "
         "summary_proj_to_labels summary_type summary_use_proj summary_hidden_size classifier_dropout n_ctx".split()
     ),
-    leftover=(r"h\.\d+\.attn\.(masked_)?bias", r"(ln_f|lm_head|multiple_choice_head|score|classifier|qa_outputs)\..*"),
+    leftover=(
+        r"h\.\d+\.attn\.(masked_)?bias",
+        r"(ln_f|lm_head|multiple_choice_head|score|classifier|qa_outputs)\..*",
+    ),
     head=Head({"head.norm": "ln_f", "head.decoder": Outside("lm_head")}),
 )

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnscope.checkpoints.families.reader import ConfigReader, whole_number
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, Computed, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import (
+    ACTIVATIONS,
+    HEADS,
+    Computed,
+    Family,
+    Head,
+    Outside,
+    key,
+)
 from attnscope.checkpoints.families.windows import Windows, layers
 
 _LAYER = "h.{l}"
@@ -66,6 +74,9 @@ GPT_NEO = Family(
         "attention_dropout resid_dropout embed_dropout classifier_dropout summary_activation summary_first_dropout "
         "summary_proj_to_labels summary_type summary_use_proj gradient_checkpointing".split()
     ),
-    leftover=(r"h\.\d+\.attn\.attention\.(masked_)?bias", r"(ln_f|lm_head|score|classifier|qa_outputs)\..*"),
+    leftover=(
+        r"h\.\d+\.attn\.attention\.(masked_)?bias",
+        r"(ln_f|lm_head|score|classifier|qa_outputs)\..*",
+    ),
     head=Head({"head.norm": "ln_f", "head.decoder": Outside("lm_head")}),
 )

@@ -1,7 +1,17 @@
 """GPT-NeoX (Black et al., 2022), as in Pythia: part of each head rotated, attention and MLP in parallel."""
 
 from attnscope.checkpoints.families.rope import rope
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, SIZES, Chunk, Family, Head, Outside, copy_of, key
+from attnscope.checkpoints.families.spec import (
+    ACTIVATIONS,
+    HEADS,
+    SIZES,
+    Chunk,
+    Family,
+    Head,
+    Outside,
+    copy_of,
+    key,
+)
 
 _LAYER = "layers.{l}"
 _QKV = f"{_LAYER}.attention.query_key_value"
@@ -16,7 +26,10 @@ GPT_NEOX = Family(
         "out_bias": copy_of("qkv_bias"),
         "positions": "rope",
         "rope": rope(
-            theta="rotary_emb_base", fraction="rotary_pct", full=0.25, unread=("rope_theta", "partial_rotary_factor")
+            theta="rotary_emb_base",
+            fraction="rotary_pct",
+            full=0.25,
+            unread=("rope_theta", "partial_rotary_factor"),
         ),
         "norm_eps": key("layer_norm_eps", default=1e-5),
         "parallel": key("use_parallel_residual", default=True),
@@ -42,5 +55,10 @@ GPT_NEOX = Family(
         r"layers\.\d+\.attention\.((masked_)?bias|rotary_emb\.inv_freq)",
         r"(final_layer_norm|embed_out|lm_head|score|classifier|qa_outputs)\..*",
     ),
-    head=Head({"head.norm": "final_layer_norm", "head.decoder": (Outside("embed_out"), Outside("lm_head"))}),
+    head=Head(
+        {
+            "head.norm": "final_layer_norm",
+            "head.decoder": (Outside("embed_out"), Outside("lm_head")),
+        }
+    ),
 )

@@ -20,7 +20,9 @@ def _rotary(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
     table = reader.get("rope_parameters", "rope_scaling")
     if not table:
         # Transformers has a default scaling if there is none.
-        raise reader.wrong(reader.given(_ROPE.names) or "", table, "the rotary parameters, with their rope_type")
+        raise reader.wrong(
+            reader.given(_ROPE.names) or "", table, "the rotary parameters, with their rope_type"
+        )
     rotary: Rope = _ROPE.rule(reader, done)
     return rotary
 

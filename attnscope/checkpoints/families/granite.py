@@ -22,7 +22,10 @@ GRANITE = replace(
     },
     requires={},
     inert=frozenset({"attention_dropout"}),
-    head=Head(LLAMA_HEAD, {"scale": Computed(lambda reader, _: 1 / reader.number(_LOGITS, default=1.0), (_LOGITS,))}),
+    head=Head(
+        LLAMA_HEAD,
+        {"scale": Computed(lambda reader, _: 1 / reader.number(_LOGITS, default=1.0), (_LOGITS,))},
+    ),
 )
 
 GRANITE_MOE = replace(

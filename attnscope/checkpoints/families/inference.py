@@ -27,13 +27,19 @@ def fitting_families(
     architectures = raw.get("architectures")
     if isinstance(architectures, list) and architectures:
         return [
-            family for family in families if reference_keys(family.name).classes.issuperset(map(str, architectures))
+            family
+            for family in families
+            if reference_keys(family.name).classes.issuperset(map(str, architectures))
         ]
     return [family for family in families if _fits(family, families, raw, where, shapes)]
 
 
 def _fits(
-    family: Family, families: tuple[Family, ...], raw: Mapping[str, Any], where: str, shapes: Shapes | None
+    family: Family,
+    families: tuple[Family, ...],
+    raw: Mapping[str, Any],
+    where: str,
+    shapes: Shapes | None,
 ) -> bool:
     try:
         reading = read_config(family, raw, where, families)
@@ -53,12 +59,20 @@ def _accounts_for(family: Family, config: ModelConfig, shapes: Shapes, where: st
     unused = {name for name in names if not leftover.fullmatch(name)}
     biased = False
     for parameter, entry in family.modules.items():
-        modules = [their_name(their_module) for their_module in (entry if isinstance(entry, tuple) else (entry,))]
-        matching = {name for name in names for module in modules if _pattern(module).fullmatch(name)}
+        modules = [
+            their_name(their_module)
+            for their_module in (entry if isinstance(entry, tuple) else (entry,))
+        ]
+        matching = {
+            name for name in names for module in modules if _pattern(module).fullmatch(name)
+        }
         if not matching:
             return False
         unused -= matching
-        biased = biased or (parameter == "blocks.{l}.attention.q" and any(name.endswith(".bias") for name in matching))
+        biased = biased or (
+            parameter == "blocks.{l}.attention.q"
+            and any(name.endswith(".bias") for name in matching)
+        )
     return not unused and biased == config.qkv_bias
 
 

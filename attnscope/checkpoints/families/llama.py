@@ -16,7 +16,9 @@ from attnscope.checkpoints.families.spec import (
 _LAYER = "layers.{l}"
 LLAMA_HEAD: dict[str, Entry] = {"head.norm": "norm", "head.decoder": Outside("lm_head")}
 # of families that are made of Llama
-QK_NORMS = {f"blocks.{{l}}.attention.{name}_norm": f"{_LAYER}.self_attn.{name}_norm" for name in "qk"}
+QK_NORMS = {
+    f"blocks.{{l}}.attention.{name}_norm": f"{_LAYER}.self_attn.{name}_norm" for name in "qk"
+}
 
 LLAMA = Family(
     name="llama",
@@ -50,7 +52,12 @@ LLAMA = Family(
     },
     prefixes=("", "model.", "transformer."),
     requires={"rope_interleaved": False},
-    inert=frozenset({"attention_dropout", "pretraining_tp", "is_llama_config", "max_sequence_length"}),
-    leftover=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"(norm|lm_head|score|classifier|qa_outputs)\..*"),
+    inert=frozenset(
+        {"attention_dropout", "pretraining_tp", "is_llama_config", "max_sequence_length"}
+    ),
+    leftover=(
+        r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+        r"(norm|lm_head|score|classifier|qa_outputs)\..*",
+    ),
     head=Head(LLAMA_HEAD),
 )

@@ -14,7 +14,9 @@ from attnscope.checkpoints.families.transformers_keys import reference_keys
 
 _TIED = "tie_word_embeddings"
 # Classes that predict tokens, or base models whose embedding may be tied. Others were trained for another task.
-_LANGUAGE = re.compile(r".*(ForCausalLM|ForMaskedLM|ForPreTraining|LMHeadModel|DoubleHeadsModel|Model)")
+_LANGUAGE = re.compile(
+    r".*(ForCausalLM|ForMaskedLM|ForPreTraining|LMHeadModel|DoubleHeadsModel|Model)"
+)
 
 
 def find_head(
@@ -34,7 +36,9 @@ def find_head(
     tied = reader.flag(_TIED, default=bool(reader.defaults.get(_TIED)))
     tensors = Names(family, find_prefix(family, names, where), names, where)
     modules = [name for name in family.head.modules if name not in ("head", "head.decoder")]
-    needed_names = [f"{name}.weight" for name in modules] + ["head.bias"] * ("head" in family.head.modules)
+    needed_names = [f"{name}.weight" for name in modules] + ["head.bias"] * (
+        "head" in family.head.modules
+    )
     norm = "head.norm" in modules
     decodes = "head.decoder" in family.head.modules  # T5's encoder has a final norm alone
     own = decodes and tensors.holds("head.decoder.weight")
@@ -62,4 +66,6 @@ def separate_head(
     embedding = tensors.find("embed.tokens.weight").tensor
     if embedding not in replaced:
         return config, {}
-    return replace(config, head=replace(config.head, tied=False)), {tensors.first("head.decoder.weight"): embedding}
+    return replace(config, head=replace(config.head, tied=False)), {
+        tensors.first("head.decoder.weight"): embedding
+    }

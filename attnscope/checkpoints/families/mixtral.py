@@ -23,7 +23,10 @@ def expert_modules(block: str, gate: str, up: str, down: str) -> dict[str, Entry
             f"{expert}.{up}",
             Stacked(f"{_STACKED}.experts.gate_up_proj", "up", HALVES),
         ),
-        "blocks.{l}.mlp.experts.{x}.down": (f"{expert}.{down}", Stacked(f"{_STACKED}.experts.down_proj")),
+        "blocks.{l}.mlp.experts.{x}.down": (
+            f"{expert}.{down}",
+            Stacked(f"{_STACKED}.experts.down_proj"),
+        ),
     }
 
 
@@ -42,5 +45,7 @@ MIXTRAL = replace(
         **{name: entry for name, entry in MISTRAL.modules.items() if ".mlp." not in name},
         **expert_modules("layers.{l}.block_sparse_moe", "w1", "w3", "w2"),
     },
-    inert=frozenset("attention_dropout output_router_logits router_aux_loss_coef router_jitter_noise".split()),
+    inert=frozenset(
+        "attention_dropout output_router_logits router_aux_loss_coef router_jitter_noise".split()
+    ),
 )

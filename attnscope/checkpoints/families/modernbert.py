@@ -24,7 +24,8 @@ _EVERY = "global_attn_every_n_layers"
 _WIDTH = "local_attention"
 _SCALING = ("rope_scaling", "rope_scaling")
 _WINDOWS = by_layer(
-    lambda reader, layer: layer % whole_number(reader, _EVERY, reader.get(_EVERY, default=3)) > 0, _EVERY
+    lambda reader, layer: layer % whole_number(reader, _EVERY, reader.get(_EVERY, default=3)) > 0,
+    _EVERY,
 )
 
 

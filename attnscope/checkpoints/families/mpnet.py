@@ -15,7 +15,11 @@ MPNET = replace(
     model_types=("mpnet",),
     config={
         "padding_id": 1,  # whatever `pad_token_id` says
-        **{name: entry for name, entry in ROBERTA.config.items() if name not in ("padding_id", *_SEGMENTS)},
+        **{
+            name: entry
+            for name, entry in ROBERTA.config.items()
+            if name not in ("padding_id", *_SEGMENTS)
+        },
         "mask": "bidirectional",
         "norm_eps": key("layer_norm_eps", default=1e-12),
         "relative_bias": RelativeBias(),

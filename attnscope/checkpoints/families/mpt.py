@@ -25,7 +25,9 @@ def _scale(reader: ConfigReader, _: Mapping[str, Any]) -> float | None:
     nested = ConfigReader(table, f"{reader.where}: {_NESTED}")
     for name, value in _REQUIRED.items():
         if (held := nested.get(name, default=value)) != value:
-            raise nested.wrong(name, held, f"{format_json(value)}, the one value that family 'mpt' supports")
+            raise nested.wrong(
+                name, held, f"{format_json(value)}, the one value that family 'mpt' supports"
+            )
     for name in table.keys() - {*_REQUIRED, _SCALE, *_UNREAD}:
         raise nested.wrong(name, table[name], f"only {', '.join((_SCALE, *_REQUIRED))}")
     scale = table.get(_SCALE)

@@ -8,7 +8,10 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.families.spec import Chunk, Entry, Family, Head, Outside, Stacked
 
-_OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # names of norms in checkpoints converted from TensorFlow
+_OLD_NAMES = {
+    "weight": "gamma",
+    "bias": "beta",
+}  # names of norms in checkpoints converted from TensorFlow
 _FREQUENCIES = re.compile(r"(.*\.)?rotary_emb\.(\w+_)?inv_freq")
 _NUMBERS = re.compile(r"^blocks\.(\d+)(?:\.mlp\.experts\.(\d+))?")
 
@@ -74,7 +77,9 @@ class Names:
                 return location
         tried = list(self._places(parameter))
         names = dict.fromkeys(
-            location.tensor for location in tried if not location.tensor.endswith(tuple(_OLD_NAMES.values()))
+            location.tensor
+            for location in tried
+            if not location.tensor.endswith(tuple(_OLD_NAMES.values()))
         )
         hint = f"'{parameter}' needs it; missing weights are never filled in"
         missing = " or ".join(f"'{name}'" for name in names)
@@ -102,7 +107,9 @@ class Names:
             base = prefix + their_name(entry).replace("{l}", layer).replace("{x}", expert or "")
             expert_index = None if expert is None else int(expert)
             if isinstance(entry, Stacked):
-                yield TensorLocation(base if suffix == "weight" else f"{base}_{suffix}", entry, expert_index)
+                yield TensorLocation(
+                    base if suffix == "weight" else f"{base}_{suffix}", entry, expert_index
+                )
                 continue
             for spelled in dict.fromkeys((suffix, _OLD_NAMES.get(suffix, suffix))):
                 yield TensorLocation(f"{base}.{spelled}", entry, expert_index)
@@ -120,7 +127,9 @@ class Names:
 NOT_ONE_MODEL = "config.json and weights do not match"
 
 
-def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
+def check_counts(
+    family: Family, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: str
+) -> None:
     """Check a config's layers, heads, experts, vocabulary and width against the shapes of a checkpoint."""
     names = Names(family, find_prefix(family, shapes, where), shapes, where)
     before = names.any_block().partition("{l}")[0]
@@ -133,7 +142,9 @@ def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple
     def check(parameter: str, says: str, fits: Callable[[tuple[int, ...]], bool]) -> None:
         tensor = names.find(parameter).tensor
         if not fits(shapes[tensor]):
-            message = f"config says {says}, but the weights have {list(shapes[tensor])} in '{tensor}'"
+            message = (
+                f"config says {says}, but the weights have {list(shapes[tensor])} in '{tensor}'"
+            )
             raise AttnscopeError(message, where=where, hint=NOT_ONE_MODEL)
 
     vocabulary = config.vocab_size
@@ -143,7 +154,11 @@ def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple
     says = f"a vocabulary of {vocabulary} and a width of {width}"
     check("embed.tokens.weight", says, lambda shape: shape == (vocabulary, width))
     says = f"{heads} heads, {config.d_head} wide each"
-    check("blocks.0.attention.q.weight", says, lambda shape: heads * config.d_head <= max(shape, default=0))
+    check(
+        "blocks.0.attention.q.weight",
+        says,
+        lambda shape: heads * config.d_head <= max(shape, default=0),
+    )
     if experts:
         says = f"{experts} experts and a width of {width}"
         check("blocks.0.mlp.router.weight", says, lambda shape: shape == (experts, width))
@@ -154,7 +169,11 @@ _MLP = ("up", "gate", "down")
 _BLOCK = (
     *("attention", *(f"attention.{name}" for name in _ATTENTION)),
     *("norm_attention", "norm_attention_out", "norm_mlp", "norm_mlp_out"),
-    *("mlp.router", *(f"mlp.{name}" for name in _MLP), *(f"mlp.experts.{{x}}.{name}" for name in _MLP)),
+    *(
+        "mlp.router",
+        *(f"mlp.{name}" for name in _MLP),
+        *(f"mlp.experts.{{x}}.{name}" for name in _MLP),
+    ),
 )
 _NAMES = (
     "embed.tokens",

@@ -13,7 +13,9 @@ OLMO3 = replace(
     config={
         **OLMO2.config,
         "windows": by_layer(lambda _, layer: (layer + 1) % 4 != 0),
-        "rope": typed_rope("full_attention", 5e5, ("rope_theta", "rope_theta"), ("rope_scaling", "rope_scaling")),
+        "rope": typed_rope(
+            "full_attention", 5e5, ("rope_theta", "rope_theta"), ("rope_scaling", "rope_scaling")
+        ),
         # As in transformers 5, a rope_theta at the top level is that of the layers without a window alone.
         "rope_local": typed_rope("sliding_attention", 5e5),
     },

@@ -16,7 +16,10 @@ OLMOE = replace(
         "norm_eps": key("rms_norm_eps", default=1e-5),
         "mlp_bias": False,
         "qk_norm": "whole",
-        **{name: QWEN3_MOE.config[name] for name in ("n_experts", "experts_per_token", "experts_share")},
+        **{
+            name: QWEN3_MOE.config[name]
+            for name in ("n_experts", "experts_per_token", "experts_share")
+        },
     },
     modules={**QWEN3_MOE.modules, **QK_NORMS},
     requires={},

@@ -19,7 +19,9 @@ PHI3 = replace(
     config={
         **LLAMA.config,
         "windows": Computed(
-            lambda reader, done: everywhere(ConfigReader({"sliding_window": None, **reader.raw}, reader.where), done),
+            lambda reader, done: everywhere(
+                ConfigReader({"sliding_window": None, **reader.raw}, reader.where), done
+            ),
             ("sliding_window",),
         ),
         "qkv_bias": False,
@@ -36,7 +38,12 @@ PHI3 = replace(
         "blocks.{l}.mlp.up": Chunk(_MLP, "up", _HALVES),
     },
     # The last two are of Phi-4-mini: every layer has full attention, and positions are not interpolated.
-    requires={"attention_bias": False, "mlp_bias": False, "full_attn_mod": 1, "interpolate_factor": 1},
+    requires={
+        "attention_bias": False,
+        "mlp_bias": False,
+        "full_attn_mod": 1,
+        "interpolate_factor": 1,
+    },
     inert=frozenset("attention_dropout embd_pdrop lm_head_bias resid_pdrop".split()),
     upstreamed=True,
 )

@@ -8,7 +8,9 @@ from attnscope.checkpoints.families.spec import KV_HEADS
 from attnscope.checkpoints.families.windows import by_layer
 
 QWEN_WINDOWS = by_layer(
-    lambda reader, layer: layer >= whole_number(reader, "max_window_layers", reader.get("max_window_layers"), least=0),
+    lambda reader, layer: (
+        layer >= whole_number(reader, "max_window_layers", reader.get("max_window_layers"), least=0)
+    ),
     "max_window_layers",
     switch="use_sliding_window",
 )

@@ -36,5 +36,6 @@ QWEN3_MOE = replace(
         **expert_modules("layers.{l}.mlp", "gate_proj", "up_proj", "down_proj"),
     },
     only={"decoder_sparse_step": 1, "mlp_only_layers": []},
-    inert=QWEN3.inert | {"intermediate_size", "max_window_layers", "output_router_logits", "router_aux_loss_coef"},
+    inert=QWEN3.inert
+    | {"intermediate_size", "max_window_layers", "output_router_logits", "router_aux_loss_coef"},
 )

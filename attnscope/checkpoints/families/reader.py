@@ -27,16 +27,24 @@ class ConfigReader:
         """Return the value under the name that exists and is not null."""
         present_names = [name for name in names if self.raw.get(name) is not None]
         if not present_names:
-            if default is REQUIRED and names[0] in self.defaults and not any(name in self.raw for name in names):
+            if (
+                default is REQUIRED
+                and names[0] in self.defaults
+                and not any(name in self.raw for name in names)
+            ):
                 return self.filled.setdefault(names[0], self.defaults[names[0]])
             if default is REQUIRED:
                 message = f"the key '{names[0]}' is {'null' if names[0] in self.raw else 'missing'}"
-                raise AttnscopeError(message, where=self.where, hint="the family's attention depends on it")
+                raise AttnscopeError(
+                    message, where=self.where, hint="the family's attention depends on it"
+                )
             return default
         for other in present_names[1:]:
             if self.raw[other] != self.raw[present_names[0]]:
                 raise self.wrong(
-                    other, self.raw[other], f"the {format_json(self.raw[present_names[0]])} of '{present_names[0]}'"
+                    other,
+                    self.raw[other],
+                    f"the {format_json(self.raw[present_names[0]])} of '{present_names[0]}'",
                 )
         return self.raw[present_names[0]]
 
@@ -60,7 +68,9 @@ class ConfigReader:
 
     def wrong(self, name: str, value: Any, expected: str) -> AttnscopeError:
         """Return the error for a value that cannot be used."""
-        return AttnscopeError(f"{name} is {format_json(value)}", where=self.where, hint=f"expected {expected}")
+        return AttnscopeError(
+            f"{name} is {format_json(value)}", where=self.where, hint=f"expected {expected}"
+        )
 
 
 def positive_number(reader: ConfigReader, name: str, value: Any) -> int | float:

@@ -52,15 +52,21 @@ def rope(
         if not isinstance(table, dict):
             raise reader.wrong(reader.given(_TABLES) or "", table, "an object")
         # null means absent, except for `truncate`, where transformers treats it as false
-        parameters = {name: value for name, value in table.items() if value is not None or name == "truncate"}
+        parameters = {
+            name: value for name, value in table.items() if value is not None or name == "truncate"
+        }
         turns = _table_or_top_level(reader, parameters, "rope_theta", theta, base)
         share = _table_or_top_level(reader, parameters, "partial_rotary_factor", fraction, full)
         if share > 1 or (not fraction and share != 1):
-            raise reader.wrong("partial_rotary_factor", share, "at most 1" if fraction else "1 in this family")
+            raise reader.wrong(
+                "partial_rotary_factor", share, "at most 1" if fraction else "1 in this family"
+            )
         older_keys = {"rope_theta": turns, "partial_rotary_factor": share}
         for name in unread:
             if (repeated := reader.get(name, default=older_keys[name])) != older_keys[name]:
-                raise reader.wrong(name, repeated, f"{older_keys[name]}, which transformers takes from other keys")
+                raise reader.wrong(
+                    name, repeated, f"{older_keys[name]}, which transformers takes from other keys"
+                )
         rope_type = parameters.get("rope_type", parameters.get("type", "default"))
         supported_types = [name for name in _REQUIRED_KEYS if longrope or name != "longrope"]
         if longrope is not None and rope_type in ("su", "yarn"):
@@ -85,16 +91,23 @@ def typed_rope(layer_type: str, base: float, *older: tuple[str, str]) -> Compute
         tables = reader.get("rope_parameters", default=None)
         raw = {name: reader.raw.get(key) for key, name in older}
         if tables is not None:
-            if not isinstance(tables, dict) or set(tables) != {"full_attention", "sliding_attention"}:
+            if not isinstance(tables, dict) or set(tables) != {
+                "full_attention",
+                "sliding_attention",
+            }:
                 expected = "a table for full_attention and one for sliding_attention"
                 raise reader.wrong("rope_parameters", tables, expected)
             raw["rope_parameters"] = tables[layer_type]
         scaling = raw.get("rope_scaling")
         if isinstance(scaling, dict) and "type" in scaling and "rope_type" not in scaling:
-            raise reader.wrong("rope_scaling", scaling, "rope_type: transformers reads no type in this family")
+            raise reader.wrong(
+                "rope_scaling", scaling, "rope_type: transformers reads no type in this family"
+            )
         rotary: Rope = rope(base=base).rule(ConfigReader(raw, reader.where), done)
         if rotary.scaling is not None and not rotary.scaling.truncate:
-            raise reader.wrong("truncate", False, "true: transformers reads no other value in this family")
+            raise reader.wrong(
+                "truncate", False, "true: transformers reads no other value in this family"
+            )
         return rotary
 
     return Computed(read, ("rope_parameters", *(key for key, _ in older)))
@@ -119,32 +132,46 @@ def _parameters(reader: ConfigReader, table: Mapping[str, Any], rope_type: str) 
     others = ("rope_theta", "partial_rotary_factor", "rope_type", "type")
     parameters = {name: value for name, value in table.items() if name not in others}
     for name in parameters.keys() - known_keys:
-        raise reader.wrong(f"the rotary key '{name}'", parameters[name], f"only keys of rope_type '{rope_type}'")
+        raise reader.wrong(
+            f"the rotary key '{name}'", parameters[name], f"only keys of rope_type '{rope_type}'"
+        )
     for name in _REQUIRED_KEYS[rope_type]:
         if name not in parameters:
             expected = "a list of numbers" if rope_type == "longrope" else "a number"
-            raise reader.wrong(f"the rotary key '{name}'", None, f"{expected} for rope_type '{rope_type}'")
+            raise reader.wrong(
+                f"the rotary key '{name}'", None, f"{expected} for rope_type '{rope_type}'"
+            )
     return parameters
 
 
-def _longrope(reader: ConfigReader, table: Mapping[str, Any], done: Mapping[str, Any], original: str) -> RopeScaling:
+def _longrope(
+    reader: ConfigReader, table: Mapping[str, Any], done: Mapping[str, Any], original: str
+) -> RopeScaling:
     """Read LongRoPE's parameters; the length trained on is at the top level, and one in the table must be the same."""
     parameters = _parameters(reader, table, "longrope")
     name = "original_max_position_embeddings"
     length = whole_number(reader, original, reader.get(original))
     if parameters.pop(name, length) != length:
         raise reader.wrong(f"the rotary key '{name}'", table[name], f"the {length} of '{original}'")
-    factors = {length_name: parameters.pop(f"{length_name}_factor") for length_name in ("short", "long")}
+    factors = {
+        length_name: parameters.pop(f"{length_name}_factor") for length_name in ("short", "long")
+    }
     for length_name, listed in factors.items():
         if not isinstance(listed, list):
             raise reader.wrong(f"{length_name}_factor", listed, "a list of numbers")
-    numbers: dict[str, Any] = {key: float(positive_number(reader, key, value)) for key, value in parameters.items()}
+    numbers: dict[str, Any] = {
+        key: float(positive_number(reader, key, value)) for key, value in parameters.items()
+    }
     return RopeScaling(
         kind="longrope",
         factor=numbers.pop("factor", done["max_positions"] / length),
         original_max_positions=length,
-        short_factors=tuple(float(positive_number(reader, "short_factor", factor)) for factor in factors["short"]),
-        long_factors=tuple(float(positive_number(reader, "long_factor", factor)) for factor in factors["long"]),
+        short_factors=tuple(
+            float(positive_number(reader, "short_factor", factor)) for factor in factors["short"]
+        ),
+        long_factors=tuple(
+            float(positive_number(reader, "long_factor", factor)) for factor in factors["long"]
+        ),
         **numbers,
     )
 
@@ -159,7 +186,9 @@ def _scaling(
     if not isinstance(truncate, bool):
         raise reader.wrong("truncate", truncate, "true or false")
     original = parameters.pop("original_max_position_embeddings", done["max_positions"])
-    numbers: dict[str, Any] = {name: float(positive_number(reader, name, value)) for name, value in parameters.items()}
+    numbers: dict[str, Any] = {
+        name: float(positive_number(reader, name, value)) for name, value in parameters.items()
+    }
     mscale = numbers.pop("mscale", None)
     mscale_all = numbers.pop("mscale_all_dim", None)
     if mscale and mscale_all:

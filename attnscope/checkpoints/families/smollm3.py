@@ -16,9 +16,15 @@ def _turned(reader: ConfigReader, done: Mapping[str, Any]) -> tuple[bool, ...]:
     listed = reader.get("no_rope_layers", default=None)
     count = layers(reader, done)
     if listed is None:
-        every = whole_number(reader, "no_rope_layer_interval", reader.get("no_rope_layer_interval", default=4))
+        every = whole_number(
+            reader, "no_rope_layer_interval", reader.get("no_rope_layer_interval", default=4)
+        )
         return tuple((layer + 1) % every != 0 for layer in range(count))
-    if not isinstance(listed, list) or len(listed) < count or any(rotated not in (0, 1) for rotated in listed):
+    if (
+        not isinstance(listed, list)
+        or len(listed) < count
+        or any(rotated not in (0, 1) for rotated in listed)
+    ):
         expected = f"a list of {count} numbers, 1 for rotated layers and 0 for others"
         raise reader.wrong("no_rope_layers", listed, expected)
     return tuple(bool(rotated) for rotated in listed[:count])

@@ -57,7 +57,9 @@ def _per_head(reader: ConfigReader, done: Mapping[str, Any]) -> int:
     heads = done["n_heads"]
     if width % heads:
         hint = "it must be a multiple of the number of heads"
-        raise AttnscopeError(f"the width is {width}, with {heads} heads", where=reader.where, hint=hint)
+        raise AttnscopeError(
+            f"the width is {width}, with {heads} heads", where=reader.where, hint=hint
+        )
     return int(width // heads)
 
 
@@ -83,7 +85,11 @@ SIZES: Mapping[str, Computed] = {
     "max_positions": key("max_position_embeddings"),
 }
 # every query head has keys of its own, and the heads share the width
-HEADS: Mapping[str, Any] = {"n_kv_heads": copy_of("n_heads"), "d_head": HEAD_WIDTH, "d_value": copy_of("d_head")}
+HEADS: Mapping[str, Any] = {
+    "n_kv_heads": copy_of("n_heads"),
+    "d_head": HEAD_WIDTH,
+    "d_value": copy_of("d_head"),
+}
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,9 @@ class Stacked:
     part: str = ""  # which of `parts` this is; empty if it is the only one
     parts: tuple[str, ...] = ()
     transposed: bool = False  # each expert's weight is stored as (in, out)
-    alternating: bool = False  # output rows of the parts take turns, not one part whole after the other
+    alternating: bool = (
+        False  # output rows of the parts take turns, not one part whole after the other
+    )
 
 
 @dataclass(frozen=True)
@@ -140,13 +148,21 @@ class Family:
     # native module to the checkpoint's, with `{l}` for the layer and `{x}` for the expert; weight and bias follow. All
     # names, if checkpoints use several
     modules: Mapping[str, Entry]
-    prefixes: tuple[str, ...] = ("",)  # of every tensor's name; the first under which the token embedding is found
-    transposed: frozenset[str] = frozenset()  # native modules (last part of the name) stored as (in, out)
-    requires: Mapping[str, Any] = field(default_factory=dict)  # keys that hold one value, if they exist
+    prefixes: tuple[str, ...] = (
+        "",
+    )  # of every tensor's name; the first under which the token embedding is found
+    transposed: frozenset[str] = (
+        frozenset()
+    )  # native modules (last part of the name) stored as (in, out)
+    requires: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # keys that hold one value, if they exist
     # the same, but transformers runs a model in which they hold another value, if it is installed
     only: Mapping[str, Any] = field(default_factory=dict)
     inert: frozenset[str] = frozenset()
-    leftover: tuple[str, ...] = ()  # regular expressions for tensors that attention does not need, without prefix
+    leftover: tuple[
+        str, ...
+    ] = ()  # regular expressions for tensors that attention does not need, without prefix
     head: Head | None = None  # the output head; None if the family's models have none
     upstreamed: bool = False  # published with model code of its own that transformers took over, under the same names
 
@@ -154,4 +170,7 @@ class Family:
     def reads(self) -> set[str]:
         """Keys of config.json that attention or the output head depends on."""
         entries = [*self.config.values(), *(self.head.config.values() if self.head else ())]
-        return {name for entry in entries for name in getattr(entry, "names", ())} | {*self.requires, *self.only}
+        return {name for entry in entries for name in getattr(entry, "names", ())} | {
+            *self.requires,
+            *self.only,
+        }

@@ -17,7 +17,9 @@ def _activation(reader: ConfigReader, _: Mapping[str, Any]) -> str:
     name = str(reader.get(_PROJECTION, default="relu"))
     name = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
     if name not in ACTIVATIONS:
-        raise reader.wrong(_PROJECTION, reader.raw[_PROJECTION], "relu, gated-gelu or another known activation")
+        raise reader.wrong(
+            _PROJECTION, reader.raw[_PROJECTION], "relu, gated-gelu or another known activation"
+        )
     return ACTIVATIONS[name]
 
 

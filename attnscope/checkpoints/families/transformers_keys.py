@@ -17,7 +17,9 @@ DATA = Path(__file__).with_name("transformers_keys.json")
 class ReferenceKeys:
     """Keys and classes of one family in the releases of transformers."""
 
-    names: frozenset[str]  # names in its own files or shared ones: a key of another name is read by none of them
+    names: frozenset[
+        str
+    ]  # names in its own files or shared ones: a key of another name is read by none of them
     classes: frozenset[str]
     elsewhere: frozenset[str]  # fields of the configs of all models that are no native family
     defaults: Mapping[str, Any]  # values of missing keys, if all supported releases agree
@@ -32,7 +34,9 @@ def reference_keys(family: str) -> ReferenceKeys:
     names = frozenset(data["shared"].split()) | frozenset(own["names"].split())
     classes = frozenset(own["classes"].split())
     elsewhere = frozenset(data["elsewhere"].split())
-    return ReferenceKeys(names, classes, elsewhere, own["defaults"], tuple(data["releases"].split()))
+    return ReferenceKeys(
+        names, classes, elsewhere, own["defaults"], tuple(data["releases"].split())
+    )
 
 
 @cache

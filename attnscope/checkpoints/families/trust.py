@@ -11,7 +11,13 @@ from attnscope.base.errors import AttnscopeError, arg
 from attnscope.checkpoints.families.reader import format_json
 
 # Entries of `auto_map` whose code turns texts, images or audio into inputs, and computes no attention.
-_INPUTS = ("AutoTokenizer", "AutoProcessor", "AutoFeatureExtractor", "AutoImageProcessor", "AutoVideoProcessor")
+_INPUTS = (
+    "AutoTokenizer",
+    "AutoProcessor",
+    "AutoFeatureExtractor",
+    "AutoImageProcessor",
+    "AutoVideoProcessor",
+)
 _FRAMEWORKS = ("TF", "Flax")  # prefixes of the classes of other frameworks
 _HINT = (
     "attnscope never runs a folder's code, and it may change attention; "
@@ -31,7 +37,9 @@ def check_trust(
             raise AttnscopeError(message, where=f"{where}: auto_map", hint=_HINT)
         notes.append("config.json refers to custom Python code (auto_map), which was not run")
         if foreign is not None:
-            notes.append(f"--trust-config: the folder's own code may differ from what is shown ({foreign})")
+            notes.append(
+                f"--trust-config: the folder's own code may differ from what is shown ({foreign})"
+            )
     class_name = _foreign_class(raw.get("architectures"), classes)
     if class_name is not None:
         if not trusted:
@@ -69,11 +77,18 @@ def _foreign_class(architectures: Any, classes: Collection[str]) -> str | None:
     """Return the first class that the reference lacks; capitals in the name may differ, as in LLaMA."""
     if architectures is None or architectures == []:
         return None
-    if not isinstance(architectures, list) or not all(isinstance(class_name, str) for class_name in architectures):
+    if not isinstance(architectures, list) or not all(
+        isinstance(class_name, str) for class_name in architectures
+    ):
         return format_json(architectures)
     plain_names = {_plain(class_name) for class_name in classes}
     return next(
-        (format_json(class_name) for class_name in architectures if _plain(class_name) not in plain_names), None
+        (
+            format_json(class_name)
+            for class_name in architectures
+            if _plain(class_name) not in plain_names
+        ),
+        None,
     )
 
 

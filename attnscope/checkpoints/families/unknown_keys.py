@@ -14,7 +14,9 @@ from attnscope.checkpoints.families.reader import ConfigReader, format_json
 from attnscope.checkpoints.families.spec import Family
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 
-_MOST = 200  # largest number of unknown keys in a file: each is compared with every key that is read
+_MOST = (
+    200  # largest number of unknown keys in a file: each is compared with every key that is read
+)
 _LONGEST = 100  # characters of a key's name
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # Parts of names that have to do with attention, or with what enters or leaves it.
@@ -29,7 +31,9 @@ ATTENTION_WORDS = (
     "prefix_lm", "memory", "mem_", "token_type", "fusion", "merge", "prun", "skip", "mixer", "conv", "mamba", "ssm",
     "rwkv", "retention", "hyena", "fourier", "hash", "bucket",
 )  # fmt: skip
-_TOKEN_ID = re.compile(r"\w*_(?:token|start|end)_(?:ids?|index)")  # ids of tokens that are special to a tokenizer
+_TOKEN_ID = re.compile(
+    r"\w*_(?:token|start|end)_(?:ids?|index)"
+)  # ids of tokens that are special to a tokenizer
 _DROPOUT = re.compile(r"(?:\w+_)?(?:dropout|pdrop)(?:_prob|_rate|_p)?")  # acts in training only
 
 
@@ -41,7 +45,9 @@ def check_unknown(
     unknown = [name for name in reader.raw if name not in known_keys]
     if len(unknown) > _MOST:
         message = f"{len(unknown)} keys are unknown for family '{family.name}', such as '{_shown(unknown[0])}'"
-        raise AttnscopeError(message, where=reader.where, hint=f"expected at most {_MOST} unknown keys")
+        raise AttnscopeError(
+            message, where=reader.where, hint=f"expected at most {_MOST} unknown keys"
+        )
     ignored = []
     for name in unknown:
         reason = refusal(name, reader.raw[name], family, families)
@@ -72,7 +78,9 @@ def refusal(name: str, value: Any, family: Family, families: Collection[Family])
         supported = f"{arg('engine', 'transformers')} supports it"
         return f"it may change attention: transformers' code has a key of this name; {supported}"
     if name in reference.elsewhere and not dropout and not _TOKEN_ID.fullmatch(name):
-        return "it may change attention: other architectures of transformers have a key of this name"
+        return (
+            "it may change attention: other architectures of transformers have a key of this name"
+        )
     word = next((word for word in ATTENTION_WORDS if word in name.lower()), None)
     if word is not None and not dropout:
         return f"it may change attention, so attnscope refuses to ignore it: its name contains '{word}'"

@@ -32,7 +32,9 @@ def layers(reader: ConfigReader, done: Mapping[str, Any]) -> int:
     return int(done["n_layers"])
 
 
-def by_layer(slides: Callable[[ConfigReader, int], bool], *names: str, switch: str | None = None) -> Computed:
+def by_layer(
+    slides: Callable[[ConfigReader, int], bool], *names: str, switch: str | None = None
+) -> Computed:
     """Return windows where `layer_types` says `sliding_attention`, or without that key `slides`.
 
     Without the key `switch`, or with false under it, no layer has a window.
@@ -43,16 +45,22 @@ def by_layer(slides: Callable[[ConfigReader, int], bool], *names: str, switch: s
         off = switch is not None and not reader.flag(switch, default=False)
         if types is not None:
             if not isinstance(types, list) or len(types) != done["n_layers"]:
-                raise reader.wrong("layer_types", types, f"a list of {done['n_layers']} words, one per layer")
+                raise reader.wrong(
+                    "layer_types", types, f"a list of {done['n_layers']} words, one per layer"
+                )
             for layer, layer_type in enumerate(types):
                 if layer_type not in ("sliding_attention", "full_attention"):
                     hint = "expected sliding_attention or full_attention"
                     raise AttnscopeError(
-                        f"layer_types[{layer}] is {format_json(layer_type)}", where=reader.where, hint=hint
+                        f"layer_types[{layer}] is {format_json(layer_type)}",
+                        where=reader.where,
+                        hint=hint,
                     )
             sliding = [layer_type == "sliding_attention" for layer_type in types]
         else:
-            sliding = [] if off else [slides(reader, layer) for layer in range(layers(reader, done))]
+            sliding = (
+                [] if off else [slides(reader, layer) for layer in range(layers(reader, done))]
+            )
         if not any(sliding):
             return ()
         if off:

@@ -14,7 +14,13 @@ from typing import Any
 import msgspec
 
 from attnscope.base.errors import AttnscopeError, arg
-from attnscope.base.files.reading import as_object, decode_utf8, format_value, identify_bytes, parse_json
+from attnscope.base.files.reading import (
+    as_object,
+    decode_utf8,
+    format_value,
+    identify_bytes,
+    parse_json,
+)
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.sentence_pieces import PieceModel, SentencePieceTokenizer
 from attnscope.checkpoints.tokenization.tokenizer_json import QWEN2, assemble, isolate, template
@@ -23,8 +29,18 @@ VOCAB_TXT = "vocab.txt"
 VOCAB_JSON = "vocab.json"
 MERGES = "merges.txt"
 MODEL = "tokenizer.model"
-_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # in this order
-_BERT_TOKENS = {f"{role}_token": f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
+_NAMED = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)  # in this order
+_BERT_TOKENS = {
+    f"{role}_token": f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")
+}
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 _REFUSED: dict[str, tuple[Any, ...]] = {  # option to its only harmless values
     "do_basic_tokenize": (True,),
@@ -36,7 +52,12 @@ _REFUSED: dict[str, tuple[Any, ...]] = {  # option to its only harmless values
 }
 # Of the SmilesTokenizer of rxnmapper and DeepChem: atoms, bonds, rings and brackets (Schwaller et al., 2019).
 _SMILES = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9]"
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+_BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": True,
+    "trim_offsets": True,
+    "use_regex": True,
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +78,9 @@ class Sources:
         value = self.options.get(name)
         if not isinstance(value, bool | None):
             hint = "expected true or false"
-            raise AttnscopeError(f"is {format_value(value)}", where=f"{self._config}: {name}", hint=hint)
+            raise AttnscopeError(
+                f"is {format_value(value)}", where=f"{self._config}: {name}", hint=hint
+            )
         return value
 
     def refuse_options(self) -> None:
@@ -72,7 +95,9 @@ class Sources:
     def _config(self) -> Path:
         return self.folder / "tokenizer_config.json"
 
-    def special_tokens(self, by_role: Mapping[str, str], vocab: Mapping[str, int], file: str) -> "SpecialTokens":
+    def special_tokens(
+        self, by_role: Mapping[str, str], vocab: Mapping[str, int], file: str
+    ) -> "SpecialTokens":
         """Return all tokens that are looked for before a text is split; `by_role` are those of the class by their role.
 
         Tokens that the vocabulary lacks follow after its last one, as in transformers.
@@ -84,7 +109,9 @@ class Sources:
         decoder = dict[int, Any]()
         for spelled, entry in as_object(self.options.get(key) or {}, where).items():
             if not str(spelled).isascii() or not str(spelled).isdigit() or len(str(spelled)) > 9:
-                raise AttnscopeError(f"has the id {format_value(spelled)}", where=where, hint="expected a number")
+                raise AttnscopeError(
+                    f"has the id {format_value(spelled)}", where=where, hint="expected a number"
+                )
             decoder[int(spelled)] = self._token(entry, key, special=False)
         for token_id, token in sorted(decoder.items()):
             tokens[token["content"]] = {**token, "id": token_id}
@@ -99,7 +126,11 @@ class Sources:
             tokens.setdefault(token["content"], token)
         for key in ("additional_special_tokens", "extra_special_tokens"):
             listed = self.options.get(key) or []
-            for value in listed if isinstance(listed, list) else as_object(listed, f"{self._config}: {key}").values():
+            for value in (
+                listed
+                if isinstance(listed, list)
+                else as_object(listed, f"{self._config}: {key}").values()
+            ):
                 token = self._token(value, key)
                 tokens.setdefault(token["content"], token)
         following = max(vocab.values(), default=-1) + 1
@@ -111,7 +142,9 @@ class Sources:
     def _token(self, value: Any, role: str, *, special: bool = True) -> dict[str, Any]:
         """Return an added token as a tokenizer.json has it; as transformers, one that is text alone is special."""
         where = f"{self._config}: {role}"
-        fields: dict[str, Any] = {"content": value} if isinstance(value, str) else as_object(value, where)
+        fields: dict[str, Any] = (
+            {"content": value} if isinstance(value, str) else as_object(value, where)
+        )
         content = fields.get("content")
         special = fields.get("special", special)
         flags = {name: fields.get(name, name == "normalized" and not special) for name in _FLAGS}
@@ -144,7 +177,9 @@ class SpecialTokens:
             raise AttnscopeError(message, where=self.path, hint=hint)
         return str(content)
 
-    def template(self, opens: Sequence[str], closes: Sequence[str], second: Sequence[str]) -> dict[str, Any] | None:
+    def template(
+        self, opens: Sequence[str], closes: Sequence[str], second: Sequence[str]
+    ) -> dict[str, Any] | None:
         """Return a template of the tokens before and after each text; None if there are none."""
         ids = {name: self.tokens[name]["id"] for name in (*opens, *closes)}
         return template(ids, opens, closes, second) if ids else None
@@ -156,8 +191,12 @@ class Built:
 
     content: dict[str, Any]
     note: str = ""  # decisions made while building it; empty if there were none
-    pieces: PieceModel | None = None  # splits a text between special tokens, in place of the tokenizer.json's model
-    spaced: str = "always"  # which texts between special tokens a space is put before: `always` or `first`
+    pieces: PieceModel | None = (
+        None  # splits a text between special tokens, in place of the tokenizer.json's model
+    )
+    spaced: str = (
+        "always"  # which texts between special tokens a space is put before: `always` or `first`
+    )
 
 
 def _wordpiece(sources: Sources) -> Built:
@@ -189,9 +228,13 @@ def _wordpiece(sources: Sources) -> Built:
         "max_input_chars_per_word": 100,
         "vocab": vocab,
     }
-    template = special.template([special.required("cls_token")], [special.required("sep_token")], [])
+    template = special.template(
+        [special.required("cls_token")], [special.required("sep_token")], []
+    )
     split = {"type": "BertPreTokenizer"}
-    content = assemble(model, special.listed, normalizer=normalizer, pre_tokenizer=split, post_processor=template)
+    content = assemble(
+        model, special.listed, normalizer=normalizer, pre_tokenizer=split, post_processor=template
+    )
     return Built(content, note)
 
 
@@ -201,12 +244,19 @@ def _smiles(sources: Sources) -> Built:
     vocab = _lines(sources.data[VOCAB_TXT], path)
     if other := next((word for word in vocab if not re.fullmatch(_SMILES, word)), None):
         message = f"has the word {format_value(other)}, which is no token of SMILES"
-        raise AttnscopeError(message, where=path, hint=f"pass {arg('tokenizer')} with a tokenizer.json of this model")
+        raise AttnscopeError(
+            message, where=path, hint=f"pass {arg('tokenizer')} with a tokenizer.json of this model"
+        )
     special = sources.special_tokens(_BERT_TOKENS, vocab, VOCAB_TXT)
-    template = special.template([special.required("cls_token")], [special.required("sep_token")], [])
+    template = special.template(
+        [special.required("cls_token")], [special.required("sep_token")], []
+    )
     model = {"type": "WordLevel", "unk_token": special.required("unk_token"), "vocab": vocab}
     note = "texts are split as SMILES, as every word of vocab.txt is a token of SMILES"
-    return Built(assemble(model, special.listed, pre_tokenizer=isolate(_SMILES), post_processor=template), note)
+    return Built(
+        assemble(model, special.listed, pre_tokenizer=isolate(_SMILES), post_processor=template),
+        note,
+    )
 
 
 def _esm(sources: Sources) -> Built:
@@ -222,22 +272,36 @@ def _esm(sources: Sources) -> Built:
     return Built(assemble(model, special.listed, pre_tokenizer=splits, post_processor=template))
 
 
-def _byte_bpe(sources: Sources, prefix: bool) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
+def _byte_bpe(
+    sources: Sources, prefix: bool
+) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
     """Return the vocabulary, the model and the pre-tokenizer of a BPE over bytes."""
     path = sources.folder / VOCAB_JSON
     vocab = as_object(parse_json(sources.data[VOCAB_JSON], str(path)), str(path))
     for word, token_id in vocab.items():
         if type(token_id) is not int or not 0 <= token_id < 1 << 31:
-            raise AttnscopeError(f"{format_value(word)} has the id {format_value(token_id)}", where=path)
-    model = {"type": "BPE", "vocab": vocab, "merges": _merges(sources.data[MERGES], sources.folder / MERGES)}
+            raise AttnscopeError(
+                f"{format_value(word)} has the id {format_value(token_id)}", where=path
+            )
+    model = {
+        "type": "BPE",
+        "vocab": vocab,
+        "merges": _merges(sources.data[MERGES], sources.folder / MERGES),
+    }
     return vocab, model, {**_BYTE_LEVEL, "add_prefix_space": prefix}
 
 
 def _gpt2(sources: Sources, begin: bool = False, end: str = "<|endoftext|>") -> Built:
     vocab, model, split = _byte_bpe(sources, sources.flag("add_prefix_space", False))
-    special = sources.special_tokens(dict.fromkeys(("bos_token", "eos_token", "unk_token"), end), vocab, VOCAB_JSON)
+    special = sources.special_tokens(
+        dict.fromkeys(("bos_token", "eos_token", "unk_token"), end), vocab, VOCAB_JSON
+    )
     ends = _begin_and_end(sources, special, begin=begin)
-    return Built(assemble(model, special.listed, pre_tokenizer=split, post_processor=ends, decoder=_BYTE_LEVEL))
+    return Built(
+        assemble(
+            model, special.listed, pre_tokenizer=split, post_processor=ends, decoder=_BYTE_LEVEL
+        )
+    )
 
 
 def _roberta(sources: Sources) -> Built:
@@ -262,7 +326,15 @@ def _roberta(sources: Sources) -> Built:
         "trim_offsets": True,
         "add_prefix_space": prefix,
     }
-    return Built(assemble(model, special.listed, pre_tokenizer=split, post_processor=processor, decoder=_BYTE_LEVEL))
+    return Built(
+        assemble(
+            model,
+            special.listed,
+            pre_tokenizer=split,
+            post_processor=processor,
+            decoder=_BYTE_LEVEL,
+        )
+    )
 
 
 def _qwen2(sources: Sources) -> Built:
@@ -271,7 +343,12 @@ def _qwen2(sources: Sources) -> Built:
     tokens_by_role = dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>")
     special = sources.special_tokens(tokens_by_role, vocab, VOCAB_JSON)
     ends = _begin_and_end(sources, special, begin=False)
-    parts = {"normalizer": {"type": "NFC"}, "pre_tokenizer": both, "post_processor": ends, "decoder": _BYTE_LEVEL}
+    parts = {
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": both,
+        "post_processor": ends,
+        "decoder": _BYTE_LEVEL,
+    }
     return Built(assemble(model, special.listed, **parts))
 
 
@@ -285,14 +362,22 @@ def _sentencepiece(sources: Sources, tokens_by_role: Mapping[str, str]) -> Built
     What is between two special tokens is a text of its own, which SentencePiece puts a space before if the model says
     so; with `legacy: false` only the first one gets it, and none that starts with a space, as in transformers.
     """
-    pieces = PieceModel(sources.data[MODEL], sources.folder / MODEL, sources.optional_flag("add_prefix_space"))
+    pieces = PieceModel(
+        sources.data[MODEL], sources.folder / MODEL, sources.optional_flag("add_prefix_space")
+    )
     special = sources.special_tokens(tokens_by_role, pieces.vocab, MODEL)
     flags = dict.fromkeys(_FLAGS, False)
     for piece in pieces.control:
-        special.tokens.setdefault(piece, {"id": pieces.vocab[piece], "content": piece, **flags, "special": True})
+        special.tokens.setdefault(
+            piece, {"id": pieces.vocab[piece], "content": piece, **flags, "special": True}
+        )
     words = {"type": "WordLevel", "vocab": pieces.vocab, "unk_token": special.required("unk_token")}
-    content = assemble(words, special.listed, post_processor=_begin_and_end(sources, special, begin=True))
-    return Built(content, pieces=pieces, spaced="always" if sources.flag("legacy", True) else "first")
+    content = assemble(
+        words, special.listed, post_processor=_begin_and_end(sources, special, begin=True)
+    )
+    return Built(
+        content, pieces=pieces, spaced="always" if sources.flag("legacy", True) else "first"
+    )
 
 
 def _lines(data: bytes, path: Path) -> dict[str, int]:
@@ -310,7 +395,9 @@ def _merges(data: bytes, path: Path) -> list[list[str]]:
         if line and not line.startswith("#version"):
             pair = line.removesuffix("\r").split(" ")
             if len(pair) != 2:
-                raise AttnscopeError(f"line {line_number} is {format_value(line)}, not two pieces", where=path)
+                raise AttnscopeError(
+                    f"line {line_number} is {format_value(line)}, not two pieces", where=path
+                )
             merges.append(pair)
     return merges
 
@@ -321,7 +408,9 @@ def _text_of(data: bytes, path: Path) -> str:
     return decode_utf8(data, path, "download it again")
 
 
-def _begin_and_end(sources: Sources, special: SpecialTokens, *, begin: bool) -> dict[str, Any] | None:
+def _begin_and_end(
+    sources: Sources, special: SpecialTokens, *, begin: bool
+) -> dict[str, Any] | None:
     """Return a template that puts the token of the beginning before each text, or that of the end behind it."""
     opens = [special.required("bos_token")] if sources.flag("add_bos_token", begin) else []
     closes = [special.required("eos_token")] if sources.flag("add_eos_token", False) else []
@@ -381,12 +470,17 @@ def build_tokenizer(tokenizer_kind: Kind, sources: Sources) -> FileTokenizer:
             # The library numbers them one after the other.
             message = f"has {len(built.content['model']['vocab']):,} words, after which no token can have the id"
             hint = f"pass {arg('tokenizer')} with a tokenizer.json of this model"
-            raise AttnscopeError(f"{message} {token['id']} ('{token['content']}')", where=path, hint=hint)
+            raise AttnscopeError(
+                f"{message} {token['id']} ('{token['content']}')", where=path, hint=hint
+            )
     how = (
         f"as {tokenizer_kind.name} of transformers does"
         if built.pieces is None
         else f"by SentencePiece, for a {tokenizer_kind.name}"
     )
-    tokenizer.notes = [f"tokenizer built from {' and '.join(tokenizer_kind.files)}, {how}", *tokenizer.notes]
+    tokenizer.notes = [
+        f"tokenizer built from {' and '.join(tokenizer_kind.files)}, {how}",
+        *tokenizer.notes,
+    ]
     tokenizer.warnings = [built.note] if built.note else []
     return tokenizer

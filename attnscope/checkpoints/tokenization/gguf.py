@@ -9,7 +9,14 @@ import msgspec
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.reading import format_value
 from attnscope.checkpoints.tokenization.pieces import byte_alphabet
-from attnscope.checkpoints.tokenization.tokenizer_json import LETTERS, QWEN2, REST, assemble, isolate, template
+from attnscope.checkpoints.tokenization.tokenizer_json import (
+    LETTERS,
+    QWEN2,
+    REST,
+    assemble,
+    isolate,
+    template,
+)
 
 # token types
 _CONTROL = 3
@@ -28,15 +35,23 @@ _PER_DIGIT = "digits"  # the same, after every digit is split off
 _SPLITS = {
     "gpt-2": _GPT2,
     "smollm": _PER_DIGIT,
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx", "smaug-bpe"), _LLAMA3),
+    **dict.fromkeys(
+        ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx", "smaug-bpe"), _LLAMA3
+    ),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), QWEN2),
     "tekken": _TEKKEN,
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
 }
-_WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe")  # a word that is in the vocabulary is one token, whatever the merges
+_WHOLE_WORDS = (
+    "llama3",
+    "llama-v3",
+    "llama-bpe",
+)  # a word that is in the vocabulary is one token, whatever the merges
 
 
-def tokenizer_json(metadata: Mapping[str, Any], architecture: str, path: Path) -> tuple[bytes, tuple[str, ...]]:
+def tokenizer_json(
+    metadata: Mapping[str, Any], architecture: str, path: Path
+) -> tuple[bytes, tuple[str, ...]]:
     """Return the tokenizer.json, and notes; `general.architecture` alone says how sentencepiece treats spaces."""
     vocabulary = _TokenizerMetadata(metadata, path)
     model_type = vocabulary.get("model", str)
@@ -76,7 +91,9 @@ class _TokenizerMetadata:
     def _texts(self, name: str) -> list[str]:
         values: list[str] = self.get(name, list)
         if not values or not all(isinstance(value, str) for value in values):
-            raise self.wrong(name, "is not a list of texts", "the file is damaged: download it again")
+            raise self.wrong(
+                name, "is not a list of texts", "the file is damaged: download it again"
+            )
         return values
 
     def special(self, name: str) -> int | None:
@@ -93,16 +110,24 @@ class _TokenizerMetadata:
             return None
         merges = [merge.split(" ") for merge in self._texts("merges")]
         if any(len(pair) != 2 for pair in merges):
-            raise self.wrong("merges", "has an entry that is not two pieces", "the file is damaged: download it again")
+            raise self.wrong(
+                "merges",
+                "has an entry that is not two pieces",
+                "the file is damaged: download it again",
+            )
         return merges
 
     def scores(self) -> list[float]:
         scores: list[float] = self.get("scores", list)
         if len(scores) != len(self.tokens) or not all(isinstance(score, float) for score in scores):
-            raise self.wrong("scores", "is not one number per token", "the file is damaged: download it again")
+            raise self.wrong(
+                "scores", "is not one number per token", "the file is damaged: download it again"
+            )
         return scores
 
-    def content(self, model: dict[str, Any], add_start: bool, spelled: Sequence[str]) -> dict[str, Any]:
+    def content(
+        self, model: dict[str, Any], add_start: bool, spelled: Sequence[str]
+    ) -> dict[str, Any]:
         """Return what all kinds of tokenizer.json share; `add_start` begins texts with the start token by default."""
         specials = {self.special(name) for name in _SPECIAL}
         added = [
@@ -117,7 +142,9 @@ class _TokenizerMetadata:
         start = self.special("bos") if self.get("add_bos_token", bool, add_start) else None
         end = self.special("eos") if self.get("add_eos_token", bool, False) else None
         opens, closes = ([] if n is None else [self.tokens[n]] for n in (start, end))
-        return template({self.tokens[n]: n for n in (start, end) if n is not None}, opens, closes, opens)
+        return template(
+            {self.tokens[n]: n for n in (start, end) if n is not None}, opens, closes, opens
+        )
 
 
 def _byte_level(vocabulary: _TokenizerMetadata, notes: list[str]) -> dict[str, Any]:
@@ -127,7 +154,9 @@ def _byte_level(vocabulary: _TokenizerMetadata, notes: list[str]) -> dict[str, A
         hint = f"known: {', '.join(_SPLITS)}"
         raise vocabulary.wrong("pre", f"is {format_value(name)}", hint)
     if name == "default":
-        notes.append("the GGUF file does not say how words are split (tokenizer.ggml.pre): split as GPT-2 does")
+        notes.append(
+            "the GGUF file does not say how words are split (tokenizer.ggml.pre): split as GPT-2 does"
+        )
     letters = {byte: letter for letter, byte in byte_alphabet().items()}
     alphabet = set(letters.values())
     spelled = [

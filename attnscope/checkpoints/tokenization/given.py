@@ -46,19 +46,32 @@ def make_texts(
     if values is None:
         tokens = [[Token(n, f"t{n}", f"t{n}") for n in range(count)] for count in counts]
     else:
-        tokens = [[_token(value, n, where) for n, value in enumerate(text)] for text in _by_text(values, counts, where)]
+        tokens = [
+            [_token(value, n, where) for n, value in enumerate(text)]
+            for text in _by_text(values, counts, where)
+        ]
     if written is None:
         return [join_tokens(text_tokens) for text_tokens in tokens]
     texts = [written] if isinstance(written, str) else written
-    if not isinstance(texts, list | tuple) or len(texts) != len(counts) or not all(isinstance(t, str) for t in texts):
-        raise AttnscopeError(f"{written!r:.60} is not {len(counts)} texts", where="text", hint="give one for each text")
+    if (
+        not isinstance(texts, list | tuple)
+        or len(texts) != len(counts)
+        or not all(isinstance(t, str) for t in texts)
+    ):
+        raise AttnscopeError(
+            f"{written!r:.60} is not {len(counts)} texts",
+            where="text",
+            hint="give one for each text",
+        )
     return list(zip(texts, tokens, strict=True))
 
 
 def _by_text(values: Any, counts: Sequence[int], where: str) -> list[Sequence[Any]]:
     listed = values.tolist() if hasattr(values, "tolist") else values
     if isinstance(listed, str) or not isinstance(listed, Sequence):
-        raise AttnscopeError(f"{type(values).__name__} is no list of tokens", where=where, hint=f"expected {_FORM}")
+        raise AttnscopeError(
+            f"{type(values).__name__} is no list of tokens", where=where, hint=f"expected {_FORM}"
+        )
     nested = bool(listed) and all(isinstance(item, list | tuple) for item in listed)
     starts = [sum(counts[:n]) for n in range(len(counts))]
     texts: list[Sequence[Any]] = list(listed) if nested else [listed]
@@ -66,7 +79,9 @@ def _by_text(values: Any, counts: Sequence[int], where: str) -> list[Sequence[An
         texts = [listed[start : start + count] for start, count in zip(starts, counts, strict=True)]
     if [len(text) for text in texts] != list(counts):
         sizes = list(map(len, texts)), counts
-        token_counts, row_counts = (f"{part[0]}" if len(part) == 1 else f"{part[:8]}" for part in sizes)
+        token_counts, row_counts = (
+            f"{part[0]}" if len(part) == 1 else f"{part[:8]}" for part in sizes
+        )
         hint = "give one for every row of the arrays; a layout names another order of axes"
         raise AttnscopeError(f"{token_counts} tokens for {row_counts} rows", where=where, hint=hint)
     return texts
@@ -87,7 +102,9 @@ def _token(value: Any, index: int, where: str) -> Token:
             text = str(value.get("text", value.get("piece", "")))
             return msgspec.convert({"id": index, "piece": text, "text": text, **value}, Token)
         except msgspec.ValidationError as e:
-            raise AttnscopeError(f"token {index}: {e}", where=where, hint=f"expected {_FORM}") from e
+            raise AttnscopeError(
+                f"token {index}: {e}", where=where, hint=f"expected {_FORM}"
+            ) from e
     raise AttnscopeError(f"token {index} is {value!r:.40}", where=where, hint=f"expected {_FORM}")
 
 

@@ -14,7 +14,15 @@ from attnscope.checkpoints.tokenization.rust import call_rust
 
 _LARGEST = 1 << 26  # characters; the library needs some 40 bytes for each
 _CHUNK = 1 << 16
-_FACTORS = {"NFKC": 18, "NFKD": 18, "Precompiled": 18, "NFC": 3, "NFD": 4, "Lowercase": 3, "ByteLevel": 4}
+_FACTORS = {
+    "NFKC": 18,
+    "NFKD": 18,
+    "Precompiled": 18,
+    "NFC": 3,
+    "NFD": 4,
+    "Lowercase": 3,
+    "ByteLevel": 4,
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,9 @@ class NormalizerGrowth:
         for step in self.steps:
             if _length(step, text) > _LARGEST:
                 message = f"makes more than {_LARGEST:,} characters of the text"
-                raise AttnscopeError(message, where=f"{self.path}: normalizer", hint="use another tokenizer")
+                raise AttnscopeError(
+                    message, where=f"{self.path}: normalizer", hint="use another tokenizer"
+                )
             normalizer = normalizers.Sequence([])
             state = json.dumps({"type": "Sequence", "normalizers": [step]}).encode()
             call_rust(partial(normalizer.__setstate__, state), self.path, "cannot be used")
@@ -61,7 +71,11 @@ def _length(step: Mapping[str, Any], text: str) -> int:
     """Return the approximate length of a text after a step."""
     step_type = step.get("type")
     pattern = step.get("pattern")
-    if step_type == "Replace" and isinstance(pattern, dict) and isinstance(pattern.get("String"), str):
+    if (
+        step_type == "Replace"
+        and isinstance(pattern, dict)
+        and isinstance(pattern.get("String"), str)
+    ):
         return len(text) + text.count(pattern["String"]) * len(str(step.get("content")))
     chunks = (text[start : start + _CHUNK] for start in range(0, len(text), _CHUNK))
     if step_type == "ByteLevel":

@@ -59,7 +59,9 @@ class FileTokenizer:
         from tokenizers import Tokenizer as RustTokenizer
 
         try:
-            self._rust = call_rust(lambda: RustTokenizer.from_str(file.text), path, "cannot be used")
+            self._rust = call_rust(
+                lambda: RustTokenizer.from_str(file.text), path, "cannot be used"
+            )
         except AttnscopeError:
             # Gives a better message if the file is not JSON.
             parse_json(data, str(path))
@@ -75,10 +77,14 @@ class FileTokenizer:
         self.vocab_size: int = self._rust.get_vocab_size(with_added_tokens=True)
         self.n_merges = self.vocab_size if self.name == "Unigram" else file.merges
         unknown_token = model.get("unk_token")
-        self.unknown_id: int | None = self._rust.token_to_id(unknown_token) if isinstance(unknown_token, str) else None
+        self.unknown_id: int | None = (
+            self._rust.token_to_id(unknown_token) if isinstance(unknown_token, str) else None
+        )
         if self.name == "Unigram":
             self.unknown_id = model.get("unk_id")
-        self._marks = [model.get(key) or "" for key in ("continuing_subword_prefix", "end_of_word_suffix")]
+        self._marks = [
+            model.get(key) or "" for key in ("continuing_subword_prefix", "end_of_word_suffix")
+        ]
         added = self._rust.get_added_tokens_decoder()
         self._added = {token_id: token.content for token_id, token in added.items()}
         self._special = {token_id for token_id, token in added.items() if token.special}
@@ -108,7 +114,13 @@ class FileTokenizer:
     def made_token(self, token_id: int) -> Token:
         """Return the token of an id that a model, not a text, put there."""
         piece, spelled = self.spelled(token_id)
-        return Token(token_id, piece, readable_piece(spelled), special=token_id in self._special_in_text, made=True)
+        return Token(
+            token_id,
+            piece,
+            readable_piece(spelled),
+            special=token_id in self._special_in_text,
+            made=True,
+        )
 
     def ordinary_ids(self) -> list[int]:
         """Return ids that are neither special nor for unknown words, sorted."""
@@ -136,10 +148,14 @@ class FileTokenizer:
             raise unknown from e
         tokens = list(self._tokens(encoding, self._sequences(encoding, len(texts)), texts))
         if not tokens:
-            raise AttnscopeError("the text has no tokens", where=where, hint="pass at least one word")
+            raise AttnscopeError(
+                "the text has no tokens", where=where, hint="pass at least one word"
+            )
         return tokens
 
-    def encode_ahead(self, texts: Sequence[tuple[str, str | None]], *, special: bool = True) -> None:
+    def encode_ahead(
+        self, texts: Sequence[tuple[str, str | None]], *, special: bool = True
+    ) -> None:
         """Encode texts and their pairs at once, for the calls of `encode` that follow: these take the result.
 
         A text that is refused, or on which the library fails, is left to its own call, which says why.
@@ -155,7 +171,10 @@ class FileTokenizer:
                 batch.append(segments)
         with suppress(AttnscopeError):
             encodings = self._encode_batch(batch, "", special=special)
-            self._ahead = {(segments, special): encoded for segments, encoded in zip(batch, encodings, strict=True)}
+            self._ahead = {
+                (segments, special): encoded
+                for segments, encoded in zip(batch, encodings, strict=True)
+            }
 
     def _encode(self, texts: tuple[str, ...], where: str, *, special: bool) -> Encoded:
         if (texts, special) in self._ahead:
@@ -164,10 +183,14 @@ class FileTokenizer:
         (encoded,) = self._encode_batch([texts], where, special=special)
         return encoded
 
-    def _encode_batch(self, batch: Sequence[tuple[str, ...]], where: str, *, special: bool) -> list[Encoded]:
+    def _encode_batch(
+        self, batch: Sequence[tuple[str, ...]], where: str, *, special: bool
+    ) -> list[Encoded]:
         inputs = [texts[0] if len(texts) == 1 else texts for texts in batch]
         encodings = call_rust(
-            lambda: self._rust.encode_batch(inputs, add_special_tokens=special), self.path, f"fails on {where}"
+            lambda: self._rust.encode_batch(inputs, add_special_tokens=special),
+            self.path,
+            f"fails on {where}",
         )
         fields = attrgetter(*Encoded._fields)
         return [Encoded(*fields(encoding)) for encoding in encodings]
@@ -180,11 +203,15 @@ class FileTokenizer:
         """
         sequence_rows = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
         if count == 1:
-            return [None if added or text_index is None else 0 for text_index, added in sequence_rows]
+            return [
+                None if added or text_index is None else 0 for text_index, added in sequence_rows
+            ]
         numbers = [None if added else text_index for text_index, added in sequence_rows]
         if [text_index for text_index in numbers if text_index is not None and text_index >= count]:
             message = "its post-processor does not tell which of the two texts a token belongs to"
-            raise AttnscopeError(message, where=self.path, hint=f"remove {arg('pair')}, or put the template last")
+            raise AttnscopeError(
+                message, where=self.path, hint=f"remove {arg('pair')}, or put the template last"
+            )
         return numbers
 
     def _unknown_word(self, texts: tuple[str, ...], where: str) -> AttnscopeError | None:
@@ -193,7 +220,9 @@ class FileTokenizer:
             return None
         for index, text in enumerate(texts):
             try:
-                start, end = call_rust(partial(self._first_unknown, text), self.path, f"fails on {where}") or (0, 0)
+                start, end = call_rust(
+                    partial(self._first_unknown, text), self.path, f"fails on {where}"
+                ) or (0, 0)
             except AttnscopeError:
                 # The tokenizer is damaged after all.
                 return None
@@ -208,7 +237,9 @@ class FileTokenizer:
         """Return start and end of the first word that the model has no token for, outside of added tokens."""
         from tokenizers import PreTokenizedString
 
-        added = [re.escape(token.content) for token in self._rust.get_added_tokens_decoder().values()]
+        added = [
+            re.escape(token.content) for token in self._rust.get_added_tokens_decoder().values()
+        ]
         pattern = re.compile("|".join(sorted(added, key=len, reverse=True)) or "(?!)")
         edges = [0, *(edge for match in pattern.finditer(text) for edge in match.span()), len(text)]
         for part_start, part_end in zip(edges[::2], edges[1::2], strict=True):
@@ -217,7 +248,9 @@ class FileTokenizer:
                 words.normalize(self._rust.normalizer.normalize)
             if self._rust.pre_tokenizer is not None:
                 self._rust.pre_tokenizer.pre_tokenize(words)
-            for word, (start, end), _ in words.get_splits(offset_referential="original", offset_type="char"):
+            for word, (start, end), _ in words.get_splits(
+                offset_referential="original", offset_type="char"
+            ):
                 try:
                     self._rust.model.tokenize(word)
                 except Exception:
@@ -225,7 +258,9 @@ class FileTokenizer:
                     return trim_span(text, part_start + start, part_start + end)
         return None
 
-    def _tokens(self, encoding: Encoded, sequences: list[int | None], texts: tuple[str, ...]) -> Iterator[Token]:
+    def _tokens(
+        self, encoding: Encoded, sequences: list[int | None], texts: tuple[str, ...]
+    ) -> Iterator[Token]:
         rows = zip(
             encoding.ids, encoding.tokens, sequences, encoding.special_tokens_mask, encoding.type_ids,
             self._readable(encoding, sequences, texts), strict=True,
@@ -237,7 +272,11 @@ class FileTokenizer:
             segment = segment if sequence is None else sequence
             start, end = span or (None, None)
             unknown = token_id == self.unknown_id and sequence is not None
-            if unknown and span is not None and texts[segment][start:end] == self._rust.id_to_token(token_id):
+            if (
+                unknown
+                and span is not None
+                and texts[segment][start:end] == self._rust.id_to_token(token_id)
+            ):
                 # The user wrote the spelling of the unknown token.
                 unknown = False
             yield Token(token_id, piece, shown_text, start, end, special, segment, type_id, unknown)
@@ -253,7 +292,9 @@ class FileTokenizer:
         spans, disjoint = self._spans(encoding, sequences, texts)
         shared = [False] * len(spans) if disjoint else overlapping(spans)
         readable: list[tuple[str, tuple[int, int] | None]] = []
-        for piece, sequence, span, several in zip(encoding.tokens, sequences, spans, shared, strict=True):
+        for piece, sequence, span, several in zip(
+            encoding.tokens, sequences, spans, shared, strict=True
+        ):
             if sequence is None:
                 readable.append((piece, None))
                 continue
@@ -262,7 +303,9 @@ class FileTokenizer:
             if part is None and source_text and not several and not source_text.isspace():
                 shown_text = source_text  # without white space around it already
             else:
-                shown_text = readable_piece(part or (source_text if source_text and not several else self._own(piece)))
+                shown_text = readable_piece(
+                    part or (source_text if source_text and not several else self._own(piece))
+                )
             readable.append((shown_text, None if span is None else span[1:]))
         return readable
 
@@ -275,7 +318,9 @@ class FileTokenizer:
         before: a space that the tokenizer adds to a text. Also returns whether no two tokens share a character.
         """
         spans = [
-            None if sequence is None or start == end else (sequence, *trim_span(texts[sequence], start, end))
+            None
+            if sequence is None or start == end
+            else (sequence, *trim_span(texts[sequence], start, end))
             for (start, end), sequence in zip(encoding.offsets, sequences, strict=True)
         ]
         if are_disjoint(spans):
@@ -286,9 +331,12 @@ class FileTokenizer:
             source_text = piece if span is None else texts[span[0]][span[1] : span[2]]
             own = self._own(piece)
             spaces.append(source_text not in (piece, own) and not own.strip())
-        taken = overlapping(spans, [None if space else span for span, space in zip(spans, spaces, strict=True)])
+        taken = overlapping(
+            spans, [None if space else span for span, space in zip(spans, spaces, strict=True)]
+        )
         kept_spans = [
-            None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)
+            None if space and other else span
+            for span, space, other in zip(spans, spaces, taken, strict=True)
         ]
         return kept_spans, False
 

@@ -16,7 +16,11 @@ _STRAY = re.compile("[\udc80-\udcff]+")
 def check_text(text: str, where: str) -> None:
     """Refuse a text before anything expensive or fragile sees it."""
     if not text.strip():
-        raise AttnscopeError("the text is blank" if text else "the text is empty", where=where, hint="pass some words")
+        raise AttnscopeError(
+            "the text is blank" if text else "the text is empty",
+            where=where,
+            hint="pass some words",
+        )
     if len(text) > MAX_TEXT:
         message = f"the text has {len(text):,} characters"
         raise AttnscopeError(message, where=where, hint=f"at most {MAX_TEXT:,} are read")
@@ -49,7 +53,8 @@ def are_disjoint(spans: Sequence[tuple[int, int, int] | None]) -> bool:
 
 
 def overlapping(
-    spans: Sequence[tuple[int, int, int] | None], compared: Sequence[tuple[int, int, int] | None] | None = None
+    spans: Sequence[tuple[int, int, int] | None],
+    compared: Sequence[tuple[int, int, int] | None] | None = None,
 ) -> list[bool]:
     """Return which spans share a character with another span; spans of one text are in order.
 
@@ -91,7 +96,9 @@ def byte_fragment(piece: str, byte_level: bool) -> str | None:
     text = raw.decode(errors="surrogateescape")
     if not _STRAY.search(text):
         return None
-    return _STRAY.sub(lambda run: f"<{run[0].encode(errors='surrogateescape').hex(' ').upper()}>", text)
+    return _STRAY.sub(
+        lambda run: f"<{run[0].encode(errors='surrogateescape').hex(' ').upper()}>", text
+    )
 
 
 def piece_bytes(piece: str) -> bytes | None:

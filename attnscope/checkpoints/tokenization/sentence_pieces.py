@@ -25,7 +25,9 @@ class PieceModel:
 
     def __init__(self, data: bytes, path: Path, prefix: bool | None) -> None:
         if wrong := identify_bytes(data):
-            raise AttnscopeError(f"is {wrong[0]}, not a SentencePiece model", where=path, hint=wrong[1])
+            raise AttnscopeError(
+                f"is {wrong[0]}, not a SentencePiece model", where=path, hint=wrong[1]
+            )
         if _TIKTOKEN.match(data):
             hint = "download tokenizer.json, which lies beside the weights of the same model in Hugging Face layout"
             message = "is a vocabulary of tiktoken, which lacks the rules that split a text"
@@ -34,10 +36,15 @@ class PieceModel:
         from sentencepiece import SentencePieceProcessor
 
         def load(model: bytes) -> SentencePieceProcessor:
-            return call_rust(partial(SentencePieceProcessor, model_proto=model), path, "cannot be used")
+            return call_rust(
+                partial(SentencePieceProcessor, model_proto=model), path, "cannot be used"
+            )
 
         def vocabulary() -> list[str]:
-            return [self._spaced.id_to_piece(piece_id) for piece_id in range(self._spaced.get_piece_size())]
+            return [
+                self._spaced.id_to_piece(piece_id)
+                for piece_id in range(self._spaced.get_piece_size())
+            ]
 
         self.path = path
         try:
@@ -47,9 +54,13 @@ class PieceModel:
         except AttnscopeError as e:
             # The library names a line of its source.
             hint = "download it again"
-            raise AttnscopeError("is not a SentencePiece model, or damaged", where=path, hint=hint) from e
+            raise AttnscopeError(
+                "is not a SentencePiece model, or damaged", where=path, hint=hint
+            ) from e
         self.vocab = {piece: piece_id for piece_id, piece in enumerate(pieces)}
-        self.control = [piece for piece_id, piece in enumerate(pieces) if self._spaced.is_control(piece_id)]
+        self.control = [
+            piece for piece_id, piece in enumerate(pieces) if self._spaced.is_control(piece_id)
+        ]
 
     def split(self, text: str, *, prefix: bool) -> list[tuple[int, int, int]]:
         """Return id, start and end of every piece.
@@ -58,7 +69,9 @@ class PieceModel:
         before the text, if the model does so at all.
         """
         model = self._spaced if prefix else self._plain
-        encoding = call_rust(lambda: model.encode(text, return_type="offset_mapping"), self.path, "fails")
+        encoding = call_rust(
+            lambda: model.encode(text, return_type="offset_mapping"), self.path, "fails"
+        )
         pieces = list[tuple[int, int, int]]()
         following = 0
         rows = zip(encoding["ids"], encoding["pieces"], encoding["offsets"], strict=True)
@@ -89,7 +102,9 @@ class SentencePieceTokenizer(FileTokenizer):
         for token_id, token, sequence, special, type_id, (start, end) in zip(*encoded, strict=True):
             span = "" if sequence is None else texts[sequence][start:end]
             pieces = [(token_id, token, (start, end))]
-            if span and not (token_id in self._added and self._added[token_id].strip() == span.strip()):
+            if span and not (
+                token_id in self._added and self._added[token_id].strip() == span.strip()
+            ):
                 at_start = start == 0 and not span.startswith((" ", _SPACE))
                 inner = self._pieces.split(span, prefix=self._spaced == "always" or at_start)
                 pieces = [(n, self._piece(n), (start + a, start + b)) for n, a, b in inner]

@@ -39,7 +39,9 @@ class TokenizerJson:
     content: dict[str, Any]  # its values; null for a vocabulary and merges that stay text
     text: str
     notes: list[str]
-    unparsed: int | None  # entries of a vocabulary that stays text, if it is an object: duplicate words count twice
+    unparsed: (
+        int | None
+    )  # entries of a vocabulary that stays text, if it is an object: duplicate words count twice
     merges: int
 
 
@@ -53,7 +55,11 @@ def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
     notes, changed = call_rust(lambda: _disable_stored_options(content), path, "cannot be used")
     raw_parts = {name: msgspec.Raw(value) for name, value in bulk.items()}
     kept_content = content | ({"model": content["model"] | raw_parts} if raw_parts else {})
-    text = call_rust(lambda: (msgspec.json.encode(kept_content) if changed else data).decode(), path, "cannot be used")
+    text = call_rust(
+        lambda: (msgspec.json.encode(kept_content) if changed else data).decode(),
+        path,
+        "cannot be used",
+    )
     vocab = bulk.get("vocab", b"")
     merges = bulk.get("merges", b"")
     unparsed = _count_strings(vocab) if vocab.startswith(b"{") else None
@@ -120,15 +126,30 @@ def _disable_stored_options(content: dict[str, Any]) -> tuple[list[str], bool]:
 
 def isolate(expression: str) -> dict[str, Any]:
     """Return a pre-tokenizer that splits a text into what a regular expression matches, and what is between."""
-    return {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
+    return {
+        "type": "Split",
+        "pattern": {"Regex": expression},
+        "behavior": "Isolated",
+        "invert": False,
+    }
 
 
-def assemble(model: Mapping[str, Any], added_tokens: Sequence[Mapping[str, Any]], **parts: Any) -> dict[str, Any]:
+def assemble(
+    model: Mapping[str, Any], added_tokens: Sequence[Mapping[str, Any]], **parts: Any
+) -> dict[str, Any]:
     """Return the content of a tokenizer.json, without the parts that are not given."""
-    empty = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    empty = dict.fromkeys(
+        ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    )
     if model["type"] == "BPE":
-        defaults = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
-        model = {**defaults, **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False), **model}
+        defaults = dict.fromkeys(
+            ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")
+        )
+        model = {
+            **defaults,
+            **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False),
+            **model,
+        }
     return {"version": "1.0", **empty, **parts, "added_tokens": added_tokens, "model": model}
 
 
@@ -139,14 +160,22 @@ def template(
 
     def side(name: str, type_id: int, before: Sequence[str]) -> list[dict[str, Any]]:
         opening, closing = (
-            [{"SpecialToken": {"id": t, "type_id": type_id}} for t in tokens] for tokens in (before, closes)
+            [{"SpecialToken": {"id": t, "type_id": type_id}} for t in tokens]
+            for tokens in (before, closes)
         )
         return [*opening, {"Sequence": {"id": name, "type_id": type_id}}, *closing]
 
     single = side("A", 0, opens)
-    special_tokens = {name: {"id": name, "ids": [token_id], "tokens": [name]} for name, token_id in ids.items()}
+    special_tokens = {
+        name: {"id": name, "ids": [token_id], "tokens": [name]} for name, token_id in ids.items()
+    }
     pair = [*single, *side("B", 1, second)]
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special_tokens}
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": pair,
+        "special_tokens": special_tokens,
+    }
 
 
 def components(*roots: Any) -> Iterator[dict[str, Any]]:

@@ -70,9 +70,13 @@ class WordTokenizer(UnspelledTokenizer):
                 if word not in self._ids:
                     message = f"the word '{word}' at character {start} is not in the vocabulary"
                     raise AttnscopeError(message, where=where)
-                tokens.append(Token(self._ids[word], word, word, start, end, segment=segment, type_id=segment))
+                tokens.append(
+                    Token(self._ids[word], word, word, start, end, segment=segment, type_id=segment)
+                )
         if not tokens:
-            raise AttnscopeError("the text has no words", where=where, hint="pass at least one word")
+            raise AttnscopeError(
+                "the text has no words", where=where, hint="pass at least one word"
+            )
         return tokens
 
     def _words(self, text: str) -> Iterator[tuple[str, int, int]]:

@@ -57,7 +57,9 @@ def _refuse(what: str) -> Callable[..., NoReturn]:
 
     def method(*_: Any, **__: Any) -> NoReturn:
         hint = f"use {arg('model')} instead of {arg('qkv')}"
-        raise AttnscopeError(f"{what} needs a model, and only queries, keys and values are given", hint=hint)
+        raise AttnscopeError(
+            f"{what} needs a model, and only queries, keys and values are given", hint=hint
+        )
 
     return method
 
@@ -72,10 +74,17 @@ class ArraysEngine:
     given: GivenArrays
     device: torch.device
     settings: EngineSettings
-    _masks: dict[tuple[str, tuple[int, ...]], Mask] = field(default_factory=dict, repr=False, compare=False)
+    _masks: dict[tuple[str, tuple[int, ...]], Mask] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def forward(
-        self, batch: Batch, recorders: Recorders, progress: Progress | None = None, *, final: bool = False
+        self,
+        batch: Batch,
+        recorders: Recorders,
+        progress: Progress | None = None,
+        *,
+        final: bool = False,
     ) -> Tensor | None:
         """Show every recorded layer that is there to its recorders; layers that were not given are passed over."""
         assert not final, "a source without an output head has no final states"
@@ -110,15 +119,24 @@ class ArraysEngine:
         lengths = batch.tokens.lengths
         rope = rotation.rope
         width = rotation.width(inputs.q.shape[-1])
-        q, k = (rotate(x, *rotary_tables(rope, width, lengths, x.shape[2], x.device, x.dtype)) for x in unturned)
+        q, k = (
+            rotate(x, *rotary_tables(rope, width, lengths, x.shape[2], x.device, x.dtype))
+            for x in unturned
+        )
         frequencies, factor = rotary_frequencies(rope, width, max(lengths), q.device)
-        return replace(inputs, q=q, k=k, rotation=Rotation(unturned[0], unturned[1], frequencies, factor))
+        return replace(
+            inputs, q=q, k=k, rotation=Rotation(unturned[0], unturned[1], frequencies, factor)
+        )
 
     def _tensors(self, layer: int, batch: Batch) -> AttentionInputs:
         """Return the arrays of a layer for the texts of a batch, on the device."""
         given_arrays = self.given
         arrays = given_arrays.read(layer)
-        sides = {name: self._padded(name, array, layer, batch) for name, array in arrays.items() if name != "output"}
+        sides = {
+            name: self._padded(name, array, layer, batch)
+            for name, array in arrays.items()
+            if name != "output"
+        }
         if given_arrays.weights:
             weights = sides["weights"][..., : max(batch.tokens.lengths)]  # (B, H, Q, K)
             nothing = weights.new_empty(*weights.shape[:3], 0)
@@ -126,7 +144,9 @@ class ArraysEngine:
         q = sides["q"]
         k = sides["k"]
         v = sides.get("v")
-        return AttentionInputs(layer, q, k, k[..., :0] if v is None else v, self._spec(layer, batch))
+        return AttentionInputs(
+            layer, q, k, k[..., :0] if v is None else v, self._spec(layer, batch)
+        )
 
     def side(self, layer: int, batch: Batch, name: str) -> Tensor:
         """Return one of a layer's arrays for the texts of a batch, (B, heads, T, width), on the device."""
@@ -153,9 +173,13 @@ class ArraysEngine:
         scale = max(1, self.given.sizes.width) ** -0.5 if settings.scale is None else settings.scale
         sinks = None if settings.sinks is None else torch.tensor(settings.sinks, device=self.device)
         pad = batch.tokens.padding(padded_rows=self.settings.padded_rows)
-        mask = intersect((self._own(layer, batch), *self._queries(batch), *self._score_masks(batch), pad))
+        mask = intersect(
+            (self._own(layer, batch), *self._queries(batch), *self._score_masks(batch), pad)
+        )
         bias = self._bias(layer)
-        return AttentionSpec(scale, mask, settings.softcap, bias, None if bias is None else "given", sinks)
+        return AttentionSpec(
+            scale, mask, settings.softcap, bias, None if bias is None else "given", sinks
+        )
 
     def _queries(self, batch: Batch) -> list[Mask]:
         """Return the mask that leaves rows whose queries were not given without keys, if there are any."""
@@ -167,7 +191,9 @@ class ArraysEngine:
     def _bias(self, layer: int) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """Return what a layer's mask adds to scores; None if it adds nothing."""
         names = mask_files(parse_mask(self.given.config().mask_of(layer)))
-        biases = [torch.from_numpy(self.given.biases[name]) for name in names if name in self.given.biases]
+        biases = [
+            torch.from_numpy(self.given.biases[name]) for name in names if name in self.given.biases
+        ]
         if not biases:
             return None
         (bias,) = (matrix.to(self.device) for matrix in biases)
@@ -187,7 +213,10 @@ class ArraysEngine:
 
     def _own(self, layer: int, batch: Batch) -> Mask:
         terms = parse_mask(self.given.config().mask_of(layer))
-        return build_mask(terms, resolved={t: self._named(t.path, batch) for t in terms if isinstance(t, MatrixFile)})
+        return build_mask(
+            terms,
+            resolved={t: self._named(t.path, batch) for t in terms if isinstance(t, MatrixFile)},
+        )
 
     def _named(self, name: str, batch: Batch) -> Mask:
         """Return the mask of a matrix or of a function, which counts texts as they were given.
@@ -255,5 +284,7 @@ def neighbours_apart(x: Tensor, rotation: GivenRope) -> Tensor:
     if not rotation.interleaved:
         return x
     width = rotation.width(x.shape[-1])
-    order = torch.cat((torch.arange(0, width, 2), torch.arange(1, width, 2), torch.arange(width, x.shape[-1])))
+    order = torch.cat(
+        (torch.arange(0, width, 2), torch.arange(1, width, 2), torch.arange(width, x.shape[-1]))
+    )
     return x[..., order.to(x.device)]

@@ -25,12 +25,41 @@ from attnscope.engines.arrays.stored import StoredArray
 ENDINGS = (".safetensors", ".npz")
 ARRAYS = ("q", "k", "v", "output", "weights")
 SETTINGS = ("scale", "softcap", "window", "sinks", "rope", "mask")
-SHARED = (*SETTINGS, "layout", "tokens", "text", "cu_seqlens", "cu_seqlens_q", "lengths", "layers", "dtype", "source")
+SHARED = (
+    *SETTINGS,
+    "layout",
+    "tokens",
+    "text",
+    "cu_seqlens",
+    "cu_seqlens_q",
+    "lengths",
+    "layers",
+    "dtype",
+    "source",
+)
 _LAYER = re.compile(r"layer\.(\d{1,6})\.([a-z_]+)")
 _TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-_NUMPY = {"I32": "<i4", "I64": "<i8", "U8": "u1", "BOOL": "?", "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_NUMPY = {
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "u1",
+    "BOOL": "?",
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+}
 _SMALL = 64 << 20  # bytes of an array that says how to read the others
-_DAMAGE = (ValueError, EOFError, SyntaxError, TypeError, OverflowError, KeyError, RuntimeError, NotImplementedError)
+_DAMAGE = (
+    ValueError,
+    EOFError,
+    SyntaxError,
+    TypeError,
+    OverflowError,
+    KeyError,
+    RuntimeError,
+    NotImplementedError,
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +69,9 @@ class ArrayFile:
     path: Path
     layers: dict[int, dict[str, StoredArray]]
     shared: dict[str, StoredArray]
-    values: dict[str, Any] = field(default_factory=dict)  # setting to its value, for all layers or, in a dict, by layer
+    values: dict[str, Any] = field(
+        default_factory=dict
+    )  # setting to its value, for all layers or, in a dict, by layer
     digest: bytes = b""  # SHA-256 over its header and samples of its data
 
     def read(self, array: StoredArray) -> "np.ndarray[Any, Any]":
@@ -50,7 +81,11 @@ class ArrayFile:
 def open_file(path: Path) -> ArrayFile:
     """Read the header of a file: its arrays and settings."""
     if path.suffix.lower() not in ENDINGS:
-        message = f"'{path.suffix}' is no format of queries, keys and values" if path.suffix else "has no extension"
+        message = (
+            f"'{path.suffix}' is no format of queries, keys and values"
+            if path.suffix
+            else "has no extension"
+        )
         raise AttnscopeError(message, where=path, hint=f"use {' or '.join(ENDINGS)}")
     stored, metadata, digest = _npz(path) if path.suffix.lower() == ".npz" else _safetensors(path)
     layers: dict[int, dict[str, StoredArray]] = {}
@@ -62,7 +97,9 @@ def open_file(path: Path) -> ArrayFile:
         own = match[2] if match else name
         known_names = (*ARRAYS, *(SETTINGS if match else SHARED))
         if own not in known_names:
-            raise AttnscopeError(f"unknown name '{name}'", where=path, hint=did_you_mean(own, known_names))
+            raise AttnscopeError(
+                f"unknown name '{name}'", where=path, hint=did_you_mean(own, known_names)
+            )
         if isinstance(held, StoredArray) and own in ARRAYS:
             (shared if match is None else layers.setdefault(int(match[1]), {}))[own] = held
             continue
@@ -74,18 +111,24 @@ def open_file(path: Path) -> ArrayFile:
     for name, layer_values in by_layer.items():
         if name in values:
             hint = "give it once, or for every layer"
-            raise AttnscopeError(f"{name} is given for all layers and for one", where=path, hint=hint)
+            raise AttnscopeError(
+                f"{name} is given for all layers and for one", where=path, hint=hint
+            )
         values[name] = layer_values
     if not layers and not shared:
         hint = "name arrays layer.0.q, layer.0.k and layer.0.v"
         raise AttnscopeError("holds no queries, keys or values", where=path, hint=hint)
     if layers and shared:
         message = f"holds arrays of layers and {next(iter(shared))}, which belongs to none"
-        raise AttnscopeError(message, where=path, hint="name all arrays layer.0.q, or all q, k and v")
+        raise AttnscopeError(
+            message, where=path, hint="name all arrays layer.0.q, or all q, k and v"
+        )
     return ArrayFile(path, dict(sorted(layers.items())), shared, values, digest)
 
 
-def _as_ours(path: Path, stored: dict[str, StoredArray], metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _as_ours(
+    path: Path, stored: dict[str, StoredArray], metadata: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return arrays and settings under the names of this layout; those of plug-ins of vLLM are translated."""
     names = {**stored, **metadata}
     if "attn_q" in stored:
@@ -94,8 +137,14 @@ def _as_ours(path: Path, stored: dict[str, StoredArray], metadata: Mapping[str, 
             held = names.get(name)
             held = _setting(path, "source", held) if isinstance(held, StoredArray) else held
             texts[name] = parsed(held, name, path) if isinstance(held, str) else held
-        return translate_lens(stored, texts, path) | {n: names[n] for n in ("tokens", "text") if n in names}
-    if path.name == "qk.safetensors" and stored and all(name.endswith(("__q", "__k")) for name in stored):
+        return translate_lens(stored, texts, path) | {
+            n: names[n] for n in ("tokens", "text") if n in names
+        }
+    if (
+        path.name == "qk.safetensors"
+        and stored
+        and all(name.endswith(("__q", "__k")) for name in stored)
+    ):
         return translate_hook(stored, path)
     return names
 
@@ -104,7 +153,11 @@ def _setting(path: Path, name: str, held: Any) -> Any:
     """Return a setting: an array as it is, text parsed if it is JSON."""
     if isinstance(held, StoredArray):
         if held.nbytes > _SMALL:
-            raise AttnscopeError(f"{name} has {held.nbytes:,} bytes", where=path, hint="it is a setting: make it small")
+            raise AttnscopeError(
+                f"{name} has {held.nbytes:,} bytes",
+                where=path,
+                hint="it is a setting: make it small",
+            )
         array = _read(path, held)
         held = array.item() if array.ndim == 0 else array if name == "mask" else array.tolist()
     if isinstance(held, bytes):
@@ -121,7 +174,9 @@ def _setting(path: Path, name: str, held: Any) -> Any:
 
 def _safetensors(path: Path) -> tuple[dict[str, StoredArray], Mapping[str, Any], bytes]:
     header = read_header(path)
-    metadata = {name: text for name, text in header.metadata.items() if name != "format"}  # safetensors' own key
+    metadata = {
+        name: text for name, text in header.metadata.items() if name != "format"
+    }  # safetensors' own key
     stored = {
         name: StoredArray(name, t.shape, _TYPES.get(t.dtype, t.dtype.lower()), t.end - t.start, t)
         for name, t in header.tensors.items()
@@ -151,7 +206,9 @@ def _archive(file: BinaryIO, path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(file)
     except (zipfile.BadZipFile, *_DAMAGE) as e:
-        raise AttnscopeError(f"is not an .npz file ({e})", where=path, hint="write it with numpy.savez") from e
+        raise AttnscopeError(
+            f"is not an .npz file ({e})", where=path, hint="write it with numpy.savez"
+        ) from e
 
 
 def _npy_header(entry: Any) -> tuple[tuple[int, ...], bool, "np.dtype[Any]"]:
@@ -170,18 +227,32 @@ def _npy(entry: Any, info: zipfile.ZipInfo, path: Path, size: int) -> StoredArra
         start = entry.tell()
     except (zipfile.BadZipFile, zlib.error, *_DAMAGE) as e:
         reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise AttnscopeError(f"is not a NumPy array ({reason})", where=where, hint="write it with numpy.savez") from e
+        raise AttnscopeError(
+            f"is not a NumPy array ({reason})", where=where, hint="write it with numpy.savez"
+        ) from e
     needed_bytes = prod(shape) * dtype.itemsize
     stored = info.compress_type == zipfile.ZIP_STORED
     if dtype.hasobject:
-        raise AttnscopeError("holds Python objects", where=where, hint="save plain numbers, or strings as an array")
-    if start + needed_bytes != info.file_size or (stored and info.file_size > size) or min(shape, default=0) < 0:
+        raise AttnscopeError(
+            "holds Python objects", where=where, hint="save plain numbers, or strings as an array"
+        )
+    if (
+        start + needed_bytes != info.file_size
+        or (stored and info.file_size > size)
+        or min(shape, default=0) < 0
+    ):
         held = info.file_size - start
         message = f"{dtype} of shape {list(shape)} needs {needed_bytes:,} bytes, the file has {held:,} for it"
         raise AttnscopeError(message, where=where, hint="the file is damaged: write it again")
-    dtype_name = "void16" if dtype.kind == "V" and dtype.itemsize == 2 else dtype.newbyteorder("=").name
+    dtype_name = (
+        "void16" if dtype.kind == "V" and dtype.itemsize == 2 else dtype.newbyteorder("=").name
+    )
     return StoredArray(
-        info.filename.removesuffix(".npy"), tuple(shape), dtype_name, needed_bytes, (info.filename, dtype, fortran)
+        info.filename.removesuffix(".npy"),
+        tuple(shape),
+        dtype_name,
+        needed_bytes,
+        (info.filename, dtype, fortran),
     )
 
 
@@ -204,5 +275,7 @@ def _read(path: Path, array: StoredArray) -> "np.ndarray[Any, Any]":
             stored_dtype = np.dtype("<u2") if array.dtype == "bfloat16" else stored_dtype
     if len(data) != array.nbytes:
         raise AttnscopeError("was truncated while it was read", where=f"{path}: {array.name}")
-    values: np.ndarray[Any, Any] = np.frombuffer(data, stored_dtype).reshape(array.shape, order=order)  # type: ignore[call-overload]
+    values: np.ndarray[Any, Any] = np.frombuffer(data, stored_dtype).reshape(
+        array.shape, order=order
+    )  # type: ignore[call-overload]
     return values

@@ -28,8 +28,12 @@ class GivenSizes:
 class GivenConfig(ModelConfig, frozen=True):
     """The sizes of given arrays, whose layers may have masks that differ by more than a window."""
 
-    masks: dict[int, str] = msgspec.field(default_factory=dict)  # expression by layer; empty if all have the same
-    score_mod: str | None = None  # the function that changes scores, as a report names it; None for none
+    masks: dict[int, str] = msgspec.field(
+        default_factory=dict
+    )  # expression by layer; empty if all have the same
+    score_mod: str | None = (
+        None  # the function that changes scores, as a report names it; None for none
+    )
 
     def mask_of(self, layer: int) -> str:
         """Return the mask expression of one layer."""
@@ -58,16 +62,26 @@ class GivenArrays:
     sizes: GivenSizes
     settings: Mapping[int, LayerSettings]
     axes: tuple[str, ...]  # order of the axes of the arrays that `read` returns
-    ranges: list[tuple[int, int]]  # first row of every text in packed keys and values, and the row after its last
-    query_ranges: list[tuple[int, int]]  # the same for queries, which may cover only a text's last tokens
+    ranges: list[
+        tuple[int, int]
+    ]  # first row of every text in packed keys and values, and the row after its last
+    query_ranges: list[
+        tuple[int, int]
+    ]  # the same for queries, which may cover only a text's last tokens
     texts: list[tuple[str, list[Token]]]  # every text with its tokens
-    read: Callable[[int], Mapping[str, Any]]  # arrays of a layer by name: `q`, `k`, perhaps `v`, or `weights`
+    read: Callable[
+        [int], Mapping[str, Any]
+    ]  # arrays of a layer by name: `q`, `k`, perhaps `v`, or `weights`
     layer_bytes: int
     # what mask expressions name: boolean matrices, (queries, keys) or (heads, queries, keys), or a `mask_mod` of
     # FlexAttention
     matrices: Mapping[str, Any] = field(default_factory=dict)
-    biases: Mapping[str, Any] = field(default_factory=dict)  # name of a matrix to the addition where it allows
-    score_mod: ScoreFunction | None = None  # what a Python function makes of scaled scores; None for none
+    biases: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # name of a matrix to the addition where it allows
+    score_mod: ScoreFunction | None = (
+        None  # what a Python function makes of scaled scores; None for none
+    )
     dtype: str = "float32"  # type in which they are computed: `float32`, `bfloat16` or `float16`
     fingerprint: str = ""
     weights: bool = False
@@ -88,7 +102,9 @@ class GivenArrays:
     @property
     def inputs(self) -> tuple[TextInput, ...]:
         """The texts, each with its origin, by which its rows are found again."""
-        return tuple(TextInput(text, where=self.origin(index)) for index, (text, _) in enumerate(self.texts))
+        return tuple(
+            TextInput(text, where=self.origin(index)) for index, (text, _) in enumerate(self.texts)
+        )
 
     def origin(self, index: int) -> str:
         """Return the origin of a text."""
@@ -114,18 +130,26 @@ class GivenArrays:
             d_head=width,
             d_value=self.sizes.value_width,
             mask=masks[0],
-            masks={layer: settings.mask for layer, settings in self.settings.items()} if differ else {},
-            windows=tuple(windows.get(layer) for layer in range(n_layers)) if any(windows.values()) else (),
+            masks={layer: settings.mask for layer, settings in self.settings.items()}
+            if differ
+            else {},
+            windows=tuple(windows.get(layer) for layer in range(n_layers))
+            if any(windows.values())
+            else (),
             score_mod=None if self.score_mod is None else str(self.score_mod),
             scale=next(iter(scales)) if len(scales) == 1 else None,
             softcap=next(iter(caps)) if len(caps) == 1 else None,
-            sinks=any(layer_settings.sinks is not None for layer_settings in self.settings.values()),
+            sinks=any(
+                layer_settings.sinks is not None for layer_settings in self.settings.values()
+            ),
         )
 
     def only(self, index: int) -> "GivenArrays":
         """Return one of the texts."""
         if not 0 <= index < len(self.texts):
-            raise UsageError(f"there is no text {index}", where="text", hint=f"use 0 to {len(self.texts) - 1}")
+            raise UsageError(
+                f"there is no text {index}", where="text", hint=f"use 0 to {len(self.texts) - 1}"
+            )
         name = self.name if len(self.texts) == 1 else self.origin(index)
         return replace(
             self,

@@ -31,7 +31,9 @@ def parse_layout(layout: str | Sequence[str] | None, where: str) -> tuple[str, .
     axes = tuple(_AXIS_OF.get(str(word).strip().lower(), "") for word in words)
     needed_axes = {"heads", "tokens", "width"}
     if "" in axes or len(set(axes)) < len(axes) or not needed_axes <= set(axes):
-        raise AttnscopeError(f"{str(layout)!r:.60} is not a layout", where=where, hint=f"use {_EXAMPLES}")
+        raise AttnscopeError(
+            f"{str(layout)!r:.60} is not a layout", where=where, hint=f"use {_EXAMPLES}"
+        )
     return axes
 
 
@@ -49,13 +51,19 @@ def packed_shape(shape: Sequence[int], axes: Sequence[str], where: str) -> Packe
     """Return the sizes that an array's axes stand for."""
     if len(shape) != len(axes):
         hint = f"name the order of its axes: layout {_EXAMPLES}"
-        message = f"has {len(shape)} axes {list(shape)}, but the layout {','.join(axes)} has {len(axes)}"
+        message = (
+            f"has {len(shape)} axes {list(shape)}, but the layout {','.join(axes)} has {len(axes)}"
+        )
         raise AttnscopeError(message, where=where, hint=hint)
     sizes = dict(zip(axes, shape, strict=True))
     if 0 in (sizes["heads"], sizes["tokens"]):
-        raise AttnscopeError(f"has shape {list(shape)}, which holds no token", where=where, hint="pass some tokens")
+        raise AttnscopeError(
+            f"has shape {list(shape)}, which holds no token", where=where, hint="pass some tokens"
+        )
     texts = sizes.get("texts")
-    return PackedShape(sizes["tokens"] * (1 if texts is None else texts), sizes["heads"], sizes["width"], texts)
+    return PackedShape(
+        sizes["tokens"] * (1 if texts is None else texts), sizes["heads"], sizes["width"], texts
+    )
 
 
 def query_ranges(
@@ -78,7 +86,9 @@ def query_ranges(
         query_rows = list(ranges)
         if shape.rows != ranges[-1][1]:
             hint = "pass cu_seqlens_q: 0, then the end of each text's queries"
-            raise AttnscopeError(f"has {shape.rows} queries for {ranges[-1][1]} keys", where=where, hint=hint)
+            raise AttnscopeError(
+                f"has {shape.rows} queries for {ranges[-1][1]} keys", where=where, hint=hint
+            )
     elif shape.rows == keys.rows:
         query_rows = list(ranges)
     else:
@@ -88,7 +98,9 @@ def query_ranges(
     if len(counts[0]) != len(counts[1]) or any(q > k for q, k in zip(*counts, strict=True)):
         spelled = [", ".join(map(str, numbers[:8])) for numbers in counts]
         hint = "give a query for every key, or those of a text's last tokens, as a step of decoding has them"
-        raise AttnscopeError(f"has texts of {spelled[0]} queries and {spelled[1]} keys", where=where, hint=hint)
+        raise AttnscopeError(
+            f"has texts of {spelled[0]} queries and {spelled[1]} keys", where=where, hint=hint
+        )
     return query_rows
 
 
@@ -106,24 +118,40 @@ def text_ranges(
     """
     if cu_seqlens is None:
         longest = shape.rows // (shape.texts or 1)
-        counts = [longest] * (shape.texts or 1) if lengths is None else _whole_numbers(lengths, "lengths")
+        counts = (
+            [longest] * (shape.texts or 1)
+            if lengths is None
+            else _whole_numbers(lengths, "lengths")
+        )
         if len(counts) != (shape.texts or 1) or not all(0 < count <= longest for count in counts):
             message = f"{counts[:8]} do not fit {shape.texts or 1} texts of up to {longest} tokens"
-            raise AttnscopeError(message, where="lengths", hint="give the number of tokens of every text")
+            raise AttnscopeError(
+                message, where="lengths", hint="give the number of tokens of every text"
+            )
         return [(longest * n, longest * n + count) for n, count in enumerate(counts)]
     if lengths is not None:
-        raise AttnscopeError("cu_seqlens and lengths cannot be used together", hint="pass one of them")
+        raise AttnscopeError(
+            "cu_seqlens and lengths cannot be used together", hint="pass one of them"
+        )
     if (shape.texts or 1) > 1:
         hint = "pack the texts one after the other, or leave cu_seqlens out"
-        raise AttnscopeError(f"the layout has an axis for {shape.texts} texts already", where="cu_seqlens", hint=hint)
+        raise AttnscopeError(
+            f"the layout has an axis for {shape.texts} texts already", where="cu_seqlens", hint=hint
+        )
     bounds = _whole_numbers(cu_seqlens, option)
     if len(bounds) < 2 or bounds[0] != 0 or any(b <= a for a, b in pairwise(bounds)):
         hint = "expected 0, then the end of every text, such as 0, 12, 42"
         raise AttnscopeError(f"{bounds[:8]} do not increase from 0", where=option, hint=hint)
     if bounds[-1] != shape.rows:
         message = f"ends at {bounds[-1]}, but {where} has {shape.rows} tokens in the layout {','.join(axes)}"
-        hint = "name the order of the axes: layout tokens,heads,width" if shape.heads == bounds[-1] else ""
-        raise AttnscopeError(message, where=option, hint=hint or "its last number is the number of all tokens")
+        hint = (
+            "name the order of the axes: layout tokens,heads,width"
+            if shape.heads == bounds[-1]
+            else ""
+        )
+        raise AttnscopeError(
+            message, where=option, hint=hint or "its last number is the number of all tokens"
+        )
     return list(pairwise(bounds))
 
 
@@ -132,5 +160,7 @@ def _whole_numbers(values: Any, where: str) -> list[int]:
     if isinstance(listed, list | tuple):
         listed = [value.item() if isinstance(value, np.generic) else value for value in listed]
     if not isinstance(listed, list | tuple) or not all(type(value) is int for value in listed):
-        raise AttnscopeError(f"{listed!r:.60} are not whole numbers", where=where, hint="pass a list such as [0, 12]")
+        raise AttnscopeError(
+            f"{listed!r:.60} are not whole numbers", where=where, hint="pass a list such as [0, 12]"
+        )
     return list(listed)

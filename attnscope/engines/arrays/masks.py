@@ -28,7 +28,9 @@ class GivenMasks:
     """The masks of all layers."""
 
     masks: dict[int, str] = field(default_factory=dict)
-    windows: dict[int, int | None] = field(default_factory=dict)  # N of a `window:N` by layer; None for none
+    windows: dict[int, int | None] = field(
+        default_factory=dict
+    )  # N of a `window:N` by layer; None for none
     # what expressions name: boolean matrices with a row for every token, (queries, keys) or (heads, queries, keys), or
     # a `mask_mod` of FlexAttention
     matrices: dict[str, Any] = field(default_factory=dict)
@@ -50,13 +52,17 @@ def read_masks(
     for value in by_layer.values():
         if id(value) not in names:
             names[id(value)] = _named(value, lengths, rows, heads, masks)
-    masks.masks, masks.windows = split_windows({layer: names[id(value)] for layer, value in by_layer.items()})
+    masks.masks, masks.windows = split_windows(
+        {layer: names[id(value)] for layer, value in by_layer.items()}
+    )
     return masks
 
 
 def _by_layer(value: Any, layers: Sequence[int]) -> dict[int, Any]:
     if isinstance(value, Mapping):
-        if not all(isinstance(n, int | np.integer) for n in value) or {int(n) for n in value} != set(layers):
+        if not all(isinstance(n, int | np.integer) for n in value) or {
+            int(n) for n in value
+        } != set(layers):
             hint = "give one for every layer, or one for all"
             raise AttnscopeError(f"is given for layers {list(value)[:8]}", where="mask", hint=hint)
         return {int(n): value[n] for n in sorted(value)}
@@ -71,7 +77,9 @@ def _by_layer(value: Any, layers: Sequence[int]) -> dict[int, Any]:
     return dict.fromkeys(layers, value)
 
 
-def _named(mask: Any, lengths: Sequence[int], rows: Sequence[int], heads: int, masks: GivenMasks) -> str:
+def _named(
+    mask: Any, lengths: Sequence[int], rows: Sequence[int], heads: int, masks: GivenMasks
+) -> str:
     """Return an expression for a mask, and keep what it names."""
     if mask is None or isinstance(mask, str):
         return _expression(mask or "causal", lengths)
@@ -101,7 +109,9 @@ def _expression(mask: str, lengths: Sequence[int]) -> str:
             raise AttnscopeError(f"'{term}' is a file", where="mask", hint=hint)
         if isinstance(term, DocumentEnds):
             hint = f"use {Documents.form}"
-            raise AttnscopeError("given arrays name no token that ends a document", where="mask", hint=hint)
+            raise AttnscopeError(
+                "given arrays name no token that ends a document", where="mask", hint=hint
+            )
         if isinstance(term, Documents) and set(lengths) != {sum(term.lengths)}:
             texts = ", ".join(map(str, sorted(set(lengths))[:8]))
             message = f"the documents have {sum(term.lengths)} tokens, but the texts have {texts}"
@@ -115,7 +125,9 @@ def read_score_mod(function: Any) -> ScoreFunction | None:
         return None
     if not callable(function):
         hint = "pass a function of score, b, h, q_idx and kv_idx, as for FlexAttention"
-        raise AttnscopeError(f"{type(function).__name__} cannot be called", where="score_mod", hint=hint)
+        raise AttnscopeError(
+            f"{type(function).__name__} cannot be called", where="score_mod", hint=hint
+        )
     return ScoreFunction(function_name(function), function)
 
 
@@ -136,13 +148,17 @@ def split_windows(masks: Mapping[int, str]) -> tuple[dict[int, str], dict[int, i
     for layer, mask in masks.items():
         terms = parse_mask(mask)
         sizes = [] if alike else [term.size for term in terms if isinstance(term, SlidingWindow)]
-        kept_terms = terms if alike else [term for term in terms if not isinstance(term, SlidingWindow)]
+        kept_terms = (
+            terms if alike else [term for term in terms if not isinstance(term, SlidingWindow)]
+        )
         shared[layer] = spell_mask(kept_terms) or "bidirectional"
         windows[layer] = min(sizes, default=None)
     return shared, windows
 
 
-def _matrix(mask: Any, lengths: Sequence[int], rows: Sequence[int], heads: int) -> tuple[Matrix, Matrix | None]:
+def _matrix(
+    mask: Any, lengths: Sequence[int], rows: Sequence[int], heads: int
+) -> tuple[Matrix, Matrix | None]:
     """Return a boolean matrix (queries, keys) or (heads, queries, keys), with a row for every token, and its bias.
 
     It is made of one with a row for every query. Floats are added to scores: −inf, or the smallest number of a type,
@@ -150,21 +166,29 @@ def _matrix(mask: Any, lengths: Sequence[int], rows: Sequence[int], heads: int) 
     """
     array = mask.detach().cpu() if hasattr(mask, "detach") else mask
     if np.ma.is_masked(array):
-        raise AttnscopeError("is a masked array that hides cells", where="mask", hint="pass a plain one")
-    array = np.asarray(array.float() if str(getattr(array, "dtype", "")) == "torch.bfloat16" else array)
+        raise AttnscopeError(
+            "is a masked array that hides cells", where="mask", hint="pass a plain one"
+        )
+    array = np.asarray(
+        array.float() if str(getattr(array, "dtype", "")) == "torch.bfloat16" else array
+    )
     while array.ndim > 2 and array.shape[0] == 1:
         array = array[0]
     per_head = array.ndim == 3 and array.shape[0] == heads
     if array.dtype.kind not in "bf" or not (array.ndim == 2 or per_head):
         hint = "pass an expression such as causal, a boolean matrix (queries, keys), or floats that are added to scores"
-        raise AttnscopeError(f"is {array.dtype} of shape {list(array.shape)}", where="mask", hint=hint)
+        raise AttnscopeError(
+            f"is {array.dtype} of shape {list(array.shape)}", where="mask", hint=hint
+        )
     missing = array.shape[-1] - array.shape[-2]
     if missing > 0 and set(rows) == {array.shape[-2]}:
         array = np.pad(array, [*[(0, 0)] * (array.ndim - 2), (missing, 0), (0, 0)])
     if set(lengths) != {array.shape[-1]} or array.shape[-2] != array.shape[-1]:
         texts = ", ".join(map(str, sorted(set(lengths))[:8]))
         message = f"has shape {list(array.shape)}, but the texts have {texts} tokens"
-        raise AttnscopeError(message, where="mask", hint="give a row for every query and a column for every key")
+        raise AttnscopeError(
+            message, where="mask", hint="give a row for every query and a column for every key"
+        )
     if array.dtype.kind == "b":
         return np.array(array, order="C"), None
     if not bool((array < np.inf).all()):

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from attnscope.findings.given_output import GivenOutput
     from attnscope.model.batch import Batch
 
-_OF_MODELS = ("model", "config", "adapter", "tokenizer", "ignore_key", "trust_config", "part", "hash_weights")
+_OF_MODELS = (
+    "model",
+    "config",
+    "adapter",
+    "tokenizer",
+    "ignore_key",
+    "trust_config",
+    "part",
+    "hash_weights",
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,9 @@ def open_arrays(arrays: GivenArrays, run: RunConfig) -> ModelSource:
         config=config,
         weights="given",
         fingerprint=arrays.fingerprint,
-        tokenizer=GivenTokens({arrays.origin(n): tokens for n, (_, tokens) in enumerate(arrays.texts)}),
+        tokenizer=GivenTokens(
+            {arrays.origin(n): tokens for n, (_, tokens) in enumerate(arrays.texts)}
+        ),
         load=load,
         folder=None,
         notes=arrays.notes,
@@ -72,7 +83,9 @@ def open_arrays(arrays: GivenArrays, run: RunConfig) -> ModelSource:
         compare_outputs=outputs if arrays.outputs else None,
         layers=arrays.layers if len(arrays.layers) < config.n_layers else None,
         first_queries={
-            arrays.origin(n): first_query for n, first_query in enumerate(arrays.first_queries) if first_query
+            arrays.origin(n): first_query
+            for n, first_query in enumerate(arrays.first_queries)
+            if first_query
         },
     )
 
@@ -89,7 +102,9 @@ def _refuse_model_options(arrays: GivenArrays, run: RunConfig) -> None:
     if arrays.weights and not run.own_mask:
         name = "hide" if run.hide is not None else "mask"
         hint = f"give queries and keys instead of weights; weights are compared with another {arg('qkv')} or a model"
-        raise UsageError("no other mask can be applied to given weights", where=arg(name), hint=hint)
+        raise UsageError(
+            "no other mask can be applied to given weights", where=arg(name), hint=hint
+        )
     if run.show_padding:
         hint = "remove it: arrays hold no padding"
         raise UsageError(f"cannot be used with {arg('qkv')}", where=arg("show_padding"), hint=hint)

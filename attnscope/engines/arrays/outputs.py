@@ -26,7 +26,9 @@ def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
     layers = engine.given.layers
     lengths = batch.tokens.lengths
     firsts = [engine.given.first_queries[index] for index in engine.numbers(batch)]
-    texts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in lengths]  # given, computed, difference
+    texts: list[list[tuple[Tensor, Tensor, Tensor]]] = [
+        [] for _ in lengths
+    ]  # given, computed, difference
     with torch.inference_mode():
         for layer in layers:
             inputs, given_output = _layer(engine, layer, batch)
@@ -56,7 +58,9 @@ def _layer(engine: ArraysEngine, layer: int, batch: Batch) -> tuple[AttentionInp
 
 def _share(output: Tensor) -> float:
     """Return the share of the largest output that rounding explains; 16-bit numbers may have been saved as float32."""
-    narrow = any(torch.equal(output.to(dtype).float(), output) for dtype in (torch.bfloat16, torch.float16))
+    narrow = any(
+        torch.equal(output.to(dtype).float(), output) for dtype in (torch.bfloat16, torch.float16)
+    )
     return _NARROW if narrow else _EXACT
 
 
@@ -64,11 +68,18 @@ def _compared(
     layers: list[int], layer_outputs: Sequence[tuple[Tensor, Tensor, Tensor]], first_query: int
 ) -> GivenOutput:
     """Compare one text; `first_query` is the position of its first query."""
-    differences = np.stack([gap.amax((1, 2)).numpy() for _, _, gap in layer_outputs])  # (layers, heads)
+    differences = np.stack(
+        [gap.amax((1, 2)).numpy() for _, _, gap in layer_outputs]
+    )  # (layers, heads)
     limits = [
-        _share(given_output) * max(1e-6, float(computed.abs().max())) for given_output, computed, _ in layer_outputs
+        _share(given_output) * max(1e-6, float(computed.abs().max()))
+        for given_output, computed, _ in layer_outputs
     ]
-    beyond = [layer for layer, row, limit in zip(layers, differences, limits, strict=True) if row.max() > limit]
+    beyond = [
+        layer
+        for layer, row, limit in zip(layers, differences, limits, strict=True)
+        if row.max() > limit
+    ]
     at, head = map(int, np.unravel_index(int(differences.argmax()), differences.shape))
     given_output, computed, gap = layer_outputs[at]
     query, dimension = np.unravel_index(int(gap[head].argmax()), gap[head].shape)
@@ -92,17 +103,23 @@ def _with_tries(engine: ArraysEngine, batch: Batch, text: int, output: GivenOutp
     """Compute the first layer that differs under other rules, and add which of them explains the given output."""
     assert output.first_layer is not None
     right, given_output = _layer(engine, output.first_layer, batch)
-    here = slice(engine.given.first_queries[engine.numbers(batch)[text]], batch.tokens.lengths[text])
+    here = slice(
+        engine.given.first_queries[engine.numbers(batch)[text]], batch.tokens.lengths[text]
+    )
     tried = [
         TriedRule(rule, float((given_output - attended(inputs))[text, :, here].abs().max()))
         for rule, inputs in _other_rules(engine, right, batch)
     ]
     tried.sort(key=lambda attempt: attempt.difference)
     explains = tried and tried[0].difference <= output.limit
-    return msgspec.structs.replace(output, tried=tried, explained_by=tried[0].rule if explains else None)
+    return msgspec.structs.replace(
+        output, tried=tried, explained_by=tried[0].rule if explains else None
+    )
 
 
-def _other_rules(engine: ArraysEngine, inputs: AttentionInputs, batch: Batch) -> Iterator[tuple[str, AttentionInputs]]:
+def _other_rules(
+    engine: ArraysEngine, inputs: AttentionInputs, batch: Batch
+) -> Iterator[tuple[str, AttentionInputs]]:
     """Yield the mistakes that programs make, each with the inputs under it."""
     spec = inputs.spec
     sizes = engine.given.sizes
@@ -121,13 +138,19 @@ def _other_rules(engine: ArraysEngine, inputs: AttentionInputs, batch: Batch) ->
     plain = [term for term in terms if not isinstance(term, SlidingWindow)]
     causal = any(isinstance(term, Causal) for term in terms)
     if causal:
-        yield "mask bidirectional", masked(*[term for term in terms if not isinstance(term, Causal)])
+        yield (
+            "mask bidirectional",
+            masked(*[term for term in terms if not isinstance(term, Causal)]),
+        )
     elif not terms or terms == [Bidirectional()]:
         yield "mask causal", masked(Causal())
     firsts = [engine.given.first_queries[index] for index in engine.numbers(batch)]
     if causal and any(firsts):
         kept_terms = [term for term in terms if not isinstance(term, Causal)]
-        yield "causal from the first key on (top left)", masked(*kept_terms, ShiftedMask(Causal(), -firsts[0]))
+        yield (
+            "causal from the first key on (top left)",
+            masked(*kept_terms, ShiftedMask(Causal(), -firsts[0])),
+        )
     for window in windows[:1]:
         yield "no window", masked(*plain)
         for size in (window.size - 1, window.size + 1):

@@ -19,19 +19,31 @@ _MAX_SIDECAR = 16 * MB
 _WRITE = "write the file again with the plug-in"
 
 
-def translate_lens(stored: Mapping[str, StoredArray], texts: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def translate_lens(
+    stored: Mapping[str, StoredArray], texts: Mapping[str, Any], path: Path
+) -> dict[str, Any]:
     """Return the arrays and settings of vllm-lens under our names; `texts` are `qk_layers` and `qk_meta`, parsed."""
     layers = texts.get("qk_layers")
     settings = texts.get("qk_meta")
-    if not isinstance(layers, list) or not isinstance(settings, list) or len(layers) != len(settings):
-        raise AttnscopeError("qk_layers and qk_meta are not lists of one length", where=path, hint=_WRITE)
+    if (
+        not isinstance(layers, list)
+        or not isinstance(settings, list)
+        or len(layers) != len(settings)
+    ):
+        raise AttnscopeError(
+            "qk_layers and qk_meta are not lists of one length", where=path, hint=_WRITE
+        )
     others = sorted(stored.keys() - {"attn_q", "attn_k", "qk_layers", "qk_meta", "tokens", "text"})
     if others or "attn_k" not in stored:
-        raise AttnscopeError(f"holds {others[0]}" if others else "has no attn_k", where=path, hint=_WRITE)
+        raise AttnscopeError(
+            f"holds {others[0]}" if others else "has no attn_k", where=path, hint=_WRITE
+        )
     translated: dict[str, Any] = {"q": stored["attn_q"], "k": stored["attn_k"], "layers": layers}
     translated["layout"] = "layers,tokens,heads,width"
     for layer, meta in zip(layers, settings, strict=True):
-        translated |= {f"layer.{layer}.{name}": value for name, value in _lens_settings(meta, path).items()}
+        translated |= {
+            f"layer.{layer}.{name}": value for name, value in _lens_settings(meta, path).items()
+        }
     return translated
 
 
@@ -44,8 +56,14 @@ def _lens_settings(meta: Any, path: Path) -> dict[str, Any]:
             raise AttnscopeError(f"{name} is set, which is not read", where=where, hint=hint)
     left, right = meta.get("sliding_window") or (-1, -1)
     if right > 0:
-        raise AttnscopeError(f"sliding_window reaches {right} tokens ahead", where=where, hint=_WRITE)
-    settings = {"scale": meta.get("scale"), "softcap": meta.get("logits_soft_cap") or None, "sinks": meta.get("sinks")}
+        raise AttnscopeError(
+            f"sliding_window reaches {right} tokens ahead", where=where, hint=_WRITE
+        )
+    settings = {
+        "scale": meta.get("scale"),
+        "softcap": meta.get("logits_soft_cap") or None,
+        "sinks": meta.get("sinks"),
+    }
     settings["window"] = left + 1 if left >= 0 else None  # ours counts the query's own token
     return {name: value for name, value in settings.items() if value is not None}
 
@@ -65,26 +83,38 @@ def translate_hook(stored: Mapping[str, StoredArray], path: Path) -> dict[str, A
         for entry in entries:
             if entry.get("hookq_mode", about.get("hookq_mode")) != "all_tokens":
                 hint = "capture with hookq_mode all_tokens"
-                raise AttnscopeError("holds the queries of last tokens alone", where=path, hint=hint)
+                raise AttnscopeError(
+                    "holds the queries of last tokens alone", where=path, hint=hint
+                )
             for letter, count in (("q", heads), ("k", groups)):
                 array = stored[entry[f"key_{letter}"]]
                 shape = (*array.shape[:-1], count, width)
                 if array.shape[-1] != count * width or len(shape) not in (3, 4):
                     message = f"has shape {list(array.shape)}, which is not that of {count} heads, {width} wide each"
                     raise AttnscopeError(message, where=f"{path}: {array.name}", hint=_WRITE)
-                translated[f"layer.{int(entry['layer_num'])}.{letter}"] = replace(array, shape=shape)
+                translated[f"layer.{int(entry['layer_num'])}.{letter}"] = replace(
+                    array, shape=shape
+                )
         lengths = about.get("k_full_lens", about.get("k_seq_lens", about.get("seq_lens")))
         requests = len(lengths or [1])
     except (KeyError, TypeError, ValueError) as e:
-        raise AttnscopeError(f"does not describe its tensors ({e})", where=sidecar, hint=_WRITE) from e
+        raise AttnscopeError(
+            f"does not describe its tensors ({e})", where=sidecar, hint=_WRITE
+        ) from e
     if about.get("tp_shard"):
-        raise AttnscopeError("holds the heads of one GPU of several", where=path, hint="capture on one GPU")
+        raise AttnscopeError(
+            "holds the heads of one GPU of several", where=path, hint="capture on one GPU"
+        )
     if about.get("compact_all_tokens"):
         if requests > 1:
-            raise AttnscopeError(f"holds {requests} requests", where=path, hint="capture one request at a time")
+            raise AttnscopeError(
+                f"holds {requests} requests", where=path, hint="capture one request at a time"
+            )
         return {**translated, "layout": "tokens,heads,width"}
     if about.get("q_seq_lens", lengths) != lengths:
-        raise AttnscopeError("holds steps of decoding", where=path, hint="capture with hooks_on prefill")
+        raise AttnscopeError(
+            "holds steps of decoding", where=path, hint="capture with hooks_on prefill"
+        )
     return {**translated, "layout": "batch,tokens,heads,width", "lengths": lengths}
 
 
@@ -93,4 +123,6 @@ def parsed(text: Any, name: str, path: Path) -> Any:
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError) as e:
-        raise AttnscopeError(f"{name} is not JSON ({e})", where=path, hint="write it with json.dumps") from e
+        raise AttnscopeError(
+            f"{name} is not JSON ({e})", where=path, hint="write it with json.dumps"
+        ) from e

@@ -12,7 +12,9 @@ _CELLS = 1 << 20  # weights of a tile
 ROUNDING = 0.01  # by which a row of 16-bit weights may miss 1
 
 
-def record_weights(inputs: AttentionInputs, recorders: Sequence[Recorder], lengths: Sequence[int], where: str) -> None:
+def record_weights(
+    inputs: AttentionInputs, recorders: Sequence[Recorder], lengths: Sequence[int], where: str
+) -> None:
     """Show the weights of a layer, (B, H, Q, K) in place of queries, to its recorders, some rows at a time.
 
     Keys are ranked by the logarithm of their weights, which orders them as masked scores do; a key without weight
@@ -62,7 +64,10 @@ def record_weights(inputs: AttentionInputs, recorders: Sequence[Recorder], lengt
 def _check(weights: torch.Tensor, lengths: Sequence[int], where: str) -> None:
     total = weights.sum(-1)
     too_much = (total > 1 + ROUNDING)[..., None].expand_as(weights)
-    for bad, problem in ((weights < 0, "is below 0"), (too_much, "is in a row that sums to more than 1")):
+    for bad, problem in (
+        (weights < 0, "is below 0"),
+        (too_much, "is in a row that sums to more than 1"),
+    ):
         if bool(bad.any()):
             text, head, query, key = bad.nonzero()[0].tolist()
             value = float(weights[text, head, query, key])
@@ -72,4 +77,8 @@ def _check(weights: torch.Tensor, lengths: Sequence[int], where: str) -> None:
     for text, length in enumerate(lengths):
         if bool(weights[text, :, :length, length:].any()):
             hint = "give the number of tokens of every text, without padding"
-            raise AttnscopeError(f"text {text} has weight on padding behind token {length - 1}", where=where, hint=hint)
+            raise AttnscopeError(
+                f"text {text} has weight on padding behind token {length - 1}",
+                where=where,
+                hint=hint,
+            )

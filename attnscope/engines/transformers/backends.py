@@ -41,7 +41,9 @@ class BackendCall:
 
     def again(self, q: Tensor, v: Tensor, **arguments: Any) -> Tensor:
         """Run it with other queries or values; returns (B, H, Q, Ev)."""
-        output, _ = self.function(self.module, q, self.k, v, self.mask, **{**self.named, **arguments})
+        output, _ = self.function(
+            self.module, q, self.k, v, self.mask, **{**self.named, **arguments}
+        )
         return torch.as_tensor(output).transpose(1, 2)
 
 
@@ -60,20 +62,32 @@ def watching(model: nn.Module, on_call: OnCall) -> Iterator[None]:
     two_halves = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     counted: dict[str, int] = {}
 
-    def get_interface(self: Any, implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+    def get_interface(
+        self: Any, implementation: str, default: Callable[..., Any]
+    ) -> Callable[..., Any]:
         assert original is not None
         function = original(self, implementation, default)
         if get_ident() != owner:
             return function  # type: ignore[no-any-return]
 
-        def call(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, *more: Any, **arguments: Any) -> Any:
+        def call(
+            module: nn.Module,
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+            mask: Any,
+            *more: Any,
+            **arguments: Any,
+        ) -> Any:
             output, weights = function(module, q, k, v, mask, *more, **arguments)
             if id(module) not in names or more or not isinstance(output, Tensor):
                 return output, weights
             part = part_of(names[id(module)]) if two_halves else ""
             layer = counted.get(part, 0)
             counted[part] = layer + 1
-            seen = BackendCall(part, layer, module, function, q, k, v, mask, arguments, output, weights)
+            seen = BackendCall(
+                part, layer, module, function, q, k, v, mask, arguments, output, weights
+            )
             changed = on_call(seen)
             return (output if changed is None else changed), weights
 
@@ -102,7 +116,9 @@ def using_backend(model: Any, name: str) -> Iterator[None]:
         if name != backend_of(model):
             _set(model, name)
         # Without a compiler or GPU the same function runs uncompiled, with the same masks and the same arithmetic.
-        on_cpu = name == FLEX and all(parameter.device.type == "cpu" for parameter in model.parameters())
+        on_cpu = name == FLEX and all(
+            parameter.device.type == "cpu" for parameter in model.parameters()
+        )
         with torch.compiler.set_stance("force_eager") if on_cpu else nullcontext():
             yield
     finally:
@@ -114,12 +130,17 @@ def implementations() -> list[str]:
     """Return the names of the implementations that transformers knows, installed or not."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    return ["eager", *sorted(name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if "|" not in name)]
+    return [
+        "eager",
+        *sorted(name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if "|" not in name),
+    ]
 
 
 def _set(model: Any, name: str) -> None:
     if "/" in name:
-        raise AttnscopeError(f"'{name}' would be downloaded", where="attn", hint="register it before")
+        raise AttnscopeError(
+            f"'{name}' would be downloaded", where="attn", hint="register it before"
+        )
     try:
         with quiet():
             model.set_attn_implementation(name)
@@ -153,7 +174,9 @@ def kind_of(model: Any) -> str | None:
     masked: Any = transformers.MODEL_FOR_MASKED_LM_MAPPING
     if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
         return "bidirectional"
-    if not getattr(config, "is_causal", True) or not getattr(config, "causal", True):  # `causal`: XLM, Flaubert
+    if not getattr(config, "is_causal", True) or not getattr(
+        config, "causal", True
+    ):  # `causal`: XLM, Flaubert
         return "bidirectional"
     names = [base.__name__ for base in type(model).__mro__]
     predicts = type(config) in causal and isinstance(model, causal[type(config)])
@@ -163,7 +186,11 @@ def kind_of(model: Any) -> str | None:
         return "causal" if getattr(config, "is_decoder", False) else "bidirectional"
     if any(parent in causal for parent in type(config).__mro__):
         return "causal"
-    flags = {flag for module in model.modules() if isinstance(flag := getattr(module, "is_causal", None), bool)}
+    flags = {
+        flag
+        for module in model.modules()
+        if isinstance(flag := getattr(module, "is_causal", None), bool)
+    }
     # A module that says it is not causal may be handed a causal mask, as CLIP's text model is.
     return "causal" if flags == {True} else None
 
@@ -186,7 +213,9 @@ def load_examined(folder: Folder, dtype: torch.dtype) -> Any:
     loaded = load_model(folder, dtype)
     if not any(part.layers for part in loaded.parts.values()):
         message = "no layer of this model has attention over tokens"
-        raise AttnscopeError(message, where=folder.path, hint="attnscope run and attnscope heads show its matrices")
+        raise AttnscopeError(
+            message, where=folder.path, hint="attnscope run and attnscope heads show its matrices"
+        )
     model = loaded.predicting or loaded.model
     with quiet():
         for name in ("sdpa", "eager"):

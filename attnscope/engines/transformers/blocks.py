@@ -69,7 +69,9 @@ class BlockRerunner:
             self._seen.append((inputs.layer, mask))
         return output
 
-    def after_block(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def after_block(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         """Hand a layer to the observer; a forward hook with keyword arguments."""
         if self._again:
             return
@@ -80,12 +82,21 @@ class BlockRerunner:
         layer, mask = seen[0]
         name, x = first_argument(module, args, kwargs)
         y = output if isinstance(output, Tensor) else next(iter(output), None)
-        if len(seen) > 1 or not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.shape != y.shape or x.ndim != 3:
+        if (
+            len(seen) > 1
+            or not isinstance(x, Tensor)
+            or not isinstance(y, Tensor)
+            or x.shape != y.shape
+            or x.ndim != 3
+        ):
             raise cannot_rerun(layer)
 
         def run_block(x: Tensor, hooks: AttentionHooks) -> Tensor:
             # A layer that runs again must not add to caches.
-            arguments = {key: None if key in CACHES else _repeated(value, len(x)) for key, value in kwargs.items()}
+            arguments = {
+                key: None if key in CACHES else _repeated(value, len(x))
+                for key, value in kwargs.items()
+            }
             more = [_repeated(value, len(x)) for value in args]
             if args:
                 more[0] = x.contiguous()

@@ -14,9 +14,19 @@ from torch import Tensor, nn
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.checkpoints.families import native_family
 from attnscope.engines.protocol import EngineSettings, UncutRun
-from attnscope.engines.transformers.blocks import BlockRerunner, cache_argument, cannot_rerun, find_blocks
+from attnscope.engines.transformers.blocks import (
+    BlockRerunner,
+    cache_argument,
+    cannot_rerun,
+    find_blocks,
+)
 from attnscope.engines.transformers.default_inputs import default_inputs
-from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, check_sizes
+from attnscope.engines.transformers.interface import (
+    AttentionCapture,
+    StopForward,
+    capturing,
+    check_sizes,
+)
 from attnscope.engines.transformers.layer_lists import RunningLayers
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.engines.transformers.mixing import watching_mixing
@@ -102,7 +112,9 @@ class TransformersEngine:
         keys = batch.keys
         pad = keys.padding()
         # A window is seen only in a text that is longer than the window.
-        longest = max((n, keys.lengths[index], index) for index, n in enumerate(batch.tokens.lengths))
+        longest = max(
+            (n, keys.lengths[index], index) for index, n in enumerate(batch.tokens.lengths)
+        )
         share_recorders = share_recorders or {}
         last = max(self.layers if final else {*recorders, *share_recorders}, default=-1)
         sizes = (*batch.tokens.real.shape, keys.real.shape[1])
@@ -114,7 +126,9 @@ class TransformersEngine:
             seen.add(inputs.layer)
             if longest[0] > self._described.get(inputs.layer, 0):
                 self._described[inputs.layer] = longest[0]
-                self.own[inputs.layer] = describe_allowed(inputs.unselective or inputs.spec.mask, *longest)
+                self.own[inputs.layer] = describe_allowed(
+                    inputs.unselective or inputs.spec.mask, *longest
+                )
                 if inputs.unselective is not None:
                     self.own[inputs.layer] += SELECTED
             self.modules[inputs.layer] = module
@@ -131,7 +145,10 @@ class TransformersEngine:
             show = partial(
                 attend,
                 recorders=layer_recorders,
-                need_output=self.settings.all_outputs or final or bool(share_recorders) or inputs.layer < last,
+                need_output=self.settings.all_outputs
+                or final
+                or bool(share_recorders)
+                or inputs.layer < last,
                 tile_elements=self.settings.tile_elements,
                 cuts=cuts,
             )
@@ -149,7 +166,9 @@ class TransformersEngine:
 
         gated = self.loaded.parts[self.loaded.chosen].gated
         attending = self.loaded.attending
-        session = AttentionCapture(self.loaded.model, on_attention, self.loaded.call_layers, gated, attending)
+        session = AttentionCapture(
+            self.loaded.model, on_attention, self.loaded.call_layers, gated, attending
+        )
 
         def on_mixing(layer: int, inputs: MixingInputs) -> None:
             show_shares(layer, inputs, batch.tokens.lengths, share_recorders[layer])
@@ -158,7 +177,9 @@ class TransformersEngine:
             result = self._run(session, batch)
         if missed := set(recorders) - seen:
             message = f"layer {min(missed)} attended to two tokens and not to this text"
-            raise AttnscopeError(message, where=arg("layer"), hint=f"select other layers with {arg('layer')}")
+            raise AttnscopeError(
+                message, where=arg("layer"), hint=f"select other layers with {arg('layer')}"
+            )
         if not final:
             return None
         if getattr(result, "last_hidden_state", None) is None:
@@ -173,7 +194,10 @@ class TransformersEngine:
             with torch.inference_mode(), capturing(session):
                 result = self.run(batch)
         except IndexError as e:
-            names = [frame.f_globals["__name__"].partition(".")[0] for frame, _ in walk_tb(e.__traceback__)]
+            names = [
+                frame.f_globals["__name__"].partition(".")[0]
+                for frame, _ in walk_tb(e.__traceback__)
+            ]
             if [name for name in names if name not in ("torch", "numpy")][-1] == "attnscope":
                 raise  # a fault of ours, inside the model's attention
             message = f"the model fails on a text of {max(batch.tokens.lengths)} tokens ({e})"
@@ -185,7 +209,9 @@ class TransformersEngine:
                 raise
             # A model may generate the placeholder of a picture, which transformers only reads with one.
             hint = f"generate fewer tokens ({arg('generate')})"
-            raise AttnscopeError(f"transformers finds other pictures in the text ({written})", hint=hint) from e
+            raise AttnscopeError(
+                f"transformers finds other pictures in the text ({written})", hint=hint
+            ) from e
         return result
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -213,7 +239,9 @@ class TransformersEngine:
         used = intersect((build_mask(self.settings.terms, own, self.settings.resolved), pad))
         unselective = inputs.unselective
         if unselective is not None:
-            unselective = intersect((build_mask(self.settings.terms, unselective, self.settings.resolved), pad))
+            unselective = intersect(
+                (build_mask(self.settings.terms, unselective, self.settings.resolved), pad)
+            )
         return replace(inputs, spec=replace(inputs.spec, mask=used), unselective=unselective)
 
     def run(self, batch: Batch, **more: Any) -> Any:
@@ -252,7 +280,9 @@ class TransformersEngine:
             return model(**inputs, **more)
 
     def _with_defaults(self, texts: TokenTensors) -> dict[str, Any]:
-        return _inputs(texts) | default_inputs(self.loaded.model, self.loaded.defaults, texts.ids[0])
+        return _inputs(texts) | default_inputs(
+            self.loaded.model, self.loaded.defaults, texts.ids[0]
+        )
 
     def _media(self, batch: Batch) -> dict[str, Tensor]:
         """Return the inputs that are no token ids, in the model's type."""
@@ -264,10 +294,16 @@ class TransformersEngine:
     def continuation(self, media: Mapping[str, Tensor] | None = None) -> "TransformersContinuation":
         if self.settings.scale is not None:
             hint = f"remove {arg('generate')}, or {arg('scale')}"
-            raise UsageError("transformers continues texts with the model's own factor", where=arg("scale"), hint=hint)
+            raise UsageError(
+                "transformers continues texts with the model's own factor",
+                where=arg("scale"),
+                hint=hint,
+            )
         return TransformersContinuation(self.loaded, media or {})
 
-    def show_mixing(self, batch: Batch, observe: Mapping[int, Callable[[MixingInputs], None]]) -> None:
+    def show_mixing(
+        self, batch: Batch, observe: Mapping[int, Callable[[MixingInputs], None]]
+    ) -> None:
         """Hand what layers without softmax mix tokens by to functions; layers above the last of these do not run."""
 
         def on_mixing(layer: int, inputs: MixingInputs) -> None:
@@ -275,7 +311,9 @@ class TransformersEngine:
             if layer == max(observe):
                 raise StopForward
 
-        session = AttentionCapture(self.loaded.model, lambda part, module, inputs: attended(inputs), lean=True)
+        session = AttentionCapture(
+            self.loaded.model, lambda part, module, inputs: attended(inputs), lean=True
+        )
         with self._watching_mixing(observe, on_mixing):
             self._run(session, batch)
 
@@ -289,7 +327,11 @@ class TransformersEngine:
         unseen = set(layers)
 
         def observe(inputs: MixingInputs) -> None:
-            if running.item is not None and running.item[0] == part.listed and running.item[1] in layers:
+            if (
+                running.item is not None
+                and running.item[0] == part.listed
+                and running.item[1] in layers
+            ):
                 unseen.discard(running.item[1])
                 on_mixing(running.item[1], inputs)
 
@@ -300,14 +342,18 @@ class TransformersEngine:
             yield
         if unseen:
             message = f"layer {min(unseen)} ran on two tokens and not on this text"
-            raise AttnscopeError(message, where=arg("layer"), hint=f"select other layers with {arg('layer')}")
+            raise AttnscopeError(
+                message, where=arg("layer"), hint=f"select other layers with {arg('layer')}"
+            )
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
         self.forward(batch, {layer: () for layer in self.layers})  # which shows the modules
         n = batch.tokens.real.shape[1]
         pad = batch.tokens.padding()
 
-        def attend_for(part: str, inputs: AttentionInputs, hooks: AttentionHooks) -> tuple[Tensor, Mask | None]:
+        def attend_for(
+            part: str, inputs: AttentionInputs, hooks: AttentionHooks
+        ) -> tuple[Tensor, Mask | None]:
             if part != self.loaded.chosen:
                 return attended(inputs), None
             check_sizes(inputs, (len(inputs.q), n, n))
@@ -319,7 +365,9 @@ class TransformersEngine:
         blocks = find_blocks(self.loaded.model, self.modules.values())
         with listening([block.register_forward_hook(after, with_kwargs=True) for block in blocks]):
             attending = self.loaded.attending
-            capture = AttentionCapture(self.loaded.model, runner.on_attention, self.loaded.call_layers, (), attending)
+            capture = AttentionCapture(
+                self.loaded.model, runner.on_attention, self.loaded.call_layers, (), attending
+            )
             self._run(capture, batch)
         if missed := {layer for layer in self.layers if layer <= last} - runner.handed:
             raise cannot_rerun(min(missed))
@@ -344,7 +392,10 @@ class TransformersEngine:
         scope = "" if len(self.own) == len(self.layers) else ", in the layers that ran"
         if len(by_words) == 1:
             return next(iter(by_words)) + scope
-        counts = (f"{words} in {len(layers)} of {len(self.own)} layers" for words, layers in by_words.items())
+        counts = (
+            f"{words} in {len(layers)} of {len(self.own)} layers"
+            for words, layers in by_words.items()
+        )
         return ", ".join(counts) + scope
 
     def describe_layer_mask(self, layer: int) -> str:
@@ -367,17 +418,23 @@ class TransformersEngine:
     def holding(self, layer: int) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def run_uncut(self, batch: Batch, recorders: Recorders, progress: Progress | None = None) -> UncutRun:
+    def run_uncut(
+        self, batch: Batch, recorders: Recorders, progress: Progress | None = None
+    ) -> UncutRun:
         """Run all layers; variants run from the first layer on, because intermediate states are not available."""
         hidden = self.forward(batch, recorders, progress, final=True)
         source = self.settings.encoder_texts
 
         def run(
-            variants: Sequence[Variant], progress: Progress | None = None, rows: Sequence[int] | None = None
+            variants: Sequence[Variant],
+            progress: Progress | None = None,
+            rows: Sequence[int] | None = None,
         ) -> Tensor:
             several = None if source is None else source.repeated(len(variants))
             engine = replace(self, settings=replace(self.settings, encoder_texts=several))
-            result = engine.forward(batch.repeated(len(variants)), {}, progress, final=True, variants=variants)
+            result = engine.forward(
+                batch.repeated(len(variants)), {}, progress, final=True, variants=variants
+            )
             return _required(result) if rows is None else _required(result)[:, rows]
 
         return UncutRun(_required(hidden), run)
@@ -397,18 +454,25 @@ class TransformersContinuation:
         # positions of pictures (Qwen2.5-Omni) counts again from the first.
         counts_otherwise = any(hasattr(module, "rope_deltas") for module in loaded.model.modules())
         takes_positions = "position_ids" in signature(loaded.predicting.forward).parameters
-        self._says_positions = takes_positions and (counts_otherwise or len(part.layers) < part.n_layers)
+        self._says_positions = takes_positions and (
+            counts_otherwise or len(part.layers) < part.n_layers
+        )
 
     def logits(self, tokens: TokenTensors) -> Tensor:
         attending = self._loaded.attending
         session = AttentionCapture(self._loaded.model, _attended, attending=attending)
         longer = tokens.ids[0].shape[1]
-        if any(self._seen <= limit < longer for limit in rotation_limits(self._loaded.model.config)):
+        if any(
+            self._seen <= limit < longer for limit in rotation_limits(self._loaded.model.config)
+        ):
             # its keys are rotated as those of a short text
             self._cache = None
             self._seen = 0
         ids = tokens.ids[0][:, self._seen :]
-        inputs = {"input_ids": ids, **default_inputs(self._loaded.model, self._loaded.defaults, ids)}
+        inputs = {
+            "input_ids": ids,
+            **default_inputs(self._loaded.model, self._loaded.defaults, ids),
+        }
         if not self._media or not self._seen:
             inputs["attention_mask"] = tokens.real.long()
         if self._media:
@@ -416,18 +480,29 @@ class TransformersContinuation:
             # Qwen's take a mask, which hides nothing here, for new tokens.
             if not self._seen:
                 inputs |= _in_type(padded_media(self._media, longer), self._loaded.model.dtype)
-        elif self._says_positions:  # the cache of a hybrid model may count tokens in a layer that does not keep them
-            inputs["position_ids"] = torch.arange(self._seen, longer, device=tokens.real.device)[None]
+        elif (
+            self._says_positions
+        ):  # the cache of a hybrid model may count tokens in a layer that does not keep them
+            inputs["position_ids"] = torch.arange(self._seen, longer, device=tokens.real.device)[
+                None
+            ]
         with torch.inference_mode(), capturing(session):
-            result = self._loaded.predicting(**inputs, **{self._cache_name: self._cache}, use_cache=True)
+            result = self._loaded.predicting(
+                **inputs, **{self._cache_name: self._cache}, use_cache=True
+            )
         self._cache = getattr(result, self._cache_name, None)
-        self._seen = 0 if self._cache is None else longer  # without a cache to hand on, the whole text runs again
+        self._seen = (
+            0 if self._cache is None else longer
+        )  # without a cache to hand on, the whole text runs again
         logits: Tensor = result.logits[0, -1].float()
         return logits
 
 
 def _in_type(media: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in media.items()}
+    return {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in media.items()
+    }
 
 
 def _inputs(texts: TokenTensors) -> dict[str, Any]:
@@ -446,7 +521,9 @@ def _required(output: Tensor | None) -> Tensor:
 def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) -> str:
     """Return a mask expression for the mask of a text of the batch, or a statement that none fits."""
     mask_tensor = getattr(mask, "tensor", None)
-    q = torch.arange(n_queries, device=mask_tensor.device if isinstance(mask_tensor, Tensor) else "cpu")[:, None]
+    q = torch.arange(
+        n_queries, device=mask_tensor.device if isinstance(mask_tensor, Tensor) else "cpu"
+    )[:, None]
     k = torch.arange(n_keys, device=q.device)[None]
     mask_cells = mask.allowed(q, k)
     if mask_cells is None:

@@ -36,9 +36,13 @@ WEIGHS_TWICE: WeakSet[nn.Module] = WeakSet()
 _NEVER = -5000.0
 _CLOSE = 1e-3  # how far a weight may be off, in the widest of types
 _PRODUCTS = frozenset({"matmul", "bmm", "__matmul__"})
-_SAME = frozenset({"dropout", "to", "float", "type_as", "type", "contiguous", "clone", "max", "maximum"})
+_SAME = frozenset(
+    {"dropout", "to", "float", "type_as", "type", "contiguous", "clone", "max", "maximum"}
+)
 _RESHAPED = frozenset({"view", "reshape"})
-_MOVED = frozenset({"view", "reshape", "transpose", "permute", "contiguous", "unflatten", "flatten"})
+_MOVED = frozenset(
+    {"view", "reshape", "transpose", "permute", "contiguous", "unflatten", "flatten"}
+)
 _MULTIPLIED = frozenset({"mul", "__mul__", "__rmul__", "__imul__", "mul_", "multiply"})
 _DIVIDED = frozenset({"div", "__truediv__", "true_divide", "div_", "__itruediv__"})
 _ADDED = frozenset({"add", "__add__", "__radd__", "add_", "__iadd__"})
@@ -84,7 +88,9 @@ class _Product:
     columns: Tensor  # the second, (…, columns, inner)
     factor: float = 1.0
     term: Tensor | None = None  # that is added to it
-    order: tuple[int, ...] = ()  # dimensions of the result in those of (…, rows, columns); empty if they are the same
+    order: tuple[
+        int, ...
+    ] = ()  # dimensions of the result in those of (…, rows, columns); empty if they are the same
 
     @property
     def in_order(self) -> bool:
@@ -114,7 +120,9 @@ def _einsum(equation: str, first: Tensor, second: Tensor) -> _Product | None:
     left, *_ = equation.partition(",")
     spare = [letter for letter in ascii_lowercase if letter not in equation]
     more = "".join(spare[: first.ndim - len(left.strip().removeprefix("..."))])
-    written = re.fullmatch(r"([a-z]+),([a-z]+)->([a-z]+)", equation.replace(" ", "").replace("...", more))
+    written = re.fullmatch(
+        r"([a-z]+),([a-z]+)->([a-z]+)", equation.replace(" ", "").replace("...", more)
+    )
     if written is None:
         return None
     left, right, out = written.groups()
@@ -159,9 +167,13 @@ class _Operators(TorchFunctionMode):
         self._paused = False
         self.length = 0  # tokens of a text, in the input of the outermost module
         self.texts = 1  # of the batch
-        self._rows: dict[nn.Module, Tensor] = {}  # the last row of weights of each module that attended
+        self._rows: dict[
+            nn.Module, Tensor
+        ] = {}  # the last row of weights of each module that attended
         self._scores: MutableMapping[Tensor, _Scores] = WeakTensorKeyDictionary()
-        self._factors: MutableMapping[Tensor, float] = WeakTensorKeyDictionary()  # that tensors were multiplied by
+        self._factors: MutableMapping[Tensor, float] = (
+            WeakTensorKeyDictionary()
+        )  # that tensors were multiplied by
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Listen to a module that begins to run."""
@@ -179,7 +191,12 @@ class _Operators(TorchFunctionMode):
         index = next((index for index, value in enumerate(args[:3]) if self._knows(value)), None)
         scores = None if index is None else self._scores[args[index]]
         product = _product(name, args, kwargs)
-        if product is not None and scores is not None and scores.weighted and self._knows(product.first):
+        if (
+            product is not None
+            and scores is not None
+            and scores.weighted
+            and self._knows(product.first)
+        ):
             return self._attend(scores, product, func(*args, **kwargs))
         result = func(*args, **kwargs)
         if not isinstance(result, Tensor) or not result.is_floating_point():
@@ -190,7 +207,11 @@ class _Operators(TorchFunctionMode):
                 self._scores[result] = _next(scores, name, others, kwargs, result)
             except _NotAttention:
                 self._scores.pop(result, None)
-        elif product is not None and product.in_order and (result.ndim in (3, 4) or _is_blocks(result)):
+        elif (
+            product is not None
+            and product.in_order
+            and (result.ndim in (3, 4) or _is_blocks(result))
+        ):
             first_factor = self._factors.get(product.first, 1.0)
             second_factor = self._factors.get(product.second, 1.0)
             found = _Scores(
@@ -199,7 +220,9 @@ class _Operators(TorchFunctionMode):
                 shape=result.shape,
                 scale=first_factor * second_factor * product.factor,
             )
-            self._scores[result] = found if product.term is None else found.plus(product.term, result.shape)
+            self._scores[result] = (
+                found if product.term is None else found.plus(product.term, result.shape)
+            )
         elif args and isinstance(args[0], Tensor):
             self._follow_factor(name, args[0], args[1:], result)
         return result
@@ -207,7 +230,9 @@ class _Operators(TorchFunctionMode):
     def _knows(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value in self._scores
 
-    def _follow_factor(self, name: str, operand: Tensor, more: Sequence[Any], result: Tensor) -> None:
+    def _follow_factor(
+        self, name: str, operand: Tensor, more: Sequence[Any], result: Tensor
+    ) -> None:
         number = _number(more[0]) if more else None
         if number and name in _MULTIPLIED:
             self._factors[result] = number
@@ -246,9 +271,15 @@ class _Operators(TorchFunctionMode):
                 product.rows.reshape(sizes),
             )
         standard = output.reshape(*product.rows.shape[:-1], -1)
-        return standard.permute(product.order).to(result.dtype) if product.order else standard.to(result.dtype)
+        return (
+            standard.permute(product.order).to(result.dtype)
+            if product.order
+            else standard.to(result.dtype)
+        )
 
-    def attend_band(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor, weights: Tensor, v: Tensor) -> Tensor:
+    def attend_band(
+        self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor, weights: Tensor, v: Tensor
+    ) -> Tensor:
         """Return the output of attention to a band of keys, (B, N, H, Ev); see near_keys.OnBand."""
         scale = self._factors.get(q, 1.0)
         q, k, v = (tensor.transpose(1, 2) for tensor in (_divided(q, scale), k, v))
@@ -300,7 +331,9 @@ class _Operators(TorchFunctionMode):
         self._rows[module] = row  # only now: the session may run the module again to find a gate
         return output
 
-    def _check(self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], weights: Tensor) -> None:
+    def _check(
+        self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], weights: Tensor
+    ) -> None:
         """Compare the last row of weights with the model's own."""
         row = q[:, :, -1:].float() @ k.float().mT * more["scaling"]
         if (bias := more.get("position_bias")) is not None:
@@ -316,7 +349,9 @@ class _Operators(TorchFunctionMode):
         if largest > max(_CLOSE, 4 * torch.finfo(weights.dtype).eps):
             name = type(self.running[-1]).__name__
             message = f"the attention of {name} is not the softmax of its scores alone"
-            raise AttnscopeError(f"{message}: its weights differ by {largest:.2g}", where=arg("model"), hint=REFUSED)
+            raise AttnscopeError(
+                f"{message}: its weights differ by {largest:.2g}", where=arg("model"), hint=REFUSED
+            )
 
 
 def _is_blocks(scores: Tensor) -> bool:
@@ -324,7 +359,9 @@ def _is_blocks(scores: Tensor) -> bool:
     return scores.ndim == 5 and scores.shape[4] == 3 * scores.shape[3]
 
 
-def _next(scores: _Scores, name: str, others: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> _Scores:
+def _next(
+    scores: _Scores, name: str, others: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor
+) -> _Scores:
     """Return how the result of an operator on scores, or on weights, was made; `others` are its other arguments."""
     if name in _RESHAPED and result.shape[-2:] == scores.shape[-2:]:
         return replace(scores, shape=result.shape) if result.ndim == 4 else scores
@@ -337,14 +374,23 @@ def _next(scores: _Scores, name: str, others: Sequence[Any], kwargs: Mapping[str
     if name == "softmax" and kwargs.get("dim", other) in (-1, result.ndim - 1):
         return replace(scores, weighted=True)
     if name in _FILLED and isinstance(other, Tensor) and _hides(others[1]):
-        return scores.plus(torch.zeros_like(other, dtype=result.dtype).masked_fill(other, -torch.inf), result.shape)
+        return scores.plus(
+            torch.zeros_like(other, dtype=result.dtype).masked_fill(other, -torch.inf), result.shape
+        )
     if name == "where" and isinstance(other, Tensor) and _hides(others[1]):
-        return scores.plus(torch.zeros_like(other, dtype=result.dtype).masked_fill(~other, -torch.inf), result.shape)
+        return scores.plus(
+            torch.zeros_like(other, dtype=result.dtype).masked_fill(~other, -torch.inf),
+            result.shape,
+        )
     if number and name in _MULTIPLIED | _DIVIDED:
         factor = number if name in _MULTIPLIED else 1 / number
         bias = None if scores.bias is None else scores.bias * factor
         return replace(scores, scale=scores.scale * factor, bias=bias)
-    if name in _MULTIPLIED and isinstance(other, Tensor) and bool(((other == 0) | (other == 1)).all()):
+    if (
+        name in _MULTIPLIED
+        and isinstance(other, Tensor)
+        and bool(((other == 0) | (other == 1)).all())
+    ):
         return scores  # of cells that are hidden next by adding −10,000
     if name in _ADDED and number == 0:
         return scores
@@ -378,7 +424,9 @@ def following(model: nn.Module, on_attention: OnFollowed) -> Iterator[None]:
     operators = _Operators(on_attention)
     enter = in_this_thread(operators.enter)
     leave = in_this_thread(lambda *_: operators.running.pop() and None)
-    handles = [module.register_forward_pre_hook(enter, with_kwargs=True) for module in model.modules()]
+    handles = [
+        module.register_forward_pre_hook(enter, with_kwargs=True) for module in model.modules()
+    ]
     handles += [module.register_forward_hook(leave) for module in model.modules()]
     with listening(handles), watching_bands(model, operators.attend_band), operators:
         yield

@@ -23,7 +23,9 @@ from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWi
 
 NAME = "attnscope"  # our name in the attention interface of `transformers`
 RELATIVE = "relative position"  # name of a bias for every pair of positions
-_CROSS = re.compile(r"(?i)\.(encoder_?attn|encdecattention|cross_?attn|cross_?attention|encoder_attention)\b")
+_CROSS = re.compile(
+    r"(?i)\.(encoder_?attn|encdecattention|cross_?attn|cross_?attention|encoder_attention)\b"
+)
 _OUT = re.compile(r"o_proj|out_proj|c_proj|o|Wo|out_lin|dense|output\.dense|output")
 # Arguments that models pass along, and that eager attention ignores as well, or uses as we do.
 _INERT = frozenset(
@@ -105,7 +107,13 @@ class AttentionCapture:
         self._second_output: dict[nn.Module, Tensor] = {}
 
     def run_attention(
-        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, more: dict[str, Any]
+        self,
+        module: nn.Module,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        more: dict[str, Any],
     ) -> Tensor:
         """Return one layer's attention; the arguments are those of the attention interface of transformers."""
         if self.taken_outputs.instead is not None:
@@ -119,7 +127,9 @@ class AttentionCapture:
         self._latest[module] = ref(q), ref(k)
         part, layer = self._locate(module)
         if q.ndim != 4 or q.shape[1] % k.shape[1]:
-            raise unsupported_attention(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
+            raise unsupported_attention(
+                f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer
+            )
         mask, before = self._selected(module, mask, more, q.shape[1], k.shape[2])
         spec = self._spec(q, k, mask, more, layer)
         unselective = None if before is None else provided_mask(before, q, k, layer)
@@ -128,12 +138,20 @@ class AttentionCapture:
         if module not in CALLED_TWICE or self.taken_outputs.has_cache(module):
             return self._on_attention(part, module, inputs)
         values = self.taken_outputs.values_of(module, _output_like(inputs))
-        output = self._on_attention(part, module, replace(inputs, v=torch.cat(values, -1), out_weight=None))
+        output = self._on_attention(
+            part, module, replace(inputs, v=torch.cat(values, -1), out_weight=None)
+        )
         self._second_output[module] = output[..., v.shape[-1] :]
         return output[..., : v.shape[-1]]
 
     def _run_second(
-        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, more: dict[str, Any]
+        self,
+        module: nn.Module,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        more: dict[str, Any],
     ) -> Tensor:
         """Return the output for the second values of a module, whose first call has shown both (Diff Llama)."""
         CALLED_TWICE.add(module)
@@ -144,7 +162,11 @@ class AttentionCapture:
 
     def following(self) -> AbstractContextManager[None]:
         """Follow the operators of a model that does not call the attention interface."""
-        return nullcontext() if through_interface(self._model) else following(self._model, self.run_attention)
+        return (
+            nullcontext()
+            if through_interface(self._model)
+            else following(self._model, self.run_attention)
+        )
 
     def gate_of(self, module: nn.Module, inputs: AttentionInputs) -> Tensor | None:
         """Return the gate of a module that is running, (B, H, Q, Ev or 1); None if it has none."""
@@ -161,17 +183,28 @@ class AttentionCapture:
         self.taken_outputs.change_next(self.projection, _output_like(inputs), replace_)
 
     def _selected(
-        self, module: nn.Module, mask: Tensor | None, more: dict[str, Any], n_heads: int, n_keys: int
+        self,
+        module: nn.Module,
+        mask: Tensor | None,
+        more: dict[str, Any],
+        n_heads: int,
+        n_keys: int,
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the mask that an indexer's choice of keys makes, and the one before; None without an indexer."""
         indices = more.pop("indices", None)
         if isinstance(indices, Tensor) and mask is not None:
             return selected_keys(mask, indices[:, None], n_keys), mask
         size = getattr(getattr(module, "indexer", None), "block_size", None)
-        if isinstance(blocks := more.get("block_indices"), Tensor) and mask is not None and isinstance(size, int):
+        if (
+            isinstance(blocks := more.get("block_indices"), Tensor)
+            and mask is not None
+            and isinstance(size, int)
+        ):
             del more["block_indices"]
             return selected_keys(mask, blocks, n_keys, size, n_heads), mask
-        before = self.taken_outputs.argument(module, "attention_mask") if has_indexer(module) else None
+        before = (
+            self.taken_outputs.argument(module, "attention_mask") if has_indexer(module) else None
+        )
         same = isinstance(before, Tensor) and mask is not None and before.shape == mask.shape
         return mask, before if same else None
 
@@ -206,7 +239,9 @@ class AttentionCapture:
         self.projection = None
         return None
 
-    def _spec(self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], layer: int) -> AttentionSpec:
+    def _spec(
+        self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], layer: int
+    ) -> AttentionSpec:
         settings = dict(more)
         scale = settings.pop("scaling", None)
         cap = settings.pop("softcap", None)
@@ -230,7 +265,9 @@ class AttentionCapture:
             given = provided_mask(mask, q, k, layer)
             floor = given.floor
             # it may hold numbers other than 0 and "never"
-            if floor is not None and self._ask(given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any()):
+            if floor is not None and self._ask(
+                given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any()
+            ):
                 parts.append(given.bias)
 
         def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
@@ -249,7 +286,10 @@ class AttentionCapture:
         """Answer a question about a tensor, once if layers share it."""
         key = tensor.data_ptr(), question
         if key not in self._found:
-            self._found[key] = tensor, bool(answer(tensor))  # kept, so that its memory is not reused
+            self._found[key] = (
+                tensor,
+                bool(answer(tensor)),
+            )  # kept, so that its memory is not reused
         return self._found[key][1]
 
 
@@ -260,7 +300,11 @@ def _output_like(inputs: AttentionInputs) -> Tensor:
 
 def provided_mask(mask: Tensor, q: Tensor, k: Tensor, layer: int) -> ProvidedMask:
     """Return the mask that transformers made for these queries and keys."""
-    if mask.ndim != 4 or mask.shape[1] not in (1, q.shape[1]) or mask.shape[2] not in (1, q.shape[2]):
+    if (
+        mask.ndim != 4
+        or mask.shape[1] not in (1, q.shape[1])
+        or mask.shape[2] not in (1, q.shape[2])
+    ):
         raise unsupported_attention(f"a mask of shape {list(mask.shape)}", layer)
     floor = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
     keys = mask[..., : k.shape[2]]
@@ -269,7 +313,9 @@ def provided_mask(mask: Tensor, q: Tensor, k: Tensor, layer: int) -> ProvidedMas
     return ProvidedMask(keys, floor)
 
 
-def selected_keys(mask: Tensor, indices: Tensor, n_keys: int, size: int = 1, n_heads: int = 1) -> Tensor:
+def selected_keys(
+    mask: Tensor, indices: Tensor, n_keys: int, size: int = 1, n_heads: int = 1
+) -> Tensor:
     """Return a mask (B, 1 or H, Q, K) without the keys that an indexer leaves out.
 
     Args:
@@ -286,7 +332,9 @@ def selected_keys(mask: Tensor, indices: Tensor, n_keys: int, size: int = 1, n_h
         selected = selected.repeat_interleave(n_heads // indices.shape[1], dim=1)
     if mask.dtype == torch.bool:
         return mask & selected
-    return mask.expand(-1, selected.shape[1], -1, -1).masked_fill(~selected, torch.finfo(mask.dtype).min)
+    return mask.expand(-1, selected.shape[1], -1, -1).masked_fill(
+        ~selected, torch.finfo(mask.dtype).min
+    )
 
 
 def has_indexer(module: nn.Module) -> bool:
@@ -301,7 +349,9 @@ def selecting_modules(model: nn.Module) -> list[nn.Module]:
 
 def part_of(name: str) -> str:
     """Tell which part of a model with two halves a module belongs to, by its name."""
-    words = [word.removeprefix("text_") for word in name.split(".")]  # Seamless M4T has encoders of sound, too
+    words = [
+        word.removeprefix("text_") for word in name.split(".")
+    ]  # Seamless M4T has encoders of sound, too
     halves = [word for word in words if word in ("encoder", "decoder")]
     if halves[:1] != ["decoder"]:
         return "encoder"
@@ -319,7 +369,9 @@ def check_sizes(inputs: AttentionInputs, expected: tuple[int, ...]) -> None:
     texts, _, queries, _ = inputs.q.shape
     n_keys = inputs.k.shape[2]
     if (texts, queries, n_keys) != expected:
-        raise unsupported_attention(f"{queries} queries and {n_keys} keys, not one for each token,", inputs.layer)
+        raise unsupported_attention(
+            f"{queries} queries and {n_keys} keys, not one for each token,", inputs.layer
+        )
 
 
 # Modules that pass two sets of values with the same queries and keys, one after the other, as a first run has shown.
@@ -369,7 +421,9 @@ def _mask(*args: Any, **named: Any) -> Tensor | None:
         return mask
     if (window := _plain_window(**named)) is not None:
         return window
-    mask = sdpa_mask(*args, **named | {"attention_mask": None, "allow_is_bidirectional_skip": False})
+    mask = sdpa_mask(
+        *args, **named | {"attention_mask": None, "allow_is_bidirectional_skip": False}
+    )
     return mask
 
 
@@ -403,13 +457,23 @@ def _own_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | No
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     files = (vars(sys.modules[base.__module__]) for base in type(module).__mro__)
-    eager = next((names["eager_attention_forward"] for names in files if "eager_attention_forward" in names), None)
-    own: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get(OWN_ATTENTION[module], eager)
+    eager = next(
+        (names["eager_attention_forward"] for names in files if "eager_attention_forward" in names),
+        None,
+    )
+    own: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get(
+        OWN_ATTENTION[module], eager
+    )
     return own
 
 
 def _attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention in place of transformers' own, (B, Q, H, Ev)."""
     session = _active.get(None)

@@ -55,15 +55,21 @@ class RunningLayers:
 
     def kinds(self, name: str, attention: Mapping[int, LayerPaths]) -> tuple[LayerPaths, ...]:
         """Return the kinds of the layers of a list that ran; `attention` has the kinds of those that attended."""
-        ran = {index: classes for (listed, index), classes in self._classes.items() if listed == name}
-        return tuple(self._paths(ran.get(index, set()), attention.get(index, ())) for index in range(1 + max(ran)))
+        ran = {
+            index: classes for (listed, index), classes in self._classes.items() if listed == name
+        }
+        return tuple(
+            self._paths(ran.get(index, set()), attention.get(index, ()))
+            for index in range(1 + max(ran))
+        )
 
     def _paths(self, classes: set[str], attention: LayerPaths) -> LayerPaths:
         """Return the kinds of a layer: how it attends, then what else lets its tokens read each other."""
         matched = [
             layer_kind
             for layer_kind in LAYER_KINDS.values()
-            if layer_kind.classes and any(re.fullmatch(layer_kind.classes, name) for name in classes)
+            if layer_kind.classes
+            and any(re.fullmatch(layer_kind.classes, name) for name in classes)
         ]
         mixing = tuple(layer_kind.name for layer_kind in matched if layer_kind.mixes)
         if attention or mixing:

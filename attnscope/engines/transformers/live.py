@@ -20,30 +20,47 @@ IMPLEMENTATION = "_attn_implementation_internal"  # behind `_attn_implementation
 def check_live(model: Any) -> tuple[str, str]:
     """Return the type that a model of transformers runs in and its device, as a RunConfig has them."""
     if getattr(model, "is_quantized", False) or any(map(_is_quantised, model.modules())):
-        raise UsageError("the model is quantised", where="model", hint="use one with floating-point weights")
+        raise UsageError(
+            "the model is quantised", where="model", hint="use one with floating-point weights"
+        )
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) != 1:
         names = ", ".join(sorted(map(str, devices))) or "no device"
-        raise UsageError(f"the model is spread over {names}", where="model", hint="put it on one device")
+        raise UsageError(
+            f"the model is spread over {names}", where="model", hint="put it on one device"
+        )
     dtype = str(model.dtype).removeprefix("torch.")
     device = devices.pop()
     if dtype not in DTYPE_BYTES:
-        raise UsageError(f"the model runs in {dtype}", where="model", hint=f"convert it to {', '.join(DTYPE_BYTES)}")
+        raise UsageError(
+            f"the model runs in {dtype}",
+            where="model",
+            hint=f"convert it to {', '.join(DTYPE_BYTES)}",
+        )
     if device.type == "meta":
-        raise UsageError("the model has no weights: it is on the device 'meta'", where="model", hint="load them first")
+        raise UsageError(
+            "the model has no weights: it is on the device 'meta'",
+            where="model",
+            hint="load them first",
+        )
     return dtype, str(device)
 
 
 def _is_quantised(module: torch.nn.Module) -> bool:
     """Tell whether a module is one of torch's own with integer weights (torch.ao), which are no parameters."""
-    return type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"))
+    return type(module).__module__.startswith(
+        ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+    )
 
 
 @contextmanager
 def restored(model: Any) -> Iterator[None]:
     """Restore modes, hooks and attention implementations of a model after the block."""
     modes = [(module, module.training) for module in model.modules()]
-    hooks = [(module, set(module._forward_hooks), _CAPTURES in vars(module)) for module in model.modules()]
+    hooks = [
+        (module, set(module._forward_hooks), _CAPTURES in vars(module))
+        for module in model.modules()
+    ]
     configs = [(config, getattr(config, IMPLEMENTATION)) for config in configs_of(model)]
     try:
         yield
@@ -55,7 +72,11 @@ def restored(model: Any) -> Iterator[None]:
         for module, before, captures in hooks:
             # for `output_attentions`, transformers leaves some in a model
             for hook_id in set(module._forward_hooks) - before:
-                for name in ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
+                for name in (
+                    "_forward_hooks",
+                    "_forward_hooks_with_kwargs",
+                    "_forward_hooks_always_called",
+                ):
                     getattr(module, name).pop(hook_id, None)
             if not captures:
                 vars(module).pop(_CAPTURES, None)
@@ -114,5 +135,7 @@ def tokenizer_json_of(tokenizer: Any) -> bytes:
     json_text = backend.to_str() if hasattr(backend, "to_str") else None
     if not isinstance(json_text, str):
         hint = "pass a fast tokenizer of transformers, a tokenizers.Tokenizer, or the path of a tokenizer.json"
-        raise UsageError(f"{type(tokenizer).__name__} has no tokenizer.json", where="tokenizer", hint=hint)
+        raise UsageError(
+            f"{type(tokenizer).__name__} has no tokenizer.json", where="tokenizer", hint=hint
+        )
     return json_text.encode()

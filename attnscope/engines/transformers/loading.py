@@ -17,7 +17,13 @@ from attnscope.checkpoints.folder import Folder, unused_note
 from attnscope.engines.transformers.default_inputs import default_inputs, default_notes, defaults_of
 from attnscope.engines.transformers.followed import WEIGHS_TWICE
 from attnscope.engines.transformers.interface import NAME, OVER_LAYERS
-from attnscope.engines.transformers.media import PIXELS, PatchLayout, find_layout, probe_pixels, vision_inputs
+from attnscope.engines.transformers.media import (
+    PIXELS,
+    PatchLayout,
+    find_layout,
+    probe_pixels,
+    vision_inputs,
+)
 from attnscope.engines.transformers.model_class import (
     ModelClass,
     find_model_class,
@@ -39,7 +45,9 @@ from attnscope.findings.predictions import PredictionKind
 from attnscope.model.tensors import read_tensors
 from attnscope.request.media import MediaKind
 
-_AFTER = re.compile(r"(.*\.)?pooler\..*")  # tensors that do not affect attention and that checkpoints may omit
+_AFTER = re.compile(
+    r"(.*\.)?pooler\..*"
+)  # tensors that do not affect attention and that checkpoints may omit
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,9 @@ class TransformersModel:
     """A loaded model."""
 
     model: Any
-    parts: dict[str, ModelPart]  # the attention of each part; a model with one part has an empty name
+    parts: dict[
+        str, ModelPart
+    ]  # the attention of each part; a model with one part has an empty name
     vocab_size: int
     d_model: int
     max_positions: int | None  # longest text; None if nothing limits it
@@ -55,17 +65,23 @@ class TransformersModel:
     decoder_start: int | None  # the id that a decoder starts with; None if there is none
     notes: tuple[str, ...]  # remarks on parts of the folder that are not used
     chosen: str = ""  # the part whose attention is shown; empty if there is only one
-    layout: PatchLayout | None = None  # the tokens of a vision model; None for a model that takes token ids
+    layout: PatchLayout | None = (
+        None  # the tokens of a vision model; None for a model that takes token ids
+    )
     frames: FrameLayout | None = None  # those of a model that takes sound; None for others
     defaults: tuple[str, ...] = ()  # inputs that a text does not have; see default_inputs
-    predicting: Any = None  # the same model with its head for language, if the checkpoint has one; else None
+    predicting: Any = (
+        None  # the same model with its head for language, if the checkpoint has one; else None
+    )
 
     @property
     def predicts(self) -> PredictionKind | None:
         """Target of its head; None if it has none."""
         if self.predicting is None or self.frames is not None:
             return None
-        return head_kind(self.predicting, looks_ahead=any(part.looks_ahead for part in self.parts.values()))
+        return head_kind(
+            self.predicting, looks_ahead=any(part.looks_ahead for part in self.parts.values())
+        )
 
     @property
     def call_layers(self) -> dict[str, tuple[int, ...]]:
@@ -86,7 +102,9 @@ class TransformersModel:
             return "cross"
         if name is None:
             raise UsageError(
-                "the model has several parts", where=arg("part"), hint=f"use one of {', '.join(part_names)}"
+                "the model has several parts",
+                where=arg("part"),
+                hint=f"use one of {', '.join(part_names)}",
             )
         if not part_names:
             hint = f"remove {arg('part')}: the model has only one"
@@ -95,11 +113,17 @@ class TransformersModel:
             message = f"no attention between tokens alone was found in the part '{name}'"
             raise UsageError(message, where=arg("part"), hint=f"use {' or '.join(part_names)}")
         if name not in part_names:
-            raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=did_you_mean(name, part_names))
+            raise UsageError(
+                f"the model has no part '{name}'",
+                where=arg("part"),
+                hint=did_you_mean(name, part_names),
+            )
         return name
 
 
-def load_model(folder: Folder, dtype: torch.dtype, media: MediaKind | None = None) -> TransformersModel:
+def load_model(
+    folder: Folder, dtype: torch.dtype, media: MediaKind | None = None
+) -> TransformersModel:
     """Load a checkpoint with transformers, and inspect its attention; see `find_model_class` for `media`."""
     model_class = find_model_class(folder, media)
     if model_class.within:
@@ -133,7 +157,11 @@ def _load(model_class: ModelClass, folder: Folder, dtype: torch.dtype) -> Transf
     base = base_of(model)
     # Missing tensors of the head, with any of which the model has no head, or of other parts.
     names = {name for name, module in whole.named_modules() if module is base} - {""}
-    outside = {name for name in missing if names and not any(name.startswith(f"{inner}.") for inner in names)}
+    outside = {
+        name
+        for name in missing
+        if names and not any(name.startswith(f"{inner}.") for inner in names)
+    }
     notes = _check_loaded(model, model_class.within, info, missing - outside, folder)
     language = next((part for part in (model, model.base_model) if is_predicting(part)), None)
     predicting = None if outside else language
@@ -142,7 +170,9 @@ def _load(model_class: ModelClass, folder: Folder, dtype: torch.dtype) -> Transf
     except AttnscopeError as e:
         configs = [getattr(whole.config, f"{kind}_config", None) for kind in ("text", "encoder")]
         text_config = next((config for config in configs if config is not None), None)
-        within = part_of_config(whole, text_config) if model is whole and text_config is not None else ""
+        within = (
+            part_of_config(whole, text_config) if model is whole and text_config is not None else ""
+        )
         if not within or model_class.takes != "input_ids":
             raise
         part = whole.get_submodule(within)
@@ -209,7 +239,9 @@ def _calling_notes(model: Any, parts: Mapping[str, ModelPart]) -> tuple[str, ...
             calls = f"{count} module{'s' * (count > 1)} attend{'s' * (count == 1)} {len(part.layers)} times"
             notes.append(f"{calls} in a pass: layers are numbered as they run")
     if any(module in OVER_LAYERS for module in model.modules()):
-        notes.append("each token also attends to what earlier layers gave for it, which is not shown")
+        notes.append(
+            "each token also attends to what earlier layers gave for it, which is not shown"
+        )
     if any(module in WEIGHS_TWICE for module in model.modules()):
         notes.append("its weights are applied to two sets of values, of which the last are shown")
     return tuple(notes)
@@ -220,12 +252,18 @@ def _table(model: Any, where: str | Path) -> tuple[int, int]:
         weight = getattr(model.get_input_embeddings(), "weight", None)
     except NotImplementedError:
         # A class of transformers with several embeddings, none, or one of another name (Dia) raises this.
-        embeddings = [(name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Embedding)]
+        embeddings = [
+            (name, part)
+            for name, part in model.named_modules()
+            if isinstance(part, torch.nn.Embedding)
+        ]
         tables = [part.weight for name, part in embeddings if "position" not in name]
         weight = tables[0] if len(tables) == 1 and not model.config.is_encoder_decoder else None
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
         message = f"no table of token embeddings was found in '{model.config.model_type}'"
-        raise AttnscopeError(message, where=where, hint="attnscope shows attention between the tokens of a text")
+        raise AttnscopeError(
+            message, where=where, hint="attnscope shows attention between the tokens of a text"
+        )
     return weight.shape[0], weight.shape[1]
 
 
@@ -239,7 +277,9 @@ def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | Non
     raise AttnscopeError(f"{name} is {str(token_id)[:80]!r}", where=where, hint=hint)
 
 
-def _model(model_class: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+def _model(
+    model_class: ModelClass, folder: Folder, dtype: torch.dtype
+) -> tuple[Any, dict[str, Any]]:
     tensors = dict(read_tensors(folder, folder.tensors))
     # Parts of a class may refuse what the class as a whole takes (Unlimited OCR).
     for implementation in (NAME, "eager"):
@@ -260,7 +300,9 @@ def _model(model_class: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple
             # A class of transformers may raise anything for a strange value.
             if implementation == NAME and isinstance(e, KeyError) and e.args == (NAME,):
                 continue
-            raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
+            raise AttnscopeError(
+                f"transformers cannot load it ({first_line(e)})", where=folder.path
+            ) from e
     raise AssertionError
 
 
@@ -272,8 +314,12 @@ def _separate_head(model: Any, folder: Folder) -> None:
     head = model.get_output_embeddings()
     if head is None or head.weight is not embedding.weight:
         return
-    if (name := _stored(model, embedding, folder.replaced)) and not _stored(model, head, folder.tensors):
-        ((_, weight),) = read_tensors(replace(folder, tensors=folder.replaced), [name], embedding.weight.dtype)
+    if (name := _stored(model, embedding, folder.replaced)) and not _stored(
+        model, head, folder.tensors
+    ):
+        ((_, weight),) = read_tensors(
+            replace(folder, tensors=folder.replaced), [name], embedding.weight.dtype
+        )
         head.weight = torch.nn.Parameter(weight, requires_grad=False)
 
 
@@ -288,13 +334,23 @@ def _silently_missing(model: Any, folder: Folder) -> set[str]:
     """Return missing tensors of which transformers says nothing, because the class of the model allows for it."""
     allowed = re.compile("|".join(model._keys_to_ignore_on_load_missing or ()) or "(?!)")
     names = [name for name in model.state_dict() if allowed.search(name)]
-    return {name for name in names if not any(f".{held}".endswith(f".{name}") for held in folder.tensors)}
+    return {
+        name
+        for name in names
+        if not any(f".{held}".endswith(f".{name}") for held in folder.tensors)
+    }
 
 
 def _computed(model: Any) -> set[str]:
     """Return computed parameters: sinusoids of positions that equal their module's own."""
-    computing = [(name, module) for name, module in model.named_modules() if hasattr(module, "create_weight")]
-    return {f"{name}.weight" for name, module in computing if torch.equal(module.weight, module.create_weight())}
+    computing = [
+        (name, module) for name, module in model.named_modules() if hasattr(module, "create_weight")
+    ]
+    return {
+        f"{name}.weight"
+        for name, module in computing
+        if torch.equal(module.weight, module.create_weight())
+    }
 
 
 def _part_without_tensors(missing: Sequence[str], within: str, folder: Folder) -> str:
@@ -305,7 +361,9 @@ def _part_without_tensors(missing: Sequence[str], within: str, folder: Folder) -
     return next((part for name in missing for part in name.split(".")[:2] if part not in held), "")
 
 
-def _check_loaded(model: Any, within: str, info: dict[str, Any], lacking: set[str], folder: Folder) -> tuple[str, ...]:
+def _check_loaded(
+    model: Any, within: str, info: dict[str, Any], lacking: set[str], folder: Folder
+) -> tuple[str, ...]:
     """Refuse weights that transformers would initialise at random; note unused ones."""
     missing = sorted(name for name in lacking if not _AFTER.fullmatch(name))
     named = folder.config.get("architectures")
@@ -320,11 +378,19 @@ def _check_loaded(model: Any, within: str, info: dict[str, Any], lacking: set[st
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         hint = "transformers would initialize it randomly; download the checkpoint again"
         if written not in (None, type(model).__name__):
-            hint = f"{type(model).__name__} would initialize it randomly; the folder holds {written}"
-        raise _LackingTensors(f"the tensor '{missing[0]}'{more} is missing", where=folder.path, hint=hint)
+            hint = (
+                f"{type(model).__name__} would initialize it randomly; the folder holds {written}"
+            )
+        raise _LackingTensors(
+            f"the tensor '{missing[0]}'{more} is missing", where=folder.path, hint=hint
+        )
     if info.get("mismatched_keys"):
         name = str(sorted(map(str, info["mismatched_keys"]))[0])
-        raise AttnscopeError(f"the tensor {name} has a shape that contradicts config.json", where=folder.path)
-    others = [name for name in folder.tensors if not name.startswith(f"{within}.")] if within else []
+        raise AttnscopeError(
+            f"the tensor {name} has a shape that contradicts config.json", where=folder.path
+        )
+    others = (
+        [name for name in folder.tensors if not name.startswith(f"{within}.")] if within else []
+    )
     unused = sorted([*info["unexpected_keys"], *others])
     return (unused_note(unused),) if unused else ()

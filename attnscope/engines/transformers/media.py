@@ -50,12 +50,17 @@ def probe_pixels(model: Any, where: str | Path) -> Tensor:
     channels = getattr(config, "num_channels", 3)
     if patch is None or min(patch) < 1:
         message = f"'{config.model_type}' has no patches of one size"
-        raise AttnscopeError(message, where=where, hint="attnscope shows vision models whose tokens are patches")
+        raise AttnscopeError(
+            message, where=where, hint="attnscope shows vision models whose tokens are patches"
+        )
     if getattr(config, "window_size", None):
         message = f"'{config.model_type}' attends within windows, and merges patches from stage to stage: its layers"
         hint = "attnscope shows attention between all patches of a picture"
         raise AttnscopeError(f"{message} have no tokens in common", where=where, hint=hint)
-    sizes = [(_SMALL[0] * patch[0], _SMALL[1] * patch[1]), *([] if own_size is None else [own_size])]
+    sizes = [
+        (_SMALL[0] * patch[0], _SMALL[1] * patch[1]),
+        *([] if own_size is None else [own_size]),
+    ]
     failure: Exception | None = None
     for size in sizes:
         noise = torch.randn(1, channels, *size, generator=torch.Generator().manual_seed(0))
@@ -69,12 +74,20 @@ def probe_pixels(model: Any, where: str | Path) -> Tensor:
             continue
         return pixels
     message = f"transformers cannot run it on a picture ({first_line(failure or ValueError())})"
-    raise AttnscopeError(message, where=where, hint="attnscope shows vision models whose tokens are patches")
+    raise AttnscopeError(
+        message, where=where, hint="attnscope shows vision models whose tokens are patches"
+    )
 
 
 def pair_of(value: Any) -> tuple[int, int] | None:
     """Return a height and width that a config gives as one number or two."""
-    numbers = [value, value] if isinstance(value, int) else list(value) if isinstance(value, list | tuple) else []
+    numbers = (
+        [value, value]
+        if isinstance(value, int)
+        else list(value)
+        if isinstance(value, list | tuple)
+        else []
+    )
     if len(numbers) != 2 or not all(isinstance(number, int) for number in numbers):
         return None
     return numbers[0], numbers[1]
@@ -86,9 +99,17 @@ def vision_inputs(model: Any, pixels: Tensor) -> dict[str, Tensor]:
         return {PIXELS: pixels}
     side, _ = pair_of(model.config.patch_size) or (1, 1)
     rows, columns = (length // side for length in pixels.shape[-2:])
-    patches = pixels.reshape(3, rows, side, columns, side).permute(1, 3, 2, 4, 0).reshape(1, rows * columns, -1)
+    patches = (
+        pixels.reshape(3, rows, side, columns, side)
+        .permute(1, 3, 2, 4, 0)
+        .reshape(1, rows * columns, -1)
+    )
     real = torch.ones(1, rows * columns, dtype=torch.int64, device=pixels.device)
-    return {PIXELS: patches, _REAL: real, _GRIDS: torch.tensor([[rows, columns]], device=pixels.device)}
+    return {
+        PIXELS: patches,
+        _REAL: real,
+        _GRIDS: torch.tensor([[rows, columns]], device=pixels.device),
+    }
 
 
 def _first_queries(model: Any, pixels: Tensor) -> Tensor:
@@ -102,7 +123,9 @@ def _first_queries(model: Any, pixels: Tensor) -> Tensor:
     with torch.inference_mode(), capturing(AttentionCapture(model, on_attention)):
         model(**vision_inputs(model, pixels))
     if not queries:
-        raise AttnscopeError("does not run through transformers' attention interface", where=model.config.model_type)
+        raise AttnscopeError(
+            "does not run through transformers' attention interface", where=model.config.model_type
+        )
     return queries[0]
 
 
@@ -124,14 +147,25 @@ def find_layout(model: Any, pixels: Tensor, where: str | Path) -> PatchLayout:
         y = row * patch[0]
         x = column * patch[1]
         painted[..., y : y + patch[0], x : x + patch[1]] += 1
-        changed = (_first_queries(model, painted) != queries).any(dim=(0, 1, 3)).nonzero().flatten().tolist()
+        changed = (
+            (_first_queries(model, painted) != queries)
+            .any(dim=(0, 1, 3))
+            .nonzero()
+            .flatten()
+            .tolist()
+        )
         return int(changed[0]) if len(changed) == 1 else None
 
     n_before = queries.shape[2] - rows * columns if len(queries) == 1 else -1
-    expected = {place: n_before + place[0] * columns + place[1] for place in ((0, columns - 1), (rows - 1, 0))}
+    expected = {
+        place: n_before + place[0] * columns + place[1]
+        for place in ((0, columns - 1), (rows - 1, 0))
+    }
     if n_before < 0 or any(token_of(*place) != token for place, token in expected.items()):
         message = f"the tokens of '{family}' are not its patches, row by row"
-        raise AttnscopeError(message, where=where, hint="attnscope shows vision models whose tokens are patches")
+        raise AttnscopeError(
+            message, where=where, hint="attnscope shows vision models whose tokens are patches"
+        )
     return PatchLayout(own_tokens(model, n_before, where), patch)
 
 
@@ -144,7 +178,9 @@ def own_tokens(model: Any, count: int, where: str | Path) -> tuple[str, ...]:
     names += [f"register:{index}" for index in range(n_registers)]
     if len(names) != count:
         message = f"'{model.config.model_type}' has {count} tokens before its patches, of which {len(names)} are known"
-        raise AttnscopeError(message, where=where, hint="attnscope knows a class token, distillation and registers")
+        raise AttnscopeError(
+            message, where=where, hint="attnscope knows a class token, distillation and registers"
+        )
     return tuple(names)
 
 
@@ -165,7 +201,9 @@ def open_image_processor(path: Path) -> Any:
                 return hf.AutoImageProcessor.from_pretrained(path, **options)
             except ImportError:
                 # DINOv3's is for torchvision alone, and its steps are those of this one.
-                settings, _ = ImageProcessingMixin.get_image_processor_dict(path, local_files_only=True)
+                settings, _ = ImageProcessingMixin.get_image_processor_dict(
+                    path, local_files_only=True
+                )
                 return hf.ViTImageProcessorPil.from_dict(settings)
     except Exception as e:  # a class of transformers may raise anything for a strange value
         raise AttnscopeError(f"transformers cannot use it ({first_line(e)})", where=file) from e
@@ -182,10 +220,14 @@ class PictureReader:
         """Return a picture as a text whose tokens are its patches."""
         if text.text or text.pair is not None or text.context is not None:
             message = "the model takes a picture alone"
-            raise UsageError(message, where=text.where, hint=f"leave the text out, and pass {arg('image')}")
+            raise UsageError(
+                message, where=text.where, hint=f"leave the text out, and pass {arg('image')}"
+            )
         if len(text.media) > 1:
             hint = "run them one by one"
-            raise UsageError(f"the model takes one picture, not {len(text.media)}", where=arg("image"), hint=hint)
+            raise UsageError(
+                f"the model takes one picture, not {len(text.media)}", where=arg("image"), hint=hint
+            )
         (file,) = text.media
         picture, notes = open_picture(file)
         processor = self.open_processor()
@@ -193,9 +235,13 @@ class PictureReader:
         rows, columns = self.layout.shape(values.shape[-2:])
         first = len(self.layout.before)
         places = np.arange(first, first + rows * columns).reshape(rows, columns)
-        seen = seen_pixels(values, processor)[: rows * self.layout.patch[0], : columns * self.layout.patch[1]]
+        seen = seen_pixels(values, processor)[
+            : rows * self.layout.patch[0], : columns * self.layout.patch[1]
+        ]
         grid = ImageGrid(file.name, 0, 1, places, encode_png(seen))
-        own = [Token(index, name, name, special=True) for index, name in enumerate(self.layout.before)]
+        own = [
+            Token(index, name, name, special=True) for index, name in enumerate(self.layout.before)
+        ]
         # The id of a token that has none in a vocabulary is its place: no two tokens are the same.
         patches = [
             Token(first + row * columns + column, name, name)
@@ -213,7 +259,9 @@ def processor_of(given: Any) -> Any:
     processor = getattr(given, "image_processor", given)
     if not callable(processor):
         hint = "pass tokenizer=, such as AutoImageProcessor.from_pretrained(…)"
-        raise UsageError(f"{type(given).__name__} is not an image processor", where="tokenizer", hint=hint)
+        raise UsageError(
+            f"{type(given).__name__} is not an image processor", where="tokenizer", hint=hint
+        )
     return processor
 
 
@@ -233,5 +281,7 @@ def processed(processor: Any, picture: Any, name: str) -> tuple[Array, dict[str,
         return joined_patches(values[0], rows, columns), inputs | {_GRIDS: made[_GRIDS]}
     if values.ndim != 4 or values.shape[:2] != (1, 3):
         message = f"the image processor makes values of shape {list(values.shape)} of it"
-        raise AttnscopeError(message, where=name, hint="attnscope takes one picture of RGB, (1, 3, height, width)")
+        raise AttnscopeError(
+            message, where=name, hint="attnscope takes one picture of RGB, (1, 3, height, width)"
+        )
     return values[0], {PIXELS: values}

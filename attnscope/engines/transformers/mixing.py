@@ -58,7 +58,9 @@ def _state_space(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
         step = step + arguments["dt_bias"].to(step.dtype)
     if arguments.get("dt_softplus"):
         step = F.softplus(step)
-    step = _by_head(step.clamp(*arguments.get("dt_limit", (0.0, float("inf")))).float())  # (B, H, T)
+    step = _by_head(
+        step.clamp(*arguments.get("dt_limit", (0.0, float("inf")))).float()
+    )  # (B, H, T)
     return MixingInputs(
         kind="mamba",
         q=_by_head(arguments["C"]),
@@ -113,7 +115,9 @@ def _averages(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
     )
 
 
-def _gated_recurrence(module: Any, x: Tensor, position_ids: Tensor, *, output: Tensor) -> MixingInputs:
+def _gated_recurrence(
+    module: Any, x: Tensor, position_ids: Tensor, *, output: Tensor
+) -> MixingInputs:
     """Read a recurrence of channels whose gates are of the channel's own input (De et al., 2024, "Griffin")."""
     blocks = x.float().view(*x.shape[:2], module.num_attention_heads, -1)
     input_gate, decay_gate = (
@@ -143,7 +147,15 @@ def _gated_recurrence(module: Any, x: Tensor, position_ids: Tensor, *, output: T
 
 
 def _mlstm(
-    module: Any, *, query: Tensor, key: Tensor, value: Tensor, igate: Tensor, fgate: Tensor, output: Any, **_: Any
+    module: Any,
+    *,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    igate: Tensor,
+    fgate: Tensor,
+    output: Any,
+    **_: Any,
 ) -> MixingInputs:
     """Read the memory of an xLSTM, whose rows are divided by their sum if that is more than 1 (Beck et al., 2024)."""
     log_decay = F.logsigmoid(fgate.float())
@@ -164,14 +176,23 @@ def _mlstm(
     )
 
 
-def _difference(module: Any, hidden: Tensor, rotation: tuple[Tensor, Tensor], output: Tensor) -> MixingInputs:
+def _difference(
+    module: Any, hidden: Tensor, rotation: tuple[Tensor, Tensor], output: Tensor
+) -> MixingInputs:
     """Read differential attention: head h and the one half the heads further on are a pair (DiffLlama)."""
     shape = (*hidden.shape[:2], -1, module.head_dim)
-    q, k, v = (_by_head(project(hidden).view(shape)) for project in (module.q_proj, module.k_proj, module.v_proj))
+    q, k, v = (
+        _by_head(project(hidden).view(shape))
+        for project in (module.q_proj, module.k_proj, module.v_proj)
+    )
     q, k = sys.modules[type(module).__module__].apply_rotary_pos_emb(q, k, *rotation)
-    k, v = (x.repeat_interleave(module.num_key_value_groups, 1) for x in (k, torch.cat(v.chunk(2, 1), -1)))
+    k, v = (
+        x.repeat_interleave(module.num_key_value_groups, 1)
+        for x in (k, torch.cat(v.chunk(2, 1), -1))
+    )
     first, second = (
-        (getattr(module, f"lambda_q{n}") * getattr(module, f"lambda_k{n}")).float().sum().exp() for n in (1, 2)
+        (getattr(module, f"lambda_q{n}") * getattr(module, f"lambda_k{n}")).float().sum().exp()
+        for n in (1, 2)
     )
     return MixingInputs(
         kind="differential",
@@ -209,9 +230,13 @@ def watching_mixing(model: nn.Module, on_mixing: OnMixing) -> Iterator[None]:
             names = vars(sys.modules[file])
             for name, read in _READERS.items():
                 if name in names:
-                    stack.enter_context(_replaced(names, name, partial(calls.observe, names[name], read)))
+                    stack.enter_context(
+                        _replaced(names, name, partial(calls.observe, names[name], read))
+                    )
         stack.enter_context(_in_one_piece(model))
-        stack.enter_context(listening([handle for module in model.modules() for handle in calls.hooks(module)]))
+        stack.enter_context(
+            listening([handle for module in model.modules() for handle in calls.hooks(module)])
+        )
         yield
 
 
@@ -300,10 +325,14 @@ class _MixingCalls:
 
         return projection.register_forward_hook(in_this_thread(read))
 
-    def _output_hook(self, caller: nn.Module, module: nn.Module, reader: Callable[..., MixingInputs]) -> Any:
+    def _output_hook(
+        self, caller: nn.Module, module: nn.Module, reader: Callable[..., MixingInputs]
+    ) -> Any:
         """Read a module that is called where other layers call a function."""
 
-        def read(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        def read(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        ) -> None:
             self._read.append(reader(module, *args, output=output, **kwargs))
             self._caller = caller
 
@@ -314,7 +343,9 @@ class _MixingCalls:
         inputs = self._read[0] if len(self._read) == 1 else _joined(self._read)
         if self._gate is not None:
             texts, heads, length, width = inputs.v.shape
-            inputs = replace(inputs, gate=self._gate.reshape(texts, length, heads, width).transpose(1, 2))
+            inputs = replace(
+                inputs, gate=self._gate.reshape(texts, length, heads, width).transpose(1, 2)
+            )
         self._read = []
         self._gate = None
         self._on_mixing(inputs)
@@ -328,7 +359,9 @@ class _MixingCalls:
 
         def read(_norm: nn.Module, args: tuple[Tensor, ...]) -> None:
             # in place of what it took while the module ran to show its values
-            self._read = [_difference(module, given["hidden_states"], given["position_embeddings"], args[0])]
+            self._read = [
+                _difference(module, given["hidden_states"], given["position_embeddings"], args[0])
+            ]
             self._caller = module
 
         yield module.register_forward_pre_hook(in_this_thread(keep), with_kwargs=True)
@@ -360,8 +393,12 @@ def _activation(name: str) -> Callable[[Tensor], Tensor]:
 def _joined(parts: list[MixingInputs]) -> MixingInputs:
     """Return calls for different heads as one."""
     by_head = ("q", "k", "v", "log_decay", "write", "output", "gate")
-    joined: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in by_head}
-    of_layer: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("rates", "skip")}
+    joined: dict[str, Any] = {
+        name: torch.cat([getattr(part, name) for part in parts], 1) for name in by_head
+    }
+    of_layer: dict[str, Any] = {
+        name: torch.cat([getattr(part, name) for part in parts]) for name in ("rates", "skip")
+    }
     return replace(parts[0], **joined, **of_layer)
 
 
@@ -378,7 +415,9 @@ def _replaced(names: dict[str, Any], name: str, function: Callable[..., Any]) ->
 def _lightning(module: Any, projected: Tensor, output: Tensor) -> MixingInputs:
     texts, length, _ = projected.shape
     heads = module.num_attention_heads
-    q, k, v = torch.split(_by_head(module.act_fn(projected).view(texts, length, heads, -1)), module.head_dim, -1)
+    q, k, v = torch.split(
+        _by_head(module.act_fn(projected).view(texts, length, heads, -1)), module.head_dim, -1
+    )
     return MixingInputs(
         kind="lightning",
         q=q,

@@ -18,8 +18,15 @@ from attnscope.request.media import MediaKind
 
 _COUNTS = re.compile(r"(\w+_)?(num|n)_(\w+_)?(layer|expert|block)s?|(\w+_)?layers|depth")
 _MOST = 10_000
-TAKEN = "input_ids", "pixel_values", "input_features", "input_values"  # main inputs of models that can run
-_OTHERS_KEYS = "shared_kv_states"  # what drafting models take of another model, and have no cache for
+TAKEN = (
+    "input_ids",
+    "pixel_values",
+    "input_features",
+    "input_values",
+)  # main inputs of models that can run
+_OTHERS_KEYS = (
+    "shared_kv_states"  # what drafting models take of another model, and have no cache for
+)
 _FLOAT_TAG = "__float__"
 _SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -30,7 +37,9 @@ class ModelClass:
 
     model: Any
     config: Any
-    within: str = ""  # name of the part that is looked at, and that alone needs tensors; empty for all of it
+    within: str = (
+        ""  # name of the part that is looked at, and that alone needs tensors; empty for all of it
+    )
     takes: str = "input_ids"  # main input of what is looked at
 
 
@@ -49,28 +58,45 @@ def find_model_class(folder: Folder, media: MediaKind | None = None) -> ModelCla
         model_class = _model_class(hf, config)
         if model_class is None:
             message = f"transformers has no model for '{config.model_type}'"
-            raise AttnscopeError(message, where=where, hint="attnscope needs a model that takes text or pictures")
+            raise AttnscopeError(
+                message, where=where, hint="attnscope needs a model that takes text or pictures"
+            )
         compares = hasattr(model_class, "get_text_features")
-        tower = "audio" if media == "audio" else "vision" if media == "image" and compares else "text"
-        if (compares or media == "audio") and (found := _tower(model_class, config, tower)) is not None:
+        tower = (
+            "audio" if media == "audio" else "vision" if media == "image" and compares else "text"
+        )
+        if (compares or media == "audio") and (
+            found := _tower(model_class, config, tower)
+        ) is not None:
             return found
-        takes = model_class.main_input_name  # what stands for a class that needs another package raises here
+        takes = (
+            model_class.main_input_name
+        )  # what stands for a class that needs another package raises here
         needs = signature(model_class.forward).parameters
     except (ImportError, ValueError) as e:
         reason = " ".join(str(e).split())[:200] or type(e).__name__
-        raise AttnscopeError(f"transformers cannot import '{config.model_type}' ({reason})", where=where) from e
+        raise AttnscopeError(
+            f"transformers cannot import '{config.model_type}' ({reason})", where=where
+        ) from e
     if _OTHERS_KEYS in needs and "cache" not in needs:
         message = f"'{config.model_type}' reads keys and values of the model that it drafts for ({_OTHERS_KEYS})"
-        raise AttnscopeError(message, where=where, hint="attnscope shows models that read a text by themselves")
+        raise AttnscopeError(
+            message, where=where, hint="attnscope shows models that read a text by themselves"
+        )
     if takes not in TAKEN:
         message = f"'{config.model_type}' takes {takes}, not text or pictures"
-        raise AttnscopeError(message, where=where, hint="attnscope shows attention between tokens or patches")
+        raise AttnscopeError(
+            message, where=where, hint="attnscope shows attention between tokens or patches"
+        )
     return ModelClass(model_class, config, takes=takes)
 
 
 def _model_class(hf: Any, config: Any) -> Any:
     """Return the base class of a config; if it has none, the class that it names, or one that predicts tokens."""
-    if type(config) not in hf.MODEL_MAPPING and (named := named_class(config.architectures)) is not None:
+    if (
+        type(config) not in hf.MODEL_MAPPING
+        and (named := named_class(config.architectures)) is not None
+    ):
         return named
     tables = (
         hf.MODEL_MAPPING,
@@ -86,15 +112,27 @@ def named_class(names: Any) -> Any:
     """Return the model of transformers that a config names; None if it names several, or none."""
     import transformers
 
-    found = getattr(transformers, str(names[0]), None) if isinstance(names, list) and len(names) == 1 else None
-    return found if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) else None
+    found = (
+        getattr(transformers, str(names[0]), None)
+        if isinstance(names, list) and len(names) == 1
+        else None
+    )
+    return (
+        found
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+        else None
+    )
 
 
 def part_of_config(model: Any, config: Any) -> str:
     """Return the name of the largest model inside a model that has this config; empty if there is none."""
     from transformers import PreTrainedModel
 
-    parts = [(name, part) for name, part in model.named_modules() if name and isinstance(part, PreTrainedModel)]
+    parts = [
+        (name, part)
+        for name, part in model.named_modules()
+        if name and isinstance(part, PreTrainedModel)
+    ]
     of_config = [name for name, part in parts if part.config is config]
     of_type = [name for name, part in parts if type(part.config) is type(config)]
     return next(iter(of_config + of_type), "")
@@ -110,7 +148,11 @@ def _tower(model_class: Any, config: Any, kind: str) -> ModelClass | None:
     with torch.device("meta"):
         whole = model_class(config)
     within = part_of_config(whole, getattr(config, f"{kind}_config", None))
-    return ModelClass(model_class, config, within, whole.get_submodule(within).main_input_name) if within else None
+    return (
+        ModelClass(model_class, config, within, whole.get_submodule(within).main_input_name)
+        if within
+        else None
+    )
 
 
 def check_own_code(folder: Folder, model_class: ModelClass, *, trusted: bool) -> tuple[str, ...]:
@@ -119,9 +161,15 @@ def check_own_code(folder: Folder, model_class: ModelClass, *, trusted: bool) ->
     upstreamed = native is None or native.upstreamed
     package = model_class.model.__module__.rpartition(".")[0]
     # BLIP's classes are in two files.
-    modules = [vars(module) for name, module in list(sys.modules.items()) if name.startswith(f"{package}.modeling")]
+    modules = [
+        vars(module)
+        for name, module in list(sys.modules.items())
+        if name.startswith(f"{package}.modeling")
+    ]
     older = reference_keys(native.name).classes if native is not None else frozenset[str]()
-    classes = older | {name for module in modules for name, value in module.items() if isinstance(value, type)}
+    classes = older | {
+        name for module in modules for name, value in module.items() if isinstance(value, type)
+    }
     where = str(folder.config_path)
     return check_trust(folder.config, where, classes, upstreamed=upstreamed, trusted=trusted)
 
@@ -132,7 +180,9 @@ def _check_counts(config: dict[str, Any], where: str) -> None:
         if isinstance(value, dict):
             _check_counts(value, f"{where}: {name}")
         elif _COUNTS.fullmatch(name) and isinstance(value, int) and value > _MOST:
-            raise AttnscopeError(f"{name} is {value}", where=where, hint=f"expected at most {_MOST:,}")
+            raise AttnscopeError(
+                f"{name} is {value}", where=where, hint=f"expected at most {_MOST:,}"
+            )
 
 
 def _transformers() -> Any:
@@ -158,10 +208,18 @@ def _config(hf: Any, folder: Folder) -> Any:
     where = folder.config_path
     model_type = folder.config.get("model_type")
     if not isinstance(model_type, str) or model_type not in hf.CONFIG_MAPPING:
-        message = "the key 'model_type' is missing" if model_type is None else f"model_type is {str(model_type)[:80]!r}"
-        raise AttnscopeError(message, where=where, hint=f"transformers {hf.__version__} has no such model")
+        message = (
+            "the key 'model_type' is missing"
+            if model_type is None
+            else f"model_type is {str(model_type)[:80]!r}"
+        )
+        raise AttnscopeError(
+            message, where=where, hint=f"transformers {hf.__version__} has no such model"
+        )
     if folder.config.get("quantization_config") is not None:
-        raise AttnscopeError("the checkpoint is quantised", where=where, hint="use one with floating-point weights")
+        raise AttnscopeError(
+            "the checkpoint is quantised", where=where, hint="use one with floating-point weights"
+        )
     try:
         with quiet():
             return hf.CONFIG_MAPPING[model_type].from_dict(_with_floats(folder.config))
@@ -173,7 +231,9 @@ def _config(hf: Any, folder: Folder) -> Any:
 def _with_floats(value: Any) -> Any:
     """Replace `{"__float__": "Infinity"}` by the number: JSON has none for it, and transformers 5 writes this."""
     if isinstance(value, dict):
-        tagged = _SPECIAL_FLOATS.get(str(value.get(_FLOAT_TAG))) if set(value) == {_FLOAT_TAG} else None
+        tagged = (
+            _SPECIAL_FLOATS.get(str(value.get(_FLOAT_TAG))) if set(value) == {_FLOAT_TAG} else None
+        )
         if tagged is None:
             return {name: _with_floats(item) for name, item in value.items()}
         return tagged

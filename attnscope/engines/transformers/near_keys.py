@@ -26,7 +26,9 @@ def lay_out(rows: Tensor, first_keys: Tensor, fill: float) -> Tensor:
 def from_band(band: Tensor, fill: float) -> Tensor:
     """Return numbers of as many keys before and after every query, (B, Q, H, 2w + 1), for all keys, (B, H, Q, Q)."""
     window = band.shape[3] // 2
-    return lay_out(band.transpose(1, 2), torch.arange(band.shape[1], device=band.device) - window, fill)
+    return lay_out(
+        band.transpose(1, 2), torch.arange(band.shape[1], device=band.device) - window, fill
+    )
 
 
 def from_blocks(blocks: Tensor, fill: float) -> Tensor:

@@ -24,7 +24,9 @@ def padding_embedded_as_zero(model: Any, real: Tensor) -> Iterator[None]:
 
     with ExitStack() as stack:
         if getattr(model.config, "trigram_input", False):
-            hook = model.get_input_embeddings().register_forward_hook(in_this_thread(without_padding))
+            hook = model.get_input_embeddings().register_forward_hook(
+                in_this_thread(without_padding)
+            )
             stack.enter_context(listening([hook]))
         if not through_interface(model) and not bool(real.all()):
             stack.enter_context(_ConvolvingZeros(real))
@@ -43,5 +45,8 @@ class _ConvolvingZeros(TorchFunctionMode):
         if getattr(func, "__name__", "") in ("conv1d", "conv2d", "unfold"):
             states = args[0]
             if states.ndim >= 3 and states.shape[0] == texts and states.shape[2] == tokens:
-                args = (states * self._real.reshape(texts, 1, tokens, *[1] * (states.ndim - 3)), *args[1:])
+                args = (
+                    states * self._real.reshape(texts, 1, tokens, *[1] * (states.ndim - 3)),
+                    *args[1:],
+                )
         return func(*args, **(kwargs or {}))

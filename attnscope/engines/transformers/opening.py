@@ -61,7 +61,9 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     model_class = find_model_class(folder, run.media_kind)
     trust = check_own_code(folder, model_class, trusted=run.trust_config)
     is_text = model_class.takes == "input_ids" or model_class.config.is_encoder_decoder
-    tokenizer_files = find_tokenizer(folder, run.tokenizer) if is_text else FoundTokenizer(_NO_TOKENIZER, {}, "")
+    tokenizer_files = (
+        find_tokenizer(folder, run.tokenizer) if is_text else FoundTokenizer(_NO_TOKENIZER, {}, "")
+    )
     loaded = load_model(folder, getattr(torch, run.dtype), run.media_kind)
     source = _source(name, loaded, tokenizer_files.tokenizer, folder.fingerprint, run.part)
     source = tokenizer_files.give_to(
@@ -79,7 +81,9 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             chat=partial(chat_templates, folder, tokenizer_files),
         )
     )
-    return _with_sound(_with_media(source, loaded, folder.path), loaded, folder.path, folder.path, run.device)
+    return _with_sound(
+        _with_media(source, loaded, folder.path), loaded, folder.path, folder.path, run.device
+    )
 
 
 # of models whose tokens are patches of a picture, or frames of a sound
@@ -146,12 +150,16 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
 
 def _live_templates(live: LiveModel) -> ChatTemplates:
     """Return the chat templates of the tokenizer that was given, or of the folder that it comes from."""
-    tokenizer = live.tokenizer if live.tokenizer is not None else str(live.model.config.name_or_path)
+    tokenizer = (
+        live.tokenizer if live.tokenizer is not None else str(live.model.config.name_or_path)
+    )
     if isinstance(tokenizer, str | Path):
         path = Path(tokenizer)
         return read_templates(path if path.is_dir() else path.parent)
     special_tokens = getattr(tokenizer, "special_tokens_map", {})
-    return templates_of(getattr(tokenizer, "chat_template", None), special_tokens, type(tokenizer).__name__)
+    return templates_of(
+        getattr(tokenizer, "chat_template", None), special_tokens, type(tokenizer).__name__
+    )
 
 
 def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer | MissingTokenizer, bytes]:
@@ -163,7 +171,9 @@ def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer | MissingTokenizer, 
         tokenizer = str(live.model.config.name_or_path or "")
         if not tokenizer or not Path(tokenizer).is_dir():
             hint = "pass tokenizer=, such as AutoTokenizer.from_pretrained(…), or input_ids= in place of the text"
-            error = UsageError(f"there is no tokenizer for {live.name}", where="tokenizer", hint=hint)
+            error = UsageError(
+                f"there is no tokenizer for {live.name}", where="tokenizer", hint=hint
+            )
             return MissingTokenizer(error), b""
     if isinstance(tokenizer, str | Path):
         opened = open_tokenizer(str(tokenizer), live.model.config.to_dict())
@@ -220,27 +230,43 @@ def _source(
     )
 
 
-def _with_media(source: ModelSource, loaded: "TransformersModel", path: Path, given: Any = None) -> ModelSource:
+def _with_media(
+    source: ModelSource, loaded: "TransformersModel", path: Path, given: Any = None
+) -> ModelSource:
     """Return a model that reads pictures, if it takes them.
 
     Args:
         path: Folder of its processor.
         given: The processor, or its image processor, if it is in memory.
     """
-    from attnscope.engines.transformers.media import PictureReader, open_image_processor, processor_of
+    from attnscope.engines.transformers.media import (
+        PictureReader,
+        open_image_processor,
+        processor_of,
+    )
     from attnscope.engines.transformers.prompts import PromptReader, open_processor
 
     if loaded.layout is not None:
-        open_images = partial(open_image_processor, path) if given is None else partial(processor_of, given)
-        return replace(source, read_media=PictureReader(loaded.layout, cache(open_images)), only_media="image")
+        open_images = (
+            partial(open_image_processor, path) if given is None else partial(processor_of, given)
+        )
+        return replace(
+            source, read_media=PictureReader(loaded.layout, cache(open_images)), only_media="image"
+        )
     if "pixel_values" not in signature(loaded.model.forward).parameters:
         return source
     open_prompts = cache(partial(open_processor, path, loaded.model.config))
-    return replace(source, read_media=PromptReader(loaded.model, open_prompts, source.tokenizer, source.chat))
+    return replace(
+        source, read_media=PromptReader(loaded.model, open_prompts, source.tokenizer, source.chat)
+    )
 
 
 def _with_sound(
-    source: ModelSource, loaded: "TransformersModel", processor: Any, path: Path | None, device: str | None = None
+    source: ModelSource,
+    loaded: "TransformersModel",
+    processor: Any,
+    path: Path | None,
+    device: str | None = None,
 ) -> ModelSource:
     """Return a model that reads sound, if it takes it.
 

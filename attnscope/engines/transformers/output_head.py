@@ -22,9 +22,15 @@ def head_class(plain: ModelClass) -> Any:
     config = plain.config
     class_names = config.architectures if isinstance(config.architectures, list) else []
     decoder = type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING
-    tied = decoder and plain.model.__name__ in class_names and getattr(config, "tie_word_embeddings", False)
+    tied = (
+        decoder
+        and plain.model.__name__ in class_names
+        and getattr(config, "tie_word_embeddings", False)
+    )
     for model_class in _predicting(config):
-        of_type = tied and model_class.config_class is type(config)  # ShieldGemma 2 wraps a model of another type
+        of_type = tied and model_class.config_class is type(
+            config
+        )  # ShieldGemma 2 wraps a model of another type
         if not class_names or of_type or model_class.__name__ in class_names:
             return model_class
     return None
@@ -45,7 +51,9 @@ def base_of(model: Any) -> Any:
 
     try:
         plain: Any = transformers.MODEL_MAPPING.get(type(model.config), None)
-    except ValueError:  # transformers names a class that it does not have (VoxtralRealtimeTextModel)
+    except (
+        ValueError
+    ):  # transformers names a class that it does not have (VoxtralRealtimeTextModel)
         plain = None
     if type(model) is plain and model.main_input_name == "pixel_values":
         return model  # DINOv3ViTModel names its encoder as a base model
@@ -53,7 +61,9 @@ def base_of(model: Any) -> Any:
     if model.base_model is model and is_predicting(model) and len(inside) == 1:
         return inside[0]
     base = model.base_model
-    if base is not model and is_predicting(base):  # ShieldGemma 2 decides by what a language model predicts
+    if base is not model and is_predicting(
+        base
+    ):  # ShieldGemma 2 decides by what a language model predicts
         return base_of(base)
     within = [child for child in base.children() if isinstance(child, PreTrainedModel)]
     # BartForCausalLM holds its decoder in a module that only passes arguments on.
@@ -71,7 +81,9 @@ def head_kind(model: Any, *, looks_ahead: bool) -> PredictionKind:
     import transformers
 
     tables: list[Any] = [transformers.MODEL_FOR_CAUSAL_LM_MAPPING, _multimodal()]
-    causal = any(type(model.config) in table and type(model) is table[type(model.config)] for table in tables)
+    causal = any(
+        type(model.config) in table and type(model) is table[type(model.config)] for table in tables
+    )
     return "next" if causal or getattr(model.config, "is_decoder", False) else "masked"
 
 
@@ -129,6 +141,8 @@ def apply_head(model: Any, hidden: Tensor) -> Tensor:
         for part in inside:
             stack.enter_context(replaced_forward(part, lambda *_, **__: _Given(hidden[None])))
         with torch.inference_mode():
-            result = model(input_ids=torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device))
+            result = model(
+                input_ids=torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
+            )
     logits: Tensor = result.prediction_logits if "prediction_logits" in result else result.logits
     return logits[0].float()

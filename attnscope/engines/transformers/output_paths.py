@@ -34,7 +34,9 @@ class OutputPaths:
         self.not_linear: set[int] = set()
         self._expected: dict[nn.Module, _ExpectedOutput] = {}
 
-    def expect(self, call: int, projection: nn.Module | None, output: Tensor, weight: Tensor | None) -> None:
+    def expect(
+        self, call: int, projection: nn.Module | None, output: Tensor, weight: Tensor | None
+    ) -> None:
         """Compare the output of a call behind its gate, (B, H, Q, Ev), with the next input of its projection."""
         if projection is None or weight is None:
             return
@@ -46,12 +48,18 @@ class OutputPaths:
     def _compare(self, module: nn.Module, args: tuple[Any, ...], projected: Any) -> None:
         expected = self._expected[module]
         # Longformer pads texts to full windows
-        given = args[0][:, : expected.output.shape[2]] if args and isinstance(args[0], Tensor) else None
+        given = (
+            args[0][:, : expected.output.shape[2]] if args and isinstance(args[0], Tensor) else None
+        )
         taken = by_head(given, expected.output)
         if taken is None or not close(taken, expected.output.to(taken.dtype)):
             self.changed.add(expected.call)
             return
         bias = getattr(module, "bias", None)
         again = F.linear(args[0], expected.weight, bias)
-        if not isinstance(projected, Tensor) or projected.shape != again.shape or not close(projected, again):
+        if (
+            not isinstance(projected, Tensor)
+            or projected.shape != again.shape
+            or not close(projected, again)
+        ):
             self.not_linear.add(expected.call)

@@ -27,7 +27,9 @@ def pillow() -> Any:
         from PIL import Image
     except ImportError as e:
         message = "pictures need Pillow, which is not installed"
-        raise AttnscopeError(message, where=arg("image"), hint="pip install 'attnscope[images]'") from e
+        raise AttnscopeError(
+            message, where=arg("image"), hint="pip install 'attnscope[images]'"
+        ) from e
     return Image
 
 
@@ -41,13 +43,17 @@ def open_picture(file: MediaFile) -> "tuple[Image.Image, list[str]]":
     except (OSError, ValueError, SyntaxError, EOFError) as e:
         # Pillow's decoders raise these for damaged files.
         reason = " ".join(str(e).split())[:200]
-        raise AttnscopeError(f"cannot be read as a picture ({reason})", where=file.name, hint=_FORMATS) from e
+        raise AttnscopeError(
+            f"cannot be read as a picture ({reason})", where=file.name, hint=_FORMATS
+        ) from e
     notes = []
     if getattr(picture, "n_frames", 1) > 1:
         notes.append(f"{file.name}: the first of {picture.n_frames} frames is shown")
     if picture.mode in _DEEP:
         hint = "convert it to 8 bits a colour, such as a PNG of RGB"
-        raise AttnscopeError(f"has more than 8 bits a colour (mode {picture.mode})", where=file.name, hint=hint)
+        raise AttnscopeError(
+            f"has more than 8 bits a colour (mode {picture.mode})", where=file.name, hint=hint
+        )
     if picture.has_transparency_data:
         notes.append(f"{file.name}: its transparency is left out, as transformers does")
     from PIL import ImageOps
@@ -64,7 +70,11 @@ def _decoded(file: MediaFile, image_module: Any) -> Any:
             raise AttnscopeError(message, where=file.name, hint="pass uint8, (height, width, 3)")
         picture = image_module.fromarray(value)
     else:
-        picture = value if isinstance(value, image_module.Image) else _opened(value, file.name, image_module)
+        picture = (
+            value
+            if isinstance(value, image_module.Image)
+            else _opened(value, file.name, image_module)
+        )
     if 0 in picture.size:
         raise AttnscopeError("has no pixels", where=file.name, hint=_FORMATS)
     picture.load()
@@ -81,7 +91,9 @@ def _opened(path: Any, name: str, image_module: Any) -> Any:
         raise AttnscopeError("has too many pixels", where=name, hint=hint) from e
     except TypeError as e:
         hint = "pass a path, a PIL image, or a uint8 array (height, width, 3)"
-        raise AttnscopeError(f"{type(path).__name__} is not a picture", where=arg("image"), hint=hint) from e
+        raise AttnscopeError(
+            f"{type(path).__name__} is not a picture", where=arg("image"), hint=hint
+        ) from e
 
 
 def joined_patches(patches: Array, rows: int, columns: int) -> Array:

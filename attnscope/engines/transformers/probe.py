@@ -53,8 +53,12 @@ class ModelPart:
     looks_ahead: bool  # the first of two tokens sees the second
     position_bias: bool  # a layer adds a bias for every pair of positions (T5)
     modules: frozenset[str] = frozenset()  # names of the modules that attend
-    listed: str = ""  # name of the list of its layers in the model; empty if they are not the items of one
-    mixing: Mapping[int, MixingLayer] = field(default_factory=dict)  # layers with a path without softmax
+    listed: str = (
+        ""  # name of the list of its layers in the model; empty if they are not the items of one
+    )
+    mixing: Mapping[int, MixingLayer] = field(
+        default_factory=dict
+    )  # layers with a path without softmax
 
 
 def no_attention_found(family: str, where: str | Path) -> AttnscopeError:
@@ -90,7 +94,9 @@ def probe(model: Any, inputs: Mapping[str, Any], where: str | Path) -> dict[str,
     """Run a small input, such as two tokens, and see which parts, layers and heads there are."""
     parts, running = _run(model, inputs, where)
     unseen = not parts and not running.mixing
-    if through_interface(model) and (unseen or (model.config.is_encoder_decoder and "encoder" not in parts)):
+    if through_interface(model) and (
+        unseen or (model.config.is_encoder_decoder and "encoder" not in parts)
+    ):
         set_implementation(model, "eager")
         followed, running_followed = _run(model, inputs, where)
         if len(followed) > len(parts):
@@ -103,7 +109,9 @@ def probe(model: Any, inputs: Mapping[str, Any], where: str | Path) -> dict[str,
         return {"": _without_attention(running)}
     if not parts:
         raise no_attention_found(model.config.model_type, where)
-    names = {module: name for name, module in model.named_modules()}  # BigBird exchanges modules while it runs
+    names = {
+        module: name for name, module in model.named_modules()
+    }  # BigBird exchanges modules while it runs
     changed = {calls.modules[index] for calls in parts.values() for index in calls.paths.changed}
     if changed or any(module in CALLED_TWICE or module in WEIGHS_TWICE for module in names):
         parts, running = _run(model, inputs, where, changed)
@@ -140,7 +148,9 @@ def _run(
 
     def on_mixing(inputs: MixingInputs) -> None:
         if running.item is not None:
-            running.mixing[running.item] = MixingLayer(inputs.kind, inputs.n_heads, inputs.k.shape[-1])
+            running.mixing[running.item] = MixingLayer(
+                inputs.kind, inputs.n_heads, inputs.k.shape[-1]
+            )
 
     n_tokens = inputs["input_ids"].shape[1] if "input_ids" in inputs else 0
     more: dict[str, Any] = {}
@@ -149,7 +159,12 @@ def _run(
     names = [name for name, module in model.named_modules() if module in changed]
     sessions.append(AttentionCapture(model, on_attention, gated=names))
     try:
-        with torch.inference_mode(), running.watching(), capturing(sessions[0]), watching_mixing(model, on_mixing):
+        with (
+            torch.inference_mode(),
+            running.watching(),
+            capturing(sessions[0]),
+            watching_mixing(model, on_mixing),
+        ):
             model(**inputs, **more)
     except AttnscopeError:
         raise
@@ -171,17 +186,25 @@ def _find_gate(session: AttentionCapture, module: nn.Module, output: Tensor) -> 
         return None
     try:
         gate = session.taken_outputs.gate(module, session.projection, output)
-        explained = gate is not None and session.taken_outputs.explains(gate, module, session.projection, output)
+        explained = gate is not None and session.taken_outputs.explains(
+            gate, module, session.projection, output
+        )
     except Exception:  # a module may not run twice
         return None
     return gate if explained else None
 
 
-def _facts(calls: _Calls, running: RunningLayers, names: Mapping[nn.Module, str], where: str | Path) -> ModelPart:
+def _facts(
+    calls: _Calls, running: RunningLayers, names: Mapping[nn.Module, str], where: str | Path
+) -> ModelPart:
     inputs = calls.inputs
-    shapes = {(call.q.shape[1], call.k.shape[1], call.q.shape[-1], call.v.shape[-1]) for call in inputs}
+    shapes = {
+        (call.q.shape[1], call.k.shape[1], call.q.shape[-1], call.v.shape[-1]) for call in inputs
+    }
     if len({heads for heads, *_ in shapes}) > 1:
-        raise AttnscopeError("its layers have different numbers of heads", where=where, hint=OTHERWISE)
+        raise AttnscopeError(
+            "its layers have different numbers of heads", where=where, hint=OTHERWISE
+        )
     first_inputs = inputs[0]
     numbers = [call.layer for call in inputs]
     n_layers = 1 + max(numbers)
@@ -214,14 +237,22 @@ def _facts(calls: _Calls, running: RunningLayers, names: Mapping[nn.Module, str]
         looks_ahead=any(map(_looks_ahead, inputs)),
         position_bias=any(call.spec.bias_name == RELATIVE for call in inputs),
         listed=name,
-        mixing={index: layer for (of_list, index), layer in sorted(running.mixing.items()) if of_list == name},
+        mixing={
+            index: layer
+            for (of_list, index), layer in sorted(running.mixing.items())
+            if of_list == name
+        },
     )
 
 
 def _without_attention(running: RunningLayers) -> ModelPart:
     """Return the only part of a model whose layers all have a matrix without softmax."""
     name, _ = next(iter(running.mixing))
-    mixing = {index: layer for (of_list, index), layer in sorted(running.mixing.items()) if of_list == name}
+    mixing = {
+        index: layer
+        for (of_list, index), layer in sorted(running.mixing.items())
+        if of_list == name
+    }
     kinds = running.kinds(name, {})
     path = mixing[min(mixing)]
     return ModelPart(
@@ -288,7 +319,11 @@ def max_text_length(model: Any, config: Any) -> int | None:
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit < 1:
         return None
-    tables = [table for name, table in model.named_modules() if isinstance(table, nn.Embedding) and "position" in name]
+    tables = [
+        table
+        for name, table in model.named_modules()
+        if isinstance(table, nn.Embedding) and "position" in name
+    ]
     counted = [table.padding_idx for table in tables if table.padding_idx is not None]
     # Positions that start after the padding index (RoBERTa).
     return limit - 1 - counted[0] if counted else limit

@@ -17,7 +17,10 @@ from attnscope.model.checkpoint import ParameterSlice, parameter_slice, shapes_o
 from attnscope.model.head_capture import LayerModules
 from attnscope.model.stack import Stack
 
-_PLAIN = (nn.Linear, Conv1D)  # exactly these: a subclass, such as that of an adapter, may add something to its weight
+_PLAIN = (
+    nn.Linear,
+    Conv1D,
+)  # exactly these: a subclass, such as that of an adapter, may add something to its weight
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,9 @@ def find_projection(
         raise _unexpected(parameter, names)
     around = model.get_submodule(parameter.piece.tensor.rsplit(".", 2)[0])
     if not type(around).__module__.startswith("transformers."):  # it may do more with its values
-        raise AttnscopeError(f"'{type(around).__name__}' is no module of transformers", where="model")
+        raise AttnscopeError(
+            f"'{type(around).__name__}' is no module of transformers", where="model"
+        )
     return parameter
 
 
@@ -90,7 +95,9 @@ def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Ten
     try:
         names = names_of(model)
         value, output = (
-            find_projection(model, names, shapes, f"blocks.{layer}.attention.{name}.weight", part.n_heads).value()
+            find_projection(
+                model, names, shapes, f"blocks.{layer}.attention.{name}.weight", part.n_heads
+            ).value()
             for name in ("v", "out")
         )
     except AttnscopeError as e:
@@ -111,14 +118,18 @@ def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
     parameters: dict[str, FoundParameter] = {}
     try:
         for name, _ in stack.named_parameters():
-            if name.startswith(("embed.", f"blocks.{layer}.norm_attention.", f"{attention}q", f"{attention}k")):
+            if name.startswith(
+                ("embed.", f"blocks.{layer}.norm_attention.", f"{attention}q", f"{attention}k")
+            ):
                 find = find_projection if name in projections.values() else find_parameter
                 parameters[name] = find(model, names, shapes, name, config.n_heads)
     except AttnscopeError as e:
         hint = "explain does not follow adapters or code of its own in attention"
         raise AttnscopeError(e.parts.message, where="model", hint=hint) from e
     stack.load_state_dict(
-        {name: located.value().detach() for name, located in parameters.items()}, strict=False, assign=True
+        {name: located.value().detach() for name, located in parameters.items()},
+        strict=False,
+        assign=True,
     )
 
     listed = (names.prefix + names.any_block()).partition("{l}")[0]
@@ -127,7 +138,9 @@ def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
     q, k = (parameters[name] for name in projections.values())
     q_norm, k_norm = (None if norm is None else norm.module for norm in norms)
     embedded = parameters["embed.norm.weight"].module if config.embedding_norm else blocks[0]
-    return LayerModules(stack.eval(), embedded, blocks, q.module, k.module, q_norm, k_norm, _taken(q), _taken(k))
+    return LayerModules(
+        stack.eval(), embedded, blocks, q.module, k.module, q_norm, k_norm, _taken(q), _taken(k)
+    )
 
 
 def _taken(projection: FoundParameter) -> Callable[[Tensor], Tensor]:

@@ -29,7 +29,9 @@ from attnscope.request.media import MediaFile, MediaText
 from attnscope.request.run_config import TextInput
 
 _LARGEST = 1 << 26  # bytes of a file of settings, which may list a vocabulary
-_SIZES = "image_sizes"  # height and width of each picture within values that are padded to the largest
+_SIZES = (
+    "image_sizes"  # height and width of each picture within values that are padded to the largest
+)
 _PATCHES = "image_grid_thw"  # frames, rows and columns of the patches of each picture
 _COLUMN_AND_ROW = "image_position_ids"  # those of each patch of each picture; −1 for padding
 _NOT_INPUTS = ("input_ids", "attention_mask", "labels")
@@ -41,7 +43,9 @@ class Recorded:
 
     text: str = ""  # the text with a placeholder for each picture
     expanded: str = ""  # the text with what stands in their place
-    offsets: Sequence[Mapping[str, Any]] = ()  # `span` of each placeholder in the text, `new_span` in the other
+    offsets: Sequence[
+        Mapping[str, Any]
+    ] = ()  # `span` of each placeholder in the text, `new_span` in the other
     values: Mapping[str, Any] | None = None  # what its image processor gave
 
 
@@ -51,7 +55,9 @@ class _Recording:
     recorded: Recorded
 
     @classmethod
-    def _get_arguments_from_pretrained(cls, path: Any, processor_dict: Any = None, **more: Any) -> list[Any]:
+    def _get_arguments_from_pretrained(
+        cls, path: Any, processor_dict: Any = None, **more: Any
+    ) -> list[Any]:
         import transformers
 
         hf: Any = transformers
@@ -87,11 +93,18 @@ def _processor_class(path: Path, config: Any) -> Any:
     wanted = auto.PROCESSOR_MAPPING_NAMES.get(config.model_type)
     for file in ("tokenizer_config.json", "preprocessor_config.json", "processor_config.json"):
         if (path / file).is_file():
-            wanted = as_object(read_json(path / file, cap=_LARGEST), str(path / file)).get("processor_class") or wanted
+            wanted = (
+                as_object(read_json(path / file, cap=_LARGEST), str(path / file)).get(
+                    "processor_class"
+                )
+                or wanted
+            )
     found = None if wanted is None else auto.processor_class_from_name(str(wanted))
     if found is None:
         message = f"transformers has no processor of texts with pictures for '{config.model_type}'"
-        raise AttnscopeError(message, where=path, hint="attnscope shows its attention in texts alone")
+        raise AttnscopeError(
+            message, where=path, hint="attnscope shows its attention in texts alone"
+        )
     return found
 
 
@@ -107,7 +120,11 @@ def open_processor(path: Path, config: Any) -> Any:
         raise
     except Exception as e:  # a class of transformers may raise anything for a strange value
         message = f"transformers cannot open its processor ({first_line(e)})"
-        hint = "install that package" if isinstance(e, ImportError) else "download the files of its processor"
+        hint = (
+            "install that package"
+            if isinstance(e, ImportError)
+            else "download the files of its processor"
+        )
         raise AttnscopeError(message, where=path, hint=hint) from e
 
 
@@ -125,25 +142,35 @@ class PromptReader:
         processor = self.open_processor()
         opened = [open_picture(file) for file in text.media]
         prompt, is_rendered = self._prompt(text, processor.image_token)
-        recorded, inputs = self._process(processor, prompt, [picture for picture, _ in opened], text.where)
+        recorded, inputs = self._process(
+            processor, prompt, [picture for picture, _ in opened], text.where
+        )
         ids = inputs["input_ids"][0].tolist()
         tokens = _tokens(self.tokenizer, processor.tokenizer, ids, recorded, text.where)
         placeholder = _placeholder(self.model.config, processor)
         grids = []
         for index, (file, offset) in enumerate(zip(text.media, recorded.offsets, strict=True)):
             positions = _within(self.tokenizer, ids, recorded, offset, placeholder)
-            grids += _grids(file, index, positions, processor, recorded.values or {}, [p for p, _ in opened])
+            grids += _grids(
+                file, index, positions, processor, recorded.values or {}, [p for p, _ in opened]
+            )
         for grid in grids:
             for row, column in np.argwhere(grid.tokens >= 0):
                 position = int(grid.tokens[row, column])
                 name = grid.patch_name(int(row), int(column))
                 tokens[position] = Token(tokens[position].id, name, name)
         names = signature(self.model.forward).parameters
-        taken = {name: value for name, value in inputs.items() if name in names and name not in _NOT_INPUTS}
+        taken = {
+            name: value
+            for name, value in inputs.items()
+            if name in names and name not in _NOT_INPUTS
+        }
         notes = [note for _, picture_notes in opened for note in picture_notes]
         if is_rendered:
             notes.append("the text and its pictures are rendered with the model's chat template")
-        return MediaText(recorded.text, tuple(tokens), taken, tuple(grids), tuple(notes), prompt=text.text)
+        return MediaText(
+            recorded.text, tuple(tokens), taken, tuple(grids), tuple(notes), prompt=text.text
+        )
 
     def _prompt(self, text: TextInput, placeholder: str) -> tuple[str, bool]:
         """Return the text with a placeholder for every picture, and whether the chat template has written them."""
@@ -152,14 +179,18 @@ class PromptReader:
         if not written and text.rendered is None:
             templates = self.templates()
             if templates.templates:
-                parts: list[dict[str, Any]] = [{"type": "image"}] * count + [{"type": "text", "text": text.text}]
+                parts: list[dict[str, Any]] = [{"type": "image"}] * count + [
+                    {"type": "text", "text": text.text}
+                ]
                 chat = Chat([{"role": "user", "content": parts}])
                 rendered = render_chat(chat, templates, text.where).text
                 if rendered.count(placeholder) == count:
                     return rendered, True
             return placeholder * count + text.text, False
         if written != count:
-            message = f"the text has {written} places for pictures ({placeholder}), and {count} are given"
+            message = (
+                f"the text has {written} places for pictures ({placeholder}), and {count} are given"
+            )
             raise UsageError(message, where=text.where, hint=f"pass {arg('image')} once for each")
         return text.text, False
 
@@ -173,13 +204,24 @@ class PromptReader:
         try:
             with quiet(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # some processors use deprecated functions of NumPy
-                made = processor(images=list(pictures), text=[prompt], add_special_tokens=special, return_tensors="pt")
+                made = processor(
+                    images=list(pictures),
+                    text=[prompt],
+                    add_special_tokens=special,
+                    return_tensors="pt",
+                )
         except Exception as e:  # a class of transformers may raise anything for a strange value
-            raise AttnscopeError(f"the model's processor fails ({first_line(e)})", where=where) from e
+            raise AttnscopeError(
+                f"the model's processor fails ({first_line(e)})", where=where
+            ) from e
         if len(recorded.offsets) != len(pictures):
             message = "transformers does not say where the model's processor puts pictures"
-            raise AttnscopeError(message, where=where, hint="attnscope shows its attention in texts alone")
-        return recorded, {name: np.asarray(value) for name, value in made.items() if hasattr(value, "shape")}
+            raise AttnscopeError(
+                message, where=where, hint="attnscope shows its attention in texts alone"
+            )
+        return recorded, {
+            name: np.asarray(value) for name, value in made.items() if hasattr(value, "shape")
+        }
 
 
 def _placeholder(config: Any, processor: Any) -> int:
@@ -189,7 +231,9 @@ def _placeholder(config: Any, processor: Any) -> int:
     return next(token_id for token_id in ids if isinstance(token_id, int))
 
 
-def _tokens(tokenizer: Any, processors: Any, ids: Sequence[int], recorded: Recorded, where: str) -> list[Token]:
+def _tokens(
+    tokenizer: Any, processors: Any, ids: Sequence[int], recorded: Recorded, where: str
+) -> list[Token]:
     """Return the tokens of ids, with the characters of each in the text that has placeholders.
 
     Tokens that stand for a picture have the characters of its placeholder if they are special.
@@ -203,11 +247,19 @@ def _tokens(tokenizer: Any, processors: Any, ids: Sequence[int], recorded: Recor
         if [token.id for token in tokens] == list(ids):
             return [_moved(token, recorded.offsets) for token in tokens]
     for special in (True, False):
-        encoded = processors(recorded.expanded, add_special_tokens=special, return_offsets_mapping=True)
+        encoded = processors(
+            recorded.expanded, add_special_tokens=special, return_offsets_mapping=True
+        )
         if encoded["input_ids"] == list(ids):
             made = [replace(tokenizer.made_token(token_id), made=False) for token_id in ids]
-            spans = [(start, end) if end > start else (None, None) for start, end in encoded["offset_mapping"]]
-            tokens = [replace(token, start=start, end=end) for token, (start, end) in zip(made, spans, strict=True)]
+            spans = [
+                (start, end) if end > start else (None, None)
+                for start, end in encoded["offset_mapping"]
+            ]
+            tokens = [
+                replace(token, start=start, end=end)
+                for token, (start, end) in zip(made, spans, strict=True)
+            ]
             return [_moved(token, recorded.offsets) for token in tokens]
     message = "the model's processor makes other tokens of the text than its tokenizer"
     raise AttnscopeError(message, where=where, hint="attnscope shows its attention in texts alone")
@@ -230,16 +282,25 @@ def _moved(token: Token, offsets: Sequence[Mapping[str, Any]]) -> Token:
 
 
 def _within(
-    tokenizer: Any, ids: Sequence[int], recorded: Recorded, offset: Mapping[str, Any], placeholder: int
+    tokenizer: Any,
+    ids: Sequence[int],
+    recorded: Recorded,
+    offset: Mapping[str, Any],
+    placeholder: int,
 ) -> list[int]:
     """Return the positions of the placeholders of one picture."""
-    before = sum(_count(tokenizer, other["replacement"], placeholder) for other in _earlier(recorded.offsets, offset))
+    before = sum(
+        _count(tokenizer, other["replacement"], placeholder)
+        for other in _earlier(recorded.offsets, offset)
+    )
     count = _count(tokenizer, offset["replacement"], placeholder)
     positions = [position for position, token_id in enumerate(ids) if token_id == placeholder]
     return positions[before : before + count]
 
 
-def _earlier(offsets: Sequence[Mapping[str, Any]], offset: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _earlier(
+    offsets: Sequence[Mapping[str, Any]], offset: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
     return [other for other in offsets if other["new_span"][0] < offset["new_span"][0]]
 
 
@@ -270,10 +331,17 @@ def _grids(
     rows, columns = _shape(positions[:of_tile], tiles[0].shape[1:], file.name)
     places = np.array(positions).reshape(len(tiles), rows, columns)
     seen = [seen_pixels(tile, image_processor) for tile in tiles]
-    boxes = [(0, 0)] if len(tiles) == 1 else _tile_places(processor, pictures, index, len(tiles), file.name)
+    boxes = (
+        [(0, 0)]
+        if len(tiles) == 1
+        else _tile_places(processor, pictures, index, len(tiles), file.name)
+    )
     whole = [number for number, box in enumerate(boxes) if box is not None]
     grids = []
-    layout = (1 + max(boxes[n][0] for n in whole), 1 + max(boxes[n][1] for n in whole)) if whole else (0, 0)  # type: ignore[index]
+    filled = [box for box in boxes if box is not None]
+    layout_rows = 1 + max((row for row, _ in filled), default=-1)
+    layout_columns = 1 + max((column for _, column in filled), default=-1)
+    layout = (layout_rows, layout_columns)
     if whole:
         order = sorted(whole, key=lambda number: boxes[number] or (0, 0))
         tokens, pixels = (_stitched([parts[n] for n in order], layout) for parts in (places, seen))
@@ -288,14 +356,17 @@ def _grids(
 
 def _unknown_layout(name: str, count: int, tiles: int) -> AttnscopeError:
     message = f"its {count} tokens are not the same number of rows and columns of {tiles} tile{'s' * (tiles > 1)}"
-    return AttnscopeError(message, where=name, hint="attnscope does not know where this model's tokens are")
+    return AttnscopeError(
+        message, where=name, hint="attnscope does not know where this model's tokens are"
+    )
 
 
 def _stitched(parts: Sequence[Array], layout: tuple[int, int]) -> Array:
     """Put tiles, row by row, together."""
     rows, columns = layout
     return np.concatenate(
-        [np.concatenate(parts[row * columns : (row + 1) * columns], axis=1) for row in range(rows)], axis=0
+        [np.concatenate(parts[row * columns : (row + 1) * columns], axis=1) for row in range(rows)],
+        axis=0,
     )
 
 
@@ -383,15 +454,20 @@ def _tile_places(
     columns, rows = (_ranked(centres[:, axis], is_whole) for axis in (0, 1))
     boxes = [None if whole else (rows[n], columns[n]) for n, whole in enumerate(is_whole)]
     parts = [box for box in boxes if box is not None]
-    if len({*parts}) != len(parts) or (parts and len(parts) != (1 + max(rows)) * (1 + max(columns))):
+    if len({*parts}) != len(parts) or (
+        parts and len(parts) != (1 + max(rows)) * (1 + max(columns))
+    ):
         raise _unknown_layout(name, 0, count)
     return boxes
 
 
 def _ranked(centres: Array, is_whole: Sequence[bool]) -> list[int]:
     """Return the rank of each tile's centre along an axis, equal for centres that are near each other."""
-    centres_of_parts = sorted(float(c) for c, whole in zip(centres, is_whole, strict=True) if not whole)
+    centres_of_parts = sorted(
+        float(c) for c, whole in zip(centres, is_whole, strict=True) if not whole
+    )
     steps = [c for n, c in enumerate(centres_of_parts) if n == 0 or c - centres_of_parts[n - 1] > 8]
     return [
-        0 if whole else sum(float(c) > step + 8 for step in steps) for c, whole in zip(centres, is_whole, strict=True)
+        0 if whole else sum(float(c) > step + 8 for step in steps)
+        for c, whole in zip(centres, is_whole, strict=True)
     ]

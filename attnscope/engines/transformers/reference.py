@@ -16,7 +16,12 @@ from attnscope.model.attention import attended
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.inputs import AttentionInputs
 
-_ATTENTIONS = {"": "attentions", "encoder": "attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
+_ATTENTIONS = {
+    "": "attentions",
+    "encoder": "attentions",
+    "decoder": "decoder_attentions",
+    "cross": "cross_attentions",
+}
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,9 @@ class ReferenceInputs:
 
     loaded: TransformersModel
     batch: Batch
-    encoder_texts: TokenTensors | None  # texts of the encoder if the decoder's self-attention is shown
+    encoder_texts: (
+        TokenTensors | None
+    )  # texts of the encoder if the decoder's self-attention is shown
 
 
 def load_reference(
@@ -61,7 +68,9 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
     for stages, weights in zip(layers, _weights(engine, work.batch), strict=True):
         stages["weights"] = weights.float()
         left = stages.pop("left")
-        if bool((stages["weights"].sum(-1) - 1 > -1e-4).all()):  # without the sink, which scales the output (Granite)
+        if bool(
+            (stages["weights"].sum(-1) - 1 > -1e-4).all()
+        ):  # without the sink, which scales the output (Granite)
             stages["weights"] = stages["weights"] * left[..., None]
         stages["output"] = stages["weights"] @ stages.pop("values")
     if through_interface(loaded.model):
@@ -86,7 +95,9 @@ def _stages(inputs: AttentionInputs) -> dict[str, Tensor]:
     masked = scaled if allowed is None else scaled.masked_fill(~allowed, -torch.inf)
     total = masked.logsumexp(-1)
     sinks = spec.sink_logits()
-    left = torch.ones_like(total) if sinks is None else (total - total.logaddexp(sinks)).exp()  # of weights on keys
+    left = (
+        torch.ones_like(total) if sinks is None else (total - total.logaddexp(sinks)).exp()
+    )  # of weights on keys
     return {"scores": scores, "scaled": scaled, "masked": masked, "values": v.float(), "left": left}
 
 
@@ -97,15 +108,25 @@ def _weights(engine: TransformersEngine, batch: Batch) -> list[Tensor]:
     model.set_attn_implementation("eager")
     try:
         with torch.inference_mode():
-            weights = getattr(engine.run(batch, output_attentions=True), _ATTENTIONS[engine.loaded.chosen], None)
+            weights = getattr(
+                engine.run(batch, output_attentions=True), _ATTENTIONS[engine.loaded.chosen], None
+            )
     finally:
         model.set_attn_implementation(implementation)  # for the next text
-    if weights is not None and len(weights) == engine.sizes[0]:  # some models return those of other layers, too
+    if (
+        weights is not None and len(weights) == engine.sizes[0]
+    ):  # some models return those of other layers, too
         weights = [weights[layer] for layer in engine.layers]
-    if weights is None or len(weights) != len(engine.layers) or any(layer is None for layer in weights):
+    if (
+        weights is None
+        or len(weights) != len(engine.layers)
+        or any(layer is None for layer in weights)
+    ):
         weights = None
     # SqueezeBERT and ProphetNet return scores under this name
-    if weights is None or any(bool((layer.sum(-1) > 1.01).any()) or bool((layer < 0).any()) for layer in weights):
+    if weights is None or any(
+        bool((layer.sum(-1) > 1.01).any()) or bool((layer < 0).any()) for layer in weights
+    ):
         raise AttnscopeError("transformers returns no attention weights for this model")
     if engine.loaded.chosen in ("decoder", "cross"):
         return list(weights)

@@ -32,7 +32,10 @@ class ResidualStream:
     """
 
     def __init__(
-        self, loaded: TransformersModel, projections: Sequence[nn.Module | None], positions: Sequence[int]
+        self,
+        loaded: TransformersModel,
+        projections: Sequence[nn.Module | None],
+        positions: Sequence[int],
     ) -> None:
         part = loaded.parts[loaded.chosen]
         if not part.listed or part.no_projection:
@@ -66,7 +69,9 @@ class ResidualStream:
         inside = {module for block in self._blocks for module in block.modules()}
         handles = []
         for block in self._blocks:
-            handles.append(block.register_forward_pre_hook(in_this_thread(self._enter), with_kwargs=True))
+            handles.append(
+                block.register_forward_pre_hook(in_this_thread(self._enter), with_kwargs=True)
+            )
             handles.append(block.register_forward_hook(in_this_thread(self._leave)))
         for layer, projection in self._projections.items():
             assert projection is not None
@@ -82,7 +87,9 @@ class ResidualStream:
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         _, states = first_argument(module, args, kwargs)
         self._entering.append(states)
-        self._arguments.append((args, {name: None if name in CACHES else value for name, value in kwargs.items()}))
+        self._arguments.append(
+            (args, {name: None if name in CACHES else value for name, value in kwargs.items()})
+        )
 
     def _project(self, layer: int) -> Callable[..., None]:
         def keep(module: nn.Module, args: Any, output: Tensor) -> None:
@@ -119,7 +126,9 @@ class ResidualStream:
         if _close(plain, actual):
             return plain
         config = self._loaded.model.config.get_text_config()
-        caps = (getattr(config, name, None) for name in ("final_logit_softcapping", "logits_soft_cap"))
+        caps = (
+            getattr(config, name, None) for name in ("final_logit_softcapping", "logits_soft_cap")
+        )
         cap = next((value for value in caps if value is not None), None)
         if cap is not None and _close(torch.tanh(plain / cap) * cap, actual):
             self.softcap = float(cap)
@@ -132,10 +141,16 @@ class ResidualStream:
     def directions(self, targets: Sequence[tuple[int, int | None]]) -> Directions:
         """Return the directions of every text's target."""
         head = self._loaded.predicting.get_output_embeddings()
-        rows = torch.stack([difference(head.weight.detach(), *pair) for pair in targets]) * self._factor  # (B, D)
+        rows = (
+            torch.stack([difference(head.weight.detach(), *pair) for pair in targets])
+            * self._factor
+        )  # (B, D)
         constant = rows.new_zeros(len(rows))
         if getattr(head, "bias", None) is not None:
-            constant = torch.stack([difference(head.bias.detach(), *pair) for pair in targets]) * self._factor
+            constant = (
+                torch.stack([difference(head.bias.detach(), *pair) for pair in targets])
+                * self._factor
+            )
         last = to_float64(self._rows(self._last))
         stream = rows
         if self._final_norm is not None:
@@ -167,18 +182,24 @@ class ResidualStream:
             if isinstance(taken, Tensor) and taken.requires_grad and _same(taken, projected):
                 unchanged = isinstance(output, Tensor) and _same(output, taken)  # such as dropout
                 return taken if unchanged else _frozen(module, taken)
-            return tree_map(lambda value: value.detach() if isinstance(value, Tensor) else value, output)
+            return tree_map(
+                lambda value: value.detach() if isinstance(value, Tensor) else value, output
+            )
 
         containing = {module for module in block.modules() if projection in set(module.modules())}
         # A module without parameters may add to the stream itself, as the MLP of BLOOM does.
-        others = [m for m in block.modules() if m not in containing and (m._parameters or not m._modules)]
+        others = [
+            m for m in block.modules() if m not in containing and (m._parameters or not m._modules)
+        ]
 
         def no_output(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
             return inputs.v.new_zeros((*inputs.q.shape[:3], inputs.v.shape[-1]))
 
         with ExitStack() as stack:
             stack.enter_context(replaced_forward(projection, lambda *_, **__: projected))
-            stack.enter_context(listening([m.register_forward_hook(in_this_thread(hold)) for m in others]))
+            stack.enter_context(
+                listening([m.register_forward_hook(in_this_thread(hold)) for m in others])
+            )
             stack.enter_context(capturing(AttentionCapture(self._loaded.model, no_output)))
             stack.enter_context(torch.enable_grad())
             output = block(*args, **kwargs)
@@ -187,7 +208,9 @@ class ResidualStream:
             product = (to_float64(output[at]) * stream).sum()
             to_input = to_projected = None
             if product.requires_grad:
-                to_input, to_projected = torch.autograd.grad(product, (states, projected), allow_unused=True)
+                to_input, to_projected = torch.autograd.grad(
+                    product, (states, projected), allow_unused=True
+                )
         if to_projected is None or to_input is None or not _close(to_float64(to_input[at]), stream):
             reason = f"layer {layer} does more than add to its residual stream"
             raise _not_a_sum(self._loaded.model.config.model_type, reason)
@@ -201,7 +224,9 @@ def _frozen(norm: nn.Module, states: Tensor) -> Tensor:
     The norm itself says what it multiplies by and adds: an input of ones with changing signs has a mean of 0 and a
     variance of 1.
     """
-    eps = next((getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name)), 0.0)
+    eps = next(
+        (getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name)), 0.0
+    )
     dtype = next(norm.parameters(), states).dtype
     signs = torch.ones_like(states, dtype=dtype)
     signs[..., 1::2] = -1
@@ -209,7 +234,11 @@ def _frozen(norm: nn.Module, states: Tensor) -> Tensor:
         # without its hooks
         normed = norm.forward(states.to(dtype)).to(states.dtype)
         bias = norm.forward(torch.zeros_like(signs)).to(states.dtype)
-        weight = (norm.forward(signs).to(states.dtype) - bias) * signs.to(states.dtype) * (1.0 + eps) ** 0.5
+        weight = (
+            (norm.forward(signs).to(states.dtype) - bias)
+            * signs.to(states.dtype)
+            * (1.0 + eps) ** 0.5
+        )
     for centred in (states, states - states.mean(-1, keepdim=True)):  # RMSNorm, LayerNorm
         spread = torch.rsqrt(centred.detach().square().mean(-1, keepdim=True) + eps)
         frozen: Tensor = centred * spread * weight + bias

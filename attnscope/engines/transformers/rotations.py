@@ -17,8 +17,15 @@ from attnscope.model.module_hooks import replaced_forward
 def rotation_limits(config: Any) -> set[int]:
     """Return the lengths of text beyond which all tokens are rotated otherwise (LongRoPE)."""
     table = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    tables = [table, *(value for value in table.values() if isinstance(value, dict))]  # of each type of layer
-    return {table["original_max_position_embeddings"] for table in tables if table.get("rope_type") == "longrope"}
+    tables = [
+        table,
+        *(value for value in table.values() if isinstance(value, dict)),
+    ]  # of each type of layer
+    return {
+        table["original_max_position_embeddings"]
+        for table in tables
+        if table.get("rope_type") == "longrope"
+    }
 
 
 @contextmanager
@@ -38,7 +45,9 @@ def rotated_by_length(model: Any, lengths: Sequence[int]) -> Iterator[None]:
 
 
 def _by_group(
-    forward: Callable[..., tuple[Tensor, Tensor]], groups: Sequence[Sequence[int]], lengths: Sequence[int]
+    forward: Callable[..., tuple[Tensor, Tensor]],
+    groups: Sequence[Sequence[int]],
+    lengths: Sequence[int],
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return a rotary module's `forward` that runs once for each group, as if its texts were alone."""
 
@@ -48,8 +57,14 @@ def _by_group(
         for texts in groups:
             # no query and no key is beyond the longest text of its group: only padding is
             longest = max(lengths[text] for text in texts)
-            tables.append(torch.stack(forward(x, positions[texts].clamp(max=longest - 1), *more, **arguments)))
-        order = torch.tensor([text for texts in groups for text in texts]).argsort().to(positions.device)
+            tables.append(
+                torch.stack(forward(x, positions[texts].clamp(max=longest - 1), *more, **arguments))
+            )
+        order = (
+            torch.tensor([text for texts in groups for text in texts])
+            .argsort()
+            .to(positions.device)
+        )
         cos, sin = torch.cat(tables, dim=1)[:, order]
         return cos, sin
 

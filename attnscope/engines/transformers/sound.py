@@ -20,7 +20,12 @@ from attnscope.base.files.sound import SoundFile, open_sound
 from attnscope.checkpoints.tokenization.given import join_tokens
 from attnscope.checkpoints.tokenization.pieces import piece_bytes, readable_piece, trim_span
 from attnscope.engines.torch_setup import choose_device
-from attnscope.engines.transformers.interface import OWN_ATTENTION, AttentionCapture, StopForward, capturing
+from attnscope.engines.transformers.interface import (
+    OWN_ATTENTION,
+    AttentionCapture,
+    StopForward,
+    capturing,
+)
 from attnscope.engines.transformers.model_class import first_line, quiet
 from attnscope.findings.sound import Sound, frame_name
 from attnscope.findings.tokens import Token
@@ -31,7 +36,9 @@ from attnscope.request.run_config import TextInput
 SOUNDS = "input_features", "input_values"
 WINDOW = 30.0  # seconds that are read at a time
 _PROBED = 16_000  # samples of a sound that is small: a second, for nearly every model
-_TOKENS_A_SECOND = 6.5  # a model that repeats itself is stopped here, as the authors of Moonshine advise
+_TOKENS_A_SECOND = (
+    6.5  # a model that repeats itself is stopped here, as the authors of Moonshine advise
+)
 _FRAMES = 1500  # tokens of a window, by which its multiplications are estimated
 _TIME = 0.02  # seconds between the marks of time that Whisper writes
 
@@ -48,7 +55,9 @@ class FrameLayout:
 def probe_sound(model: Any, where: str | Path) -> dict[str, Tensor]:
     """Return noise that a sound model takes: as short as it may be, as features or as samples."""
     config = model.config
-    noise = torch.randn(1, _PROBED, generator=torch.Generator().manual_seed(0)).to(model.device, model.dtype)
+    noise = torch.randn(1, _PROBED, generator=torch.Generator().manual_seed(0)).to(
+        model.device, model.dtype
+    )
     bins = int(getattr(config, "num_mel_bins", None) or 80)
     if model.main_input_name == "input_features":
         frames = 2 * getattr(config, "max_source_positions", 1500)
@@ -58,7 +67,9 @@ def probe_sound(model: Any, where: str | Path) -> dict[str, Tensor]:
     else:
         features = noise
     ids = torch.full((1, 2), min(5, getattr(config, "vocab_size", 2) - 1), device=model.device)
-    return {model.main_input_name: features} | ({"decoder_input_ids": ids} if config.is_encoder_decoder else {})
+    return {model.main_input_name: features} | (
+        {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
+    )
 
 
 def find_frames(model: Any, inputs: dict[str, Tensor], where: str | Path) -> FrameLayout:
@@ -73,7 +84,9 @@ def find_frames(model: Any, inputs: dict[str, Tensor], where: str | Path) -> Fra
         lengths.append(attention.q.shape[2])
         raise StopForward
 
-    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv1d | nn.Conv2d)]
+    convolutions = [
+        module for module in model.modules() if isinstance(module, nn.Conv1d | nn.Conv2d)
+    ]
     handles = [module.register_forward_hook(on_convolution) for module in convolutions]
     try:
         with torch.inference_mode(), capturing(AttentionCapture(model, on_attention)):
@@ -98,7 +111,11 @@ def find_frames(model: Any, inputs: dict[str, Tensor], where: str | Path) -> Fra
     elif lengths and strides:
         return FrameLayout(prod(stride for (stride,) in strides))
     message = f"the tokens of '{config.model_type}' are not frames of a sound"
-    raise AttnscopeError(message, where=where, hint="attnscope shows sound models whose tokens are frames, or patches")
+    raise AttnscopeError(
+        message,
+        where=where,
+        hint="attnscope shows sound models whose tokens are frames, or patches",
+    )
 
 
 def open_extractor(processor: Any) -> Any:
@@ -146,21 +163,31 @@ class SoundReader:
         """Return a window of a sound as the model takes it."""
         if text.pair is not None or text.context is not None:
             option = arg("pair") if text.pair is not None else arg("context")
-            raise UsageError("the model hears a sound and reads no such text", where=option, hint="remove it")
+            raise UsageError(
+                "the model hears a sound and reads no such text", where=option, hint="remove it"
+            )
         if text.text and not self.writes:
             hint = f"leave the text out{', or use ' + arg('part', 'cross') if self.part else ''}"
-            raise UsageError("frames of a sound attend to each other, without a text", where=text.where, hint=hint)
+            raise UsageError(
+                "frames of a sound attend to each other, without a text",
+                where=text.where,
+                hint=hint,
+            )
         if len(text.media) > 1:
-            raise UsageError(f"given {len(text.media)} times", where=arg("audio"), hint="run the sounds one by one")
+            raise UsageError(
+                f"given {len(text.media)} times",
+                where=arg("audio"),
+                hint="run the sounds one by one",
+            )
         self._move()
         (medium,) = text.media
         file = open_sound(Path(medium.value))
         if text.text and file.seconds > WINDOW:
-            message = (
-                f"a text is aligned with {WINDOW:.0f} s of sound at most, and {file.path.name} has {file.seconds:.1f}"
-            )
+            message = f"a text is aligned with {WINDOW:.0f} s of sound at most, and {file.path.name} has {file.seconds:.1f}"
             raise UsageError(
-                message, where=text.where, hint="leave the text out: the model writes it, window by window"
+                message,
+                where=text.where,
+                hint="leave the text out: the model writes it, window by window",
             )
         extractor = self.open_extractor()
         longest = self._window(extractor)
@@ -180,16 +207,22 @@ class SoundReader:
         if self.model.main_input_name == "input_features":
             return float(extractor.n_samples / extractor.sampling_rate)
         if self.layout.bands > 1:
-            return float(self.model.config.max_length * self._hop(extractor) / extractor.sampling_rate)
+            return float(
+                self.model.config.max_length * self._hop(extractor) / extractor.sampling_rate
+            )
         return WINDOW
 
     def _hop(self, extractor: Any) -> int:
         """Return samples between features; 1 for a model that takes samples."""
         if self.model.main_input_name == "input_features":
             return int(extractor.hop_length)
-        return extractor.sampling_rate // 100 if self.layout.bands > 1 else 1  # Kaldi's banks are 10 ms apart
+        return (
+            extractor.sampling_rate // 100 if self.layout.bands > 1 else 1
+        )  # Kaldi's banks are 10 ms apart
 
-    def _read(self, written: str, file: SoundFile, extractor: Any, start: float, longest: float) -> MediaText:
+    def _read(
+        self, written: str, file: SoundFile, extractor: Any, start: float, longest: float
+    ) -> MediaText:
         rate = extractor.sampling_rate
         samples = file.read(rate, start, longest)
         features = self._features(extractor, samples, rate, file)
@@ -201,7 +234,9 @@ class SoundReader:
         notes = list(file.notes)
         warnings = []
         if not samples.any():
-            warnings.append(f"{file.path.name} is silent{f' from {start:.0f} s on' if start else ''}")
+            warnings.append(
+                f"{file.path.name} is silent{f' from {start:.0f} s on' if start else ''}"
+            )
         sound = Sound(
             name=str(file.path),
             seconds=file.seconds,
@@ -220,7 +255,9 @@ class SoundReader:
         hidden = n_tokens - len(frames)
         if hidden:
             silence = hidden * sound.frame
-            notes.append(f"the model also hears {silence:.2f} s of padding after the sound, whose columns are left out")
+            notes.append(
+                f"the model also hears {silence:.2f} s of padding after the sound, whose columns are left out"
+            )
         end = start + longest if start + longest < file.seconds - hop / rate else None
         if end is not None:
             notes.append(
@@ -228,17 +265,29 @@ class SoundReader:
             )
         inputs = {self.model.main_input_name: features}
         if not self.writes:
-            media_text = MediaText(file.path.name, frames, inputs, (), tuple(notes), tuple(warnings), sound=sound)
+            media_text = MediaText(
+                file.path.name, frames, inputs, (), tuple(notes), tuple(warnings), sound=sound
+            )
             return replace(media_text, padding=hidden, next_start=end, tokens_are_frames=True)
         ids, prompt, end = self._ids(written, features, sound, end)
         spelled, tokens = self._spelled(ids)
         media_text = MediaText(
-            spelled, tuple(tokens), inputs, (), tuple(notes), tuple(warnings), sound=sound, next_start=end
+            spelled,
+            tuple(tokens),
+            inputs,
+            (),
+            tuple(notes),
+            tuple(warnings),
+            sound=sound,
+            next_start=end,
         )
         if self.part == "decoder":
             return media_text
         config = self.open_generation()
-        heads = tuple((int(layer), int(head)) for layer, head in getattr(config, "alignment_heads", None) or ())
+        heads = tuple(
+            (int(layer), int(head))
+            for layer, head in getattr(config, "alignment_heads", None) or ()
+        )
         width = getattr(self.model.config, "median_filter_width", 7)
         speech = Speech(prompt, self._end_ids()[0], heads, width)
         return replace(media_text, context=frames, padding=hidden, speech=speech)
@@ -251,7 +300,9 @@ class SoundReader:
         """Return the text of ids, and its tokens; those that spell bytes of one character share its place."""
         tokens = [self._token(token_id) for token_id in ids]
         bytes_of = [None if token.special else piece_bytes(token.piece) for token in tokens]
-        if any(part is None for part, token in zip(bytes_of, tokens, strict=True) if not token.special):
+        if any(
+            part is None for part, token in zip(bytes_of, tokens, strict=True) if not token.special
+        ):
             return join_tokens(tokens)
         text = ""
         placed: list[Token] = []
@@ -288,9 +339,13 @@ class SoundReader:
     def _features(self, extractor: Any, samples: Any, rate: int, file: SoundFile) -> Any:
         try:
             with quiet():
-                values = extractor(samples, sampling_rate=rate, return_tensors="np")[self.model.main_input_name]
+                values = extractor(samples, sampling_rate=rate, return_tensors="np")[
+                    self.model.main_input_name
+                ]
         except Exception as e:  # a class of transformers may raise anything
-            raise AttnscopeError(f"the feature extractor fails ({first_line(e)})", where=file.path) from e
+            raise AttnscopeError(
+                f"the feature extractor fails ({first_line(e)})", where=file.path
+            ) from e
         return np.asarray(values, np.float32)
 
     def _count(self, features: Any) -> int:
@@ -302,7 +357,9 @@ class SoundReader:
             raise StopForward
 
         model = self.model.get_encoder() if self.model.config.is_encoder_decoder else self.model
-        inputs = {self.model.main_input_name: torch.from_numpy(features).to(model.device, model.dtype)}
+        inputs = {
+            self.model.main_input_name: torch.from_numpy(features).to(model.device, model.dtype)
+        }
         try:
             with torch.inference_mode(), capturing(AttentionCapture(self.model, on_attention)):
                 model(**inputs)
@@ -334,7 +391,9 @@ class SoundReader:
     def _is_time(self, token_id: int) -> bool:
         return 0 <= self._first_time <= token_id
 
-    def _ids(self, written: str, features: Any, sound: Sound, end: float | None) -> tuple[list[int], int, float | None]:
+    def _ids(
+        self, written: str, features: Any, sound: Sound, end: float | None
+    ) -> tuple[list[int], int, float | None]:
         """Return the ids that the decoder reads, how many of them are its prompt, and where the next window starts."""
         prompt, heard = self._transcribed(features, sound, 1 if written else None)
         if written:
@@ -347,7 +406,9 @@ class SoundReader:
             heard, end = self._until_last_mark(heard, sound.start, end)
         return [*prompt, *heard], len(prompt), end
 
-    def _until_last_mark(self, heard: list[int], start: float, end: float) -> tuple[list[int], float]:
+    def _until_last_mark(
+        self, heard: list[int], start: float, end: float
+    ) -> tuple[list[int], float]:
         """Leave out what follows the last two marks of time, which the end of a window cuts; return its start.
 
         As in Whisper and transformers: a single mark at the end says that no more is said in the window.
@@ -359,15 +420,21 @@ class SoundReader:
         seconds = (heard[pairs[-1] - 1] - self._first_time) * _TIME
         return (heard[: pairs[-1]], round(start + seconds, 2)) if seconds > 0 else (heard, end)
 
-    def _transcribed(self, features: Any, sound: Sound, limit: int | None) -> tuple[list[int], list[int]]:
+    def _transcribed(
+        self, features: Any, sound: Sound, limit: int | None
+    ) -> tuple[list[int], list[int]]:
         """Return the prompt of the decoder, and the ids that the model writes after it, without the end of the text."""
         if self.predicting is None:
             hint = "use a checkpoint with the head that writes text, or --part encoder"
-            raise UsageError("the checkpoint has no head that writes text", where=arg("audio"), hint=hint)
+            raise UsageError(
+                "the checkpoint has no head that writes text", where=arg("audio"), hint=hint
+            )
         config = self.open_generation()
         inputs = torch.from_numpy(features).to(self.model.device, self.model.dtype)
         whisper = hasattr(self.predicting, "_retrieve_init_tokens")
-        more: dict[str, Any] = {"return_segments": True, "return_timestamps": self._first_time > 0} if whisper else {}
+        more: dict[str, Any] = (
+            {"return_segments": True, "return_timestamps": self._first_time > 0} if whisper else {}
+        )
         if limit is None and not whisper:
             limit = ceil(_TOKENS_A_SECOND * sound.n_frames * sound.frame)
         if limit is not None:
@@ -382,7 +449,9 @@ class SoundReader:
         except AttnscopeError:
             raise
         except Exception as e:  # a class of transformers may raise anything
-            raise AttnscopeError(f"transformers cannot transcribe it ({first_line(e)})", where=arg("audio")) from e
+            raise AttnscopeError(
+                f"transformers cannot transcribe it ({first_line(e)})", where=arg("audio")
+            ) from e
         prompt_length = 1
         if whisper:
             (segments,) = result["segments"]

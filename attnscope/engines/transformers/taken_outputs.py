@@ -42,7 +42,9 @@ class TakenOutputs:
     def listening(self) -> Iterator[None]:
         """Remember the arguments of these modules within the block."""
         enter = in_this_thread(self._enter)
-        self._handles = [module.register_forward_pre_hook(enter, with_kwargs=True) for module in self._modules]
+        self._handles = [
+            module.register_forward_pre_hook(enter, with_kwargs=True) for module in self._modules
+        ]
         try:
             yield
         finally:
@@ -53,7 +55,10 @@ class TakenOutputs:
         # a module that runs again must not add to caches
         if any(kwargs.get(name) is not None for name in CACHES):
             self._with_cache.add(module)
-        self._arguments[module] = args, {name: None if name in CACHES else value for name, value in kwargs.items()}
+        self._arguments[module] = (
+            args,
+            {name: None if name in CACHES else value for name, value in kwargs.items()},
+        )
 
     def has_cache(self, module: nn.Module) -> bool:
         """Tell whether a module got keys and values of earlier tokens, without which it would run otherwise."""
@@ -74,7 +79,9 @@ class TakenOutputs:
         of_head = gate[..., :1]
         return of_head if bool((gate == of_head).all()) else gate
 
-    def explains(self, gate: Tensor, module: nn.Module, projection: nn.Module, like: Tensor) -> bool:
+    def explains(
+        self, gate: Tensor, module: nn.Module, projection: nn.Module, like: Tensor
+    ) -> bool:
         """Tell whether the projection takes the product of the gate and any other output of attention."""
         other = torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like)
         taken = self.taken(module, projection, other)
@@ -108,7 +115,9 @@ class TakenOutputs:
             self.instead = None
         return self.values
 
-    def change_next(self, projection: nn.Module, output: Tensor, change: Callable[[Tensor], None]) -> None:
+    def change_next(
+        self, projection: nn.Module, output: Tensor, change: Callable[[Tensor], None]
+    ) -> None:
         """Let a function change what a projection takes next, in the form of `output`, (B, H, Q, Ev)."""
 
         def call(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -129,7 +138,11 @@ def _stop(module: nn.Module, args: tuple[Any, ...]) -> None:
 def by_head(given: Any, output: Tensor) -> Tensor | None:
     """Return what a projection takes in the form of the output of attention, (B, H, Q, Ev); None if it has another."""
     batch, heads, queries, width = output.shape
-    if not isinstance(given, Tensor) or given.numel() != output.numel() or given.shape[-1] != heads * width:
+    if (
+        not isinstance(given, Tensor)
+        or given.numel() != output.numel()
+        or given.shape[-1] != heads * width
+    ):
         return None
     return given.reshape(batch, queries, heads, width).transpose(1, 2)
 
@@ -137,4 +150,6 @@ def by_head(given: Any, output: Tensor) -> Tensor | None:
 def close(taken: Tensor, expected: Tensor) -> bool:
     """Tell whether two outputs are equal up to a few roundings of their type."""
     eps = torch.finfo(taken.dtype).eps
-    return torch.allclose(taken.float(), expected.float(), rtol=_ROUNDINGS * eps, atol=_ROUNDINGS * eps)
+    return torch.allclose(
+        taken.float(), expected.float(), rtol=_ROUNDINGS * eps, atol=_ROUNDINGS * eps
+    )

@@ -10,7 +10,12 @@ from attnscope.model.recorders.heads import AveragedRows, HeadRecorder
 from attnscope.model.recorders.matrices import MatrixRecorder
 from attnscope.model.recorders.means import MeanRowRecorder
 from attnscope.model.recorders.packed import PackedMatrices
-from attnscope.model.recorders.patterns import AlignmentRecorder, TargetRecorder, UniformRecorder, WordRecorder
+from attnscope.model.recorders.patterns import (
+    AlignmentRecorder,
+    TargetRecorder,
+    UniformRecorder,
+    WordRecorder,
+)
 from attnscope.model.recorders.rows import RowRecorder
 from attnscope.model.recorders.spans import SpanRecorder, SpanTokens, TokenReading
 from attnscope.model.recorders.sums import (

@@ -14,7 +14,9 @@ from attnscope.model.tile import Overlap, Recorder, Workspace
 class KeyTokens:
     """The key side of a batch, for recorders."""
 
-    kinds: Mapping[str, Tensor]  # tokens of each kind that row_statistics.KEY_TOKENS names, (B, K), bool
+    kinds: Mapping[
+        str, Tensor
+    ]  # tokens of each kind that row_statistics.KEY_TOKENS names, (B, K), bool
     real: Tensor  # tokens that are not padding, (B, K), bool
     self_attention: bool = True  # queries and keys are the same tokens (no cross-attention)
     _members: dict[tuple[str, ...], Tensor] = field(default_factory=dict, init=False)
@@ -68,7 +70,9 @@ class SumRecorder(Recorder):
 
 def exact_zeros(*shape: int, device: torch.device) -> Tensor:
     """Allocate sums over many tiles, in float64 if the device has it."""
-    return torch.zeros(shape, dtype=torch.float64 if has_float64(device) else torch.float32, device=device)
+    return torch.zeros(
+        shape, dtype=torch.float64 if has_float64(device) else torch.float32, device=device
+    )
 
 
 def add_to(total: Tensor, part: Tensor, index: tuple[slice | list[int], ...]) -> None:

@@ -29,7 +29,11 @@ class MakeArray(Protocol):
 
 
 def own_array(
-    name: str, shape: tuple[int, ...], device: torch.device, fill: float = 0.0, dtype: torch.dtype = torch.float32
+    name: str,
+    shape: tuple[int, ...],
+    device: torch.device,
+    fill: float = 0.0,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Make an array for a recorder that is alone; see MakeArray."""
     return torch.full(shape, fill, dtype=dtype, device=device)
@@ -55,7 +59,9 @@ class Block:
         """Return some units of an array; those of all units are made when the first are requested; see MakeArray."""
         with self._making:
             if name not in self.arrays:
-                self.arrays[name] = own_array(name, (shape[0], self.n_units, *shape[2:]), device, fill, dtype)
+                self.arrays[name] = own_array(
+                    name, (shape[0], self.n_units, *shape[2:]), device, fill, dtype
+                )
         return self.arrays[name][:, units]
 
     def to_cpu(self) -> None:
@@ -63,7 +69,11 @@ class Block:
         small = {name: array for name, array in self.arrays.items() if array.nbytes <= _JOINED}
         large = {name: array for name, array in self.arrays.items() if name not in small}
         bytes_of = [array.reshape(-1).view(torch.uint8) for array in small.values()]
-        joined = [torch.cat([F.pad(part, (0, -len(part) % _ALIGNED)) for part in bytes_of])] if small else []
+        joined = (
+            [torch.cat([F.pad(part, (0, -len(part) % _ALIGNED)) for part in bytes_of])]
+            if small
+            else []
+        )
         arrived = download([*large.values(), *joined])
         self.arrays |= zip(large, arrived, strict=False)
         start = 0

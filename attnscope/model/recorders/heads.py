@@ -20,7 +20,9 @@ class AveragedRows:
     """The rows that averages of heads count, and the keys that these averages name."""
 
     counted: Tensor  # (B, Q), bool
-    targets: Tensor  # key position for each of TARGETS, (B, Q, targets), int64; −1 where a row has none
+    targets: (
+        Tensor  # key position for each of TARGETS, (B, Q, targets), int64; −1 where a row has none
+    )
 
     @classmethod
     def of(cls, ids: Tensor, special: Tensor, shown_rows: Tensor) -> "AveragedRows":
@@ -33,7 +35,9 @@ class AveragedRows:
 
 def _after_last(ids: Tensor) -> Tensor:
     """Return the position after the last place of each token that is at least two before it; −1 for none."""
-    order = torch.sort(ids, dim=1, stable=True).indices  # equal tokens side by side, in the order of the text
+    order = torch.sort(
+        ids, dim=1, stable=True
+    ).indices  # equal tokens side by side, in the order of the text
     of_order = ids.gather(1, order)
     after = torch.full_like(order, -1)
     for step in (2, 1):  # the nearer place, unless it is the neighbour's
@@ -49,11 +53,15 @@ class HeadRecorder(SumRecorder):
 
     n_strongest = 1  # of which the largest weight is taken
 
-    def __init__(self, heads: Sequence[int], rows: Sequence[int], averaged: AveragedRows, sources: KeyTokens) -> None:
+    def __init__(
+        self, heads: Sequence[int], rows: Sequence[int], averaged: AveragedRows, sources: KeyTokens
+    ) -> None:
         super().__init__(heads, rows, mean=False)
         self.sources = sources
         self.kinds: tuple[str, ...] = ("special",)
-        self._averages = [average for average in HEAD_AVERAGES if sources.self_attention or not average.aligned]
+        self._averages = [
+            average for average in HEAD_AVERAGES if sources.self_attention or not average.aligned
+        ]
         self._averaged = averaged
         device = averaged.counted.device
         shape = len(self._averages), len(averaged.counted), len(self.heads)
@@ -66,7 +74,9 @@ class HeadRecorder(SumRecorder):
             return None
         rows = self.rows[overlap.rows]
         targets = self._averaged.targets[:, None, rows[0] : rows[-1] + 1]  # (B, 1, r, targets)
-        values = overlap.select_rows(self._values(_TargetedRows(rows_of_tile(self, tile, overlap), targets, tile.k0)))
+        values = overlap.select_rows(
+            self._values(_TargetedRows(rows_of_tile(self, tile, overlap), targets, tile.k0))
+        )
         fully_masked = overlap.fully_masked(tile)
         if fully_masked is not None:
             values = values.masked_fill(fully_masked, torch.nan)
@@ -87,7 +97,9 @@ class HeadRecorder(SumRecorder):
 
     def _reduced(self, values: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Return sums, counts and largest values of rows that count, (averages, B, h) each."""
-        counts = self._averaged.counted[:, None, as_slice(rows)] & ~values.isnan()  # (averages, B, h, r)
+        counts = (
+            self._averaged.counted[:, None, as_slice(rows)] & ~values.isnan()
+        )  # (averages, B, h, r)
         largest = values.masked_fill(~counts, -torch.inf).amax(-1)
         return values.masked_fill(~counts, 0.0).sum(-1), counts.sum(-1), largest
 
@@ -101,7 +113,8 @@ class HeadRecorder(SumRecorder):
         means = (self._sums / self._counts).float()
         largest = self._largest.masked_fill(self._largest == -torch.inf, torch.nan)
         values_by_name = {
-            average.name: (largest if average.largest else means)[index] for index, average in enumerate(self._averages)
+            average.name: (largest if average.largest else means)[index]
+            for index, average in enumerate(self._averages)
         }
         none = torch.full_like(means[0], torch.nan)
         return {average.name: values_by_name.get(average.name, none) for average in HEAD_AVERAGES}

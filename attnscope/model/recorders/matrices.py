@@ -80,7 +80,9 @@ class MatrixRecorder(Recorder):
         """Add some rows of several heads or layers, (B, r, columns) of every stage."""
         for stage, part in sums.items():
             if stage not in self.recorded:
-                self.recorded[stage] = part.new_zeros((len(part), 1, len(self.rows), part.shape[-1]))
+                self.recorded[stage] = part.new_zeros(
+                    (len(part), 1, len(self.rows), part.shape[-1])
+                )
             self.recorded[stage][:, 0, rows] += part
 
     def _spread(self, stage: str, part: Tensor, tile: Tile) -> Tensor:
@@ -98,18 +100,29 @@ class MatrixRecorder(Recorder):
     def _store(self, stage: str, part: Tensor, overlap: Overlap) -> None:
         if self._packed is not None:
             packed, first_unit = self._packed
-            packed.put(stage, part, as_slice([first_unit + index for index in overlap.here]), overlap.rows.start)
+            packed.put(
+                stage,
+                part,
+                as_slice([first_unit + index for index in overlap.here]),
+                overlap.rows.start,
+            )
             return
         with self._making:
             if stage not in self.recorded:
-                self.recorded[stage] = part.new_empty((part.shape[0], len(self.heads), len(self.rows), part.shape[-1]))
+                self.recorded[stage] = part.new_empty(
+                    (part.shape[0], len(self.heads), len(self.rows), part.shape[-1])
+                )
         self.recorded[stage][:, overlap.index, overlap.rows] = part
 
     def compute(self) -> dict[str, Tensor]:
         """Return stage to (B, heads, rows, columns); one head, the mean, if `mean`."""
         if self.mean and not self._averaged:
             self._averaged = True
-            with torch.inference_mode():  # what tiles of a model are summed in may be changed only in there
-                for total in self.recorded.values():  # in place, since every text requests it and keeps a view
+            with (
+                torch.inference_mode()
+            ):  # what tiles of a model are summed in may be changed only in there
+                for total in (
+                    self.recorded.values()
+                ):  # in place, since every text requests it and keeps a view
                     total /= len(self.heads) * max(1, len(self.layers))
         return self.recorded

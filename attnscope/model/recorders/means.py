@@ -25,12 +25,17 @@ class MeanRowRecorder(Recorder):
 
     needs_masked = True
 
-    def __init__(self, heads: Sequence[int], rows: Sequence[int], sources: KeyTokens, n_layers: int) -> None:
+    def __init__(
+        self, heads: Sequence[int], rows: Sequence[int], sources: KeyTokens, n_layers: int
+    ) -> None:
         super().__init__(heads, rows)
         shape = (sources.real.shape[0], 1, len(self.rows))
         device = sources.real.device
         self._statistics = [statistic for statistic in ROW_STATISTICS if not statistic.linear]
-        self.recorded = {statistic.name: torch.full(shape, torch.nan, device=device) for statistic in self._statistics}
+        self.recorded = {
+            statistic.name: torch.full(shape, torch.nan, device=device)
+            for statistic in self._statistics
+        }
         self._n = len(self.heads) * n_layers
         self._whole = n_layers > 1
         self._n_keys = sources.real.shape[1]
@@ -43,12 +48,19 @@ class MeanRowRecorder(Recorder):
         sums = [stage.sum(1, keepdim=True) for stage in stages]  # (B, 1, r, k)
         fully_masked = overlap.fully_masked(tile)
         nothing = None if fully_masked is None else fully_masked.any(1, keepdim=True)  # (B, 1, r)
-        return partial(self._add, sums, nothing, len(overlap.heads), overlap.rows, slice(tile.k0, tile.k1))
+        return partial(
+            self._add, sums, nothing, len(overlap.heads), overlap.rows, slice(tile.k0, tile.k1)
+        )
 
-    def _add(self, sums: list[Tensor], nothing: Tensor | None, count: int, rows: slice, keys: slice) -> None:
+    def _add(
+        self, sums: list[Tensor], nothing: Tensor | None, count: int, rows: slice, keys: slice
+    ) -> None:
         of_block = slice(0, len(self.rows)) if self._whole else rows
         if of_block.start not in self._blocks:
-            size = of_block.stop - of_block.start, self._n_keys if self._whole else keys.stop - keys.start
+            size = (
+                of_block.stop - of_block.start,
+                self._n_keys if self._whole else keys.stop - keys.start,
+            )
             self._blocks[of_block.start] = _MeanRows(sums[0], *size, scored=self._scored)
         block = self._blocks[of_block.start]
         if self._whole:
@@ -59,7 +71,9 @@ class MeanRowRecorder(Recorder):
         if block.seen == self._n * block.n_rows:
             block.divide(self._n)
             for statistic in self._statistics if block.weights.shape[-1] else ():
-                self.recorded[statistic.name][:, :, of_block] = statistic.compute(cast(RowWeights, block))
+                self.recorded[statistic.name][:, :, of_block] = statistic.compute(
+                    cast(RowWeights, block)
+                )
             del self._blocks[of_block.start]
 
 
@@ -79,7 +93,9 @@ class _MeanRows:
         self.weights[:, :, rows, keys] += sums[0]
         self._masked[:, :, rows, keys] += sums[1]
         if nothing is not None:
-            self.weights[:, :, rows] = self.weights[:, :, rows].masked_fill(nothing[..., None], torch.nan)
+            self.weights[:, :, rows] = self.weights[:, :, rows].masked_fill(
+                nothing[..., None], torch.nan
+            )
         if keys.start is not None:
             for outside in (slice(0, keys.start), slice(keys.stop, None)):
                 self._masked[:, :, rows, outside] = -torch.inf
@@ -89,7 +105,9 @@ class _MeanRows:
         self._masked = self._masked / n
 
     def entropy(self) -> Tensor:
-        bits: Tensor = torch.special.xlogy(self.weights, self.weights).sum(-1).div_(-log(2)).add_(0.0)
+        bits: Tensor = (
+            torch.special.xlogy(self.weights, self.weights).sum(-1).div_(-log(2)).add_(0.0)
+        )
         return bits
 
     def max_score(self) -> Tensor:

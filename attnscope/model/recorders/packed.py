@@ -35,13 +35,16 @@ class PackedMatrices:
                 self._make_outputs(part, units)
             elif stage not in self._kept:
                 self._kept[stage] = [
-                    _empty((len(part[texts]), self.units, rows, columns), part) for texts, rows, columns in self._runs
+                    _empty((len(part[texts]), self.units, rows, columns), part)
+                    for texts, rows, columns in self._runs
                 ]
         for (texts, rows, _), matrices in zip(self._runs, self._kept[stage], strict=True):
             here = min(part.shape[2], rows - first_row)
             width = min(part.shape[3], matrices.shape[3])
             if here > 0:
-                matrices[:, units, first_row : first_row + here, :width] = part[texts, :, :here, :width]
+                matrices[:, units, first_row : first_row + here, :width] = part[
+                    texts, :, :here, :width
+                ]
 
     def _make_outputs(self, part: Tensor, units: slice | list[int]) -> None:
         """Make room for outputs of this width; those of narrower layers are followed by NaN."""
@@ -53,7 +56,8 @@ class PackedMatrices:
             return
         if before is None:
             self._kept["output"] = [
-                _empty((len(part[texts]), self.units, rows, width), part) for texts, rows, _ in self._runs
+                _empty((len(part[texts]), self.units, rows, width), part)
+                for texts, rows, _ in self._runs
             ]
             return
         widest = max(width, before[0].shape[3])

@@ -14,7 +14,9 @@ from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
 from attnscope.model.workers import Deferred
 
 FURTHEST = 256  # largest offset in tokens; larger ones are counted together, on each side
-LEAST = 1 / 16  # smallest weight that is compared with what predicts it; a row has 16 of them at most
+LEAST = (
+    1 / 16
+)  # smallest weight that is compared with what predicts it; a row has 16 of them at most
 
 
 class TargetRecorder(Recorder):
@@ -24,11 +26,15 @@ class TargetRecorder(Recorder):
     whose largest weight is on the target, and on no other key, are counted instead.
     """
 
-    def __init__(self, heads: Sequence[int], rows: Sequence[int], targets: Tensor, *, strongest: bool = False) -> None:
+    def __init__(
+        self, heads: Sequence[int], rows: Sequence[int], targets: Tensor, *, strongest: bool = False
+    ) -> None:
         super().__init__(heads, rows)
         self._targets = targets
         self._strongest = strongest
-        self.sums = exact_zeros(len(targets), len(self.heads), targets.shape[2], device=targets.device)
+        self.sums = exact_zeros(
+            len(targets), len(self.heads), targets.shape[2], device=targets.device
+        )
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         if tile.k0 == tile.k1:
@@ -40,7 +46,9 @@ class TargetRecorder(Recorder):
         on_targets = weights.gather(-1, index)  # (B, h, r, N)
         if self._strongest:
             largest = weights.amax(-1, keepdim=True)  # (B, h, r, 1)
-            alone = (weights == largest).sum(-1, keepdim=True) == 1  # a uniform row does not attend to any target
+            alone = (weights == largest).sum(
+                -1, keepdim=True
+            ) == 1  # a uniform row does not attend to any target
             on_targets = ((on_targets == largest) & alone).float()
         part = (on_targets * inside[:, None]).sum(2)
         return partial(add_to, self.sums, part, (slice(None), overlap.index))
@@ -78,7 +86,9 @@ class WordRecorder(Recorder):
         self._counted = counted
         self._words = words
         self._measured = counted if measured is None else measured
-        self.reach = None if reach is None else min(reach, max(counted.shape[1], words.shape[1]) - 1)
+        self.reach = (
+            None if reach is None else min(reach, max(counted.shape[1], words.shape[1]) - 1)
+        )
         width = 1 if self.reach is None else 2 * self.reach + 2
         texts, keys = words.shape
         self.sums = exact_zeros(texts, len(self.heads), width, device=counted.device)
@@ -115,7 +125,9 @@ class WordRecorder(Recorder):
             return by_key.sum(-1, keepdim=True), by_key, squares
         before = min(self.reach, max(0, tile.q1 - 1 - tile.k0))
         ahead = min(self.reach, max(0, tile.k1 - 1 - tile.q0))
-        band = diagonal_band(values, (tile.q0, tile.q1, tile.k0, tile.k1), before, ahead, tile.workspace)
+        band = diagonal_band(
+            values, (tile.q0, tile.q1, tile.k0, tile.k1), before, ahead, tile.workspace
+        )
         near = band.sum(2)
         on_self = values.diagonal(tile.q0 - tile.k0, 2, 3)
         of_self = on_self.sum(-1)
@@ -140,7 +152,9 @@ class WordRecorder(Recorder):
         text = head // values.shape[1]
         head = head % values.shape[1]
         head = head + overlap.here[0]  # the heads of a tile are neighbours among sorted heads
-        cell_index = ((text * len(self.heads) + head) * len(self.rows) + row) * self._words.shape[1] + key
+        cell_index = ((text * len(self.heads) + head) * len(self.rows) + row) * self._words.shape[
+            1
+        ] + key
         return values.flatten()[index], cell_index
 
     def _add(
@@ -178,7 +192,9 @@ class WordRecorder(Recorder):
         key = cell_index % n_keys
         unit = cell_index // (n_keys * n_rows)
         text = unit // n_heads
-        above = above_mean(weights, self._key_sums.flatten(0, 1)[unit, key], self._key_cells[text, key])
+        above = above_mean(
+            weights, self._key_sums.flatten(0, 1)[unit, key], self._key_cells[text, key]
+        )
         if self.reach is not None:
             offset = key - cell_index // n_keys % n_rows
             at = torch.where(offset.abs() > self.reach, self.sums.shape[2] - 1, offset + self.reach)
@@ -215,7 +231,9 @@ class UniformRecorder(Recorder):
         visible = (tile.masked[:, :1] > -torch.inf).sum(-1)  # (B, 1, r)
         counted = (self._counted[:, None, overlap.rows] & (visible > 0)).float()  # (B, 1, r)
         buffer = tile.workspace.buffer("recorder", weights.shape, weights.device)
-        alike = torch.minimum(weights, (1.0 / visible.clamp_min(1))[..., None], out=buffer).sum(-1)  # (B, h, r)
+        alike = torch.minimum(weights, (1.0 / visible.clamp_min(1))[..., None], out=buffer).sum(
+            -1
+        )  # (B, h, r)
         rows = counted.sum(-1).expand(-1, weights.shape[1])
         shared = (alike * counted).sum(-1)
 
@@ -246,16 +264,29 @@ class AlignmentRecorder(Recorder):
             return None
         exact = self.sums.dtype
         rows = self.rows[overlap.rows]
-        counted = self._rows[:, None, as_slice(rows)].expand(-1, len(overlap.heads), -1)  # (B, h, r)
+        counted = self._rows[:, None, as_slice(rows)].expand(
+            -1, len(overlap.heads), -1
+        )  # (B, h, r)
         fully_masked = overlap.fully_masked(tile)
         counted = (counted if fully_masked is None else counted & ~fully_masked).to(exact)
-        weights = overlap.cut(tile.weights).to(exact) * self._keys[:, None, None, tile.k0 : tile.k1]  # (B, h, r, k)
+        weights = (
+            overlap.cut(tile.weights).to(exact) * self._keys[:, None, None, tile.k0 : tile.k1]
+        )  # (B, h, r, k)
         positions = torch.arange(tile.k0, tile.k1, device=weights.device).to(exact)
         row = torch.arange(rows[0], rows[-1] + 1, device=weights.device).to(exact)
         s = weights.sum(-1)
         moment = weights @ positions
         safe = s.clamp_min(1e-30)
         entropy = torch.special.entr(weights).sum(-1) + s * safe.log()  # s e, in nats
-        parts = [torch.ones_like(s), s, entropy, s * row, moment, s * row**2, moment**2 / safe, moment * row]
+        parts = [
+            torch.ones_like(s),
+            s,
+            entropy,
+            s * row,
+            moment,
+            s * row**2,
+            moment**2 / safe,
+            moment * row,
+        ]
         part = (torch.stack(parts, -1) * counted[..., None]).sum(2)  # (B, h, 8)
         return partial(add_to, self.sums, part, (slice(None), overlap.index))

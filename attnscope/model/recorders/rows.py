@@ -10,7 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.findings.row_statistics import LAYER_STATISTICS, ROW_STATISTICS, STATISTICS, WITHIN, RowWeights
+from attnscope.findings.row_statistics import (
+    LAYER_STATISTICS,
+    ROW_STATISTICS,
+    STATISTICS,
+    WITHIN,
+    RowWeights,
+)
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import matmul_transposed, sums_of_products
 from attnscope.model.recorders.base import KeyTokens, diagonal_band
@@ -41,14 +47,22 @@ class RowRecorder(Recorder):
         self.names = tuple(names)
         self.sources = sources
         wanted = [statistic for statistic in ROW_STATISTICS if statistic.name in self.names]
-        defined = [statistic for statistic in wanted if sources.self_attention or not statistic.aligned]
+        defined = [
+            statistic for statistic in wanted if sources.self_attention or not statistic.aligned
+        ]
         self._statistics = sorted(defined, key=lambda statistic: self.names.index(statistic.name))
-        self._defined = as_slice([self.names.index(statistic.name) for statistic in self._statistics] or range(0))
-        self.kinds = tuple(statistic.name for statistic in defined if statistic.key_token is not None)
+        self._defined = as_slice(
+            [self.names.index(statistic.name) for statistic in self._statistics] or range(0)
+        )
+        self.kinds = tuple(
+            statistic.name for statistic in defined if statistic.key_token is not None
+        )
         self._shape = len(sources.special), len(self.heads), len(self.rows)
         self._device = sources.special.device
         self._make_array = make_array
-        of_all = make_array("rows", (*self._shape[:2], len(self.names), self._shape[2]), self._device, torch.nan)
+        of_all = make_array(
+            "rows", (*self._shape[:2], len(self.names), self._shape[2]), self._device, torch.nan
+        )
         self._all = of_all.permute(2, 0, 1, 3)  # (statistics, B, heads, rows)
         self.recorded = dict(zip(self.names, self._all, strict=True))
         self.fully_masked = make_array("fully_masked", self._shape, self._device, dtype=torch.bool)
@@ -61,10 +75,14 @@ class RowRecorder(Recorder):
         with self._making:
             if name not in self.of_layers:
                 fill = LAYER_STATISTICS[name].absent
-                self.of_layers[name] = self._make_array(f"rows.{name}", self._shape, self._device, fill)
+                self.of_layers[name] = self._make_array(
+                    f"rows.{name}", self._shape, self._device, fill
+                )
         return self.of_layers[name]
 
-    def take(self, rows: RowWeights, sink: Tensor | None, fully_masked: Tensor, inputs: AttentionInputs) -> None:
+    def take(
+        self, rows: RowWeights, sink: Tensor | None, fully_masked: Tensor, inputs: AttentionInputs
+    ) -> None:
         """Keep the statistics of a whole layer: `rows` and `sink` give (B, H, Q), `fully_masked` is (B, Q)."""
         self.specs[inputs.layer] = inputs.spec
         self.widths[inputs.layer] = inputs.q.shape[-1]
@@ -80,7 +98,11 @@ class RowRecorder(Recorder):
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
         if fully_masked is not None:
             self.fully_masked[:, overlap.index, overlap.rows] = fully_masked
-        for name, numbers in (("sink", tile.sink), ("unselected", tile.unselected), ("gate", tile.gate)):
+        for name, numbers in (
+            ("sink", tile.sink),
+            ("unselected", tile.unselected),
+            ("gate", tile.gate),
+        ):
             if numbers is not None:
                 of_rows = overlap.select_rows(overlap.row_span(numbers))
                 if fully_masked is not None:
@@ -110,7 +132,9 @@ class ReadsRows(Protocol):
 
     rows: Sequence[int]
     sources: KeyTokens
-    kinds: tuple[str, ...]  # kinds of keys, of row_statistics.KEY_TOKENS, on which weights are summed
+    kinds: tuple[
+        str, ...
+    ]  # kinds of keys, of row_statistics.KEY_TOKENS, on which weights are summed
 
 
 def rows_of_tile(recorder: ReadsRows, tile: Tile, overlap: Overlap) -> "TileRows":
@@ -124,7 +148,12 @@ class TileRows:
     def __init__(self, recorder: ReadsRows, tile: Tile, overlap: Overlap) -> None:
         rows = recorder.rows[overlap.rows]
         # their first row, end of the rows, first key and end of the keys
-        self._box = self._first, self._last, self._k0, self._k1 = rows[0], rows[-1] + 1, tile.k0, tile.k1
+        self._box = self._first, self._last, self._k0, self._k1 = (
+            rows[0],
+            rows[-1] + 1,
+            tile.k0,
+            tile.k1,
+        )
         self.weights = overlap.row_span(tile.weights)
         self._masked = overlap.row_span(tile.masked)
         self._sink = None if tile.sink is None else overlap.row_span(tile.sink)  # (B, h, r)
@@ -164,7 +193,11 @@ class TileRows:
             if side.start < side.stop:
                 lower[..., side].clamp_(min=_LOWEST)
         # 0 · log 0 is 0 where the sink leaves nothing that float32 can hold
-        log_top = top_weight.log() if self._sink is None else torch.special.xlogy(1 - self._sink[..., None], top_weight)
+        log_top = (
+            top_weight.log()
+            if self._sink is None
+            else torch.special.xlogy(1 - self._sink[..., None], top_weight)
+        )
         bits = log_top[..., 0].add_(sums_of_products(self.weights, lower)).div_(-log(2))
         return bits.clamp_min_(0.0).add_(0.0)  # −0 + 0 is 0
 
@@ -183,7 +216,9 @@ class TileRows:
     def on_others(self) -> Tensor:
         if not self._aligned:
             return self._sums["content"]
-        own_content = self._members[:, :1, self._first : self._last]  # (B, 1, r), or fewer behind the last key
+        own_content = self._members[
+            :, :1, self._first : self._last
+        ]  # (B, 1, r), or fewer behind the last key
         missing = self._last - self._first - own_content.shape[-1]
         own_content = F.pad(own_content, (0, missing)) if missing else own_content
         return (self._sums["content"] - self.on_self() * own_content).clamp_min_(0.0)
@@ -196,14 +231,18 @@ class TileRows:
 
     def distance(self) -> Tensor:
         """Return mean |query − key|: that of keys beside the run of rows follows from sums over them."""
-        rows = torch.arange(self._first, self._last, dtype=torch.float32, device=self.weights.device)
+        rows = torch.arange(
+            self._first, self._last, dtype=torch.float32, device=self.weights.device
+        )
         k0 = min(max(self._first, self._k0), self._k1)
         k1 = max(min(self._last, self._k1), self._k0)
         outside = self._sums["outside"] - self._sums["left"] * (rows - self._first)
         outside = outside + self._sums["right"] * (self._last - 1 - rows)
         if k0 >= k1:
             return outside
-        apart = (rows[:, None] - torch.arange(k0, k1, dtype=torch.float32, device=rows.device)).abs_()  # (r, k)
+        apart = (
+            rows[:, None] - torch.arange(k0, k1, dtype=torch.float32, device=rows.device)
+        ).abs_()  # (r, k)
         return outside + (self.weights[..., k0 - self._k0 : k1 - self._k0] * apart).sum(-1)
 
     @cached_property
@@ -218,7 +257,9 @@ class TileRows:
     @cached_property
     def _near(self) -> tuple[Tensor, int]:
         """The weights near the diagonal (see diagonal_band), and the column of the rows' own positions."""
-        reach = max((n for n in WITHIN if n < self._furthest), default=0)  # all weight is nearer than the others
+        reach = max(
+            (n for n in WITHIN if n < self._furthest), default=0
+        )  # all weight is nearer than the others
         before = min(reach, max(0, self._last - 1 - self._k0))
         ahead = min(reach, max(0, self._k1 - 1 - self._first))
         return diagonal_band(self.weights, self._box, before, ahead, self._tile.workspace), before

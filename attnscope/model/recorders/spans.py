@@ -12,7 +12,9 @@ from attnscope.model.recorders.base import SumRecorder, exact_zeros
 from attnscope.model.tile import Overlap, Tile, as_slice
 from attnscope.model.workers import Deferred
 
-_MEMBERSHIPS = 1 << 20  # cells of a matrix of keys and spans: short texts have one, long ones make it block by block
+_MEMBERSHIPS = (
+    1 << 20
+)  # cells of a matrix of keys and spans: short texts have one, long ones make it block by block
 
 
 class SpanTokens:
@@ -67,7 +69,9 @@ class TokenReading:
         shares: Weight of each row on every span, for each text (rows, S).
     """
 
-    def __init__(self, spans: SpanTokens, queries: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, spans: SpanTokens, queries: Sequence[int], rows: Sequence[Sequence[int]]
+    ) -> None:
         """Read the span of `queries` in every text; `rows` of each text, sorted, keep shares of their own."""
         self._spans = spans
         self._places = rows
@@ -79,9 +83,13 @@ class TokenReading:
         self._host = self._read.cpu().numpy()
         self.received = exact_zeros(*spans.of_token.shape, device=device)
         self.counted = torch.zeros_like(self.received)
-        self.shares = [exact_zeros(len(text_rows), spans.count, device=device) for text_rows in rows]
+        self.shares = [
+            exact_zeros(len(text_rows), spans.count, device=device) for text_rows in rows
+        ]
 
-    def of_tile(self, weights: Tensor, rows: Sequence[int], live: Tensor, k0: int) -> Deferred | None:
+    def of_tile(
+        self, weights: Tensor, rows: Sequence[int], live: Tensor, k0: int
+    ) -> Deferred | None:
         """Sum up weights (B, h, r, k); `live` counts the heads in which each row is not fully masked, (B, r)."""
         at = as_slice(rows)
         if not self._host[:, at].any():
@@ -90,12 +98,19 @@ class TokenReading:
         received = (self._queries[:, None, at].to(over_heads.dtype) @ over_heads)[:, 0]  # (B, k)
         counted = live * self._read[:, at]
         inside = [
-            slice(bisect_left(text_rows, rows[0]), bisect_left(text_rows, rows[-1] + 1)) for text_rows in self._places
+            slice(bisect_left(text_rows, rows[0]), bisect_left(text_rows, rows[-1] + 1))
+            for text_rows in self._places
         ]
         chosen_rows = sorted(
-            {row - rows[0] for text_rows, here in zip(self._places, inside, strict=True) for row in text_rows[here]}
+            {
+                row - rows[0]
+                for text_rows, here in zip(self._places, inside, strict=True)
+                for row in text_rows[here]
+            }
         )
-        shares = self._spans.sum_keys(over_heads[:, chosen_rows], k0, self.received.dtype)  # (B, chosen, S)
+        shares = self._spans.sum_keys(
+            over_heads[:, chosen_rows], k0, self.received.dtype
+        )  # (B, chosen, S)
         index_of = {row + rows[0]: index for index, row in enumerate(chosen_rows)}
 
         def add() -> None:
@@ -103,7 +118,9 @@ class TokenReading:
             self.counted[:, at] += counted
             for text, (text_rows, here) in enumerate(zip(self._places, inside, strict=True)):
                 if here.start < here.stop:
-                    self.shares[text][here] += shares[text, as_slice([index_of[row] for row in text_rows[here]])]
+                    self.shares[text][here] += shares[
+                        text, as_slice([index_of[row] for row in text_rows[here]])
+                    ]
 
         return add
 
@@ -115,10 +132,17 @@ class SpanRecorder(SumRecorder):
     """
 
     path = "spans.weights"
-    n_strongest = 1  # so that compiled loops make the weights of a large layer, in less time than operators
+    n_strongest = (
+        1  # so that compiled loops make the weights of a large layer, in less time than operators
+    )
 
     def __init__(
-        self, heads: Sequence[int], spans: SpanTokens, *, mean: bool = False, reading: TokenReading | None = None
+        self,
+        heads: Sequence[int],
+        spans: SpanTokens,
+        *,
+        mean: bool = False,
+        reading: TokenReading | None = None,
     ) -> None:
         texts, width = spans.of_token.shape
         super().__init__(heads, range(width), mean=mean)
@@ -139,19 +163,28 @@ class SpanRecorder(SumRecorder):
         weights = overlap.cut(tile.weights)
         exact = self._sum.dtype
         members = self._spans.members(rows, present)  # (B, P, r)
-        by_key = members[:, None] @ weights  # (B, h, P, k): queries first, since a tile has few spans of them
+        by_key = (
+            members[:, None] @ weights
+        )  # (B, h, P, k): queries first, since a tile has few spans of them
         part = self._spans.sum_keys(by_key, tile.k0, exact)  # (B, h, P, S)
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
         live = members[:, None].expand(-1, weights.shape[1], -1, -1)  # (B, h, P, r)
         if fully_masked is not None:
             live = live * ~fully_masked[:, :, None]
-        sums = [(self._sum, self.over_heads(part)), (self._count, self.over_heads(live.sum(-1).to(exact)))]
+        sums = [
+            (self._sum, self.over_heads(part)),
+            (self._count, self.over_heads(live.sum(-1).to(exact))),
+        ]
         if tile.sink is not None:
             on_sink = (live @ overlap.cut(tile.sink)[..., None]).squeeze(-1).to(exact)  # (B, h, P)
             with self._making:
                 self._sink = torch.zeros_like(self._count) if self._sink is None else self._sink
             sums.append((self._sink, self.over_heads(on_sink)))
-        read = None if self._reading is None else self._reading.of_tile(weights, rows, live.sum((1, 2)), tile.k0)
+        read = (
+            None
+            if self._reading is None
+            else self._reading.of_tile(weights, rows, live.sum((1, 2)), tile.k0)
+        )
         at = self.place(overlap)
 
         def add() -> None:

@@ -40,12 +40,20 @@ class ColumnRecorder(SumRecorder):
         self._shown = shown_rows
         self._layers = set[int]()
         self._by = by
-        self._sum = torch.zeros(len(shown_rows), self.n_kept, sources.real.shape[1], device=shown_rows.device)
+        self._sum = torch.zeros(
+            len(shown_rows), self.n_kept, sources.real.shape[1], device=shown_rows.device
+        )
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         self._layers.add(tile.inputs.layer)
-        shown_rows = self._shown[:, as_slice(self.rows[overlap.rows])].float()[:, None, None]  # (B, 1, 1, r)
-        given = overlap.cut(tile.weights if self._by == "weight" or tile.inputs.gate is None else tile.stage(self._by))
+        shown_rows = self._shown[:, as_slice(self.rows[overlap.rows])].float()[
+            :, None, None
+        ]  # (B, 1, 1, r)
+        given = overlap.cut(
+            tile.weights
+            if self._by == "weight" or tile.inputs.gate is None
+            else tile.stage(self._by)
+        )
         part = (shown_rows @ given).squeeze(2)  # (B, h, k)
         if self._by != "weight" and tile.inputs.gate is None:
             part = part * tile.norms(self._by)[:, overlap.heads, 0]
@@ -66,13 +74,21 @@ class ReceivedRecorder(SumRecorder):
     needs_masked = True
 
     def __init__(
-        self, heads: Sequence[int], rows: Sequence[int], shown_rows: Tensor, sources: KeyTokens, *, mean: bool = False
+        self,
+        heads: Sequence[int],
+        rows: Sequence[int],
+        shown_rows: Tensor,
+        sources: KeyTokens,
+        *,
+        mean: bool = False,
     ) -> None:
         super().__init__(heads, rows, mean=mean)
         self._shown = shown_rows
         self._same = sources.self_attention
         # of weights, and of even shares
-        self._sums = torch.zeros(2, len(shown_rows), self.n_kept, sources.real.shape[1], device=shown_rows.device)
+        self._sums = torch.zeros(
+            2, len(shown_rows), self.n_kept, sources.real.shape[1], device=shown_rows.device
+        )
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         rows = as_slice(self.rows[overlap.rows])
@@ -82,7 +98,9 @@ class ReceivedRecorder(SumRecorder):
         if self._same:
             queries = torch.tensor(list(self.rows[overlap.rows]), device=allowed.device)[:, None]
             counted = counted * (queries != torch.arange(tile.k0, tile.k1, device=allowed.device))
-        part = torch.stack([(matrix * counted).sum(2) for matrix in (overlap.cut(tile.weights), even)])  # (2, B, h, k)
+        part = torch.stack(
+            [(matrix * counted).sum(2) for matrix in (overlap.cut(tile.weights), even)]
+        )  # (2, B, h, k)
         index = slice(None), slice(None), self.place(overlap), slice(tile.k0, tile.k1)
         return partial(add_to, self._sums, self.over_heads(part, axis=2), index)
 
@@ -115,8 +133,12 @@ class PooledRecorder(SumRecorder):
         super().__init__(heads, range(shown_rows.shape[1]), mean=mean)
         # Runs of queries refer to the whole text, whatever rows are shown.
         lengths = (sources.real if real is None else real).sum(1)
-        self._queries = _run_membership(lengths, shown_rows.shape[1], size) * shown_rows.float()[:, None]  # (B, n, Q)
-        self._keys = _run_membership(sources.real.sum(1), sources.real.shape[1], size).mT  # (B, K, n)
+        self._queries = (
+            _run_membership(lengths, shown_rows.shape[1], size) * shown_rows.float()[:, None]
+        )  # (B, n, Q)
+        self._keys = _run_membership(
+            sources.real.sum(1), sources.real.shape[1], size
+        ).mT  # (B, K, n)
         shape = (len(shown_rows), self.n_kept, self._queries.shape[1], self._keys.shape[2])
         self._sum = torch.zeros(shape, device=shown_rows.device)
         self._count = torch.zeros(*shape[:3], 1, device=shown_rows.device)
@@ -125,11 +147,17 @@ class PooledRecorder(SumRecorder):
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         queries = self._queries[:, None, :, as_slice(self.rows[overlap.rows])]  # (B, 1, n, r)
-        part = self.over_heads(queries @ weights @ self._keys[:, None, tile.k0 : tile.k1])  # (B, h, n, n)
+        part = self.over_heads(
+            queries @ weights @ self._keys[:, None, tile.k0 : tile.k1]
+        )  # (B, h, n, n)
         # The mask determines whether a row counts, not its weights: a sink may take all of them.
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
-        live = torch.ones_like(queries[:, :, 0]) if fully_masked is None else (~fully_masked).float()  # (B, 1 or h, r)
-        count = self.over_heads((queries @ live[..., None]).expand(-1, weights.shape[1], -1, -1))  # (B, h, n, 1)
+        live = (
+            torch.ones_like(queries[:, :, 0]) if fully_masked is None else (~fully_masked).float()
+        )  # (B, 1 or h, r)
+        count = self.over_heads(
+            (queries @ live[..., None]).expand(-1, weights.shape[1], -1, -1)
+        )  # (B, h, n, 1)
         index = slice(None), self.place(overlap)
 
         def add() -> None:
@@ -142,8 +170,12 @@ class PooledRecorder(SumRecorder):
         """Return (B, heads, n, n); NaN where a run has no query that may see anything."""
         if not self._averaged:
             self._averaged = True
-            with torch.inference_mode():  # what tiles of a model are summed in may be changed only in there
-                self._sum /= self._count  # in place, since every text and head requests it and keeps a view
+            with (
+                torch.inference_mode()
+            ):  # what tiles of a model are summed in may be changed only in there
+                self._sum /= (
+                    self._count
+                )  # in place, since every text and head requests it and keeps a view
         return self._sum
 
 
@@ -153,7 +185,9 @@ def _run_membership(lengths: Tensor, width: int, size: int) -> Tensor:
     at = torch.arange(width, device=lengths.device)[None]  # (1, width)
     run = at * n // lengths[:, None].clamp_min(1)  # (B, width)
     inside = (at < lengths[:, None])[:, None]  # (B, 1, width)
-    return ((run[:, None] == torch.arange(min(size, width), device=lengths.device)[:, None]) & inside).float()
+    return (
+        (run[:, None] == torch.arange(min(size, width), device=lengths.device)[:, None]) & inside
+    ).float()
 
 
 class MeanOutputRecorder(Recorder):
@@ -165,7 +199,9 @@ class MeanOutputRecorder(Recorder):
         self._sum = torch.zeros(len(self.heads), width, device=real.device)
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
-        real = self._real[:, as_slice(self.rows[overlap.rows])].float()[:, None, :, None]  # (B, 1, r, 1)
+        real = self._real[:, as_slice(self.rows[overlap.rows])].float()[
+            :, None, :, None
+        ]  # (B, 1, r, 1)
         part = (overlap.cut(tile.gated) * real).sum((0, 2))  # (h, Ev)
         return partial(add_to, self._sum, part, (overlap.index,))
 
@@ -202,25 +238,41 @@ class RecordedTokens:
     shown: Tensor  # rows that each text's sums count, (B, Q), bool
     real: Tensor  # queries that are not padding, (B, Q), bool
     spans: SpanTokens | None = None  # spans of the tokens; None if these are not recorded
-    averaged: AveragedRows | None = None  # rows that averages of heads count; None if these are not recorded
-    ranks_all: bool | None = None  # every key takes part in the ranking; None if only the device knows
+    averaged: AveragedRows | None = (
+        None  # rows that averages of heads count; None if these are not recorded
+    )
+    ranks_all: bool | None = (
+        None  # every key takes part in the ranking; None if only the device knows
+    )
 
 
-def _span_recorder(heads: Sequence[int], spec: RecordSpec, tokens: RecordedTokens, mean: bool) -> SpanRecorder:
+def _span_recorder(
+    heads: Sequence[int], spec: RecordSpec, tokens: RecordedTokens, mean: bool
+) -> SpanRecorder:
     assert tokens.spans is not None
     return SpanRecorder(heads, tokens.spans, mean=mean)
 
 
-def _head_recorder(heads: Sequence[int], spec: RecordSpec, tokens: RecordedTokens, _mean: bool) -> HeadRecorder:
+def _head_recorder(
+    heads: Sequence[int], spec: RecordSpec, tokens: RecordedTokens, _mean: bool
+) -> HeadRecorder:
     assert tokens.averaged is not None
     return HeadRecorder(heads, spec.counted, tokens.averaged, tokens.sources)
 
 
 # Functions that create the recorder of a part of record_parts: for some heads, or for the mean over them
-SUM_RECORDERS: dict[str, Callable[[Sequence[int], RecordSpec, RecordedTokens, bool], SumRecorder]] = {
-    "columns": lambda heads, spec, t, mean: ColumnRecorder(heads, spec.counted, t.shown, t.sources, mean=mean),
-    "received": lambda heads, spec, t, mean: ReceivedRecorder(heads, spec.counted, t.shown, t.sources, mean=mean),
-    "pooled": lambda heads, spec, t, mean: PooledRecorder(heads, spec.pool, t.shown, t.sources, real=t.real, mean=mean),
+SUM_RECORDERS: dict[
+    str, Callable[[Sequence[int], RecordSpec, RecordedTokens, bool], SumRecorder]
+] = {
+    "columns": lambda heads, spec, t, mean: ColumnRecorder(
+        heads, spec.counted, t.shown, t.sources, mean=mean
+    ),
+    "received": lambda heads, spec, t, mean: ReceivedRecorder(
+        heads, spec.counted, t.shown, t.sources, mean=mean
+    ),
+    "pooled": lambda heads, spec, t, mean: PooledRecorder(
+        heads, spec.pool, t.shown, t.sources, real=t.real, mean=mean
+    ),
     "spans": _span_recorder,
     "heads": _head_recorder,
 }

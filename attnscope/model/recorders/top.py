@@ -37,12 +37,16 @@ class TopRecorder(Recorder):
         ranks_all: bool | None = None,
     ) -> None:
         super().__init__(heads, rows)
-        self._names = names or (("weight", "value", "projected") if by == "projected" else ("weight", "value"))
+        self._names = names or (
+            ("weight", "value", "projected") if by == "projected" else ("weight", "value")
+        )
         self.count = min(count, eligible.shape[1])
         self.by = by
         self.excluded = ~eligible
         self.ranks_all = bool(eligible.all()) if ranks_all is None else ranks_all
-        self.n_strongest = self.count if by == "weight" and self.ranks_all and self.count <= RANKED_SINGLY else 0
+        self.n_strongest = (
+            self.count if by == "weight" and self.ranks_all and self.count <= RANKED_SINGLY else 0
+        )
         self.needs_masked = not self.n_strongest
         shape = (eligible.shape[0], len(self.heads), len(self.rows), self.count)
         self.keys = make_array("top.keys", shape, eligible.device, -1, torch.int32)
@@ -66,12 +70,16 @@ class TopRecorder(Recorder):
             return
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         measure = self._ranked(tile, overlap, weights)
-        has_peaks = measure.data_ptr() == tile.masked.data_ptr() and measure.shape == tile.masked.shape
+        has_peaks = (
+            measure.data_ptr() == tile.masked.data_ptr() and measure.shape == tile.masked.shape
+        )
         has_peaks = has_peaks and measure.device.type == "cpu"
         keys, values = strongest(measure, self.count, tile.peaks if has_peaks else None)
         none = values == -torch.inf
         self._keep_keys(overlap, (keys + tile.k0).masked_fill(none, -1))
-        self._keep_measures(tile, overlap, keys, weights.gather(-1, keys).masked_fill_(none, torch.nan))
+        self._keep_measures(
+            tile, overlap, keys, weights.gather(-1, keys).masked_fill_(none, torch.nan)
+        )
 
     def _keep_measures(self, tile: Tile, overlap: Overlap, keys: Tensor, weights: Tensor) -> None:
         """Keep the weights of the strongest keys of rows, (B, h, r, n), which `keys` counts from the tile's first.
@@ -91,7 +99,9 @@ class TopRecorder(Recorder):
         with self._making:
             if name not in self._gated:
                 shape = tuple(self._weight.shape)
-                self._gated[name] = self._make_array(f"top.{name}", shape, self._weight.device, torch.nan)
+                self._gated[name] = self._make_array(
+                    f"top.{name}", shape, self._weight.device, torch.nan
+                )
         return self._gated[name]
 
     def _keep_keys(self, overlap: Overlap, keys: Tensor) -> None:
@@ -122,7 +132,9 @@ class TopRecorder(Recorder):
             return buffer.copy_(masked).masked_fill_(excluded, -torch.inf)
         norms = tile.norms(self.by)  # (B, h, 1 or r, k)
         norms = norms[:, overlap.heads] if norms.shape[2] == 1 else overlap.cut(norms)
-        return torch.mul(weights, norms, out=buffer).masked_fill_((masked == -torch.inf) | excluded, -torch.inf)
+        return torch.mul(weights, norms, out=buffer).masked_fill_(
+            (masked == -torch.inf) | excluded, -torch.inf
+        )
 
     @property
     def measures(self) -> dict[str, Tensor]:
@@ -133,7 +145,9 @@ class TopRecorder(Recorder):
             if name in self._gated:
                 measures[name] = self._gated[name]
             elif name in self._norms:
-                measures[name] = self._weight * self._norms[name].gather(-1, keys).view_as(self._weight)
+                measures[name] = self._weight * self._norms[name].gather(-1, keys).view_as(
+                    self._weight
+                )
             else:  # the weight itself, or of no tile that held a key: every weight is NaN then
                 measures[name] = self._weight
         return measures
@@ -141,7 +155,9 @@ class TopRecorder(Recorder):
     def finish(self) -> None:
         for name, numbers in self.measures.items():
             if name != "weight" and name not in self._gated:
-                self._make_array(f"top.{name}", tuple(numbers.shape), numbers.device, torch.nan)[:] = numbers
+                self._make_array(f"top.{name}", tuple(numbers.shape), numbers.device, torch.nan)[
+                    :
+                ] = numbers
         self._norms = {}
 
 
@@ -157,7 +173,11 @@ def strongest(measure: Tensor, count: int, peaks: Tensor | None = None) -> tuple
     rows = measure.reshape(-1, size).contiguous()
     count = min(count, size)
     on_cpu = rows.device.type == "cpu"
-    if (count <= RANKED_SINGLY and size >= _LONG) if on_cpu else size >= _FEW_CHUNKS * count * _CHUNK:
+    if (
+        (count <= RANKED_SINGLY and size >= _LONG)
+        if on_cpu
+        else size >= _FEW_CHUNKS * count * _CHUNK
+    ):
         places, values = _by_chunks(rows, count)
     else:
         places, values = _few_or_many(rows, count, None if peaks is None else peaks.reshape(-1))
@@ -191,7 +211,9 @@ def _on_device(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     pairs = [rows.max(-1, keepdim=True)]
     while len(pairs) < count:
         pairs.append(left.scatter_(-1, pairs[-1].indices, -torch.inf).max(-1, keepdim=True))
-    return torch.cat([pair.indices for pair in pairs], -1), torch.cat([pair.values for pair in pairs], -1)
+    return torch.cat([pair.indices for pair in pairs], -1), torch.cat(
+        [pair.values for pair in pairs], -1
+    )
 
 
 def _by_argmax(rows: Tensor, count: int, peaks: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -222,13 +244,19 @@ def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     n, size = rows.shape
     chunked = size // _CHUNK * _CHUNK
     peaks = rows[:, :chunked].view(n, -1, _CHUNK).amax(-1)  # (n, size / chunk)
-    chunks = _few_or_many(peaks, count)[0].sort(-1).values  # in the order of the row, for the sake of equals
+    chunks = (
+        _few_or_many(peaks, count)[0].sort(-1).values
+    )  # in the order of the row, for the sake of equals
     lines = torch.arange(0, n * size, size, device=rows.device)[:, None]
-    candidates = rows.view(-1).unfold(0, _CHUNK, 1).index_select(0, (lines + chunks * _CHUNK).flatten())
+    candidates = (
+        rows.view(-1).unfold(0, _CHUNK, 1).index_select(0, (lines + chunks * _CHUNK).flatten())
+    )
     repeated = chunks[:, 1:] == chunks[:, :-1]  # where fewer chunks than that hold anything
     if rows.device.type != "cpu" or repeated.any():
         candidates.view(n, count, _CHUNK)[:, 1:].masked_fill_(repeated[..., None], -torch.inf)
-    candidates = torch.cat((candidates.view(n, -1), rows[:, chunked:]), -1)  # (n, count · chunk and the rest)
+    candidates = torch.cat(
+        (candidates.view(n, -1), rows[:, chunked:]), -1
+    )  # (n, count · chunk and the rest)
     at, values = _few_or_many(candidates, count)
     inside = at < count * _CHUNK
     places = chunks.gather(-1, (at // _CHUNK).clamp_(max=count - 1)) * _CHUNK + at % _CHUNK

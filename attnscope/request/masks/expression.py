@@ -20,7 +20,9 @@ from attnscope.request.masks.terms import (
 )
 
 MASK_WORDS = (*(term.form for term in TERMS), MatrixFile.form)
-MATRIX_NAME = re.compile(r"array:[0-9a-f]{8}|function:[^+|()]+")  # of what Python code passed as `mask`
+MATRIX_NAME = re.compile(
+    r"array:[0-9a-f]{8}|function:[^+|()]+"
+)  # of what Python code passed as `mask`
 MASK_FILES = (".json", ".npy", ".safetensors")
 _SIZE_DIGITS = 18  # digits of a mask's size: larger than any text, without overflow in a 64-bit sum with a position
 _DEEPEST = 32  # parentheses inside parentheses
@@ -105,7 +107,9 @@ def _parse_term(part: str, where: str) -> MaskTerm:
         if issubclass(term, SizedTerm):
             if term.word == word:
                 if not _is_size(size):
-                    raise UsageError(f"'{part}' needs a size of 1 or more", where=where, hint=f"use {term.form}")
+                    raise UsageError(
+                        f"'{part}' needs a size of 1 or more", where=where, hint=f"use {term.form}"
+                    )
                 return term(_size(size, part, where))
         elif term is not Documents and term.word == part:
             return term()
@@ -113,7 +117,9 @@ def _parse_term(part: str, where: str) -> MaskTerm:
         lengths = size.split(",")
         if not all(map(_is_size, lengths)):
             hint = f"use {Documents.form}, or {DocumentEnds.form}"
-            raise UsageError(f"'{part}' needs the lengths of the documents, or eos", where=where, hint=hint)
+            raise UsageError(
+                f"'{part}' needs the lengths of the documents, or eos", where=where, hint=hint
+            )
         return Documents(tuple(_size(length, part, where) for length in lengths))
     hint = "use bidirectional, under which every token sees every token"
     if part not in ("none", "no", "full"):

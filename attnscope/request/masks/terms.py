@@ -275,8 +275,17 @@ class Documents(MaskTerm):
 
     def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
         starts = list(accumulate(self.lengths, initial=0))
-        begin = sum(((q >= start) * size for start, size in zip(starts[1:-1], self.lengths, strict=False)), 0 * q)
-        more = sum(((q >= start) * size for start, size in zip(starts[1:-1], self.lengths[1:], strict=True)), 0 * q)
+        begin = sum(
+            ((q >= start) * size for start, size in zip(starts[1:-1], self.lengths, strict=False)),
+            0 * q,
+        )
+        more = sum(
+            (
+                (q >= start) * size
+                for start, size in zip(starts[1:-1], self.lengths[1:], strict=True)
+            ),
+            0 * q,
+        )
         return begin, more + self.lengths[0]
 
 
@@ -307,7 +316,8 @@ class AnyOf(MaskTerm):
     def window(self) -> int | None:
         """The widest window of the branches, if each has one."""
         sizes = [
-            min((term.window for term in branch if term.window is not None), default=None) for branch in self.branches
+            min((term.window for term in branch if term.window is not None), default=None)
+            for branch in self.branches
         ]
         known_sizes = [size for size in sizes if size is not None]
         return max(known_sizes) if len(known_sizes) == len(sizes) else None
@@ -330,12 +340,19 @@ def replace_leaves(
     replacements: list[MaskTerm] = []
     for term in terms:
         if isinstance(term, AnyOf):
-            replacements.append(AnyOf(tuple(replace_leaves(branch, replaced) for branch in term.branches)))
+            replacements.append(
+                AnyOf(tuple(replace_leaves(branch, replaced) for branch in term.branches))
+            )
         else:
             replacements += replaced(term)
     return tuple(replacements)
 
 
-OF_ONE_TEXT = (MatrixFile, Hidden, Documents, DocumentEnds)  # what they allow depends on the text, or its length
+OF_ONE_TEXT = (
+    MatrixFile,
+    Hidden,
+    Documents,
+    DocumentEnds,
+)  # what they allow depends on the text, or its length
 _OF_POSITIONS = (Own, Causal, Bidirectional, SlidingWindow, Prefix, BlockDiagonal, FirstKeys)
 TERMS: tuple[type[MaskTerm], ...] = (*_OF_POSITIONS, Documents, DocumentEnds)

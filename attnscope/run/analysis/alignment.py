@@ -42,7 +42,9 @@ def standardised(weights: "np.ndarray[Any, Any]", median_width: int) -> "np.ndar
     weights = weights.astype(np.float64)
     deviation = weights.std(axis=-2, keepdims=True)
     # Where all rows weigh a frame the same, as a single row does, it tells nothing.
-    centred = (weights - weights.mean(axis=-2, keepdims=True)) / np.where(deviation > 0, deviation, 1.0)
+    centred = (weights - weights.mean(axis=-2, keepdims=True)) / np.where(
+        deviation > 0, deviation, 1.0
+    )
     margin = median_width // 2
     if centred.shape[-1] <= margin:
         unsmoothed: np.ndarray[Any, Any] = centred
@@ -71,7 +73,9 @@ def warp(cost: "Matrix") -> WarpPath:
         both = before[rows]
         down = latest[rows]
         right = latest[rows + 1]
-        step = np.where((both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2))
+        step = np.where(
+            (both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2)
+        )
         sums = infinite.copy()
         sums[rows + 1] = cost[rows, frames] + np.choose(step, (both, down, right))
         steps[rows, frames] = step
@@ -88,7 +92,9 @@ def warp(cost: "Matrix") -> WarpPath:
     return WarpPath(found[:, 0], found[:, 1])
 
 
-_MONOTONE = 0.9  # correlation of a row with the mean frame that it reads, from which a head is monotone
+_MONOTONE = (
+    0.9  # correlation of a row with the mean frame that it reads, from which a head is monotone
+)
 _ROUNDS = 2  # the path is found again by the heads that are strong on the one before
 _HEARD = 2 / 3  # of the largest weight on the path: heads above it find the next
 _CHOSEN = 3 / 8  # of the largest gain: heads above it are chosen
@@ -109,7 +115,9 @@ def alignment_gains(weights: "np.ndarray[Any, Any]", median_width: int) -> "np.n
     share = weights.sum(axis=-1, dtype=np.float64)  # (heads, rows)
     frames = np.arange(weights.shape[-1])
     centre = (weights @ frames.astype(np.float64)) / np.maximum(share, 1e-12)
-    order = np.array([_correlation(of_head, shares) for of_head, shares in zip(centre, share, strict=True)])
+    order = np.array(
+        [_correlation(of_head, shares) for of_head, shares in zip(centre, share, strict=True)]
+    )
     monotone = order >= min(_MONOTONE, float(order.max()))
     ahead = ((centre - np.median(centre[monotone], axis=0)) * share).sum(axis=-1) > 0
     leading = monotone & ahead
@@ -132,7 +140,9 @@ def choose_alignment_heads(gains: "np.ndarray[Any, Any]") -> list[int]:
     return chosen
 
 
-def _mean_on(values: "np.ndarray[Any, Any]", cells: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+def _mean_on(
+    values: "np.ndarray[Any, Any]", cells: "np.ndarray[Any, Any]"
+) -> "np.ndarray[Any, Any]":
     mean: np.ndarray[Any, Any] = (values * cells).sum(axis=(-2, -1)) / cells.sum()
     return mean
 

@@ -27,7 +27,9 @@ class HeadRanking:
     none: str  # phrase for the first head if every value is 0
     values: Tensor  # the value of every head, (layers, heads)
     layers: Sequence[int]  # the layers of its rows
-    mask: str | None = None  # the model's own mask, under which they were measured; None for the mask that is shown
+    mask: str | None = (
+        None  # the model's own mask, under which they were measured; None for the mask that is shown
+    )
     is_cell: bool = False  # whether the values are weights of named rows on named keys, which are told of more heads
 
     def of_layer(self, layer: int) -> Tensor:
@@ -68,11 +70,15 @@ class RankingRecorders:
         reach = FURTHEST if sources.self_attention else None
         for layer in layers:
             if keys is not None:
-                self._columns.append(ColumnRecorder(heads, range(real.shape[1]), self._rows, sources))
+                self._columns.append(
+                    ColumnRecorder(heads, range(real.shape[1]), self._rows, sources)
+                )
                 self.recorders[layer] = [self._columns[-1]]
                 continue
             counted = words | self._rows
-            self._words.append(WordRecorder(heads, counted, sources.content(), reach=reach, measured=self._rows))
+            self._words.append(
+                WordRecorder(heads, counted, sources.content(), reach=reach, measured=self._rows)
+            )
             self.recorders[layer] = [self._words[-1]]
 
     def compute(self) -> HeadRanking:
@@ -80,13 +86,23 @@ class RankingRecorders:
         count = self._rows.sum()
         if self._keys is not None:
             wanted = self._keys[:, None].float()
-            values = torch.stack([(recorder.compute() * wanted).sum((0, 2)) for recorder in self._columns]) / count
+            values = (
+                torch.stack(
+                    [(recorder.compute() * wanted).sum((0, 2)) for recorder in self._columns]
+                )
+                / count
+            )
             who = "all words" if not self._named else "this row" if count == 1 else "these rows"
             weight = f"weight from {who} on {'this column' if self._keys.sum() == 1 else 'these columns'}"
             mean = f"the layer with the most {weight} ({{}} on average over these heads)"
             none = f"no head has {weight}, so the first is shown"
-            return HeadRanking(f"most {weight} ({{}})", mean, none, values.cpu(), self._layers, is_cell=True)
-        values = torch.stack([recorder.excess.cpu().double().sum(0) for recorder in self._words]) / count.cpu()
+            return HeadRanking(
+                f"most {weight} ({{}})", mean, none, values.cpu(), self._layers, is_cell=True
+            )
+        values = (
+            torch.stack([recorder.excess.cpu().double().sum(0) for recorder in self._words])
+            / count.cpu()
+        )
         where = "" if not self._named else "in this row, " if count == 1 else "in these rows, "
         description = f"{where}its weights depend most on content (score {{}})"
         mean = f"{where}the weights of its heads depend most on content (mean score {{}})"
@@ -97,7 +113,8 @@ class RankingRecorders:
 def logit_ranking(attributions: Sequence[Attribution]) -> HeadRanking:
     """Rank heads by what they add to the logits that are taken apart, averaged over texts."""
     targets = dict.fromkeys(
-        (text.target.text, None if text.against is None else text.against.text) for text in attributions
+        (text.target.text, None if text.against is None else text.against.text)
+        for text in attributions
     )
     target, against = next(iter(targets))
     logit = "their logits" if len(targets) > 1 else f"the logit of '{target}'"
@@ -122,7 +139,11 @@ def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:
 
 
 def choose_heads(
-    ranking: HeadRanking | None, layers: IndexSelection, heads: IndexSelection, n_layers: int, n_heads: int
+    ranking: HeadRanking | None,
+    layers: IndexSelection,
+    heads: IndexSelection,
+    n_layers: int,
+    n_heads: int,
 ) -> list[HeadSelection]:
     """Return the units of a selection of layers and heads.
 
@@ -142,7 +163,9 @@ def choose_heads(
         single = heads.word == "mean" or len(all_heads) == 1
         if n_layers > 1:
             what = "" if heads.word == "auto" else "layer "
-            reason = _auto(ranking.description if single else ranking.mean, ranking, best.max(), what)
+            reason = _auto(
+                ranking.description if single else ranking.mean, ranking, best.max(), what
+            )
     units = []
     for layer in all_layers:
         if heads.word == "mean":

@@ -54,7 +54,10 @@ def counted_rows(tokens: Sequence[Token]) -> list[bool]:
 def unit_refs(trace: Trace) -> list[HeadRef]:
     """Return layer and head of every unit."""
     return [
-        HeadRef("mean" if unit.mean_layer else unit.layers[0], "mean" if unit.mean_head else unit.heads[0])
+        HeadRef(
+            "mean" if unit.mean_layer else unit.layers[0],
+            "mean" if unit.mean_head else unit.heads[0],
+        )
         for unit in trace.units
     ]
 
@@ -94,7 +97,9 @@ def text_arrays(trace: Trace, part: TextPart, *, own_ranks: bool = False) -> dic
     return arrays
 
 
-def text_heads(trace: Trace, part: TextPart, *, left_out: list[LeftOut], score_mod: str | None = None) -> Heads:
+def text_heads(
+    trace: Trace, part: TextPart, *, left_out: list[LeftOut], score_mod: str | None = None
+) -> Heads:
     """Return what every unit gave for one text.
 
     Args:
@@ -108,7 +113,9 @@ def text_heads(trace: Trace, part: TextPart, *, left_out: list[LeftOut], score_m
     masked = arrays.pop(FULLY_MASKED)
     means = None
     if part.counted is None:
-        arrays = {path: array for path, array in arrays.items() if not path.startswith(_OF_WHOLE_TEXTS)}
+        arrays = {
+            path: array for path, array in arrays.items() if not path.startswith(_OF_WHOLE_TEXTS)
+        }
     else:
         means = _means(trace, part)
     if not part.queries:
@@ -123,7 +130,9 @@ def text_heads(trace: Trace, part: TextPart, *, left_out: list[LeftOut], score_m
         head_width=list(head_width),
         softcap=list(softcap),
         bias=list(bias),
-        fully_masked=[[part.queries[row] for row in np.flatnonzero(rows).tolist()] for rows in masked],
+        fully_masked=[
+            [part.queries[row] for row in np.flatnonzero(rows).tolist()] for rows in masked
+        ],
         means=means,
         score_mod=score_mod,
         widths=widths if len(set(widths)) > 1 else None,
@@ -135,10 +144,18 @@ def _scaling(trace: Trace) -> list[tuple[float, float | None, str | None, int | 
     """Return scale, softcap, name of the bias, and width of queries and keys, of every unit."""
     scaling: list[Any] = [None] * len(trace.units)
     for recorders in trace.parts:
-        specs = {(spec.scale, spec.softcap, spec.bias_name) for row in recorders.rows for spec in row.specs.values()}
+        specs = {
+            (spec.scale, spec.softcap, spec.bias_name)
+            for row in recorders.rows
+            for spec in row.specs.values()
+        }
         widths = {width for row in recorders.rows for width in row.widths.values()}
         if len(specs) > 1:
-            raise UsageError("these layers scale their scores differently", where=arg("layer"), hint="select one layer")
+            raise UsageError(
+                "these layers scale their scores differently",
+                where=arg("layer"),
+                hint="select one layer",
+            )
         for index in range(recorders.units.start, recorders.units.stop):
             ((scale, softcap, bias),) = specs
             scaling[index] = scale, softcap, bias, min(widths) if len(widths) == 1 else None

@@ -18,7 +18,12 @@ from attnscope.run.text_plan import TextPlan
 _RANKED_ROWS = 64  # rows of a text by which a head is chosen if no rows are shown
 _LISTED = 10  # heads that a choice names
 _VECTORS = ("row_sum", "size", "half_life", "write", "gate")
-_OF_A_ROW = ("direct", "products", "decay", "key_write")  # of a report whose texts have one row each
+_OF_A_ROW = (
+    "direct",
+    "products",
+    "decay",
+    "key_write",
+)  # of a report whose texts have one row each
 _RANKED = ("keys", "mixing", "share", "value")
 
 
@@ -48,13 +53,20 @@ class LayerRecorder:
         self._heads = heads
         self._check = check
         single = bool(run.stages) and all(len(text.queries) == 1 for text in texts)
-        self.names = (*_VECTORS, *_RANKED, *(("matrix",) if run.stages else ()), *(_OF_A_ROW if single else ()))
+        self.names = (
+            *_VECTORS,
+            *_RANKED,
+            *(("matrix",) if run.stages else ()),
+            *(_OF_A_ROW if single else ()),
+        )
         if any(text.pool for text in texts):
             self.names += ("pooled",)
         self.units: list[HeadRef] = []
         self.kind = ""
         self.chosen: str | None = None
-        self.kept: list[dict[str, list[Any]]] = []  # the arrays of every text by name, one for each unit
+        self.kept: list[
+            dict[str, list[Any]]
+        ] = []  # the arrays of every text by name, one for each unit
         self.done = False
         self._scored = scored
         self._in_detail = in_detail
@@ -66,7 +78,9 @@ class LayerRecorder:
     def record(self, inputs: MixingInputs) -> None:
         """Keep what is shown; called once, while the model runs."""
         self.kind = inputs.kind
-        heads: Sequence[int | str] = ["mean"] if self._heads == "mean" else self._choose(inputs, self._heads)
+        heads: Sequence[int | str] = (
+            ["mean"] if self._heads == "mean" else self._choose(inputs, self._heads)
+        )
         self.units = [HeadRef(self._layer, head) for head in heads]
         half_lives = inputs.half_lives()
         gates = inputs.gates()
@@ -87,16 +101,22 @@ class LayerRecorder:
                     half_life = half_lives[number, head, :n]
                     gate = gates[number, head, :n]
                 vectors = {"half_life": half_life.cpu().numpy(), "gate": gate.cpu().numpy()}
-                vectors["half_life"] = np.where(np.isfinite(vectors["half_life"]), vectors["half_life"], np.nan)
+                vectors["half_life"] = np.where(
+                    np.isfinite(vectors["half_life"]), vectors["half_life"], np.nan
+                )
                 write = torch.full((n,), torch.nan) if one.write is None else one.write.cpu()
                 vectors["write"] = write.numpy()
-                for name, values in (self._rows(text, one, norms) | self._vectors(text, vectors)).items():
+                for name, values in (
+                    self._rows(text, one, norms) | self._vectors(text, vectors)
+                ).items():
                     arrays[name].append(values)
                 if "direct" in self.names:
                     for name, values in _one_row(one, text).items():
                         arrays[name].append(values)
                 if self._in_detail and isinstance(one, HeadMixing):
-                    self.read_keys = _read_keys(one, text, arrays["matrix"][-1][0], named=self._run.key is not None)
+                    self.read_keys = _read_keys(
+                        one, text, arrays["matrix"][-1][0], named=self._run.key is not None
+                    )
                 if "pooled" in self.names:
                     arrays["pooled"].append(self._pooled(text, one))
             self.kept.append(arrays)
@@ -122,13 +142,17 @@ class LayerRecorder:
         self.score = float(shares[order[0]])
         what = "layer " * (heads is not None)
         where = "these columns" if named else "other tokens"
-        self.chosen = f"{what}chosen automatically: largest share of |M| on {where} ({self.score:.2f})"
+        self.chosen = (
+            f"{what}chosen automatically: largest share of |M| on {where} ({self.score:.2f})"
+        )
         if heads is not None:
             return heads
         if len(candidates) == 1:
             self.chosen = None
             return candidates
-        self.ranked = [RankedHead(self._layer, int(head), float(shares[head])) for head in order[:_LISTED]]
+        self.ranked = [
+            RankedHead(self._layer, int(head), float(shares[head])) for head in order[:_LISTED]
+        ]
         return [int(order[0])]
 
     def _shares(self, mixing: HeadMixing, text: TextPlan, *, named: bool) -> np.ndarray:
@@ -144,7 +168,9 @@ class LayerRecorder:
             total += (part / size.sum(-1)).nan_to_num().sum(-1).cpu().double().numpy()
         return total / len(rows)
 
-    def _rows(self, text: TextPlan, one: HeadMixing | ChannelMean, norms: Tensor) -> dict[str, np.ndarray]:
+    def _rows(
+        self, text: TextPlan, one: HeadMixing | ChannelMean, norms: Tensor
+    ) -> dict[str, np.ndarray]:
         """Return the shown rows, their sums and their strongest sources."""
         eligible = _eligible(text.tokens, special=self._run.special)
         count = min(self._run.top, len(text.tokens))
@@ -224,7 +250,13 @@ def _read_keys(one: HeadMixing, text: TextPlan, row: np.ndarray, *, named: bool)
 
 def _no_rows(names: Sequence[str] | dict[str, Any], count: int, keys: int) -> dict[str, np.ndarray]:
     """Return the arrays of a text of which no row is shown."""
-    shapes = {"keys": (0, count), "mixing": (0, count), "share": (0, count), "value": (0, count), "matrix": (0, keys)}
+    shapes = {
+        "keys": (0, count),
+        "mixing": (0, count),
+        "share": (0, count),
+        "value": (0, count),
+        "matrix": (0, keys),
+    }
     dtypes = {"keys": np.int32}
     return {name: np.zeros(shapes.get(name, (0,)), dtypes.get(name, np.float32)) for name in names}
 
@@ -234,7 +266,12 @@ def _ranked_rows(text: TextPlan) -> list[int]:
     rows = text.queries if text.auto_queries is None else text.auto_queries
     rows = [row for row in rows if row < len(text.tokens)]
     if not rows:
-        rows = np.linspace(0, len(text.tokens) - 1, min(_RANKED_ROWS, len(text.tokens))).round().astype(int).tolist()
+        rows = (
+            np.linspace(0, len(text.tokens) - 1, min(_RANKED_ROWS, len(text.tokens)))
+            .round()
+            .astype(int)
+            .tolist()
+        )
     words = [row for row in rows if not text.tokens[row].special]
     return sorted(set(words or rows))
 

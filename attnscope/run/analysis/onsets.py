@@ -31,7 +31,9 @@ _NOISE = 3  # times the level of the quietest tenth
 _STEADY = 5  # places of which most are loud, or silent
 
 
-def word_times(samples: "Floats", starts: Sequence[float], texts: Sequence[str]) -> list[tuple[float, float]]:
+def word_times(
+    samples: "Floats", starts: Sequence[float], texts: Sequence[str]
+) -> list[tuple[float, float]]:
     """Return start and end of each word in seconds; a word ends where its last sound does.
 
     Args:
@@ -43,7 +45,10 @@ def word_times(samples: "Floats", starts: Sequence[float], texts: Sequence[str])
         return [(start, start) for start in starts]
     loud = loud_places(samples)
     places = _placed(
-        loud, np.log(changes(energies) + 0.01), [start * ONSET_RATE / _HOP for start in starts], _letters(texts)
+        loud,
+        np.log(changes(energies) + 0.01),
+        [start * ONSET_RATE / _HOP for start in starts],
+        _letters(texts),
     )
     ends = [*places[1:], len(loud)]
     times = []
@@ -57,7 +62,9 @@ def word_times(samples: "Floats", starts: Sequence[float], texts: Sequence[str])
 def band_energies(samples: "Floats") -> "Matrix":
     """Return the logarithm of the energy in bands of the mel scale around every place, (places, bands)."""
     count = len(samples) // _HOP
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(samples, _WINDOW // 2), _WINDOW)[::_HOP][:count]
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(samples, _WINDOW // 2), _WINDOW)[
+        ::_HOP
+    ][:count]
     power = np.abs(np.fft.rfft(windows * np.hanning(_WINDOW))) ** 2
     mel = np.log1p(np.fft.rfftfreq(_WINDOW, 1 / ONSET_RATE) / 700)
     edges = np.linspace(mel[1], mel[-1], _BANDS + 2)[:, None]
@@ -84,7 +91,9 @@ def loud_places(samples: "Floats") -> "np.ndarray[Any, np.dtype[np.bool_]]":
     padded = np.pad(samples, _HOP // 2)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _HOP)[::_HOP][:count]
     level = np.sqrt((windows.astype(np.float64) ** 2).mean(axis=-1))
-    loud = level > max(_SILENT * level.max(), min(_NOISE * np.quantile(level, 0.1), level.max() / 10))
+    loud = level > max(
+        _SILENT * level.max(), min(_NOISE * np.quantile(level, 0.1), level.max() / 10)
+    )
     return np.convolve(loud, np.ones(_STEADY), "same") > _STEADY / 2
 
 
@@ -93,22 +102,31 @@ def _letters(texts: Sequence[str]) -> "np.ndarray[Any, Any]":
 
 
 def _placed(
-    loud: "np.ndarray[Any, Any]", change: "np.ndarray[Any, Any]", near: Sequence[float], letters: "np.ndarray[Any, Any]"
+    loud: "np.ndarray[Any, Any]",
+    change: "np.ndarray[Any, Any]",
+    near: Sequence[float],
+    letters: "np.ndarray[Any, Any]",
 ) -> list[int]:
     """Return the place of each word: the best of all, by dynamic programming over the places near each."""
     sounding = np.concatenate([[0], loud.cumsum()])
     pauses = _pauses(loud).cumsum()
     count = len(loud)
-    heard = [_next_loud(loud, round(a), round(b)) for a, b in zip(near, [*near[1:], count], strict=True)]
+    heard = [
+        _next_loud(loud, round(a), round(b)) for a, b in zip(near, [*near[1:], count], strict=True)
+    ]
     candidates = [
-        np.arange(max(0, min(place, count) - _REACH), max(1, min(max(place + _REACH, following), count)))
+        np.arange(
+            max(0, min(place, count) - _REACH), max(1, min(max(place + _REACH, following), count))
+        )
         for place, following in zip(heard, [*heard[1:], count], strict=True)
     ]
     first = max(0, heard[0] - _EARLIER)
     expected = np.maximum(1, (sounding[-1] - sounding[first]) * letters / letters.sum())
 
     def fit(length: "np.ndarray[Any, Any]", word: int) -> "np.ndarray[Any, Any]":
-        deviation: np.ndarray[Any, Any] = np.log(np.maximum(length, 0.1) / expected[word]) / _LENGTHS
+        deviation: np.ndarray[Any, Any] = (
+            np.log(np.maximum(length, 0.1) / expected[word]) / _LENGTHS
+        )
         return -(deviation**2) / 2
 
     value = np.zeros(0)

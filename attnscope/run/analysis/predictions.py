@@ -67,8 +67,16 @@ def attribution(
     edges = parts.edges[..., :n_tokens].cpu()  # (L, H, K)
     heads = edges.sum(-1)
     sources = edges.sum((0, 1))
-    total = parts.embedding + parts.constant + sum(parts.mlps) + sum(parts.attention_biases) + float(heads.sum())
-    logit_edges = [LogitEdge(*edge, float(edges[edge])) for edge in _strongest(edges) if edges[edge]]
+    total = (
+        parts.embedding
+        + parts.constant
+        + sum(parts.mlps)
+        + sum(parts.attention_biases)
+        + float(heads.sum())
+    )
+    logit_edges = [
+        LogitEdge(*edge, float(edges[edge])) for edge in _strongest(edges) if edges[edge]
+    ]
     target, against = targets
     return Attribution(
         position=position,
@@ -90,7 +98,10 @@ def _strongest(edges: torch.Tensor) -> list[tuple[int, int, int]]:
     """Return layer, head and source of the largest edges, (L, H, K), ranked layer by layer to save memory."""
     sources = edges.shape[-1]
     sizes, places = zip(
-        *(torch.topk(layer_edges.abs().flatten(), min(_EDGES, layer_edges.numel())) for layer_edges in edges),
+        *(
+            torch.topk(layer_edges.abs().flatten(), min(_EDGES, layer_edges.numel()))
+            for layer_edges in edges
+        ),
         strict=True,
     )
     best = torch.topk(torch.stack(sizes).flatten(), min(_EDGES, edges.numel())).indices.tolist()
@@ -128,8 +139,12 @@ def continue_text(
         ids = [token.id for token in text.tokens]
         allowed = apply_rules(logits(pad_texts([text.tokens], device)), ids, len(tokens), rules)
         if (allowed == -torch.inf).all():
-            raise AttnscopeError("the model's generation config forbids every next token", where=arg("generate"))
-        next_tokens = [token for token in most_probable(allowed, spell) if token.logit != -torch.inf]
+            raise AttnscopeError(
+                "the model's generation config forbids every next token", where=arg("generate")
+            )
+        next_tokens = [
+            token for token in most_probable(allowed, spell) if token.logit != -torch.inf
+        ]
         text.generated.append(Prediction("next", len(text.tokens) - 1, next_tokens))
         text.tokens.append(make(next_tokens[0].id))
         if on_token is not None:
@@ -147,7 +162,9 @@ def apply_rules(logits: Tensor, ids: Sequence[int], prompt: int, rules: Generati
     """
     vocabulary = len(logits)
     if rules.repetition_penalty != 1:
-        seen = torch.tensor(sorted({token_id for token_id in ids if token_id < vocabulary}), device=logits.device)
+        seen = torch.tensor(
+            sorted({token_id for token_id in ids if token_id < vocabulary}), device=logits.device
+        )
         penalty = rules.repetition_penalty
         logits = logits.index_copy(
             0, seen, torch.where(logits[seen] < 0, logits[seen] * penalty, logits[seen] / penalty)
@@ -158,7 +175,9 @@ def apply_rules(logits: Tensor, ids: Sequence[int], prompt: int, rules: Generati
     if len(ids) < rules.min_length or len(ids) - prompt < rules.min_new_tokens:
         banned.update(rules.eos_token_id)
     banned_ids = sorted(token_id for token_id in banned if 0 <= token_id < vocabulary)
-    return logits.index_fill(0, torch.tensor(banned_ids, dtype=torch.int64, device=logits.device), -torch.inf)
+    return logits.index_fill(
+        0, torch.tensor(banned_ids, dtype=torch.int64, device=logits.device), -torch.inf
+    )
 
 
 def _completed(ids: Sequence[int], rules: GenerationRules) -> set[int]:
@@ -168,9 +187,12 @@ def _completed(ids: Sequence[int], rules: GenerationRules) -> set[int]:
     banned = {
         words[-1]
         for words in rules.bad_words_ids
-        if text[len(text) - len(words) + 1 :] == words[:-1] and not (len(words) == 1 and words[0] in rules.eos_token_id)
+        if text[len(text) - len(words) + 1 :] == words[:-1]
+        and not (len(words) == 1 and words[0] in rules.eos_token_id)
     }
     if 0 < n <= len(text):
         last = text[len(text) - n + 1 :]
-        banned.update(text[i + n - 1] for i in range(len(text) - n + 1) if text[i : i + n - 1] == last)
+        banned.update(
+            text[i + n - 1] for i in range(len(text) - n + 1) if text[i : i + n - 1] == last
+        )
     return banned

@@ -33,14 +33,25 @@ class SpanRecorders:
         self._spans = spans
         self._queries = queries
         self._sizes = engine.sizes
-        self._rows = [recorder.tokens(query)[-KEPT_ROWS:] for recorder, query in zip(spans, queries, strict=True)]
-        self._kept = [sorted({*rows, *more}) for rows, more in zip(self._rows, self._predicting, strict=True)]
+        self._rows = [
+            recorder.tokens(query)[-KEPT_ROWS:]
+            for recorder, query in zip(spans, queries, strict=True)
+        ]
+        self._kept = [
+            sorted({*rows, *more}) for rows, more in zip(self._rows, self._predicting, strict=True)
+        ]
         self._reading = TokenReading(tokens, queries, self._kept)
         heads = range(engine.sizes[1])
-        self._of_layers = {layer: SpanRecorder(heads, tokens, reading=self._reading) for layer in engine.layers}
-        self.recorders: dict[int, list[Recorder]] = {layer: [recorder] for layer, recorder in self._of_layers.items()}
+        self._of_layers = {
+            layer: SpanRecorder(heads, tokens, reading=self._reading) for layer in engine.layers
+        }
+        self.recorders: dict[int, list[Recorder]] = {
+            layer: [recorder] for layer, recorder in self._of_layers.items()
+        }
 
-    def report(self, text: int, division: str, selected: list[tuple[int, int]] | None = None) -> SpanReport:
+    def report(
+        self, text: int, division: str, selected: list[tuple[int, int]] | None = None
+    ) -> SpanReport:
         """Return the recorded weights of a text.
 
         `selected`: see SpanReport.
@@ -60,7 +71,9 @@ class SpanRecorders:
             has_sinks |= of_layer is not None
             # A layer without sinks gives them no weight.
             sinks[layer] = 0.0 if of_layer is None else of_layer[text, :, :count]
-        received, counted = (x[text, :n].cpu().double() for x in (self._reading.received, self._reading.counted))
+        received, counted = (
+            x[text, :n].cpu().double() for x in (self._reading.received, self._reading.counted)
+        )
         kept_rows = self._kept[text]
         rows = self._rows[text]
         predicting = self._predicting[text]
@@ -85,4 +98,6 @@ def span_tokens(batch: Batch, spans: Sequence[TextSpans]) -> SpanTokens:
     real = batch.tokens.real
     longest = real.shape[1]
     padded = [[*text.of_token, *[-1] * (longest - len(text.of_token))] for text in spans]
-    return SpanTokens(torch.tensor(padded, device=real.device), max(len(text.names) for text in spans))
+    return SpanTokens(
+        torch.tensor(padded, device=real.device), max(len(text.names) for text in spans)
+    )

@@ -63,7 +63,12 @@ def _runs(text: str, tokens: Sequence[Token], prompt: int) -> Iterator[list[_Pie
                 yield run
             run = []
             continue
-        if run and position and tokens[position - 1].start == token.start and tokens[position - 1].end == token.end:
+        if (
+            run
+            and position
+            and tokens[position - 1].start == token.start
+            and tokens[position - 1].end == token.end
+        ):
             # it spells another part of the same characters
             run[-1] = _Piece(run[-1].text, run[-1].first, position + 1)
             continue

@@ -4,7 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from attnscope.request.arguments import Each, Replacement
-from attnscope.request.run_config import CallArguments, HeadArguments, NamedModel, OpenArguments, TokenArguments, Tokens
+from attnscope.request.run_config import (
+    CallArguments,
+    HeadArguments,
+    NamedModel,
+    OpenArguments,
+    TokenArguments,
+    Tokens,
+)
 
 
 class ModelAblateArguments(CallArguments, TokenArguments, HeadArguments, total=False):

@@ -42,7 +42,9 @@ def run_uncut(ablation: AblationRun, cuts: Sequence[Cut], count: int) -> "Baseli
         ablation.notes.extend(other.notes)
         text.warnings.extend(other.warnings)
     sides = len(text.tokens), len(text.context or text.tokens)
-    record_bytes = kept_bytes(cuts, sides, (c.n_heads, c.d_value), from_others=ablation.options.from_others)
+    record_bytes = kept_bytes(
+        cuts, sides, (c.n_heads, c.d_value), from_others=ablation.options.from_others
+    )
     plans = plan_variants(ablation, other_texts, count, record_bytes)
     loaded = ablation.session.load(plans[0], len(cuts) * max(1, len(other_texts)))
     return Baseline(ablation, cuts, plans, loaded)
@@ -78,14 +80,20 @@ class Baseline:
         width = c.n_heads, c.d_value
         self.uncut_weights = UncutWeights(batch, cuts, width, means=means and not other_plans)
         self._ran = self._engine.run_uncut(
-            batch, self.uncut_weights.recorders, lambda n, total: self._advance("running without cuts", n, total)
+            batch,
+            self.uncut_weights.recorders,
+            lambda n, total: self._advance("running without cuts", n, total),
         )
         self._outputs = self.uncut_weights.mean_outputs()
         if means and other_plans:
             reference_batch, reference_engine = prepare(other_plans[0], *loaded)
-            head_cuts = [cut for cut in cuts if cut.queries is None]  # edges refer to the text, not to the reference
+            head_cuts = [
+                cut for cut in cuts if cut.queries is None
+            ]  # edges refer to the text, not to the reference
             averaged = UncutWeights(reference_batch, head_cuts, width, means=True)
-            reference_engine.forward(reference_batch, averaged.recorders, lambda n, total: self._check())
+            reference_engine.forward(
+                reference_batch, averaged.recorders, lambda n, total: self._check()
+            )
             self._outputs = averaged.mean_outputs()
         predicted = ablation.positions if ablation.source.predicts is not None else ()
         self.uncut_states = UncutStates(self._engine, self._ran.hidden[0], predicted)
@@ -105,10 +113,14 @@ class Baseline:
         replacing = None
         if options.from_others:
             tokens = [plan.text_plans[0].tokens for plan in self._replacement_plans]
-            replacing = Replacing(options.patch_from, tokens, None if options.how == "patch" else options.seed or 0)
+            replacing = Replacing(
+                options.patch_from, tokens, None if options.how == "patch" else options.seed or 0
+            )
         return {
             "provenance": provenance(source, run, self._loaded[1], warnings=text.warnings),
-            "mask": describe_mask_use(source, run, self._engine.describe_mask(), [text], self._plan.matrices),
+            "mask": describe_mask_use(
+                source, run, self._engine.describe_mask(), [text], self._plan.matrices
+            ),
             "text": text_input.text,
             "pair": text_input.pair,
             "tokens": text.tokens,
@@ -131,17 +143,25 @@ class Baseline:
             other = self._logits(hidden[:, self._ablation.positions])[0].tolist()
         spelled = self._ablation.source.tokenizer.spelled
         both = zip(ids, logits, other, strict=True)
-        return [LogitTarget(token_id, *spelled(token_id), *of_token) for token_id, *of_token in both]
+        return [
+            LogitTarget(token_id, *spelled(token_id), *of_token) for token_id, *of_token in both
+        ]
 
     def _logits(self, hidden: "Tensor") -> Array:
         """Return the logit of every target, averaged over positions, (V, targets), from final states (V, P, D)."""
-        logits: Array = self.uncut_states.target_logits(hidden, self._ablation.targets).cpu().numpy()
+        logits: Array = (
+            self.uncut_states.target_logits(hidden, self._ablation.targets).cpu().numpy()
+        )
         return logits
 
     def _change_of_target(self, hidden: "Tensor") -> Array:
         """Return the change of the target's logit, or of the difference of two, (V,), from final states (V, P, D)."""
-        both = [self._logits(rows) for rows in (hidden, self._ran.hidden[:, self._ablation.positions])]
-        after, before = (logits[:, 0] - (logits[:, 1] if logits.shape[1] > 1 else 0.0) for logits in both)
+        both = [
+            self._logits(rows) for rows in (hidden, self._ran.hidden[:, self._ablation.positions])
+        ]
+        after, before = (
+            logits[:, 0] - (logits[:, 1] if logits.shape[1] > 1 else 0.0) for logits in both
+        )
         change: Array = after - before
         return change
 
@@ -172,8 +192,12 @@ class Baseline:
         for start in range(0, len(order), self._at_once):
             places = order[start : start + self._at_once]
 
-            def progress(done: int, total: int, chunk_start: int = start, count: int = len(places)) -> None:
-                self._advance(step, 100 * chunk_start + 100 * count * done // total, 100 * len(order))
+            def progress(
+                done: int, total: int, chunk_start: int = start, count: int = len(places)
+            ) -> None:
+                self._advance(
+                    step, 100 * chunk_start + 100 * count * done // total, 100 * len(order)
+                )
 
             yield places, self._ran.run([variants[n] for n in places], progress, rows)
 
@@ -184,24 +208,32 @@ class Baseline:
         """
         after: list[list[Tensor]] = [[] for _ in ways]  # (T, D) of each replacement
         for replacement in self._replacements():
-            variants = [make_variant(cuts, renormalised=way, replacement=replacement) for _, way in ways]
+            variants = [
+                make_variant(cuts, renormalised=way, replacement=replacement) for _, way in ways
+            ]
             for places, hidden in self._chunks(variants, "cutting"):
                 for index, states in zip(places, hidden, strict=True):
                     after[index].append(states)
         effects = []
         predictions = self._predictions(after)
         for n, ((how, _), hidden_states) in enumerate(zip(ways, after, strict=True)):
-            compared = [self.uncut_states.compare_hidden(states[None])[:2] for states in hidden_states]
+            compared = [
+                self.uncut_states.compare_hidden(states[None])[:2] for states in hidden_states
+            ]
             cosine, change = (
                 np.mean([values[0].float().cpu().numpy() for values in of_part], axis=0)
                 for of_part in zip(*compared, strict=True)
             )
             rows = list(self._ablation.positions)
             moved = [
-                self._change_of_target(states[None, rows])[0] for states in hidden_states if self._ablation.targets
+                self._change_of_target(states[None, rows])[0]
+                for states in hidden_states
+                if self._ablation.targets
             ]
             target = float(np.mean(moved)) if moved else None
-            effects.append(CutEffect(how, cosine, change, [changes[n] for changes in predictions], target))
+            effects.append(
+                CutEffect(how, cosine, change, [changes[n] for changes in predictions], target)
+            )
         return effects
 
     def _predictions(self, after: "Sequence[Sequence[Tensor]]") -> list[list[PredictionChange]]:
@@ -217,7 +249,9 @@ class Baseline:
         for hidden_list in after:
             rows = [hidden[positions] for hidden in hidden_list]
             divergence.append(
-                np.mean([states.divergence(hidden[None])[0].tolist() for hidden in rows], axis=0).tolist()
+                np.mean(
+                    [states.divergence(hidden[None])[0].tolist() for hidden in rows], axis=0
+                ).tolist()
             )
             logs.append(_log_mean([states.log_softmax(hidden).cpu().numpy() for hidden in rows]))
         for n, (position, old) in enumerate(zip(positions, before.cpu().numpy(), strict=True)):
@@ -225,24 +259,37 @@ class Baseline:
             best = [np.argsort(-logs, kind="stable")[:PREDICTED].tolist() for logs in (old, *here)]
             ids = dict.fromkeys(token_id for numbers in best for token_id in numbers)
             both = zip(divergence, here, strict=True)
-            moved = [(kl[n], [self._change(token_id, old, new) for token_id in ids]) for kl, new in both]
+            moved = [
+                (kl[n], [self._change(token_id, old, new) for token_id in ids]) for kl, new in both
+            ]
             changes.append([PredictionChange(position, *change) for change in moved])
         return changes
 
     def _change(self, token_id: int, old: Array, new: Array) -> TokenChange:
         change = float((new[token_id] - old[token_id]) / np.log(2.0))
         before, after = (float(np.exp(logs[token_id])) for logs in (old, new))
-        return TokenChange(token_id, *self._ablation.source.tokenizer.spelled(token_id), before, after, change)
+        return TokenChange(
+            token_id, *self._ablation.source.tokenizer.spelled(token_id), before, after, change
+        )
 
     def effects(self, way: Way, cuts: Sequence[Cut], step: str, weights: Array) -> Effects:
         """Return the effect of each cut made alone, averaged over replacements."""
         parts = []
         for replacement in self._replacements():
-            variants = [make_variant([cut], renormalised=way[1], replacement=replacement) for cut in cuts]
+            variants = [
+                make_variant([cut], renormalised=way[1], replacement=replacement) for cut in cuts
+            ]
             parts.append(self._measure(variants, step))
-        means = {name: np.mean([part[name] for part in parts], axis=0).astype(np.float32) for name in parts[0]}
-        effects = Effects(way[0], means.get("kl"), means["hidden"], None, means.get("loss"), means.get("target"))
-        return msgspec.structs.replace(effects, correlation=rank_correlation(weights, effects.strength))
+        means = {
+            name: np.mean([part[name] for part in parts], axis=0).astype(np.float32)
+            for name in parts[0]
+        }
+        effects = Effects(
+            way[0], means.get("kl"), means["hidden"], None, means.get("loss"), means.get("target")
+        )
+        return msgspec.structs.replace(
+            effects, correlation=rank_correlation(weights, effects.strength)
+        )
 
     def _measure(self, variants: "Sequence[Variant]", step: str) -> dict[str, Array]:
         before = self.log_probability
@@ -253,7 +300,9 @@ class Baseline:
         measures = {name: np.empty(len(variants)) for name in names}
         rows = self._ablation.positions or None
         for places, hidden in self._chunks(variants, step, rows):
-            measures["hidden"][places] = self.uncut_states.compare_hidden(hidden, rows)[2].nanmean(1).cpu().numpy()
+            measures["hidden"][places] = (
+                self.uncut_states.compare_hidden(hidden, rows)[2].nanmean(1).cpu().numpy()
+            )
             if "kl" in measures:
                 measures["kl"][places] = self.uncut_states.divergence(hidden).mean(1).cpu().numpy()
             if before is not None:
@@ -271,7 +320,9 @@ class Baseline:
         targets = self._ablation.answer_ids
         if log_probabilities is None or not targets:
             return None
-        return float(sum(log_probabilities[n, target] for n, target in enumerate(targets)) / np.log(2.0))
+        return float(
+            sum(log_probabilities[n, target] for n, target in enumerate(targets)) / np.log(2.0)
+        )
 
 
 def _log_mean(logs: Sequence[Array]) -> Array:

@@ -36,7 +36,9 @@ def _plan_reference(ablation: AblationRun, reference: str) -> TextPlan:
     where = arg("reference")
     if source.needs_context:
         hint = "remove it: the mean is then over the text itself"
-        raise UsageError("cannot be used with a model that attends to a second text", where=where, hint=hint)
+        raise UsageError(
+            "cannot be used with a model that attends to a second text", where=where, hint=hint
+        )
     tokens, warnings = tokenize(source, reference, None, where, truncate=run.truncate)
     hidden = list[int]()
     missing = list[str]()
@@ -56,14 +58,18 @@ def _plan_patch(ablation: AblationRun) -> TextPlan:
     where = arg("patch_from")
     (text_input,) = ablation.run.texts
     arguments = str(ablation.options.patch_from), text_input.pair, where
-    tokens, warnings = tokenize(ablation.source, *arguments, truncate=run.truncate, special=text_input.adds_special)
+    tokens, warnings = tokenize(
+        ablation.source, *arguments, truncate=run.truncate, special=text_input.adds_special
+    )
     if len(tokens) != len(text.tokens):
         message = f"has {_count(len(tokens))}, but the text has {len(text.tokens)}: patches go from token to token"
         hint = "use texts of equally many tokens, which attnscope run TEXT --ids lists"
         raise UsageError(message, where=where, hint=hint)
     if [token.id for token in tokens] == [token.id for token in text.tokens]:
         warnings.append("has the tokens of the text, so a patch changes nothing")
-    return changed(text, tokens=tokens, notes=[], warnings=[f"--patch-from: {warning}" for warning in warnings])
+    return changed(
+        text, tokens=tokens, notes=[], warnings=[f"--patch-from: {warning}" for warning in warnings]
+    )
 
 
 def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
@@ -80,15 +86,21 @@ def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
     words = [position for position, token in enumerate(text.tokens) if not token.special]
     if not words:
         message = "the text has special tokens alone, which stay"
-        raise UsageError(message, where=arg("replacement", "resample"), hint="use a text with other tokens")
+        raise UsageError(
+            message, where=arg("replacement", "resample"), hint="use a text with other tokens"
+        )
     starts = len(pool) - len(words) + 1
     if starts < 1:
-        message = f"the other texts have {_count(len(pool))}, fewer than the {len(words)} of the text"
+        message = (
+            f"the other texts have {_count(len(pool))}, fewer than the {len(words)} of the text"
+        )
         hint = f"use longer texts with {arg('others', placeholder='FILE')}, or a shorter text"
         raise UsageError(message, where=where, hint=hint)
     wanted = options.draws or DRAWS
     seed = options.seed or 0
-    chosen_starts = np.random.default_rng(seed).choice(starts, min(wanted, starts), replace=False).tolist()
+    chosen_starts = (
+        np.random.default_rng(seed).choice(starts, min(wanted, starts), replace=False).tolist()
+    )
     whose = f"{len(options.others)} given texts" if len(options.others) > 1 else "the given text"
     notes = [
         f"resample: mean over {len(chosen_starts)} draws (seed {seed}); each draw is {_count(len(words))} in a row of "
@@ -100,7 +112,9 @@ def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
     for start in chosen_starts:
         tokens = list(text.tokens)  # segments and types stay
         for position, other in zip(words, pool[start:], strict=False):
-            tokens[position] = replace(tokens[position], id=other.id, piece=other.piece, text=other.text)
+            tokens[position] = replace(
+                tokens[position], id=other.id, piece=other.piece, text=other.text
+            )
         draws.append(changed(text, tokens=tokens, notes=notes if not draws else [], warnings=[]))
     return draws
 

@@ -14,7 +14,12 @@ from attnscope.views.parts import Table, ViewPart
 from attnscope.views.settings import DisplaySettings
 
 # Names of the axis of effects, by what ranks them.
-AXES = {"target": "change of the logit", "kl": "KL, bits", "hidden": "change of the hidden state", "loss": "bits lost"}
+AXES = {
+    "target": "change of the logit",
+    "kl": "KL, bits",
+    "hidden": "change of the hidden state",
+    "loss": "bits lost",
+}
 
 if TYPE_CHECKING:
     from attnscope.views.page.scatter import Scatter
@@ -27,19 +32,28 @@ def run_with_heads(request: Request, survey: EffectSurvey) -> RunWithEveryHead |
         return None
     strongest = survey.order()[0]
     assert request.session is not None
-    return run_texts(request.run, request.session, (survey.layers[strongest], max(0, survey.heads[strongest])))
+    return run_texts(
+        request.run, request.session, (survey.layers[strongest], max(0, survey.heads[strongest]))
+    )
 
 
-def present_effects_page(survey: EffectSurvey, settings: DisplaySettings) -> "Iterator[ViewPart | Walk | Scatter]":
+def present_effects_page(
+    survey: EffectSurvey, settings: DisplaySettings
+) -> "Iterator[ViewPart | Walk | Scatter]":
     """Turn the effects of every head, layer, edge or span into the parts of a page."""
     heads = HeadsOfPage("thumbnails")
     if survey.unit in ("head", "layer"):
         (effects,) = survey.effects
-        values = np.tile(survey.grid(effects.effect), (1, 1 if survey.unit == "head" else survey.provenance.n_heads))
+        values = np.tile(
+            survey.grid(effects.effect),
+            (1, 1 if survey.unit == "head" else survey.provenance.n_heads),
+        )
         name = f"effect of {survey.unit}"
         meaning = "".join(span.text for span in effect_meaning(survey, effects, settings))
         query = survey.positions[0] if survey.positions else None
-        heads = HeadsOfPage(name, [(name, f"{meaning[:1].upper()}{meaning[1:]}.", values)], queries=[query])
+        heads = HeadsOfPage(
+            name, [(name, f"{meaning[:1].upper()}{meaning[1:]}.", values)], queries=[query]
+        )
     elif survey.unit == "edge":
         heads = HeadsOfPage("thumbnails", queries=[survey.queries[survey.order()[0]]])
     for part in with_walk(present_effects(survey, settings), settings.every_head, heads):
@@ -53,7 +67,11 @@ def _scatter(survey: EffectSurvey, display: str) -> "Scatter":
     from attnscope.views.page.scatter import Scatter
 
     effects = survey.effects[0]
-    correlation = "" if effects.correlation is None else f" · ρ {formatted(effects.correlation, 'z.2f')} (Spearman)"
+    correlation = (
+        ""
+        if effects.correlation is None
+        else f" · ρ {formatted(effects.correlation, 'z.2f')} (Spearman)"
+    )
     return Scatter(
         f"weight against effect of {len(survey.heads):,} heads{correlation}",
         [f"L{layer}H{head}" for layer, head in zip(survey.layers, survey.heads, strict=True)],

@@ -44,7 +44,9 @@ def cut_effects(
     """
     text = ablation.text
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
-    baseline = Baseline(ablation, cuts, (plan, other_plans, max(1, tokens_at_once // longest)), loaded)
+    baseline = Baseline(
+        ablation, cuts, (plan, other_plans, max(1, tokens_at_once // longest)), loaded
+    )
     weights = baseline.weights(cuts)
     way, *_ = ablation.options.ways(edges=ablation.options.each == "span")
     effects = baseline.effects(way, cuts, "cutting", weights)
@@ -52,7 +54,10 @@ def cut_effects(
 
 
 def span_effects(
-    ablation: AblationRun, plan: RunPlan, loaded: "tuple[LoadedModel, torch.device]", tokens_at_once: int
+    ablation: AblationRun,
+    plan: RunPlan,
+    loaded: "tuple[LoadedModel, torch.device]",
+    tokens_at_once: int,
 ) -> TextEffects:
     """Cut the answer of one text off from each span; the numbers of a span that is not cut are NaN."""
     numbers, cuts = ablation.span_cuts()
@@ -66,4 +71,6 @@ def span_effects(
         every[numbers] = values
         return every
 
-    return TextEffects(*map(of_spans, vars(cut_effects(ablation, cuts, plan, loaded, tokens_at_once)).values()))
+    return TextEffects(
+        *map(of_spans, vars(cut_effects(ablation, cuts, plan, loaded, tokens_at_once)).values())
+    )

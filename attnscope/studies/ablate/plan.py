@@ -43,18 +43,26 @@ LOGITS = 1 << 23  # number of logits that are compared at a time
 class AblationOptions:
     """The cuts, their replacement, and where their effect is compared."""
 
-    cuts: tuple[CutExpression, ...] = ()  # cut expressions, all made together; empty if `each` is given
+    cuts: tuple[
+        CutExpression, ...
+    ] = ()  # cut expressions, all made together; empty if `each` is given
     each: Unit | None = None  # unit to cut one at a time; None if `cuts` are given
     replacement: Replacement = "zero"
-    reference: str | None = None  # a text over whose tokens `mean` averages; None for the text itself
+    reference: str | None = (
+        None  # a text over whose tokens `mean` averages; None for the text itself
+    )
     # positions whose predictions and hidden states are compared; None for the last token of a causal model, and the
     # mask tokens of a masked one
     at: PositionSelection | None = None
     # text that answers the text, for `each` span; None for what the text has, or the model generates
     answer: str | None = None
     generate: int | None = None  # number of tokens to generate as the answer; None for a default
-    target: tuple[str, ...] = ()  # a token whose logit is compared, or two whose difference is; empty for none
-    patch_from: str | None = None  # a text of as many tokens whose activations replace those of the text; None for none
+    target: tuple[
+        str, ...
+    ] = ()  # a token whose logit is compared, or two whose difference is; empty for none
+    patch_from: str | None = (
+        None  # a text of as many tokens whose activations replace those of the text; None for none
+    )
     others: tuple[str, ...] = ()  # texts that `resample` draws from; empty for built-in ones
     draws: int | None = None  # number of draws of `resample`; None for a default
     seed: int | None = None  # seed of these draws; None for 0
@@ -79,7 +87,11 @@ class AblationOptions:
 def check_options(run: RunConfig, options: AblationOptions) -> None:
     """Refuse options that contradict each other or have no effect, before a model is opened."""
     if len(run.texts) != 1:
-        raise UsageError(f"{len(run.texts)} texts; ablate takes one", where=TEXTS_FILE, hint=f"pass {arg('text')}")
+        raise UsageError(
+            f"{len(run.texts)} texts; ablate takes one",
+            where=TEXTS_FILE,
+            hint=f"pass {arg('text')}",
+        )
     if bool(options.cuts) == (options.each is not None):
         what = "cannot be used together"
         hint = "remove one of them"
@@ -93,7 +105,9 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
         options.each is None and all(cut.edge is not None for cut in options.cuts)
     )
     if options.replacement == "mean" and edges_only:
-        raise UsageError("applies to heads and layers, not to edges", where=arg("replacement"), hint="remove it")
+        raise UsageError(
+            "applies to heads and layers, not to edges", where=arg("replacement"), hint="remove it"
+        )
     narrowed = {"layer": run.layer.word not in _EVERY, "head": run.head.word not in _EVERY}
     narrowed |= {"query": run.query is not None, "key": run.key is not None}
     for name, value in narrowed.items():
@@ -107,11 +121,15 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
     for name, picked in (("layer", run.layer), ("head", run.head)):
         if picked.word == "mean":
             raise UsageError("a mean cannot be cut", where=arg(name), hint="use all, or numbers")
-    if run.words and not (options.each == "edge" or any(cut.edge is not None for cut in options.cuts)):
+    if run.words and not (
+        options.each == "edge" or any(cut.edge is not None for cut in options.cuts)
+    ):
         raise UsageError("applies only to edges", where=arg("words"), hint="remove it")
     if options.each == "edge" and not any(narrowed[name] for name in ("layer", "head", "query")):
         hint = f"add {arg('layer')}, {arg('head')} or {arg('query')}"
-        raise UsageError("cannot cut every edge of every head", where=arg("each", "edge"), hint=hint)
+        raise UsageError(
+            "cannot cut every edge of every head", where=arg("each", "edge"), hint=hint
+        )
 
 
 def _check_replacement(options: AblationOptions) -> None:
@@ -137,7 +155,11 @@ def compared_positions(
     """Return the positions at which predictions are compared, and warnings; none: compare all hidden states."""
     if options.at is not None:
         text_input = run.texts[0]
-        return sorted(options.at.find(text.tokens, (text_input.text, text_input.pair), arg("at"), spans=text.spans)), []
+        return sorted(
+            options.at.find(
+                text.tokens, (text_input.text, text_input.pair), arg("at"), spans=text.spans
+            )
+        ), []
     kind = prediction_kind(run, source, run.mask)
     positions = [] if kind is None else predicted_positions(kind, text.tokens)
     if positions or kind is None:
@@ -148,7 +170,11 @@ def compared_positions(
 
 
 def _compared_targets(
-    options: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan, positions: Sequence[int]
+    options: AblationOptions,
+    run: RunConfig,
+    source: ModelSource,
+    text: TextPlan,
+    positions: Sequence[int],
 ) -> tuple[list[int], list[str]]:
     """Return the ids of the tokens whose logits are compared, and warnings about their spelling."""
     if not options.target:
@@ -161,7 +187,11 @@ def _compared_targets(
         raise UsageError("the text has no mask token to predict", where=arg("target"), hint=hint)
     kind = prediction_kind(run, source, run.mask) or "next"
     after_word = follows_word(kind, text.tokens, positions[0], source)
-    ids = [token_id for token_id in target_ids(options.target, source, after_word=after_word) if token_id is not None]
+    ids = [
+        token_id
+        for token_id in target_ids(options.target, source, after_word=after_word)
+        if token_id is not None
+    ]
     return ids, target_warnings(options.target, source, after_word=after_word)
 
 
@@ -178,12 +208,21 @@ class AblationRun:
     notes: list[str]
     # ids of one token whose logit is compared, or of two whose difference is; empty for none
     targets: Sequence[int] = ()
-    answer: Sequence[int] = ()  # positions of the answer's tokens that is cut off from spans; empty without one
-    rows: Sequence[int] = ()  # positions that are cut off: those that predict the answer, or those that the user named
+    answer: Sequence[
+        int
+    ] = ()  # positions of the answer's tokens that is cut off from spans; empty without one
+    rows: Sequence[
+        int
+    ] = ()  # positions that are cut off: those that predict the answer, or those that the user named
 
     @classmethod
     def of(
-        cls, run: RunConfig, options: AblationOptions, source: ModelSource, session: Session, text: TextPlan
+        cls,
+        run: RunConfig,
+        options: AblationOptions,
+        source: ModelSource,
+        session: Session,
+        text: TextPlan,
     ) -> "AblationRun":
         """Resolve positions and targets in the text."""
         positions, of_positions = compared_positions(options, run, source, text)
@@ -222,7 +261,10 @@ class AblationRun:
             return [Cut("", tuple((layer, head) for head in heads)) for layer in layers]
         if self.options.each == "head":
             return [Cut("", (layer_head,)) for layer_head in places]
-        sides: Sequence[Sequence[Sequence[int]]] = [[n] for n in self.text.queries], [[n] for n in self.text.keys]
+        sides: Sequence[Sequence[Sequence[int]]] = (
+            [[n] for n in self.text.queries],
+            [[n] for n in self.text.keys],
+        )
         if self.run.words:
             words = self.words()
             sides = words.queries, words.keys
@@ -241,10 +283,17 @@ class AblationRun:
         assert spans is not None
         own = {spans.of_token[position] for position in self.answer}
         last = max(self.rows)
-        keys = {n: tuple(key for key in spans.tokens(n) if key <= last or not causal) for n in range(len(spans.names))}
+        keys = {
+            n: tuple(key for key in spans.tokens(n) if key <= last or not causal)
+            for n in range(len(spans.names))
+        }
         numbers = [n for n in keys if n not in own and keys[n]]
         if not numbers:
-            raise UsageError("the text has one span", where=arg("each", "span"), hint=f"divide it with {arg('spans')}")
+            raise UsageError(
+                "the text has one span",
+                where=arg("each", "span"),
+                hint=f"divide it with {arg('spans')}",
+            )
         return numbers, [Cut("", tuple(self.places), tuple(self.rows), keys[n]) for n in numbers]
 
 
@@ -290,7 +339,11 @@ def logit_bytes(source: ModelSource, rows: int | None = None) -> int:
 
 
 def kept_bytes(
-    cuts: Sequence[Cut], sides: tuple[int, int], heads: tuple[int, int], *, from_others: bool = False
+    cuts: Sequence[Cut],
+    sides: tuple[int, int],
+    heads: tuple[int, int],
+    *,
+    from_others: bool = False,
 ) -> int:
     """Return the bytes that a run without cuts records, plus those of one other text.
 
@@ -302,4 +355,6 @@ def kept_bytes(
     recorded = len({head for cut in cuts if cut.queries is not None for head in cut.heads})
     kept_values = cells + recorded * len(rows) * len(columns) * (1 + from_others)
     uncut_heads = {head for cut in cuts if cut.queries is None for head in cut.heads}
-    return 4 * (kept_values + from_others * (len(uncut_heads) * sides[0] + recorded * sides[1]) * heads[1])
+    return 4 * (
+        kept_values + from_others * (len(uncut_heads) * sides[0] + recorded * sides[1]) * heads[1]
+    )

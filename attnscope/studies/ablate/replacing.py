@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 
 from attnscope.model.batch import Batch
-from attnscope.model.recorders import ColumnRecorder, MatrixRecorder, MeanOutputRecorder, ValueRecorder
+from attnscope.model.recorders import (
+    ColumnRecorder,
+    MatrixRecorder,
+    MeanOutputRecorder,
+    ValueRecorder,
+)
 from attnscope.model.tile import Recorder
 from attnscope.run.cut_plan import Cut
 
@@ -23,7 +28,9 @@ class FixedOutputs:
         outputs = self._outputs.get(layer)
         return None if outputs is None else outputs[head]
 
-    def edges(self, layer: int, heads: Sequence[int], queries: Sequence[int], keys: Sequence[int]) -> Tensor | None:
+    def edges(
+        self, layer: int, heads: Sequence[int], queries: Sequence[int], keys: Sequence[int]
+    ) -> Tensor | None:
         """Return None: edges that are cut are not replaced."""
         return None
 
@@ -38,10 +45,13 @@ class OtherText:
             for layer, head in cut.heads if cut.queries is None else ():
                 heads.setdefault(layer, set()).add(head)
         self._outputs = {
-            n: MatrixRecorder(["gated"], sorted(layer_heads), rows, []) for n, layer_heads in heads.items()
+            n: MatrixRecorder(["gated"], sorted(layer_heads), rows, [])
+            for n, layer_heads in heads.items()
         }
         self._row, self._key, self._weights = _edge_recorders(cuts)
-        self._values = {n: ValueRecorder(recorder.heads, recorder.rows) for n, recorder in self._weights.items()}
+        self._values = {
+            n: ValueRecorder(recorder.heads, recorder.rows) for n, recorder in self._weights.items()
+        }
         self.recorders = _by_layer(self._outputs, self._weights, self._values)
         self._made: dict[tuple[str, int], Tensor] = {}
 
@@ -50,7 +60,9 @@ class OtherText:
         index = self._outputs[layer].heads.index(head)
         return self._matrices("gated", layer, self._outputs[layer])[index]
 
-    def edges(self, layer: int, heads: Sequence[int], queries: Sequence[int], keys: Sequence[int]) -> Tensor:
+    def edges(
+        self, layer: int, heads: Sequence[int], queries: Sequence[int], keys: Sequence[int]
+    ) -> Tensor:
         """Return Σ α_ij·v_j over these keys in the other text, (heads, queries, Ev)."""
         recorder = self._weights[layer]
         places = [recorder.heads.index(head) for head in heads]
@@ -72,7 +84,9 @@ class UncutWeights:
     `heads` are the number of query heads in a layer, and the width of a value.
     """
 
-    def __init__(self, batch: Batch, cuts: Sequence[Cut], heads: tuple[int, int], *, means: bool) -> None:
+    def __init__(
+        self, batch: Batch, cuts: Sequence[Cut], heads: tuple[int, int], *, means: bool
+    ) -> None:
         self._batch = batch
         every = range(heads[0])
         n_queries = batch.tokens.real.shape[1]
@@ -81,8 +95,12 @@ class UncutWeights:
         counted = counted if bool(counted.any()) else batch.tokens.real
         self._counted = int(counted.sum())
         head_layers = sorted({layer for cut in cuts if cut.queries is None for layer in cut.layers})
-        self._columns = {n: ColumnRecorder(every, range(n_queries), counted, batch.sources) for n in head_layers}
-        self._means = {n: MeanOutputRecorder(every, heads[1], batch.tokens.real) for n in head_layers if means}
+        self._columns = {
+            n: ColumnRecorder(every, range(n_queries), counted, batch.sources) for n in head_layers
+        }
+        self._means = {
+            n: MeanOutputRecorder(every, heads[1], batch.tokens.real) for n in head_layers if means
+        }
         self._row, self._key, self._matrices = _edge_recorders(cuts)
         self.recorders = _by_layer(self._columns, self._means, self._matrices)
         self._off_sink: dict[int, list[float]] = {}
@@ -120,7 +138,9 @@ class UncutWeights:
         return self._weights[layer]
 
 
-def _edge_recorders(cuts: Sequence[Cut]) -> tuple[dict[int, int], dict[int, int], dict[int, MatrixRecorder]]:
+def _edge_recorders(
+    cuts: Sequence[Cut],
+) -> tuple[dict[int, int], dict[int, int], dict[int, MatrixRecorder]]:
     """Return the row and column numbers of the edges' queries and keys, and recorders of their weights by layer."""
     edges = [cut for cut in cuts if cut.queries is not None]
     rows = sorted({query for cut in edges for query in cut.queries or ()})
@@ -130,7 +150,8 @@ def _edge_recorders(cuts: Sequence[Cut]) -> tuple[dict[int, int], dict[int, int]
         for layer, head in cut.heads:
             heads_by_layer.setdefault(layer, set()).add(head)
     matrices = {
-        layer: MatrixRecorder(["weights"], sorted(heads), rows, keys) for layer, heads in heads_by_layer.items()
+        layer: MatrixRecorder(["weights"], sorted(heads), rows, keys)
+        for layer, heads in heads_by_layer.items()
     }
     row, key = ({position: n for n, position in enumerate(side)} for side in (rows, keys))
     return row, key, matrices

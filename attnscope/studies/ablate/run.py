@@ -13,12 +13,8 @@ from attnscope.studies.ablate.baseline import run_uncut
 from attnscope.studies.ablate.plan import AblationOptions, AblationRun, check_options
 from attnscope.studies.ablate.spans import answer_text
 
-OF_WORDS = (
-    "Weight from the query's word to the key's word: summed over the key's tokens, averaged over the query's tokens."
-)
-OFF_SINK = (
-    "Weight that words give to tokens other than the first and special ones (the usual sinks), averaged over words."
-)
+OF_WORDS = "Weight from the query's word to the key's word: summed over the key's tokens, averaged over the query's tokens."
+OFF_SINK = "Weight that words give to tokens other than the first and special ones (the usual sinks), averaged over words."
 _MEANINGS = {
     "head": OFF_SINK,
     "layer": f"{OFF_SINK[:-1]} and heads.",
@@ -28,7 +24,10 @@ _MEANINGS = {
 
 
 def ablate(
-    run: RunConfig, options: AblationOptions, progress: ProgressCallback | None = None, session: Session | None = None
+    run: RunConfig,
+    options: AblationOptions,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
 ) -> Ablation:
     """Do what `attnscope ablate --cut` does, without printing."""
     ablation = _opened(run, options, progress, session)
@@ -38,7 +37,9 @@ def ablate(
     effects = baseline.compare(cuts, ways)
     notes = list(ablation.notes)
     if any(cut.queries is None for cut in cuts) and len(ways) == 2:
-        notes.append(f"heads that are cut entirely output {'0' if options.replacement == 'zero' else 'their mean'}")
+        notes.append(
+            f"heads that are cut entirely output {'0' if options.replacement == 'zero' else 'their mean'}"
+        )
     parts = []
     for cut in cuts:
         weight = baseline.uncut_weights.weight(cut)
@@ -53,7 +54,10 @@ def ablate(
 
 
 def survey_effects(
-    run: RunConfig, options: AblationOptions, progress: ProgressCallback | None = None, session: Session | None = None
+    run: RunConfig,
+    options: AblationOptions,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
 ) -> EffectSurvey:
     """Do what `attnscope ablate --each` does, without printing."""
     ablation = _opened(run, options, progress, session)
@@ -72,7 +76,9 @@ def survey_effects(
             hint = "select other heads, queries or keys"
             raise UsageError(message, where=arg("each", "edge"), hint=hint)
         if len(kept_edges) < len(cuts):
-            notes.append(f"{len(cuts) - len(kept_edges):,} of {len(cuts):,} edges have no weight and are left out")
+            notes.append(
+                f"{len(cuts) - len(kept_edges):,} of {len(cuts):,} edges have no weight and are left out"
+            )
         cuts = [cuts[n] for n in kept_edges]
         weights = weights[kept_edges]
     ways = options.ways(edges=edges or spans)
@@ -103,7 +109,10 @@ def survey_effects(
 
 
 def _opened(
-    run: RunConfig, options: AblationOptions, progress: ProgressCallback | None, session: Session | None
+    run: RunConfig,
+    options: AblationOptions,
+    progress: ProgressCallback | None,
+    session: Session | None,
 ) -> AblationRun:
     """Check the options, open the model, and make tokens of the text."""
     check_options(run, options)

@@ -16,7 +16,14 @@ from attnscope.studies.ablate.target_screen import (
     target_name,
 )
 from attnscope.studies.heads.screen import head_numbers
-from attnscope.studies.screens.header import counted, more_options, notes, report_header, text_header, unknown_words
+from attnscope.studies.screens.header import (
+    counted,
+    more_options,
+    notes,
+    report_header,
+    text_header,
+    unknown_words,
+)
 from attnscope.studies.screens.predictions import percent
 from attnscope.views.axes import token_axis
 from attnscope.views.numbers import formatted
@@ -27,16 +34,28 @@ from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
 _LISTED = 10
 _ROWS = 16  # number of tokens whose hidden states are shown
-_UNCHANGED = 0.0005  # smaller changes of a hidden state, relative to its length, would show as 0.0 %
+_UNCHANGED = (
+    0.0005  # smaller changes of a hidden state, relative to its length, would show as 0.0 %
+)
 _HOW = {
     "zero": ("set to 0", "{} replaced by 0"),
     "mean": ("set to mean", "{} replaced by {}"),
-    "renormalised": ("renormalised", "the edge's score is −inf, so softmax gives its weight to the other keys"),
-    "unnormalised": ("unnormalised", "the edge's weight is 0, and the other weights stay as they were"),
+    "renormalised": (
+        "renormalised",
+        "the edge's score is −inf, so softmax gives its weight to the other keys",
+    ),
+    "unnormalised": (
+        "unnormalised",
+        "the edge's weight is 0, and the other weights stay as they were",
+    ),
     "resample": ("resampled", "{} replaced by {} in other texts"),
     "patch": ("patched", "{} replaced by {} in the other text"),
 }
-_OUTPUTS = {"head": "the head's output is", "layer": "the outputs of its heads are", "edge": "what the query reads is"}
+_OUTPUTS = {
+    "head": "the head's output is",
+    "layer": "the outputs of its heads are",
+    "edge": "what the query reads is",
+}
 _OTHERS = {"head": "its output", "layer": "their outputs", "edge": "what it reads"}
 _HEADINGS = {"target": "change", "kl": "KL", "hidden": "hidden"}
 _UNITS = {"target": "", "kl": "bits", "hidden": "", "loss": "bits"}
@@ -54,7 +73,9 @@ def present_ablation(ablation: Ablation, settings: DisplaySettings) -> Iterator[
     yield _cuts(ablation, settings)
     yield GAP
     if ablation.targets:
-        yield from changed_target(ablation, {how: name for how, (name, _) in _HOW.items()}, settings)
+        yield from changed_target(
+            ablation, {how: name for how, (name, _) in _HOW.items()}, settings
+        )
         yield GAP
     if any(effect.predictions for effect in ablation.effects):
         for effects in zip(*(effect.predictions for effect in ablation.effects), strict=True):
@@ -65,7 +86,9 @@ def present_ablation(ablation: Ablation, settings: DisplaySettings) -> Iterator[
     yield notes(ablation.notes)
     edges = all(cut.queries is not None for cut in ablation.cuts)
     more = ["--cut L0H0 (a head)" if edges else "--cut 'L0H0: QUERY←KEY' (an edge)"]
-    more += ["--replacement mean"] if any(effect.how == "zero" for effect in ablation.effects) else []
+    more += (
+        ["--replacement mean"] if any(effect.how == "zero" for effect in ablation.effects) else []
+    )
     more += ["--each head (instead of --cut)", "--at TOKEN"]
     yield from more_options([*more, "--json (every number)"], settings)
 
@@ -85,7 +108,9 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator
     yield GAP
     edge = [_EDGE] if survey.unit == "edge" else []
     if any(survey.restored(effects) is not None for effects in survey.effects):
-        edge.append("restored: the change as a share of the way from the text (0) to the other text (1).")
+        edge.append(
+            "restored: the change as a share of the way from the text (0) to the other text (1)."
+        )
     meaning = survey.meaning[:1].lower() + survey.meaning[1:]
     weight = f"weight: {meaning.rstrip('.')}; rank: of the weight, 1 for the largest."
     yield notes([*edge, *_columns(survey), weight, *survey.notes])
@@ -114,7 +139,9 @@ def _cuts(ablation: Ablation, settings: DisplaySettings) -> Facts:
             what = f"{counted(len(cut.queries) * len(cut.keys or ()), 'edge')} of {heads}{weight}"
         lines.append(("cut", (*expression, *ours(what, "dim"))))
     unit = "edge" if all(cut.queries is not None for cut in ablation.cuts) else "head"
-    lines += [(_HOW[effect.how][0], note(_replaced(effect.how, unit))) for effect in ablation.effects]
+    lines += [
+        (_HOW[effect.how][0], note(_replaced(effect.how, unit))) for effect in ablation.effects
+    ]
     return Facts(lines, remark=False)
 
 
@@ -123,19 +150,34 @@ def _replaced(how: str, unit: str) -> str:
     return _HOW[how][1].format(_OUTPUTS[unit], by)
 
 
-def _predictions(ablation: Ablation, changes: list[PredictionChange], settings: DisplaySettings) -> Iterator[ViewPart]:
+def _predictions(
+    ablation: Ablation, changes: list[PredictionChange], settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Present the predictions at one position, without the cut and with it in each way."""
     position = changes[0].position
     sizes = [f"{sized(change.kl, settings.precision)} bits" for change in changes]
     if len(sizes) > 1:
-        sizes = [f"{_HOW[effect.how][0]} {size}" for size, effect in zip(sizes, ablation.effects, strict=True)]
-    at = (Span("prediction", "title"), Span(f"  at {position} "), token_span(ablation.tokens, position))
-    yield paragraph((*at, Span(f"; KL divergence {', '.join(sizes)}; column bits: log₂ of after / before")))
+        sizes = [
+            f"{_HOW[effect.how][0]} {size}"
+            for size, effect in zip(sizes, ablation.effects, strict=True)
+        ]
+    at = (
+        Span("prediction", "title"),
+        Span(f"  at {position} "),
+        token_span(ablation.tokens, position),
+    )
+    yield paragraph(
+        (*at, Span(f"; KL divergence {', '.join(sizes)}; column bits: log₂ of after / before"))
+    )
     rows = changes[0].tokens
     columns = [Column("before", [percent(token.before) for token in rows])]
     for effect, change in zip(ablation.effects, changes, strict=True):
-        columns.append(Column(_HOW[effect.how][0], [percent(token.after) for token in change.tokens]))
-        columns.append(Column("bits", [formatted(token.change, "+z.2f") for token in change.tokens], "dim"))
+        columns.append(
+            Column(_HOW[effect.how][0], [percent(token.after) for token in change.tokens])
+        )
+        columns.append(
+            Column("bits", [formatted(token.change, "+z.2f") for token in change.tokens], "dim")
+        )
     yield Table("token", columns, labels=[(Span(token.text, "", "token"),) for token in rows])
 
 
@@ -150,7 +192,11 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
         yield paragraph((Span("final hidden state", "title"), Span(text)))
         return
     rows = sorted(np.argsort(-largest, kind="stable")[: min(_ROWS, int(moved.sum()))].tolist())
-    which = "of every token" if len(rows) == count else f"of the {len(rows)} tokens of {count:,} that change most"
+    which = (
+        "of every token"
+        if len(rows) == count
+        else f"of the {len(rows)} tokens of {count:,} that change most"
+    )
     if len(rows) == moved.sum() < count:
         tokens_text = "the only token" if len(rows) == 1 else f"the {len(rows)} tokens"
         which = f"of {tokens_text} of {count:,} that it changes"
@@ -160,7 +206,9 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
         norms = zip(effect.change[rows].tolist(), ablation.norms[rows].tolist(), strict=True)
         relative = [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms]
         numbers = effect.cosine[rows].tolist()
-        column = Column("cosine", ["–" if np.isnan(value) else formatted(value, form) for value in numbers])
+        column = Column(
+            "cosine", ["–" if np.isnan(value) else formatted(value, form) for value in numbers]
+        )
         if several:
             columns += [Column(_HOW[effect.how][0], relative), column]
         else:
@@ -174,16 +222,22 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
     yield Table("token", columns, token_axis("token", ablation.tokens, rows), spelled=True)
 
 
-def _effects(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _effects(
+    survey: EffectSurvey, effects: Effects, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Draw the effect of every unit, and how well weights predict it."""
     name = _HOW[effects.how][0]
     doing = {"patch": "patching", "resample": "resampling"}.get(effects.how, "cutting")
     caption = effect_meaning(survey, effects, settings)
     between = f"  {name}  " if len(survey.effects) > 1 else "  "
-    yield paragraph((Span(f"effect of {doing} each {survey.unit}", "title"), Span(between), *caption))
+    yield paragraph(
+        (Span(f"effect of {doing} each {survey.unit}", "title"), Span(between), *caption)
+    )
     if survey.unit == "head":
         yield head_numbers(survey.grid(effects.effect), settings)
-    elif survey.unit == "layer" and len(survey.layers) > _LISTED:  # else the list below has all of them
+    elif (
+        survey.unit == "layer" and len(survey.layers) > _LISTED
+    ):  # else the list below has all of them
         write = signed if survey.targets else sized
         sizes = [write(value, settings.precision) for value in effects.effect.tolist()]
         labels = [ours(f"L{layer}") for layer in survey.layers]
@@ -207,7 +261,9 @@ def effect_meaning(survey: EffectSurvey, effects: Effects, settings: DisplaySett
 def _where(survey: EffectSurvey) -> str:
     if not survey.positions:
         return f"averaged over all {len(survey.tokens)} tokens"
-    places = ", ".join(f"{position} {survey.tokens[position].text}" for position in survey.positions[:3])
+    places = ", ".join(
+        f"{position} {survey.tokens[position].text}" for position in survey.positions[:3]
+    )
     more = f" and {len(survey.positions) - 3} more" if len(survey.positions) > 3 else ""
     return f"at {places}{more}"
 
@@ -248,7 +304,11 @@ def _columns(survey: EffectSurvey) -> list[str]:
 
 
 def _label(survey: EffectSurvey, n: int) -> Spans:
-    head = f"L{survey.layers[n]}" if survey.unit == "layer" else f"L{survey.layers[n]}H{survey.heads[n]}"
+    head = (
+        f"L{survey.layers[n]}"
+        if survey.unit == "layer"
+        else f"L{survey.layers[n]}H{survey.heads[n]}"
+    )
     if survey.unit != "edge":
         return ours(head)
     query = survey.queries[n]

@@ -20,14 +20,18 @@ _HOW = {
 }
 
 
-def present_spans(survey: EffectSurvey, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+def present_spans(
+    survey: EffectSurvey, settings: DisplaySettings, listing: Listing
+) -> Iterator[ViewPart]:
     """Turn the effects of spans into parts."""
     yield _answer(survey, settings)
     yield GAP
     what = "the answer" if survey.answer else counted(len(survey.rows), "token")
     title = f"effect of cutting {what} off from each span"
     yield paragraph((Span(title, "title"), Span("  edges are cut in every chosen layer and head")))
-    yield Facts([(effects.how, ours(_HOW[effects.how], "dim")) for effects in survey.effects], remark=False)
+    yield Facts(
+        [(effects.how, ours(_HOW[effects.how], "dim")) for effects in survey.effects], remark=False
+    )
     yield GAP
     yield _table(survey, listing, settings)
     yield GAP
@@ -35,7 +39,9 @@ def present_spans(survey: EffectSurvey, settings: DisplaySettings, listing: List
         if effects.correlation is not None:
             value = formatted(effects.correlation, "z.2f")
             count = f"Spearman, {len(survey.weights)} spans"
-            yield paragraph(ours(f"rank correlation of weight and effect, {effects.how}: {value} ({count})"))
+            yield paragraph(
+                ours(f"rank correlation of weight and effect, {effects.how}: {value} ({count})")
+            )
     yield GAP
     yield notes(_meanings(survey))
     more = ["--top K (list more)", "--query SPAN (who is cut off)"]
@@ -49,14 +55,29 @@ def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
         text = spell_run([survey.tokens[position] for position in survey.answer])
         probability = ""
         if survey.log_probability is not None:
-            probability = f"  log₂ p = {formatted(survey.log_probability, f'z.{settings.precision}f')}"
+            probability = (
+                f"  log₂ p = {formatted(survey.log_probability, f'z.{settings.precision}f')}"
+            )
         count = f" · {counted(len(survey.answer), 'token')}"
         lines.append(("answer", (*untrusted(text, "bold"), *ours(f"{probability}{count}", "dim"))))
     first_row = survey.rows[0]
     last = survey.rows[-1]
-    rows = f"{len(survey.rows)} tokens, {first_row} to {last}" if last > first_row else f"token {first_row}"
-    which = "which predict the answer" if survey.answer and first_row == survey.answer[0] - 1 else "which --query names"
-    lines.append(("cut off", note(f"{rows}, {which if survey.answer or len(survey.rows) > 1 else 'the last'}")))
+    rows = (
+        f"{len(survey.rows)} tokens, {first_row} to {last}"
+        if last > first_row
+        else f"token {first_row}"
+    )
+    which = (
+        "which predict the answer"
+        if survey.answer and first_row == survey.answer[0] - 1
+        else "which --query names"
+    )
+    lines.append(
+        (
+            "cut off",
+            note(f"{rows}, {which if survey.answer or len(survey.rows) > 1 else 'the last'}"),
+        )
+    )
     return Facts(lines, remark=False)
 
 
@@ -68,11 +89,15 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
     looks: tuple[tuple[Look, str], ...] = ("", ""), ("dim", " (0)")
     for (look, end), effects in zip(looks, survey.effects, strict=False):
         shown_effects = {"hidden": effects.hidden} if effects.kl is None else {"KL": effects.kl}
-        shown_effects = shown_effects if effects.loss is None else {"bits lost": effects.loss, **shown_effects}
+        shown_effects = (
+            shown_effects if effects.loss is None else {"bits lost": effects.loss, **shown_effects}
+        )
         for name, values in shown_effects.items():
             cells = [formatted(float(values[index]), f"z.{digits}f") for index in order]
             columns.append(Column(f"{name}{end}", cells, look))
-    columns.append(Column("weight", [formatted(float(survey.weights[n]), f"z.{digits}f") for n in order]))
+    columns.append(
+        Column("weight", [formatted(float(survey.weights[n]), f"z.{digits}f") for n in order])
+    )
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
     ranked = survey.effects[0]
     sizes = [float((ranked.effect if ranked.loss is None else ranked.loss)[n]) for n in order]
@@ -85,11 +110,17 @@ def _meanings(survey: EffectSurvey) -> list[str]:
     effects: Effects = survey.effects[0]
     meanings = []
     if effects.loss is not None:
-        meanings.append("bits lost: log₂ of the answer's probability before / after; negative if the cut helps it.")
+        meanings.append(
+            "bits lost: log₂ of the answer's probability before / after; negative if the cut helps it."
+        )
     if effects.kl is not None:
-        meanings.append("KL: KL(before ‖ after) of the predictions in bits, averaged over the compared tokens.")
+        meanings.append(
+            "KL: KL(before ‖ after) of the predictions in bits, averaged over the compared tokens."
+        )
     else:
         meanings.append("hidden: change of the final hidden state, relative to its length.")
     meaning = survey.meaning[:1].lower() + survey.meaning[1:]
-    meanings.append(f"(0): unnormalised. Weight: {meaning.rstrip('.')}; rank: of the weight, 1 for the largest.")
+    meanings.append(
+        f"(0): unnormalised. Weight: {meaning.rstrip('.')}; rank: of the weight, 1 for the largest."
+    )
     return [*meanings, *survey.notes]

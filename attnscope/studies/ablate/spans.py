@@ -22,7 +22,9 @@ from attnscope.studies.ablate.plan import AblationOptions, AblationRun, compared
 _GENERATED = 8  # tokens of an answer that the user leaves to the model
 
 
-def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, session: Session) -> AblationRun:
+def answer_text(
+    run: RunConfig, options: AblationOptions, source: ModelSource, session: Session
+) -> AblationRun:
     """Return a text with its answer: the one given, the last turn of a chat, or what the model generates.
 
     The text of its run ends with the answer, if one was given.
@@ -30,7 +32,9 @@ def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, s
     run = replace(run, window=None, pool=None)
     (prompt,) = plan_texts(replace(run, query=None, key=None), source)
     if prompt.spans is None:
-        hint = f"add {arg('spans', 'sentences')}, or words that each begin a span, separated by commas"
+        hint = (
+            f"add {arg('spans', 'sentences')}, or words that each begin a span, separated by commas"
+        )
         raise UsageError("the text is not divided", where=arg("each", "span"), hint=hint)
     has_answer = bool(_answer_positions(prompt.spans)) and source.predicts == "next"
     if has_answer and (options.answer is not None or options.generate is not None):
@@ -41,17 +45,27 @@ def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, s
     warnings = list[str]()
     tokens = None
     predicts = prediction_kind(run, source, run.mask) == "next"
-    count = options.generate if options.generate is not None else _GENERATED * (predicts and run.query is None)
+    count = (
+        options.generate
+        if options.generate is not None
+        else _GENERATED * (predicts and run.query is None)
+    )
     if options.answer is not None:
         run, tokens = _with_answer(run, options.answer, prompt.tokens, source)
     elif not has_answer and count:
-        tokens = continue_texts(replace(run, query=None, key=None, generate=count), source, session)[0].tokens
+        tokens = continue_texts(
+            replace(run, query=None, key=None, generate=count), source, session
+        )[0].tokens
         generated_text = "".join(
-            source.tokenizer.spelled(token.id)[1] for token in tokens if token.made and not token.special
+            source.tokenizer.spelled(token.id)[1]
+            for token in tokens
+            if token.made and not token.special
         )
         if not generated_text:
             message = "the model ends the text at once, so there is no answer"
-            raise UsageError(message, where=arg("each", "span"), hint=f"add {arg('answer', placeholder='TEXT')}")
+            raise UsageError(
+                message, where=arg("each", "span"), hint=f"add {arg('answer', placeholder='TEXT')}"
+            )
         more = "; --answer TEXT gives another one" if options.generate is None else ""
         warnings.append(f"the answer is what the model generates: {generated_text!r}{more}")
     (text,) = plan_texts(run, source, None if tokens is None else {0: tokens})
@@ -80,7 +94,9 @@ def read_answer(
     rows = text.queries if run.query is not None else predicting or positions
     if not rows:  # as where nothing is predicted: the span that `run` shows
         rows = text.spans.tokens(reading_span(text.spans, ()))
-    return AblationRun(run, options, source, session, text, positions, list(text.notes), answer=answer, rows=rows)
+    return AblationRun(
+        run, options, source, session, text, positions, list(text.notes), answer=answer, rows=rows
+    )
 
 
 def _answer_positions(spans: TextSpans) -> list[int]:
@@ -98,7 +114,9 @@ def _with_answer(
     (text_input,) = run.texts
     full_text = text_input.text + answer
     prompt_length = len(prompt) - count_closing(prompt)
-    if text_input.read is not None:  # the tokens of its pictures are not those of their placeholders
+    if (
+        text_input.read is not None
+    ):  # the tokens of its pictures are not those of their placeholders
         added = source.tokenizer.encode(answer, None, where=where, special=False)
         shift = len(text_input.text)
         moved = [
@@ -109,16 +127,24 @@ def _with_answer(
         ]
         tokens = [*prompt[:prompt_length], *moved]
     else:
-        tokens = source.tokenizer.encode(full_text, text_input.pair, where=where, special=text_input.adds_special)
+        tokens = source.tokenizer.encode(
+            full_text, text_input.pair, where=where, special=text_input.adds_special
+        )
         tokens = tokens[: len(tokens) - count_closing(tokens)]
-    if [token.id for token in tokens[:prompt_length]] != [token.id for token in prompt[:prompt_length]] or len(
-        tokens
-    ) == prompt_length:
-        message = "has no tokens of its own" if not answer.strip() else "its first token is part of the text's last"
+    if [token.id for token in tokens[:prompt_length]] != [
+        token.id for token in prompt[:prompt_length]
+    ] or len(tokens) == prompt_length:
+        message = (
+            "has no tokens of its own"
+            if not answer.strip()
+            else "its first token is part of the text's last"
+        )
         raise UsageError(message, where=where, hint="begin the answer with a space or a line break")
     limit = source.config.max_positions
     if limit is not None and len(tokens) > limit:
         message = f"{len(tokens)} tokens with the text, but the model takes at most {limit}"
         raise UsageError(message, where=where, hint="use a shorter text")
-    marked = [replace(token, made=position >= prompt_length) for position, token in enumerate(tokens)]
+    marked = [
+        replace(token, made=position >= prompt_length) for position, token in enumerate(tokens)
+    ]
     return replace(run, texts=(replace(text_input, text=full_text),)), marked

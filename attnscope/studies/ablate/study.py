@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Request, Sides, Study, StudyCommand
+from attnscope.studies.study import (
+    DRAWN,
+    TABLES,
+    Call,
+    FindingsKind,
+    Request,
+    Sides,
+    Study,
+    StudyCommand,
+)
 from attnscope.views.settings import Listing
 
 _EXAMPLES = """
@@ -20,7 +29,11 @@ attnscope ablate "A [MASK] in the house" --patch-from "A [MASK] in the river" --
 
 
 def _call(values: Mapping[str, Any], _sides: Sides | None) -> Call:
-    return Call("ablate") if values.get("each") is None else Call("effects", listing=Listing(values.get("top")))
+    return (
+        Call("ablate")
+        if values.get("each") is None
+        else Call("effects", listing=Listing(values.get("top")))
+    )
 
 
 def _answer(request: Request) -> Any:
@@ -28,7 +41,11 @@ def _answer(request: Request) -> Any:
     from attnscope.studies.ablate.run import ablate, survey_effects
 
     field_names = AblationOptions.__dataclass_fields__
-    arguments = {name: value for name, value in request.values.items() if name in field_names and value is not None}
+    arguments = {
+        name: value
+        for name, value in request.values.items()
+        if name in field_names and value is not None
+    }
     if isinstance(others := arguments.get("others"), Path):
         assert request.read_lines is not None
         arguments["others"] = tuple(text.text for text in request.read_lines(others))

@@ -19,17 +19,29 @@ def other_text(study: Ablation | EffectSurvey) -> Iterator[ViewPart]:
     if replacing is None or replacing.text is None:
         return
     (tokens,) = replacing.tokens
-    places = [n for n, (mine, other) in enumerate(zip(study.tokens, tokens, strict=True)) if mine.id != other.id]
+    places = [
+        n
+        for n, (mine, other) in enumerate(zip(study.tokens, tokens, strict=True))
+        if mine.id != other.id
+    ]
     differs: Spans = ours("no token differs")
     if places:
         differs = ours("differs at ")
         for n, position in enumerate(places[:_LISTED]):
-            differs += (Span(f"{', ' * bool(n)}{position} "), token_span(study.tokens, position), Span(" | "))
+            differs += (
+                Span(f"{', ' * bool(n)}{position} "),
+                token_span(study.tokens, position),
+                Span(" | "),
+            )
             differs += (token_span(tokens, position),)
         more = len(places) - _LISTED
         differs += ours(f" and {more} more" if more > 0 else "")
     meaning = "patched values come from the same positions of this text"
-    lines: list[tuple[str, Spans]] = [("from", untrusted(replacing.text)), ("", differs), ("", note(meaning, "dim"))]
+    lines: list[tuple[str, Spans]] = [
+        ("from", untrusted(replacing.text)),
+        ("", differs),
+        ("", note(meaning, "dim")),
+    ]
     yield Facts(lines)
 
 
@@ -54,16 +66,23 @@ def before_target(study: Ablation | EffectSurvey, settings: DisplaySettings) -> 
     return f"{formatted(here, form)} in the text, {formatted(there, form)} in the other"
 
 
-def changed_target(ablation: Ablation, names: dict[str, str], settings: DisplaySettings) -> Iterator[ViewPart]:
+def changed_target(
+    ablation: Ablation, names: dict[str, str], settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Present the logit of the target, or the difference of two, without cuts and with them."""
     before = logit_of(ablation.targets)
     if before is None:
         return
     digits = settings.precision
-    yield paragraph((Span("target", "title"), Span("  "), *target_name(ablation.targets), *_places(ablation)))
+    yield paragraph(
+        (Span("target", "title"), Span("  "), *target_name(ablation.targets), *_places(ablation))
+    )
     after = [effect.target or 0.0 for effect in ablation.effects]
     there = logit_of(ablation.targets, other=True)
-    labels = [ours("without the cut" if there is None else "the text"), *(ours(names[e.how]) for e in ablation.effects)]
+    labels = [
+        ours("without the cut" if there is None else "the text"),
+        *(ours(names[e.how]) for e in ablation.effects),
+    ]
     logits = [before, *(before + change for change in after)]
     changes = ["", *(signed(c, digits) for c in after)]
     if there is not None:
@@ -89,7 +108,9 @@ def sized(value: float, digits: int, sign: str = "") -> str:
         return "–"
     if value == 0:
         return "0"
-    return formatted(value, f"{sign}.{digits}f" if abs(value) >= 0.5 * 10**-digits else f"{sign}.1e")
+    return formatted(
+        value, f"{sign}.{digits}f" if abs(value) >= 0.5 * 10**-digits else f"{sign}.1e"
+    )
 
 
 def signed(value: float, digits: int) -> str:
@@ -105,5 +126,7 @@ def target_columns(
     columns = [Column(name, [signed(float(effects.target[n]), digits) for n in order])]
     restored = survey.restored(effects)
     if restored is not None:
-        columns.append(Column("restored", [formatted(float(restored[n]), f"z.{digits}f") for n in order]))
+        columns.append(
+            Column("restored", [formatted(float(restored[n]), f"z.{digits}f") for n in order])
+        )
     return columns

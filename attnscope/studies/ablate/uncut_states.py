@@ -21,7 +21,9 @@ class UncutStates:
         self.log_probabilities = self.log_softmax(hidden[list(positions)]) if positions else None
         self.hidden = to_float64(engine.final_states(hidden))  # (T, D)
 
-    def compare_hidden(self, hidden: Tensor, rows: Sequence[int] | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def compare_hidden(
+        self, hidden: Tensor, rows: Sequence[int] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Compare final hidden states of variants at ascending rows, (V, rows, D).
 
         Return the cosine, the norm of the change, and that norm over the norm without cuts, (V, rows) each, float64.
@@ -52,18 +54,30 @@ class UncutStates:
             at = torch.arange(n, n + len(after), device=after.device) % len(share)
             expected = after @ share[0] if len(share) == 1 else (after * share[at]).sum(-1)
             divergences.append(entropy[at] - expected + after.logsumexp(-1))
-        return (torch.cat(divergences) / torch.log(torch.tensor(2.0))).clamp_min(0.0).view(hidden.shape[:2])
+        return (
+            (torch.cat(divergences) / torch.log(torch.tensor(2.0)))
+            .clamp_min(0.0)
+            .view(hidden.shape[:2])
+        )
 
     def log_probability(self, hidden: Tensor, targets: Sequence[int]) -> Tensor:
         """Return the log-probability in bits, (V,), of what follows the positions, from final states (V, P, D)."""
         rows = hidden.flatten(0, 1)
         log_probabilities = []
         ids = torch.tensor(targets).repeat(len(hidden))
-        step = max(1, LOGITS // self.log_probabilities.shape[1]) if self.log_probabilities is not None else 1
+        step = (
+            max(1, LOGITS // self.log_probabilities.shape[1])
+            if self.log_probabilities is not None
+            else 1
+        )
         for n in range(0, len(rows), step):
             logits = self.log_softmax(rows[n : n + step])
-            log_probabilities.append(logits.gather(1, ids[n : n + step, None].to(logits.device))[:, 0])
-        return torch.cat(log_probabilities).view(hidden.shape[:2]).sum(1) / torch.log(torch.tensor(2.0))
+            log_probabilities.append(
+                logits.gather(1, ids[n : n + step, None].to(logits.device))[:, 0]
+            )
+        return torch.cat(log_probabilities).view(hidden.shape[:2]).sum(1) / torch.log(
+            torch.tensor(2.0)
+        )
 
     def target_logits(self, hidden: Tensor, targets: Sequence[int]) -> Tensor:
         """Return the mean logit of every target, (V, targets), float64, from final states (V, P, D)."""

@@ -21,12 +21,28 @@ def laws(layers: Sequence[LayerStages], limit: float) -> list[Check]:
     note = f"{fully_masked} rows are fully masked" if fully_masked else None
     numbers = layer_numbers(layers)
     return [
-        make_check("every number is finite", [_not_finite(layer) for layer in layers], 0.0, numbers),
+        make_check(
+            "every number is finite", [_not_finite(layer) for layer in layers], 0.0, numbers
+        ),
         make_check("rows sum to 1", [_row_sums(layer) for layer in layers], limit, numbers, note),
-        make_check("nothing on keys that are not allowed", [_leaked(layer) for layer in layers], 0.0, numbers),
-        make_check("masked is scaled where allowed", [_masked(layer) for layer in layers], 0.0, numbers),
-        make_check("scaled follows from scores", [_scaled(layer) for layer in layers], limit, numbers),
-        make_check("weights are the softmax of masked", [_softmax(layer) for layer in layers], limit, numbers),
+        make_check(
+            "nothing on keys that are not allowed",
+            [_leaked(layer) for layer in layers],
+            0.0,
+            numbers,
+        ),
+        make_check(
+            "masked is scaled where allowed", [_masked(layer) for layer in layers], 0.0, numbers
+        ),
+        make_check(
+            "scaled follows from scores", [_scaled(layer) for layer in layers], limit, numbers
+        ),
+        make_check(
+            "weights are the softmax of masked",
+            [_softmax(layer) for layer in layers],
+            limit,
+            numbers,
+        ),
         make_check("output is weights·v", [_output(layer) for layer in layers], limit, numbers),
     ]
 
@@ -34,7 +50,9 @@ def laws(layers: Sequence[LayerStages], limit: float) -> list[Check]:
 def _positions(layer: LayerStages) -> tuple[Tensor, Tensor, Tensor]:
     """Return the positions of queries, (Q, 1), and of keys, (1, K), and the heads."""
     _, n_heads, n_queries, n_keys = layer.stages["scores"].shape
-    q, k, heads = (torch.arange(n, device=layer.stages["scores"].device) for n in (n_queries, n_keys, n_heads))
+    q, k, heads = (
+        torch.arange(n, device=layer.stages["scores"].device) for n in (n_queries, n_keys, n_heads)
+    )
     return q[:, None], k[None], heads
 
 
@@ -43,7 +61,9 @@ def _allowed_keys(layer: LayerStages) -> Tensor:
     scores = layer.stages["scores"]
     q, k, _ = _positions(layer)
     allowed = layer.inputs.spec.mask.allowed(q, k)
-    return torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.expand_as(scores)
+    return (
+        torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.expand_as(scores)
+    )
 
 
 def _per_head(values: Tensor) -> Tensor:
@@ -55,14 +75,18 @@ def _not_finite(layer: LayerStages) -> Tensor:
     total = torch.zeros(layer.stages["scores"].shape[1], dtype=torch.float64)
     for stage in STAGES:
         values = layer.stages[stage]
-        bad = values.isnan() | (values == torch.inf) | ((values == -torch.inf) & (stage != "masked"))
+        bad = (
+            values.isnan() | (values == torch.inf) | ((values == -torch.inf) & (stage != "masked"))
+        )
         total = total.to(bad.device) + bad.transpose(0, 1).flatten(1).sum(1)
     return total
 
 
 def _row_sums(layer: LayerStages) -> Tensor:
     total = layer.stages["weights"].double().sum(-1) + layer.sink.double()
-    return _per_head((total - 1).abs().masked_fill(layer.fully_masked, 0.0).nan_to_num(nan=torch.inf))
+    return _per_head(
+        (total - 1).abs().masked_fill(layer.fully_masked, 0.0).nan_to_num(nan=torch.inf)
+    )
 
 
 def _leaked(layer: LayerStages) -> Tensor:
@@ -99,7 +123,9 @@ def _softmax(layer: LayerStages) -> Tensor:
 
 
 def _output(layer: LayerStages) -> Tensor:
-    v = layer.inputs.v.double().repeat_interleave(layer.inputs.q.shape[1] // layer.inputs.v.shape[1], dim=1)
+    v = layer.inputs.v.double().repeat_interleave(
+        layer.inputs.q.shape[1] // layer.inputs.v.shape[1], dim=1
+    )
     return largest_difference(layer.stages["output"], layer.stages["weights"].double() @ v)
 
 
@@ -121,7 +147,9 @@ def sdpa_difference(layer: LayerStages) -> Tensor:
         added = torch.cat((added, sinks[..., None].expand(*added.shape[:3], 1)), -1)
         k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
     reference = F.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=spec.scale)
-    return largest_difference(layer.stages["output"], reference.masked_fill(layer.fully_masked[..., None], 0.0))
+    return largest_difference(
+        layer.stages["output"], reference.masked_fill(layer.fully_masked[..., None], 0.0)
+    )
 
 
 def projection_difference(layer: LayerStages, projection: nn.Module, went_on: Tensor) -> Tensor:

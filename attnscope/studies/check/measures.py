@@ -31,7 +31,11 @@ Limit = float | Sequence[float]  # one for all tensors, or one for each
 
 
 def make_check(
-    name: str, deviations: Sequence[Tensor], limits: Limit, layers: Sequence[int], note: str | None = None
+    name: str,
+    deviations: Sequence[Tensor],
+    limits: Limit,
+    layers: Sequence[int],
+    note: str | None = None,
 ) -> Check:
     """Judge the deviations of heads, (H,) for each layer; report the one nearest to its limit, or furthest beyond it.
 
@@ -60,7 +64,9 @@ def differences(
     reference: str, stage: str, deviations: Sequence[Tensor], limits: Limit, layers: Sequence[int]
 ) -> Differences:
     """Return what `make_check` judges, by layer and head."""
-    by_head = [[float(x) if x < float("inf") else None for x in deviation] for deviation in deviations]
+    by_head = [
+        [float(x) if x < float("inf") else None for x in deviation] for deviation in deviations
+    ]
     return Differences(reference, stage, _each(limits, deviations), by_head, list(layers))
 
 
@@ -88,7 +94,9 @@ def worst_differences(texts: Sequence[Sequence[Differences]]) -> list[Difference
         by_stage.setdefault((difference.reference, difference.stage), []).append(difference)
     worst = []
     for (reference, stage), of_texts in by_stage.items():
-        layers = zip(*(zip(text.limits, text.by_head, strict=True) for text in of_texts), strict=True)
+        layers = zip(
+            *(zip(text.limits, text.by_head, strict=True) for text in of_texts), strict=True
+        )
         limits, by_head = zip(*(max(of_layer, key=_share) for of_layer in layers), strict=True)
         worst.append(Differences(reference, stage, list(limits), list(by_head), of_texts[0].layers))
     return worst
@@ -97,4 +105,7 @@ def worst_differences(texts: Sequence[Sequence[Differences]]) -> list[Difference
 def _share(layer: tuple[float, list[float | None]]) -> float:
     """Return the largest difference of a layer's heads as a share of its limit."""
     limit, by_head = layer
-    return max(float("inf") if difference is None else difference / max(limit, 1e-300) for difference in by_head)
+    return max(
+        float("inf") if difference is None else difference / max(limit, 1e-300)
+        for difference in by_head
+    )

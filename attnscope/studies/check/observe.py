@@ -33,7 +33,9 @@ class StageRecorder(Recorder):
     Without `include_masked`, a tile is as narrow as its mask.
     """
 
-    def __init__(self, n_heads: int, n_queries: int, n_keys: int, *, include_masked: bool = True) -> None:
+    def __init__(
+        self, n_heads: int, n_queries: int, n_keys: int, *, include_masked: bool = True
+    ) -> None:
         super().__init__(range(n_heads), range(n_queries))
         self._keys = n_keys
         self._include_masked = include_masked
@@ -65,10 +67,17 @@ class StageRecorder(Recorder):
         shape = (len(tile.masked), len(self.heads), len(self.rows))
         like = tile.masked
         beyond = {"masked": -torch.inf, "weights": 0.0} if not self._include_masked else {}
-        stages = {stage: like.new_full((*shape, self._keys), beyond.get(stage, torch.nan)) for stage in STAGES[:4]}
+        stages = {
+            stage: like.new_full((*shape, self._keys), beyond.get(stage, torch.nan))
+            for stage in STAGES[:4]
+        }
         stages["output"] = like.new_full((*shape, tile.output.shape[-1]), torch.nan)
-        inputs = replace(tile.inputs, out_weight=None)  # drop the model's weight, so that it can be freed
-        return LayerStages(inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape))
+        inputs = replace(
+            tile.inputs, out_weight=None
+        )  # drop the model's weight, so that it can be freed
+        return LayerStages(
+            inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape)
+        )
 
 
 def layer_numbers(layers: Sequence[LayerStages]) -> list[int]:
@@ -76,10 +85,14 @@ def layer_numbers(layers: Sequence[LayerStages]) -> list[int]:
     return [layer.inputs.layer for layer in layers]
 
 
-def record_stages(engine: Engine, batch: Batch, *, include_masked: bool = True) -> list[LayerStages]:
+def record_stages(
+    engine: Engine, batch: Batch, *, include_masked: bool = True
+) -> list[LayerStages]:
     """Return every layer's attention over a batch; see StageRecorder."""
     sizes = engine.sizes[1], batch.tokens.ids[0].shape[1], batch.sources.real.shape[1]
-    recorders = {layer: StageRecorder(*sizes, include_masked=include_masked) for layer in engine.layers}
+    recorders = {
+        layer: StageRecorder(*sizes, include_masked=include_masked) for layer in engine.layers
+    }
     engine.forward(batch, {layer: [recorder] for layer, recorder in recorders.items()})
     layers = [recorder.seen for recorder in recorders.values() if recorder.seen is not None]
     if has_float64(batch.tokens.real.device):

@@ -33,7 +33,10 @@ Limits = list[dict[str, float]]
 
 
 def limits(
-    alone: Sequence[LayerStages], again: Callable[[], list[LayerStages]], model: nn.Module, dtype: torch.dtype
+    alone: Sequence[LayerStages],
+    again: Callable[[], list[LayerStages]],
+    model: nn.Module,
+    dtype: torch.dtype,
 ) -> Limits:
     """Return the tolerance of each stage for every layer, in the measure of `largest_difference`.
 
@@ -56,7 +59,9 @@ def limits(
 
 
 @contextmanager
-def rounded_again(model: nn.Module, dtype: torch.dtype, seed: int, sums: list[Tensor | None]) -> Iterator[None]:
+def rounded_again(
+    model: nn.Module, dtype: torch.dtype, seed: int, sums: list[Tensor | None]
+) -> Iterator[None]:
     """Change every output of innermost modules by up to its rounding, uniformly.
 
     `sums` is the rounding of the sums behind each output, in the order of calls: the first run fills it, later runs use
@@ -71,7 +76,9 @@ def rounded_again(model: nn.Module, dtype: torch.dtype, seed: int, sums: list[Te
         if not isinstance(output, Tensor) or not output.is_floating_point():
             return output
         if is_first_run:
-            sums.append(sum_rounding(module, inputs[0]) if dtype == torch.float32 and inputs else None)
+            sums.append(
+                sum_rounding(module, inputs[0]) if dtype == torch.float32 and inputs else None
+            )
         of_sum = sums[-1] if is_first_run else next(calls)
         noise = torch.rand(output.shape, generator=generator).to(output.device) * 2 - 1
         wide = output.float()
@@ -95,7 +102,9 @@ def sum_rounding(module: nn.Module, x: Any) -> Tensor | None:
         return None
     if not (weight.is_floating_point() and x.is_floating_point()):
         return None
-    matrix = weight if isinstance(module, nn.Linear) else weight.mT  # transformers' Conv1D is stored as (K, N)
+    matrix = (
+        weight if isinstance(module, nn.Linear) else weight.mT
+    )  # transformers' Conv1D is stored as (K, N)
     if matrix.shape[1] != x.shape[-1]:
         return None
     size = (x.float().square() @ matrix.float().square().mT).sqrt()

@@ -29,7 +29,12 @@ from attnscope.request.selection import ALL
 from attnscope.run.plan import make_plan
 from attnscope.run.session import ProgressCallback, Session, media_inputs, provenance
 from attnscope.run.text_plan import TextPlan
-from attnscope.studies.check.laws import laws, projection_difference, row_difference, sdpa_difference
+from attnscope.studies.check.laws import (
+    laws,
+    projection_difference,
+    row_difference,
+    sdpa_difference,
+)
 from attnscope.studies.check.measures import (
     differences,
     largest_difference,
@@ -65,14 +70,18 @@ class _CheckedModel:
         """Return the model under its own mask, for this many texts at once."""
         encoder_tokens = self.text_plan.encoder_tokens
         read = None if encoder_tokens is None else pad_texts([encoder_tokens] * texts, self.device)
-        settings = EngineSettings(_OWN, encoder_texts=read, tile_elements=tile_elements, all_outputs=True)
+        settings = EngineSettings(
+            _OWN, encoder_texts=read, tile_elements=tile_elements, all_outputs=True
+        )
         return self.model.under(settings)
 
     def limits(self, tokens: list[Token], alone: Sequence[LayerStages]) -> Limits:
         """Return the allowed difference of each stage between two ways to the same numbers, by layer."""
         if self.user_limit is not None:
             return [dict.fromkeys(STAGES, self.user_limit) for _ in alone]
-        return limits(alone, lambda: self.stages_of(tokens), self.model.module, getattr(torch, self.dtype))
+        return limits(
+            alone, lambda: self.stages_of(tokens), self.model.module, getattr(torch, self.dtype)
+        )
 
     def judge(
         self, n_layers: int, compare: Callable[[Limits], list[Check]], bounds: Callable[[], Limits]
@@ -93,7 +102,9 @@ class _CheckedModel:
         texts = texts or (self.text_plan.tokens,)
         context = self.text_plan.context
         media = media_inputs([self.text_plan]) * len(texts)
-        return make_batch(texts, None if context is None else [context] * len(texts), self.device, media=media)
+        return make_batch(
+            texts, None if context is None else [context] * len(texts), self.device, media=media
+        )
 
 
 def check(
@@ -112,12 +123,17 @@ def check(
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
     source.require_model("check")
-    run = replace(run, layer=ALL, head=ALL, stages=STAGES, mask=(Own(),))  # memory is estimated for this
+    run = replace(
+        run, layer=ALL, head=ALL, stages=STAGES, mask=(Own(),)
+    )  # memory is estimated for this
     if built_in:
         run = replace(run, texts=fitting_texts(run.texts, source), truncate=True)
     plan = make_plan(run, source)
     model, device = session.load(plan)
-    named_texts = [(text.text, _whole(text_plan)) for text, text_plan in zip(run.texts, plan.text_plans, strict=True)]
+    named_texts = [
+        (text.text, _whole(text_plan))
+        for text, text_plan in zip(run.texts, plan.text_plans, strict=True)
+    ]
     if built_in and (random_text := drawn_text(source, plan.text_plans)) is not None:
         named_texts.append(random_text)
 
@@ -136,7 +152,9 @@ def check(
     mask = ""
     for text_index, (text, text_plan) in enumerate(named_texts):
         exact = EXACT if tolerance is None else tolerance
-        job = _CheckedModel(source, model, reference, text_plan, device, run.dtype, exact, tolerance)
+        job = _CheckedModel(
+            source, model, reference, text_plan, device, run.dtype, exact, tolerance
+        )
 
         def on_step(done: int, total: int, index: int = text_index) -> None:
             session.on_progress("checking", index * total + done, len(named_texts) * total)
@@ -172,7 +190,12 @@ def _checks(
     try:
         alone, on = _alone(job, engine)
     except NotFinite as e:
-        return [Check("every number is finite", "fail", note=e.line(on_command_line))], [], [], engine.describe_mask()
+        return (
+            [Check("every number is finite", "fail", note=e.line(on_command_line))],
+            [],
+            [],
+            engine.describe_mask(),
+        )
     checks = [*laws(alone, job.exact), on]
     on_step(1, steps)
     bounds = cache(lambda: job.limits(job.text_plan.tokens, alone))
@@ -184,8 +207,15 @@ def _checks(
     on_step(4, steps)
     parity, by_parity = _transformers(job, alone, bounds)
     on_step(steps, steps)
-    fully_masked = sorted({int(q) for layer in alone for q in layer.fully_masked.any(1)[0].nonzero()})
-    return [*checks, kernel, *parity], [*by_kernel, *by_parity], fully_masked, engine.describe_mask()
+    fully_masked = sorted(
+        {int(q) for layer in alone for q in layer.fully_masked.any(1)[0].nonzero()}
+    )
+    return (
+        [*checks, kernel, *parity],
+        [*by_kernel, *by_parity],
+        fully_masked,
+        engine.describe_mask(),
+    )
 
 
 def _alone(job: _CheckedModel, engine: Engine) -> tuple[list[LayerStages], Check]:
@@ -205,10 +235,14 @@ def _alone(job: _CheckedModel, engine: Engine) -> tuple[list[LayerStages], Check
             stack.callback(module.register_forward_hook(in_this_thread(listen)).remove)
         alone = record_stages(engine, batch)
     if len(projections) < len(found):
-        return alone, skipped_check(name, job.source.no_projection or "the output projection was not found")
+        return alone, skipped_check(
+            name, job.source.no_projection or "the output projection was not found"
+        )
     calls = [len(went_on.get(module, ())) for module in projections]
     if calls != [projections.count(module) for module in projections]:
-        return alone, skipped_check(name, "the output projection is not called exactly once per layer")
+        return alone, skipped_check(
+            name, "the output projection is not called exactly once per layer"
+        )
     gaps = []
     for stages, module in zip(alone, projections, strict=True):
         with engine.holding(stages.inputs.layer):
@@ -220,12 +254,18 @@ def _alone(job: _CheckedModel, engine: Engine) -> tuple[list[LayerStages], Check
 
 
 def _compare(
-    name: str, layers: Sequence[LayerStages], reference: Sequence[LayerStages], stages: Sequence[str], bounds: Limits
+    name: str,
+    layers: Sequence[LayerStages],
+    reference: Sequence[LayerStages],
+    stages: Sequence[str],
+    bounds: Limits,
 ) -> Check:
     """Check the rows that two lists of layers share."""
     pairs = [(stage, layer) for stage in stages for layer in range(len(reference))]
     gaps = [row_difference(layers[layer], reference[layer], stage) for stage, layer in pairs]
-    return make_check(name, gaps, [bounds[layer][stage] for stage, layer in pairs], layer_numbers(reference))
+    return make_check(
+        name, gaps, [bounds[layer][stage] for stage, layer in pairs], layer_numbers(reference)
+    )
 
 
 def _tiled(job: _CheckedModel, alone: Sequence[LayerStages], bounds: Callable[[], Limits]) -> Check:
@@ -234,7 +274,9 @@ def _tiled(job: _CheckedModel, alone: Sequence[LayerStages], bounds: Callable[[]
     tiled = record_stages(engine, job.batch(), include_masked=False)
     name = "computing in tiles changes nothing"
     stages = ("masked", "weights", "output")
-    return job.judge(len(alone), lambda limits: [_compare(name, tiled, alone, stages, limits)], bounds)[0]
+    return job.judge(
+        len(alone), lambda limits: [_compare(name, tiled, alone, stages, limits)], bounds
+    )[0]
 
 
 def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
@@ -243,7 +285,10 @@ def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
     padded = "padding changes nothing"
     tokens = job.text_plan.tokens
     if job.text_plan.media is not None:
-        return [skipped_check(name, "a picture or sound cannot be cut in half") for name in (prefix, padded)]
+        return [
+            skipped_check(name, "a picture or sound cannot be cut in half")
+            for name in (prefix, padded)
+        ]
     if len(tokens) < 2:
         return [skipped_check(name, "the text is one token") for name in (prefix, padded)]
     half = tokens[: len(tokens) // 2]
@@ -252,7 +297,9 @@ def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
     why = _sees_on(job, alone)
 
     def compare(bounds: Limits) -> list[Check]:
-        prefix_check = skipped_check(prefix, why) if why else _compare(prefix, alone, shorter, STAGES, bounds)
+        prefix_check = (
+            skipped_check(prefix, why) if why else _compare(prefix, alone, shorter, STAGES, bounds)
+        )
         return [prefix_check, _compare(padded, in_batch, shorter, STAGES, bounds)]
 
     return job.judge(len(shorter), compare, lambda: job.limits(half, shorter))
@@ -264,9 +311,16 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
     if job.text_plan.context is not None:
         return "queries and keys are different texts"
     source = job.source
-    causal = source.mask_known and any(isinstance(term, Causal) for term in parse_mask(source.config.mask))
-    ahead = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=alone[0].inputs.q.device).triu(1)
-    if any((layer.stages["masked"] > -torch.inf)[..., ahead].any() for layer in alone) and not causal:
+    causal = source.mask_known and any(
+        isinstance(term, Causal) for term in parse_mask(source.config.mask)
+    )
+    ahead = torch.ones(
+        len(tokens), len(tokens), dtype=torch.bool, device=alone[0].inputs.q.device
+    ).triu(1)
+    if (
+        any((layer.stages["masked"] > -torch.inf)[..., ahead].any() for layer in alone)
+        and not causal
+    ):
         return "the model's mask is not causal"
     return None
 
@@ -278,7 +332,9 @@ def _kernel(job: _CheckedModel, alone: Sequence[LayerStages]) -> tuple[Check, li
         return skipped_check(name, "it has no soft-cap"), []
     gaps = [sdpa_difference(layer) for layer in alone]
     layers = layer_numbers(alone)
-    return make_check(name, gaps, job.exact, layers), [differences(reference, "output", gaps, job.exact, layers)]
+    return make_check(name, gaps, job.exact, layers), [
+        differences(reference, "output", gaps, job.exact, layers)
+    ]
 
 
 def _transformers(
@@ -300,14 +356,21 @@ def _transformers(
     gaps: dict[str, list[Tensor]] = {}
     for stage in stages:
         pairs = zip(alone, reference, strict=True)
-        gaps[stage] = [largest_difference(a.stages[stage], b[stage], absolute=stage == "weights") for a, b in pairs]
+        gaps[stage] = [
+            largest_difference(a.stages[stage], b[stage], absolute=stage == "weights")
+            for a, b in pairs
+        ]
     gaps_by_stage: list[Differences] = []
 
     def compare(limits: Limits) -> list[Check]:
         allowed = {stage: [layer_limits[stage] for layer_limits in limits] for stage in stages}
         layers = layer_numbers(alone)
-        gaps_by_stage[:] = [differences(_EAGER, stage, gaps[stage], allowed[stage], layers) for stage in stages]
-        return [make_check(f"{name}: {stage}", gaps[stage], allowed[stage], layers) for stage in stages]
+        gaps_by_stage[:] = [
+            differences(_EAGER, stage, gaps[stage], allowed[stage], layers) for stage in stages
+        ]
+        return [
+            make_check(f"{name}: {stage}", gaps[stage], allowed[stage], layers) for stage in stages
+        ]
 
     return job.judge(len(alone), compare, bounds), gaps_by_stage
 

@@ -3,14 +3,23 @@
 from collections.abc import Iterator
 
 from attnscope.findings.check import Check, CheckedText, CheckReport
-from attnscope.studies.screens.header import named_tokens, report_header, text_headers, unknown_words
+from attnscope.studies.screens.header import (
+    named_tokens,
+    report_header,
+    text_headers,
+    unknown_words,
+)
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, untrusted
 
 _NAMED = 20  # number of fully masked queries that are named
 _HEADINGS = ("value", "limit", "worst", "text", "verdict")
-_VERDICTS = {"pass": ours("ok", "good"), "fail": ours("FAIL", "bad"), "skipped": ours("skipped", "dim")}
+_VERDICTS = {
+    "pass": ours("ok", "good"),
+    "fail": ours("FAIL", "bad"),
+    "skipped": ours("skipped", "dim"),
+}
 
 
 def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -46,7 +55,9 @@ def _fully_masked(text: CheckedText) -> Spans:
 
 def _table(report: CheckReport) -> Table:
     cells = zip(*(_cells(check) for check in report.checks), strict=True)
-    columns = [Column(heading, column, left=True) for heading, column in zip(_HEADINGS, cells, strict=True)]
+    columns = [
+        Column(heading, column, left=True) for heading, column in zip(_HEADINGS, cells, strict=True)
+    ]
     if len(report.texts) == 1:
         del columns[_HEADINGS.index("text")]
     return Table("check", columns, labels=[ours(check.name) for check in report.checks], indent=0)
@@ -54,19 +65,34 @@ def _table(report: CheckReport) -> Table:
 
 def _cells(check: Check) -> tuple[str | Spans, ...]:
     not_finite = check.verdict == "fail" and check.measured is None and check.limit is not None
-    measured = "not finite" if not_finite else "" if check.measured is None else f"{check.measured:.1e}"
+    measured = (
+        "not finite" if not_finite else "" if check.measured is None else f"{check.measured:.1e}"
+    )
     limit = "" if check.limit is None else f"{check.limit:.0e}"
-    return measured, limit, check.where or "", f"{check.text}" if check.where else "", _VERDICTS[check.verdict]
+    return (
+        measured,
+        limit,
+        check.where or "",
+        f"{check.text}" if check.where else "",
+        _VERDICTS[check.verdict],
+    )
 
 
 def _by_layer(report: CheckReport) -> Iterator[ViewPart]:
     """Tabulate the largest difference of each layer, a row per layer and a column per stage of a reference."""
     for reference in dict.fromkeys(difference.reference for difference in report.differences):
-        stages = [difference for difference in report.differences if difference.reference == reference]
+        stages = [
+            difference for difference in report.differences if difference.reference == reference
+        ]
         yield GAP
         yield paragraph((Span("largest difference from "), *untrusted(reference)))
-        columns = [Column(stage.stage, [_worst(of_heads) for of_heads in stage.by_head]) for stage in stages]
-        yield Table("layer", columns, labels=[ours(f"{layer}") for layer in stages[0].layers], indent=0)
+        columns = [
+            Column(stage.stage, [_worst(of_heads) for of_heads in stage.by_head])
+            for stage in stages
+        ]
+        yield Table(
+            "layer", columns, labels=[ours(f"{layer}") for layer in stages[0].layers], indent=0
+        )
 
 
 def _worst(values: list[float | None]) -> str:
@@ -78,7 +104,9 @@ def _worst(values: list[float | None]) -> str:
 
 
 def _verdict(report: CheckReport) -> Span:
-    failed, skipped = (sum(check.verdict == verdict for check in report.checks) for verdict in ("fail", "skipped"))
+    failed, skipped = (
+        sum(check.verdict == verdict for check in report.checks) for verdict in ("fail", "skipped")
+    )
     done = len(report.checks) - skipped
     left = f", {skipped} skipped" if skipped else ""
     if failed:

@@ -29,13 +29,19 @@ def drawn_text(source: ModelSource, plans: Sequence[TextPlan]) -> tuple[str, Tex
 
     None if the vocabulary is not known.
     """
-    ids = [token_id for token_id in source.tokenizer.ordinary_ids() if token_id < source.config.vocab_size]
+    ids = [
+        token_id
+        for token_id in source.tokenizer.ordinary_ids()
+        if token_id < source.config.vocab_size
+    ]
     if not ids:
         return None
     longest = max(plans, key=lambda plan: len(plan.tokens))
     random = Random(0)
     tokens = [
-        token if token.special else Token(random.choice(ids), "", "", type_id=token.type_id, segment=token.segment)
+        token
+        if token.special
+        else Token(random.choice(ids), "", "", type_id=token.type_id, segment=token.segment)
         for token in longest.tokens
     ]
     return "tokens drawn from the vocabulary", replace(longest, tokens=tokens)

@@ -31,8 +31,12 @@ def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
         return []
     if len(a) * len(b) > MAX_CELLS:
         message = f"runs of {len(a):,} and {len(b):,} tokens differ, too many to align"
-        raise AttnscopeError(message, hint="compare shorter texts, or the same text under another mask or model")
-    longest = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)  # length of the common subsequence from (i, j) on
+        raise AttnscopeError(
+            message, hint="compare shorter texts, or the same text under another mask or model"
+        )
+    longest = np.zeros(
+        (len(a) + 1, len(b) + 1), dtype=np.int32
+    )  # length of the common subsequence from (i, j) on
     codes = {piece: n for n, piece in enumerate({*a, *b})}
     right = np.array([codes[p] for p in b])
     for i in range(len(a) - 1, -1, -1):
@@ -66,7 +70,9 @@ def pair_replaced(
     for (i, j), (i_end, j_end) in pairwise(ends):
         first_run = range(i + 1, i_end)
         second_run = range(j + 1, j_end)
-        one_word = _is_word([first_tokens[p] for p in first_run]) and _is_word([second_tokens[p] for p in second_run])
+        one_word = _is_word([first_tokens[p] for p in first_run]) and _is_word(
+            [second_tokens[p] for p in second_run]
+        )
         if len(first_run) == len(second_run) or one_word:
             pairs += [
                 pair
@@ -78,7 +84,10 @@ def pair_replaced(
 
 def _is_word(tokens: Sequence[Token]) -> bool:
     """Tell whether tokens are adjacent, with nothing between them."""
-    return all(a.end is not None and a.end == b.start and a.segment == b.segment for a, b in pairwise(tokens))
+    return all(
+        a.end is not None and a.end == b.start and a.segment == b.segment
+        for a, b in pairwise(tokens)
+    )
 
 
 def _alike(token: Token, other: Token) -> bool:

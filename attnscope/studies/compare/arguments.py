@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attnscope.request.arguments import By, Dtype, EngineWord
-from attnscope.request.run_config import Indices, MachineArguments, Model, PairArguments, Stage, Tokens, TorchDtype
+from attnscope.request.run_config import (
+    Indices,
+    MachineArguments,
+    Model,
+    PairArguments,
+    Stage,
+    Tokens,
+    TorchDtype,
+)
 
 if TYPE_CHECKING:
     from attnscope.request.run_config import Mask

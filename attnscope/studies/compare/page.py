@@ -34,7 +34,9 @@ def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[
         yield from present_comparison(comparison, settings)
         return
     best = [change.most_moved(1)[0] for change in comparison.changes]
-    changes = [replace(change, heads=[head]) for change, head in zip(comparison.changes, best, strict=True)]
+    changes = [
+        replace(change, heads=[head]) for change, head in zip(comparison.changes, best, strict=True)
+    ]
     from attnscope.views.page.walk import Walk
 
     walk: Any = Walk(_walk(with_short_labels(comparison), best[0].first, settings.every_head or ()))
@@ -54,7 +56,9 @@ def _in_full(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
             yield part
 
 
-def _walk(comparison: Comparison, first_head: HeadRef, roles: Sequence[RoleRecorders]) -> SavedSource:
+def _walk(
+    comparison: Comparison, first_head: HeadRef, roles: Sequence[RoleRecorders]
+) -> SavedSource:
     """Return the walk, with the share of weight that moved in every head."""
     source = comparison_source(comparison)
     text = comparison.sides[0].report.texts[0]
@@ -70,23 +74,32 @@ def _walk(comparison: Comparison, first_head: HeadRef, roles: Sequence[RoleRecor
     begun = {}
     for (n, side), saved in source.saved.items():
         of_text = measured[side][n] if measured else None
-        make = partial(_begun, saved, places[first_head], head_number, of_text, _alignment(comparison, side, n))
+        make = partial(
+            _begun, saved, places[first_head], head_number, of_text, _alignment(comparison, side, n)
+        )
         begun[n, side] = SavedText(make, saved.heads)
     return dataclasses.replace(source, saved=begun)
 
 
 def _alignment(comparison: Comparison, side: int, text: int) -> Alignment | None:
     """Return the tokens of the first side and of another one side by side; None if they are the same."""
-    changes = (head for change in comparison.changes if change.side == side for head in change.heads)
+    changes = (
+        head for change in comparison.changes if change.side == side for head in change.heads
+    )
     head = next((head for head in changes if head.text == text and head.mass is None), None)
     first_text, second_text = (comparison.sides[n].report.texts[text] for n in (0, side))
     tokens = ((first_text.tokens, second_text.tokens), (first_text.sources, second_text.sources))
-    if head is None or all([a.piece for a in left] == [b.piece for b in right] for left, right in tokens):
+    if head is None or all(
+        [a.piece for a in left] == [b.piece for b in right] for left, right in tokens
+    ):
         return None
     columns = shown_columns([first_text, second_text], head)
     rows = [(first_text.queries.index(i), second_text.queries.index(j)) for i, j in head.queries]
     keys = [
-        (-1 if i is None else first_text.keys.index(i), -1 if j is None else second_text.keys.index(j))
+        (
+            -1 if i is None else first_text.keys.index(i),
+            -1 if j is None else second_text.keys.index(j),
+        )
         for i, j in columns
     ]
     return Alignment(
@@ -108,5 +121,7 @@ def _begun(
     same_shape = head_number.values.shape == (len(scene.layers), len(scene.heads))
     scene = dataclasses.replace(scene, first=first_head, alignment=alignment)
     if same_shape:
-        scene = dataclasses.replace(scene, numbers=[head_number, *scene.numbers], display=head_number.name)
+        scene = dataclasses.replace(
+            scene, numbers=[head_number, *scene.numbers], display=head_number.name
+        )
     return with_roles(scene, roles)

@@ -37,7 +37,11 @@ def compare_sides(
         unmatched: Descriptions of what has no counterpart; these fail at any tolerance.
     """
     judge = Judge(tolerance or Tolerance())
-    notes = {} if tolerance else dict.fromkeys(f"{sizes}; what both have is compared" for sizes in unmatched)
+    notes = (
+        {}
+        if tolerance
+        else dict.fromkeys(f"{sizes}; what both have is compared" for sizes in unmatched)
+    )
     unmatched = list(unmatched)
     changes = []
     for side_index, side in enumerate(sides[1:], 1):
@@ -46,7 +50,9 @@ def compare_sides(
             text_keys = None if shown_keys is None else shown_keys[text.number]
             for layer, head_change, pairs in text.changes(text_keys, stages):
                 change.heads.append(head_change)
-                judge.see(side_index, text.number, layer, (head_change.first, head_change.second), pairs)
+                judge.see(
+                    side_index, text.number, layer, (head_change.first, head_change.second), pairs
+                )
             notes |= dict.fromkeys(text.notes())
             unmatched += text.unmatched()
         changes.append(change)
@@ -54,7 +60,9 @@ def compare_sides(
         notes |= {"the weight of a token that only one side has (a│ or │b) counts as moved": None}
     first_provenance = sides[0].report.provenance
     verdict = (
-        judge.verdict(unmatched, len(first_provenance.attending) * first_provenance.n_heads) if tolerance else None
+        judge.verdict(unmatched, len(first_provenance.attending) * first_provenance.n_heads)
+        if tolerance
+        else None
     )
     return Comparison(axis, list(sides), changes, list(notes), verdict, list(named_options))
 
@@ -67,7 +75,8 @@ def _texts(axis: str, first_side: Side, second_side: Side) -> "list[_Text]":
         raise AttnscopeError(message, hint="compare reports of the same texts")
     labels = first_side.label, second_side.label
     return [
-        _Text(axis, index, labels, a, b) for index, (a, b) in enumerate(zip(first_texts, second_texts, strict=True))
+        _Text(axis, index, labels, a, b)
+        for index, (a, b) in enumerate(zip(first_texts, second_texts, strict=True))
     ]
 
 
@@ -96,7 +105,9 @@ class _Text:
         """Tokens that both texts have; a tolerance judges only their cells."""
         tokens = align(self.a.tokens, self.b.tokens)
         self_attention = self.a.context is None and self.b.context is None
-        return self._pairs(tokens, tokens if self_attention else align(self.a.sources, self.b.sources))
+        return self._pairs(
+            tokens, tokens if self_attention else align(self.a.sources, self.b.sources)
+        )
 
     @cached_property
     def aligned(self) -> "tuple[_Aligned, _Aligned]":
@@ -107,14 +118,19 @@ class _Text:
         tokens = list(zip(a.tokens, b.tokens, strict=True))
         sources = list(zip(a.sources, b.sources, strict=True))
         return self._pairs(
-            pair_replaced(self.a.tokens, self.b.tokens, tokens), pair_replaced(self.a.sources, self.b.sources, sources)
+            pair_replaced(self.a.tokens, self.b.tokens, tokens),
+            pair_replaced(self.a.sources, self.b.sources, sources),
         )
 
-    def _pairs(self, tokens: list[tuple[int, int]], sources: list[tuple[int, int]]) -> "tuple[_Aligned, _Aligned]":
+    def _pairs(
+        self, tokens: list[tuple[int, int]], sources: list[tuple[int, int]]
+    ) -> "tuple[_Aligned, _Aligned]":
         queries = _shown_in_both(tokens, self.a.queries, self.b.queries)
         keys = _shown_in_both(sources, self.a.keys, self.b.keys)
         first_aligned, second_aligned = (
-            _Aligned(text, *([pair[n] for pair in pairs] for pairs in (tokens, sources, queries, keys)))
+            _Aligned(
+                text, *([pair[n] for pair in pairs] for pairs in (tokens, sources, queries, keys))
+            )
             for n, text in enumerate((self.a, self.b))
         )
         return first_aligned, second_aligned
@@ -123,7 +139,9 @@ class _Text:
         """Return heads of the first side, each with its counterpart."""
         if self.axis in ("layer", "head") and len(self.a.heads) == len(self.b.heads):
             return list(zip(self.a.heads, self.b.heads, strict=True))
-        return [(head, _counterpart(head, self.b, self.labels[1], self.axis)) for head in self.a.heads]
+        return [
+            (head, _counterpart(head, self.b, self.labels[1], self.axis)) for head in self.a.heads
+        ]
 
     def changes(
         self, shown_keys: Sequence[int] | None, stages: Sequence[str]
@@ -137,7 +155,11 @@ class _Text:
             pairs = []
             for stage in [s for s in STAGES if s in stages and s in x.stages and s in y.stages]:
                 if (stage, x.layer) not in scales:
-                    of_layer = [index for index, unit in enumerate(self.a.heads.units) if unit.layer == x.layer]
+                    of_layer = [
+                        index
+                        for index, unit in enumerate(self.a.heads.units)
+                        if unit.layer == x.layer
+                    ]
                     matrices = [self.a.heads[index].stages[stage] for index in of_layer]
                     scales[stage, x.layer] = layer_scale(stage, matrices)
                 pairs.append(_pair(stage, self.shared, (x, y), scales[stage, x.layer]))
@@ -149,13 +171,19 @@ class _Text:
         For texts that are meant to differ, only the shared tokens are compared.
         """
         where = self._where
-        unmatched = [] if self.axis == "text" or self.maps else [where + name for name in self._alone()]
+        unmatched = (
+            [] if self.axis == "text" or self.maps else [where + name for name in self._alone()]
+        )
         if nothing := self._nothing(self.shared):
             unmatched.insert(0, where + nothing)
         return unmatched
 
     def _alone(self) -> Iterator[str]:
-        for field in ("tokens", "sources") if self.a.context is not None or self.b.context is not None else ("tokens",):
+        for field in (
+            ("tokens", "sources")
+            if self.a.context is not None or self.b.context is not None
+            else ("tokens",)
+        ):
             for label, side in zip(self.labels, self.shared, strict=True):
                 spelled: Sequence[Token] = getattr(side.text, field)
                 if alone := _without(spelled, getattr(side, field)):
@@ -178,7 +206,10 @@ class _Text:
             if not matched:
                 return f"no {axis} token of {first_label} has a counterpart in {second_label}"
             if not in_both:
-                held = [side.text.queries if axis == "query" else side.text.keys for side in (first_side, second_side)]
+                held = [
+                    side.text.queries if axis == "query" else side.text.keys
+                    for side in (first_side, second_side)
+                ]
                 saved = [format_positions(positions) or "none" for positions in held]
                 return f"{first_label} has {axis} {saved[0]}, {second_label} has {saved[1]}, and none correspond"
         return ""
@@ -226,7 +257,9 @@ def pooled_change(
     same_sources = [t.piece for t in first_text.sources] == [t.piece for t in second_text.sources]
     if not same_tokens or not same_sources or a.pooled.weights.shape != b.pooled.weights.shape:
         hint = f"select rows with {arg('query')}, or use the same text and the same {arg('pool')}"
-        raise AttnscopeError("maps of different tokens or runs cannot be compared", where=str(a.ref), hint=hint)
+        raise AttnscopeError(
+            "maps of different tokens or runs cannot be compared", where=str(a.ref), hint=hint
+        )
     none = np.zeros(0, dtype=np.float32)
     empty = np.zeros((0, 0), dtype=np.float32)
     before = a.pooled.weights.astype(np.float64)
@@ -308,7 +341,9 @@ class _Aligned:
     def sink(self, head: HeadReport) -> _Array:
         """Return the weight of the queries on the head's sink, (queries, 1); 0 for a head without one."""
         sink = head.rows.sink
-        return (np.zeros(len(self.rows)) if sink is None else sink[self.rows].astype(np.float64))[:, None]
+        return (np.zeros(len(self.rows)) if sink is None else sink[self.rows].astype(np.float64))[
+            :, None
+        ]
 
     def outside(self, head: HeadReport) -> _Array:
         """Return the weight of the queries on keys that are not saved, (queries,)."""
@@ -322,7 +357,9 @@ class _Aligned:
         if self.text.context is not None:
             return np.full(len(queries), np.nan)
         after = np.array(self.text.keys)[None] > queries[:, None]
-        last_missing = max(set(range(len(self.text.sources))).difference(self.text.keys), default=-1)
+        last_missing = max(
+            set(range(len(self.text.sources))).difference(self.text.keys), default=-1
+        )
         return np.where(last_missing > queries, np.nan, (self.weights(head) * after).sum(-1))
 
 
@@ -363,7 +400,9 @@ def _head_change(
         gained = lost = [-1] * len(first_side.queries)
         saved = len(first_side.text.keys), len(second_side.text.keys)
         of = len(first_side.text.sources), len(second_side.text.sources)
-        partial = Partial(saved, of, np.array([side.outside(head) for side, head in both], dtype=np.float32))
+        partial = Partial(
+            saved, of, np.array([side.outside(head) for side, head in both], dtype=np.float32)
+        )
     entered, left = (_entered(both[n], both[1 - n]) for n in (0, 1))
     return HeadChange(
         text=text_index,
@@ -416,10 +455,15 @@ def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
 
 
 def _same_ranking(first_head: HeadReport, second_head: HeadReport) -> bool:
-    return (first_head.top.by, first_head.top.left_out) == (second_head.top.by, second_head.top.left_out)
+    return (first_head.top.by, first_head.top.left_out) == (
+        second_head.top.by,
+        second_head.top.left_out,
+    )
 
 
-def _entered(before: tuple[_Aligned, HeadReport], after: tuple[_Aligned, HeadReport]) -> list[list[int]]:
+def _entered(
+    before: tuple[_Aligned, HeadReport], after: tuple[_Aligned, HeadReport]
+) -> list[list[int]]:
     """Return, for every row, the top contributors of one side that are not among the other side's, strongest first."""
     first_side, x = before
     second_side, y = after
@@ -437,11 +481,19 @@ def _entered(before: tuple[_Aligned, HeadReport], after: tuple[_Aligned, HeadRep
 def _pair(
     stage: str, sides: tuple[_Aligned, _Aligned], heads: tuple[HeadReport, HeadReport], scale: float
 ) -> MatrixPair:
-    a, b = (head.stages[stage][side.rows].astype(np.float64) for side, head in zip(sides, heads, strict=True))
+    a, b = (
+        head.stages[stage][side.rows].astype(np.float64)
+        for side, head in zip(sides, heads, strict=True)
+    )
     first_side, second_side = sides
     if stage != "output":
         return MatrixPair(
-            stage, a[:, first_side.columns], b[:, second_side.columns], first_side.queries, first_side.keys, scale
+            stage,
+            a[:, first_side.columns],
+            b[:, second_side.columns],
+            first_side.queries,
+            first_side.keys,
+            scale,
         )
     if a.shape != b.shape:
         raise AttnscopeError("the values are of different widths", where=f"{heads[0].ref}: output")

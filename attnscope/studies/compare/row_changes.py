@@ -36,12 +36,21 @@ def row_changes(
     for n, panel in enumerate(sides):
         at = {position: index for index, position in enumerate(panel.columns.positions)}
         places = [None if (key := pair[n]) is None else at[key] for pair in columns]
-        cells = ["" if (column_index := places[i]) is None else panel.texts[0][column_index] for i in listed]
+        cells = [
+            "" if (column_index := places[i]) is None else panel.texts[0][column_index]
+            for i in listed
+        ]
         if omitted:
-            known_columns = [column_index for i in omitted if (column_index := places[i]) is not None]
-            cells.append(panel.digits.text(float(panel.matrix[0][known_columns].sum(dtype=np.float64))))
+            known_columns = [
+                column_index for i in omitted if (column_index := places[i]) is not None
+            ]
+            cells.append(
+                panel.digits.text(float(panel.matrix[0][known_columns].sum(dtype=np.float64)))
+            )
         side_columns.append(Column(panel.title, cells))
-    cells = [difference.texts[0][i] for i in listed] + [difference.digits.text(bars[-1])] * bool(omitted)
+    cells = [difference.texts[0][i] for i in listed] + [difference.digits.text(bars[-1])] * bool(
+        omitted
+    )
     side_columns.append(Column("difference", cells))
     first_formula, second_formula = (panel.arithmetic for panel in sides)
     formulas = [(*panel.title, Span(": "), *panel.arithmetic) for panel in sides]

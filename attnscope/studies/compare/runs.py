@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
 _CAP = 4 << 30
 _LONGEST = 30  # longest text, in characters, that is used as its own label
-_MOST_CELLS = 1 << 26  # numbers of all heads of one side that are compared unless the user asks for every head
+_MOST_CELLS = (
+    1 << 26
+)  # numbers of all heads of one side that are compared unless the user asks for every head
 _NOW = "this run"  # label of the side that is compared with a saved report
 _SAVED = ("layer", "head", "query", "key")  # what a saved report is narrowed down to
 _ROWS = 1024  # rows that are compared for a table, of which it shows those where most weight moves
@@ -75,9 +77,14 @@ def compare_runs(
         every_head: Whether to compare all heads in any case.
         roles: Recorders for every side; empty for none.
     """
-    stages = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or ["weights"]
+    stages = [stage for stage in STAGES if any(stage in run.stages for _, run in runs)] or [
+        "weights"
+    ]
     # All measures but worst cells need the weights.
-    runs = [(label, replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))) for label, run in runs]
+    runs = [
+        (label, replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights")))))
+        for label, run in runs
+    ]
     session = session or Session([text for _, run in runs for text in run.texts], progress)
     columns = None
     typed = any(selection is not None for selection in (runs[0][1].query, key))
@@ -91,28 +98,44 @@ def compare_runs(
         all_compared = all_needed or _fit([run for _, run in runs_of_all], session)
         runs = runs_of_all if all_compared else runs
     recorders = dict(enumerate(of_side.recorders for of_side in roles))
-    reports = [inspect(runs[0][1], session=session, sides=len(runs), extra_recorders=recorders.get(0))]
+    reports = [
+        inspect(runs[0][1], session=session, sides=len(runs), extra_recorders=recorders.get(0))
+    ]
     chosen_indices = _chosen(reports[0])
     for index, (_, run) in enumerate(runs[1:], 1):
-        heads = {name: indices for name, indices in chosen_indices.items() if getattr(run, name).word == "auto"}
-        report = inspect(replace(run, **heads), session=session, sides=len(runs), extra_recorders=recorders.get(index))
+        heads = {
+            name: indices
+            for name, indices in chosen_indices.items()
+            if getattr(run, name).word == "auto"
+        }
+        report = inspect(
+            replace(run, **heads),
+            session=session,
+            sides=len(runs),
+            extra_recorders=recorders.get(index),
+        )
         reports.append(_same_heads(axis, report, reports[0]) if heads else report)
     labels = _labels(axis, [as_unicode(value) for value, _ in runs])
     sides = [Side(label, report) for label, report in zip(labels, reports, strict=True)]
-    named_options = [*_named(runs[0][1].query, key), *(name for name in ("layer", "head") if name in selected)]
+    named_options = [
+        *_named(runs[0][1].query, key),
+        *(name for name in ("layer", "head") if name in selected),
+    ]
     shown_by_text = _shown(sides[0].report, key) if columns is None else [columns]
-    comparison = compare_sides(axis, sides, shown_by_text, tolerance, stages, named_options, unmatched)
+    comparison = compare_sides(
+        axis, sides, shown_by_text, tolerance, stages, named_options, unmatched
+    )
     if not all_compared and _left_to_auto(runs[0][1], selected):
-        note = (
-            "the texts are too long to compare every head at once: one was chosen; --summary finds those that move most"
-        )
+        note = "the texts are too long to compare every head at once: one was chosen; --summary finds those that move most"
         comparison = replace(comparison, notes=[*comparison.notes, note])
     return comparison
 
 
 def _left_to_auto(run: RunConfig, selected: Collection[str]) -> list[str]:
     """Return which of `layer` and `head` the user did not select."""
-    return [name for name in ("layer", "head") if getattr(run, name) == AUTO and name not in selected]
+    return [
+        name for name in ("layer", "head") if getattr(run, name) == AUTO and name not in selected
+    ]
 
 
 def _fit(runs: Sequence[RunConfig], session: Session) -> bool:
@@ -149,10 +172,16 @@ def _with_every_head(
         if any(count[name] != counts[0][name] for name in left)
     ]
     every = dict.fromkeys(left, ALL)
-    array_layers = [set(layers) for layers in (session.source(run).layers for _, run in runs) if layers is not None]
+    array_layers = [
+        set(layers)
+        for layers in (session.source(run).layers for _, run in runs)
+        if layers is not None
+    ]
     if unmatched or (array_layers and "layer" in left):
         shared = {name: range(min(count[name] for count in counts)) for name in left}
-        every = {name: IndexSelection(ranges=((0, numbers[-1]),)) for name, numbers in shared.items()}
+        every = {
+            name: IndexSelection(ranges=((0, numbers[-1]),)) for name, numbers in shared.items()
+        }
         if array_layers and "layer" in left:  # arrays need not have every layer
             there = set.intersection(*array_layers, set(shared["layer"]))
             if not there:
@@ -174,23 +203,38 @@ def _found_in_either(
     opened = [session.open(run) for _, run in runs]
     texts = [run.texts[0] for _, run in opened]
     tokens = [
-        tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=text.adds_special)[0]
+        tokenize(
+            source,
+            text.text,
+            text.pair,
+            text.where,
+            truncate=run.truncate,
+            special=text.adds_special,
+        )[0]
         for text, (source, run) in zip(texts, opened, strict=True)
     ]
     spans = [
-        divide_text(run, text, text_tokens) for (_, run), text, text_tokens in zip(opened, texts, tokens, strict=True)
+        divide_text(run, text, text_tokens)
+        for (_, run), text, text_tokens in zip(opened, texts, tokens, strict=True)
     ]
     pairs = [pair_replaced(tokens[0], other, align(tokens[0], other)) for other in tokens[1:]]
 
     def positions(selection: PositionSelection, option: str) -> list[list[int]]:
         missing: list[list[str]] = [[] for _ in tokens]
         positions_of = [
-            {*selection.find(numbers, (text.text, text.pair), option, missing=lacking, spans=divided)}
+            {
+                *selection.find(
+                    numbers, (text.text, text.pair), option, missing=lacking, spans=divided
+                )
+            }
             for numbers, text, lacking, divided in zip(tokens, texts, missing, spans, strict=True)
         ]
         if set(missing[0]).intersection(*missing[1:]):  # says what the first text has
             selection.find(tokens[0], (texts[0].text, texts[0].pair), option, spans=spans[0])
-        reached = [{i for i, j in both if j in there} for both, there in zip(pairs, positions_of[1:], strict=True)]
+        reached = [
+            {i for i, j in both if j in there}
+            for both, there in zip(pairs, positions_of[1:], strict=True)
+        ]
         first_positions = positions_of[0].union(*reached)
         other_positions = [
             there | {j for i, j in both if i in first_positions}
@@ -211,7 +255,9 @@ def _found_in_either(
             columns = of_sides[0] if field == "auto_key" else None
             for change, numbers in zip(changes, of_sides, strict=True):
                 change[field] = PositionSelection.of(numbers)
-    return [(label, replace(run, **change)) for (label, run), change in zip(runs, changes, strict=True)], columns
+    return [
+        (label, replace(run, **change)) for (label, run), change in zip(runs, changes, strict=True)
+    ], columns
 
 
 def _labels(axis: str, values: Sequence[str]) -> list[str]:
@@ -232,7 +278,9 @@ def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | No
     """Return the columns of the difference for every text; None for all."""
     if key is None:
         return [None] * len(report.texts)
-    texts = [(text, (text.text, text.pair) if text.context is None else (None,)) for text in report.texts]
+    texts = [
+        (text, (text.text, text.pair) if text.context is None else (None,)) for text in report.texts
+    ]
     spans = [None if text.spans is None else text.spans.text for text, _ in texts]
     return [
         key.find(text.sources, words, arg("key"), spans=divided)
@@ -253,7 +301,12 @@ def side_of(axis: str, run: RunConfig) -> RunConfig:
     On a screen, a text that is too long for tables has a map, too; maps of two texts cannot be compared.
     """
     run = replace(run, window=None if run.window is None else _ROWS)
-    if axis != "text" and run.query is None and run.key is None and (run.window is not None or run.pool is not None):
+    if (
+        axis != "text"
+        and run.query is None
+        and run.key is None
+        and (run.window is not None or run.pool is not None)
+    ):
         return run
     return replace(run, key=EVERY_POSITION, auto_key=run.key)
 
@@ -263,7 +316,10 @@ def _chosen(report: Report) -> dict[str, IndexSelection]:
     heads = report.texts[0].heads
     return {
         name: MEAN if "mean" in numbers else IndexSelection.of(dict.fromkeys(map(int, numbers)))
-        for name, numbers in (("layer", [h.layer for h in heads]), ("head", [h.head for h in heads]))
+        for name, numbers in (
+            ("layer", [h.layer for h in heads]),
+            ("head", [h.head for h in heads]),
+        )
     }
 
 
@@ -295,7 +351,9 @@ def _same_heads(axis: str, report: Report, chosen_report: Report) -> Report:
 
 
 def compare_reports(
-    reports: Sequence[tuple[str, Report]], wanted: ReportSelection | None = None, tolerance: Tolerance | None = None
+    reports: Sequence[tuple[str, Report]],
+    wanted: ReportSelection | None = None,
+    tolerance: Tolerance | None = None,
 ) -> Comparison:
     """Compare saved Reports with the first of them; no model is needed."""
     wanted = wanted or ReportSelection()
@@ -306,7 +364,9 @@ def compare_reports(
     for text, keys in zip(sides[0].report.texts, shown_keys, strict=True):
         _check_saved(keys or [], text.keys, "key", sides[0].label)
     named_options = _named(wanted.query, wanted.key)
-    return compare_sides("report", sides, shown_keys, tolerance, wanted.stages or STAGES, named_options)
+    return compare_sides(
+        "report", sides, shown_keys, tolerance, wanted.stages or STAGES, named_options
+    )
 
 
 def compare_with_report(
@@ -338,8 +398,13 @@ def _as_saved(name: str, report: Report, run: RunConfig, typed: Collection[str])
     units = text.heads.units
     if len(units) < len({layer for layer, _ in units}) * len({head for _, head in units}):
         # The label selects these heads alone.
-        saved["layer"], saved["head"] = join_label(AUTO, parse_indices_or_label("head", ",".join(map(str, units))))
-    for option, positions, tokens in (("query", text.queries, text.tokens), ("key", text.keys, text.sources)):
+        saved["layer"], saved["head"] = join_label(
+            AUTO, parse_indices_or_label("head", ",".join(map(str, units)))
+        )
+    for option, positions, tokens in (
+        ("query", text.queries, text.tokens),
+        ("key", text.keys, text.sources),
+    ):
         if len(positions) < len(tokens):
             saved[option] = PositionSelection.of(positions)
     if mask.hidden is not None:
@@ -347,12 +412,21 @@ def _as_saved(name: str, report: Report, run: RunConfig, typed: Collection[str])
     if mask.what_if is not None and mask.used != mask.own:
         if not is_mask(mask.used):
             message = f"'{name}' was made under the mask '{mask.used}', which cannot be read back"
-            raise UsageError(message, where=arg("mask"), hint=f"add {arg('mask', placeholder='MASK')}")
+            raise UsageError(
+                message, where=arg("mask"), hint=f"add {arg('mask', placeholder='MASK')}"
+            )
         saved["mask"] = parse_mask(mask.used)
     if mask.what_if is not None:
         saved["what_if"] = mask.what_if
     # A selection of rows or columns by the user narrows both sides afterwards.
-    return replace(run, **{option: value for option, value in saved.items() if option not in typed or option in _SAVED})
+    return replace(
+        run,
+        **{
+            option: value
+            for option, value in saved.items()
+            if option not in typed or option in _SAVED
+        },
+    )
 
 
 def read_report(path: Path) -> Report:
@@ -362,7 +436,9 @@ def read_report(path: Path) -> Report:
         data = read_file(path, cap=_CAP)
         return from_arrays(data, ending) if ending in ARRAY_FILES else from_json(data)
     except AttnscopeError as e:
-        raise e if e.where else AttnscopeError(e.parts.message, where=path, hint=e.parts.hint) from e
+        raise (
+            e if e.where else AttnscopeError(e.parts.message, where=path, hint=e.parts.hint)
+        ) from e
 
 
 def _narrowed(name: str, report: Report, wanted: ReportSelection) -> Report:
@@ -372,11 +448,20 @@ def _narrowed(name: str, report: Report, wanted: ReportSelection) -> Report:
     for text in report.texts:
         provenance = report.provenance
         units = [tuple(unit) for unit in text.heads.units]
-        layers = _picked(wanted.layer, "layer", provenance.n_layers, [layer for layer, _ in units], name)
+        layers = _picked(
+            wanted.layer, "layer", provenance.n_layers, [layer for layer, _ in units], name
+        )
         heads = _picked(wanted.head, "head", provenance.n_heads, [head for _, head in units], name)
-        chosen_indices = [units.index((layer, head)) for layer in layers for head in heads if (layer, head) in units]
+        chosen_indices = [
+            units.index((layer, head))
+            for layer in layers
+            for head in heads
+            if (layer, head) in units
+        ]
         if text.heads and not chosen_indices:
-            raise UsageError(f"'{name}' has no such layer and head", where=f"{arg('layer')} and {arg('head')}")
+            raise UsageError(
+                f"'{name}' has no such layer and head", where=f"{arg('layer')} and {arg('head')}"
+            )
         queries = text.queries
         if wanted.query is not None:
             own = text.text, text.pair
@@ -384,7 +469,9 @@ def _narrowed(name: str, report: Report, wanted: ReportSelection) -> Report:
             queries = sorted(wanted.query.find(text.tokens, own, arg("query"), spans=divided))
             _check_saved(queries, text.queries, "query", name)
         rows = [text.queries.index(query) for query in queries]
-        selected = replace(text, heads=_stages_of(text.heads.only(chosen_indices), wanted.stages, name))
+        selected = replace(
+            text, heads=_stages_of(text.heads.only(chosen_indices), wanted.stages, name)
+        )
         texts.append(narrow_rows(selected, rows))
     return replace(report, texts=texts)
 
@@ -398,14 +485,18 @@ def _picked(
     picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
     if missing := [str(index) for index in picked if index not in saved]:
         message = f"'{name}' has no {what} {', '.join(missing)}"
-        raise UsageError(message, where=arg(what), hint=f"it has {', '.join(dict.fromkeys(map(str, saved)))}")
+        raise UsageError(
+            message, where=arg(what), hint=f"it has {', '.join(dict.fromkeys(map(str, saved)))}"
+        )
     return picked
 
 
 def _check_saved(wanted: Sequence[int], saved: Sequence[int], what: str, name: str) -> None:
     if missing := [position for position in wanted if position not in saved]:
         message = f"'{name}' has no {what} {format_positions(missing)}"
-        raise UsageError(message, where=arg(what), hint=f"it has {format_positions(saved) or 'none'}")
+        raise UsageError(
+            message, where=arg(what), hint=f"it has {format_positions(saved) or 'none'}"
+        )
 
 
 def _stages_of(heads: Heads, stages: tuple[str, ...] | None, name: str) -> Heads:
@@ -414,6 +505,12 @@ def _stages_of(heads: Heads, stages: tuple[str, ...] | None, name: str) -> Heads
         return heads
     if missing := [stage for stage in stages if stage not in heads.stages]:
         message = f"'{name}' has no {', '.join(missing)}"
-        raise UsageError(message, where=arg("stages"), hint=f"it has {', '.join(heads.stages) or 'none'}")
-    kept_stages = {stage: matrices for stage, matrices in heads.stages.items() if stage in stages or stage == "weights"}
+        raise UsageError(
+            message, where=arg("stages"), hint=f"it has {', '.join(heads.stages) or 'none'}"
+        )
+    kept_stages = {
+        stage: matrices
+        for stage, matrices in heads.stages.items()
+        if stage in stages or stage == "weights"
+    }
     return replace(heads, stages=kept_stages)

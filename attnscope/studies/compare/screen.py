@@ -85,7 +85,13 @@ def present_comparison(
         yield from _sides(comparison, settings)
     yield from _verdict(comparison)
     if verdict:
-        yield notes([*comparison.sides[0].report.provenance.notes, *_other_notes(comparison), *comparison.notes])
+        yield notes(
+            [
+                *comparison.sides[0].report.provenance.notes,
+                *_other_notes(comparison),
+                *comparison.notes,
+            ]
+        )
         return
     yield from compare_spans(comparison, settings, heat=heat)
     yield from before_heads
@@ -103,19 +109,28 @@ def present_comparison(
             yield GAP
             yield from _ShownHead(sides, head, comparison.named, settings, heat).present()
     yield GAP
-    of_texts = [note for side in comparison.sides for text in side.report.texts for note in text.notes]
+    of_texts = [
+        note for side in comparison.sides for text in side.report.texts for note in text.notes
+    ]
     yield notes(dict.fromkeys(of_texts))
     heads = [head for change in comparison.changes for head in change.heads]
     first_report = comparison.sides[0].report
     several_left_out = (
-        len({head.head for text in first_report.texts for head in text.heads}) < first_report.provenance.n_heads
+        len({head.head for text in first_report.texts for head in text.heads})
+        < first_report.provenance.n_heads
     )
     more = ["--head all"] if several_left_out and comparison.axis not in ("head", "report") else []
     if all(head.mass is not None for head in heads):
         more += ["--query ROWS", "--pool N"]
     else:
-        moves = [head for head in printed if head.partial is None and head.mass is None and _is_visible(head)]
-        yield Facts([("legend", Text([ours(meaning) for meaning in _LEGEND], " · "))] if moves else [])
+        moves = [
+            head
+            for head in printed
+            if head.partial is None and head.mass is None and _is_visible(head)
+        ]
+        yield Facts(
+            [("legend", Text([ours(meaning) for meaning in _LEGEND], " · "))] if moves else []
+        )
         more += ["--query WORD"] if any(len(head.queries) > 1 for head in heads) else []
     yield from more_options([*more, "--json (every digit)"], settings)
 
@@ -128,13 +143,19 @@ def with_short_labels(comparison: Comparison) -> Comparison:
     if comparison.axis == "text":
         return comparison
     if comparison.axis == "hide":
-        labels = ["nothing hidden" if side.label == "none" else f"'{side.label}' hidden" for side in comparison.sides]
+        labels = [
+            "nothing hidden" if side.label == "none" else f"'{side.label}' hidden"
+            for side in comparison.sides
+        ]
     else:
         prefix = f"{comparison.axis} " if comparison.axis in _NUMBERED else ""
         labels = [prefix + short_path(side.label) for side in comparison.sides]
     if len(set(labels)) < len(labels):
         return comparison
-    sides = [struct_replace(side, label=label) for side, label in zip(comparison.sides, labels, strict=True)]
+    sides = [
+        struct_replace(side, label=label)
+        for side, label in zip(comparison.sides, labels, strict=True)
+    ]
     return struct_replace(comparison, sides=sides)
 
 
@@ -144,7 +165,9 @@ def _is_of_all_heads(comparison: Comparison) -> bool:
     return not selected and comparison.axis not in _NUMBERED
 
 
-def _moved(sides: tuple[Side, Side], change: Change, shown_count: int, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _moved(
+    sides: tuple[Side, Side], change: Change, shown_count: int, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Present how much weight moved in every head.
 
     The grid has the second side's layers and heads; with several texts, it shows the mean. If it would show zeros, one
@@ -164,7 +187,14 @@ def _moved(sides: tuple[Side, Side], change: Change, shown_count: int, settings:
         yield paragraph((Span("what moved", "title"), Span(f"  {summary}")))
     else:
         caption = Span("  largest share of a row's weight that moved")
-        yield paragraph((Span("what moved", "title"), Span("  "), *arrow([side.label for side in sides]), caption))
+        yield paragraph(
+            (
+                Span("what moved", "title"),
+                Span("  "),
+                *arrow([side.label for side in sides]),
+                caption,
+            )
+        )
         values = _mean_shares(change, sides[1].report.provenance)
         yield head_numbers(values, settings)
         yield GAP
@@ -198,8 +228,12 @@ def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
     verdict = comparison.verdict
     if verdict is None:
         return
-    lines = [("verdict", untrusted(conclusion(comparison, verdict), "good" if verdict.passed else "bad"))]
-    lines += [(stage.stage, untrusted(worst_of_stage(comparison, stage))) for stage in verdict.stages]
+    lines = [
+        ("verdict", untrusted(conclusion(comparison, verdict), "good" if verdict.passed else "bad"))
+    ]
+    lines += [
+        (stage.stage, untrusted(worst_of_stage(comparison, stage))) for stage in verdict.stages
+    ]
     yield Facts(lines, remark=False)
 
 
@@ -210,14 +244,18 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     if comparison.axis == "hide":  # the labels say what each side hides
         mask = first_report.mask
         what_if = None if mask.used == mask.own else mask.what_if
-        first_report = struct_replace(first_report, mask=struct_replace(mask, hidden=None, what_if=what_if))
+        first_report = struct_replace(
+            first_report, mask=struct_replace(mask, hidden=None, what_if=what_if)
+        )
     yield from unknown_words([text for side in shown_sides for text in side.report.texts])
     for side in comparison.sides[1:]:
         if comparison.axis in ("model", "tokenizer"):
             pairs = zip(first_report.texts, side.report.texts, strict=True)
             others = [other for text, other in pairs if other.tokens != text.tokens]
             yield from unknown_words(others, untrusted(side.label))
-    yield from report_header(first_report.provenance, first_report.mask, settings, cuts=first_report.cuts)
+    yield from report_header(
+        first_report.provenance, first_report.mask, settings, cuts=first_report.cuts
+    )
     for side in comparison.sides[1:]:
         yield from random_weights_of(side.label, side.report.provenance, first_report.provenance)
     labels = untrusted(comparison.sides[0].label)
@@ -231,7 +269,14 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
             mask = side.report.mask
             if describe_used(mask) != describe_used(first_report.mask):
                 lines.append(
-                    ("mask", (*untrusted(side.label), Span(": "), *describe_mask(mask, side.report.provenance.weights)))
+                    (
+                        "mask",
+                        (
+                            *untrusted(side.label),
+                            Span(": "),
+                            *describe_mask(mask, side.report.provenance.weights),
+                        ),
+                    )
                 )
     elif used and first_report.mask.what_if is None:
         lines = [("compare", (*line, Span(WHAT_IF.get(str(used.pop()), ""))))]
@@ -243,7 +288,9 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     yield notes([*_other_notes(comparison), *comparison.notes])
     for several in zip(*(side.report.texts for side in shown_sides), strict=True):
         strings = [text.text for text in several]
-        differs = next((n for n, letters in enumerate(zip_longest(*strings)) if len(set(letters)) > 1), 0)
+        differs = next(
+            (n for n, letters in enumerate(zip_longest(*strings)) if len(set(letters)) > 1), 0
+        )
         differs = strings[0].rfind(" ", 0, differs) + 1  # the start of the first word that differs
         for side, text in zip(shown_sides, several, strict=True):
             if comparison.axis == "hide":
@@ -256,7 +303,9 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
 def _other_notes(comparison: Comparison) -> list[str]:
     """Collect notes on models that the first side does not have."""
     first_notes = comparison.sides[0].report.provenance.notes
-    other_notes = [(side.label, note) for side in comparison.sides[1:] for note in side.report.provenance.notes]
+    other_notes = [
+        (side.label, note) for side in comparison.sides[1:] for note in side.report.provenance.notes
+    ]
     return [f"{label}: {note}" for label, note in other_notes if note not in first_notes]
 
 
@@ -290,7 +339,9 @@ class _ShownHead:
         which = str(head.first) if same else f"{head.first} → {head.second}"
         where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
         chosen_rules = [
-            head_report.chosen for head_report in self.heads if head_report.chosen and not settings.data_only
+            head_report.chosen
+            for head_report in self.heads
+            if head_report.chosen and not settings.data_only
         ]
         rule_spans = (Span("  "), *untrusted(chosen_rules[0])) if chosen_rules else ()
         between = (Span("  "), *arrow([side.label for side in sides])) if same else ()
@@ -309,12 +360,18 @@ class _ShownHead:
             return
         if not head.queries or not head.keys:
             options = settings.named("--query and --key", "query and key")
-            yield paragraph(ours(f"no shown row or column is in both; select others with {options}"))
+            yield paragraph(
+                ours(f"no shown row or column is in both; select others with {options}")
+            )
             return
         columns = shown_columns(self.reports, head)
         if len(head.queries) == 1 and not self.heat:
             if head.largest_change != 0:
-                show_all = None if "key" in self.named else f"{settings.named('--key', 'key')} 0:{len(columns)}"
+                show_all = (
+                    None
+                    if "key" in self.named
+                    else f"{settings.named('--key', 'key')} 0:{len(columns)}"
+                )
                 panels = self._both(columns)
                 yield from row_changes(panels, self._difference(columns), columns, show_all)
                 yield GAP
@@ -345,16 +402,27 @@ class _ShownHead:
             left_out[option] = "rows", len(rows), len(self.head.queries)
         if "key" in few:
             largest_columns = _largest(np.abs(shown_head._differences(columns)).sum(0), FEW)
-            left_out[self.settings.named("--key", "key")] = "columns", len(largest_columns), len(columns)
+            left_out[self.settings.named("--key", "key")] = (
+                "columns",
+                len(largest_columns),
+                len(columns),
+            )
             columns = [columns[n] for n in largest_columns]
         if left_out:
-            counts = " and ".join(f"{count} of {of:,} {what}" for what, count, of in left_out.values())
+            counts = " and ".join(
+                f"{count} of {of:,} {what}" for what, count, of in left_out.values()
+            )
             ranges = " and ".join(f"{option} 0:{of}" for option, (_, _, of) in left_out.items())
             show = "show" if len(left_out) > 1 else "shows"
-            yield paragraph(ours(f"{counts}, where most weight moves; {ranges} {show} all", "dim"), remark=True)
+            yield paragraph(
+                ours(f"{counts}, where most weight moves; {ranges} {show} all", "dim"), remark=True
+            )
         panels = [*shown_head._both(columns), shown_head._difference(columns)]
         if left_out:
-            panels = [struct_replace(panel, columns=replace(panel.columns, announced=True)) for panel in panels]
+            panels = [
+                struct_replace(panel, columns=replace(panel.columns, announced=True))
+                for panel in panels
+            ]
         yield Matrices(panels, self.heat)
         yield GAP
         yield from shown_head._moves()
@@ -364,7 +432,10 @@ class _ShownHead:
         for text, alone, side in zip(self.reports, both, self.sides, strict=True):
             if alone:
                 title = (Span("only in ", "dim"), *untrusted(side.label, "dim"), Span(": ", "dim"))
-                names = [(Span(f"{p} ", "dim"), token_span(text.sources, p, "dim")) for p in alone[:_NAMED]]
+                names = [
+                    (Span(f"{p} ", "dim"), token_span(text.sources, p, "dim"))
+                    for p in alone[:_NAMED]
+                ]
                 if len(alone) > _NAMED:
                     names.append((Span(f"{len(alone) - _NAMED} ", "dim"), Span("more", "dim")))
                 yield Text([(*title, *names[0]), *names[1:]], " · ")
@@ -374,19 +445,27 @@ class _ShownHead:
         partial = self.head.partial
         if partial is None:
             return
-        for side, keys, of, outside in zip(self.sides, partial.keys, partial.of, partial.outside, strict=True):
+        for side, keys, of, outside in zip(
+            self.sides, partial.keys, partial.of, partial.outside, strict=True
+        ):
             known_shares = outside[~np.isnan(outside)]
             if keys < of and known_shares.size:
                 low, high = (f"{share:.2f}" for share in (known_shares.min(), known_shares.max()))
                 share = low if low == high else f"{low} to {high}"
-                text = Span(f" has {keys} of {of} keys; {share} of each row's weight is outside", "remark")
+                text = Span(
+                    f" has {keys} of {of} keys; {share} of each row's weight is outside", "remark"
+                )
                 yield paragraph((*untrusted(side.label, "remark"), text))
 
     def _rows(self, side: int | None = None) -> Axis:
         """Return the queries as a side labels them, or by both texts' tokens if one replaces another."""
         first_tokens, second_tokens = (text.tokens for text in self.reports)
         if side is not None and any(i != j for i, j in self.head.queries):
-            return token_axis("query", (first_tokens, second_tokens)[side], [pair[side] for pair in self.head.queries])
+            return token_axis(
+                "query",
+                (first_tokens, second_tokens)[side],
+                [pair[side] for pair in self.head.queries],
+            )
         return both_axis("query", first_tokens, second_tokens, self.head.queries)
 
     def _weights(self, side: int, columns: "Columns") -> Panel:
@@ -420,7 +499,9 @@ class _ShownHead:
     def _on_keys(self, side: int, keys: Sequence[int | None]) -> Matrix:
         """Return the weights of the aligned queries on keys of a side; 0 for a missing one."""
         text = self.reports[side]
-        rows = self.heads[side].stages["weights"][[text.queries.index(pair[side]) for pair in self.head.queries]]
+        rows = self.heads[side].stages["weights"][
+            [text.queries.index(pair[side]) for pair in self.head.queries]
+        ]
         padded = np.column_stack((rows, np.zeros(len(rows), dtype=np.float32)))
         return padded[:, [-1 if key is None else text.keys.index(key) for key in keys]]
 
@@ -437,7 +518,9 @@ class _ShownHead:
         if not _is_visible(head):
             largest = head.largest_change
             change = (
-                f"at most {largest:.1g} of a row's weight" if largest else "nothing: both sides have the same weights"
+                f"at most {largest:.1g} of a row's weight"
+                if largest
+                else "nothing: both sides have the same weights"
             )
             where = "this mean" if "mean" in head.first else "this head"
             yield paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "dim")))
@@ -446,7 +529,9 @@ class _ShownHead:
         titles = _TITLES if head.partial is None else _PARTIAL_TITLES
         yield _table(titles, [self._move(n, len(titles)) for n in range(len(head.queries))])
         rows = [
-            row for n in range(len(head.queries)) if not head.total_variation[n] < _VISIBLE and (row := self._top(n))
+            row
+            for n in range(len(head.queries))
+            if not head.total_variation[n] < _VISIBLE and (row := self._top(n))
         ]
         if rows:
             yield GAP
@@ -454,7 +539,9 @@ class _ShownHead:
             yield _table(("query", *_WORDS[2:]), rows)
 
     def _name(self, pair: tuple[int, int]) -> Spans:
-        return Span(f"{_number(*pair)} "), _both(self.reports[0].tokens, self.reports[1].tokens, pair)
+        return Span(f"{_number(*pair)} "), _both(
+            self.reports[0].tokens, self.reports[1].tokens, pair
+        )
 
     def _move(self, n: int, cells: int) -> list[Spans]:
         head = self.head
@@ -489,7 +576,8 @@ class _ShownHead:
             listed = [
                 position
                 for position in positions
-                if top.by != "weight" or float(top.weight[row][top.keys[row] == position].max()) >= LITTLE
+                if top.by != "weight"
+                or float(top.weight[row][top.keys[row] == position].max()) >= LITTLE
             ]
             cells.append(named_tokens(text.sources, listed, " · "))
         return [self._name(pair), *reversed(cells)] if any(cells) else []
@@ -497,15 +585,23 @@ class _ShownHead:
 
 def _largest(values: Matrix, count: int) -> list[int]:
     """Return the indices of the largest values, in ascending order; a masked row's NaN is smallest."""
-    return sorted(int(n) for n in np.argsort(-np.nan_to_num(values, nan=-1.0), kind="stable")[:count])
+    return sorted(
+        int(n) for n in np.argsort(-np.nan_to_num(values, nan=-1.0), kind="stable")[:count]
+    )
 
 
-def _moved_sources(sources: Sequence[Token], head: HeadChange, sides: tuple[Side, Side]) -> Iterator[ViewPart]:
+def _moved_sources(
+    sources: Sequence[Token], head: HeadChange, sides: tuple[Side, Side]
+) -> Iterator[ViewPart]:
     assert head.mass is not None
     first_mass, second_mass = head.mass.astype(np.float64)
     change = second_mass - first_mass
-    order = [int(key) for key in np.argsort(-np.abs(change), kind="stable")[:HEAVIEST] if change[key]]
-    caption = f"  {100 * head.share_moved:.0f} % of all weight; sources whose total weight changes most:"
+    order = [
+        int(key) for key in np.argsort(-np.abs(change), kind="stable")[:HEAVIEST] if change[key]
+    ]
+    caption = (
+        f"  {100 * head.share_moved:.0f} % of all weight; sources whose total weight changes most:"
+    )
     yield paragraph((Span("what moved", "bold"), Span(caption, "dim")))
     if order:
         columns = [
@@ -516,7 +612,9 @@ def _moved_sources(sources: Sequence[Token], head: HeadChange, sides: tuple[Side
         yield Table("source", columns, token_axis("source", sources, order), indent=0)
 
 
-Columns = list[tuple[int | None, int | None]]  # positions in both sides; None if a side lacks the token
+Columns = list[
+    tuple[int | None, int | None]
+]  # positions in both sides; None if a side lacks the token
 
 
 def shown_columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
@@ -550,7 +648,10 @@ def both_axis(
 ) -> Axis:
     """Return the axis of tokens of two texts: `4 river│lake`; `5│ bank│` is only in the first text."""
     names = [_both(first_tokens, second_tokens, pair) for pair in pairs]
-    special = [first_tokens[i].special if i is not None else second_tokens[j or 0].special for i, j in pairs]
+    special = [
+        first_tokens[i].special if i is not None else second_tokens[j or 0].special
+        for i, j in pairs
+    ]
     positions = [i if i is not None else j or 0 for i, j in pairs]
     total = len(first_tokens) + sum(i is None for i, _ in pairs)
     return Axis(axis_kind, positions, names, special, total, [_number(*pair) for pair in pairs])
@@ -560,12 +661,22 @@ def _number(first_position: int | None, second_position: int | None) -> str:
     """Write the position, or both positions if they differ."""
     if first_position == second_position:
         return str(first_position)
-    return "│".join("" if position is None else str(position) for position in (first_position, second_position))
+    return "│".join(
+        "" if position is None else str(position) for position in (first_position, second_position)
+    )
 
 
-def _both(first_tokens: Sequence[Token], second_tokens: Sequence[Token], pair: tuple[int | None, int | None]) -> Span:
+def _both(
+    first_tokens: Sequence[Token],
+    second_tokens: Sequence[Token],
+    pair: tuple[int | None, int | None],
+) -> Span:
     """Name a token, or two that replace each other: `river│lake`; `river│` is only in the first text."""
-    here = [(text, at) for text, at in zip((first_tokens, second_tokens), pair, strict=True) if at is not None]
+    here = [
+        (text, at)
+        for text, at in zip((first_tokens, second_tokens), pair, strict=True)
+        if at is not None
+    ]
     names = [
         "" if at is None else token_span(text, at).text
         for text, at in zip((first_tokens, second_tokens), pair, strict=True)
@@ -577,7 +688,12 @@ def _both(first_tokens: Sequence[Token], second_tokens: Sequence[Token], pair: t
 
 
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")
-_PARTIAL_TITLES = ("query", "outside", "future", "entropy")  # the values that do not need whole rows
+_PARTIAL_TITLES = (
+    "query",
+    "outside",
+    "future",
+    "entropy",
+)  # the values that do not need whole rows
 
 
 _WORDS = ("gains", "loses", "enter the top", "leave the top")  # columns of names of tokens
@@ -585,7 +701,10 @@ _WORDS = ("gains", "loses", "enter the top", "leave the top")  # columns of name
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[Spans]]) -> Table:
     labels, *cells = zip(*rows, strict=True)
-    columns = [Column(title, column, left=title in _WORDS) for title, column in zip(titles[1:], cells, strict=True)]
+    columns = [
+        Column(title, column, left=title in _WORDS)
+        for title, column in zip(titles[1:], cells, strict=True)
+    ]
     return Table("query", columns, labels=labels, indent=0)
 
 

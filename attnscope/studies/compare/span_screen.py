@@ -15,14 +15,18 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours, untrusted
 
 
-def compare_spans(comparison: Comparison, settings: DisplaySettings, *, heat: bool = False) -> Iterator[ViewPart]:
+def compare_spans(
+    comparison: Comparison, settings: DisplaySettings, *, heat: bool = False
+) -> Iterator[ViewPart]:
     """Present the span matrices of every side beside the first's; nothing if a side has none."""
     first_side, *other_sides = comparison.sides
     for side in other_sides:
         for text, other in zip(first_side.report.texts, side.report.texts, strict=False):
             if text.spans is not None and other.spans is not None:
                 of_heads = comparison.axis in ("layer", "head")
-                yield from _compare(first_side, side, (text, other), settings, heat=heat, of_heads=of_heads)
+                yield from _compare(
+                    first_side, side, (text, other), settings, heat=heat, of_heads=of_heads
+                )
 
 
 def _compare(
@@ -46,30 +50,47 @@ def _compare(
     places = [[own.index(name) for name in shared] for own in names]
     averaged = [averaged_heads(spans[0])] * 2
     if of_heads:
-        averaged = [averaged_heads(_of_shown_heads(text, report)) for text, report in zip(reports, spans, strict=True)]
+        averaged = [
+            averaged_heads(_of_shown_heads(text, report))
+            for text, report in zip(reports, spans, strict=True)
+        ]
     before, after = (
         mean_weights(report, heads)[0][np.ix_(at, at)].astype(np.float32)
         for report, (heads, _), at in zip(spans, averaged, places, strict=True)
     )
-    moved = np.abs(np.nan_to_num(after) - np.nan_to_num(before)).sum(0) + np.abs(after - before).sum(1)
+    moved = np.abs(np.nan_to_num(after) - np.nan_to_num(before)).sum(0) + np.abs(
+        after - before
+    ).sum(1)
     kept_indices = sorted(np.argsort(-np.nan_to_num(moved), kind="stable")[:MOST].tolist())
     shown_names = [shared[n] for n in kept_indices]
     outside = [spans[0].text.outside[places[0][n]] for n in kept_indices]
     before, after = (matrix[np.ix_(kept_indices, kept_indices)] for matrix in (before, after))
     whose = " and ".join(dict.fromkeys(name for _, name in averaged))
     caption = f"  paired by name; {whose}: weight from the row's tokens (averaged) to the column's tokens (summed)"
-    left_out = f"; the {MOST} of {len(shared)} whose weights moved most" if len(shown_names) < len(shared) else ""
+    left_out = (
+        f"; the {MOST} of {len(shared)} whose weights moved most"
+        if len(shown_names) < len(shared)
+        else ""
+    )
     yield GAP
     yield paragraph((Span("spans", "title"), Span(f"{caption}{left_out}", "dim")))
     for side, own, other in ((first_side, names[0], names[1]), (second_side, names[1], names[0])):
         if alone := [name for name in own if name not in other]:
             pieces = untrusted(", ".join(alone))
-            yield paragraph((*ours("only in ", "dim"), *untrusted(side.label), *ours(": ", "dim"), *pieces))
+            yield paragraph(
+                (*ours("only in ", "dim"), *untrusted(side.label), *ours(": ", "dim"), *pieces)
+            )
     axes = span_axis("query", shown_names, outside), span_axis("key", shown_names, outside)
     difference = (*untrusted(second_side.label), Span(" − "), *untrusted(first_side.label))
     panels = [
         matrix_panel(
-            matrix, [bool(np.isnan(row).all()) for row in matrix], axes, title, ours(name), settings, name=name
+            matrix,
+            [bool(np.isnan(row).all()) for row in matrix],
+            axes,
+            title,
+            ours(name),
+            settings,
+            name=name,
         )
         for name, title, matrix in (
             ("weights", untrusted(first_side.label), before),
@@ -83,5 +104,11 @@ def _compare(
 def _of_shown_heads(text: TextReport, spans: SpanReport) -> SpanReport:
     """Return the spans of the heads that a side shows; of all heads if these are means."""
     shown_heads = [(head.layer, head.head) for head in text.heads]
-    numbered = [(layer, head) for layer, head in shown_heads if isinstance(layer, int) and isinstance(head, int)]
-    return replace(spans, selected=numbered if len(numbered) == len(shown_heads) else spans.selected)
+    numbered = [
+        (layer, head)
+        for layer, head in shown_heads
+        if isinstance(layer, int) and isinstance(head, int)
+    ]
+    return replace(
+        spans, selected=numbered if len(numbered) == len(shown_heads) else spans.selected
+    )

@@ -5,7 +5,10 @@ from attnscope.studies.study import FindingsKind, Study
 STUDY = Study(
     (
         FindingsKind(
-            "compare", "compare:Comparison", "compare.screen:present_comparison", page="compare.page:present_page"
+            "compare",
+            "compare:Comparison",
+            "compare.screen:present_comparison",
+            page="compare.page:present_page",
         ),
     )
 )

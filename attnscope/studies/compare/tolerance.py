@@ -47,7 +47,9 @@ class MatrixPair:
         # Two masked cells do not differ; a masked and an unmasked cell have no difference as a number.
         apart = np.isinf(excess[row, column])
         difference = None if apart else 0.0 if None in values else abs(second_value - first_value)
-        return Cell(self.stage, self.rows[row], self.columns[column], values[0], values[1], difference)
+        return Cell(
+            self.stage, self.rows[row], self.columns[column], values[0], values[1], difference
+        )
 
 
 def layer_scale(stage: str, matrices: Iterable[_Array]) -> float:
@@ -90,7 +92,12 @@ class Judge:
     _layers: set[int] = field(default_factory=set)
 
     def see(
-        self, side: int, text: int, layer: int | str, heads: tuple[HeadRef, HeadRef], pairs: Sequence[MatrixPair]
+        self,
+        side: int,
+        text: int,
+        layer: int | str,
+        heads: tuple[HeadRef, HeadRef],
+        pairs: Sequence[MatrixPair],
     ) -> None:
         """Judge the matrices of one head by the tolerance; `layer` is that of the first side, `mean` for several."""
         self._heads.add(heads[0])
@@ -102,7 +109,9 @@ class Judge:
             cell = pair.worst(self.tolerance.relative)
             if beyond and isinstance(layer, int):
                 self._layers.add(layer)
-            verdict = StageVerdict(pair.stage, excess.size, beyond, side, text, *heads, cell, pair.scale)
+            verdict = StageVerdict(
+                pair.stage, excess.size, beyond, side, text, *heads, cell, pair.scale
+            )
             self._heads_of_stage.setdefault(pair.stage, []).append((float(excess.max()), verdict))
 
     def verdict(self, unmatched: Sequence[str], of_heads: int) -> Verdict:
@@ -110,14 +119,24 @@ class Judge:
         stages = []
         for of_heads_seen in self._heads_of_stage.values():
             _, worst = max(of_heads_seen, key=itemgetter(0))
-            sums = {name: sum(getattr(seen, name) for _, seen in of_heads_seen) for name in ("compared", "beyond")}
+            sums = {
+                name: sum(getattr(seen, name) for _, seen in of_heads_seen)
+                for name in ("compared", "beyond")
+            }
             stages.append(replace(worst, **sums))
         passed = bool(stages) and not unmatched and not any(stage.beyond for stage in stages)
         tolerance = self.tolerance
         heads = len(self._heads)
         first_layer = min(self._layers, default=None)
         return Verdict(
-            tolerance.absolute, tolerance.relative, passed, stages, list(unmatched), heads, of_heads, first_layer
+            tolerance.absolute,
+            tolerance.relative,
+            passed,
+            stages,
+            list(unmatched),
+            heads,
+            of_heads,
+            first_layer,
         )
 
 
@@ -127,9 +146,13 @@ def failure(comparison: Comparison) -> AttnscopeError | None:
     if verdict is None or verdict.passed:
         return None
     if verdict.unmatched:
-        return AttnscopeError(verdict.unmatched[0], hint="compare sides with the same tokens, layers and heads")
+        return AttnscopeError(
+            verdict.unmatched[0], hint="compare sides with the same tokens, layers and heads"
+        )
     bad = [stage for stage in verdict.stages if stage.beyond]
-    worst = max(bad, key=lambda s: np.inf if s.cell.difference is None else s.cell.difference / s.scale)
+    worst = max(
+        bad, key=lambda s: np.inf if s.cell.difference is None else s.cell.difference / s.scale
+    )
     masked = worst.cell.difference is None
     hint = first_layer(verdict) or None
     if masked:
@@ -161,12 +184,18 @@ def where(comparison: Comparison, stage: StageVerdict) -> str:
 def what(verdict: Verdict, stage: StageVerdict) -> str:
     """Describe the two values of a stage's worst cell and the limit that they exceed."""
     cell = stage.cell
-    values = " against ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
+    values = " against ".join(
+        "masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second)
+    )
     if cell.difference is None:
         return f"{values}, which fails at any tolerance"
     relative = f" --relative {_typed(verdict.relative)}" if verdict.relative else ""
     limit = f"exceeds --tolerance {_typed(verdict.absolute)}{relative}"
-    share = f" is {_share(stage)} ({stage.scale:.4g}) and" if stage.scale > 1 and verdict.absolute else ""
+    share = (
+        f" is {_share(stage)} ({stage.scale:.4g}) and"
+        if stage.scale > 1 and verdict.absolute
+        else ""
+    )
     return f"{values}: the difference {cell.difference:.6g}{share} {limit}"
 
 
@@ -194,7 +223,9 @@ def _typed(value: float) -> str:
 
 def conclusion(comparison: Comparison, verdict: Verdict) -> str:
     """State in one line what was compared, and the result."""
-    cells, beyond = (sum(getattr(stage, name) for stage in verdict.stages) for name in ("compared", "beyond"))
+    cells, beyond = (
+        sum(getattr(stage, name) for stage in verdict.stages) for name in ("compared", "beyond")
+    )
     of = f"{counted(cells, 'cell')} of {_heads(comparison, verdict)}"
     within = f"within {allowed(verdict)}"
     if verdict.passed:
@@ -207,7 +238,9 @@ def conclusion(comparison: Comparison, verdict: Verdict) -> str:
 def _heads(comparison: Comparison, verdict: Verdict) -> str:
     """Count the compared heads, `4 of 16 heads` or `2 means over heads (the model has 16)`, and several texts."""
     first_report = comparison.sides[0].report
-    means = any("mean" in (head.layer, head.head) for text in first_report.texts for head in text.heads)
+    means = any(
+        "mean" in (head.layer, head.head) for text in first_report.texts for head in text.heads
+    )
     if means:
         heads = f"{counted(verdict.heads, 'mean')} over heads (the model has {verdict.of_heads:,})"
     else:
@@ -228,5 +261,7 @@ def worst_of_stage(comparison: Comparison, stage: StageVerdict) -> str:
     if stage.scale > 1 and cell.difference is not None:
         size += f" ({_share(stage)})"
     beyond = f"{stage.beyond:,} of {stage.compared:,} cells do not agree; " if stage.beyond else ""
-    values = " → ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
+    values = " → ".join(
+        "masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second)
+    )
     return f"{beyond}the largest difference is {size}: {location}: {values}"

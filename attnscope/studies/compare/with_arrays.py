@@ -16,7 +16,17 @@ from attnscope.run.session import ProgressCallback, Session
 from attnscope.studies.compare.runs import compare_runs
 from attnscope.studies.compare.tolerance import Tolerance
 
-_MODEL_FIELDS = ("model", "config", "adapter", "tokenizer", "ignore_key", "trust_config", "part", "dtype", "engine")
+_MODEL_FIELDS = (
+    "model",
+    "config",
+    "adapter",
+    "tokenizer",
+    "ignore_key",
+    "trust_config",
+    "part",
+    "dtype",
+    "engine",
+)
 
 
 def compare_with_arrays(
@@ -58,19 +68,25 @@ def _of_arrays(run: RunConfig, session: Session, arrays: GivenArrays) -> RunConf
     session.live = {**session.live, arrays.name: ArraysInMemory(arrays)}
     default = RunConfig(())
     plain = {name: getattr(default, name) for name in _MODEL_FIELDS}
-    return msgspec.structs.replace(run, **plain, texts=arrays.inputs, qkv=arrays.name, predict=False)
+    return msgspec.structs.replace(
+        run, **plain, texts=arrays.inputs, qkv=arrays.name, predict=False
+    )
 
 
 def _relabelled(source: ModelSource, run: RunConfig, arrays: GivenArrays) -> GivenArrays:
     """Return the arrays with the model's tokens; refuse another number of tokens."""
     if len(run.texts) != len(arrays.texts):
         message = f"{len(run.texts)} texts for arrays of {len(arrays.texts)}"
-        raise AttnscopeError(message, where=arg("text"), hint=f"pass the text that {arrays.name} is from")
+        raise AttnscopeError(
+            message, where=arg("text"), hint=f"pass the text that {arrays.name} is from"
+        )
     texts = []
     for text, (_, array_tokens) in zip(run.texts, arrays.texts, strict=True):
         tokens = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)[0]
         if len(tokens) != len(array_tokens):
-            message = f"the model makes {len(tokens)} tokens of it, the arrays have {len(array_tokens)}"
+            message = (
+                f"the model makes {len(tokens)} tokens of it, the arrays have {len(array_tokens)}"
+            )
             beginning = " ".join(token.text for token in array_tokens[:6])
             hint = f"pass the text that the arrays are from; theirs begins {beginning}"
             raise AttnscopeError(message, where=text.where, hint=hint)

@@ -29,7 +29,9 @@ class AnyTokenizer:
         special_ids: dict[str, int | None] = {}
         for name in ("bos", "eos", "pad", "cls", "sep"):
             token_id = getattr(tokenizer, f"{name}_token_id", None)
-            if token_id is None and (name == "pad" or tokenizer is None or not hasattr(tokenizer, "eos_token_id")):
+            if token_id is None and (
+                name == "pad" or tokenizer is None or not hasattr(tokenizer, "eos_token_id")
+            ):
                 token_id = getattr(config, f"{name}_token_id", None)
             special_ids[name] = token_id if isinstance(token_id, int) and token_id >= 0 else None
         for name, piece in (("cls", "[CLS]"), ("sep", "[SEP]")):
@@ -44,24 +46,40 @@ class AnyTokenizer:
         """Whether there is a tokenizer."""
         return self.tokenizer is not None
 
-    def encode(self, text: str, pair: str | None = None, *, special: bool = True) -> dict[str, list[int]]:
+    def encode(
+        self, text: str, pair: str | None = None, *, special: bool = True
+    ) -> dict[str, list[int]]:
         """Return the ids of a text with special tokens, and token types if the tokenizer has them."""
         tokenizer = self.tokenizer
         texts = (text,) if pair is None else (text, pair)
         if callable(tokenizer):
             encoding = tokenizer(*texts, add_special_tokens=special)
             return {
-                name: [int(n) for n in encoding[name]] for name in ("input_ids", "token_type_ids") if name in encoding
+                name: [int(n) for n in encoding[name]]
+                for name in ("input_ids", "token_type_ids")
+                if name in encoding
             }
         if not hasattr(tokenizer, "encode"):
             hint = "pass a tokenizer of transformers or a tokenizers.Tokenizer"
-            raise UsageError(f"{type(tokenizer).__name__} is no tokenizer", where="tokenizer", hint=hint)
-        plain = {} if special or not hasattr(tokenizer, "token_to_id") else {"add_special_tokens": False}
+            raise UsageError(
+                f"{type(tokenizer).__name__} is no tokenizer", where="tokenizer", hint=hint
+            )
+        plain = (
+            {}
+            if special or not hasattr(tokenizer, "token_to_id")
+            else {"add_special_tokens": False}
+        )
         encoding = tokenizer.encode(*texts, **plain)
         if hasattr(encoding, "ids"):
-            return {"input_ids": [int(n) for n in encoding.ids], "token_type_ids": [int(n) for n in encoding.type_ids]}
+            return {
+                "input_ids": [int(n) for n in encoding.ids],
+                "token_type_ids": [int(n) for n in encoding.type_ids],
+            }
         tokens = [token for token in encoding if special or not token.special]
-        return {"input_ids": [token.id for token in tokens], "token_type_ids": [token.type_id for token in tokens]}
+        return {
+            "input_ids": [token.id for token in tokens],
+            "token_type_ids": [token.type_id for token in tokens],
+        }
 
     def spell(self, token_id: int) -> str:
         """Spell a token."""
@@ -81,6 +99,10 @@ class AnyTokenizer:
 
 def ordinary_ids(vocab_size: int, special: SpecialIds) -> Sequence[int]:
     """Return ids of a vocabulary that are not known to be special tokens."""
-    barred = {n for n in (special.bos, special.eos, special.pad, special.cls, special.sep) if n is not None}
+    barred = {
+        n
+        for n in (special.bos, special.eos, special.pad, special.cls, special.sep)
+        if n is not None
+    }
     # ids below 4 are special in nearly every vocabulary
     return [n for n in range(min(vocab_size, 4, vocab_size // 2), vocab_size) if n not in barred]

@@ -44,11 +44,15 @@ def backend(exam: Examination) -> list[Evidence]:
             seen = replace(case, examined=f"{case.batch.name}, {case.backend}")
             return seen.finding(audit.hidden["backend"], HIDDEN)
         if audit.layers and "backend" in audit.findings:
-            return case.finding(audit.findings["backend"], "the output of a layer is not softmax(q·k)·v")
+            return case.finding(
+                audit.findings["backend"], "the output of a layer is not softmax(q·k)·v"
+            )
         return audit.unread or NO_INTERFACE
 
     evidence += measured(exam, batches, measure, "{}, {}: each layer on its own inputs")
-    for batch in batches[:1] + [long_batch for long_batch in batches[1:] if long_batch.ids.numel() <= 4096]:
+    for batch in batches[:1] + [
+        long_batch for long_batch in batches[1:] if long_batch.ids.numel() <= 4096
+    ]:
         evidence += _against_eager(exam, batch)
     return evidence
 
@@ -69,7 +73,11 @@ def _against_eager(exam: Examination, batch: ExaminedBatch) -> list[Evidence]:
     def measure(case: Case) -> Evidence:
         with subject.under(case.backend):
             outputs = _outputs(exam, batch)
-        gaps = {key: relative_gap(outputs[key], reference[key], batch.real) for key in reference if key in outputs}
+        gaps = {
+            key: relative_gap(outputs[key], reference[key], batch.real)
+            for key in reference
+            if key in outputs
+        }
         limits = dict.fromkeys(gaps, FLOOR)
         if exam.low or any(not gap <= FLOOR for gap, _ in gaps.values()):
             bounds = exam.once(("bounds", batch), lambda: _bounds(exam, batch, reference))
@@ -81,14 +89,18 @@ def _against_eager(exam: Examination, batch: ExaminedBatch) -> list[Evidence]:
         where = f"{case.backend} {worst}{token and ' ' + token}"
         if value <= limit:
             return ok(case.examined, value, limit, where=where)
-        return wrong(case.examined, value, limit, where, f"{worst} differs from eager attention in float32")
+        return wrong(
+            case.examined, value, limit, where, f"{worst} differs from eager attention in float32"
+        )
 
     backends = [name for name in exam.backends if name != "eager" or exam.low]
     return measured(exam, [batch], measure, "{} against float32 eager, {}", backends)
 
 
 def _outputs(
-    exam: Examination, batch: ExaminedBatch, rounding: Callable[[BackendCall], Tensor | None] | None = None
+    exam: Examination,
+    batch: ExaminedBatch,
+    rounding: Callable[[BackendCall], Tensor | None] | None = None,
 ) -> Outputs:
     """Run a batch; returns the logits, and the output of every layer's attention, (B, T, H·Ev)."""
     outputs: Outputs = {}
@@ -106,7 +118,9 @@ def _with_added_mask(batch: ExaminedBatch, dtype: torch.dtype) -> ExaminedBatch:
     """Return a batch for eager attention, which adds a mask to the scores: a boolean one would bar nothing."""
     if batch.allowed is None or batch.given["attention_mask"].is_floating_point():
         return batch
-    added = torch.zeros(batch.allowed.shape).masked_fill(~batch.allowed.cpu(), torch.finfo(dtype).min)
+    added = torch.zeros(batch.allowed.shape).masked_fill(
+        ~batch.allowed.cpu(), torch.finfo(dtype).min
+    )
     return replace(batch, given={**batch.given, "attention_mask": added.to(dtype)[:, None]})
 
 
@@ -123,7 +137,9 @@ def _eager_outputs(exam: Examination, batch: ExaminedBatch) -> Outputs:
     plain = subject.model
     try:
         subject.model = exam.once("float32", lambda: _float32(exam))
-        core = next(module for module in subject.model.modules() if type(module) is type(subject.core))
+        core = next(
+            module for module in subject.model.modules() if type(module) is type(subject.core)
+        )
         with using_backend(core, "eager"):
             return _outputs(exam, wide)
     finally:
@@ -152,7 +168,11 @@ def _bounds(exam: Examination, batch: ExaminedBatch, reference: Outputs) -> dict
         plain = _outputs(exam, batch)
         if exam.low:
             # eager attention in this type is as far from float32 as rounding takes it
-            gaps = {key: relative_gap(plain[key], reference[key], batch.real)[0] for key in plain if key in reference}
+            gaps = {
+                key: relative_gap(plain[key], reference[key], batch.real)[0]
+                for key in plain
+                if key in reference
+            }
             bounds = {key: factor * gap for key, gap in gaps.items()}
         for seed in range(RUNS):
             subject.seeds.add(seed)
@@ -178,9 +198,13 @@ def returned_weights(exam: Examination) -> list[Evidence]:
         if (why := audit.unread) is not None:
             return why
         if not wanted:
-            return inapplicable(case.examined, "the backend returns no weights, and output_attentions is not set")
+            return inapplicable(
+                case.examined, "the backend returns no weights, and output_attentions is not set"
+            )
         missing = audit.layers - audit.returned
-        reason = f"output_attentions is set, and {missing} of {audit.layers} layers return no weights"
+        reason = (
+            f"output_attentions is set, and {missing} of {audit.layers} layers return no weights"
+        )
         return wrong(case.examined, missing, 0, case.backend, reason)
 
     return measured(exam, exam.examined[:1], measure) or [unknown("the model", NO_PROBES)]
@@ -188,14 +212,18 @@ def returned_weights(exam: Examination) -> list[Evidence]:
 
 def sinks(exam: Examination) -> list[Evidence]:
     """Check that sinks take their share of every row."""
-    return _measured(exam, "sinks", "the model has no sinks", "the sinks do not take their share of a row")
+    return _measured(
+        exam, "sinks", "the model has no sinks", "the sinks do not take their share of a row"
+    )
 
 
 def softcap(exam: Examination) -> list[Evidence]:
     """Check that scores are capped."""
     if softcap_of(exam.subject.config) is None:
         return [inapplicable("the model", "the config names no attn_logit_softcapping")]
-    return _measured(exam, "softcap", "no layer caps its scores", "weights are not the softmax of capped scores")
+    return _measured(
+        exam, "softcap", "no layer caps its scores", "weights are not the softmax of capped scores"
+    )
 
 
 def score_range(exam: Examination) -> list[Evidence]:

@@ -31,7 +31,9 @@ class Finding:
     value: float
     limit: float  # the largest value that is ok
     layer: str  # with its stack in an encoder-decoder
-    index: tuple[int, ...]  # row of the batch, and positions of the query and, if there is one, of the key
+    index: tuple[
+        int, ...
+    ]  # row of the batch, and positions of the query and, if there is one, of the key
     head: int | None = None  # None for all
     cells: int = 0  # number of wrong pairs of a query and a key
     note: str = ""  # what it is
@@ -51,15 +53,21 @@ class Audit:
     subject: Subject
     batch: ExaminedBatch
     backend: str
-    decoder: ExaminedBatch | None = None  # the decoder's input in an encoder-decoder; `batch` is then the encoder's
+    decoder: ExaminedBatch | None = (
+        None  # the decoder's input in an encoder-decoder; `batch` is then the encoder's
+    )
     layers: int = 0  # number of layers that were read
     # by check
     read: set[str] = field(default_factory=set)  # checks that masks were read for
     leaks: dict[str, Finding] = field(default_factory=dict)  # keys that queries see and should not
-    hidden: dict[str, Finding] = field(default_factory=dict)  # keys that queries should see and do not
+    hidden: dict[str, Finding] = field(
+        default_factory=dict
+    )  # keys that queries should see and do not
     findings: dict[str, Finding] = field(default_factory=dict)  # other measurements
     skipped: dict[str, str] = field(default_factory=dict)  # why it was not measured
-    widest: dict[int, int] = field(default_factory=dict)  # the widest observed window, by width of a configured one
+    widest: dict[int, int] = field(
+        default_factory=dict
+    )  # the widest observed window, by width of a configured one
     returned: int = 0  # layers that returned weights
     _masks: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
 
@@ -83,7 +91,9 @@ class Audit:
         self._scores(call, queries, keys)
         uniform = self._uniform(call)
         if uniform is None:
-            self.skipped["masks"] = "the mask adds numbers to scores, or the backend takes no other values"
+            self.skipped["masks"] = (
+                "the mask adds numbers to scores, or the backend takes no other values"
+            )
             return
         seen = uniform > 0
         self._masks_of(call, queries, keys, seen)
@@ -103,13 +113,23 @@ class Audit:
         """Keep the largest value, (B, H, Q) or (B, H, Q, K)."""
         row, head, *tokens = _index(values)
         value = float(values[row, head, *tokens])
-        self._worst(self.findings, name, Finding(value, limit, layer_name(call), (row, *tokens[:2]), head))
+        self._worst(
+            self.findings, name, Finding(value, limit, layer_name(call), (row, *tokens[:2]), head)
+        )
 
     def _scores(self, call: BackendCall, queries: ExaminedBatch, keys: ExaminedBatch) -> None:
         scores = (call.q.double() @ _wide(call.k, call.q).double().mT).abs()  # (B, H, Q, K)
-        barred = queries.padding.to(scores.device)[:, None, :, None] | keys.padding.to(scores.device)[:, None, None]
+        barred = (
+            queries.padding.to(scores.device)[:, None, :, None]
+            | keys.padding.to(scores.device)[:, None, None]
+        )
         # also the scale is applied after the product in eager attention: the product itself has to fit
-        self._measure("score_range", call, scores.masked_fill(barred, 0.0), float(torch.finfo(call.q.dtype).max))
+        self._measure(
+            "score_range",
+            call,
+            scores.masked_fill(barred, 0.0),
+            float(torch.finfo(call.q.dtype).max),
+        )
 
     def _uniform(self, call: BackendCall) -> Tensor | None:
         """Return weights of zero queries, (B, H, Q, K), above 0 on allowed keys; None if the mask prevents that."""
@@ -118,7 +138,13 @@ class Audit:
             if numbers.numel() and not bool((numbers == 1).all()):
                 return None
         # a key that calls with the same mask share
-        key = call.part, id(call.mask), call.function, call.named.get("sliding_window"), type(call.module)
+        key = (
+            call.part,
+            id(call.mask),
+            call.function,
+            call.named.get("sliding_window"),
+            type(call.module),
+        )
         repeated = self._is_large(call)
         if repeated and key in self._masks:
             return self._masks[key]
@@ -136,18 +162,30 @@ class Audit:
         """Tell whether reading the weights of every layer takes too long."""
         n_keys = call.k.shape[2]
         width = call.v.shape[-1]
-        work = call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * n_keys * (call.q.shape[-1] + width)
+        work = (
+            call.q.shape[0]
+            * call.q.shape[1]
+            * call.q.shape[2]
+            * n_keys
+            * (call.q.shape[-1] + width)
+        )
         layers = getattr(self.subject.config, "num_hidden_layers", None) or 1
         return bool(work * -(-n_keys // width) * layers > _BUDGET)
 
-    def _masks_of(self, call: BackendCall, queries: ExaminedBatch, keys: ExaminedBatch, seen: Tensor) -> None:
+    def _masks_of(
+        self, call: BackendCall, queries: ExaminedBatch, keys: ExaminedBatch, seen: Tensor
+    ) -> None:
         device = seen.device
         real = queries.real.to(device)[:, :, None] & keys.real.to(device)[:, None]  # (B, Q, K)
         causal = self._is_causal(call)
-        window, told = window_of(self.subject.config, call) if call.part != "cross" else (None, True)
+        window, told = (
+            window_of(self.subject.config, call) if call.part != "cross" else (None, True)
+        )
         own = queries is keys
         expected = queries.expected(causal=bool(causal), window=window).to(device) if own else real
-        distance = torch.arange(seen.shape[2], device=device)[:, None] - torch.arange(seen.shape[3], device=device)
+        distance = torch.arange(seen.shape[2], device=device)[:, None] - torch.arange(
+            seen.shape[3], device=device
+        )
         rows = queries.real.to(device)[:, :, None]
         barred_by_mask = keys.padding if keys.attended is None else ~keys.attended
         padding = keys.padding.to(device)[:, None]
@@ -157,13 +195,17 @@ class Audit:
         forbidden["padding_mask"] = rows & padding & ~stated if has_mask else rows & padding
         if own:
             documents = None if queries.documents is None else queries.documents.to(device)
-            same_document = real if documents is None else real & (documents[:, :, None] == documents[:, None])
+            same_document = (
+                real if documents is None else real & (documents[:, :, None] == documents[:, None])
+            )
             if documents is not None:
                 forbidden["packed_documents"] = real & ~same_document
             if causal and queries.allowed is None:
                 forbidden["future"] = real & (distance < 0) & ~expected
             if window is not None:
-                forbidden["window"] = same_document & ((distance >= window) if causal else (distance.abs() > window))
+                forbidden["window"] = same_document & (
+                    (distance >= window) if causal else (distance.abs() > window)
+                )
             if queries.allowed is not None:
                 forbidden["mask_4d"] = rows & ~expected
         anywhere = seen.any(1)  # (B, Q, K)
@@ -209,7 +251,11 @@ class Audit:
             value = 0.0
         row, head, token = _index(weights.sum(-1))  # (B, H, Q)
         key = int(weights[row, head, token].argmax())
-        self._worst(self.leaks, name, Finding(value, 0.0, layer_name(call), (row, token, key), head, int(cells.sum())))
+        self._worst(
+            self.leaks,
+            name,
+            Finding(value, 0.0, layer_name(call), (row, token, key), head, int(cells.sum())),
+        )
 
     def _hide(self, name: str, call: BackendCall, seen: Tensor, cells: Tensor) -> None:
         if not cells.any():
@@ -217,7 +263,11 @@ class Audit:
         row, token, key = cells.nonzero()[0].tolist()
         head = int((~seen[row, :, token, key]).nonzero()[0])
         count = int(cells.sum())
-        self._worst(self.hidden, name, Finding(float(count), 0.0, layer_name(call), (row, token, key), head, count))
+        self._worst(
+            self.hidden,
+            name,
+            Finding(float(count), 0.0, layer_name(call), (row, token, key), head, count),
+        )
 
     def _empty_rows(self, call: BackendCall, queries: ExaminedBatch, empty: Tensor) -> None:
         bad = ~call.output.isfinite().flatten(2).all(-1)  # (B, Q)
@@ -233,7 +283,9 @@ class Audit:
         finding = Finding(float(count), 0.0, layer_name(call), (row, token), cells=count, note=note)
         self._worst(self.leaks, "fully_masked", finding)
 
-    def _numbers(self, call: BackendCall, queries: ExaminedBatch, seen: Tensor, uniform: Tensor) -> None:
+    def _numbers(
+        self, call: BackendCall, queries: ExaminedBatch, seen: Tensor, uniform: Tensor
+    ) -> None:
         real = queries.real.to(seen.device)
         self._arithmetic(call, seen, real)
         self._sinks(call, seen, real, uniform)
@@ -243,8 +295,14 @@ class Audit:
             if "returned_weights" in self.findings and self._is_large(call):
                 return
             recomputed = weights_of(call, call.q)
-            gap = (call.weights.double() - recomputed.double()).abs().masked_fill(~real[:, None, :, None], 0.0)
-            self._measure("returned_weights", call, gap, max(1e-5, 4 * float(torch.finfo(call.q.dtype).eps)))
+            gap = (
+                (call.weights.double() - recomputed.double())
+                .abs()
+                .masked_fill(~real[:, None, :, None], 0.0)
+            )
+            self._measure(
+                "returned_weights", call, gap, max(1e-5, 4 * float(torch.finfo(call.q.dtype).eps))
+            )
 
     def _arithmetic(self, call: BackendCall, seen: Tensor, real: Tensor) -> None:
         """Compare the output with float64 on the same queries, keys, values and mask."""
@@ -272,7 +330,9 @@ class Audit:
         limit = max(FLOOR, 2 * float(torch.finfo(call.q.dtype).eps))
         share = float((1 - expected).masked_fill(~rows, 0.0).max())
         if share <= 2 * limit:
-            self.skipped.setdefault("sinks", f"the sinks take at most {share:.0e} of a row: too little to be seen")
+            self.skipped.setdefault(
+                "sinks", f"the sinks take at most {share:.0e} of a row: too little to be seen"
+            )
             return
         self._measure("sinks", call, gap, limit)
 
@@ -285,7 +345,9 @@ class Audit:
         if not largest > 0:
             return
         raised = (call.q.double() * (2 * cap / largest)).to(call.q.dtype)
-        with_cap, without = (replace(exact, call=replace(call, q=raised), cap=c).weights() for c in (cap, None))
+        with_cap, without = (
+            replace(exact, call=replace(call, q=raised), cap=c).weights() for c in (cap, None)
+        )
         rows = real[:, None, :, None] & seen
         apart = float((with_cap - without).abs().masked_fill(~rows, 0.0).max())
         if apart < 0.02:
@@ -342,7 +404,9 @@ class Formula:
 
     def output(self, seed: int | None = None) -> Tensor:
         """Output, (B, H, Q, Ev); see weights."""
-        rounded = Rounding(self.call.q.dtype, None if seed is None else seed + 1000, self.call.q.device)
+        rounded = Rounding(
+            self.call.q.dtype, None if seed is None else seed + 1000, self.call.q.device
+        )
         weights = self.weights(seed)
         v = _wide(self.call.v, self.call.q).double()
         output = weights @ v
@@ -427,7 +491,13 @@ def window_of(config: Any, call: BackendCall) -> tuple[int | None, bool]:
         return None, layer_type == "full_attention"
     if getattr(config, "use_sliding_window", True) is False:
         return None, True
-    other_keys = ("attention_window", "local_attention", "attention_chunk_size", "window_size", "attention_types")
+    other_keys = (
+        "attention_window",
+        "local_attention",
+        "attention_chunk_size",
+        "window_size",
+        "attention_types",
+    )
     if width is None and any(getattr(config, name, None) for name in other_keys):
         return None, False
     return width, True

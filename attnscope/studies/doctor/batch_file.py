@@ -18,7 +18,9 @@ def batch_of(value: Any, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     members = {"input_ids": value} if isinstance(value, list) else as_object(value, where)
     if "input_ids" not in members:
-        raise UsageError("has no input_ids", where=where, hint="give them, such as [[101, 2023, 102]]")
+        raise UsageError(
+            "has no input_ids", where=where, hint="give them, such as [[101, 2023, 102]]"
+        )
     ids = _tensor(members["input_ids"], f"{where}: input_ids")
     single = ids.ndim == 1
     told = {name: members[name] for name in _TOLD if name in members}
@@ -37,4 +39,6 @@ def _tensor(value: Any, where: str) -> torch.Tensor:
         return torch.tensor(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as e:
         hint = "give lists of numbers, padded to one length, and an attention_mask"
-        raise UsageError("has no numbers, or rows of different lengths", where=where, hint=hint) from e
+        raise UsageError(
+            "has no numbers, or rows of different lengths", where=where, hint=hint
+        ) from e

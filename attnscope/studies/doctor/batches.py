@@ -24,7 +24,9 @@ class ExaminedBatch:
     name: str  # name in reports
     given: dict[str, Any]  # the batch as the model takes it
     ids: Tensor  # (B, T)
-    padding: Tensor  # which tokens are padding, (B, T), by the mask, by their id, or by the collator
+    padding: (
+        Tensor  # which tokens are padding, (B, T), by the mask, by their id, or by the collator
+    )
     documents: Tensor | None = None  # number of the document of every token, (B, T), -1 for padding
     documents_from: str | None = None  # how documents are told apart
     attended: Tensor | None = None  # the 2-D attention mask, (B, T)
@@ -32,7 +34,9 @@ class ExaminedBatch:
     positions: Tensor | None = None  # position_ids, (B, T)
     labels: Tensor | None = None  # labels, (B, T)
     types: Tensor | None = None  # token_type_ids, (B, T)
-    prefix: Tensor | None = None  # number of tokens at the start of each row that see each other, (B,)
+    prefix: Tensor | None = (
+        None  # number of tokens at the start of each row that see each other, (B,)
+    )
     notes: list[str] = field(default_factory=list)  # on what was left out
 
     @property
@@ -88,7 +92,9 @@ class ExaminedBatch:
             return self.allowed
         length = self.ids.shape[1]
         position = torch.arange(length, device=self.ids.device)
-        allowed = torch.ones(len(self.ids), length, length, dtype=torch.bool, device=self.ids.device)
+        allowed = torch.ones(
+            len(self.ids), length, length, dtype=torch.bool, device=self.ids.device
+        )
         if causal:
             allowed &= position[:, None] >= position
             if self.prefix is not None:
@@ -124,12 +130,21 @@ def read_batch(
         rows: Rows to look at; None for all.
     """
     if not isinstance(inputs, Mapping):
-        raise UsageError(f"{type(inputs).__name__} is not a batch", where="batch", hint="pass a dict of tensors")
+        raise UsageError(
+            f"{type(inputs).__name__} is not a batch", where="batch", hint="pass a dict of tensors"
+        )
     tensors = {key: _tensor(value) for key, value in inputs.items()}
     ids = tensors.get("input_ids")
     if not isinstance(ids, Tensor) or ids.ndim != 2 or not ids.numel():
-        raise UsageError("has no input_ids of (rows, tokens)", where="batch", hint="pass what the model is called with")
-    tensors = {key: value.to(ids.device) if isinstance(value, Tensor) else value for key, value in tensors.items()}
+        raise UsageError(
+            "has no input_ids of (rows, tokens)",
+            where="batch",
+            hint="pass what the model is called with",
+        )
+    tensors = {
+        key: value.to(ids.device) if isinstance(value, Tensor) else value
+        for key, value in tensors.items()
+    }
     notes = []
     if rows is not None and len(ids) > rows:
         notes.append(f"the first {rows} of {len(ids)} rows are examined")
@@ -138,14 +153,20 @@ def read_batch(
                    for key, value in tensors.items()}  # fmt: skip
         ids = tensors["input_ids"]
     mask = tensors.get("attention_mask")
-    attended = mask if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape == ids.shape else None
+    attended = (
+        mask if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape == ids.shape else None
+    )
     allowed = _allowed(mask, ids) if isinstance(mask, Tensor) and mask.ndim in (3, 4) else None
     if isinstance(mask, Mapping):
-        notes.append("attention_mask holds a mask for each type of layer: which tokens these masks bar is not checked")
+        notes.append(
+            "attention_mask holds a mask for each type of layer: which tokens these masks bar is not checked"
+        )
     stated = None if documents is None else _like(_tensor(documents), ids)
     if documents is not None and stated is None:
         shape = f"{len(ids)}, {ids.shape[1]}"
-        raise UsageError("has another shape than input_ids", where="documents", hint=f"pass a tensor ({shape})")
+        raise UsageError(
+            "has another shape than input_ids", where="documents", hint=f"pass a tensor ({shape})"
+        )
     positions = _like(tensors.get("position_ids"), ids)
     numbers, told_by = _documents(tensors, ids, attended, allowed, positions, stated, special)
     if padding is None:
@@ -171,7 +192,9 @@ def _prefix_lengths(prefix: Any, ids: Tensor) -> Tensor:
         lengths = torch.as_tensor(prefix).reshape(-1).expand(len(ids)).to(ids)
     except (TypeError, ValueError, RuntimeError) as e:
         hint = "pass a number, or a number for each row"
-        raise UsageError(f"{prefix!r:.80} is no length of a prefix", where="prefix", hint=hint) from e
+        raise UsageError(
+            f"{prefix!r:.80} is no length of a prefix", where="prefix", hint=hint
+        ) from e
     if not bool(((lengths >= 1) & (lengths <= ids.shape[1])).all()):
         raise UsageError(f"must be 1 to {ids.shape[1]}, not {prefix!r:.80}", where="prefix")
     return lengths
@@ -228,7 +251,12 @@ def _documents(
             return numbers, key
     for key in _LENGTH_KEYS:
         ends = tensors.get(key)
-        if isinstance(ends, Tensor) and ends.ndim == 1 and len(ids) == 1 and int(ends[-1]) <= ids.shape[1]:
+        if (
+            isinstance(ends, Tensor)
+            and ends.ndim == 1
+            and len(ids) == 1
+            and int(ends[-1]) <= ids.shape[1]
+        ):
             columns = torch.arange(ids.shape[1], device=ids.device)
             return torch.bucketize(columns, ends[1:].to(columns), right=True)[None], key
     if attended is not None and not attended.is_floating_point() and int(attended.max()) > 1:
@@ -244,7 +272,9 @@ def _documents(
             first_column = torch.zeros_like(starts[:, :1])
             return torch.cat((first_column, starts), 1).long().cumsum(1), "position_ids"
     if allowed is not None:
-        after = ~torch.stack([allowed[:, i, i - 1] | allowed[:, i - 1, i] for i in range(1, ids.shape[1])], 1)
+        after = ~torch.stack(
+            [allowed[:, i, i - 1] | allowed[:, i - 1, i] for i in range(1, ids.shape[1])], 1
+        )
         seen = allowed.any(1)
         after &= seen[:, 1:] & seen[:, :-1]
         if after.any():
@@ -252,7 +282,9 @@ def _documents(
     return None, None
 
 
-def _padding(ids: Tensor, attended: Tensor | None, allowed: Tensor | None, special: SpecialIds) -> Tensor:
+def _padding(
+    ids: Tensor, attended: Tensor | None, allowed: Tensor | None, special: SpecialIds
+) -> Tensor:
     """Return which tokens are padding: those that the mask bars, or runs of the padding token at the ends of a row."""
     barred = torch.zeros_like(ids, dtype=torch.bool)
     if attended is not None:
@@ -262,7 +294,9 @@ def _padding(ids: Tensor, attended: Tensor | None, allowed: Tensor | None, speci
         away = ~torch.eye(ids.shape[1], dtype=torch.bool, device=ids.device)
         alone = ~(allowed & away).any(1) & ~(allowed & away).any(2)
         barred |= alone & (by_id if special.pad is not None else alone)
-    told_by_mask = attended is not None and not (bool((attended != 0).all()) and int(by_id.sum(1).max()) > 1)
+    told_by_mask = attended is not None and not (
+        bool((attended != 0).all()) and int(by_id.sum(1).max()) > 1
+    )
     # a mask tells end tokens from padding; one of ones does not, and no text ends with three
     return barred if special.pad == special.eos and told_by_mask else barred | by_id
 
@@ -280,11 +314,17 @@ def padding_by_id(ids: Tensor, special: SpecialIds) -> Tensor:
     if special.pad == special.eos:
         right = right & torch.cat((torch.zeros_like(right[:, :1]), right[:, :-1]), 1)
         # one token at the start may be the beginning of a text that begins with it
-        left = left & torch.cat((left[:, 1:], torch.zeros_like(left[:, :1])), 1) if special.bos == special.eos else left
+        left = (
+            left & torch.cat((left[:, 1:], torch.zeros_like(left[:, :1])), 1)
+            if special.bos == special.eos
+            else left
+        )
     return left | right
 
 
-def probe(rows: Sequence[Sequence[int]], side: str, pad: int, *, with_positions: bool) -> ExaminedBatch:
+def probe(
+    rows: Sequence[Sequence[int]], side: str, pad: int, *, with_positions: bool
+) -> ExaminedBatch:
     """Return texts padded on a side, with an attention mask.
 
     Args:
@@ -303,7 +343,11 @@ def probe(rows: Sequence[Sequence[int]], side: str, pad: int, *, with_positions:
     if with_positions:
         positions = (mask.cumsum(1) - 1).clamp_min(0)
         inputs["position_ids"] = positions
-    name = f"{len(rows)} texts padded on the {side}" if len(set(map(len, rows))) > 1 else f"{len(rows)} texts"
+    name = (
+        f"{len(rows)} texts padded on the {side}"
+        if len(set(map(len, rows))) > 1
+        else f"{len(rows)} texts"
+    )
     return ExaminedBatch(name, inputs, ids, mask == 0, attended=mask != 0, positions=positions)
 
 

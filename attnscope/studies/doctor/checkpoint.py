@@ -44,7 +44,9 @@ def examine_checkpoint(
     ignored_keys = ignored_notes(run.ignore_key, folder.config)
     kept_config = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
     folder = replace_fields(folder, config=kept_config)
-    dtype_name = str(kept_config.get("dtype") or kept_config.get("torch_dtype") or "float32").removeprefix("torch.")
+    dtype_name = str(
+        kept_config.get("dtype") or kept_config.get("torch_dtype") or "float32"
+    ).removeprefix("torch.")
     dtype = values.get("dtype") or (dtype_name if dtype_name in DTYPE_BYTES else "float32")
     numbers = sum(prod(tensor.shape) for tensor in folder.tensors.values())
     need = {"tensors": numbers * 4, "weights": numbers * DTYPE_BYTES[dtype]}

@@ -9,7 +9,14 @@ from torch import Tensor, nn
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.doctor import Evidence
 from attnscope.studies.doctor.batches import IGNORED, ExaminedBatch
-from attnscope.studies.doctor.examination import Examination, finite, inapplicable, ok, unknown, wrong
+from attnscope.studies.doctor.examination import (
+    Examination,
+    finite,
+    inapplicable,
+    ok,
+    unknown,
+    wrong,
+)
 
 _AGREE = 0.9  # share of labels that have to equal the tokens at an offset
 _APART = 0.5  # and of those that may at most equal them at the other
@@ -25,7 +32,9 @@ def padding_is_eos(exam: Examination) -> list[Evidence]:
     if special.pad != special.eos:
         return [ok("the tokenizer", None, None, "the padding token is not the end token")]
     evidence = [end for batch in exam.batches for end in _ends(exam, batch)]
-    return evidence or [unknown("the tokenizer", "the padding token is the end token; pass a batch or collator")]
+    return evidence or [
+        unknown("the tokenizer", "the padding token is the end token; pass a batch or collator")
+    ]
 
 
 def _without(exam: Examination, token: str) -> Evidence:
@@ -45,8 +54,16 @@ def _ends(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
         yield unknown(batch.name, "no row ends with an end token that can be told from padding")
         return
     trained = torch.zeros_like(batch.ids) if batch.labels is None else batch.labels != IGNORED
-    lost_mask = [row for row, end in ends.items() if batch.attended is not None and not batch.attended[row, end]]
-    lost_labels = [row for row, end in ends.items() if end > 0 and trained[row, end - 1] and not trained[row, end]]
+    lost_mask = [
+        row
+        for row, end in ends.items()
+        if batch.attended is not None and not batch.attended[row, end]
+    ]
+    lost_labels = [
+        row
+        for row, end in ends.items()
+        if end > 0 and trained[row, end - 1] and not trained[row, end]
+    ]
     if lost_mask:
         reason = f"the attention_mask is 0 for the end token of {len(lost_mask)} texts"
         yield wrong(batch.name, len(lost_mask), 0, f"row {lost_mask[0]}", reason)
@@ -57,7 +74,9 @@ def _ends(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
         yield ok(batch.name)
 
 
-def _end_of_row(batch: ExaminedBatch, row: int, eos: int | None, features: list[list[int]] | None) -> int | None:
+def _end_of_row(
+    batch: ExaminedBatch, row: int, eos: int | None, features: list[list[int]] | None
+) -> int | None:
     """Return the position of the end token that ends a row's text; None if there is none or it is ambiguous."""
     ids = batch.ids[row].tolist()
     if features is not None:
@@ -83,7 +102,9 @@ def type_ids(exam: Examination) -> list[Evidence]:
     rows = getattr(exam.subject.config, "type_vocab_size", None)
     takes = exam.subject.takes("token_type_ids")
     if not takes or not isinstance(rows, int) or rows < 1:
-        typed_batches = [batch for batch in exam.batches if batch.types is not None and bool(batch.types.any())]
+        typed_batches = [
+            batch for batch in exam.batches if batch.types is not None and bool(batch.types.any())
+        ]
         reason = "the batch has token_type_ids, and the model has no token types"
         return [unknown(batch.name, reason) for batch in typed_batches] or [
             inapplicable("the model", "the model has no token types")
@@ -94,14 +115,20 @@ def type_ids(exam: Examination) -> list[Evidence]:
         types = encoding.get("token_type_ids")
         if types is None:
             if rows > 1:
-                evidence.append(unknown("the tokenizer", "the tokenizer gives no token_type_ids for a pair of texts"))
+                evidence.append(
+                    unknown(
+                        "the tokenizer", "the tokenizer gives no token_type_ids for a pair of texts"
+                    )
+                )
         elif max(types, default=0) >= rows:
             allowed = "only type 0" if rows == 1 else f"types 0 to {rows - 1}"
             reason = f"the tokenizer gives a second text type {max(types)}, and the model has {allowed}: pass no pairs"
             evidence.append(unknown("a pair of texts", reason))
         elif not evidence:
             evidence.append(ok("a pair of texts", max(types, default=0), rows - 1))
-    return evidence or [unknown("the model", "no batch has token_type_ids, and there is no tokenizer")]
+    return evidence or [
+        unknown("the model", "no batch has token_type_ids, and there is no tokenizer")
+    ]
 
 
 def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
@@ -118,15 +145,28 @@ def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
     for row in range(len(batch.ids)):
         places = ((batch.ids[row] == special.sep) & batch.real[row]).nonzero()[:, 0].tolist()
         last = int(batch.real[row].nonzero()[-1]) if batch.real[row].any() else -1
-        if len(places) != 2 or places[1] != last or special.cls is None or places[0] + 1 >= places[1]:
+        if (
+            len(places) != 2
+            or places[1] != last
+            or special.cls is None
+            or places[0] + 1 >= places[1]
+        ):
             continue
         pairs += 1
         second = slice(places[0] + 1, places[1])
         types = torch.zeros_like(batch.ids[row]) if batch.types is None else batch.types[row]
-        if not bool((types[second] == 1).all()) or bool(types[: places[0]][batch.real[row, : places[0]]].any()):
+        if not bool((types[second] == 1).all()) or bool(
+            types[: places[0]][batch.real[row, : places[0]]].any()
+        ):
             what = f"the second text of a pair has type {int(types[second][0])}, and the first {int(types[places[0]])}"
             what = "the batch has no token_type_ids" if batch.types is None else what
-            return wrong(batch.name, int((types[second] != 1).sum()), 0, f"row {row} token {places[0] + 1}", what)
+            return wrong(
+                batch.name,
+                int((types[second] != 1).sum()),
+                0,
+                f"row {row} token {places[0] + 1}",
+                what,
+            )
     if pairs:
         return ok(batch.name)
     return inapplicable(batch.name, "no row is a pair of texts")
@@ -155,12 +195,16 @@ def _doubled_by_tokenizer(exam: Examination, begin: int | None) -> Evidence:
     for n, text in enumerate(exam.texts):
         if exam.subject.words.encode(text)["input_ids"][:2] == [begin, begin]:
             name = exam.spell(begin)
-            reason = f"the text begins with two {name}: the text has one, and the tokenizer adds another"
+            reason = (
+                f"the text begins with two {name}: the text has one, and the tokenizer adds another"
+            )
             return wrong("the texts", 2, 1, f"text {n}", reason)
     return ok("the texts", 1, 1)
 
 
-def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, adds: bool) -> Evidence:
+def _specials_of(
+    exam: Examination, batch: ExaminedBatch, begin: int | None, *, adds: bool
+) -> Evidence:
     special = exam.subject.words.special
     missing = []
     starts = 0
@@ -177,21 +221,32 @@ def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, 
                 continue
             name = exam.spell(token)
             if token == begin and begin not in (special.pad, special.eos):
-                return wrong(batch.name, 2, 1, exam.token(batch, row, after), f"two {name} follow each other")
+                return wrong(
+                    batch.name, 2, 1, exam.token(batch, row, after), f"two {name} follow each other"
+                )
             if token == end and end != special.pad and n + 2 == len(places):
-                return wrong(batch.name, 2, 1, exam.token(batch, row, after), f"the row ends with two {name}")
+                return wrong(
+                    batch.name, 2, 1, exam.token(batch, row, after), f"the row ends with two {name}"
+                )
         starts += sum(begin is not None and ids[position] == begin for position in places)
-        missing += [(row, position) for position in firsts if begin is not None and ids[position] != begin]
+        missing += [
+            (row, position) for position in firsts if begin is not None and ids[position] != begin
+        ]
     if begin is None:
         return unknown(batch.name, "the begin token is not known")
     if missing and adds and not starts:
         if not batch.padding.any() and not batch.packed and len(batch.ids) > 1:
-            return unknown(batch.name, "no row begins with the begin token; the rows may be pieces of longer texts")
+            return unknown(
+                batch.name,
+                "no row begins with the begin token; the rows may be pieces of longer texts",
+            )
         row, token = missing[0]
         reason = f"no text begins with {exam.spell(begin)}, which the tokenizer adds"
         return wrong(batch.name, 0, 1, f"row {row} token {token}", reason)
     if not starts and not adds:
-        return unknown(batch.name, "whether texts begin with a special token is not known; pass the tokenizer")
+        return unknown(
+            batch.name, "whether texts begin with a special token is not known; pass the tokenizer"
+        )
     return ok(batch.name, 1, 1)
 
 
@@ -208,7 +263,10 @@ def labels(exam: Examination) -> list[Evidence]:
     if exam.two_halves:
         return [_teacher(batch) for batch in batches]
     if exam.subject.kind != "causal":
-        return [inapplicable(batch.name, "labels of a model that is not causal are not shifted") for batch in batches]
+        return [
+            inapplicable(batch.name, "labels of a model that is not causal are not shifted")
+            for batch in batches
+        ]
     return [_shift(exam, batch) for batch in batches]
 
 
@@ -227,7 +285,9 @@ def _teacher(batch: ExaminedBatch) -> Evidence:
         return wrong(batch.name, equal, _APART, None, reason)
     if right >= _AGREE:
         return ok(batch.name, equal, _APART)
-    return unknown(batch.name, "decoder_input_ids are neither the labels nor the labels shifted by one")
+    return unknown(
+        batch.name, "decoder_input_ids are neither the labels nor the labels shifted by one"
+    )
 
 
 def _shift(exam: Examination, batch: ExaminedBatch) -> Evidence:
@@ -272,7 +332,11 @@ def _model_shift(exam: Examination, batch: ExaminedBatch) -> int | None:
     """Return the offset at which the model's loss is the cross-entropy of its logits."""
     labels = batch.labels
     assert labels is not None
-    if exam.subject.call is not None or exam.subject.core is None or not exam.subject.takes("labels"):
+    if (
+        exam.subject.call is not None
+        or exam.subject.core is None
+        or not exam.subject.takes("labels")
+    ):
         return None
     try:
         with exam.subject.under(exam.backends[0]):
@@ -281,7 +345,11 @@ def _model_shift(exam: Examination, batch: ExaminedBatch) -> int | None:
         return None
     loss = getattr(outputs, "loss", None)
     logits = getattr(outputs, "logits", None)
-    if not isinstance(loss, Tensor) or not isinstance(logits, Tensor) or logits.shape[:2] != labels.shape:
+    if (
+        not isinstance(loss, Tensor)
+        or not isinstance(logits, Tensor)
+        or logits.shape[:2] != labels.shape
+    ):
         return None
     gaps = []
     for offset in (0, 1, 2):

@@ -92,7 +92,9 @@ def _stepwise(case: Case, what: str, sizes: Callable[[int], list[int]]) -> Evide
         done += size
     real = batch.real if not exam.two_halves else None
     reason = f"outputs {what} differ from the outputs of the whole text"
-    return case.compare(torch.cat(outputs, 1), full_output, real, reason, shown=exam.decoder_of(batch))
+    return case.compare(
+        torch.cat(outputs, 1), full_output, real, reason, shown=exam.decoder_of(batch)
+    )
 
 
 def dropout(exam: Examination) -> list[Evidence]:
@@ -104,7 +106,9 @@ def dropout(exam: Examination) -> list[Evidence]:
     dropout_class = torch.nn.modules.dropout._DropoutNd
     modules = exam.subject.model.named_modules()
     active = [
-        name for name, module in modules if isinstance(module, dropout_class) and module.training and module.p > 0
+        name
+        for name, module in modules
+        if isinstance(module, dropout_class) and module.training and module.p > 0
     ]
     if active:
         reason = f"{len(active)} dropout modules stay in training mode after eval()"

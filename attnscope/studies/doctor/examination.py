@@ -36,12 +36,16 @@ class Examination:
     pad: int
     batches: list[ExaminedBatch]  # the user's, and the collator's
     texts: list[str]  # texts of the probes, as reports name them
-    features: list[list[int]] | None = None  # token ids of the texts given to the collator; None without a collator
+    features: list[list[int]] | None = (
+        None  # token ids of the texts given to the collator; None without a collator
+    )
     longest_probe: int = 512  # number of tokens
     with_backends: bool = True  # the user named the backends
     collator_error: str | None = None  # why the collator made no batch
     text_source: str = "own"  # whose the texts are: `own` or `given`
-    names: list[str] | None = None  # names of the tokens of a picture; None for a model that takes texts
+    names: list[str] | None = (
+        None  # names of the tokens of a picture; None for a model that takes texts
+    )
     processor: Any = None  # the image processor of such a model; None if there is none
     probe_source: str = "own"  # and the probes, which may be `random` tokens in their place
     _made: dict[Hashable, Any] = field(default_factory=dict)
@@ -91,7 +95,9 @@ class Examination:
             offset = self.subject.position_offset
             if with_positions and offset:
                 positions = batch.given["position_ids"] + offset
-                batch.given["position_ids"] = positions.masked_fill(batch.padding, max(offset - 1, 0))
+                batch.given["position_ids"] = positions.masked_fill(
+                    batch.padding, max(offset - 1, 0)
+                )
             return self.with_decoder(batch)
 
         return self.once((side, with_positions), make)
@@ -108,7 +114,11 @@ class Examination:
 
     def with_decoder(self, batch: ExaminedBatch) -> ExaminedBatch:
         """Add a decoder's input to a batch if the model needs one and the batch has none."""
-        if self.two_halves and "decoder_input_ids" not in batch.given and "labels" not in batch.given:
+        if (
+            self.two_halves
+            and "decoder_input_ids" not in batch.given
+            and "labels" not in batch.given
+        ):
             count = min(6, min(map(len, self.rows)))
             ids = torch.tensor([row[:count] for row in self.rows])
             batch.given["decoder_input_ids"] = ids[torch.arange(len(batch.ids)) % len(ids)]
@@ -151,7 +161,9 @@ class Examination:
                 on_call = rounded_attention(seed) if self.low else None
                 with self.subject.under(backend), self.subject.rounded(seed, sums):
                     moved = self.subject.run(batch.given, on_call, use_cache=False)
-                gap = relative_gap(moved, plain, batch.real if moved.shape[:2] == batch.ids.shape else None)[0]
+                gap = relative_gap(
+                    moved, plain, batch.real if moved.shape[:2] == batch.ids.shape else None
+                )[0]
                 worst = max(worst, gap)
             return max(FLOOR, self.rounding_factor * worst)
 
@@ -235,7 +247,9 @@ class Case:
         """
 
         def make() -> Audit | str:
-            audit = Audit(self.exam.subject, self.batch, self.backend, self.exam.decoder_of(self.batch))
+            audit = Audit(
+                self.exam.subject, self.batch, self.backend, self.exam.decoder_of(self.batch)
+            )
             try:
                 self.exam._made["output", self.batch, self.backend] = audit.run()
             except AttnscopeError as e:
@@ -313,7 +327,9 @@ class Case:
         return wrong(self.examined, value, limit, location, finding.note or reason)
 
 
-Measure = Callable[[Case], Evidence | str | None]  # evidence, why there is none, or None for nothing to say
+Measure = Callable[
+    [Case], Evidence | str | None
+]  # evidence, why there is none, or None for nothing to say
 
 
 def measured(
@@ -337,7 +353,9 @@ def measured(
     return [evidence for case in cases if (evidence := case.evidence(measure)) is not None]
 
 
-def unknown(examined: str, reason: str, value: float | None = None, limit: float | None = None) -> Evidence:
+def unknown(
+    examined: str, reason: str, value: float | None = None, limit: float | None = None
+) -> Evidence:
     """Return evidence with the verdict `unknown`."""
     return Evidence(examined, "unknown", value, limit, None, reason)
 
@@ -355,15 +373,25 @@ def depends(evidence: Evidence, reason: str) -> Evidence:
 
 
 def ok(
-    examined: str, value: float | None = 0, limit: float | None = 0, reason: str | None = None, where: str | None = None
+    examined: str,
+    value: float | None = 0,
+    limit: float | None = 0,
+    reason: str | None = None,
+    where: str | None = None,
 ) -> Evidence:
     """Return evidence with the verdict `ok`."""
-    return Evidence(examined, "ok", finite(value), None if limit is None else float(limit), where, reason)
+    return Evidence(
+        examined, "ok", finite(value), None if limit is None else float(limit), where, reason
+    )
 
 
-def wrong(examined: str, value: float | None, limit: float | None, where: str | None, reason: str | None) -> Evidence:
+def wrong(
+    examined: str, value: float | None, limit: float | None, where: str | None, reason: str | None
+) -> Evidence:
     """Return evidence with the verdict `wrong`."""
-    return Evidence(examined, "wrong", finite(value), None if limit is None else float(limit), where, reason)
+    return Evidence(
+        examined, "wrong", finite(value), None if limit is None else float(limit), where, reason
+    )
 
 
 def badness(evidence: Evidence) -> tuple[int, float]:
@@ -375,7 +403,9 @@ def badness(evidence: Evidence) -> tuple[int, float]:
     return verdict, abs(value) / (evidence.limit or 1.0)
 
 
-def relative_gap(output: Tensor, reference: Tensor, rows: Tensor | None = None) -> tuple[float, tuple[int, int]]:
+def relative_gap(
+    output: Tensor, reference: Tensor, rows: Tensor | None = None
+) -> tuple[float, tuple[int, int]]:
     """Return the largest difference as a share of the largest magnitude (if above 1), and its row and token.
 
     Where one of two numbers is not finite and the other is, the difference is infinite.
@@ -386,7 +416,11 @@ def relative_gap(output: Tensor, reference: Tensor, rows: Tensor | None = None) 
     equal = (output == reference) | (output.isnan() & reference.isnan())
     both = output.isfinite() & reference.isfinite()
     gap = (output - reference).abs().masked_fill(~both, torch.inf).masked_fill(equal, 0.0).amax(-1)
-    kept_rows = torch.ones_like(gap, dtype=torch.bool) if rows is None else rows.to(gap.device).expand(gap.shape)
+    kept_rows = (
+        torch.ones_like(gap, dtype=torch.bool)
+        if rows is None
+        else rows.to(gap.device).expand(gap.shape)
+    )
     if not kept_rows.any():
         return 0.0, (0, 0)
     gap = gap.masked_fill(~kept_rows, 0.0)

@@ -33,7 +33,9 @@ _LATER = "outputs of earlier tokens change when later tokens are replaced"
 _ALONE = "{} against each alone, {}"
 
 
-def read_masks(exam: Examination, name: str, batches: list[ExaminedBatch], reason: str) -> list[Evidence]:
+def read_masks(
+    exam: Examination, name: str, batches: list[ExaminedBatch], reason: str
+) -> list[Evidence]:
     """Return the evidence of one check from the masks of all backends."""
 
     def measure(case: Case) -> Evidence | str | None:
@@ -51,14 +53,27 @@ def future(exam: Examination) -> list[Evidence]:
     """Check that a token does not see later ones."""
     kind = exam.subject.kind
     if kind is None:
-        return [unknown("the model", "nothing says whether the model is causal; pass kind='causal'")]
+        return [
+            unknown("the model", "nothing says whether the model is causal; pass kind='causal'")
+        ]
     if kind == "bidirectional":
-        return [inapplicable("the model", "the model is bidirectional: every token may see every other token")]
+        return [
+            inapplicable(
+                "the model", "the model is bidirectional: every token may see every other token"
+            )
+        ]
     batches = exam.examined
     if exam.two_halves:
-        evidence = measured(exam, batches, _later_of_decoder, "decoder of {} with its second half replaced, {}")
+        evidence = measured(
+            exam, batches, _later_of_decoder, "decoder of {} with its second half replaced, {}"
+        )
     else:
-        evidence = [item for batch in batches for backend in exam.backends for item in _later(exam, batch, backend)]
+        evidence = [
+            item
+            for batch in batches
+            for backend in exam.backends
+            for item in _later(exam, batch, backend)
+        ]
     batches = [batch for batch in batches if batch.allowed is None]
     return evidence + read_masks(exam, "future", batches, "a token sees a later token")
 
@@ -112,7 +127,11 @@ def packs(exam: Examination) -> tuple[list[ExaminedBatch], list[Evidence]]:
     if unmarked := list(_unmarked(exam)):
         # A pack of other texts would say nothing about the caller's batch.
         return [], unmarked
-    if exam.subject.kind != "causal" or exam.subject.core is None or not exam.subject.takes("position_ids"):
+    if (
+        exam.subject.kind != "causal"
+        or exam.subject.core is None
+        or not exam.subject.takes("position_ids")
+    ):
         return [], [inapplicable("the model", "no batch is packed")]
     if len(exam.rows) < 2:
         return [], [unknown("the model", NO_PROBES)]
@@ -172,11 +191,15 @@ def _ends_inside(batch: ExaminedBatch, eos: int | None) -> int:
     return int((ends & before & after).sum(1).max())
 
 
-def _neighbours_replaced(exam: Examination, batch: ExaminedBatch, backend: str, **more: Any) -> list[Evidence]:
+def _neighbours_replaced(
+    exam: Examination, batch: ExaminedBatch, backend: str, **more: Any
+) -> list[Evidence]:
     """Replace every other document, and compare the outputs of the others; then the other way round."""
     documents = batch.documents
     assert documents is not None
-    order = torch.full_like(documents, -1)  # number of every token's document within its row; -1 for padding
+    order = torch.full_like(
+        documents, -1
+    )  # number of every token's document within its row; -1 for padding
     for row, columns in batch.document_places():
         order[row, columns] = order[row].max() + 1
 
@@ -190,14 +213,20 @@ def _neighbours_replaced(exam: Examination, batch: ExaminedBatch, backend: str, 
             return "no row has two documents"
         if plain.shape[:2] != batch.ids.shape:
             return "the model returns no output for each token"
-        return case.compare(moved, plain, rows, "outputs of a document change when its neighbours are replaced")
+        return case.compare(
+            moved, plain, rows, "outputs of a document change when its neighbours are replaced"
+        )
 
     def turns() -> list[Evidence]:
         return [
             evidence
             for turn, which in enumerate(("the other", "every second"))
             for evidence in measured(
-                exam, [batch], partial(measure, turn=turn), f"{{}} with {which} document replaced, {{}}", [backend]
+                exam,
+                [batch],
+                partial(measure, turn=turn),
+                f"{{}} with {which} document replaced, {{}}",
+                [backend],
             )
         ]
 
@@ -268,11 +297,16 @@ def _packed_alone(case: Case) -> Evidence | str:
     turns = _neighbours_replaced(exam, batch, backend)
     if "packed_documents" in case.read().leaks or any(item.verdict != "ok" for item in turns):
         return "documents read each other, so that positions cannot be checked"
-    documents = [(row, columns, exam.alone(batch.ids[row, columns])) for row, columns in batch.document_places()]
+    documents = [
+        (row, columns, exam.alone(batch.ids[row, columns]))
+        for row, columns in batch.document_places()
+    ]
     return _compared_alone(case, documents, "outputs differ from the outputs of the document alone")
 
 
-def _compared_alone(case: Case, texts: Iterable[tuple[int, Tensor, ExaminedBatch]], reason: str) -> Evidence:
+def _compared_alone(
+    case: Case, texts: Iterable[tuple[int, Tensor, ExaminedBatch]], reason: str
+) -> Evidence:
     """Compare texts of a batch, each in a row and its places, with the same texts alone; the worst decides."""
     output = case.output()
     results = [
@@ -311,13 +345,22 @@ def padding(exam: Examination) -> list[Evidence]:
         # attention behind the interface is given each row by itself: comparing unpadded rows is not worth their passes
         compared = bool(batch.padding.any()) or (len(batch.ids) > 1 and not exam.subject.interface)
         if compared and not batch.packed and batch.allowed is None:
-            needs = batch.side() in ("left", "both") and exam.subject.learned_positions and batch.positions is None
-            right = batch if mask_covers(batch) and not needs else _repaired(batch, exam, positions=needs)
+            needs = (
+                batch.side() in ("left", "both")
+                and exam.subject.learned_positions
+                and batch.positions is None
+            )
+            right = (
+                batch
+                if mask_covers(batch) and not needs
+                else _repaired(batch, exam, positions=needs)
+            )
             rows = measured(exam, [right], _like_alone, _ALONE)
             if not batch.padding.any():
                 why = "no row is padded; each row has the same outputs as alone"
                 rows = [
-                    replace(row, verdict="inapplicable", reason=why) if row.verdict == "ok" else row for row in rows
+                    replace(row, verdict="inapplicable", reason=why) if row.verdict == "ok" else row
+                    for row in rows
                 ]
             evidence += rows
             evidence += read_masks(exam, "padding", [batch], "weight on padding")
@@ -332,7 +375,9 @@ def _like_alone(case: Case) -> Evidence | str:
     decoder = batch.given.get("decoder_input_ids")
     texts = []
     for row, kept_tokens in enumerate(batch.kept):
-        places = kept_tokens.nonzero()[:, 0] if decoder is None else torch.arange(case.output().shape[1])
+        places = (
+            kept_tokens.nonzero()[:, 0] if decoder is None else torch.arange(case.output().shape[1])
+        )
         texts.append((row, places, _text_alone(exam, batch, row)))
     return _compared_alone(case, texts, f"outputs change with {change}")
 
@@ -375,7 +420,9 @@ def padding_mask(exam: Examination) -> list[Evidence]:
                 evidence.append(unknown(batch.name, reason))
             continue
         if batch.allowed is not None:
-            evidence += read_masks(exam, "padding_mask", [batch], "weight on padding that the mask allows")
+            evidence += read_masks(
+                exam, "padding_mask", [batch], "weight on padding that the mask allows"
+            )
             continue
         bare = batch.padding if batch.attended is None else batch.padding & batch.attended
         if not bare.any():
@@ -425,7 +472,9 @@ def _effect_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence | None:
     right = Case(exam, _repaired(batch, exam, positions=False), exam.backends[0], "")
     try:
         plain = exam.output(batch, right.backend)
-        return right.compare(plain, right.output(), batch.real if plain.shape[:2] == batch.ids.shape else None)
+        return right.compare(
+            plain, right.output(), batch.real if plain.shape[:2] == batch.ids.shape else None
+        )
     except AttnscopeError:
         return None
 
@@ -442,9 +491,15 @@ def padding_positions(exam: Examination) -> list[Evidence]:
             placed = _repaired(batch, exam, positions=True)
             (right,) = measured(exam, [placed], _like_alone, _ALONE, exam.backends[:1])
             if right.verdict != "ok":
-                evidence = unknown(evidence.examined, "outputs change with padding even with the right positions")
+                evidence = unknown(
+                    evidence.examined, "outputs change with padding even with the right positions"
+                )
             else:
-                what = "its position_ids count padding" if batch.positions is not None else "it has no position_ids"
+                what = (
+                    "its position_ids count padding"
+                    if batch.positions is not None
+                    else "it has no position_ids"
+                )
                 reason = f"the batch is padded on the left, and {what}"
                 evidence = replace(evidence, examined=batch.name, reason=reason)
         results.append(evidence)
@@ -454,7 +509,9 @@ def padding_positions(exam: Examination) -> list[Evidence]:
         "padding on the left changes outputs if the model is called without position_ids; no batch here is padded on "
         "the left"
     )
-    return [depends(item, reason) for item in measured(exam, [exam.probe("left")], _like_alone, _ALONE)]
+    return [
+        depends(item, reason) for item in measured(exam, [exam.probe("left")], _like_alone, _ALONE)
+    ]
 
 
 def prefix(exam: Examination) -> list[Evidence]:
@@ -468,12 +525,19 @@ def prefix(exam: Examination) -> list[Evidence]:
         if exam.subject.kind == "causal" and batch.prefix is None and batch.allowed is not None
         if bool(batch.allowed.triu(1).any())
     ]
-    evidence = read_masks(exam, "mask_4d", batches_with_prefix, "the mask of the batch has a prefix and is not kept")
+    evidence = read_masks(
+        exam, "mask_4d", batches_with_prefix, "the mask of the batch has a prefix and is not kept"
+    )
     evidence += read_masks(exam, "prefix", batches, "")
     evidence += [_prefix_of_mask(exam, batch) for batch in batches if batch.allowed is not None]
-    evidence += measured(exam, batches, _prefix_by_change, "{} with the last token of its prefix replaced, {}")
+    evidence += measured(
+        exam, batches, _prefix_by_change, "{} with the last token of its prefix replaced, {}"
+    )
     return evidence or [
-        inapplicable("the model", "no batch has a prefix; in Python, pass batch= and prefix=, the prefix's length")
+        inapplicable(
+            "the model",
+            "no batch has a prefix; in Python, pass batch= and prefix=, the prefix's length",
+        )
     ]
 
 
@@ -497,7 +561,11 @@ def _prefix_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence:
     if not cells.any():
         return ok(f"the mask of {batch.name}")
     row, token, key = cells.nonzero()[0].tolist()
-    what = "hides a token of the prefix from another" if hidden.any() else "lets the prefix see later tokens"
+    what = (
+        "hides a token of the prefix from another"
+        if hidden.any()
+        else "lets the prefix see later tokens"
+    )
     where = exam.place(batch, "", (row, token, key))
     return wrong(f"the mask of {batch.name}", int(cells.sum()), 0, where, f"the mask {what}")
 
@@ -527,9 +595,16 @@ def window(exam: Examination) -> list[Evidence]:
         audit = case.read()
         configured = max(audit.widest, default=0)
         seen = audit.widest.get(configured, 0)
-        for wide, finding in ((True, audit.leaks.get("window")), (False, audit.hidden.get("window"))):
+        for wide, finding in (
+            (True, audit.leaks.get("window")),
+            (False, audit.hidden.get("window")),
+        ):
             if finding is not None:
-                what = f"a query sees {seen} keys" if wide else f"{finding.cells} keys within the window are hidden"
+                what = (
+                    f"a query sees {seen} keys"
+                    if wide
+                    else f"{finding.cells} keys within the window are hidden"
+                )
                 reason = f"{what}, and the window is {configured}"
                 location = case.place(finding)
                 return wrong(case.examined, seen, configured, location, reason)
@@ -538,7 +613,9 @@ def window(exam: Examination) -> list[Evidence]:
         if not audit.widest:
             return inapplicable(case.examined, "no layer has a window, according to the config")
         if "window" in audit.skipped:
-            return audit.skipped["window"] + ("" if exam.longest_probe >= configured + 2 else "; raise longest_probe")
+            return audit.skipped["window"] + (
+                "" if exam.longest_probe >= configured + 2 else "; raise longest_probe"
+            )
         return ok(case.examined, seen, configured)
 
     evidence = []
@@ -557,12 +634,18 @@ def mask_4d(exam: Examination) -> list[Evidence]:
         for backend in exam.backends
         for item in measured(exam, [batch], runs, backends=[backend])
     ]
-    evidence += [hidden for batch in batches_with_mask for hidden in _hidden_from_itself(exam, batch)]
+    evidence += [
+        hidden for batch in batches_with_mask for hidden in _hidden_from_itself(exam, batch)
+    ]
     told = {item.examined for item in evidence}
     of_masks = read_masks(exam, "mask_4d", batches_with_mask, "the mask of the batch is not obeyed")
     evidence += [item for item in of_masks if item.examined not in told]
     if evidence or not exam.rows or exam.subject.core is None or exam.two_halves:
-        without = inapplicable("the model", "no batch has a 4-D mask") if exam.rows else unknown("the model", NO_PROBES)
+        without = (
+            inapplicable("the model", "no batch has a 4-D mask")
+            if exam.rows
+            else unknown("the model", NO_PROBES)
+        )
         return evidence or [without]
     rows = [row[:6] for row in exam.rows[:2]]
     ids = torch.tensor([[token for row in rows for token in row]])
@@ -576,7 +659,9 @@ def mask_4d(exam: Examination) -> list[Evidence]:
     two_blocks = {"input_ids": ids, "attention_mask": mask}
     batch = ExaminedBatch("2 texts under a 4-D mask", two_blocks, ids, none, allowed=allowed[None])
     refused = measured(exam, [batch], runs)
-    evidence += [replace(item, reason=f"the model takes no 4-D mask: {item.reason}") for item in refused]
+    evidence += [
+        replace(item, reason=f"the model takes no 4-D mask: {item.reason}") for item in refused
+    ]
     return evidence + read_masks(exam, "mask_4d", [batch], "a 4-D mask is not obeyed")
 
 
@@ -593,7 +678,11 @@ def _hidden_from_itself(exam: Examination, batch: ExaminedBatch) -> Iterator[Evi
     if blind.any():
         row, token = blind.nonzero()[0].tolist()
         where = exam.place(batch, "", (row, token))
-        inverted = "; the mask is inverted" if bool(blind.equal(batch.real & batch.allowed.any(-1))) else ""
+        inverted = (
+            "; the mask is inverted"
+            if bool(blind.equal(batch.real & batch.allowed.any(-1)))
+            else ""
+        )
         reason = f"tokens may attend to other tokens, and not to themselves{inverted}"
         yield wrong(f"the mask of {batch.name}", int(blind.sum()), 0, where, reason)
 

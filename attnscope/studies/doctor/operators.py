@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}  # by operator, the place of its first factor
+_PRODUCTS = {
+    "mm": 0,
+    "bmm": 0,
+    "addmm": 1,
+    "baddbmm": 1,
+}  # by operator, the place of its first factor
 _OTHERS = {
     "sum", "mean", "var", "cumsum", "_softmax", "softmax", "native_layer_norm", "_fused_rms_norm", "convolution",
     "exp", "tanh", "gelu", "silu", "sigmoid", "erf", "rsqrt", "linear", "matmul", "scaled_dot_product_attention",
@@ -31,7 +36,11 @@ class RoundedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(seed + 2000)
 
     def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run an operator."""
         result = func(*args, **(kwargs or {}))
@@ -44,7 +53,9 @@ class RoundedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return (self._rounded(result[0]), *result[1:])
         return self._rounded(result)
 
-    def _rounded(self, result: Tensor, left: Tensor | None = None, right: Tensor | None = None) -> Tensor:
+    def _rounded(
+        self, result: Tensor, left: Tensor | None = None, right: Tensor | None = None
+    ) -> Tensor:
         """Round numbers to half a step of their type, and a product also to √K·‖x∘w‖ half steps of float32."""
         if not result.is_floating_point() or result.dtype == torch.float64:
             return result

@@ -20,18 +20,39 @@ from attnscope.engines.transformers.output_head import base_of
 from attnscope.findings.doctor import Evidence
 from attnscope.studies.doctor.audit import NO_INTERFACE, layer_name, weights_of
 from attnscope.studies.doctor.batches import ExaminedBatch
-from attnscope.studies.doctor.examination import Case, Examination, depends, inapplicable, measured, ok, unknown, wrong
+from attnscope.studies.doctor.examination import (
+    Case,
+    Examination,
+    depends,
+    inapplicable,
+    measured,
+    ok,
+    unknown,
+    wrong,
+)
 from attnscope.studies.doctor.subject import Subject
 
 # Checks of texts that also hold of pictures; all others are about tokens of a vocabulary, their order or their padding.
-ALSO_OF_PICTURES = ("fully_masked", "backend", "returned_weights", "sinks", "softcap", "score_range", "dropout")
+ALSO_OF_PICTURES = (
+    "fully_masked",
+    "backend",
+    "returned_weights",
+    "sinks",
+    "softcap",
+    "score_range",
+    "dropout",
+)
 _LARGEST = 10.0  # of a pixel that was rescaled to 0…1 and normalised: values are within −3 and 3 in practice
-_INTERPOLATIONS = [(mode, antialias) for mode in ("bicubic", "bilinear") for antialias in (False, True)]
+_INTERPOLATIONS = [
+    (mode, antialias) for mode in ("bicubic", "bilinear") for antialias in (False, True)
+]
 
 
 def takes_pictures(model: Any, config: Any) -> bool:
     """Tell whether a model of transformers, or its class, takes pictures alone."""
-    return getattr(model, "main_input_name", None) == "pixel_values" and not config.is_encoder_decoder
+    return (
+        getattr(model, "main_input_name", None) == "pixel_values" and not config.is_encoder_decoder
+    )
 
 
 def picture_probe(subject: Subject) -> tuple[ExaminedBatch, list[str]]:
@@ -45,7 +66,9 @@ def picture_probe(subject: Subject) -> tuple[ExaminedBatch, list[str]]:
     inputs = {name: value.cpu() for name, value in vision_inputs(subject.core, noise).items()}
     with torch.inference_mode():
         count = subject.run(inputs).shape[1]
-    rows, columns = (length // side for length, side in zip(size, _patch(subject.core), strict=True))
+    rows, columns = (
+        length // side for length, side in zip(size, _patch(subject.core), strict=True)
+    )
     own = own_tokens(subject.core, count - rows * columns, type(subject.core).__name__)
     names = [*own, *(f"image:{row},{column}" for row in range(rows) for column in range(columns))]
     ids = torch.arange(count)[None]
@@ -91,24 +114,35 @@ def other_size(exam: Examination) -> list[Evidence]:
     except AttnscopeError as e:
         return [unknown(examined, e.message)]
     constant = own - table
-    if len(own) != len(table) or float((constant - constant[0]).abs().max()) > 1e-2 * float(table.abs().max()):
+    if len(own) != len(table) or float((constant - constant[0]).abs().max()) > 1e-2 * float(
+        table.abs().max()
+    ):
         return [unknown(examined, "the model adds more than a row of its table to each patch")]
     other = [grid[0] + 1, grid[1] + 2]
     try:
         found = (_black(exam, other) - constant[0]).reshape(*other, -1)
     except AttnscopeError:
-        return [inapplicable("the model", f"it takes pictures of {grid[0]} × {grid[1]} patches alone")]
+        return [
+            inapplicable("the model", f"it takes pictures of {grid[0]} × {grid[1]} patches alone")
+        ]
     square = table.reshape(1, *grid, -1).permute(0, 3, 1, 2)
     size = max(1.0, float(table.abs().max()))
     gaps = [
-        float((interpolate(square, other, mode=mode, antialias=smooth)[0].permute(1, 2, 0) - found).abs().max()) / size
+        float(
+            (interpolate(square, other, mode=mode, antialias=smooth)[0].permute(1, 2, 0) - found)
+            .abs()
+            .max()
+        )
+        / size
         for mode, smooth in _INTERPOLATIONS
     ]
     limit = max(1e-4, 8 * float(torch.finfo(exam.subject.dtype).eps))
     where = f"{other[0]} × {other[1]} patches in place of {grid[0]} × {grid[1]}"
     if min(gaps) <= limit:
         return [ok(examined, min(gaps), limit, where=where)]
-    return [wrong(examined, min(gaps), limit, where, "positions are not an interpolation of the table")]
+    return [
+        wrong(examined, min(gaps), limit, where, "positions are not an interpolation of the table")
+    ]
 
 
 def _black(exam: Examination, grid: list[int]) -> Tensor:
@@ -135,12 +169,21 @@ def processor(exam: Examination) -> list[Evidence]:
     model = exam.subject.core
     made_by = exam.processor
     if made_by is None:
-        return [unknown("the processor", "there is none; pass tokenizer=, from AutoImageProcessor.from_pretrained(…)")]
+        return [
+            unknown(
+                "the processor",
+                "there is none; pass tokenizer=, from AutoImageProcessor.from_pretrained(…)",
+            )
+        ]
     wanted = _own_size(model)
     try:
         # A picture whose sides differ, so that it shows whether the processor makes it a square.
         black, white = (
-            processed(made_by, np.full((wanted[0] * 2, wanted[1] * 3, 3), value, dtype=np.uint8), "a picture")[0]
+            processed(
+                made_by,
+                np.full((wanted[0] * 2, wanted[1] * 3, 3), value, dtype=np.uint8),
+                "a picture",
+            )[0]
             for value in (0, 255)
         )
     except AttnscopeError as e:
@@ -149,7 +192,13 @@ def processor(exam: Examination) -> list[Evidence]:
     largest = float(np.abs([black, white]).max())
     reason = "pixels are not rescaled to 0…1 before they are normalised"
     if not float(white.min()) > float(black.max()):
-        values = wrong("its values", largest, _LARGEST, None, "a white picture is not brighter than a black one")
+        values = wrong(
+            "its values",
+            largest,
+            _LARGEST,
+            None,
+            "a white picture is not brighter than a black one",
+        )
     elif largest > _LARGEST:
         values = wrong("its values", largest, _LARGEST, None, reason)
     else:
@@ -159,11 +208,19 @@ def processor(exam: Examination) -> list[Evidence]:
     cut = [length % side for length, side in zip(size, _patch(model), strict=True)]
     where = f"{size[0]} × {size[1]} pixels"
     if any(cut):
-        told = wrong("its size", max(cut), 0, where, "a picture is no whole number of patches: its last pixels are cut")
+        told = wrong(
+            "its size",
+            max(cut),
+            0,
+            where,
+            "a picture is no whole number of patches: its last pixels are cut",
+        )
         return [values, depends(told, str(told.reason))]
     if size == wanted:
         return [values, ok("its size", where=where)]
-    told = wrong("its size", max(size), max(wanted), where, f"the config says {wanted[0]} × {wanted[1]}")
+    told = wrong(
+        "its size", max(size), max(wanted), where, f"the config says {wanted[0]} × {wanted[1]}"
+    )
     try:
         _black(exam, [length // side for length, side in zip(size, _patch(model), strict=True)])
     except AttnscopeError:

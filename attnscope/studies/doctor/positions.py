@@ -26,20 +26,30 @@ def max_positions(exam: Examination) -> list[Evidence]:
     evidence = []
     for batch in exam.batches:
         if batch.positions is not None:
-            last = int(batch.positions.masked_fill(batch.padding, 0).max()) + 1 - exam.subject.position_offset
+            last = (
+                int(batch.positions.masked_fill(batch.padding, 0).max())
+                + 1
+                - exam.subject.position_offset
+            )
         elif (batch.packed and batch.documents_from != FROM_MASK) or batch.side() != "none":
             last = batch.ids.shape[1]
         else:
             last = int(batch.real.sum(1).max())
         reason = f"position {last - 1} of a model with {limit} positions"
-        evidence.append(wrong(batch.name, last, limit, None, reason) if last > limit else ok(batch.name, last, limit))
+        evidence.append(
+            wrong(batch.name, last, limit, None, reason)
+            if last > limit
+            else ok(batch.name, last, limit)
+        )
     if exam.rows and exam.subject.words.known:
         lengths = [len(exam.subject.words.encode(text)["input_ids"]) for text in exam.texts]
         longest = max(lengths)
         at = f"text {lengths.index(longest)}"
         reason = f"a text of {longest} tokens; the model has {limit} positions"
         of_texts = (
-            wrong("the texts", longest, limit, at, reason) if longest > limit else ok("the texts", longest, limit)
+            wrong("the texts", longest, limit, at, reason)
+            if longest > limit
+            else ok("the texts", longest, limit)
         )
         evidence.append(of_texts)
     return evidence or [unknown("no batch", "no batch or text is given")]
@@ -57,9 +67,13 @@ def rope_scaling(exam: Examination) -> list[Evidence]:
     return evidence or [inapplicable("the model", "the model has no rotary frequencies (inv_freq)")]
 
 
-def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held: Tensor) -> Evidence:
+def _frequencies(
+    exam: Examination, name: str, module: nn.Module, key: str, held: Tensor
+) -> Evidence:
     config = exam.subject.config
-    layer_type = key.removesuffix("inv_freq").rstrip("_") or None  # of a type of layers, as in Gemma 3
+    layer_type = (
+        key.removesuffix("inv_freq").rstrip("_") or None
+    )  # of a type of layers, as in Gemma 3
     table = _table(config, layer_type)
     if table is None:
         return unknown(name, "the config has no rope_parameters or rope_theta")
@@ -70,14 +84,18 @@ def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held
         return unknown(name, f"rope_type {stated!r} is not known ({type(e).__name__})")
     width = 2 * len(held)
     # The longest row selects LongRoPE's factors, and is the length at which angles are compared.
-    length = max((*(batch.ids.shape[1] for batch in exam.batches), *map(len, exam.rows)), default=64)
+    length = max(
+        (*(batch.ids.shape[1] for batch in exam.batches), *map(len, exam.rows)), default=64
+    )
     try:
         frequencies, factor = rotary_frequencies(rope, width, length, torch.device("cpu"))
         used, used_factor = _used(exam, module, layer_type, held, length)
     except (AttnscopeError, KeyError, TypeError, ValueError, ZeroDivisionError) as e:
         return unknown(name, f"the frequencies cannot be computed ({type(e).__name__})")
     if len(used) != len(frequencies):
-        return unknown(name, f"the model has {len(used)} frequencies, and the config says {len(frequencies)}")
+        return unknown(
+            name, f"the model has {len(used)} frequencies, and the config says {len(frequencies)}"
+        )
     off = (used.double() - frequencies.double()).abs()
     relative = off / frequencies.double().abs().clamp_min(1e-30)
     exact = held.dtype == torch.float32
@@ -89,7 +107,9 @@ def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held
     scaled = "" if rope.scaling is None else f" with {stated} scaling"
     if value > limit:
         unit = "relative error of a frequency" if exact else f"radians at position {length}"
-        lost = ": the model uses the frequencies without scaling" if _plain(rope, width, used) else ""
+        lost = (
+            ": the model uses the frequencies without scaling" if _plain(rope, width, used) else ""
+        )
         if not exact:
             lost = f": the model holds the frequencies in {str(held.dtype).removeprefix('torch.')}"
         reason = f"frequencies differ from the config's{scaled} ({unit}){lost}"
@@ -111,7 +131,11 @@ def _plain(rope: Rope, width: int, used: Tensor) -> bool:
 def _table(config: Any, layer_type: str | None) -> dict[str, Any] | None:
     """Return the rotary parameters of a config, of all layers or of a type."""
     table = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    if isinstance(table, dict) and layer_type is not None and isinstance(table.get(layer_type), dict):
+    if (
+        isinstance(table, dict)
+        and layer_type is not None
+        and isinstance(table.get(layer_type), dict)
+    ):
         table = table[layer_type]
     if isinstance(table, dict) and not any(isinstance(value, dict) for value in table.values()):
         return {"rope_theta": getattr(config, "rope_theta", None), **table}
@@ -124,7 +148,9 @@ def _table(config: Any, layer_type: str | None) -> dict[str, Any] | None:
 def _rope(config: Any, table: dict[str, Any], rope_type: str) -> Rope:
     plain = Rope(float(table["rope_theta"]), float(table.get("partial_rotary_factor") or 1.0))
     longest = int(getattr(config, "max_position_embeddings", 0) or 0)
-    stated = table.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
+    stated = table.get("original_max_position_embeddings") or getattr(
+        config, "original_max_position_embeddings", None
+    )
     original = int(stated or longest)
     attention = table.get("attention_factor")
     more: dict[str, Any] = {}
@@ -138,14 +164,21 @@ def _rope(config: Any, table: dict[str, Any], rope_type: str) -> Rope:
         every = table.get("mscale_all_dim")
         if attention is None and mscale and every:
             attention = temperature(factor, mscale) / temperature(factor, every)
-        more = {"beta_fast": float(table.get("beta_fast") or 32), "beta_slow": float(table.get("beta_slow") or 1)}
+        more = {
+            "beta_fast": float(table.get("beta_fast") or 32),
+            "beta_slow": float(table.get("beta_slow") or 1),
+        }
         more |= {"attention_factor": attention, "truncate": bool(table.get("truncate", True))}
     elif rope_type == "longrope":
-        more = {f"{length}_factors": tuple(table[f"{length}_factor"]) for length in ("short", "long")}
+        more = {
+            f"{length}_factors": tuple(table[f"{length}_factor"]) for length in ("short", "long")
+        }
         more |= {"attention_factor": attention}
     elif rope_type != "linear":
         raise KeyError(rope_type)
-    factor = float((table.get("factor") or longest / original) if rope_type == "longrope" else table["factor"])
+    factor = float(
+        (table.get("factor") or longest / original) if rope_type == "longrope" else table["factor"]
+    )
     return replace(plain, scaling=RopeScaling(rope_type, factor, original, **more))  # type: ignore[arg-type]
 
 
@@ -158,17 +191,27 @@ def _used(
     the buffer.
     """
     positions = torch.tensor([[0, 1, length - 1]], device=held.device)
-    like = torch.zeros(1, 3, 1, device=held.device)  # float32: the type that cos and sin are returned in
+    like = torch.zeros(
+        1, 3, 1, device=held.device
+    )  # float32: the type that cos and sin are returned in
     try:
-        cos, sin = module(like, positions) if layer_type is None else module(like, positions, layer_type)
+        cos, sin = (
+            module(like, positions) if layer_type is None else module(like, positions, layer_type)
+        )
     except Exception:  # a module of anyone has another signature
         return held.detach().float().cpu(), float(getattr(module, "attention_scaling", 1.0))
     cos = cos[0].double().cpu()
     sin = sin[0].double().cpu()
     factor = float(cos[0].abs().max())
     # both halves of a head are turned alike (Llama), or neighbours are (Cohere, GPT-J)
-    layouts = [torch.atan2(sin[1], cos[1])[columns] for columns in (slice(len(held)), slice(0, None, 2))]
-    gaps = [float((turns - held.double().cpu()).abs().max()) for turns in layouts if len(turns) == len(held)]
+    layouts = [
+        torch.atan2(sin[1], cos[1])[columns] for columns in (slice(len(held)), slice(0, None, 2))
+    ]
+    gaps = [
+        float((turns - held.double().cpu()).abs().max())
+        for turns in layouts
+        if len(turns) == len(held)
+    ]
     if factor and gaps and min(gaps) > 1e-2:
         return layouts[0].float(), factor
     return held.detach().float().cpu(), factor

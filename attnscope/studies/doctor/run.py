@@ -23,7 +23,13 @@ from attnscope.request.arguments import CHECKED_TEXTS
 from attnscope.studies.doctor.any_tokenizer import SpecialIds, ordinary_ids
 from attnscope.studies.doctor.batches import read_batch
 from attnscope.studies.doctor.checks import CHECKS, PICTURE_CHECKS, AttentionCheck
-from attnscope.studies.doctor.examination import Examination, badness, inapplicable, measured, unknown
+from attnscope.studies.doctor.examination import (
+    Examination,
+    badness,
+    inapplicable,
+    measured,
+    unknown,
+)
 from attnscope.studies.doctor.masks import runs
 from attnscope.studies.doctor.pictures import ALSO_OF_PICTURES, picture_probe, takes_pictures
 from attnscope.studies.doctor.subject import Call, Subject, make_subject
@@ -78,7 +84,9 @@ def examine(
         tokenizer = None
     if isinstance(tokenizer, str | PathLike):
         config = getattr(model, "config", None)
-        tokenizer = open_tokenizer(str(tokenizer), config.to_dict() if config is not None else {}).tokenizer
+        tokenizer = open_tokenizer(
+            str(tokenizer), config.to_dict() if config is not None else {}
+        ).tokenizer
     subject = make_subject(model, tokenizer, call, kind)
     _refuse(subject, batch, collator, documents=documents, prefix=prefix)
     full_model = subject.model
@@ -88,7 +96,15 @@ def examine(
         pad = subject.words.special.pad
         known_pad = pad if pad is not None and pad < (subject.vocab_size or pad + 1) else 0
         exam = Examination(
-            subject, [], {}, rows, known_pad, [], probe_texts, longest_probe=longest_probe, with_backends=with_backends
+            subject,
+            [],
+            {},
+            rows,
+            known_pad,
+            [],
+            probe_texts,
+            longest_probe=longest_probe,
+            with_backends=with_backends,
         )
         exam.processor = processor
         exam.text_source = "given" if texts else "own"
@@ -98,9 +114,13 @@ def examine(
             exam.batches.append(picture)
         backends = _choose_backends(exam, attn)
         if batch is not None:
-            shape = tuple(getattr(batch.get("input_ids") if isinstance(batch, Mapping) else None, "shape", ()))
+            shape = tuple(
+                getattr(batch.get("input_ids") if isinstance(batch, Mapping) else None, "shape", ())
+            )
             max_rows = max(1, _TOKENS // max((1, *shape[-1:])))
-            read = read_batch(batch, subject.words.special, documents=documents, prefix=prefix, rows=max_rows)
+            read = read_batch(
+                batch, subject.words.special, documents=documents, prefix=prefix, rows=max_rows
+            )
             exam.batches.append(exam.with_decoder(read))
         if collator is not None:
             _collate(exam, collator)
@@ -141,13 +161,17 @@ def _refuse(subject: Subject, batch: Any, collator: Any, **described: Any) -> No
         raise UsageError(message, where="model", hint="load the weights first")
     if not has_float64(device):
         hint = f"use {arg('device', 'cpu')}, or move a model in memory there with model.to('cpu')"
-        raise UsageError(f"numbers are judged in float64, which the device '{device}' lacks", hint=hint)
+        raise UsageError(
+            f"numbers are judged in float64, which the device '{device}' lacks", hint=hint
+        )
     if subject.call is None and subject.core is None and batch is None and collator is None:
         hint = "pass batch=, and call= if the model is not called as model(**batch)"
         raise UsageError(f"{class_name} is not of transformers", where="model", hint=hint)
     for option, value in described.items():
         if value is not None and batch is None:
-            raise UsageError("describes a batch, and there is none", where=option, hint="pass batch=")
+            raise UsageError(
+                "describes a batch, and there is none", where=option, hint="pass batch="
+            )
 
 
 def _verdicts(exam: Examination, progress: OnProgress) -> list[DoctorCheck]:
@@ -162,7 +186,9 @@ def _verdicts(exam: Examination, progress: OnProgress) -> list[DoctorCheck]:
         # no check says why a batch runs under no implementation: nothing in it would be examined
         errors = measured(exam, [batch], runs)
         if len(errors) == len(exam.backends):
-            raise UsageError(str(errors[0].reason), where="collator" if batch.name == "collated" else "batch")
+            raise UsageError(
+                str(errors[0].reason), where="collator" if batch.name == "collated" else "batch"
+            )
     progress("checking", len(all_checks), len(all_checks))
     return checks
 
@@ -171,7 +197,9 @@ def _of_pictures(check: AttentionCheck) -> AttentionCheck:
     """Return a check as it is for a model that takes pictures."""
     if check.name in ALSO_OF_PICTURES:
         return check
-    none = inapplicable("the model", "it takes pictures, whose patches have no vocabulary, padding, order or cache")
+    none = inapplicable(
+        "the model", "it takes pictures, whose patches have no vocabulary, padding, order or cache"
+    )
     return dataclasses.replace(check, examine=lambda exam: [none])
 
 
@@ -187,7 +215,11 @@ def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[li
     if subject.words.known:
         encoded = [subject.words.encode(text)["input_ids"] for text in texts]
         # a text of few different tokens, such as those of words that the tokenizer does not know, tells little
-        encoded = [ids for ids in encoded if 3 * len(set(ids)) > len(ids) and (size is None or max(ids) < size)]
+        encoded = [
+            ids
+            for ids in encoded
+            if 3 * len(set(ids)) > len(ids) and (size is None or max(ids) < size)
+        ]
         encoded.sort(key=len, reverse=True)
         rows = [ids[:length] for ids, length in zip(encoded, _lengths(subject), strict=False)]
         if len(rows) > 1 and min(map(len, rows)) >= 2:
@@ -200,7 +232,8 @@ def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[li
     if not len(pool):
         return [], False
     random_rows = [
-        pool[torch.randint(len(pool), (count,), generator=generator)].tolist() for count in _lengths(subject)
+        pool[torch.randint(len(pool), (count,), generator=generator)].tolist()
+        for count in _lengths(subject)
     ]
     return _within(subject, random_rows, longest), True
 
@@ -218,7 +251,10 @@ def _within(subject: Subject, rows: list[list[int]], longest: int) -> list[list[
     limit = min(longest, subject.longest or longest)
     shortened = [row[: max(2, limit - 2 * n)] for n, row in enumerate(rows)]
     # rows of one length need no padding, and would test nothing
-    return [row[: len(row) - n] if n and len(row) == len(shortened[0]) else row for n, row in enumerate(shortened)]
+    return [
+        row[: len(row) - n] if n and len(row) == len(shortened[0]) else row
+        for n, row in enumerate(shortened)
+    ]
 
 
 def _choose_backends(exam: Examination, attn: Sequence[str]) -> list[Backend]:
@@ -259,7 +295,9 @@ def _collate(exam: Examination, collator: Any) -> None:
     if not exam.rows:
         exam.collator_error = "the collator was not called: there are no texts without a tokenizer"
         return
-    features = [words.encode(text)["input_ids"] for text in exam.texts] if words.known else exam.rows
+    features = (
+        [words.encode(text)["input_ids"] for text in exam.texts] if words.known else exam.rows
+    )
     if exam.subject.longest is not None:
         features = [row[: max(2, exam.subject.longest // (len(features) + 1))] for row in features]
     if exam.subject.kind == "causal" and eos is not None:
@@ -275,7 +313,11 @@ def _collate(exam: Examination, collator: Any) -> None:
         except Exception as e:  # a collator of anyone may raise anything
             errors.append(f"{type(e).__name__}: {next(iter(str(e).splitlines()), '')[:200]}")
             continue
-        if exam.subject.kind != "causal" or not isinstance(batches[-1], Mapping) or "labels" in batches[-1]:
+        if (
+            exam.subject.kind != "causal"
+            or not isinstance(batches[-1], Mapping)
+            or "labels" in batches[-1]
+        ):
             break
     if not batches:
         exam.collator_error = f"the collator fails on input_ids and attention_mask ({errors[0]})"
@@ -314,7 +356,11 @@ def _truth(
         documents[row, start : start + size] = document
     padding = documents < 0
     if special.pad is not None:  # other tokens were added by the collator
-        mask = torch.as_tensor(batch["attention_mask"]) if batch.get("attention_mask") is not None else None
+        mask = (
+            torch.as_tensor(batch["attention_mask"])
+            if batch.get("attention_mask") is not None
+            else None
+        )
         barred = torch.zeros_like(padding) if mask is None or mask.shape != ids.shape else mask == 0
         padding = padding & ((ids == special.pad) | barred)
     for row, position in ((documents < 0) & ~padding).nonzero().tolist():
@@ -336,7 +382,11 @@ def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
         name, why = next(iter(exam.refused.items()))
         verdict = "unknown"
         deciding = unknown(name, f"{name} did not run: {why}")
-    sources = list(dict.fromkeys(item.texts for item in evidence if item.verdict == verdict and item.texts is not None))
+    sources = list(
+        dict.fromkeys(
+            item.texts for item in evidence if item.verdict == verdict and item.texts is not None
+        )
+    )
     return DoctorCheck(
         check.name, check.title, verdict, deciding.value, deciding.limit, deciding.where, deciding.reason,
         sources, check.why, check.repair, evidence,
@@ -352,6 +402,8 @@ def _unless_random(checks: list[DoctorCheck]) -> list[DoctorCheck]:
     return [
         check
         if check.name in kept_names or check.verdict in ("unknown", "inapplicable")
-        else replace(check, verdict="unknown", value=None, limit=None, where=None, reason=reason, texts=[])
+        else replace(
+            check, verdict="unknown", value=None, limit=None, where=None, reason=reason, texts=[]
+        )
         for check in checks
     ]

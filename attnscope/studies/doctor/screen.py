@@ -2,7 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from attnscope.findings.doctor import VERDICTS, BatchFacts, DoctorCheck, DoctorReport, Evidence, Soundness
+from attnscope.findings.doctor import (
+    VERDICTS,
+    BatchFacts,
+    DoctorCheck,
+    DoctorReport,
+    Evidence,
+    Soundness,
+)
 from attnscope.studies.screens.header import counted, short_path
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -16,11 +23,10 @@ _LOOKS: dict[Soundness, Look] = {
     "inapplicable": "dim",
 }
 _VERDICTS = {
-    verdict: ours(word.upper() if verdict == "wrong" else word, _LOOKS[verdict]) for verdict, word in VERDICTS.items()
+    verdict: ours(word.upper() if verdict == "wrong" else word, _LOOKS[verdict])
+    for verdict, word in VERDICTS.items()
 }
-_CAPTION = (
-    "number: what the check measured, a difference unless its name says otherwise; limit: the largest number that is ok"
-)
+_CAPTION = "number: what the check measured, a difference unless its name says otherwise; limit: the largest number that is ok"
 _TEXTS = {
     "batch": "batch: what you gave",
     "collated": "collated: what your collator made",
@@ -34,7 +40,9 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[
     """Turn an examination into parts: a table of checks, then what is wrong, then the others."""
     yield Facts(list(_header(report, settings)))
     yield GAP
-    if measured := [check for check in report.checks if check.verdict in ("ok", "wrong", "depends")]:
+    if measured := [
+        check for check in report.checks if check.verdict in ("ok", "wrong", "depends")
+    ]:
         where = Column("where", [note(check.where or "") for check in measured], left=True)
         labels = [ours(check.name) for check in measured]
         yield Table("check", [*_columns(measured), where], labels=labels, indent=0)
@@ -64,7 +72,11 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[
 
 def _header(report: DoctorReport, settings: DisplaySettings) -> Iterator[tuple[str, Spans]]:
     kind_text = f" · {report.kind}" if report.kind != "unknown" else ""
-    made_of = (Span(" ("), *untrusted(report.model_class), Span(")")) if report.model != report.model_class else ()
+    made_of = (
+        (Span(" ("), *untrusted(report.model_class), Span(")"))
+        if report.model != report.model_class
+        else ()
+    )
     name = report.model if settings.verbose else short_path(report.model)
     yield "model", (*untrusted(name), *made_of, Span(kind_text))
     yield "runs in", ours(f"{report.dtype} on {report.device} · {report.passes} passes")
@@ -79,9 +91,19 @@ def _header(report: DoctorReport, settings: DisplaySettings) -> Iterator[tuple[s
 
 def _describe(batch: BatchFacts) -> str:
     rows = f"{counted(batch.rows, 'row')} of {counted(batch.length, 'token')}"
-    padding = f"{counted(batch.padding, 'padding token')} ({batch.padded})" if batch.padding else "no padding"
-    documents = "" if batch.documents is None else f"{counted(batch.documents, 'document')}, by {batch.documents_from}"
-    return " · ".join(part for part in (rows, padding, documents, ", ".join(batch.keys), *batch.notes) if part)
+    padding = (
+        f"{counted(batch.padding, 'padding token')} ({batch.padded})"
+        if batch.padding
+        else "no padding"
+    )
+    documents = (
+        ""
+        if batch.documents is None
+        else f"{counted(batch.documents, 'document')}, by {batch.documents_from}"
+    )
+    return " · ".join(
+        part for part in (rows, padding, documents, ", ".join(batch.keys), *batch.notes) if part
+    )
 
 
 def _columns(measured: Sequence[DoctorCheck | Evidence]) -> list[Column]:
@@ -108,11 +130,16 @@ def _number(check: DoctorCheck | Evidence) -> str:
 def _finding(check: DoctorCheck) -> Iterator[ViewPart]:
     holds = "does not hold" if check.verdict == "wrong" else "depends on how the model is called"
     yield paragraph((Span(check.name, _LOOKS[check.verdict]), Span(f"  {holds}: {check.title}")))
-    examined = list(dict.fromkeys(item.examined for item in check.evidence if item.verdict == check.verdict))
+    examined = list(
+        dict.fromkeys(item.examined for item in check.evidence if item.verdict == check.verdict)
+    )
     more = f" and {len(examined) - 1} more" if len(examined) > 1 else ""
     told = {"found": check.reason, "in": f"{examined[0]}{more}", "where": check.where}
     lines = [(name, note(text)) for name, text in told.items() if text]
-    lines += [("why", ours(check.why)), ("repair", ours(f"{check.repair} See docs/doctor.md#{check.name}."))]
+    lines += [
+        ("why", ours(check.why)),
+        ("repair", ours(f"{check.repair} See docs/doctor.md#{check.name}.")),
+    ]
     yield Facts(lines, remark=False, indent=1)
 
 
@@ -122,9 +149,13 @@ def _all_evidence(report: DoctorReport) -> Iterator[ViewPart]:
         yield GAP
         yield paragraph((Span(check.name, "title"), Span(f"  {check.title}")), remark=True)
         yield Facts([("why", ours(check.why)), ("repair", ours(check.repair))], indent=1)
-        places = [note(" ".join(filter(None, (item.where, item.reason)))) for item in check.evidence]
+        places = [
+            note(" ".join(filter(None, (item.where, item.reason)))) for item in check.evidence
+        ]
         columns = [*_columns(check.evidence), Column("where, why", places, left=True)]
-        yield Table("examined", columns, labels=[note(item.examined) for item in check.evidence], indent=1)
+        yield Table(
+            "examined", columns, labels=[note(item.examined) for item in check.evidence], indent=1
+        )
 
 
 def _verb(count: int, singular: str, plural: str) -> str:
@@ -132,14 +163,24 @@ def _verb(count: int, singular: str, plural: str) -> str:
 
 
 def _verdict(report: DoctorReport) -> Span:
-    counts = {verdict: sum(check.verdict == verdict for check in report.checks) for verdict in _LOOKS}
+    counts = {
+        verdict: sum(check.verdict == verdict for check in report.checks) for verdict in _LOOKS
+    }
     others: dict[Soundness, str] = {
         "depends": f"{_verb(counts['depends'], 'depends', 'depend')} on how the model is called",
         "unknown": "cannot tell",
         "inapplicable": f"{_verb(counts['inapplicable'], 'does', 'do')} not apply",
     }
-    told = "".join(f", {counts[verdict]} {words}" for verdict, words in others.items() if counts[verdict])
+    told = "".join(
+        f", {counts[verdict]} {words}" for verdict, words in others.items() if counts[verdict]
+    )
     if counts["wrong"]:
         verb = _verb(counts["wrong"], "is", "are")
-        return Span(f"{counts['wrong']} of {len(report.checks)} checks {verb} wrong, {counts['ok']} ok{told}", "bad")
-    return Span(f"nothing is wrong: {counts['ok']} checks are ok{told}", "good" if counts["ok"] else "warning")
+        return Span(
+            f"{counts['wrong']} of {len(report.checks)} checks {verb} wrong, {counts['ok']} ok{told}",
+            "bad",
+        )
+    return Span(
+        f"nothing is wrong: {counts['ok']} checks are ok{told}",
+        "good" if counts["ok"] else "warning",
+    )

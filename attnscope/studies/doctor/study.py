@@ -22,7 +22,14 @@ def _answer(request: Request) -> Any:
 
 
 STUDY = Study(
-    (FindingsKind("doctor", "doctor:DoctorReport", "doctor.screen:present_doctor", (".json", ".txt", ".xml")),),
+    (
+        FindingsKind(
+            "doctor",
+            "doctor:DoctorReport",
+            "doctor.screen:present_doctor",
+            (".json", ".txt", ".xml"),
+        ),
+    ),
     StudyCommand(
         """Examine whether the attention of a model is right.
 

@@ -27,7 +27,12 @@ from attnscope.studies.doctor.operators import RoundedOperators
 
 Call = Callable[[nn.Module, dict[str, Any]], Any]
 OWN = "own"  # name of the backend of a module that has no attention interface
-_NOT_GIVEN = ("labels", "shift_labels", "num_items_in_batch", "return_loss")  # what a loss takes and logits do not need
+_NOT_GIVEN = (
+    "labels",
+    "shift_labels",
+    "num_items_in_batch",
+    "return_loss",
+)  # what a loss takes and logits do not need
 
 
 @dataclass
@@ -79,7 +84,11 @@ class Subject:
         """Position of the first token: after the padding index (RoBERTa), or as its `position_ids` begin (YOSO)."""
         if self._after_padding is not None:
             return self._after_padding
-        held = [buffer for name, buffer in self.model.named_buffers() if name.rpartition(".")[2] == "position_ids"]
+        held = [
+            buffer
+            for name, buffer in self.model.named_buffers()
+            if name.rpartition(".")[2] == "position_ids"
+        ]
         return int(held[0].flatten()[0]) if held and held[0].numel() else 0
 
     @property
@@ -92,8 +101,13 @@ class Subject:
     @property
     def learned_positions(self) -> bool:
         """Whether positions are looked up or added, so that the same text elsewhere gives other numbers."""
-        names = [name for name, module in self.model.named_modules() if isinstance(module, nn.Embedding)]
-        return any(name.rpartition(".")[2] in ("wpe", "position_embeddings", "embed_positions") for name in names)
+        names = [
+            name for name, module in self.model.named_modules() if isinstance(module, nn.Embedding)
+        ]
+        return any(
+            name.rpartition(".")[2] in ("wpe", "position_embeddings", "embed_positions")
+            for name in names
+        )
 
     @property
     def rotary(self) -> bool:
@@ -109,7 +123,11 @@ class Subject:
         parameters = inspect.signature(self.model.forward).parameters.values()
         if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
             return inputs
-        return {name: value for name, value in inputs.items() if name in {parameter.name for parameter in parameters}}
+        return {
+            name: value
+            for name, value in inputs.items()
+            if name in {parameter.name for parameter in parameters}
+        }
 
     def takes(self, name: str) -> bool:
         """Tell whether `forward` has an argument of this name."""
@@ -134,14 +152,18 @@ class Subject:
             output = first_tensor(self.raw(batch, on_call, **more))
         if output is None:
             message = f"{type(self.model).__name__} returns no (rows, tokens, width)"
-            raise AttnscopeError(message, hint="pass call=, a function of model and batch that returns logits")
+            raise AttnscopeError(
+                message, hint="pass call=, a function of model and batch that returns logits"
+            )
         return output
 
     def raw(self, batch: Mapping[str, Any], on_call: OnCall | None = None, **more: Any) -> Any:
         """Run a batch and return what the model returns."""
         self.passes += 1
         inputs = {name: self._moved(value) for name, value in self.accepted(batch).items()}
-        inputs |= {name: value for name, value in more.items() if name not in inputs and self.takes(name)}
+        inputs |= {
+            name: value for name, value in more.items() if name not in inputs and self.takes(name)
+        }
         with ExitStack() as stack:
             if on_call is not None and self.core is not None:
 
@@ -158,7 +180,9 @@ class Subject:
                 raise
             except Exception as e:  # a model of anyone may raise anything
                 line = next(iter(str(e).splitlines()), "")[:300]
-                raise AttnscopeError(f"the model does not take the batch ({type(e).__name__}: {line})") from e
+                raise AttnscopeError(
+                    f"the model does not take the batch ({type(e).__name__}: {line})"
+                ) from e
 
     def _moved(self, value: Any) -> Any:
         return value.to(self.device) if isinstance(value, Tensor) else value
@@ -193,9 +217,16 @@ def first_tensor(output: Any) -> Tensor | None:
     get = output.get if isinstance(output, Mapping) else partial(getattr, output)
     preferred = [get(name, None) for name in ("logits", "prediction_logits", "last_hidden_state")]
     values = (
-        output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else [output]
+        output.values()
+        if isinstance(output, Mapping)
+        else output
+        if isinstance(output, tuple | list)
+        else [output]
     )
-    return next((value for value in (*preferred, *values) if isinstance(value, Tensor) and value.ndim == 3), None)
+    return next(
+        (value for value in (*preferred, *values) if isinstance(value, Tensor) and value.ndim == 3),
+        None,
+    )
 
 
 def make_subject(model: Any, tokenizer: Any, call: Call | None, kind: str | None) -> Subject:

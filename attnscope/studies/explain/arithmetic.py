@@ -13,7 +13,12 @@ _ROUNDINGS = 8  # ε of the sum's terms: what a sum in blocks may lose, several 
 
 
 def check(
-    name: Step, formula: str, computed: Numbers, held: Numbers, terms: Numbers, dtype: str = "float32"
+    name: Step,
+    formula: str,
+    computed: Numbers,
+    held: Numbers,
+    terms: Numbers,
+    dtype: str = "float32",
 ) -> ArithmeticCheck:
     """Compare a recomputed step with the model's numbers, which it computed in `dtype`.
 
@@ -21,7 +26,9 @@ def check(
     """
     size = float(np.max(terms, initial=0.0))
     difference = float(np.max(np.abs(computed - held), initial=0.0))
-    return ArithmeticCheck(name, formula, difference, _ROUNDINGS * EPSILON[dtype] * max(size, 2.0**-100))
+    return ArithmeticCheck(
+        name, formula, difference, _ROUNDINGS * EPSILON[dtype] * max(size, 2.0**-100)
+    )
 
 
 def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None) -> Numbers:
@@ -59,7 +66,12 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers, *, interleaved: bool = False)
 
 
 def parts(
-    q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers], *, interleaved: bool = False
+    q: Numbers,
+    k: Numbers,
+    lengths: Numbers | None,
+    before: tuple[Numbers, Numbers],
+    *,
+    interleaved: bool = False,
 ) -> list[Part]:
     """Split q·k into one product per dimension, or per rotated pair of dimensions, by falling magnitude.
 
@@ -68,7 +80,9 @@ def parts(
     half = 0 if lengths is None else len(lengths)
     plain = before[0] * before[1]
     terms = []
-    first, second = (range(2 * half)[side] for side in rotated_pairs(2 * half, interleaved=interleaved))
+    first, second = (
+        range(2 * half)[side] for side in rotated_pairs(2 * half, interleaved=interleaved)
+    )
     for i in range(half):
         dims = [first[i], second[i]]
         product = float((q[dims] * k[dims]).sum())

@@ -23,7 +23,9 @@ from attnscope.studies.explain.arithmetic import Numbers, check
 from attnscope.studies.explain.origins import GivenOrigin, ModelOrigin, vector
 
 Captured = Mapping[str, Numbers]
-Softmax = tuple[Numbers, float, float] | None  # exponentials, their maximum and their sum; None in a fully masked row
+Softmax = (
+    tuple[Numbers, float, float] | None
+)  # exponentials, their maximum and their sum; None in a fully masked row
 
 
 def build(
@@ -48,7 +50,9 @@ def build(
     keys = _shown(captured, run.window, [cell.key for cell in cells])
     softmax: Softmax = None
     if np.isfinite(captured["masked"]).any():
-        softmax = arithmetic.exponentials(captured["masked"], captured["sink"][0] if "sink" in captured else None)
+        softmax = arithmetic.exponentials(
+            captured["masked"], captured["sink"][0] if "sink" in captured else None
+        )
     blend = output = np.zeros(0)
     gate = gated = projected = sink = None
     if softmax is not None:
@@ -155,11 +159,19 @@ def _cells(
         steps = _steps(captured, "k", key)
         unturned = query.get("normed", query["projected"]), steps.get("normed", steps["projected"])
         parts = arithmetic.parts(
-            captured["q_used"], steps["used"], origin.lengths, unturned, interleaved=origin.interleaved
+            captured["q_used"],
+            steps["used"],
+            origin.lengths,
+            unturned,
+            interleaved=origin.interleaved,
         )
         total = float(sum(part.product for part in parts))
         chained = origin.steps("k", key, steps)
-        cells.append(ExplainedCell(key, why, bool(allowed[key]), float(captured["scores"][key]), chained, parts, total))
+        cells.append(
+            ExplainedCell(
+                key, why, bool(allowed[key]), float(captured["scores"][key]), chained, parts, total
+            )
+        )
     return cells
 
 
@@ -172,8 +184,12 @@ def _shown(captured: Captured, window: int | None, always: list[int]) -> list[in
     return sorted(list(dict.fromkeys([*always, *order.tolist()]))[: max(window, len(always))])
 
 
-def _row(captured: Captured, softmax: Softmax, keys: list[int], scale: float, softcap: float | None) -> Row:
-    times_scale, capped, _ = arithmetic.scaled(captured["scores"], scale, softcap, captured.get("bias"))
+def _row(
+    captured: Captured, softmax: Softmax, keys: list[int], scale: float, softcap: float | None
+) -> Row:
+    times_scale, capped, _ = arithmetic.scaled(
+        captured["scores"], scale, softcap, captured.get("bias")
+    )
     nothing = np.full(len(captured["scores"]), np.nan)
     columns = {
         "key_norms": np.linalg.norm(captured["k_used"], axis=-1),
@@ -186,7 +202,10 @@ def _row(captured: Captured, softmax: Softmax, keys: list[int], scale: float, so
         "exponentials": nothing if softmax is None else softmax[0],
         "weights": nothing if softmax is None else captured["weights"],
     } | {stage: captured[stage] for stage in ("scores", "scaled", "masked")}
-    return Row(**{name: None if of is None else of[keys].astype(np.float32) for name, of in columns.items()})  # type: ignore[arg-type]
+    rounded: dict[str, Any] = {
+        name: None if of is None else of[keys].astype(np.float32) for name, of in columns.items()
+    }
+    return Row(**rounded)
 
 
 def _rest(captured: Captured, softmax: Softmax, keys: list[int]) -> Rest | None:
@@ -202,17 +221,25 @@ def _rest(captured: Captured, softmax: Softmax, keys: list[int]) -> Rest | None:
 
 
 def _row_checks(
-    captured: Captured, scale: float, softcap: float | None, cells: list[ExplainedCell], softmax: Softmax
+    captured: Captured,
+    scale: float,
+    softcap: float | None,
+    cells: list[ExplainedCell],
+    softmax: Softmax,
 ) -> list[ArithmeticCheck]:
     """Check every step from queries and keys on by recomputing it in float64 from its inputs."""
     products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
     totals = np.array([cell.total for cell in cells])
     scores = np.array([cell.score for cell in cells])
     checks = [check("parts", "the parts' sum = q·k", totals, scores, np.array(products))]
-    times_scale, _, scaled = arithmetic.scaled(captured["scores"], scale, softcap, captured.get("bias"))
+    times_scale, _, scaled = arithmetic.scaled(
+        captured["scores"], scale, softcap, captured.get("bias")
+    )
     sizes = np.abs(times_scale) + np.abs(captured.get("bias", np.zeros(1)))
     changed = "".join([" soft-capped" * bool(softcap), " + bias" * ("bias" in captured)])
-    checks.append(check("scaled", f"q·k × scale{changed} = scaled", scaled, captured["scaled"], sizes))
+    checks.append(
+        check("scaled", f"q·k × scale{changed} = scaled", scaled, captured["scaled"], sizes)
+    )
     if softmax is None:
         return checks
     exponentials, maximum, total = softmax
@@ -223,4 +250,7 @@ def _row_checks(
     blend = captured["weights"] @ captured["v"]
     sizes = captured["weights"] @ np.abs(captured["v"])
     checks.append(check("weights", "exponential / sum = weight", exponentials / total, held, held))
-    return [*checks, check("output", "the sum of α·v = the output", blend, captured["output"], sizes)]
+    return [
+        *checks,
+        check("output", "the sum of α·v = the output", blend, captured["output"], sizes),
+    ]

@@ -23,7 +23,9 @@ def vector(name: str, origin: str, values: Numbers, *, bias: bool = False) -> Ve
     return Vector(name, origin, float(np.linalg.norm(values)), values.astype(np.float32), bias)
 
 
-def _rotated(letter: str, position: int, values: Numbers, factor: float, dimensions: str = "") -> Vector:
+def _rotated(
+    letter: str, position: int, values: Numbers, factor: float, dimensions: str = ""
+) -> Vector:
     """Return a query or key that a rotation has made; `dimensions` names those with the factor, if they are not all."""
     times = "" if factor == 1 else f", {dimensions}× {factor:.4g}"
     turned = vector(f"{letter} rotated", "rotated", values)
@@ -33,7 +35,9 @@ def _rotated(letter: str, position: int, values: Numbers, factor: float, dimensi
 class ModelOrigin:
     """A model; `ids` are the ids and segments of the text, (1, T) each."""
 
-    def __init__(self, dtype: str, text_plan: TextPlan, stack: Stack, capture: HeadCapture, ids: Ids) -> None:
+    def __init__(
+        self, dtype: str, text_plan: TextPlan, stack: Stack, capture: HeadCapture, ids: Ids
+    ) -> None:
         self._dtype = dtype
         self._text_plan = text_plan
         self._stack = stack
@@ -44,7 +48,9 @@ class ModelOrigin:
         self._embedding = head_capture.embedding_parts(stack, ids, capture.query)
         rotary = head_capture.rotary_numbers(*at)
         self._factor = 1.0 if rotary is None else rotary.factor
-        self.lengths = None if rotary is None else rotary.wavelengths  # tokens per turn of each rotated pair
+        self.lengths = (
+            None if rotary is None else rotary.wavelengths
+        )  # tokens per turn of each rotated pair
         self.interleaved = stack.config.rope.interleaved
 
     def inputs(self) -> list[Vector]:
@@ -54,10 +60,18 @@ class ModelOrigin:
         if self._capture.layer == 0:
             vectors = self._embedded()
         else:
-            origins = ["the embedding", *(f"after layer {layer}" for layer in range(len(stream) - 1))]
-            vectors = [vector("residual", origin, values) for origin, values in zip(origins, stream, strict=True)]
+            origins = [
+                "the embedding",
+                *(f"after layer {layer}" for layer in range(len(stream) - 1)),
+            ]
+            vectors = [
+                vector("residual", origin, values)
+                for origin, values in zip(origins, stream, strict=True)
+            ]
         if c.norms_input(self._capture.layer):
-            vectors.append(vector("normed", norm_made(c, vectors[-1].name, stream[-1]), self._captured["x"]))
+            vectors.append(
+                vector("normed", norm_made(c, vectors[-1].name, stream[-1]), self._captured["x"])
+            )
         return vectors
 
     def _embedded(self) -> list[Vector]:
@@ -101,9 +115,24 @@ class ModelOrigin:
             rows = np.stack(list(self._embedding.values()))
             formula = f"{' + '.join(self._embedding)} = sum"
             sizes = np.abs(rows).sum(0)
-            checks.append(check("embedding", formula, rows.sum(0), self._captured["embedded"], sizes, self._dtype))
+            checks.append(
+                check(
+                    "embedding",
+                    formula,
+                    rows.sum(0),
+                    self._captured["embedded"],
+                    sizes,
+                    self._dtype,
+                )
+            )
         keys = [cell.key for cell in cells]
-        return [*checks, *self._norms(), *self._projections(keys), self._positions(), *self.value_check(keys)]
+        return [
+            *checks,
+            *self._norms(),
+            *self._projections(keys),
+            self._positions(),
+            *self.value_check(keys),
+        ]
 
     def value_check(self, keys: list[int]) -> list[ArithmeticCheck]:
         """Check the values of these keys; none for another engine, whose projection is not in the stack."""
@@ -124,14 +153,20 @@ class ModelOrigin:
         if c.norm == "none":
             return []
         if layer == 0 and c.embedding_norm:
-            again = arithmetic.norm(c, captured["embedded"], *head_capture.norm_parameters(self._stack, None))
+            again = arithmetic.norm(
+                c, captured["embedded"], *head_capture.norm_parameters(self._stack, None)
+            )
             formula = "the sum, normed = the embedding"
             held = captured["stream"][0]
             checks.append(check("embedding norm", formula, again, held, again, self._dtype))
         if c.norms_input(layer):
-            again = arithmetic.norm(c, captured["stream"][-1], *head_capture.norm_parameters(self._stack, layer))
+            again = arithmetic.norm(
+                c, captured["stream"][-1], *head_capture.norm_parameters(self._stack, layer)
+            )
             sizes = np.abs(again) + 1
-            checks.append(check("norm", "the residual, normed = x", again, captured["x"], sizes, self._dtype))
+            checks.append(
+                check("norm", "the residual, normed = x", again, captured["x"], sizes, self._dtype)
+            )
         return checks
 
     def _projections(self, keys: list[int]) -> list[ArithmeticCheck]:
@@ -140,7 +175,10 @@ class ModelOrigin:
         of_query = [(self._captured["x"], self._captured["q"])]
         of_keys = [(capture.key_input(key), self._captured["k"][key]) for key in keys]
         step: Step
-        for step, head, pairs in (("query", capture.head, of_query), ("key", capture.group or 0, of_keys)):
+        for step, head, pairs in (
+            ("query", capture.head, of_query),
+            ("key", capture.group or 0, of_keys),
+        ):
             letter = step[0]
             weight, bias = head_capture.projection(self._stack, capture.layer, letter, head)
             projected = [arithmetic.project(x, weight, bias) for x, _ in pairs]
@@ -161,7 +199,9 @@ class ModelOrigin:
         places = max(n, len(self._text_plan.tokens))
         rotary = head_capture.rotary_numbers(self._stack, self._capture.layer, places)
         if rotary is not None:
-            q = arithmetic.rotate(q, rotary.cos[query], rotary.sin[query], interleaved=self.interleaved)
+            q = arithmetic.rotate(
+                q, rotary.cos[query], rotary.sin[query], interleaved=self.interleaved
+            )
             k = arithmetic.rotate(k, rotary.cos[:n], rotary.sin[:n], interleaved=self.interleaved)
             formula = "q and k, rotated = q and k in q·k"
         held = np.vstack((captured["q_used"], captured["k_used"]))
@@ -209,16 +249,27 @@ class GivenOrigin:
         captured = self._capture.captured
         if rotation is None:
             return []
-        angles = np.arange(len(captured["k"]))[:, None] * rotation.frequencies.cpu().double().numpy()
+        angles = (
+            np.arange(len(captured["k"]))[:, None] * rotation.frequencies.cpu().double().numpy()
+        )
         angles = np.concatenate((angles, angles), axis=-1)
         cos = np.cos(angles) * rotation.factor
         sin = np.sin(angles) * rotation.factor
         query = self._capture.query
         again = np.vstack(
-            (arithmetic.rotate(captured["q"], cos[query], sin[query]), arithmetic.rotate(captured["k"], cos, sin))
+            (
+                arithmetic.rotate(captured["q"], cos[query], sin[query]),
+                arithmetic.rotate(captured["k"], cos, sin),
+            )
         )
         held = np.vstack((captured["q_used"], captured["k_used"]))
-        turns = 2.0**-22 * float(np.abs(angles).max(initial=1.0))  # angles are float32, and grow with the position
-        sizes = 2 * np.abs(np.vstack((captured["q"], captured["k"]))).max(-1, keepdims=True) * (1 + turns / 2.0**-22)
+        turns = 2.0**-22 * float(
+            np.abs(angles).max(initial=1.0)
+        )  # angles are float32, and grow with the position
+        sizes = (
+            2
+            * np.abs(np.vstack((captured["q"], captured["k"]))).max(-1, keepdims=True)
+            * (1 + turns / 2.0**-22)
+        )
         dtype = str(rotation.q.dtype).removeprefix("torch.")
         return [check("position", "q and k, rotated = q and k in q·k", again, held, sizes, dtype)]

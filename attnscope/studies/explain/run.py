@@ -31,7 +31,9 @@ _RANKED = 3  # keys of a row without softmax whose contributions are shown
 _NAMED = 40  # tokens that an error names
 
 
-def explain(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Explanation:
+def explain(
+    run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None
+) -> Explanation:
     """Do what `attnscope explain` does, without printing.
 
     `window` of the run is the number of keys kept (None for all), and `key` names the cells in depth.
@@ -65,15 +67,25 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     modules = engine.modules_of(layer) if source.runs else None
     capture = RowCapture(*cell) if modules is None else HeadCapture(modules, *cell)
     with capture.capturing() if isinstance(capture, HeadCapture) else nullcontext():
-        engine.forward(batch, {layer: [capture]}, lambda done, total: session.on_progress("attending", done, total))
-    origin: ModelOrigin | GivenOrigin = GivenOrigin(capture, "as attention received it" if source.runs else "given")
+        engine.forward(
+            batch,
+            {layer: [capture]},
+            lambda done, total: session.on_progress("attending", done, total),
+        )
+    origin: ModelOrigin | GivenOrigin = GivenOrigin(
+        capture, "as attention received it" if source.runs else "given"
+    )
     rest: tuple[list[Vector], list[ArithmeticCheck]] = ([], [])
     notes = list(text_plan.notes)
     if isinstance(capture, HeadCapture) and modules is not None:
         origin = ModelOrigin(run.dtype, text_plan, modules.stack, capture, batch.tokens.ids)
-        own_block = modules.whole_block is not None and batch.context is None and run.what_if == "stack"
+        own_block = (
+            modules.whole_block is not None and batch.context is None and run.what_if == "stack"
+        )
         if own_block and model.stream:
-            notes.append("what follows attention in the layer is left out, as weights are read again in every pass")
+            notes.append(
+                "what follows attention in the layer is left out, as weights are read again in every pass"
+            )
         elif own_block and capture.sees_keys:
             # A pass of its own: one that also needs the layer's output sums the scores in another order than run does.
             with capture.capturing_rest():
@@ -84,14 +96,18 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     mask = describe_mask_use(source, run, engine.describe_mask(), plan.text_plans, plan.matrices)
     here = describe_mask_use(source, run, engine.describe_layer_mask(layer)).used
     if source.runs and modules is None:
-        notes.append("steps before queries and keys are shown of architectures that attnscope runs itself")
+        notes.append(
+            "steps before queries and keys are shown of architectures that attnscope runs itself"
+        )
     about = {
         "provenance": provenance(source, run, device, warnings=text_plan.warnings),
         "mask": mask,
         "layer_mask": None if here == mask.used else here,
         "text": run.texts[0].text,
         "pair": run.texts[0].pair,
-        "tokens": text_plan.tokens if text_plan.context is not None else [*text_plan.tokens, *padding],
+        "tokens": text_plan.tokens
+        if text_plan.context is not None
+        else [*text_plan.tokens, *padding],
         "context": None if text_plan.context is None else [*text_plan.context, *padding],
         "notes": notes,
         "chosen": unit.chosen,
@@ -115,7 +131,9 @@ def explain_mixing(
         return None
     _check_one(run)
     source, rendered = session.open(run)
-    (text_plan,) = plan_texts(replace(rendered, layer=AUTO, head=AUTO, window=None, stages=()), source)
+    (text_plan,) = plan_texts(
+        replace(rendered, layer=AUTO, head=AUTO, window=None, stages=()), source
+    )
     query = PositionSelection.of([_one_query(run, text_plan)])
     one_row = replace(run, query=query, window=None, stages=("weights",), top=top or _RANKED)
     report = measure_mixing(one_row, progress, session, in_detail=True)
@@ -167,7 +185,11 @@ def _check_one(run: RunConfig) -> None:
     for what, picked in (("layer", run.layer), ("head", run.head)):
         if not picked.single:
             mean = picked.word == "mean"
-            message = f"explain needs a single {what}, not a mean" if mean else f"'{picked}' is not a single {what}"
+            message = (
+                f"explain needs a single {what}, not a mean"
+                if mean
+                else f"'{picked}' is not a single {what}"
+            )
             hint = f"use one, such as {arg(what, 0)}, or auto"
             if picked.label is not None:
                 first_label, *_ = (f"L{layer}H{head}" for layer, head in picked.label.pairs)
@@ -179,11 +201,11 @@ def _check_one(run: RunConfig) -> None:
 def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
     """Return the query to explain: the only one that was named, or the last token of a span."""
     candidates = text_plan.queries if run.query is not None else range(len(text_plan.tokens))
-    listing = listed([f"{i} {spell_piece(text_plan.tokens, i)}" for i in candidates[: _NAMED + 1]], _NAMED)
+    listing = listed(
+        [f"{i} {spell_piece(text_plan.tokens, i)}" for i in candidates[: _NAMED + 1]], _NAMED
+    )
     if run.query is None:
-        hint = (
-            f"use {arg('query', placeholder='WORD')} or {arg('query', placeholder='POSITION')}; the text has {listing}"
-        )
+        hint = f"use {arg('query', placeholder='WORD')} or {arg('query', placeholder='POSITION')}; the text has {listing}"
         raise UsageError("explain needs one token", where=arg("query"), hint=hint)
     if len(text_plan.queries) == 1:
         return text_plan.queries[0]

@@ -44,7 +44,9 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
     yield GAP
     random = RANDOM_WEIGHTS if e.provenance.weights == "random" else ()
     between = " " if random else "  "  # the badge ends with a blank
-    chosen_spans = (Span(between), *untrusted(e.chosen)) if e.chosen and not settings.data_only else ()
+    chosen_spans = (
+        (Span(between), *untrusted(e.chosen)) if e.chosen and not settings.data_only else ()
+    )
     yield paragraph((Span(f"L{e.layer}H{e.head}", "title"), *random, *chosen_spans))
     yield from _answer(e, settings)
     yield from _inputs(e, settings)
@@ -56,7 +58,12 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
     yield from _rest_of_layer(e, settings)
     yield GAP
     yield notes(e.notes)
-    more = ["--key WORD (another cell)", "--layer N --head N", "--top K (more keys)", "--json (every number)"]
+    more = [
+        "--key WORD (another cell)",
+        "--layer N --head N",
+        "--top K (more keys)",
+        "--json (every number)",
+    ]
     yield from more_options(more, settings)
 
 
@@ -64,7 +71,11 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
     if not e.inputs:
         yield from _title(1, f"what enters layer {e.layer}", ())
         are_given = e.provenance.weights == "given"
-        why = "queries, keys and values were given" if are_given else "the modules of this architecture are"
+        why = (
+            "queries, keys and values were given"
+            if are_given
+            else "the modules of this architecture are"
+        )
         yield _say(f"not known: {why}" if are_given else f"not shown: {why} not followed", "dim")
         return
     last = "the last of these" if len(e.inputs) > 1 else "this"
@@ -76,9 +87,14 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
         if vector not in between:
             yield _vector(vector, settings)
         elif vector is between[-1]:
-            norms = [ours(f"{v.formula} ‖·‖ {number_text(v.norm, settings.precision)}", "dim") for v in between]
+            norms = [
+                ours(f"{v.formula} ‖·‖ {number_text(v.norm, settings.precision)}", "dim")
+                for v in between
+            ]
             yield Text(norms, ", ", indent=2)
-    yield from _check(e.check("embedding"), trivial=len(e.inputs) == 1 or e.inputs[1].name == "normed")
+    yield from _check(
+        e.check("embedding"), trivial=len(e.inputs) == 1 or e.inputs[1].name == "normed"
+    )
     yield from _check(e.check("embedding norm"))
     yield from _check(e.check("norm"))
 
@@ -87,7 +103,11 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
     weights = "W_q, W_k and b" if e.query_steps[0].bias else "W_q and W_k"
     source = f"; {weights} are weights of the layer"
     if not e.inputs:
-        source = ", as they were given" if e.provenance.weights == "given" else ", as attention received them"
+        source = (
+            ", as they were given"
+            if e.provenance.weights == "given"
+            else ", as attention received them"
+        )
     caption = f"the query q of this token and the key k of every token{source}"
     yield from _title(2, "query and keys", ours(caption, "dim"))
     for vector in e.query_steps:
@@ -95,7 +115,9 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
     yield from _check(e.check("query"))
     yield from _check(e.check("position"), trivial=e.query_steps[-1].position is None)
     steps = [
-        step.formula if step.position is None else f"{step.origin}, each by its own position{step.times}"
+        step.formula
+        if step.position is None
+        else f"{step.origin}, each by its own position{step.times}"
         for step in e.cells[0].key_steps
     ]
     shared = "" if e.group == e.head else f", of key/value head {e.group}"
@@ -108,7 +130,9 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
 
 def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     norm = number_text(e.query_steps[-1].norm, settings.precision)
-    yield from _title(3, "scores: q·k", ours(f"‖q‖ × ‖k‖ × the cosine between them; ‖q‖ is {norm}", "dim"))
+    yield from _title(
+        3, "scores: q·k", ours(f"‖q‖ × ‖k‖ × the cosine between them; ‖q‖ is {norm}", "dim")
+    )
     yield score_grid(e, axis, settings)
     for cell in e.cells:
         yield GAP
@@ -126,7 +150,9 @@ def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
     yield from scaled_parts(e, axis, settings)
     yield from _check(e.check("scaled"))
     if e.effects is not None and e.row.masked.size > 1:
-        spread, scaled = (number_text(x, settings.precision) for x in (e.effects.spread, e.effects.scaled_spread))
+        spread, scaled = (
+            number_text(x, settings.precision) for x in (e.effects.spread, e.effects.scaled_spread)
+        )
         bits, without = (number_text(x, 2) for x in (e.effects.entropy, e.effects.unscaled_entropy))
         text = (
             f"the scale narrows the scores' spread from {spread} to {scaled} (standard deviation); without it, the "
@@ -136,8 +162,12 @@ def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
 
 
 def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    sink_note = "; the head's sink adds one score that belongs to no token" if e.sink is not None else ""
-    yield from _title(5, "weights: softmax", ours(f"exp(masked − largest), divided by the sum{sink_note}", "dim"))
+    sink_note = (
+        "; the head's sink adds one score that belongs to no token" if e.sink is not None else ""
+    )
+    yield from _title(
+        5, "weights: softmax", ours(f"exp(masked − largest), divided by the sum{sink_note}", "dim")
+    )
     if e.fully_masked:
         yield _say(f"{MASKED}: no key is allowed, so there are no weights and no output", "warning")
         return
@@ -165,14 +195,20 @@ def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
             yield _vector(vector, settings)
     if e.gate is not None:
         mean = number_text(float(e.gate.values.mean()), settings.precision)
-        yield _say(f"the gate lets {mean} of the output through on average: near 0, it is closed", "dim")
+        yield _say(
+            f"the gate lets {mean} of the output through on average: near 0, it is closed", "dim"
+        )
 
 
 def _rest_of_layer(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Show what follows attention in the layer."""
     if not e.rest_of_layer:
         return
-    yield from _title(7, "the rest of the layer", ours("what all heads write, the residual stream, and the MLP", "dim"))
+    yield from _title(
+        7,
+        "the rest of the layer",
+        ours("what all heads write, the residual stream, and the MLP", "dim"),
+    )
     for vector in e.rest_of_layer:
         yield _vector(vector, settings)
     yield from _check(e.check("norm of the residual"))
@@ -205,7 +241,12 @@ def _vector(vector: Vector, settings: DisplaySettings) -> Facts:
     digits = digits_for(vector.values, settings.precision)  # type: ignore[arg-type]
     values = [ours(digits.text(value), "dim") for value in vector.values.tolist()]
     numbers = Text([ours(f"‖·‖ {norm} "), *values], "  ", cut="  … {} more")
-    return Facts([(vector.name, ours(vector.formula, "dim")), ("", numbers)], remark=False, indent=1, look="bold")
+    return Facts(
+        [(vector.name, ours(vector.formula, "dim")), ("", numbers)],
+        remark=False,
+        indent=1,
+        look="bold",
+    )
 
 
 def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[ViewPart]:

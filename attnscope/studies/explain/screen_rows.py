@@ -7,7 +7,14 @@ import numpy as np
 from attnscope.findings.arrays import Floats
 from attnscope.findings.explain import ExplainedCell, Explanation, Part
 from attnscope.views.axes import Axis
-from attnscope.views.numbers import NO_WEIGHT, column_texts, digits_for, number_text, scale_text, written
+from attnscope.views.numbers import (
+    NO_WEIGHT,
+    column_texts,
+    digits_for,
+    number_text,
+    scale_text,
+    written,
+)
 from attnscope.views.parts import Column, Strip, Strips, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Look, Span, Spans, ours, token_span
@@ -29,10 +36,15 @@ def key_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator
         yield paragraph(ours(text, "dim"), indent=1, remark=True)
 
 
-def _dimensions(name: str, matrix: "np.ndarray", settings: DisplaySettings) -> tuple[list[Column], str]:
+def _dimensions(
+    name: str, matrix: "np.ndarray", settings: DisplaySettings
+) -> tuple[list[Column], str]:
     """Present a dimension of every vector as a column."""
     digits = digits_for(matrix, settings.precision)
-    columns = [Column(f"dim {i}", written(values, digits), "dim") for i, values in enumerate(matrix.T.tolist())]
+    columns = [
+        Column(f"dim {i}", written(values, digits), "dim")
+        for i, values in enumerate(matrix.T.tolist())
+    ]
     suffix = f"dimensions of {name}; {settings.named('--json', 'data')} has all"
     return columns, "" if settings.data_only else suffix
 
@@ -46,13 +58,17 @@ def score_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
         cosine = row.scores / (norm * row.key_norms.astype(np.float64))
     columns = [
         Column("‖k‖", column_texts(row.key_norms.tolist(), precision)),
-        Column("cosine", column_texts([None if np.isnan(c) else c for c in cosine.tolist()], precision)),
+        Column(
+            "cosine", column_texts([None if np.isnan(c) else c for c in cosine.tolist()], precision)
+        ),
         Column("q·k", column_texts(row.scores.tolist(), precision)),
     ]
     return Table("key", columns, axis)
 
 
-def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Iterator[ViewPart]:
+def cell_parts(
+    e: Explanation, cell: ExplainedCell, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Present one dot product as the sum of its parts, the largest of them one by one."""
     bands = any(part.wavelength is not None for part in cell.parts)
     noun = "rotated pairs of dimensions" if bands else "dimensions"
@@ -73,21 +89,28 @@ def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -
     products = [*products, cell.total]
     sums = [*sums, None]
     columns: list[Column] = []
-    for heading, look, cells in (_band_cells if bands else _dim_cells)(shown_parts, settings.precision):
+    for heading, look, cells in (_band_cells if bands else _dim_cells)(
+        shown_parts, settings.precision
+    ):
         columns.append(Column(heading, [*cells, *[""] * (len(labels) - len(shown_parts))], look))
     columns.append(Column("adds" if bands else "q × k", column_texts(products, settings.precision)))
     columns.append(Column("so far", column_texts(sums, settings.precision), "dim"))
     yield Table("pair" if bands else "dimension", columns, labels=labels)
 
 
-def product_strips(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Iterator[ViewPart]:
+def product_strips(
+    e: Explanation, cell: ExplainedCell, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Present q, k, their products and the running sum, dimension by dimension, as cells of colour."""
     if len(cell.parts) < 2:
         return
     bands = any(part.wavelength is not None for part in cell.parts)
     products = [part.product for part in cell.parts]
     sums = np.cumsum(products).tolist()
-    strips = [Strip("q × k", products), Strip("so far", sums, ours(number_text(sums[-1], settings.precision)))]
+    strips = [
+        Strip("q × k", products),
+        Strip("so far", sums, ours(number_text(sums[-1], settings.precision))),
+    ]
     if not bands:
         strips = [
             Strip("q", [part.q[0] for part in cell.parts]),
@@ -112,7 +135,10 @@ def _dim_cells(parts: list[Part], precision: int) -> Iterator[tuple[str, Look, l
 
 
 def _band_cells(parts: list[Part], precision: int) -> Iterator[tuple[str, Look, list[str]]]:
-    turns = [f"{_four_digits(part.wavelength)} tokens" if part.wavelength is not None else "never" for part in parts]
+    turns = [
+        f"{_four_digits(part.wavelength)} tokens" if part.wavelength is not None else "never"
+        for part in parts
+    ]
     yield "full turn in", "", turns
     yield "unrotated", "dim", column_texts([part.before for part in parts], precision)
 
@@ -130,7 +156,9 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
 
     row = e.row
     at = e.keys.index(cell.key)
-    steps = [f"{said(cell.score)} {scale_text(e.scale, e.head_width)} = {said(row.times_scale[at])}"]
+    steps = [
+        f"{said(cell.score)} {scale_text(e.scale, e.head_width)} = {said(row.times_scale[at])}"
+    ]
     if row.capped is not None:
         steps.append(f"soft-capped {said(row.capped[at])}")
     parts = _bias_parts(e)
@@ -140,9 +168,13 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
     if not cell.allowed:
         steps.append("not allowed, so its weight is exactly 0")
     else:
-        steps.append(f"exp({said(row.masked[at] - np.float32(e.maximum or 0.0))}) = {said(row.exponentials[at])}")
+        steps.append(
+            f"exp({said(row.masked[at] - np.float32(e.maximum or 0.0))}) = {said(row.exponentials[at])}"
+        )
         steps.append(f"/ {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}")
-        steps.append(f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}")
+        steps.append(
+            f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}"
+        )
     opening = (*_pair(e, cell, "←"), Span(f": {steps[0]}"))
     return Text([opening, *map(ours, steps[1:])], "; ", indent=1)
 
@@ -164,11 +196,16 @@ def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
     steps |= {f"cap {e.softcap:g}": row.capped} if row.capped is not None else {}
     if parts := _bias_parts(e):
         steps |= {**parts, "scaled": row.scaled}
-    columns = [Column(heading, column_texts(values.tolist(), precision)) for heading, values in steps.items()]
+    columns = [
+        Column(heading, column_texts(values.tolist(), precision))
+        for heading, values in steps.items()
+    ]
     columns.append(Column("masked", column_texts(_allowed(e), precision, none=NO_WEIGHT)))
     yield Table("key", columns, axis)
     if np.isneginf(row.masked).any():
-        yield paragraph(ours(f"{NO_WEIGHT} is not allowed: minus infinity", "dim"), indent=1, remark=True)
+        yield paragraph(
+            ours(f"{NO_WEIGHT} is not allowed: minus infinity", "dim"), indent=1, remark=True
+        )
 
 
 def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
@@ -211,7 +248,10 @@ def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
     precision = settings.precision
     labels: list[Spans] = []
     weights = np.nan_to_num(row.weights).astype(np.float64)
-    shares = [weight * vector for weight, vector in zip(weights, e.value_vectors.astype(np.float64), strict=True)]
+    shares = [
+        weight * vector
+        for weight, vector in zip(weights, e.value_vectors.astype(np.float64), strict=True)
+    ]
     shown_weights = _column(row.weights)
     norms = _column(row.value_norms)
     if e.rest is not None:
@@ -224,7 +264,12 @@ def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
     columns = [
         Column("weight", column_texts([*shown_weights, None, None], precision, zero=NO_WEIGHT)),
         Column("‖v‖", column_texts([*norms, None, None], precision)),
-        Column("‖α·v‖", column_texts([float(np.linalg.norm(share)) for share in shares], precision, zero=NO_WEIGHT)),
+        Column(
+            "‖α·v‖",
+            column_texts(
+                [float(np.linalg.norm(share)) for share in shares], precision, zero=NO_WEIGHT
+            ),
+        ),
     ]
     further, name = _dimensions("α·v", np.stack(shares), settings)
     return Table("key", columns, axis, labels, further=further, further_name=name)

@@ -17,7 +17,14 @@ from attnscope.findings.run import Report, TextReport
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.memory import memory_bound
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, IndexSelection, PositionSelection, parse_cut
+from attnscope.request.selection import (
+    ALL,
+    AUTO,
+    EVERY_POSITION,
+    IndexSelection,
+    PositionSelection,
+    parse_cut,
+)
 from attnscope.request.spans import SpanRequest
 from attnscope.run.plan import mask_terms
 from attnscope.run.prediction_plan import predicted_positions, prediction_kind
@@ -36,7 +43,17 @@ from attnscope.studies.explore.scenes import (
 )
 from attnscope.studies.explore.units import TextUnits, UnitSource, of_tokens, text_units
 from attnscope.views.spans import Span, token_span
-from attnscope.views.walk.scene import STAGES, WALKED, Draw, Forecast, Number, Progress, Scene, Variant, WalkHead
+from attnscope.views.walk.scene import (
+    STAGES,
+    WALKED,
+    Draw,
+    Forecast,
+    Number,
+    Progress,
+    Scene,
+    Variant,
+    WalkHead,
+)
 
 MASKS = ("own", "causal", "bidirectional", "window:4")
 _WHOLE = 512  # tokens up to which all heads are computed with all stages, if that fits into memory
@@ -69,11 +86,15 @@ class LiveSource(UnitSource):
     run: RunConfig  # texts, model, mask and machine; the walk begins at its layer and head
     opener: Opener  # opens a session with the model for some texts; reports progress
     masks: Sequence[str] = MASKS  # masks to choose from
-    command: str | None = None  # name of the text in commands: `--file texts.txt` or `-`; None for the text itself
+    command: str | None = (
+        None  # name of the text in commands: `--file texts.txt` or `-`; None for the text itself
+    )
     computes: ClassVar[bool] = True
     _known: dict[Variant, _Known] = field(default_factory=dict)
     _heads: OrderedDict[Key, WalkHead] = field(default_factory=OrderedDict)
-    _forecasts: dict[Variant, list[Forecast]] = field(default_factory=dict)  # with cuts, beside those without
+    _forecasts: dict[Variant, list[Forecast]] = field(
+        default_factory=dict
+    )  # with cuts, beside those without
     _survey: HeadRoles | None = None
     _layers: Sequence[int] = ()  # layers whose attention can be shown
 
@@ -100,15 +121,21 @@ class LiveSource(UnitSource):
         live_text = self._known.get(variant)
         return None if live_text is None else live_text.units
 
-    def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
+    def missing(
+        self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]
+    ) -> bool:
         """Tell whether anything remains to compute."""
         plain = of_tokens(variant)
         live_text = self._known.get(plain)
         if live_text is None or (plain.cuts and plain not in self._forecasts):
             return True
-        return not (live_text.complete or live_text.failed) or not self._has(variant, layer, head, stage, rows)
+        return not (live_text.complete or live_text.failed) or not self._has(
+            variant, layer, head, stage, rows
+        )
 
-    def _has(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
+    def _has(
+        self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]
+    ) -> bool:
         """Tell whether the token rows that a variant needs are computed."""
         plain = of_tokens(variant)
         scene = self.scene(variant)
@@ -121,7 +148,13 @@ class LiveSource(UnitSource):
         return there is not None and there.holds(stage, *rows)
 
     def compute(
-        self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
+        self,
+        variant: Variant,
+        layer: int,
+        head: int,
+        stage: str,
+        rows: tuple[int, int],
+        progress: Progress,
     ) -> None:
         """Compute the most urgent: a scene, then rows of a head, then predictions with cuts, then all heads."""
         plain = of_tokens(variant)
@@ -146,10 +179,14 @@ class LiveSource(UnitSource):
             texts = (*self.run.texts[:text_index], rendered, *self.run.texts[text_index + 1 :])
             self.run = structs.replace(self.run, texts=texts)
 
-    def _config(self, variant: Variant, layer_head: tuple[int, int] | None = None, **changes: Any) -> RunConfig:
+    def _config(
+        self, variant: Variant, layer_head: tuple[int, int] | None = None, **changes: Any
+    ) -> RunConfig:
         """Return the run of a variant; of one layer and head if `layer_head` has their indices in the scene."""
         fixed: dict[str, Any] = {
-            "texts": (structs.replace(self.run.texts[variant.text], chat=None),),  # it has been rendered
+            "texts": (
+                structs.replace(self.run.texts[variant.text], chat=None),
+            ),  # it has been rendered
             "mask": parse_mask(variant.mask),
             "cuts": tuple(parse_cut(cut.written) for cut in variant.cuts),
         }
@@ -168,13 +205,18 @@ class LiveSource(UnitSource):
         self._layers = source.shown_layers
         sizes = list[Number](self._layers), list[Number](range(source.config.n_heads))
         run = self._config(variant, head if self._known else None)
-        if not self._known:  # Where a walk begins is named in its first text; later, the head stays.
+        if (
+            not self._known
+        ):  # Where a walk begins is named in its first text; later, the head stays.
             run = structs.replace(run, auto_query=self.run.auto_query, auto_key=self.run.auto_key)
         chat = self.run.texts[variant.text].rendered is not None
         kept_settings = self._kept(session, run)
         if kept_settings["pool"]:
             # choosing a head takes a pass through all layers: the first head is there long before
-            kept_settings |= {"layer": _named(run.layer, self._layers[0]), "head": _named(run.head, 0)}
+            kept_settings |= {
+                "layer": _named(run.layer, self._layers[0]),
+                "head": _named(run.head, 0),
+            }
         spans = self.run.spans or (SpanRequest("turns") if chat else None)
         run = structs.replace(run, top=_RANKS, predict=None, key=None, spans=spans, **kept_settings)
         report = inspect(run, session.progress, session)
@@ -183,12 +225,20 @@ class LiveSource(UnitSource):
         given = first_text.text if text.prompt is None else text.prompt
         files = [file.name for file in first_text.media if file.kind == "image"]
         command = run_command(
-            report.provenance, report.mask, given, first_text.pair, first_text.context, self.command, files
+            report.provenance,
+            report.mask,
+            given,
+            first_text.pair,
+            first_text.context,
+            self.command,
+            files,
         )
         scene = text_scene(report, text, command, sizes)
         words = len(scene.queries.positions) * len(scene.keys.positions) <= _CELLS
         units = units_known(words=words, spans=text.spans is not None)
-        scene = replace(scene, width=source.config.d_value, units=units)  # of a long text, it is computed later
+        scene = replace(
+            scene, width=source.config.d_value, units=units
+        )  # of a long text, it is computed later
         if not scene.predictions:
             scene = replace(scene, no_predictions=_why_none(run, source, text, computed=False))
         unit_source = text_units(text, scene)
@@ -201,7 +251,9 @@ class LiveSource(UnitSource):
         """Return what is computed of every head: all stages, or of a long text a map and the sources of every row."""
         from attnscope.run.plan import plan_texts
 
-        plan = plan_texts(structs.replace(run, query=None, key=None, pool=1), session.source(run))[0]
+        plan = plan_texts(structs.replace(run, query=None, key=None, pool=1), session.source(run))[
+            0
+        ]
         n_keys = len(plan.context or plan.tokens)
         config = session.source(run).config
         row = 4 * (n_keys * len(STAGES) + config.d_value)
@@ -210,22 +262,39 @@ class LiveSource(UnitSource):
             return {"stages": (), "pool": _RUNS, "query": EVERY_POSITION}
         return {"stages": WALKED, "pool": None, "query": None}
 
-    def _rows(self, session: Session, variant: Variant, head: tuple[int, int], rows: tuple[int, int]) -> None:
+    def _rows(
+        self, session: Session, variant: Variant, head: tuple[int, int], rows: tuple[int, int]
+    ) -> None:
         """Compute exact rows of a head: all of them unless they are too many."""
         scene = self._known[variant].scene
         n_queries = len(scene.queries.positions)
         n_keys = len(scene.keys.positions)
         first_row, last_row = (0, n_queries - 1) if n_queries * n_keys <= _CELLS else rows
         query = PositionSelection.of([slice(first_row, last_row + 1)])
-        run = self._config(variant, head, query=query, key=None, stages=WALKED, top=_RANKS, predict=False, pool=None)
+        run = self._config(
+            variant,
+            head,
+            query=query,
+            key=None,
+            stages=WALKED,
+            top=_RANKS,
+            predict=False,
+            pool=None,
+        )
         report = inspect(run, session.progress, session)
         text = report.texts[0]
         rows_of = walk_head(text, text.heads[0])
         before = self._heads.get((variant, *head))
         if before is None or len(text.queries) == n_queries:
-            walk = rows_of if before is None else replace(rows_of, map=before.map, chosen=before.chosen)
+            walk = (
+                rows_of
+                if before is None
+                else replace(rows_of, map=before.map, chosen=before.chosen)
+            )
             if before is None and len(text.queries) < n_queries:
-                walk = replace(walk, sources=None, rows={}, masked_rows=frozenset(), start=first_row)
+                walk = replace(
+                    walk, sources=None, rows={}, masked_rows=frozenset(), start=first_row
+                )
         else:
             walk = replace(before, stages=rows_of.stages, start=first_row)
         self._heads[variant, *head] = walk
@@ -238,7 +307,9 @@ class LiveSource(UnitSource):
         run = structs.replace(run, **self._kept(session, run))
         try:
             report = inspect(run, session.progress, session)
-        except AttnscopeError as e:  # such as memory: what is looked at is still computed head by head
+        except (
+            AttnscopeError
+        ) as e:  # such as memory: what is looked at is still computed head by head
             live_text.failed = str(e)
             raise
         self._keep(variant, report)
@@ -250,9 +321,13 @@ class LiveSource(UnitSource):
             if (variant, *indices) in self._heads
         }
         numbers = head_numbers(rows, shape, counted_rows(text.tokens, text.queries))
-        predictions = self._forecasts.get(variant) or [forecast(text, prediction) for prediction in text.predictions]
+        predictions = self._forecasts.get(variant) or [
+            forecast(text, prediction) for prediction in text.predictions
+        ]
         why_none = _why_none(run, session.source(self.run), text, computed=True)
-        live_text.scene = replace(live_text.scene, numbers=numbers, predictions=predictions, no_predictions=why_none)
+        live_text.scene = replace(
+            live_text.scene, numbers=numbers, predictions=predictions, no_predictions=why_none
+        )
         live_text.complete = True
 
     def _keep(self, variant: Variant, report: Report) -> None:
@@ -302,9 +377,14 @@ class LiveSource(UnitSource):
         if self._survey is None:
             return scene
         survey = self._survey
-        return replace(scene, roles=head_roles(survey.roles, survey.main, _MEASURED, (scene.layers, scene.heads)))
+        return replace(
+            scene,
+            roles=head_roles(survey.roles, survey.main, _MEASURED, (scene.layers, scene.heads)),
+        )
 
-    def explain(self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress) -> str:
+    def explain(
+        self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress
+    ) -> str:
         """Explain a row step by step."""
         from attnscope.studies.explain.run import explain
         from attnscope.studies.registry import present
@@ -315,7 +395,9 @@ class LiveSource(UnitSource):
         if len(tokens) > 1:
             raise AttnscopeError(f"explain takes one token, not {len(tokens)}", hint="show tokens")
         if variant.cuts:
-            raise AttnscopeError("explain takes the model without cuts", hint="put back what is cut")
+            raise AttnscopeError(
+                "explain takes the model without cuts", hint="put back what is cut"
+            )
         row = PositionSelection.of([tokens[0]])
         run = self._config(variant, (layer, head), query=row, key=None, window=16, top=3)
         with self.opener(run.texts, progress) as session:
@@ -324,7 +406,9 @@ class LiveSource(UnitSource):
 
     def report(self, variant: Variant, layer: int, head: int, progress: Progress) -> Report:
         """Return the report of a head, with all stages."""
-        run = self._config(variant, (layer, head), stages=WALKED, query=None, key=None, top=_RANKS, predict=None)
+        run = self._config(
+            variant, (layer, head), stages=WALKED, query=None, key=None, top=_RANKS, predict=None
+        )
         with self.opener(run.texts, progress) as session:
             return inspect(run, session.progress, session)
 
@@ -333,7 +417,9 @@ class LiveSource(UnitSource):
         first_text = self.run.texts[0]
         if first_text.chat is not None:
             raise AttnscopeError("a chat is not edited", hint="pass a text to edit it")
-        places = dict.fromkeys(("query", "key", "auto_query", "auto_key"))  # words of the text before
+        places = dict.fromkeys(
+            ("query", "key", "auto_query", "auto_key")
+        )  # words of the text before
         run = structs.replace(self.run, texts=(structs.replace(first_text, text=text),), **places)
         other = LiveSource(run, self.opener, self.masks, None)
         other._survey = self._survey

@@ -70,7 +70,9 @@ class SavedSource(UnitSource):
     def report(self, variant: Variant, layer: int, head: int, progress: Progress) -> Report:
         """Return one head of a report."""
         if self.report_of is None:
-            raise AttnscopeError("a dump is not written again", hint="attnscope convert makes tables and files of it")
+            raise AttnscopeError(
+                "a dump is not written again", hint="attnscope convert makes tables and files of it"
+            )
         return self.report_of(variant.text, self._place(variant)[1], layer, head)
 
     def _place(self, variant: Variant) -> tuple[int, int]:
@@ -89,7 +91,10 @@ def comparison_source(comparison: Comparison) -> SavedSource:
     """
     labels = distinct(side.label for side in comparison.sides)
     source = _source([side.report for side in comparison.sides], labels)
-    best = [comparison.changes[0].most_moved(1)[0], *(change.most_moved(1)[0] for change in comparison.changes)]
+    best = [
+        comparison.changes[0].most_moved(1)[0],
+        *(change.most_moved(1)[0] for change in comparison.changes),
+    ]
     saved = {}
     for (n, side), text in source.saved.items():
         head = best[side].second if side else best[side].first
@@ -106,14 +111,18 @@ def _begun_at(text: SavedText, head: HeadRef) -> Scene:
 def _source(reports: Sequence[Report], masks: Sequence[str]) -> SavedSource:
     for text in (text for report in reports for text in report.texts):
         if not text.heads:
-            message = "has no attention of heads" + (", only a measure over layers" if text.rollouts else "")
+            message = "has no attention of heads" + (
+                ", only a measure over layers" if text.rollouts else ""
+            )
             hint = "explore a report of attnscope run without --measure"
             raise AttnscopeError(message, where="the report", hint=hint)
 
     def report_of(text_index: int, side: int, layer: int, head: int) -> Report:
         text = reports[side].texts[text_index]
         layers, heads = head_axes(text.heads.units)
-        indices = [n for n, unit in enumerate(text.heads.units) if unit == (layers[layer], heads[head])]
+        indices = [
+            n for n, unit in enumerate(text.heads.units) if unit == (layers[layer], heads[head])
+        ]
         return replace(reports[side], texts=[replace(text, heads=text.heads.only(indices))])
 
     saved = {
@@ -136,5 +145,10 @@ def distinct(labels: Iterable[str]) -> list[str]:
 def saved_text(report: Report, text: TextReport) -> SavedText:
     """Return one text of a report."""
     layers, heads = head_axes(text.heads.units)
-    walks = {(layers.index(head.layer), heads.index(head.head)): partial(walk_head, text, head) for head in text.heads}
-    return SavedText(lambda: text_scene(report, text), lambda: walks, lambda scene: text_units(text, scene))
+    walks = {
+        (layers.index(head.layer), heads.index(head.head)): partial(walk_head, text, head)
+        for head in text.heads
+    }
+    return SavedText(
+        lambda: text_scene(report, text), lambda: walks, lambda scene: text_units(text, scene)
+    )

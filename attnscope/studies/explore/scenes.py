@@ -49,8 +49,14 @@ Rows = Mapping[str, np.ndarray]
 # Name and meaning of the numbers along units that records have, by their field and path in it.
 _OF_UNITS = {
     **{("heads", average.name): (average.name, average.meaning) for average in HEAD_AVERAGES},
-    ("effects", "kl"): ("effect (kl)", "KL(before ‖ after) of the predictions in bits if the head is cut."),
-    ("effects", "hidden"): ("effect (hidden)", "Relative change of the final hidden state if the head is cut."),
+    ("effects", "kl"): (
+        "effect (kl)",
+        "KL(before ‖ after) of the predictions in bits if the head is cut.",
+    ),
+    ("effects", "hidden"): (
+        "effect (hidden)",
+        "Relative change of the final hidden state if the head is cut.",
+    ),
 }
 
 
@@ -77,8 +83,12 @@ def text_scene(
     scene = scene_of(report, text, axes, rows, stages)
     if command is not None:
         scene = replace(scene, command=command)
-    width = max((head.stages["output"].shape[1] for head in heads if "output" in head.stages), default=0)
-    return replace(scene, width=width, first=chosen_heads[0] if chosen_heads else min(places, default=(0, 0)))
+    width = max(
+        (head.stages["output"].shape[1] for head in heads if "output" in head.stages), default=0
+    )
+    return replace(
+        scene, width=width, first=chosen_heads[0] if chosen_heads else min(places, default=(0, 0))
+    )
 
 
 def scene_of(
@@ -103,10 +113,17 @@ def scene_of(
     given = text.text if text.prompt is None else text.prompt
     generated = sum(token.made for token in text.tokens)
     settings = DisplaySettings(2, options=False)
-    header = report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
+    header = report_header(
+        report.provenance, report.mask, settings, cuts=report.cuts, labelled=True
+    )
     return Scene(
         model=report.provenance.model,
-        facts=[(name, joined(value)) for part in header if isinstance(part, Facts) for name, value in part.lines],
+        facts=[
+            (name, joined(value))
+            for part in header
+            if isinstance(part, Facts)
+            for name, value in part.lines
+        ],
         notes=text.notes,
         layers=sizes[0],
         heads=sizes[1],
@@ -121,7 +138,9 @@ def scene_of(
         pictures=[ScenePicture(grid.prefix, grid.pixels, grid.tokens) for grid in text.images],
         kinds=[(kind_name(text, kind), positions) for kind, positions in kinds.items()],
         picture_scale=picture_scale(text) if text.images else None,
-        numbers=head_numbers(rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)),
+        numbers=head_numbers(
+            rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)
+        ),
         # A later window of a sound is chosen by a second of --query or --key alone.
         command=None
         if text.sound is not None and text.sound.start > 0
@@ -142,12 +161,18 @@ def scene_of(
 
 def _start(text: TextReport, queries: Sequence[int]) -> int | None:
     """Return the row to begin at: the first that a prediction is about, else the last that is no special token."""
-    if text.images and (cls := [n for n, query in enumerate(queries) if text.tokens[query].piece == CLS]):
+    if text.images and (
+        cls := [n for n, query in enumerate(queries) if text.tokens[query].piece == CLS]
+    ):
         return cls[0]
-    about = [prediction.position for prediction in text.predictions if prediction.position in queries]
+    about = [
+        prediction.position for prediction in text.predictions if prediction.position in queries
+    ]
     if about:
         return queries.index(about[0])
-    return next((n for n in range(len(queries) - 1, -1, -1) if not text.tokens[queries[n]].special), None)
+    return next(
+        (n for n in range(len(queries) - 1, -1, -1) if not text.tokens[queries[n]].special), None
+    )
 
 
 def units_known(*, words: bool, spans: bool) -> list[str]:
@@ -170,7 +195,9 @@ def stages_of(stages: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: stages[name] for name in WALKED if name in stages}
 
 
-def unit_numbers(record: object, places: Sequence[tuple[int, int]], shape: tuple[int, int]) -> list[HeadNumber]:
+def unit_numbers(
+    record: object, places: Sequence[tuple[int, int]], shape: tuple[int, int]
+) -> list[HeadNumber]:
     """Return the numbers of a record of a dump that are along units, for every head."""
     numbers = []
     for (part, array), (name, meaning) in _OF_UNITS.items():
@@ -211,7 +238,9 @@ def ranked_sources(top: Top) -> RankedSources:
 def rows_of(head: HeadReport) -> dict[str, np.ndarray]:
     """Return the known row statistics, by name."""
     values = {} if head.rows is None else structs.asdict(head.rows)
-    return {name: row for name, row in values.items() if row is not None and not np.isnan(row).all()}
+    return {
+        name: row for name, row in values.items() if row is not None and not np.isnan(row).all()
+    }
 
 
 def counted_rows(tokens: Sequence[Token], queries: Sequence[int]) -> np.ndarray:
@@ -220,7 +249,9 @@ def counted_rows(tokens: Sequence[Token], queries: Sequence[int]) -> np.ndarray:
     return words if words.any() else ~words
 
 
-def head_numbers(rows: Mapping[tuple[int, int], Rows], shape: tuple[int, int], counted: np.ndarray) -> list[HeadNumber]:
+def head_numbers(
+    rows: Mapping[tuple[int, int], Rows], shape: tuple[int, int], counted: np.ndarray
+) -> list[HeadNumber]:
     """Return row statistics, averaged or the largest, for every head."""
     numbers = []
     for statistic in ROW_STATISTICS:
@@ -230,13 +261,17 @@ def head_numbers(rows: Mapping[tuple[int, int], Rows], shape: tuple[int, int], c
             if row is not None and len(row) == len(counted):
                 visible = row[counted & np.isfinite(row)]
                 if visible.size:
-                    values[indices] = visible.max() if statistic.largest else visible.mean(dtype=np.float64)
+                    values[indices] = (
+                        visible.max() if statistic.largest else visible.mean(dtype=np.float64)
+                    )
         if np.isfinite(values).any():
             numbers.append(HeadNumber(statistic.name, statistic.of_head, values))
     return numbers
 
 
-def passages(text: TextReport, shown_positions: tuple[Sequence[int], Sequence[int]]) -> Iterator[Passage]:
+def passages(
+    text: TextReport, shown_positions: tuple[Sequence[int], Sequence[int]]
+) -> Iterator[Passage]:
     """Yield a text piece by piece, its tokens with what is between them, and then the context.
 
     The patches of each picture, which are drawn elsewhere, and the placeholder that they have in the text are its name.
@@ -245,8 +280,12 @@ def passages(text: TextReport, shown_positions: tuple[Sequence[int], Sequence[in
         shown_positions: Positions of the queries and of the keys.
     """
     texts = text.text, text.pair
-    rows, columns = ({position: n for n, position in enumerate(positions)} for positions in shown_positions)
-    patches = {int(position): grid.prefix for grid in text.images for position in grid.tokens.ravel()}
+    rows, columns = (
+        {position: n for n, position in enumerate(positions)} for positions in shown_positions
+    )
+    patches = {
+        int(position): grid.prefix for grid in text.images for position in grid.tokens.ravel()
+    }
     named: set[str] = set()
     behind_picture = False
     reached = [0, 0]
@@ -270,7 +309,12 @@ def passages(text: TextReport, shown_positions: tuple[Sequence[int], Sequence[in
         at = max(token.start, reached[token.segment])
         if at > reached[token.segment]:
             between = characters[reached[token.segment] : at]
-            yield Passage(Span(between[len(between.rstrip()) :] if behind_picture else between, origin="untrusted"))
+            yield Passage(
+                Span(
+                    between[len(between.rstrip()) :] if behind_picture else between,
+                    origin="untrusted",
+                )
+            )
         behind_picture = False
         reached[token.segment] = token.end
         # Special tokens around a picture have the characters of its placeholder.
@@ -288,7 +332,11 @@ def passages(text: TextReport, shown_positions: tuple[Sequence[int], Sequence[in
 def forecast(text: TextReport, prediction: Prediction) -> Forecast:
     """Return a prediction as a walk shows it."""
     where = "after " if prediction.kind == "next" else "in place of "
-    title = Span(where, "dim"), Span(f"{prediction.position} "), token_span(text.tokens, prediction.position)
+    title = (
+        Span(where, "dim"),
+        Span(f"{prediction.position} "),
+        token_span(text.tokens, prediction.position),
+    )
     return Forecast(
         title,
         [Span(token.text, "", "token") for token in prediction.tokens],
@@ -310,7 +358,11 @@ def head_roles(
     main = np.full((len(layers), len(heads)), -1)
     strength = np.full(main.shape, np.nan, dtype=np.float32)
     for (i, layer), (j, head) in product(enumerate(layers), enumerate(heads)):
-        if isinstance(layer, int) and isinstance(head, int) and (name := main_roles[layer][head]) in names:
+        if (
+            isinstance(layer, int)
+            and isinstance(head, int)
+            and (name := main_roles[layer][head]) in names
+        ):
             main[i, j] = names.index(name)
             strength[i, j] = roles[main[i, j]].values[layer, head]
     return SceneRoles(
@@ -375,7 +427,9 @@ def run_command(
     for key in provenance.ignored_keys:
         words += ["--ignore-key", quote_for_shell(key)]
     typed_options = {
-        option: value for option, value in options.items() if value is not None and value not in ("native", "float32")
+        option: value
+        for option, value in options.items()
+        if value is not None and value not in ("native", "float32")
     }
 
     def spell(values: Mapping[str, str], files: Sequence[str]) -> str:
@@ -383,11 +437,16 @@ def run_command(
         quoted += [f"{option} {quote_for_shell(value)}" for option, value in values.items()]
         return " ".join([*words, *quoted, *([f"--generate {generated}"] if generated else [])])
 
-    shared_options = {option: _shared(value) if option in _PATHS else value for option, value in typed_options.items()}
+    shared_options = {
+        option: _shared(value) if option in _PATHS else value
+        for option, value in typed_options.items()
+    }
     printed_text = quote_for_shell(text) if piped else None
     shared_pictures = [_shared(file) for file in pictures]
     shared_words = spell(shared_options, shared_pictures)
-    return RunCommand(spell(typed_options, pictures), mask_options(mask), printed_text, shared_words)
+    return RunCommand(
+        spell(typed_options, pictures), mask_options(mask), printed_text, shared_words
+    )
 
 
 _PATHS = ("--config", "--model", "--adapter", "--tokenizer")
@@ -416,4 +475,6 @@ def mask_options(mask: MaskUse) -> dict[str, str]:
         "--what-if": mask.what_if if mask.what_if == "same-scores" else None,
         "--hide": mask.hidden,
     }
-    return {option: quote_for_shell(value) for option, value in options.items() if value is not None}
+    return {
+        option: quote_for_shell(value) for option, value in options.items() if value is not None
+    }

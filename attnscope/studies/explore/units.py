@@ -41,7 +41,9 @@ def text_units(text: TextReport, scene: Scene) -> TextUnits:
     def of_head(layer: int, head: int) -> tuple[Matrix, Floats | None] | None:
         at = scene.layers[layer]
         which = scene.heads[head]
-        if not isinstance(at, int) or not isinstance(which, int):  # the report has all heads of the model, and no means
+        if not isinstance(at, int) or not isinstance(
+            which, int
+        ):  # the report has all heads of the model, and no means
             return None
         return spans.weights[at, which], None if spans.sink is None else spans.sink[at, which]
 
@@ -105,7 +107,10 @@ def of_tokens(variant: Variant) -> Variant:
 def unit_scene(scene: Scene, units: TextUnits, unit: str) -> Scene:
     """Return the scene of words or spans of a text."""
     if unit == "words":
-        members = group_words(units.tokens, scene.queries.positions), group_words(units.sources, scene.keys.positions)
+        members = (
+            group_words(units.tokens, scene.queries.positions),
+            group_words(units.sources, scene.keys.positions),
+        )
         queries = word_axis("query", units.tokens, members[0])
         keys = word_axis(scene.keys.kind, units.sources, members[1])
         division = ""
@@ -117,7 +122,8 @@ def unit_scene(scene: Scene, units: TextUnits, unit: str) -> Scene:
         keys = span_axis("key", units.spans.names, units.spans.outside)
         division = units.division
     places = tuple(
-        {position: n for n, token in enumerate(members_of_axis) for position in token} for members_of_axis in members
+        {position: n for n, token in enumerate(members_of_axis) for position in token}
+        for members_of_axis in members
     )
     return replace(
         scene,
@@ -162,9 +168,15 @@ def span_head(scene: Scene, units: TextUnits, layer: int, head: int) -> WalkHead
         return None
     weights, sink = weights_and_sink
     rows = {} if sink is None else {"sink": sink}
-    return _of_weights(scene.layers[layer], scene.heads[head], np.asarray(weights, dtype=np.float32), rows)
+    return _of_weights(
+        scene.layers[layer], scene.heads[head], np.asarray(weights, dtype=np.float32), rows
+    )
 
 
-def _of_weights(layer: Any, head: Any, weights: Matrix, rows: dict[str, Floats], reason: str = "") -> WalkHead:
+def _of_weights(
+    layer: Any, head: Any, weights: Matrix, rows: dict[str, Floats], reason: str = ""
+) -> WalkHead:
     masked = frozenset(np.flatnonzero(np.isnan(weights).all(1)).tolist())
-    return WalkHead(layer, head, stages={"weights": weights}, masked_rows=masked, rows=rows, chosen=reason)
+    return WalkHead(
+        layer, head, stages={"weights": weights}, masked_rows=masked, rows=rows, chosen=reason
+    )

@@ -4,7 +4,13 @@ import os
 from collections.abc import Sequence
 
 from attnscope.request.arguments import Dtype, EngineWord
-from attnscope.request.run_config import MachineArguments, PairArguments, TokenArguments, Tokens, TorchDtype
+from attnscope.request.run_config import (
+    MachineArguments,
+    PairArguments,
+    TokenArguments,
+    Tokens,
+    TorchDtype,
+)
 
 
 class ModelHeadsArguments(PairArguments, TokenArguments, total=False):

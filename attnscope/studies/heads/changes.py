@@ -27,12 +27,19 @@ def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparis
         if name not in values[1]:
             continue
         other, other_error = values[1][name]
-        squares = error[:layers, :heads].astype(np.float64) ** 2 + other_error[:layers, :heads].astype(np.float64) ** 2
+        squares = (
+            error[:layers, :heads].astype(np.float64) ** 2
+            + other_error[:layers, :heads].astype(np.float64) ** 2
+        )
         change = other[:layers, :heads].astype(np.float64) - value[:layers, :heads]
-        differences.append(HeadDifference(name, change.astype(np.float32), np.sqrt(squares).astype(np.float32)))
+        differences.append(
+            HeadDifference(name, change.astype(np.float32), np.sqrt(squares).astype(np.float32))
+        )
     largest_change, role = _changed_most(differences, (layers, heads))
     labels = (
-        [first_label, second_label] if first_label != second_label else [f"{first_label} (1)", f"{second_label} (2)"]
+        [first_label, second_label]
+        if first_label != second_label
+        else [f"{first_label} (1)", f"{second_label} (2)"]
     )
     labelled = [
         HeadSide(label, heads) if isinstance(heads, HeadRoles) else HeadSide(label, measured=heads)
@@ -76,15 +83,23 @@ def _notes(labels: Sequence[str], a: Heads, b: Heads) -> list[str]:
             f"'{label}' has {counted(n_layers, 'layer')} × {counted(n_heads, 'head')}"
             for label, (n_layers, n_heads) in zip(labels, sizes, strict=True)
         ]
-        fewest = [(letter, min(pair)) for letter, pair in zip("LH", zip(*sizes, strict=True), strict=True)]
-        shared = [f"{letter}0" if count == 1 else f"{letter}0–{count - 1}" for letter, count in fewest]
+        fewest = [
+            (letter, min(pair)) for letter, pair in zip("LH", zip(*sizes, strict=True), strict=True)
+        ]
+        shared = [
+            f"{letter}0" if count == 1 else f"{letter}0–{count - 1}" for letter, count in fewest
+        ]
         notes.append(f"{', '.join(spelled)}: {' and '.join(shared)} of both are compared")
     if isinstance(a, HeadRoles) and isinstance(b, HeadRoles) and _data(a.probes) != _data(b.probes):
-        notes.append(f"the models read different tokens: {a.probes.tokens:,} and {b.probes.tokens:,} in the texts")
+        notes.append(
+            f"the models read different tokens: {a.probes.tokens:,} and {b.probes.tokens:,} in the texts"
+        )
     if isinstance(a, HeadScores) and isinstance(b, HeadScores):
         tokens = [[token.text for text in heads.texts for token in text.tokens] for heads in (a, b)]
         if tokens[0] != tokens[1]:
-            notes.append(f"the models read different tokens: {len(tokens[0]):,} and {len(tokens[1]):,}")
+            notes.append(
+                f"the models read different tokens: {len(tokens[0]):,} and {len(tokens[1]):,}"
+            )
     for label, heads in zip(labels, (a, b), strict=True):
         notes += [f"{label}: {note}" for note in heads.notes]
     return notes
@@ -92,4 +107,11 @@ def _notes(labels: Sequence[str], a: Heads, b: Heads) -> list[str]:
 
 def _data(probes: Probes) -> tuple[object, ...]:
     """Return the recorded facts that must be equal if two models were measured on the same tokens."""
-    return probes.tokens, probes.repeated, probes.tripled, probes.needle, probes.before, probes.after
+    return (
+        probes.tokens,
+        probes.repeated,
+        probes.tripled,
+        probes.needle,
+        probes.before,
+        probes.after,
+    )

@@ -45,8 +45,12 @@ _LEAST = 0.005  # smaller changes would show as 0.00
 
 def present_changes(comparison: HeadComparison, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn the differences between two models' heads into parts."""
-    labels = [side.label if settings.verbose else short_path(side.label) for side in comparison.sides]
-    labels = labels if len(set(labels)) == len(labels) else [side.label for side in comparison.sides]
+    labels = [
+        side.label if settings.verbose else short_path(side.label) for side in comparison.sides
+    ]
+    labels = (
+        labels if len(set(labels)) == len(labels) else [side.label for side in comparison.sides]
+    )
     listing = replace(settings.listing, signed=False)
     yield from _header(comparison, labels, settings)
     yield notes(comparison.notes)
@@ -57,11 +61,19 @@ def present_changes(comparison: HeadComparison, settings: DisplaySettings) -> It
     else:
         for difference in comparison.differences:
             yield from _numbers(comparison, difference, labels, settings, listing)
-    one_role = ["--role induction (its values for every head)"] if len(comparison.differences) > ROLES_ALONE else []
-    yield from more_options([*one_role, "--top K (more heads)", "--json, -o heads.csv (every number)"], settings)
+    one_role = (
+        ["--role induction (its values for every head)"]
+        if len(comparison.differences) > ROLES_ALONE
+        else []
+    )
+    yield from more_options(
+        [*one_role, "--top K (more heads)", "--json, -o heads.csv (every number)"], settings
+    )
 
 
-def _header(comparison: HeadComparison, labels: Sequence[str], settings: DisplaySettings) -> Iterator[ViewPart]:
+def _header(
+    comparison: HeadComparison, labels: Sequence[str], settings: DisplaySettings
+) -> Iterator[ViewPart]:
     first_heads, second_heads = (side.heads for side in comparison.sides)
     if isinstance(first_heads, HeadRoles):
         yield from unknown_tokens(first_heads.probes.unknown, first_heads.probes.tokens)
@@ -86,7 +98,9 @@ def _roles(
     size = np.abs(comparison.changed_most)
     n_layers, n_heads = size.shape
     mains = [[row[:n_heads] for row in side.main[:n_layers]] for side in sides]
-    pairs = [list(zip(*rows, strict=True)) for rows in zip(*mains, strict=True)]  # of every layer and head
+    pairs = [
+        list(zip(*rows, strict=True)) for rows in zip(*mains, strict=True)
+    ]  # of every layer and head
     changed = sum(a != b for row in pairs for a, b in row)
     has = "has" if changed == 1 else "have"
     text = f"  largest change of a role; {changed} of {size.size} heads {has} another main role"
@@ -102,11 +116,15 @@ def _roles(
     yield head_grid(size, short, Scale(0.0, full, False), Digits(2), names=full_names)
     yield GAP
     if (np.nan_to_num(size) < _LEAST).all():
-        yield paragraph(ours(f"no role of any of {size.size:,} heads changes by {_LEAST:g} or more"))
+        yield paragraph(
+            ours(f"no role of any of {size.size:,} heads changes by {_LEAST:g} or more")
+        )
         yield GAP
         return
     short_labels = all(len(label) <= _LONGEST_HEADING for label in labels)
-    headings = [untrusted(label) for label in labels] if short_labels else [ours("first"), ours("second")]
+    headings = (
+        [untrusted(label) for label in labels] if short_labels else [ours("first"), ours("second")]
+    )
     yield _changed_heads(comparison, headings, sides, listing)
     yield GAP
     counts = [[name for row in main for name in row] for main in mains]
@@ -117,7 +135,10 @@ def _roles(
 
 
 def _changed_heads(
-    comparison: HeadComparison, headings: Sequence[Spans], sides: Sequence[HeadRoles], listing: Listing
+    comparison: HeadComparison,
+    headings: Sequence[Spans],
+    sides: Sequence[HeadRoles],
+    listing: Listing,
 ) -> Table:
     """List the heads that changed most, with their main role in both models."""
     heads = _largest_changes(comparison.changed_most, listing, _MOST)
@@ -132,7 +153,9 @@ def _changed_heads(
         for heading, side in zip(headings, sides, strict=True)
     ]
     labels = [ours(f"L{layer}H{head}", "bold") for layer, head in heads]
-    return Table("head", [*columns, Column("largest change", changes, left=True)], labels=labels, indent=0)
+    return Table(
+        "head", [*columns, Column("largest change", changes, left=True)], labels=labels, indent=0
+    )
 
 
 def _largest_changes(difference: Matrix, listing: Listing, limit: int) -> list[tuple[int, int]]:
@@ -157,23 +180,39 @@ def _change(difference: HeadDifference, layer: int, head: int, digits: int = 2) 
 
 
 def _changed_roles(
-    comparison: HeadComparison, headings: Sequence[Spans], mains: Sequence[Sequence[str | None]], listing: Listing
+    comparison: HeadComparison,
+    headings: Sequence[Spans],
+    mains: Sequence[Sequence[str | None]],
+    listing: Listing,
 ) -> Table:
     """List every role, the most changed first: its heads in each model, and the largest changes."""
-    largest_changes = {difference.name: _largest(difference.difference) for difference in comparison.differences}
-    sorted_differences = sorted(comparison.differences, key=lambda difference: -largest_changes[difference.name])
+    largest_changes = {
+        difference.name: _largest(difference.difference) for difference in comparison.differences
+    }
+    sorted_differences = sorted(
+        comparison.differences, key=lambda difference: -largest_changes[difference.name]
+    )
     names: list[Spans] = []
     cells: list[Text] = []
     for difference in sorted_differences:
         role = ROLES[difference.name]
         names.append((Span(role.letter, "bold", colour=role.colour), Span(f" {role.title}")))
         heads = _largest_changes(difference.difference, listing, _OF_A_ROLE)
-        listed = [ours(f"L{layer}H{head} {_change(difference, layer, head)}") for layer, head in heads]
-        nothing = "no head changes" if largest_changes[difference.name] >= 0 else "not measured in both"
-        cells.append(Text(listed or [ours(nothing, "dim")], "  ", cut="" if listing.top is None else None))
+        listed = [
+            ours(f"L{layer}H{head} {_change(difference, layer, head)}") for layer, head in heads
+        ]
+        nothing = (
+            "no head changes" if largest_changes[difference.name] >= 0 else "not measured in both"
+        )
+        cells.append(
+            Text(listed or [ours(nothing, "dim")], "  ", cut="" if listing.top is None else None)
+        )
     columns = []
     for heading, main in zip(headings, mains, strict=True):
-        counts = ["–" if ROLES[role.name].rank is None else str(main.count(role.name)) for role in sorted_differences]
+        counts = [
+            "–" if ROLES[role.name].rank is None else str(main.count(role.name))
+            for role in sorted_differences
+        ]
         columns.append(Column(heading, counts))
     largest = Text([ours("largest changes"), ours("± standard error")], ", ", cut="")
     return Table("role", [*columns, Column(largest, cells, left=True)], labels=names, indent=0)
@@ -215,9 +254,13 @@ def _numbers(
     yield GAP
     items = []
     for layer, head in listing.heads(difference.difference, _MOST):
-        first_value, second_value = (spell_value(values, None, layer, head, digits) for values in both)
+        first_value, second_value = (
+            spell_value(values, None, layer, head, digits) for values in both
+        )
         items.append(
-            ours(f"L{layer}H{head} {first_value} → {second_value} ({_change(difference, layer, head, digits)})")
+            ours(
+                f"L{layer}H{head} {first_value} → {second_value} ({_change(difference, layer, head, digits)})"
+            )
         )
     yield Facts([("changed", Text(items, "  "))], remark=False, look="bold")
     yield GAP

@@ -17,8 +17,17 @@ from attnscope.studies.heads.probes import Probe
 
 BLOCKS = 16  # largest number of blocks of sequences; standard errors are computed between blocks
 # What is measured on each kind of random sequence, and over how many rows.
-_ROWS = {("duplicate", "induction"): "copies", ("retrieval",): "copied", ("second-order",): "thirds"}
-_OFFSETS = [-1, 1, 0, *(sign * n for n in range(2, NEAR + 1) for sign in (-1, 1))]  # previous, next, self, local
+_ROWS = {
+    ("duplicate", "induction"): "copies",
+    ("retrieval",): "copied",
+    ("second-order",): "thirds",
+}
+_OFFSETS = [
+    -1,
+    1,
+    0,
+    *(sign * n for n in range(2, NEAR + 1) for sign in (-1, 1)),
+]  # previous, next, self, local
 
 
 class Sums:
@@ -37,12 +46,30 @@ class Sums:
     """
 
     def __init__(
-        self, shape: tuple[int, int], n_texts: int, n_draws: int, longest: int, *, blocks: int = BLOCKS
+        self,
+        shape: tuple[int, int],
+        n_texts: int,
+        n_draws: int,
+        longest: int,
+        *,
+        blocks: int = BLOCKS,
     ) -> None:
         self._reach = max(0, min(FURTHEST, longest - 1))
         texts, draws = (min(blocks, n) for n in (n_texts, n_draws))
-        shares = ("previous", "next", "self", "local", "first", "special", "punctuation", "uniform", "content")
-        self.arrays: dict[str, Array] = {name: np.zeros((texts, *shape)) for name in ("rows", *shares, "squares")}
+        shares = (
+            "previous",
+            "next",
+            "self",
+            "local",
+            "first",
+            "special",
+            "punctuation",
+            "uniform",
+            "content",
+        )
+        self.arrays: dict[str, Array] = {
+            name: np.zeros((texts, *shape)) for name in ("rows", *shares, "squares")
+        }
         width = 2 * self._reach + 2
         self.arrays["offset_sums"] = np.zeros((texts, *shape, width))
         self.arrays["offset_cells"] = np.zeros((texts, shape[0], 1, width))
@@ -60,7 +87,10 @@ class Sums:
         """Add values by offset; a short text has fewer offsets."""
         reach = recorder.reach or 0
         width = self.arrays["offset_sums"].shape[-1]
-        for name, values in (("offset_sums", recorder.sums), ("offset_cells", recorder.cells[:, None])):
+        for name, values in (
+            ("offset_sums", recorder.sums),
+            ("offset_cells", recorder.cells[:, None]),
+        ):
             wide = values.new_zeros(*values.shape[:-1], width)
             wide[..., self._reach - reach : self._reach + reach + 1] = values[..., :-1]
             wide[..., -1] = values[..., -1]
@@ -76,7 +106,11 @@ class TextPass:
     """The recorders of one batch of texts, of all heads of layers that attend unless other `heads` are counted."""
 
     def __init__(
-        self, batch: Batch, texts: Sequence[int], engine: Engine, heads: Mapping[int, int] | None = None
+        self,
+        batch: Batch,
+        texts: Sequence[int],
+        engine: Engine,
+        heads: Mapping[int, int] | None = None,
     ) -> None:
         self._batch = batch
         self._texts = texts
@@ -93,7 +127,9 @@ class TextPass:
             )
             for layer, count in (heads or heads_of(engine)).items()
         }
-        self.recorders: dict[int, list[Recorder]] = {layer: list(four) for layer, four in self._of_layers.items()}
+        self.recorders: dict[int, list[Recorder]] = {
+            layer: list(four) for layer, four in self._of_layers.items()
+        }
 
     def add_to(self, sums: Sums) -> None:
         """Add the recorded sums."""
@@ -106,11 +142,15 @@ class TextPass:
             mass = columns.compute().cpu().double()  # (B, H, K)
             sums_of_rows = uniform.rows_seen, uniform.shared, on_words.squares, on_words.excess
             # each read of a GPU waits for it
-            rows, shared, squares, excess, *at_offsets = torch.stack([*sums_of_rows, *targets.sums.unbind(-1)]).cpu()
+            rows, shared, squares, excess, *at_offsets = torch.stack(
+                [*sums_of_rows, *targets.sums.unbind(-1)]
+            ).cpu()
             measures = {"rows": rows, "uniform": shared, "squares": squares, "content": excess}
             # what is missing is a sink's
             measures["first"] = mass[..., 0] + (rows.double() - mass.sum(-1)).clamp_min(0.0)
-            measures["special"], measures["punctuation"] = ((mass * keys[:, None]).sum(-1) for keys in (special, marks))
+            measures["special"], measures["punctuation"] = (
+                (mass * keys[:, None]).sum(-1) for keys in (special, marks)
+            )
             measures |= dict(zip(("previous", "next", "self"), at_offsets, strict=False))
             measures["local"] = torch.stack(at_offsets[3:], -1).sum(-1)
             for name, values in measures.items():
@@ -128,7 +168,9 @@ def counted_rows(batch: Batch) -> Tensor:
 def _offset_targets(counted: Tensor, real: Tensor) -> Tensor:
     """Return the keys at each of _OFFSETS from a counted row, (B, Q, N); −1 for no key."""
     size = counted.shape[1]
-    at = torch.arange(size, device=counted.device)[:, None] + torch.tensor(_OFFSETS, device=counted.device)  # (Q, N)
+    at = torch.arange(size, device=counted.device)[:, None] + torch.tensor(
+        _OFFSETS, device=counted.device
+    )  # (Q, N)
     there = (at >= 0) & (at < size) & real[:, at.clamp(0, size - 1)] & counted[:, :, None]
     return torch.where(there, at, -1)
 
@@ -137,23 +179,43 @@ class ProbePass:
     """The recorders of one batch of random tokens, sequences of one length; see TextPass."""
 
     def __init__(
-        self, probes: Sequence[Probe], engine: Engine, device: torch.device, heads: Mapping[int, int] | None = None
+        self,
+        probes: Sequence[Probe],
+        engine: Engine,
+        device: torch.device,
+        heads: Mapping[int, int] | None = None,
     ) -> None:
         self._probes = probes
         heads = heads or heads_of(engine)
         self._of_layers: dict[int, list[TargetRecorder]] = {layer: [] for layer in heads}
         for names in _ROWS:
-            rows = sorted({row for probe in probes for n in names if n in probe.targets for row in probe.targets[n][0]})
+            rows = sorted(
+                {
+                    row
+                    for probe in probes
+                    for n in names
+                    if n in probe.targets
+                    for row in probe.targets[n][0]
+                }
+            )
             places = {row: n for n, row in enumerate(rows)}
             targets = torch.full((len(probes), len(rows), len(names)), -1)
             for probe_index, probe in enumerate(probes):
                 for n, name in enumerate(names):
-                    for row, key in zip(*probe.targets.get(name, (range(0), range(0))), strict=True):
+                    for row, key in zip(
+                        *probe.targets.get(name, (range(0), range(0))), strict=True
+                    ):
                         targets[probe_index, places[row], n] = key
             targets = targets.to(device)
             for layer, recorders in self._of_layers.items():
-                recorders.append(TargetRecorder(range(heads[layer]), rows, targets, strongest=names == ("retrieval",)))
-        self.recorders: dict[int, list[Recorder]] = {layer: list(both) for layer, both in self._of_layers.items()}
+                recorders.append(
+                    TargetRecorder(
+                        range(heads[layer]), rows, targets, strongest=names == ("retrieval",)
+                    )
+                )
+        self.recorders: dict[int, list[Recorder]] = {
+            layer: list(both) for layer, both in self._of_layers.items()
+        }
 
     def add_to(self, sums: Sums) -> None:
         """Add the recorded sums."""

@@ -17,7 +17,14 @@ from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig
 from attnscope.run.pass_plan import plan_passes
 from attnscope.run.prediction_plan import prediction_kind
-from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
+from attnscope.run.session import (
+    ProgressCallback,
+    Session,
+    describe_mask_use,
+    forward,
+    prepare,
+    provenance,
+)
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.heads.probes import special_frame
 from attnscope.studies.heads.run import SurveyOptions, survey_heads
@@ -39,7 +46,9 @@ class NeedleOptions:
     """The hidden needle, its filler, and the lengths and depths to try."""
 
     needle: str
-    answer: str | None  # the part of the needle whose probability is measured; None for its last word
+    answer: (
+        str | None
+    )  # the part of the needle whose probability is measured; None for its last word
     filler: str | None  # the text around the needle; None for built-in texts
     lengths: tuple[int, ...]  # lengths of the texts, in tokens
     depths: tuple[float, ...]  # shares of the filler before the needle
@@ -77,23 +86,36 @@ def split_needle(needle: str, answer: str | None) -> tuple[str, str]:
         wanted = words[-1].rstrip(".!?") or words[-1] if words else ""
     at = needle.rfind(wanted) if wanted else -1
     if at < 0:
-        raise UsageError(f"is not in the needle '{needle}'", where=arg("answer"), hint="name a part of the needle")
+        raise UsageError(
+            f"is not in the needle '{needle}'",
+            where=arg("answer"),
+            hint="name a part of the needle",
+        )
     cue = needle[:at].rstrip()
     if not cue:
         hint = "use a sentence such as 'The key of the vault is 71432.'"
-        raise UsageError("has nothing before its answer that could ask for it", where=arg("needle"), hint=hint)
+        raise UsageError(
+            "has nothing before its answer that could ask for it", where=arg("needle"), hint=hint
+        )
     return cue, needle[len(cue) : at + len(wanted)]
 
 
 def find_needle(
-    run: RunConfig, options: NeedleOptions, progress: ProgressCallback | None = None, session: Session | None = None
+    run: RunConfig,
+    options: NeedleOptions,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
 ) -> NeedleSurvey:
     """Measure how much heads read of a needle, by length and depth."""
     session = session or Session((), progress)
     source = session.source(run)
-    if prediction_kind(run, source, run.mask) != "next" or not isinstance(source.tokenizer, FileTokenizer):
+    if prediction_kind(run, source, run.mask) != "next" or not isinstance(
+        source.tokenizer, FileTokenizer
+    ):
         hint = "use a causal language model with its head"
-        raise UsageError(f"{source.name} does not predict the next token", where=arg("needle"), hint=hint)
+        raise UsageError(
+            f"{source.name} does not predict the next token", where=arg("needle"), hint=hint
+        )
     cue, answer = split_needle(options.needle, options.answer)
     prompts = _prompts(options, source, cue, answer)
     probed = SurveyOptions(("retrieval",), options.draws, options.seed)
@@ -105,7 +127,9 @@ def find_needle(
     weight, every, bits = (np.empty(shape, np.float32) for _ in range(3))
     mask = None
     for step, (cell, prompt) in enumerate(prompts.items(), 1):
-        read, bits[cell], mask = _measure(run, source, session, prompt, f"needle {step} of {len(prompts)}")
+        read, bits[cell], mask = _measure(
+            run, source, session, prompt, f"needle {step} of {len(prompts)}"
+        )
         weight[cell] = np.mean([read[head] for head in heads])
         every[cell] = read.mean()
     device = session.load(plan_passes(run, source, [[_plan(prompt)]], 0)[0])[1]
@@ -131,7 +155,9 @@ def _plan(prompt: _Prompt) -> TextPlan:
     return TextPlan(prompt.tokens, None, None, [], [], None, [])
 
 
-def _prompts(options: NeedleOptions, source: ModelSource, cue: str, answer: str) -> dict[tuple[int, int], _Prompt]:
+def _prompts(
+    options: NeedleOptions, source: ModelSource, cue: str, answer: str
+) -> dict[tuple[int, int], _Prompt]:
     """Return the texts by the places of their length and depth."""
     filler = options.filler if options.filler is not None else " ".join(TEXTS)
     framed, _ = tokenize(source, options.needle, None, arg("needle"), truncate=False)
@@ -139,18 +165,26 @@ def _prompts(options: NeedleOptions, source: ModelSource, cue: str, answer: str)
     needle = _encode(source, f" {options.needle.strip()} ", arg("needle"))
     asking = _encode(source, _JOINT + cue, arg("needle"))
     both = _encode(source, _JOINT + cue + answer, arg("answer"))
-    if [token.id for token in both[: len(asking)]] != [token.id for token in asking] or len(both) == len(asking):
+    if [token.id for token in both[: len(asking)]] != [token.id for token in asking] or len(
+        both
+    ) == len(asking):
         hint = "let the answer begin with a word of its own"
-        raise UsageError("its first token is part of what comes before it", where=arg("answer"), hint=hint)
+        raise UsageError(
+            "its first token is part of what comes before it", where=arg("answer"), hint=hint
+        )
     fixed = len(before) + len(needle) + len(both)
     longest = max(options.lengths)
     limit = source.config.max_positions
     if min(options.lengths) <= fixed:
-        message = f"{min(options.lengths)} tokens, of which the needle and its question take {fixed}"
+        message = (
+            f"{min(options.lengths)} tokens, of which the needle and its question take {fixed}"
+        )
         raise UsageError(message, where=arg("lengths"), hint=f"use {fixed + 32} or more")
     if limit is not None and longest > limit:
         message = f"{longest:,} tokens, but the model takes at most {limit:,}"
-        raise UsageError(message, where=arg("lengths"), hint=f"use {arg('lengths', str(limit))} or less")
+        raise UsageError(
+            message, where=arg("lengths"), hint=f"use {arg('lengths', str(limit))} or less"
+        )
     once = _encode(source, f" {filler.strip()} ", arg("filler"))
     text = [once[n % len(once)] for n in range(longest)]
     ids = [token.id for token in both[len(asking) :]]

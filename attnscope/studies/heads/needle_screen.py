@@ -28,7 +28,10 @@ def present_needle(survey: NeedleSurvey, settings: DisplaySettings) -> Iterator[
         ("asked", (*untrusted(survey.cue), Span(" …"))),
         ("answer", untrusted(survey.answer.strip(), "bold")),
         ("filler", ours(survey.filler)),
-        ("heads", ours(f"the {len(survey.heads)} strongest in the role retrieval: {head_names}{more}")),
+        (
+            "heads",
+            ours(f"the {len(survey.heads)} strongest in the role retrieval: {head_names}{more}"),
+        ),
     ]
     yield Facts(facts, remark=False)
     yield GAP
@@ -40,7 +43,9 @@ def present_needle(survey: NeedleSurvey, settings: DisplaySettings) -> Iterator[
     yield _picture(survey, full, settings)
     yield GAP
     caption = "  its probability p as log₂ p; weight on the needle of the retrieval heads and of all heads; averaged "
-    yield paragraph((Span("answer", "title"), Span(f"{caption}over depths, and over lengths", "dim")))
+    yield paragraph(
+        (Span("answer", "title"), Span(f"{caption}over depths, and over lengths", "dim"))
+    )
     yield _table("length", [f"{length:,}" for length in survey.lengths], survey, axis=1)
     yield GAP
     yield _table("depth", [f"{depth:g}" for depth in survey.depths], survey, axis=0)
@@ -57,10 +62,15 @@ def _picture(survey: NeedleSurvey, full: float, settings: DisplaySettings) -> Ta
     """Return the weight of every depth and length, each with a shade."""
     digits = max(2, settings.precision)
     columns = [
-        Column(f"{length:,}", [f"{formatted(float(value), f'z.{digits}f')} {_shade(value / full)}" for value in row])
+        Column(
+            f"{length:,}",
+            [f"{formatted(float(value), f'z.{digits}f')} {_shade(value / full)}" for value in row],
+        )
         for length, row in zip(survey.lengths, survey.weight, strict=True)
     ]
-    return Table("depth", [], labels=[ours(f"{depth:g}") for depth in survey.depths], further=columns)
+    return Table(
+        "depth", [], labels=[ours(f"{depth:g}") for depth in survey.depths], further=columns
+    )
 
 
 def _shade(share: float) -> str:
@@ -69,7 +79,11 @@ def _shade(share: float) -> str:
 
 def _table(name: str, labels: Sequence[str], survey: NeedleSurvey, axis: int) -> Table:
     """Return means over the other axis."""
-    cells = ("log₂ p", survey.log_probability, 2), ("retrieval", survey.weight, 3), ("all heads", survey.all_heads, 3)
+    cells = (
+        ("log₂ p", survey.log_probability, 2),
+        ("retrieval", survey.weight, 3),
+        ("all heads", survey.all_heads, 3),
+    )
     columns = [
         Column(heading, [formatted(float(value), f"z.{digits}f") for value in values.mean(axis)])
         for heading, values, digits in cells

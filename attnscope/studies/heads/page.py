@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 _OF_TEXTS = ("texts", "weights")  # where roles are measured that a text shows as it is
 
 
-def run_shown_texts(request: Request, found: HeadRoles | HeadScores) -> RunWithEveryHead | list[Report] | None:
+def run_shown_texts(
+    request: Request, found: HeadRoles | HeadScores
+) -> RunWithEveryHead | list[Report] | None:
     """Run what a page shows of the heads: if some have no softmax, the matrices of both kinds in the first text.
 
     Else run the first text and, for roles that are measured on random tokens, the first of these that repeats.
@@ -69,19 +71,35 @@ def _run_both_kinds(request: Request, found: HeadRoles | HeadScores) -> list[Rep
     assert request.session is not None
     texts = request.run.texts[:1] or (TextInput(TEXTS[0]),)
     run = structs.replace(
-        request.run, texts=texts, query=None, key=None, words=False, by="weight", stages=("weights",), predict=None
+        request.run,
+        texts=texts,
+        query=None,
+        key=None,
+        words=False,
+        by="weight",
+        stages=("weights",),
+        predict=None,
     )
     attending = [layer for layer in found.provenance.attending if layer not in found.shares]
-    kinds = [(MIXING, found.shares, "mean" if found.channels else "all"), (ATTENTION, attending, "all")]
+    kinds = [
+        (MIXING, found.shares, "mean" if found.channels else "all"),
+        (ATTENTION, attending, "all"),
+    ]
     reports = []
     for measure, layers, heads in kinds:
         if layers:
             of_kind = structs.replace(
-                run, measure=measure, layer=IndexSelection.of(layers), head=parse_indices(heads, "head"), window=None
+                run,
+                measure=measure,
+                layer=IndexSelection.of(layers),
+                head=parse_indices(heads, "head"),
+                window=None,
             )
             try:
                 reports.append(report(of_kind, request.progress, request.session))
-            except AttnscopeError:  # such as too little memory: the map of heads is shown all the same
+            except (
+                AttnscopeError
+            ):  # such as too little memory: the map of heads is shown all the same
                 return []
     return [report for report in reports if len(report.texts[0].tokens) <= PRINTED]
 
@@ -97,7 +115,9 @@ def _both_kinds(reports: "list[Report]", settings: DisplaySettings) -> Iterator[
 
 def _repeats(survey: HeadRoles) -> bool:
     """Tell whether a page shows random tokens that are written twice."""
-    return survey.probes.repeated > 0 and any(role.measured not in _OF_TEXTS for role in survey.roles)
+    return survey.probes.repeated > 0 and any(
+        role.measured not in _OF_TEXTS for role in survey.roles
+    )
 
 
 def _random_first(survey: HeadRoles) -> bool:
@@ -107,13 +127,19 @@ def _random_first(survey: HeadRoles) -> bool:
 
 def _repeated(source: "ModelSource", text: TextInput, seed: int) -> TextInput:
     """Return the first random tokens that roles were measured on, written twice."""
-    tokens, _ = tokenize(source, text.text, text.pair, text.where, truncate=True, special=text.adds_special)
+    tokens, _ = tokenize(
+        source, text.text, text.pair, text.where, truncate=True, special=text.adds_special
+    )
     probe = draw_probes(source, special_frame(source, tokens), 1, seed).probes[0].tokens
-    ids = GivenIds(tuple(token.id for token in probe), tuple(token.type_id for token in probe), None)
+    ids = GivenIds(
+        tuple(token.id for token in probe), tuple(token.type_id for token in probe), None
+    )
     return TextInput("", where="random tokens", given=ids)
 
 
-def present_survey_page(survey: HeadRoles, settings: DisplaySettings) -> "Iterator[ViewPart | Walk]":
+def present_survey_page(
+    survey: HeadRoles, settings: DisplaySettings
+) -> "Iterator[ViewPart | Walk]":
     """Turn the roles of all heads into the parts of a page."""
     if survey.shares:
         yield from present_survey(survey, settings)
@@ -124,18 +150,26 @@ def present_survey_page(survey: HeadRoles, settings: DisplaySettings) -> "Iterat
     in_second_copy = len(survey.probes.before) + survey.probes.repeated * 3 // 2
     heads = HeadsOfPage(
         "roles",
-        roles=(survey.roles, survey.main, f"Measured on {counted(survey.probes.texts, 'text')}{random}."),
+        roles=(
+            survey.roles,
+            survey.main,
+            f"Measured on {counted(survey.probes.texts, 'text')}{random}.",
+        ),
         role_texts=[int(repeats and role.measured not in _OF_TEXTS) for role in survey.roles],
         queries=(in_second_copy, None) if _random_first(survey) else (None, in_second_copy),
         of_ids=int(not _random_first(survey)) if repeats else None,
     )
     if len(survey.roles) <= ROLES_ALONE:
-        numbers = [(role.title, f"{role.meaning} ({role.source})", role.values) for role in survey.roles]
+        numbers = [
+            (role.title, f"{role.meaning} ({role.source})", role.values) for role in survey.roles
+        ]
         heads = replace(heads, display=survey.roles[0].title, numbers=numbers, role_texts=())
     yield from with_walk(present_survey(survey, settings), settings.every_head, heads)
 
 
-def present_measured_page(measured: HeadScores, settings: DisplaySettings) -> "Iterator[ViewPart | Walk]":
+def present_measured_page(
+    measured: HeadScores, settings: DisplaySettings
+) -> "Iterator[ViewPart | Walk]":
     """Turn one number for every head into the parts of a page."""
     if measured.shares:
         yield from present_measured(measured, settings)

@@ -24,7 +24,11 @@ class PicturePass:
     """The recorders of one batch of texts that have pictures."""
 
     def __init__(
-        self, batch: Batch, numbers: Sequence[int], grids: Sequence[Sequence[ImageGrid]], engine: "Engine"
+        self,
+        batch: Batch,
+        numbers: Sequence[int],
+        grids: Sequence[Sequence[ImageGrid]],
+        engine: "Engine",
     ) -> None:
         self._numbers = numbers
         length = batch.tokens.real.shape[1]
@@ -34,11 +38,16 @@ class PicturePass:
         of_kinds = []
         for kind in range(3):
             widest = max(of_text[kind].shape[1] for of_text in targets)
-            padded = [np.pad(t[kind], ((0, 0), (0, widest - t[kind].shape[1])), constant_values=-1) for t in targets]
+            padded = [
+                np.pad(t[kind], ((0, 0), (0, widest - t[kind].shape[1])), constant_values=-1)
+                for t in targets
+            ]
             of_kinds.append(torch.from_numpy(np.stack(padded)).to(batch.tokens.real.device))
         heads = range(engine.sizes[1])
         for layer in engine.layers:
-            self._recorders[layer] = [TargetRecorder(heads, range(length), of_kind) for of_kind in of_kinds]
+            self._recorders[layer] = [
+                TargetRecorder(heads, range(length), of_kind) for of_kind in of_kinds
+            ]
 
     @property
     def recorders(self) -> "dict[int, list[Recorder]]":
@@ -75,7 +84,9 @@ def _targets(grids: Sequence[np.ndarray], length: int) -> tuple[np.ndarray, np.n
                 table[token] = [int(key) for key in keys.ravel() if key not in (-1, token)]
     arrays = []
     for table in tables:
-        array = np.full((length, max((len(keys) for keys in table.values()), default=0)), -1, dtype=np.int64)
+        array = np.full(
+            (length, max((len(keys) for keys in table.values()), default=0)), -1, dtype=np.int64
+        )
         for token, keys in table.items():
             array[token, : len(keys)] = keys
         arrays.append(array)

@@ -31,7 +31,9 @@ class RandomProbes:
 
     # the sequences: those repeated once, then those whose needle comes again, then those repeated twice
     probes: list[Probe]
-    repeated: int  # number of different tokens in a sequence that is repeated once; 0 if there is none
+    repeated: (
+        int  # number of different tokens in a sequence that is repeated once; 0 if there is none
+    )
     needle: int  # number of tokens of each needle; 0 if the model is too small
     tripled: int  # number of different tokens in a sequence that is repeated twice; 0 if the model is too small
     before: list[Token]  # special tokens in front
@@ -54,7 +56,9 @@ def special_frame(source: ModelSource, tokens: Sequence[Token]) -> tuple[list[To
     return before, after
 
 
-def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], draws: int, seed: int) -> RandomProbes:
+def draw_probes(
+    source: ModelSource, frame: tuple[list[Token], list[Token]], draws: int, seed: int
+) -> RandomProbes:
     """Draw sequences from the model's vocabulary, without special and unknown tokens.
 
     A sequence is as long as 50 tokens and their repetition, or as the model allows. In one with a needle, the same
@@ -63,7 +67,9 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
     """
     before, after = frame
     ordinary = source.tokenizer.ordinary_ids() if source.only_media is None else []
-    ids = np.array([token_id for token_id in ordinary if token_id < source.config.vocab_size], dtype=np.int64)
+    ids = np.array(
+        [token_id for token_id in ordinary if token_id < source.config.vocab_size], dtype=np.int64
+    )
     limit = source.config.max_positions
     room = 2 * REPEATED if limit is None else min(2 * REPEATED, limit - len(before) - len(after))
     half = min(room // 2, len(ids))
@@ -92,7 +98,9 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
     for draw in range(draws if needle else 0):
         wanted = random.choice(ids, needle, replace=False)
         other_ids = random.choice(np.setdiff1d(ids, wanted), 2 * half - 2 * needle)
-        depth = int(random.integers(0, len(other_ids) - needle + 1))  # at least a needle's length before its copy
+        depth = int(
+            random.integers(0, len(other_ids) - needle + 1)
+        )  # at least a needle's length before its copy
         rows = range(start + 2 * half - needle, start + 2 * half - 1)
         keys = range(start + depth + 1, start + depth + needle)
         numbers = np.concatenate((other_ids[:depth], wanted, other_ids[depth:], wanted))

@@ -59,7 +59,9 @@ def ask_heads(
     """
     if measure in OF_KEYS and run.key is None:
         hint = f"add {arg('key', placeholder='WORD')}, or use {arg('measure', 'entropy')}"
-        raise UsageError(f"{measure} is a sum over keys, and none are given", where=arg("key"), hint=hint)
+        raise UsageError(
+            f"{measure} is a sum over keys, and none are given", where=arg("key"), hint=hint
+        )
     if measure not in OF_KEYS and run.key is not None:
         hint = f"remove it, or use {arg('measure', 'weight')}"
         raise UsageError(f"{measure} is a statistic of whole rows", where=arg("key"), hint=hint)
@@ -67,7 +69,9 @@ def ask_heads(
     source, run = session.open(run)
     if measure == "max_score" and source.stages is not None:
         hint = f"use {arg('measure', 'entropy')}, or give queries and keys"
-        raise UsageError("given weights come without scores", where=arg("measure", measure), hint=hint)
+        raise UsageError(
+            "given weights come without scores", where=arg("measure", measure), hint=hint
+        )
     run = replace(run, by=measure) if measure in OF_KEYS else run
     texts = plan_texts(replace(run, window=None, pool=None), source)
     rows = [_rows(run, text) for text in texts]
@@ -77,10 +81,16 @@ def ask_heads(
         heads = shown_heads(source, mixing=mixing)
     else:
         heads = shown_heads(replace_source(source, mixing={}))
-    longest = max(len(side) for text in texts for side in (text.tokens, text.context or text.tokens))
+    longest = max(
+        len(side) for text in texts for side in (text.tokens, text.context or text.tokens)
+    )
     record_bytes = max(map(len, groups)) * prod(heads.shape) * longest * 4
-    planned_source = source if heads.attention or not heads.shares else replace_source(source, layers=None)
-    plans = plan_passes(run, planned_source, [[texts[n] for n in group] for group in groups], record_bytes)
+    planned_source = (
+        source if heads.attention or not heads.shares else replace_source(source, layers=None)
+    )
+    plans = plan_passes(
+        run, planned_source, [[texts[n] for n in group] for group in groups], record_bytes
+    )
     model, device = session.load(plans[0], len(plans))
     subtracted_keys = [None if against is None else _against(against, run, text) for text in texts]
     largest = measure in _LARGEST
@@ -102,11 +112,15 @@ def ask_heads(
     if measure in LAYER_STATISTICS and not count.any():
         raise UsageError("no layer of the model has one", where=arg("measure", measure))
     with np.errstate(invalid="ignore", divide="ignore"):
-        plus, minus_values = np.where(count > 0, total if largest else total / count, np.nan).astype(np.float32)
+        plus, minus_values = np.where(
+            count > 0, total if largest else total / count, np.nan
+        ).astype(np.float32)
     measured = []
     for text, here, minus in zip(texts, rows, subtracted_keys, strict=True):
         places = here, text.keys if measure in OF_KEYS else None, minus
-        measured.append(MeasuredText(run.texts[text.number].text, None, text.tokens, text.context, *places))
+        measured.append(
+            MeasuredText(run.texts[text.number].text, None, text.tokens, text.context, *places)
+        )
     notes = [note for text in texts for note in text.notes]
     mask = describe_mask_use(source, run, engine.describe_mask(), texts, plans[0].matrices)
     values = plus
@@ -166,18 +180,27 @@ class _Question:
         for index, text_rows in enumerate(rows):
             shown_rows[index, torch.tensor(text_rows, device=device)] = True
             for side in (0, 1):
-                wanted[side, index, torch.tensor(keys[side][index], dtype=torch.int64, device=device)] = True
+                wanted[
+                    side, index, torch.tensor(keys[side][index], dtype=torch.int64, device=device)
+                ] = True
         self._shown = shown_rows[:, every].cpu()
         self._wanted = wanted.cpu()
         counts = {**shown.attention, **shown.shares}
         names = () if measure in OF_KEYS or measure in LAYER_STATISTICS else (measure,)
         self._sizes = shown.shape
-        self._rows = {layer: RowRecorder(range(count), every, batch.sources, names) for layer, count in counts.items()}
+        self._rows = {
+            layer: RowRecorder(range(count), every, batch.sources, names)
+            for layer, count in counts.items()
+        }
         self._columns: dict[int, ColumnRecorder] = {}
         if measure in OF_KEYS:
             for layer, count in counts.items():
-                self._columns[layer] = ColumnRecorder(range(count), every, shown_rows, batch.sources, by=measure)
-        self.recorders: dict[int, list[Recorder]] = {layer: [rows] for layer, rows in self._rows.items()}
+                self._columns[layer] = ColumnRecorder(
+                    range(count), every, shown_rows, batch.sources, by=measure
+                )
+        self.recorders: dict[int, list[Recorder]] = {
+            layer: [rows] for layer, rows in self._rows.items()
+        }
         for layer, columns in self._columns.items():
             self.recorders[layer].append(columns)
 
@@ -200,7 +223,9 @@ class _Question:
             elif self._measure in LAYER_STATISTICS and self._measure not in rows.of_layers:
                 continue
             else:
-                values = (rows.recorded | rows.of_layers)[self._measure].cpu().double()  # (B, H, rows)
+                values = (
+                    (rows.recorded | rows.of_layers)[self._measure].cpu().double()
+                )  # (B, H, rows)
                 is_known = live & ~values.isnan()
                 count = is_known.sum((0, 2))
                 if self._measure in _LARGEST:

@@ -26,7 +26,14 @@ from attnscope.findings.head_roles import (
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.run.pass_plan import batches_by_length, plan_passes
-from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
+from attnscope.run.session import (
+    ProgressCallback,
+    Session,
+    describe_mask_use,
+    forward,
+    prepare,
+    provenance,
+)
 from attnscope.run.text_plan import TextPlan, check_context
 from attnscope.studies.heads.probes import RandomProbes, draw_probes, special_frame
 from attnscope.studies.heads.texts import TEXTS
@@ -46,29 +53,45 @@ class SurveyOptions:
     roles: tuple[str, ...] | None = None  # names of roles; None for all
     draws: int = 8  # number of random sequences of each kind
     seed: int = 0
-    mixing: bool = False  # whether layers that have attention and a path without softmax show the latter
+    mixing: bool = (
+        False  # whether layers that have attention and a path without softmax show the latter
+    )
 
 
 def survey_heads(
-    run: RunConfig, options: SurveyOptions, progress: ProgressCallback | None = None, session: Session | None = None
+    run: RunConfig,
+    options: SurveyOptions,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
 ) -> HeadRoles:
     """Do what `attnscope heads` does, without printing; a run without texts takes the shipped ones."""
     shipped = not run.texts
     if shipped:
-        run = replace(run, texts=tuple(TextInput(text, where=f"built-in text {n}") for n, text in enumerate(TEXTS)))
+        run = replace(
+            run,
+            texts=tuple(
+                TextInput(text, where=f"built-in text {n}") for n, text in enumerate(TEXTS)
+            ),
+        )
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
     if SOUND in (options.roles or ()):
         message = "is measured on speech, of which there is none"
-        raise UsageError(message, where=arg("role", SOUND), hint=f"pass {arg('audio', placeholder='FILE')}")
+        raise UsageError(
+            message, where=arg("role", SOUND), hint=f"pass {arg('audio', placeholder='FILE')}"
+        )
     _check(run, source)
     heads = shown_heads(source, mixing=options.mixing)
     if heads.shares and not heads.attention:
         _check_roles(options, source)
     texts, warnings = _tokenized(run, source, shipped=shipped)
     notes = list[str]()
-    worded = next((tokens for tokens in texts if not all(token.special for token in tokens)), texts[0])
-    measured = {role.measured for role in HEAD_ROLES if options.roles is None or role.name in options.roles}
+    worded = next(
+        (tokens for tokens in texts if not all(token.special for token in tokens)), texts[0]
+    )
+    measured = {
+        role.measured for role in HEAD_ROLES if options.roles is None or role.name in options.roles
+    }
     draws = options.draws if measured - {"texts", "weights", *OF_PARTS} else 0
     random = draw_probes(source, special_frame(source, worded), draws, options.seed)
     sums, engine, device = _record(run, options, session, source, heads, texts, random, measured)
@@ -83,14 +106,18 @@ def survey_heads(
         else:
             sums["copying"] = np.full((1, *heads.shape), np.nan)
             sums["copying"][0, :, : scores.shape[1]] = scores
-    unasked = [role for role in HEAD_ROLES if role.measured not in OF_PARTS or role.needs[0] in sums]
+    unasked = [
+        role for role in HEAD_ROLES if role.measured not in OF_PARTS or role.needs[0] in sums
+    ]
     asked = [role for role in HEAD_ROLES if role.name in (options.roles or ())]
     roles, main = role_values(sums, unasked if options.roles is None else asked, heads)
     probes = _describe(source, options, texts, random, shipped=shipped)
     mask = describe_mask_use(source, run, engine.describe_mask())
     notes += _missing(random, roles, runs=source.runs, reads=source.only_media is None)
     origin = provenance(source, run, device, warnings=warnings)
-    return HeadRoles(origin, mask, probes, roles, main, notes, shares=heads.shares, channels=heads.channels)
+    return HeadRoles(
+        origin, mask, probes, roles, main, notes, shares=heads.shares, channels=heads.channels
+    )
 
 
 @dataclass(frozen=True)
@@ -99,8 +126,12 @@ class ShownHeads:
 
     n_layers: int
     attention: Mapping[int, int]  # number of heads of layers with attention
-    shares: dict[int, int]  # number of heads of layers without softmax, of which shares of |M| are shown
-    channels: dict[int, int]  # of those whose heads are channels, whose mean is shown as one head, their number
+    shares: dict[
+        int, int
+    ]  # number of heads of layers without softmax, of which shares of |M| are shown
+    channels: dict[
+        int, int
+    ]  # of those whose heads are channels, whose mean is shown as one head, their number
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -119,9 +150,13 @@ def shown_heads(source: ModelSource, *, mixing: bool = False) -> ShownHeads:
     """Return the heads of all layers; of layers with two paths those of attention, unless `mixing`."""
     c = source.config
     if mixing and not source.mixing:
-        raise UsageError("no layer of this model has a matrix without softmax", where=arg("measure", MIXING))
+        raise UsageError(
+            "no layer of this model has a matrix without softmax", where=arg("measure", MIXING)
+        )
     attending = range(c.n_layers) if source.layers is None else source.layers
-    unseen = {layer: path for layer, path in source.mixing.items() if mixing or layer not in attending}
+    unseen = {
+        layer: path for layer, path in source.mixing.items() if mixing or layer not in attending
+    }
     return ShownHeads(
         n_layers=c.n_layers,
         attention={layer: c.n_heads for layer in attending if layer not in unseen},
@@ -136,7 +171,9 @@ def _check_roles(options: SurveyOptions, source: ModelSource) -> None:
         if not ROLES[name].of_shares:
             message = f"layers without softmax have no role '{name}': {spell_legend(source.config.layer_map)}"
             names = [role.name for role in HEAD_ROLES if role.of_shares]
-            raise UsageError(message, where=arg("role", name), hint=f"use some of {', '.join(names)}")
+            raise UsageError(
+                message, where=arg("role", name), hint=f"use some of {', '.join(names)}"
+            )
 
 
 def _record(
@@ -155,9 +192,14 @@ def _record(
     random_batches = batches_by_length([len(probe.tokens) for probe in random.probes], padded=False)
     groups = [[texts[n] for n in numbers] for numbers in batches]
     groups += [[random.probes[n].tokens for n in numbers] for numbers in random_batches]
-    planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in groups]
+    planned = [
+        [TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in groups
+    ]
     for group, numbers in zip(planned, batches, strict=False):
-        group[:] = [dataclass_replace(plan, media=run.texts[n].read) for plan, n in zip(group, numbers, strict=True)]
+        group[:] = [
+            dataclass_replace(plan, media=run.texts[n].read)
+            for plan, n in zip(group, numbers, strict=True)
+        ]
     # a model without attention is planned as if each layer had it
     planned_source = source if heads.attention else dataclass_replace(source, layers=None)
     plans = plan_passes(run, planned_source, planned, _bytes_kept(heads, groups, len(texts)))
@@ -173,18 +215,25 @@ def _record(
     parts = divided_texts(run, options.roles, texts)
     grids = [() if text.read is None else text.read.images for text in run.texts]
     on_grids = ON_GRIDS if "images" in measured and any(grids) else ()
-    sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in (*parts.sums, *on_grids)}
+    sums.arrays |= {
+        name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in (*parts.sums, *on_grids)
+    }
     for index, (plan, numbers) in enumerate(zip(plans, [*batches, *random_batches], strict=True)):
         batch, engine = prepare(plan, model, device)
         recorded: list[TextPass | ProbePass | SegmentPass | PicturePass] = []
         if index >= len(batches):
-            recorded.append(ProbePass([random.probes[n] for n in numbers], engine, batch.tokens.real.device, counts))
+            recorded.append(
+                ProbePass(
+                    [random.probes[n] for n in numbers], engine, batch.tokens.real.device, counts
+                )
+            )
         else:
             recorded += [TextPass(batch, numbers, engine, counts)] if "texts" in measured else []
             recorded += [SegmentPass(batch, numbers, parts, engine)] if parts.sums else []
             recorded += [PicturePass(batch, numbers, grids, engine)] if on_grids else []
         recorders = {
-            layer: [recorder for part in recorded for recorder in part.recorders.get(layer, ())] for layer in counts
+            layer: [recorder for part in recorded for recorder in part.recorders.get(layer, ())]
+            for layer in counts
         }
         of_attention = {layer: recorders[layer] for layer in heads.attention}
         of_shares = {layer: recorders[layer] for layer in heads.shares}
@@ -198,7 +247,11 @@ def _record(
 def _check(run: RunConfig, source: ModelSource) -> None:
     """Refuse models and texts whose heads have no roles."""
     if source.needs_context:
-        hint = f"use {arg('part', 'encoder')}" if source.part else "use a model without cross-attention"
+        hint = (
+            f"use {arg('part', 'encoder')}"
+            if source.part
+            else "use a model without cross-attention"
+        )
         raise UsageError("roles are defined only for self-attention", where=source.name, hint=hint)
     if source.first_queries:
         hint = f"give queries of every token, or use {arg('measure', 'entropy')}"
@@ -208,7 +261,12 @@ def _check(run: RunConfig, source: ModelSource) -> None:
 
 
 def _describe(
-    source: ModelSource, options: SurveyOptions, texts: list[list[Token]], random: RandomProbes, *, shipped: bool
+    source: ModelSource,
+    options: SurveyOptions,
+    texts: list[list[Token]],
+    random: RandomProbes,
+    *,
+    shipped: bool,
 ) -> Probes:
     unknown = getattr(source.tokenizer, "unknown_id", None)
     return Probes(
@@ -221,12 +279,16 @@ def _describe(
         texts=len(texts),
         tokens=sum(map(len, texts)),
         shipped=shipped,
-        unknown=sum(token.id == unknown for tokens in texts for token in tokens) if unknown is not None else 0,
+        unknown=sum(token.id == unknown for tokens in texts for token in tokens)
+        if unknown is not None
+        else 0,
         tripled=random.tripled,
     )
 
 
-def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[list[list[Token]], list[str]]:
+def _tokenized(
+    run: RunConfig, source: ModelSource, *, shipped: bool
+) -> tuple[list[list[Token]], list[str]]:
     """Return the tokens of every text, and warnings about what was changed."""
     texts = list[list[Token]]()
     warnings = list[str]()
@@ -239,12 +301,16 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
         try:
             arguments = (text.text, text.pair, text.where)
             truncate = shipped or run.truncate
-            tokens, of_text = tokenize(source, *arguments, truncate=truncate, special=text.adds_special)
+            tokens, of_text = tokenize(
+                source, *arguments, truncate=truncate, special=text.adds_special
+            )
         except AttnscopeError as e:
             if not shipped:
                 raise
             hint = "pass a text that the model's tokenizer knows"
-            raise AttnscopeError(f"the built-in texts do not fit this model ({e.parts.message})", hint=hint) from e
+            raise AttnscopeError(
+                f"the built-in texts do not fit this model ({e.parts.message})", hint=hint
+            ) from e
         texts.append(tokens)
         if shipped and of_text and len(tokens) == limit:
             # The last warning says that this text was truncated.
@@ -252,11 +318,15 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
             truncated += 1
         warnings += [f"{text.where}: {warning}" for warning in of_text]
     if truncated:
-        warnings.append(f"{truncated} of {len(texts)} built-in texts are truncated to {limit:,} tokens")
+        warnings.append(
+            f"{truncated} of {len(texts)} built-in texts are truncated to {limit:,} tokens"
+        )
     return texts, warnings
 
 
-def _bytes_kept(shown: ShownHeads, groups: Sequence[Sequence[Sequence[Token]]], n_texts: int) -> int:
+def _bytes_kept(
+    shown: ShownHeads, groups: Sequence[Sequence[Sequence[Token]]], n_texts: int
+) -> int:
     """Return the bytes of the recorders of all layers, and of their sums over blocks of sequences."""
     heads = shown.n_layers * shown.shape[1]
     longest = max(len(tokens) for group in groups for tokens in group)
@@ -264,7 +334,9 @@ def _bytes_kept(shown: ShownHeads, groups: Sequence[Sequence[Sequence[Token]]], 
     largest_group = max(len(group) for group in groups)
     recorded = largest_group * heads * (4 * longest + 8 * (2 * offsets + 20))
     blocks = min(16, n_texts)
-    return recorded + heads * (4 * blocks + 8) * 8 * offsets  # sums, squares, and what a jackknife makes of them
+    return (
+        recorded + heads * (4 * blocks + 8) * 8 * offsets
+    )  # sums, squares, and what a jackknife makes of them
 
 
 def role_values(
@@ -284,15 +356,26 @@ def role_values(
         else:
             value = error = np.full(shape, np.nan)
         if heads is not None:
-            value, error = (np.where(heads.allows(role), numbers, np.nan) for numbers in (value, error))
+            value, error = (
+                np.where(heads.allows(role), numbers, np.nan) for numbers in (value, error)
+            )
         values[role.name] = value
-        facts: dict[str, Any] = {name: getattr(role, name) for name in RoleValues.__struct_fields__[:-2]}
-        roles.append(RoleValues(**facts, values=value.astype(np.float32), errors=error.astype(np.float32)))
-    main = [[None if index < 0 else HEAD_ROLES[index].name for index in row] for row in main_roles(values).tolist()]
+        facts: dict[str, Any] = {
+            name: getattr(role, name) for name in RoleValues.__struct_fields__[:-2]
+        }
+        roles.append(
+            RoleValues(**facts, values=value.astype(np.float32), errors=error.astype(np.float32))
+        )
+    main = [
+        [None if index < 0 else HEAD_ROLES[index].name for index in row]
+        for row in main_roles(values).tolist()
+    ]
     return roles, main
 
 
-def _missing(random: RandomProbes, roles: Sequence[RoleValues], *, runs: bool, reads: bool) -> list[str]:
+def _missing(
+    random: RandomProbes, roles: Sequence[RoleValues], *, runs: bool, reads: bool
+) -> list[str]:
     """Return notes on the roles that could not be measured on texts, or on random tokens."""
     worded = [role for role in roles if role.measured == "texts"]
     notes = list[str]()
@@ -303,8 +386,14 @@ def _missing(random: RandomProbes, roles: Sequence[RoleValues], *, runs: bool, r
         notes.append(f"receiver is not measured: no text has {FEWEST_SPANS} sentences, or spans")
     sizes = {"repeated": random.repeated, "needle": random.needle, "tripled": random.tripled}
     if missed := [role.name for role in roles if sizes.get(role.measured, 1) == 0]:
-        reason = "the vocabulary or the longest text of this model is too small" if reads else "the model takes no text"
-        notes.append(f"{_not_measured(missed)}: {reason if runs else 'random tokens need a model that runs them'}")
+        reason = (
+            "the vocabulary or the longest text of this model is too small"
+            if reads
+            else "the model takes no text"
+        )
+        notes.append(
+            f"{_not_measured(missed)}: {reason if runs else 'random tokens need a model that runs them'}"
+        )
     return notes
 
 

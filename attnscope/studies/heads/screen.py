@@ -24,7 +24,17 @@ from attnscope.studies.screens.header import (
 )
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import Digits, digits_for, formatted
-from attnscope.views.parts import GAP, Column, Facts, Matrices, Panel, Table, Text, ViewPart, paragraph
+from attnscope.views.parts import (
+    GAP,
+    Column,
+    Facts,
+    Matrices,
+    Panel,
+    Table,
+    Text,
+    ViewPart,
+    paragraph,
+)
 from attnscope.views.scales import Scale, shares_of_largest
 from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, note, ours
@@ -44,7 +54,9 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
     listing = settings.listing
     yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
     yield from report_header(survey.provenance, survey.mask, settings)
-    yield Facts([*((name, note(text)) for name, text in describe_probes(survey)), *_about_shares(survey)])
+    yield Facts(
+        [*((name, note(text)) for name, text in describe_probes(survey)), *_about_shares(survey)]
+    )
     yield GAP
     if len(survey.roles) <= ROLES_ALONE:
         for role in survey.roles:
@@ -65,8 +77,12 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         legend += "; a role with – is never the main one." if has_unranked else "."
         yield paragraph((message, Span(legend)), remark=True)
     yield notes(survey.notes)
-    more = [] if len(survey.roles) <= ROLES_ALONE else ["--role induction (its values for every head)"]
-    yield from more_options([*more, "--top K (more heads)", "--json, -o heads.csv (every number)"], settings)
+    more = (
+        [] if len(survey.roles) <= ROLES_ALONE else ["--role induction (its values for every head)"]
+    )
+    yield from more_options(
+        [*more, "--top K (more heads)", "--json, -o heads.csv (every number)"], settings
+    )
 
 
 def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -94,13 +110,21 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
     split = any(
         splits_character(tokens, positions or ())
         for text in measured.texts
-        for tokens, positions in ((text.tokens, text.queries), (text.sources, text.keys), (text.sources, text.against))
+        for tokens, positions in (
+            (text.tokens, text.queries),
+            (text.sources, text.keys),
+            (text.sources, text.against),
+        )
     )
     words = [WORDS_HINT] if split else []
-    yield from more_options([other, *words, "--top K (more heads)", "--json (every number)"], settings)
+    yield from more_options(
+        [other, *words, "--top K (more heads)", "--json (every number)"], settings
+    )
 
 
-def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, settings: DisplaySettings) -> Table:
+def _contrasted(
+    measured: HeadScores, contrast: KeyContrast, listing: Listing, settings: DisplaySettings
+) -> Table:
     """List the heads with the largest differences, beside the numbers of both sets of keys."""
     places = replace(listing, signed=False).heads(measured.values, _STRONGEST)
     numbers = {"difference": measured.values, "key": contrast.keys, "against": contrast.against}
@@ -109,7 +133,13 @@ def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, s
     for name, values in numbers.items():
         sign = "+" * (name == "difference")
         columns.append(
-            Column(name, [formatted(float(values[layer_head]), f"{sign}z.{digits}f") for layer_head in places])
+            Column(
+                name,
+                [
+                    formatted(float(values[layer_head]), f"{sign}z.{digits}f")
+                    for layer_head in places
+                ],
+            )
         )
     return Table("head", columns, labels=[ours(f"L{layer}H{head}") for layer, head in places])
 
@@ -125,7 +155,9 @@ def describe_probes(survey: HeadRoles) -> Iterator[tuple[str, str]]:
         texts = [f"{n} texts of {size} random tokens written twice"]
         texts += [f"{n} of {probes.tripled} written three times"] if probes.tripled else []
         if probes.needle:
-            texts.append(f"{n} of {2 * size} whose last {probes.needle} also occur before (the needle)")
+            texts.append(
+                f"{n} of {2 * size} whose last {probes.needle} also occur before (the needle)"
+            )
         before = " ".join(probes.before)
         after = " ".join(probes.after)
         inside = f", each after {before}" if before else f", each before {after}" if after else ""
@@ -143,15 +175,21 @@ def measured_texts(measured: HeadScores, settings: DisplaySettings) -> Iterator[
             if places is not None and len(places) < len(tokens):
                 more = len(places) - _STRONGEST
                 token_spans = named_tokens(tokens, places[:_STRONGEST], " · ")
-                lines.append((name, (*token_spans, Span(f" · and {more} more" if more > 0 else ""))))
+                lines.append(
+                    (name, (*token_spans, Span(f" · and {more} more" if more > 0 else "")))
+                )
         yield Facts(lines)
 
 
 def _picture(survey: HeadRoles) -> Matrices:
     """Present the letter of each head's main role, and its strength."""
     looks_by_role: dict[str | None, tuple[str, str, str]] = {None: (UNCLEAR, NO_ROLE, "")}
-    looks_by_role |= {role.name: (role.letter, role.title, role_colour(role)) for role in survey.roles}
-    letters, names, colours = ([[looks_by_role[name][n] for name in row] for row in survey.main] for n in range(3))
+    looks_by_role |= {
+        role.name: (role.letter, role.title, role_colour(role)) for role in survey.roles
+    }
+    letters, names, colours = (
+        [[looks_by_role[name][n] for name in row] for row in survey.main] for n in range(3)
+    )
     counts = _head_counts(survey)
     for layer, row in enumerate(letters):
         row[counts[layer] :] = [""] * (len(row) - counts[layer])
@@ -161,7 +199,13 @@ def _picture(survey: HeadRoles) -> Matrices:
         if (name := survey.main[layer][head]) is not None:
             values[layer, head] = by_name[name][layer, head]
     return head_grid(
-        values, letters, Scale(0.0, 1.0, False), Digits(2), colours=colours, names=names, kinds=_kinds(survey)
+        values,
+        letters,
+        Scale(0.0, 1.0, False),
+        Digits(2),
+        colours=colours,
+        names=names,
+        kinds=_kinds(survey),
     )
 
 
@@ -169,7 +213,9 @@ def _head_counts(survey: HeadRoles) -> list[int]:
     """Count the heads of every layer whose roles are shown."""
     heads = survey.provenance.n_heads
     attending = {layer: heads for layer in survey.provenance.attending}
-    return [{**attending, **survey.shares}.get(layer, 0) for layer in range(survey.provenance.n_layers)]
+    return [
+        {**attending, **survey.shares}.get(layer, 0) for layer in range(survey.provenance.n_layers)
+    ]
 
 
 def _kinds(survey: HeadRoles | HeadScores) -> list[str]:
@@ -189,18 +235,29 @@ def _about_shares(survey: HeadRoles | HeadScores) -> Iterator[tuple[str, Spans]]
     if not survey.shares:
         return
     kinds = {survey.provenance.layer_kinds[layer] for layer in survey.shares}
-    names = [layer_kind for layer_kind in LAYER_KINDS.values() if any(layer_kind.name in paths for paths in kinds)]
+    names = [
+        layer_kind
+        for layer_kind in LAYER_KINDS.values()
+        if any(layer_kind.name in paths for paths in kinds)
+    ]
     letters = ", ".join(layer_kind.letter for layer_kind in names if not layer_kind.attends)
     roles = survey.roles if isinstance(survey, HeadRoles) else []
     without = [role.name for role in roles if not ROLES[role.name].of_shares]
     what = "roles" if roles else "numbers"
-    text = f"{what} in layers {letters} are of shares of |M|, the layer's matrix, in place of weights"
+    text = (
+        f"{what} in layers {letters} are of shares of |M|, the layer's matrix, in place of weights"
+    )
     text += f"; they have no role {', '.join(without)}" if without else ""
     yield "|M|", note(text)
     if survey.channels:
         counts = sorted(set(survey.channels.values()))
         each = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
-        yield "channels", note(f"each of the {each} channels of a layer {letters} has a matrix; one head is their mean")
+        yield (
+            "channels",
+            note(
+                f"each of the {each} channels of a layer {letters} has a matrix; one head is their mean"
+            ),
+        )
 
 
 def head_grid(
@@ -217,8 +274,12 @@ def head_grid(
     n_layers, n_heads = values.shape
     labels = [f"L{n} {kinds[n]}" if kinds else f"L{n}" for n in range(n_layers)]
     layers = Axis("layer", range(n_layers), [], [False] * n_layers, n_layers, labels)
-    heads = Axis("head", range(n_heads), [], [False] * n_heads, n_heads, [f"H{n}" for n in range(n_heads)])
-    panel = Panel("heads", (), values, texts, layers, heads, scale, digits, colours=colours, names=names)
+    heads = Axis(
+        "head", range(n_heads), [], [False] * n_heads, n_heads, [f"H{n}" for n in range(n_heads)]
+    )
+    panel = Panel(
+        "heads", (), values, texts, layers, heads, scale, digits, colours=colours, names=names
+    )
     return Matrices([panel], heat=True)
 
 
@@ -232,9 +293,12 @@ def _strongest_of_roles(
 ) -> Table:
     """List the strongest heads of every role, and how many heads have it as their main role, in a figure as bars."""
     names: list[Spans] = [
-        (Span(role.letter, "bold", colour=role_colour(role)), Span(f" {role.title}")) for role in roles
+        (Span(role.letter, "bold", colour=role_colour(role)), Span(f" {role.title}"))
+        for role in roles
     ]
-    counts, strongest = zip(*(_strongest_row(role, main.count(role.name), listing) for role in roles), strict=True)
+    counts, strongest = zip(
+        *(_strongest_row(role, main.count(role.name), listing) for role in roles), strict=True
+    )
     heading = Text([ours("strongest"), ours("± standard error")], ", ", cut="")
     columns = [Column("heads", counts), Column(heading, strongest, left=True)]
     table = Table("role", columns, labels=names, indent=0)
@@ -245,7 +309,11 @@ def _strongest_of_roles(
 
 
 def _strongest_row(role: RoleValues, count: int, listing: Listing) -> tuple[Spans, Text]:
-    listed = [layer_head for layer_head in listing.heads(role.values, _MOST) if abs(role.values[layer_head]) >= _LEAST]
+    listed = [
+        layer_head
+        for layer_head in listing.heads(role.values, _MOST)
+        if abs(role.values[layer_head]) >= _LEAST
+    ]
     heads = [
         ours(
             f"L{layer}H{head} {spell_value(role.values, role.errors, layer, head, 2)}",
@@ -264,13 +332,24 @@ def _strongest_row(role: RoleValues, count: int, listing: Listing) -> tuple[Span
 def spell_value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:
     """Format a value and its standard error, if it has one."""
     error = float("nan") if errors is None else float(errors[layer, head])
-    return formatted(values[layer, head], f"z.{digits}f") + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
+    return formatted(values[layer, head], f"z.{digits}f") + (
+        "" if np.isnan(error) else f" ±{error:.{digits}f}"
+    )
 
 
-def _role(role: RoleValues, settings: DisplaySettings, listing: Listing, kinds: Sequence[str]) -> Iterator[ViewPart]:
+def _role(
+    role: RoleValues, settings: DisplaySettings, listing: Listing, kinds: Sequence[str]
+) -> Iterator[ViewPart]:
     """Present the value of one role for every head."""
     meaning = note(f"{role.meaning}")
-    yield paragraph((Span(f"{role.letter} {role.title}", "title"), Span("  "), *meaning, Span(f" ({role.source})")))
+    yield paragraph(
+        (
+            Span(f"{role.letter} {role.title}", "title"),
+            Span("  "),
+            *meaning,
+            Span(f" ({role.source})"),
+        )
+    )
     if np.isnan(role.values).all():
         yield paragraph(ours("not measured", "dim"))
         return
@@ -294,16 +373,29 @@ def head_numbers(
     every = np.concatenate([matrix.ravel() for matrix in together or [values]])
     finite = every[np.isfinite(every)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    scale = Scale(-max(-low, high), max(-low, high), True) if signed or low < 0 else Scale(0.0, high, False)
+    scale = (
+        Scale(-max(-low, high), max(-low, high), True)
+        if signed or low < 0
+        else Scale(0.0, high, False)
+    )
     precision = max(1, settings.precision)
     digits = digits_for(every, precision)
-    texts = [["–" if np.isnan(value) else digits.text(value) for value in row] for row in values.tolist()]
+    texts = [
+        ["–" if np.isnan(value) else digits.text(value) for value in row] for row in values.tolist()
+    ]
     return head_grid(values, texts, scale, digits, kinds=kinds)
 
 
-def strongest(values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings) -> Facts:
+def strongest(
+    values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings
+) -> Facts:
     """List the heads with the largest values."""
     digits = digits_for(values, max(2, settings.precision)).decimals
     heads = listing.heads(values, _STRONGEST)
-    items = [f"L{layer}H{head} {spell_value(values, errors, layer, head, digits)}" for layer, head in heads]
-    return Facts([("strongest", Text([ours(item) for item in items], "  "))], remark=False, look="bold")
+    items = [
+        f"L{layer}H{head} {spell_value(values, errors, layer, head, digits)}"
+        for layer, head in heads
+    ]
+    return Facts(
+        [("strongest", Text([ours(item) for item in items], "  "))], remark=False, look="bold"
+    )

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 # Names of the sums that roles of spans and of segments are computed from; the last of each is a number of texts.
 _RECEIVER = "receiver", "receivers"
-_ALIGNMENT = "alignment", "alignment-share", "alignment-sharpness", "alignment-monotonicity", "alignments"
+_ALIGNMENT = (
+    "alignment",
+    "alignment-share",
+    "alignment-sharpness",
+    "alignment-monotonicity",
+    "alignments",
+)
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,16 @@ def segments_of(tokens: Sequence[Token], spans: TextSpans | None) -> Segments | 
     """Return the two texts of a pair, or the two spans of a text with exactly two; None for neither."""
     words = [position for position, token in enumerate(tokens) if position and not token.special]
     if any(tokens[position].segment for position in words):
-        sides = [[position for position in words if tokens[position].segment == side] for side in (0, 1)]
+        sides = [
+            [position for position in words if tokens[position].segment == side] for side in (0, 1)
+        ]
     else:
         text_spans = [] if spans is None else _text_spans(spans)
-        sides = [] if spans is None or len(text_spans) != 2 else [spans.tokens(index) for index in text_spans]
+        sides = (
+            []
+            if spans is None or len(text_spans) != 2
+            else [spans.tokens(index) for index in text_spans]
+        )
     if len(sides) == 2 and len(sides[0]) > 1 and len(sides[1]) > 1:
         return Segments(*sides)
     return None
@@ -67,13 +79,20 @@ class TextParts:
         return (*(_RECEIVER if self.spans else ()), *(_ALIGNMENT if self.segments else ()))
 
 
-def divided_texts(run: RunConfig, roles: Sequence[str] | None, texts: Sequence[list[Token]]) -> TextParts:
+def divided_texts(
+    run: RunConfig, roles: Sequence[str] | None, texts: Sequence[list[Token]]
+) -> TextParts:
     """Divide texts for the roles that need spans: `receiver` takes sentences unless the user divides them otherwise."""
-    divided = [divide_text(run, text, tokens) for text, tokens in zip(run.texts, texts, strict=True)]
+    divided = [
+        divide_text(run, text, tokens) for text, tokens in zip(run.texts, texts, strict=True)
+    ]
     segments = [segments_of(tokens, spans) for tokens, spans in zip(texts, divided, strict=True)]
     if "receiver" in (roles or ()) and all(spans is None for spans in divided):
         request = SpanRequest("sentences")
-        divided = [divide(text, tokens, request, truncated=True) for text, tokens in zip(run.texts, texts, strict=True)]
+        divided = [
+            divide(text, tokens, request, truncated=True)
+            for text, tokens in zip(run.texts, texts, strict=True)
+        ]
     aligned = any(name.startswith("alignment") for name in roles or ())
     known_segments = [sides for sides in segments if sides is not None]
     if aligned and len(known_segments) < len(texts):
@@ -81,7 +100,9 @@ def divided_texts(run: RunConfig, roles: Sequence[str] | None, texts: Sequence[l
         raise UsageError("alignment needs two segments", where=arg("role", "alignment"), hint=hint)
     known_spans = [spans for spans in divided if spans is not None]
     return TextParts(
-        known_spans if (roles is None or "receiver" in roles) and len(known_spans) == len(texts) else [],
+        known_spans
+        if (roles is None or "receiver" in roles) and len(known_spans) == len(texts)
+        else [],
         known_segments if (roles is None or aligned) and len(known_segments) == len(texts) else [],
     )
 
@@ -89,7 +110,9 @@ def divided_texts(run: RunConfig, roles: Sequence[str] | None, texts: Sequence[l
 class SegmentPass:
     """The recorders of one batch of texts that have spans, or two segments."""
 
-    def __init__(self, batch: Batch, numbers: Sequence[int], parts: TextParts, engine: "Engine") -> None:
+    def __init__(
+        self, batch: Batch, numbers: Sequence[int], parts: TextParts, engine: "Engine"
+    ) -> None:
         import torch
 
         self._numbers = numbers
@@ -108,7 +131,9 @@ class SegmentPass:
             for text, sides in enumerate(self._segments):
                 rows[text, sides.reading] = True
                 keys[text, sides.read] = True
-            self._alignments = {layer: AlignmentRecorder(heads, rows, keys) for layer in engine.layers}
+            self._alignments = {
+                layer: AlignmentRecorder(heads, rows, keys) for layer in engine.layers
+            }
         self.recorders: dict[int, list[Recorder]] = {layer: [] for layer in engine.layers}
         for of_layers in (self._receivers, self._alignments):
             for layer, recorder in of_layers.items():
@@ -144,7 +169,9 @@ def receiver_kurtosis(weights: Array, spans: TextSpans) -> Array | None:
         return None
     sizes = np.array(spans.sizes)[sentences]
     per_token = np.nan_to_num(weights[:, sentences][:, :, sentences]) / sizes
-    scores = np.stack([per_token[:, at + APART :, at].mean(1) for at in range(len(sentences) - APART)], -1)
+    scores = np.stack(
+        [per_token[:, at + APART :, at].mean(1) for at in range(len(sentences) - APART)], -1
+    )
     off = scores - scores.mean(-1, keepdims=True)
     variance = (off**2).mean(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -158,9 +185,13 @@ def alignment_parts(moments: Array, n_keys: int) -> dict[str, Array]:
     total = np.maximum(s, 1e-30)
     share = s / np.maximum(rows, 1.0)
     sharpness = np.where(s > 0, 1 - entropy / total / np.log(n_keys), 0.0)
-    spread = np.maximum(sii / total - (si / total) ** 2, 0.0) * np.maximum(scc / total - (sc / total) ** 2, 0.0)
+    spread = np.maximum(sii / total - (si / total) ** 2, 0.0) * np.maximum(
+        scc / total - (sc / total) ** 2, 0.0
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
-        monotonicity = np.where(spread > 1e-18, (sic / total - si * sc / total**2) / np.sqrt(spread), 0.0)
+        monotonicity = np.where(
+            spread > 1e-18, (sic / total - si * sc / total**2) / np.sqrt(spread), 0.0
+        )
     return {
         "alignment": share * sharpness * monotonicity,
         "alignment-share": share,

@@ -18,7 +18,10 @@ _FEWEST = 4  # tokens of a window that is measured
 
 
 def survey_sound(
-    run: RunConfig, options: SurveyOptions, progress: ProgressCallback | None, session: Session | None
+    run: RunConfig,
+    options: SurveyOptions,
+    progress: ProgressCallback | None,
+    session: Session | None,
 ) -> HeadRoles:
     """Measure the role `align` of every head of cross-attention, on every window of the sounds."""
     session = session or Session(run.texts, progress)
@@ -36,7 +39,11 @@ def survey_sound(
         read = window.read
         if read is None or read.sound is None or read.speech is None:
             hint = f"use a model that writes speech, such as Whisper, with {arg('part', 'cross')}"
-            raise UsageError("heads align a text with sound by cross-attention", where=arg("role", SOUND), hint=hint)
+            raise UsageError(
+                "heads align a text with sound by cross-attention",
+                where=arg("role", SOUND),
+                hint=hint,
+            )
         session.on_progress("hearing", int(read.sound.start), int(read.sound.seconds) + 1)
         listed = read.speech.heads
         recorded = record_heads(run, partial(observe, source, session), window)
@@ -52,9 +59,15 @@ def survey_sound(
         gains.append(of_window)
     if not gains or device is None or mask is None:
         hint = "use a longer recording of speech"
-        raise UsageError("the model wrote down too few words to align", where=arg("audio"), hint=hint)
+        raise UsageError(
+            "the model wrote down too few words to align", where=arg("audio"), hint=hint
+        )
     of_windows = np.stack(gains)
-    sums = {SOUND: of_windows, "aligned": np.ones_like(of_windows), "rows": np.ones_like(of_windows)}
+    sums = {
+        SOUND: of_windows,
+        "aligned": np.ones_like(of_windows),
+        "rows": np.ones_like(of_windows),
+    }
     roles, main = role_values(sums, [ROLES[SOUND]])
     probes = Probes(options.seed, 0, 0, 0, [], [], len(gains), tokens, shipped=False)
     notes = _advice(of_windows.mean(axis=0), listed)
@@ -68,9 +81,16 @@ def _advice(gains: Array, listed: tuple[tuple[int, int], ...]) -> list[str]:
     spelled = ", ".join(f"[{layer}, {head}]" for layer, head in chosen)
     notes = [f'for generation_config.json: "alignment_heads": [{spelled}]']
     if listed:
-        order = [divmod(int(place), gains.shape[1]) for place in np.argsort(-np.nan_to_num(gains.ravel(), nan=-np.inf))]
+        order = [
+            divmod(int(place), gains.shape[1])
+            for place in np.argsort(-np.nan_to_num(gains.ravel(), nan=-np.inf))
+        ]
         first = len(set(listed) & set(order[: len(listed)]))
-        same = "the same heads" if set(listed) == set(chosen) else f"{len(listed)} heads, {first} of them"
+        same = (
+            "the same heads"
+            if set(listed) == set(chosen)
+            else f"{len(listed)} heads, {first} of them"
+        )
         end = "" if set(listed) == set(chosen) else f" among the first {len(listed)}"
         notes.append(f"the checkpoint lists {same}{end}")
     else:

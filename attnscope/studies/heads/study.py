@@ -6,7 +6,16 @@ from typing import Any
 from attnscope.base.errors import UsageError, arg
 from attnscope.base.layer_kinds import MIXING
 from attnscope.request.arguments import asks_one_number
-from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Request, Sides, Study, StudyCommand
+from attnscope.studies.study import (
+    DRAWN,
+    TABLES,
+    Call,
+    FindingsKind,
+    Request,
+    Sides,
+    Study,
+    StudyCommand,
+)
 from attnscope.views.settings import Listing
 
 _FILES = (*DRAWN, *TABLES), "heads"
@@ -18,14 +27,20 @@ def _call(values: Mapping[str, Any], sides: Sides | None) -> Call:
         axis, compared = sides
         if "needle" in given_names:
             hint = f"remove {arg('needle')}, or measure one model after the other"
-            raise UsageError("heads of two models are compared by roles or one number", where=arg(axis), hint=hint)
+            raise UsageError(
+                "heads of two models are compared by roles or one number",
+                where=arg(axis),
+                hint=hint,
+            )
         if len(compared) != 2:
             hint = "the heads of two models are compared with each other"
             raise UsageError(f"has {len(compared)} values, not two", where=arg(axis), hint=hint)
     if "needle" in given_names:
         return Call("needle", "none")
     if values.get("words") and not {"query", "key"}.intersection(given_names):
-        raise UsageError(f"applies only to {arg('query')} and {arg('key')}", where=arg("words"), hint="remove it")
+        raise UsageError(
+            f"applies only to {arg('query')} and {arg('key')}", where=arg("words"), hint="remove it"
+        )
     listing = Listing(values.get("top"), values.get("sort") or "value")
     return Call("heads", "named" if asks_one_number(values) else "built-in", listing)
 
@@ -36,7 +51,13 @@ def _answer(request: Request) -> Any:
     more = (request.progress, request.session)
     counts = {name: values[name] for name in ("draws", "seed") if values[name] is not None}
     if values["needle"] is not None:
-        from attnscope.studies.heads.needle import DEPTHS, LENGTHS, NeedleOptions, find_needle, read_filler
+        from attnscope.studies.heads.needle import (
+            DEPTHS,
+            LENGTHS,
+            NeedleOptions,
+            find_needle,
+            read_filler,
+        )
 
         lengths = values["lengths"] or LENGTHS
         depths = values["depths"] or DEPTHS
@@ -85,8 +106,15 @@ STUDY = Study(
             *_FILES,
             "heads.page:present_measured_page",
         ),
-        FindingsKind("compared-heads", "head_changes:HeadComparison", "heads.changes_screen:present_changes", *_FILES),
-        FindingsKind("needle", "head_findings:NeedleSurvey", "heads.needle_screen:present_needle", *_FILES),
+        FindingsKind(
+            "compared-heads",
+            "head_changes:HeadComparison",
+            "heads.changes_screen:present_changes",
+            *_FILES,
+        ),
+        FindingsKind(
+            "needle", "head_findings:NeedleSurvey", "heads.needle_screen:present_needle", *_FILES
+        ),
     ),
     StudyCommand(
         """Show which head does what.

@@ -21,7 +21,13 @@ class HeadTracker:
         self.session = session
         source = session.source(run)
         texts = plan_texts(replace(run, window=None, pool=None), source)
-        record_bytes = source.config.n_layers * source.config.n_heads * len(texts[0].tokens) * 4 * len(MEASURES)
+        record_bytes = (
+            source.config.n_layers
+            * source.config.n_heads
+            * len(texts[0].tokens)
+            * 4
+            * len(MEASURES)
+        )
         (self._plan,) = plan_passes(run, source, [texts], record_bytes)
         self._model, self.device = session.load(self._plan)
         words = [position for position, token in enumerate(texts[0].tokens) if not token.special]
@@ -41,13 +47,16 @@ class HeadTracker:
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             batch, engine = prepare(self._plan, self._model, self.device)
             recorders = {
-                layer: RowRecorder(range(c.n_heads), self._rows, batch.sources, MEASURES) for layer in engine.layers
+                layer: RowRecorder(range(c.n_heads), self._rows, batch.sources, MEASURES)
+                for layer in engine.layers
             }
             by_layer = {layer: [recorder] for layer, recorder in recorders.items()}
             forward(self._plan, batch, engine, by_layer, ("measuring heads", None))
         measures = {name: np.full(engine.sizes, np.nan) for name in MEASURES}
         for name, of_heads in measures.items():
-            values = torch.stack([recorder.recorded[name][0] for recorder in recorders.values()])  # (L, H, rows)
+            values = torch.stack(
+                [recorder.recorded[name][0] for recorder in recorders.values()]
+            )  # (L, H, rows)
             values = values.cpu().double()
             mean = values.nanmean(-1)
             if name == "max_score":

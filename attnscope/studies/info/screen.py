@@ -56,7 +56,10 @@ def present_info(
 ) -> Iterator[ViewPart]:
     """Turn a description into parts, a fact per line, with the cost table below it if there is one."""
     facts = [(name, value) for name, value in _facts(description) if value]
-    facts += [("file", f"{name}  {scaled(size, 1024, BINARY)}") for name, size in description.files.items()]
+    facts += [
+        ("file", f"{name}  {scaled(size, 1024, BINARY)}")
+        for name, size in description.files.items()
+    ]
     facts += [("note", text) for text in description.notes if not data_only]
     # Values may quote untrusted text.
     yield Facts([(name, note(value)) for name, value in facts], remark=False)
@@ -72,9 +75,14 @@ def models_as_json(models: KnownModels) -> bytes:
 
 def present_models(models: KnownModels) -> Iterator[ViewPart]:
     """Turn the known models into parts, each beside the option that selects it."""
-    for title, facts in (("samples, for --model", models.samples), ("configs, for --config", models.configs)):
+    for title, facts in (
+        ("samples, for --model", models.samples),
+        ("configs, for --config", models.configs),
+    ):
         yield paragraph(ours(title, "bold"))
-        yield Facts([(name, ours(text)) for name, text in facts.items()], remark=False, indent=1, look="")
+        yield Facts(
+            [(name, ours(text)) for name, text in facts.items()], remark=False, indent=1, look=""
+        )
         yield GAP
     yield paragraph(ours("families (model_type in a config.json)", "bold"))
     yield Text([ours(family) for family in models.families], ", ", indent=1)
@@ -85,7 +93,9 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
     stored = ", ".join(f"{count:,} × {dtype}" for dtype, count in d.dtypes.items())
     of_text = d.tokenizer_size is None
     words = "made from the text itself" if of_text else f"{d.tokenizer_size:,} words"
-    tokenizer = f"{d.tokenizer}, {words}" if d.tokenizer != "none" else "none that can be used; see below"
+    tokenizer = (
+        f"{d.tokenizer}, {words}" if d.tokenizer != "none" else "none that can be used; see below"
+    )
     rows = "one row per word of the text" if of_text else f"{c.vocab_size:,} rows"
     if d.tokenizer == "image":
         tokenizer = "none: its tokens are patches of a picture"
@@ -95,7 +105,10 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         ("family", d.family),
         ("weights", _WEIGHTS[d.weights]),
         ("fingerprint", d.fingerprint),
-        ("layers", f"{c.n_layers}, {c.d_model} wide" + (", attention and MLP in parallel" * c.parallel)),
+        (
+            "layers",
+            f"{c.n_layers}, {c.d_model} wide" + (", attention and MLP in parallel" * c.parallel),
+        ),
         ("layer map", _layer_map(c)),
         ("heads", _heads(c)),
         ("scores", _scores(c, d.attention_scale)),
@@ -107,7 +120,10 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         ("vocabulary", rows + (f", segments: {c.n_segments}" if c.n_segments else "")),
         ("tokenizer", tokenizer if d.weights != "none" else ""),
         ("parameters", f"{d.parameters or 0:,} in embeddings and blocks"),
-        ("checkpoint", f"{d.stored_parameters:,} numbers: {stored}" if d.stored_parameters is not None else ""),
+        (
+            "checkpoint",
+            f"{d.stored_parameters:,} numbers: {stored}" if d.stored_parameters is not None else "",
+        ),
     ]
     unknown = _UNKNOWN_FACTS.get(d.engine, ())
     return [(name, value) for name, value in facts if name not in unknown]
@@ -133,24 +149,37 @@ def _heads(c: "ModelConfig") -> str:
 
 def _scores(c: "ModelConfig", scale: float) -> str:
     capped = f", soft-capped at {c.softcap:g}" if c.softcap is not None else ""
-    normed = {False: "", True: ", q and k normed per head", "whole": ", q and k normed over all heads"}[c.qk_norm]
-    return f"q·k {scale_text(scale, c.d_head, reason=True)}{capped}{normed}" + ", a sink in every head" * c.sinks
+    normed = {
+        False: "",
+        True: ", q and k normed per head",
+        "whole": ", q and k normed over all heads",
+    }[c.qk_norm]
+    return (
+        f"q·k {scale_text(scale, c.d_head, reason=True)}{capped}{normed}"
+        + ", a sink in every head" * c.sinks
+    )
 
 
 def _mlp(c: "ModelConfig") -> str:
     if not c.d_mlp:
         return "none"
     bounded = f", bounded at {c.glu_limit:g}" if c.glu_limit is not None else ""
-    experts_text = f"; {c.experts_per_token} of {c.n_experts} experts for each token" if c.n_experts else ""
+    experts_text = (
+        f"; {c.experts_per_token} of {c.n_experts} experts for each token" if c.n_experts else ""
+    )
     return f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}{bounded}{experts_text}"
 
 
 def _positions(c: "ModelConfig") -> str:
     turned = ""
     if c.positions == "rope":
-        turned = f" (theta {c.rope.theta:g}" + (f", {c.rope.fraction:g} of each head" if c.rope.fraction < 1 else "")
+        turned = f" (theta {c.rope.theta:g}" + (
+            f", {c.rope.fraction:g} of each head" if c.rope.fraction < 1 else ""
+        )
         turned += f", {c.rope.scaling.kind} × {c.rope.scaling.factor:g})" if c.rope.scaling else ")"
-    return f"{c.positions}{turned}, " + (f"up to {c.max_positions:,} tokens" if c.max_positions else "of any length")
+    return f"{c.positions}{turned}, " + (
+        f"up to {c.max_positions:,} tokens" if c.max_positions else "of any length"
+    )
 
 
 def _cost(rows: Sequence[CostRow], *, data_only: bool) -> Iterator[ViewPart]:
@@ -164,7 +193,9 @@ def _cost(rows: Sequence[CostRow], *, data_only: bool) -> Iterator[ViewPart]:
     widest = max(map(len, (*tokens, "tokens")))
     if not data_only:
         yield paragraph(ours("cost of attention, over all layers and heads of one text"))
-    yield Table("tokens".rjust(widest), columns, labels=[ours(f"{n:>{widest}}") for n in tokens], indent=0)
+    yield Table(
+        "tokens".rjust(widest), columns, labels=[ours(f"{n:>{widest}}") for n in tokens], indent=0
+    )
     if data_only:
         return
     if not all(row.fits for row in rows):

@@ -10,7 +10,14 @@ import numpy as np
 
 from attnscope.findings.lesson import Lesson, LessonRow, LessonStep
 from attnscope.request.run_config import TextInput
-from attnscope.studies.learn.material import BIDIRECTIONAL, CAUSAL, Material, Numbers, entropy, softmax
+from attnscope.studies.learn.material import (
+    BIDIRECTIONAL,
+    CAUSAL,
+    Material,
+    Numbers,
+    entropy,
+    softmax,
+)
 from attnscope.views.numbers import number_text, scale_text
 
 _CHOICES = 5  # tokens to choose from
@@ -43,7 +50,9 @@ def _amounts(right: float, *wrong: float, digits: int = 2) -> tuple[list[str], i
 
 def _table(labels: Sequence[str], *columns: Numbers) -> list[LessonRow]:
     return [
-        LessonRow(label, [float(column[row]) if np.isfinite(column[row]) else None for column in columns])
+        LessonRow(
+            label, [float(column[row]) if np.isfinite(column[row]) else None for column in columns]
+        )
         for row, label in enumerate(labels)
     ]
 
@@ -125,7 +134,11 @@ def _scale(m: Material) -> list[LessonStep]:
             *_amounts(float(without.max()), float(with_scale.max()), 1 / len(scores), digits=3),
             f"{_say(without.max(), 3)} instead of {_say(with_scale.max(), 3)}; where a weight is 1, no gradient flows.",
             ["with", "without"],
-            _table([label for label, there in zip(m.labels, m.allowed, strict=True) if there], with_scale, without),
+            _table(
+                [label for label, there in zip(m.labels, m.allowed, strict=True) if there],
+                with_scale,
+                without,
+            ),
         ),
     ]
 
@@ -147,7 +160,9 @@ def _mask(m: Material) -> list[LessonStep]:
             "A mask forbids keys: their scores become −∞ before the softmax, and exp(−∞) is 0.",
             f"with {name}: {m.labels[first_masked]} has {_say(m.scaled[first_masked])} → −∞, and exp(−∞) = 0",
             "How many keys may this token still read?",
-            *_amounts(float(visible.sum()), float(n), float(max(1, n - int(visible.sum()))), 0.0, digits=0),
+            *_amounts(
+                float(visible.sum()), float(n), float(max(1, n - int(visible.sum()))), 0.0, digits=0
+            ),
             f"{int(visible.sum())} of {n}.",
             ["scaled", "masked"],
             _table(m.labels, m.scaled, np.where(visible, m.scaled, -np.inf)),
@@ -189,7 +204,9 @@ def _softmax(m: Material) -> list[LessonStep]:
             "Does subtracting the largest score change the weights?",
             ["yes", "no"],
             int(unchanged),
-            "No: every exponential and their sum shrink by the same factor." if unchanged else "Yes.",
+            "No: every exponential and their sum shrink by the same factor."
+            if unchanged
+            else "Yes.",
             ["masked", "exp"],
             _table(m.labels, masked, powers),
         ),
@@ -243,7 +260,11 @@ def _output(m: Material) -> list[LessonStep]:
         ),
     ]
     if e.projected is not None and e.inputs and m.temperature == 1.0:
-        stream = [vector for vector in e.inputs if vector.name in ("residual", "sum", "embedding", "token")][-1]
+        stream = [
+            vector
+            for vector in e.inputs
+            if vector.name in ("residual", "sum", "embedding", "token")
+        ][-1]
         steps.append(
             LessonStep(
                 "W_O maps the head's output back to the width of the model, where it is added to the residual stream.",
@@ -342,7 +363,9 @@ def _directions(m: Material) -> list[LessonStep]:
 
 def _sinks(m: Material) -> list[LessonStep]:
     weights = m.layer_weights
-    weight_on_first = weights[:, 1:, 0].mean(1) if weights.shape[1] > 1 else weights[:, :, 0].mean(1)
+    weight_on_first = (
+        weights[:, 1:, 0].mean(1) if weights.shape[1] > 1 else weights[:, :, 0].mean(1)
+    )
     names = [f"L{m.layer}H{head}" for head in range(len(weight_on_first))]
     choices, answer = _pick(names, weight_on_first)
     text = m.run.texts[0].text
@@ -351,7 +374,9 @@ def _sinks(m: Material) -> list[LessonStep]:
     n = len(m.explanation.tokens)
     padding = padded[0].padding
     batched = padded[0].heads[m.head].stages["weights"][:n]  # (n, n + padding)
-    difference = float(np.abs(m.text_report().heads[m.head].stages["weights"] - batched[:, :n]).max())
+    difference = float(
+        np.abs(m.text_report().heads[m.head].stages["weights"] - batched[:, :n]).max()
+    )
     on_padding = float(batched[:, n:].sum())
     return [
         LessonStep(
@@ -396,13 +421,25 @@ class LessonPlan:
 
 
 LESSONS = {
-    "scores": LessonPlan("Scores: how well a query and a key match", _scores, "1. A head without scale"),
+    "scores": LessonPlan(
+        "Scores: how well a query and a key match", _scores, "1. A head without scale"
+    ),
     "scale": LessonPlan("Scale: why scores are divided by √d", _scale, "1. A head without scale"),
-    "mask": LessonPlan("Mask: why it comes before the softmax", _mask, "4. Four tokens under a causal mask"),
-    "softmax": LessonPlan("Softmax: from scores to weights", _softmax, "4. Four tokens under a causal mask"),
-    "output": LessonPlan("Output: what a head writes", _output, "3. Life is short, eat dessert first"),
-    "heads": LessonPlan("Heads: several questions at once", _heads, "3. Life is short, eat dessert first"),
-    "directions": LessonPlan("Directions: causal and bidirectional", _directions, "5. A whole layer"),
+    "mask": LessonPlan(
+        "Mask: why it comes before the softmax", _mask, "4. Four tokens under a causal mask"
+    ),
+    "softmax": LessonPlan(
+        "Softmax: from scores to weights", _softmax, "4. Four tokens under a causal mask"
+    ),
+    "output": LessonPlan(
+        "Output: what a head writes", _output, "3. Life is short, eat dessert first"
+    ),
+    "heads": LessonPlan(
+        "Heads: several questions at once", _heads, "3. Life is short, eat dessert first"
+    ),
+    "directions": LessonPlan(
+        "Directions: causal and bidirectional", _directions, "5. A whole layer"
+    ),
     "sinks": LessonPlan("Sinks and padding: weight without meaning", _sinks, "2. A padded batch"),
 }
 

@@ -50,7 +50,9 @@ class Material:
     @property
     def labels(self) -> list[str]:
         """Every key as a screen names it, such as `1 bank`."""
-        return [f"{key} {spell_piece(self.explanation.sources, key)}" for key in self.explanation.keys]
+        return [
+            f"{key} {spell_piece(self.explanation.sources, key)}" for key in self.explanation.keys
+        ]
 
     @property
     def row_label(self) -> str:
@@ -103,7 +105,9 @@ class Material:
         """Return all heads of the layer under a mask, None for the run's own."""
         return self.report(mask, self.run.texts).texts[0]
 
-    def report(self, mask: str | None, texts: tuple[TextInput, ...], *, show_padding: bool = False) -> Report:
+    def report(
+        self, mask: str | None, texts: tuple[TextInput, ...], *, show_padding: bool = False
+    ) -> Report:
         """Return all heads of the layer over texts."""
         changes: dict[str, Any] = {"show_padding": show_padding}
         if mask is not None:
@@ -123,10 +127,14 @@ class Material:
     def weights_under(self, mask: str | None) -> Numbers:
         """Return weights of all heads of the layer, (H, Q, K), if the whole model runs under a mask."""
         heads = self.text_report(mask).heads
-        return np.nan_to_num(np.stack([head.stages["weights"] for head in heads]).astype(np.float64))
+        return np.nan_to_num(
+            np.stack([head.stages["weights"] for head in heads]).astype(np.float64)
+        )
 
 
-def gather(run: RunConfig, temperature: float = 1.0, progress: ProgressCallback | None = None) -> Material:
+def gather(
+    run: RunConfig, temperature: float = 1.0, progress: ProgressCallback | None = None
+) -> Material:
     """Explain the row that lessons are about: the named one, or the last word of the text."""
     session = Session(run.texts, progress)
     if run.query is None:
@@ -145,14 +153,22 @@ def _check(explanation: Explanation) -> None:
     n = len(explanation.tokens)
     if not 2 <= n <= _LONGEST or explanation.context is not None:
         hint = f"pass one with 2 to {_LONGEST} tokens"
-        what = "cross-attention has no lessons" if explanation.context is not None else f"the text has {n} tokens"
+        what = (
+            "cross-attention has no lessons"
+            if explanation.context is not None
+            else f"the text has {n} tokens"
+        )
         raise UsageError(what, where=arg("text"), hint=hint)
     if explanation.fully_masked or not np.isfinite(explanation.row.masked).any():
-        raise UsageError("the mask allows this row no key", where=arg("mask"), hint="use another mask or query")
+        raise UsageError(
+            "the mask allows this row no key", where=arg("mask"), hint="use another mask or query"
+        )
     if explanation.sink is not None:
         hint = "use attnscope explain, which shows it"
         raise UsageError(
-            "this model's heads have learned sinks, which lessons leave out", where=arg("model"), hint=hint
+            "this model's heads have learned sinks, which lessons leave out",
+            where=arg("model"),
+            hint=hint,
         )
 
 

@@ -33,10 +33,15 @@ def lesson_header(lesson: Lesson, settings: DisplaySettings) -> Iterator[ViewPar
     yield GAP
     yield from report_header(lesson.provenance, lesson.mask, settings)
     yield text_header(lesson, settings)
-    row = (Span(f"L{lesson.layer}H{lesson.head}, query {lesson.query} "), token_span(lesson.tokens, lesson.query))
+    row = (
+        Span(f"L{lesson.layer}H{lesson.head}, query {lesson.query} "),
+        token_span(lesson.tokens, lesson.query),
+    )
     yield Facts([("row", row)])
     if lesson.temperature != 1.0:
-        yield Facts([("what if", ours(f"scores are divided by a temperature of {lesson.temperature:g}"))])
+        yield Facts(
+            [("what if", ours(f"scores are divided by a temperature of {lesson.temperature:g}"))]
+        )
 
 
 def step_parts(lesson: Lesson, step_number: int, step: LessonStep) -> Iterator[ViewPart]:
@@ -65,7 +70,8 @@ def answer_parts(step: LessonStep, settings: DisplaySettings) -> Iterator[ViewPa
         return
     columns = [
         Column(
-            untrusted(heading), column_texts([row.values[index] for row in step.rows], settings.precision, none=_NONE)
+            untrusted(heading),
+            column_texts([row.values[index] for row in step.rows], settings.precision, none=_NONE),
         )
         for index, heading in enumerate(step.columns)
     ]

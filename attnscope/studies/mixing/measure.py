@@ -31,7 +31,14 @@ from attnscope.run.plan import (
     spare_memory,
 )
 from attnscope.run.rendering import chat_text
-from attnscope.run.session import ProgressCallback, Session, memory_check, prepare, provenance, warnings_of
+from attnscope.run.session import (
+    ProgressCallback,
+    Session,
+    memory_check,
+    prepare,
+    provenance,
+    warnings_of,
+)
 from attnscope.run.text_plan import TextPlan
 
 if TYPE_CHECKING:
@@ -47,14 +54,21 @@ _BLOCKS = 1 << 26  # bytes of blocks of rows
 class _ShowsMixing(Protocol):
     """An engine that runs layers without softmax."""
 
-    def show_mixing(self, batch: "Batch", observe: "Mapping[int, Callable[[MixingInputs], None]]") -> None: ...
+    def show_mixing(
+        self, batch: "Batch", observe: "Mapping[int, Callable[[MixingInputs], None]]"
+    ) -> None: ...
 
 
 def selects_mixing(run: RunConfig, source: ModelSource) -> bool:
     """Tell whether a run is about layers without softmax: all that it names by their numbers are such."""
     if run.measure == MIXING or (source.mixing and source.layers == ()):
         return True
-    if run.layer.word or run.layer.slice or source.layers is None or any(low < 0 for low, _ in run.layer.ranges):
+    if (
+        run.layer.word
+        or run.layer.slice
+        or source.layers is None
+        or any(low < 0 for low, _ in run.layer.ranges)
+    ):
         return False
     layers = run.layer.numbers(source.config.n_layers, "layer")
     return all(layer in source.mixing and layer not in source.layers for layer in layers)
@@ -80,14 +94,18 @@ def measure_mixing(
     check = memory_check(plan, batch)
     scored = run.layer.word == "auto"
     recorders = {
-        layer: LayerRecorder(run, plan.text_plans, layer, of_layer, check, scored=scored, in_detail=in_detail)
+        layer: LayerRecorder(
+            run, plan.text_plans, layer, of_layer, check, scored=scored, in_detail=in_detail
+        )
         for layer, of_layer in heads.items()
     }
 
     def observer(layer: int) -> "Callable[[MixingInputs], None]":
         def observe(inputs: "MixingInputs") -> None:
             recorders[layer].record(inputs)
-            session.on_progress(MIXING, sum(recorder.done for recorder in recorders.values()), len(recorders))
+            session.on_progress(
+                MIXING, sum(recorder.done for recorder in recorders.values()), len(recorders)
+            )
 
         return observe
 
@@ -100,24 +118,35 @@ def measure_mixing(
         for layer, recorder in recorders.items()
         if recorder in shown and source.mixing[layer].by_channel
     }
-    texts = [_text_report(run, text, number, shown, channels) for number, text in enumerate(plan.text_plans)]
+    texts = [
+        _text_report(run, text, number, shown, channels)
+        for number, text in enumerate(plan.text_plans)
+    ]
     values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
     # a recurrence reads what came before
     mask = MaskUse("causal", "causal")
-    return Report(provenance(source, run, device, values, warnings_of(plan.text_plans)), mask, texts)
+    return Report(
+        provenance(source, run, device, values, warnings_of(plan.text_plans)), mask, texts
+    )
 
 
 def selected_heads(run: RunConfig, source: ModelSource) -> dict[int, "SelectedHeads"]:
     """Return the heads that a run names in each layer without softmax; None if one of them is to be chosen."""
     kinds = source.config.layer_map
-    layers = "; ".join(filter(None, (f"{spell_map(kinds)} ({spell_legend(kinds)})", spell_unseen(kinds))))
+    layers = "; ".join(
+        filter(None, (f"{spell_map(kinds)} ({spell_legend(kinds)})", spell_unseen(kinds)))
+    )
     if not source.mixing:
         where = arg("measure", MIXING)
-        raise UsageError("no layer of this model has such a matrix without softmax", where=where, hint=layers)
+        raise UsageError(
+            "no layer of this model has such a matrix without softmax", where=where, hint=layers
+        )
     if run.layer.word == "mean":
         message = f"{MIXING} takes layers by their numbers, auto or all"
         raise UsageError(message, where=arg("layer"), hint=f"use {min(source.mixing)}: {layers}")
-    present = PresentIndices(tuple(source.mixing), "has no matrix without softmax", f"the layers are {layers}")
+    present = PresentIndices(
+        tuple(source.mixing), "has no matrix without softmax", f"the layers are {layers}"
+    )
     selected = replace(run.layer, present=present).numbers(source.config.n_layers, "layer")
     heads: dict[int, SelectedHeads] = {}
     for layer in selected:
@@ -135,7 +164,9 @@ def _mean_of(layer: int, source: ModelSource) -> Literal["mean"]:
     """Return the mean of all channels; of other heads, refuse it."""
     if not source.mixing[layer].by_channel:
         hint = f"use {arg('head', 'all')}, or a head"
-        raise UsageError("a mean of signed matrices says little", where=arg("head", "mean"), hint=hint)
+        raise UsageError(
+            "a mean of signed matrices says little", where=arg("head", "mean"), hint=hint
+        )
     return "mean"
 
 
@@ -144,15 +175,27 @@ def _check_options(run: RunConfig, layer: int, *, pure: bool) -> None:
     named = run.stages not in (DEFAULT_STAGES, WALKED, ("weights",), ())
     no_weights = f"layer {layer} has no softmax, and so no weights"
     refused = (
-        (run.hide is not None, arg("hide"), f"layer {layer} has no softmax from which a token could be hidden"),
+        (
+            run.hide is not None,
+            arg("hide"),
+            f"layer {layer} has no softmax from which a token could be hidden",
+        ),
         (not run.own_mask, arg("mask"), f"layer {layer} has no softmax that a mask could change"),
-        (run.scale is not None, arg("scale"), f"layer {layer} has no softmax whose scores have a factor"),
+        (
+            run.scale is not None,
+            arg("scale"),
+            f"layer {layer} has no softmax whose scores have a factor",
+        ),
         (bool(run.cuts), arg("cuts"), "cuts are not made while layers without softmax are shown"),
         (named, arg("stages"), f"layer {layer} has no softmax, and so no stages"),
         (run.words, arg("words"), f"{no_weights} to merge"),
         (run.least > 0, arg("least"), f"{no_weights} to receive"),
         (run.spans is not None, arg("spans"), f"{no_weights} between spans"),
-        (run.by == "projected", arg("by", "projected"), "a norm and a gate stand before the output projection"),
+        (
+            run.by == "projected",
+            arg("by", "projected"),
+            "a norm and a gate stand before the output projection",
+        ),
         (run.target is not None, arg("by", "logit"), f"{MIXING} does not take a logit apart"),
         (bool(run.predict), arg("predict"), f"{MIXING} shows no predictions"),
         (run.generate > 0, arg("generate"), f"{MIXING} continues no text"),
@@ -160,11 +203,17 @@ def _check_options(run: RunConfig, layer: int, *, pure: bool) -> None:
     )
     for given, where, message in refused:
         if given:
-            hint = "remove it" if pure else f"remove it, or use {arg('layer', 'auto')}, which is a layer with softmax"
+            hint = (
+                "remove it"
+                if pure
+                else f"remove it, or use {arg('layer', 'auto')}, which is a layer with softmax"
+            )
             raise UsageError(message, where=where, hint=hint)
 
 
-def plan_mixing(run: RunConfig, source: ModelSource, heads: Mapping[int, "SelectedHeads"]) -> RunPlan:
+def plan_mixing(
+    run: RunConfig, source: ModelSource, heads: Mapping[int, "SelectedHeads"]
+) -> RunPlan:
     """Plan the pass, checked against the texts and the memory."""
     request = msgspec.structs.replace(run, layer=AUTO, head=AUTO, predict=False, measure=MIXING)
     texts = plan_texts(request, source)
@@ -176,11 +225,18 @@ def plan_mixing(run: RunConfig, source: ModelSource, heads: Mapping[int, "Select
     work = n_layers_run * layer_parameters(source.config) * sum(len(text.tokens) for text in texts)
     units = sum(1 if of_layer in (None, "mean") else len(of_layer) for of_layer in heads.values())
     cells = units * sum(
-        len(text.queries) * (len(text.keys) + 4 * run.top + 4) + (text.pool or 0) ** 2 for text in texts
+        len(text.queries) * (len(text.keys) + 4 * run.top + 4) + (text.pool or 0) ** 2
+        for text in texts
     )
     drawn = 0 if run.window is None else cells
     demand = replace(
-        memory_demand(plan), layers=n_layers_run, cells=cells, rows=0, drawn=drawn, tiled_queries=1, heads=1
+        memory_demand(plan),
+        layers=n_layers_run,
+        cells=cells,
+        rows=0,
+        drawn=drawn,
+        tiled_queries=1,
+        heads=1,
     )
     inputs = 4 * _WIDTHS * source.config.d_model * longest * len(texts)
     more = {MIXING: inputs + _BLOCKS}
@@ -189,9 +245,16 @@ def plan_mixing(run: RunConfig, source: ModelSource, heads: Mapping[int, "Select
 
 
 def _text_report(
-    run: RunConfig, text_plan: TextPlan, number: int, recorders: "Sequence[LayerRecorder]", channels: dict[int, int]
+    run: RunConfig,
+    text_plan: TextPlan,
+    number: int,
+    recorders: "Sequence[LayerRecorder]",
+    channels: dict[int, int],
 ) -> TextReport:
-    arrays = {name: [a for recorder in recorders for a in recorder.kept[number][name]] for name in recorders[0].names}
+    arrays = {
+        name: [a for recorder in recorders for a in recorder.kept[number][name]]
+        for name in recorders[0].names
+    }
     stacked: dict[str, Any] = {name: np.stack(each) for name, each in arrays.items()}
     pooled = None
     if text_plan.pool:
@@ -211,9 +274,20 @@ def _text_report(
         **stacked,
     )
     given = run.texts[text_plan.number]
-    about = given.text, given.pair, text_plan.tokens, None, text_plan.number, text_plan.queries, text_plan.keys, Heads()
+    about = (
+        given.text,
+        given.pair,
+        text_plan.tokens,
+        None,
+        text_plan.number,
+        text_plan.queries,
+        text_plan.keys,
+        Heads(),
+    )
     chat = None if given.rendered is None else chat_text(given.rendered, text_plan.tokens)
-    report = TextReport(*about, text_plan.notes, mixing=mixing, chat=chat, position_ids=text_plan.positions)
+    report = TextReport(
+        *about, text_plan.notes, mixing=mixing, chat=chat, position_ids=text_plan.positions
+    )
     if text_plan.narrowed is None or mixing.matrix is None:
         return report
     return _narrowed(report, text_plan, mixing.matrix)
@@ -221,7 +295,9 @@ def _text_report(
 
 def _narrowed(report: TextReport, text_plan: TextPlan, matrix: np.ndarray) -> TextReport:
     """Return the rows or columns in which most of |M| is."""
-    sizes = np.abs(matrix).sum((0, 1) if text_plan.narrowed == "columns" else (0, 2), dtype=np.float64)
+    sizes = np.abs(matrix).sum(
+        (0, 1) if text_plan.narrowed == "columns" else (0, 2), dtype=np.float64
+    )
     most = sorted(np.argsort(-sizes, kind="stable")[:FEW].tolist())
     if text_plan.narrowed == "columns":
         return take(report, "key", most)

@@ -16,7 +16,14 @@ from attnscope.studies.screens.contributors import fitted
 from attnscope.studies.screens.header import RANDOM_WEIGHTS
 from attnscope.studies.screens.overview import weight_map
 from attnscope.views.axes import Axis, token_axis
-from attnscope.views.numbers import NO_WEIGHT, Digits, column_texts, digits_for, number_text, written
+from attnscope.views.numbers import (
+    NO_WEIGHT,
+    Digits,
+    column_texts,
+    digits_for,
+    number_text,
+    written,
+)
 from attnscope.views.parts import (
     GAP,
     Bar,
@@ -37,7 +44,14 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours, token_span
 
 # names of how strongly a token is written, by kind of layer
-WRITES = {"gated delta": "β", "kimi delta": "β", "mamba": "Δ", "mamba-1": "Δ", "rg-lru": "w", "mlstm": "eⁱ"}
+WRITES = {
+    "gated delta": "β",
+    "kimi delta": "β",
+    "mamba": "Δ",
+    "mamba-1": "Δ",
+    "rg-lru": "w",
+    "mlstm": "eⁱ",
+}
 _MEANING = "half-life: tokens until half of the state is left, at the decay of this token"
 _WRITTEN = {
     "β": "; β: how much of it is written",
@@ -68,7 +82,12 @@ def present_mixing(
 ) -> Iterator[ViewPart]:
     """Present every head: its matrix, its rows, and the strongest sources; many heads as thumbnails."""
     every = range(len(mixing.units))
-    if mixing.matrix is not None and text.queries and (heat or settings.brief) and len(every) > _MOST_OF_LAYER:
+    if (
+        mixing.matrix is not None
+        and text.queries
+        and (heat or settings.brief)
+        and len(every) > _MOST_OF_LAYER
+    ):
         yield GAP
         yield thumbnails(text, mixing, mixing.matrix)
         return
@@ -79,11 +98,15 @@ def present_mixing(
         yield from _present_head(text, mixing, unit, settings, heat)
 
 
-def _title(report: Report, text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings) -> ViewPart:
+def _title(
+    report: Report, text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings
+) -> ViewPart:
     badge = RANDOM_WEIGHTS if report.provenance.weights == "random" else ()
     of_text = f"text {text.index}  " if len(report.texts) > 1 else ""
     chosen = mixing.chosen[unit] if not settings.data_only else None
-    remarks = f"  {of_text}{mixing.kinds[unit]}{_channel(mixing, unit)}" + (f"  {chosen}" if chosen else "")
+    remarks = f"  {of_text}{mixing.kinds[unit]}{_channel(mixing, unit)}" + (
+        f"  {chosen}" if chosen else ""
+    )
     return paragraph((Span(_name(mixing, unit), "title"), *badge, *ours(remarks)))
 
 
@@ -93,7 +116,11 @@ def _channel(mixing: Mixing, unit: int) -> str:
     count = mixing.channels.get(layer) if isinstance(layer, int) else None
     if count is None:
         return ""
-    return f", mean of the matrices of all {count:,} channels" if head == "mean" else f", channel {head} of {count:,}"
+    return (
+        f", mean of the matrices of all {count:,} channels"
+        if head == "mean"
+        else f", channel {head} of {count:,}"
+    )
 
 
 def _ranked(mixing: Mixing, unit: int, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -123,7 +150,11 @@ def _present_head(
         yield from _one_row(text, mixing, mixing.matrix[unit, 0], unit, settings)
         return
     ranking = _ranking(text, mixing, unit, settings, compact=heat)
-    brief = [GAP, *_rows(text, mixing, unit, settings), *([GAP, fitted(ranking, settings)] if ranking else [])]
+    brief = [
+        GAP,
+        *_rows(text, mixing, unit, settings),
+        *([GAP, fitted(ranking, settings)] if ranking else []),
+    ]
     if mixing.matrix is None:
         yield from brief
         return
@@ -133,19 +164,34 @@ def _present_head(
     yield from brief
 
 
-def _panel(text: TextReport, mixing: Mixing, matrix: Matrix, unit: int, settings: DisplaySettings) -> Panel:
+def _panel(
+    text: TextReport, mixing: Mixing, matrix: Matrix, unit: int, settings: DisplaySettings
+) -> Panel:
     digits = digits_for(matrix, settings.precision)
-    axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
-    caption = ours(f"{_FORMULAS[mixing.kinds[unit]]}; rows don't sum to 1; {NO_WEIGHT} is a later token")
+    axes = (
+        token_axis("query", text.tokens, text.queries),
+        token_axis("key", text.sources, text.keys),
+    )
+    caption = ours(
+        f"{_FORMULAS[mixing.kinds[unit]]}; rows don't sum to 1; {NO_WEIGHT} is a later token"
+    )
     cells = _cells(text, matrix, digits)
     masked = [False] * len(text.queries)
     scale = scale_for(MIXING, matrix)
-    if settings.format == "page":  # which writes cells itself: a later token is no 0 that happens to be one
-        matrix = np.where(np.array(text.keys) > np.array(text.queries)[:, None], -np.inf, matrix).astype(np.float32)
-    return Panel(MIXING, ours(MIXING), matrix, cells, *axes, scale, digits, masked, caption, caption)
+    if (
+        settings.format == "page"
+    ):  # which writes cells itself: a later token is no 0 that happens to be one
+        matrix = np.where(
+            np.array(text.keys) > np.array(text.queries)[:, None], -np.inf, matrix
+        ).astype(np.float32)
+    return Panel(
+        MIXING, ours(MIXING), matrix, cells, *axes, scale, digits, masked, caption, caption
+    )
 
 
-def head_panels(text: TextReport, settings: DisplaySettings) -> Iterator[tuple[tuple[int, int], Panel]]:
+def head_panels(
+    text: TextReport, settings: DisplaySettings
+) -> Iterator[tuple[tuple[int, int], Panel]]:
     """Yield the layer and head of every matrix, and the matrix as a panel with its name: M, or weights of softmax."""
     mixing = text.mixing
     if mixing is not None and mixing.matrix is not None:
@@ -155,7 +201,10 @@ def head_panels(text: TextReport, settings: DisplaySettings) -> Iterator[tuple[t
             of_channels = " (mean of channels)" if head == "mean" else ""
             title = ours(f"L{place[0]}H{place[1]} {mixing.kinds[unit]}{of_channels}")
             yield place, structs.replace(_panel(text, mixing, matrix, unit, settings), title=title)
-    axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
+    axes = (
+        token_axis("query", text.tokens, text.queries),
+        token_axis("key", text.sources, text.keys),
+    )
     for attending in text.heads:
         weights = attending.stages["weights"]
         place = int(attending.layer), int(attending.head)
@@ -163,7 +212,9 @@ def head_panels(text: TextReport, settings: DisplaySettings) -> Iterator[tuple[t
         yield place, Panel("weights", title, weights, [], *axes, WEIGHTS, Digits(2))
 
 
-def _one_row(text: TextReport, mixing: Mixing, row: Array, unit: int, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _one_row(
+    text: TextReport, mixing: Mixing, row: Array, unit: int, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Present the only row as a list: a line for each key that it can read, of a long text for the strongest."""
     sizes = np.where(np.array(text.keys) > text.queries[0], -1.0, np.abs(row.astype(np.float64)))
     readable = np.flatnonzero(sizes >= 0)
@@ -172,10 +223,17 @@ def _one_row(text: TextReport, mixing: Mixing, row: Array, unit: int, settings: 
         listed = np.argsort(-sizes, kind="stable")[:LISTED].tolist()
     others = np.setdiff1d(readable, listed)
     parts = _parts(mixing, row, unit)
-    terms = {name: _with_others(values, listed, others) for name, values in (*parts.items(), ("M", row))}
+    terms = {
+        name: _with_others(values, listed, others) for name, values in (*parts.items(), ("M", row))
+    }
     digits = digits_for(np.array([*terms.values()]), settings.precision)
     columns = [
-        Column(name, column_texts([*map(float, values[listed]), *[None] * (others.size > 0)], settings.precision))
+        Column(
+            name,
+            column_texts(
+                [*map(float, values[listed]), *[None] * (others.size > 0)], settings.precision
+            ),
+        )
         for name, values in _factors(mixing, unit).items()
     ]
     columns += [Column(name, written(values, digits)) for name, values in terms.items()]
@@ -190,7 +248,9 @@ def _one_row(text: TextReport, mixing: Mixing, row: Array, unit: int, settings: 
     said = mixing.kinds[unit] == "differential"  # by its formula
     sums = f"; M = {' + '.join(parts)}" if parts and not said else ""
     formula = ours(f"{_FORMULAS[mixing.kinds[unit]]}{sums}; share: of all |M| of the row")
-    which = f"the {LISTED} keys with the largest |M|; {settings.named('--key', 'key')} selects others"
+    which = (
+        f"the {LISTED} keys with the largest |M|; {settings.named('--key', 'key')} selects others"
+    )
     queries = token_axis("query", text.tokens, text.queries)
     keys = token_axis("key", text.sources, text.keys).select(listed)
     yield GAP
@@ -218,11 +278,16 @@ def _dimensions(
     if _RESTS.get(kind) == "delta rule":
         terms |= {"delta rule": np.array(read.left) - read.decayed, "sum": np.array(read.left)}
     order = np.argsort(-np.abs(terms["q × k"]), kind="stable").tolist()
-    strips = [Strip(name, of[order].tolist(), ours(_number(of.sum(), settings))) for name, of in terms.items()]
+    strips = [
+        Strip(name, of[order].tolist(), ours(_number(of.sum(), settings)))
+        for name, of in terms.items()
+    ]
     write = WRITES.get(kind)
     factor = ""
     if write is not None and mixing.key_write is not None:
-        factor = f" × {write} {_number(mixing.key_write[0, 0, text.keys.index(read.key)], settings)}"
+        factor = (
+            f" × {write} {_number(mixing.key_write[0, 0, text.keys.index(read.key)], settings)}"
+        )
     if kind == "mlstm":
         factor += " ÷ max(|Σ|, 1) of the row"
     elif _RESTS.get(kind) == "skip" and read.key == text.queries[0]:
@@ -243,7 +308,11 @@ def _number(value: float, settings: DisplaySettings) -> str:
 
 def _factors(mixing: Mixing, unit: int) -> dict[str, Array]:
     """Return the factors of what a row reads directly, as far as they are factors."""
-    factors = {"q·k": mixing.products, "Γ": mixing.decay, WRITES.get(mixing.kinds[unit], ""): mixing.key_write}
+    factors = {
+        "q·k": mixing.products,
+        "Γ": mixing.decay,
+        WRITES.get(mixing.kinds[unit], ""): mixing.key_write,
+    }
     rows = {name: values[unit, 0] for name, values in factors.items() if values is not None}
     if mixing.kinds[unit] == "rg-lru":
         del rows["q·k"]  # it has neither queries nor keys
@@ -258,7 +327,20 @@ def _strips(keys: Axis, terms: dict[str, Array], digits: Digits) -> Matrices:
     cells = [[digits.text(value) for value in line] for line in matrix.tolist()]
     title = ours("parts of the row")
     return Matrices(
-        [Panel(MIXING, title, matrix, cells, axis, keys, scale_for(MIXING, matrix), digits, [False] * n)], True
+        [
+            Panel(
+                MIXING,
+                title,
+                matrix,
+                cells,
+                axis,
+                keys,
+                scale_for(MIXING, matrix),
+                digits,
+                [False] * n,
+            )
+        ],
+        True,
     )
 
 
@@ -274,13 +356,18 @@ def _parts(mixing: Mixing, row: Array, unit: int) -> dict[str, Array]:
 
 def _with_others(values: Array, listed: Sequence[int], others: Array) -> list[float]:
     """Return the numbers of listed keys, and the sum of the others if there are any."""
-    return [float(value) for value in values[[*listed]]] + [float(values[others].sum())] * (others.size > 0)
+    return [float(value) for value in values[[*listed]]] + [float(values[others].sum())] * (
+        others.size > 0
+    )
 
 
 def _cells(text: TextReport, matrix: Matrix, digits: Digits) -> list[list[str]]:
     later = digits.units(NO_WEIGHT)
     return [
-        [later if key > query else digits.text(value) for key, value in zip(text.keys, row, strict=True)]
+        [
+            later if key > query else digits.text(value)
+            for key, value in zip(text.keys, row, strict=True)
+        ]
         for query, row in zip(text.queries, matrix.tolist(), strict=True)
     ]
 
@@ -289,14 +376,22 @@ def thumbnails(text: TextReport, mixing: Mixing, matrices: Array) -> Matrices:
     """Return the shares of |M| of every head, on one scale."""
     with np.errstate(invalid="ignore"):
         shares = np.abs(matrices) / mixing.size[..., None]
-    axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
+    axes = (
+        token_axis("query", text.tokens, text.queries),
+        token_axis("key", text.sources, text.keys),
+    )
     drawn = *axes, Scale(0.0, 1.0, False), Digits(2)
-    panels = [Panel(SHARE, ours(_name(mixing, unit)), matrix, [], *drawn) for unit, matrix in enumerate(shares)]
+    panels = [
+        Panel(SHARE, ours(_name(mixing, unit)), matrix, [], *drawn)
+        for unit, matrix in enumerate(shares)
+    ]
     places = [(int(layer), -1 if head == "mean" else int(head)) for layer, head in mixing.units]
     return Matrices(panels, True, places)
 
 
-def _rows(text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _rows(
+    text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Present the facts of every row: how long its state lasts, how strongly it is written, and the sums of the row."""
     write = WRITES.get(mixing.kinds[unit])
     meaning = _MEANING + (_WRITTEN[write] if write else "")
@@ -309,7 +404,10 @@ def _rows(text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings
     if mixing.gate is not None and np.isfinite(mixing.gate[unit]).any():
         columns.append(_column("gate", mixing.gate[unit], settings))
         meaning += "; gate: mean factor on the output"
-    columns += [_column("Σ M", mixing.row_sum[unit], settings), _column("Σ |M|", mixing.size[unit], settings)]
+    columns += [
+        _column("Σ M", mixing.row_sum[unit], settings),
+        _column("Σ |M|", mixing.size[unit], settings),
+    ]
     yield paragraph((Span("rows", "bold"), *ours(f"  {meaning}", "dim")), remark=True)
     yield Table("query", columns, keys=token_axis("query", text.tokens, text.queries))
 
@@ -319,7 +417,9 @@ def _column(heading: str, values: Array, settings: DisplaySettings, *, none: str
     return Column(heading, column_texts(known, settings.precision, none=none))
 
 
-def _ranking(text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings, *, compact: bool) -> Bars | None:
+def _ranking(
+    text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings, *, compact: bool
+) -> Bars | None:
     """Rank the sources of every row by |M|, or by |M|·‖v‖."""
     keys = mixing.keys[unit]
     if not keys.shape[1]:
@@ -346,9 +446,15 @@ def _ranking(text: TextReport, mixing: Mixing, unit: int, settings: DisplaySetti
     )
 
 
-def _sources(keys: Array, numbers: Sequence[Array], digits: Sequence[Digits], lengths: Array) -> list[Bar]:
+def _sources(
+    keys: Array, numbers: Sequence[Array], digits: Sequence[Digits], lengths: Array
+) -> list[Bar]:
     return [
-        Bar(key, float(lengths[k]), [d.text(float(values[k])) for d, values in zip(digits, numbers, strict=True)])
+        Bar(
+            key,
+            float(lengths[k]),
+            [d.text(float(values[k])) for d, values in zip(digits, numbers, strict=True)],
+        )
         for k, key in enumerate(keys.tolist())
         if key >= 0
     ]

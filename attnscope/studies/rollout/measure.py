@@ -16,7 +16,15 @@ from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import MEAN, IndexSelection
-from attnscope.run.plan import SHORTER, RunPlan, memory_demand, plan_for_texts, plan_texts, present_layers, spare_memory
+from attnscope.run.plan import (
+    SHORTER,
+    RunPlan,
+    memory_demand,
+    plan_for_texts,
+    plan_texts,
+    present_layers,
+    spare_memory,
+)
 from attnscope.run.rendering import chat_text
 from attnscope.run.session import (
     ProgressCallback,
@@ -40,7 +48,9 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 2048  # number of tokens in a batch of copies of a text, unless one copy has more
 _SELECT = f"remove it; {arg('query')} and {arg('key')} select rows and columns"
-_FLOATS = 6  # number of float64 matrices of a text, apart from one per layer, that the arithmetic needs
+_FLOATS = (
+    6  # number of float64 matrices of a text, apart from one per layer, that the arithmetic needs
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,9 @@ class RolloutPlan:
     plan: RunPlan  # passes over the texts, one at a time, with every row and column
 
 
-def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:
+def measure_rollout(
+    run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None
+) -> Report:
     """Measure how much of every token's output stems from each token, over layers."""
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
@@ -61,7 +73,9 @@ def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, se
         source.require_model(run.measure)
     if source.first_queries:
         hint = "give queries of every token, or remove it"
-        raise UsageError("needs the queries of all tokens", where=arg("measure", run.measure), hint=hint)
+        raise UsageError(
+            "needs the queries of all tokens", where=arg("measure", run.measure), hint=hint
+        )
     rollout_plan = plan_rollout(run, source)
     model, device = session.load(rollout_plan.plan)
     find = _zeroing if rollout_plan.measure.zeroing else _weights
@@ -69,7 +83,9 @@ def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, se
     texts = []
     engine = None
     for text_index, text in enumerate(rollout_plan.shown):
-        text_plan = replace(rollout_plan.plan, text_plans=[rollout_plan.plan.text_plans[text_index]])
+        text_plan = replace(
+            rollout_plan.plan, text_plans=[rollout_plan.plan.text_plans[text_index]]
+        )
         batch, engine = prepare(text_plan, model, device)
         step = run.measure + (f", text {text_index + 1} of {count}" if count > 1 else "")
         matrices = find(text_plan, batch, engine, rollout_plan.layers, (step, session.progress))
@@ -77,7 +93,9 @@ def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, se
     assert engine is not None
     plan = rollout_plan.plan
     mask = describe_mask_use(source, run, engine.describe_mask(), plan.text_plans, plan.matrices)
-    return Report(provenance(source, run, device, warnings=warnings_of(plan.text_plans)), mask, texts)
+    return Report(
+        provenance(source, run, device, warnings=warnings_of(plan.text_plans)), mask, texts
+    )
 
 
 def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
@@ -86,11 +104,15 @@ def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
     _check_options(run)
     _check_model(source, measure)
     layers = _layers(run, source, measure)
-    shown_texts = [_within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)]
+    shown_texts = [
+        _within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)
+    ]
     plan = _plan(run, source, layers, shown_texts, measure)
     if measure.zeroing and run.what_if == "same-scores" and not plan.run.own_mask:
         message = f"{measure.name} runs whole layers, so a mask cannot apply to their scores alone"
-        raise UsageError(message, where=arg("what_if"), hint=f"remove {arg('what_if', 'same-scores')}")
+        raise UsageError(
+            message, where=arg("what_if"), hint=f"remove {arg('what_if', 'same-scores')}"
+        )
     return RolloutPlan(measure, layers, shown_texts, plan)
 
 
@@ -100,11 +122,31 @@ def _check_options(run: RunConfig) -> None:
     other = f"remove it, or {arg('measure')}"
     either = f"remove {arg('words')} or {arg('measure')}"
     refused = (
-        (run.head.word is None, arg("head"), f"{measure} combines all heads of a layer", "remove it"),
-        (run.show_padding, arg("show_padding"), f"{measure} runs each text alone, without padding", "remove it"),
+        (
+            run.head.word is None,
+            arg("head"),
+            f"{measure} combines all heads of a layer",
+            "remove it",
+        ),
+        (
+            run.show_padding,
+            arg("show_padding"),
+            f"{measure} runs each text alone, without padding",
+            "remove it",
+        ),
         (run.by != "weight", arg("by"), f"{measure} ranks sources by its own values", "remove it"),
-        (run.target is not None, arg("by", "logit"), f"{measure} is not measured on a logit", "remove it"),
-        (run.stages != RunConfig(()).stages, arg("stages"), f"{measure} has no stages", "remove it"),
+        (
+            run.target is not None,
+            arg("by", "logit"),
+            f"{measure} is not measured on a logit",
+            "remove it",
+        ),
+        (
+            run.stages != RunConfig(()).stages,
+            arg("stages"),
+            f"{measure} has no stages",
+            "remove it",
+        ),
         (run.least, arg("least"), f"{measure} is not received from heads", "remove it"),
         (run.words, arg("words"), f"merges weights of heads, not {measure}", either),
         (run.predict, arg("predict"), f"{measure} shows no predictions", other),
@@ -121,10 +163,18 @@ def _check_model(source: ModelSource, measure: RolloutMeasure) -> None:
     where = arg("measure", measure.name)
     if source.needs_context or source.part == "cross":
         message = "is not defined under cross-attention, where a layer's output also depends on a second text"
-        raise UsageError(message, where=where, hint=f"use a model without cross-attention, or {arg('part', 'encoder')}")
+        raise UsageError(
+            message,
+            where=where,
+            hint=f"use a model without cross-attention, or {arg('part', 'encoder')}",
+        )
     if measure.residual and not source.config.residual:
         hint = "use rollout-no-residual"
-        raise UsageError("the layers of this model do not add their input to their output", where=where, hint=hint)
+        raise UsageError(
+            "the layers of this model do not add their input to their output",
+            where=where,
+            hint=hint,
+        )
 
 
 def _layers(run: RunConfig, source: ModelSource, measure: RolloutMeasure) -> list[int]:
@@ -136,7 +186,9 @@ def _layers(run: RunConfig, source: ModelSource, measure: RolloutMeasure) -> lis
     layers = sorted(present_layers(run.layer, source).numbers(source.config.n_layers, "layer"))
     kinds = source.config.layer_map
     between = range(layers[0], layers[-1] + 1)
-    if measure.cumulative and (unseen := [layer for layer in between if mixes_unseen(kinds[layer])]):
+    if measure.cumulative and (
+        unseen := [layer for layer in between if mixes_unseen(kinds[layer])]
+    ):
         message = f"{measure.name} multiplies weights of attention, and in layer {unseen[0]} tokens read each other "
         message += f"through {' and '.join(kinds[unseen[0]])}"
         hint = f"{count_attending(kinds)}: {spell_map(kinds)}; use {arg('measure', 'value-zeroing')}, or one layer"
@@ -164,18 +216,32 @@ def _within(run: RunConfig, text: TextPlan) -> TextPlan:
 
 
 def _plan(
-    run: RunConfig, source: ModelSource, layers: list[int], shown_texts: list[TextPlan], measure: RolloutMeasure
+    run: RunConfig,
+    source: ModelSource,
+    layers: list[int],
+    shown_texts: list[TextPlan],
+    measure: RolloutMeasure,
 ) -> RunPlan:
     """Plan passes over one text at a time, with every row and column, and estimate their memory."""
-    texts = [replace(text, queries=(n := list(range(len(text.tokens)))), keys=n) for text in shown_texts]
+    texts = [
+        replace(text, queries=(n := list(range(len(text.tokens)))), keys=n) for text in shown_texts
+    ]
     request = msgspec.structs.replace(
-        run, layer=IndexSelection.of(layers), head=MEAN, stages=("weights",), top=0, query=None, key=None
+        run,
+        layer=IndexSelection.of(layers),
+        head=MEAN,
+        stages=("weights",),
+        top=0,
+        query=None,
+        key=None,
     )
     plan = plan_for_texts(request, source, texts)
     longest = max(texts, key=lambda text: len(text.tokens))
     cells = len(longest.tokens) ** 2
     matrices = 1 if measure.cumulative else len(layers)
-    results = matrices * sum(len(text.queries) * (len(text.keys) + 2 * run.top) for text in shown_texts)
+    results = matrices * sum(
+        len(text.queries) * (len(text.keys) + 2 * run.top) for text in shown_texts
+    )
     demand = replace(
         memory_demand(replace(plan, text_plans=[longest])),
         batch=_copies(len(longest.tokens)) + 1 if measure.zeroing else 1,
@@ -184,7 +250,9 @@ def _plan(
         drawn=0 if run.window is None else results,
     )
     kept_bytes = 8 * cells * (len(layers) + _FLOATS)
-    _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept_bytes + 4 * results}, (SHORTER,))
+    _, stream_reason, memory = spare_memory(
+        run, source, demand, {"kept": kept_bytes + 4 * results}, (SHORTER,)
+    )
     return replace(plan, stream_reason=stream_reason, memory=memory)
 
 
@@ -194,22 +262,33 @@ def _copies(n_tokens: int) -> int:
 
 
 def _weights(
-    plan: RunPlan, batch: "Batch", engine: "Engine", layers: list[int], step: tuple[str, ProgressCallback | None]
+    plan: RunPlan,
+    batch: "Batch",
+    engine: "Engine",
+    layers: list[int],
+    step: tuple[str, ProgressCallback | None],
 ) -> list[Array]:
     """Return the weights of every layer averaged over heads, (T, T) each; 0 in fully masked rows."""
     from attnscope.model.recorders import MatrixRecorder
 
     every = plan.text_plans[0].queries
     heads = range(engine.sizes[1])
-    recorders = {layer: MatrixRecorder(("weights",), heads, every, every, mean=True) for layer in layers}
+    recorders = {
+        layer: MatrixRecorder(("weights",), heads, every, every, mean=True) for layer in layers
+    }
     forward(plan, batch, engine, {layer: [recorder] for layer, recorder in recorders.items()}, step)
     return [
-        np.nan_to_num(recorders[layer].compute()["weights"][0, 0].cpu().numpy().astype(np.float64)) for layer in layers
+        np.nan_to_num(recorders[layer].compute()["weights"][0, 0].cpu().numpy().astype(np.float64))
+        for layer in layers
     ]
 
 
 def _zeroing(
-    plan: RunPlan, batch: "Batch", engine: "Engine", layers: list[int], step: tuple[str, ProgressCallback | None]
+    plan: RunPlan,
+    batch: "Batch",
+    engine: "Engine",
+    layers: list[int],
+    step: tuple[str, ProgressCallback | None],
 ) -> list[Array]:
     """Return the change of each token's output when a value is zeroed, by layer; rows sum to 1."""
     from attnscope.model.value_zeroing import output_changes
@@ -228,16 +307,24 @@ def _zeroing(
         if on_progress is not None:
             on_progress(what, done, total)
 
-    def block(layer: int, again: "RunBlock", x: "torch.Tensor", y: "torch.Tensor", mask: "Mask") -> None:
+    def block(
+        layer: int, again: "RunBlock", x: "torch.Tensor", y: "torch.Tensor", mask: "Mask"
+    ) -> None:
         if layer in layers:
-            changes[layer] = normalized(output_changes(again, x, y, mask, _copies(n), advance).cpu().numpy())
+            changes[layer] = normalized(
+                output_changes(again, x, y, mask, _copies(n), advance).cpu().numpy()
+            )
 
     engine.run_blocks(batch, layers[-1], block)
     return [changes[layer] for layer in layers]
 
 
 def _text_report(
-    run: RunConfig, text: TextPlan, matrices: list[Array], layers: list[int], measure: RolloutMeasure
+    run: RunConfig,
+    text: TextPlan,
+    matrices: list[Array],
+    layers: list[int],
+    measure: RolloutMeasure,
 ) -> TextReport:
     rollouts = []
     eligible = np.array([run.special or not token.special for token in text.tokens])
@@ -254,6 +341,15 @@ def _text_report(
         ranked = keys, values.astype(np.float32), [] if run.special else [*LEFT_OUT]
         rollouts.append(TokenRollout(measure.name, covered_layers, part, nothing, *ranked))
     text_input = run.texts[text.number]
-    about = text_input.text, text_input.pair, text.tokens, None, text.number, text.queries, text.keys, Heads()
+    about = (
+        text_input.text,
+        text_input.pair,
+        text.tokens,
+        None,
+        text.number,
+        text.queries,
+        text.keys,
+        Heads(),
+    )
     chat = None if text_input.rendered is None else chat_text(text_input.rendered, text.tokens)
     return TextReport(*about, text.notes, list(text.hidden), rollouts=rollouts, chat=chat)

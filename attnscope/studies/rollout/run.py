@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["report", "shows_mixing"]
 
 
-def report(run: RunConfig, progress: "ProgressCallback | None" = None, session: "Session | None" = None) -> Report:
+def report(
+    run: RunConfig, progress: "ProgressCallback | None" = None, session: "Session | None" = None
+) -> Report:
     """Make a run's Report: of attention, of layers without softmax, or of a measure over layers."""
     from attnscope.run.session import Session, inspect
 

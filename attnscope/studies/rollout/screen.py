@@ -16,13 +16,17 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours
 
 
-def present_rollouts(text: TextReport, settings: DisplaySettings, *, heat: bool) -> Iterator[ViewPart]:
+def present_rollouts(
+    text: TextReport, settings: DisplaySettings, *, heat: bool
+) -> Iterator[ViewPart]:
     """Present each matrix, or the only row as a list, in which each layer that has a matrix is a column."""
     rollouts = text.rollouts
     queries = token_axis("query", text.tokens, text.queries)
     if len(text.queries) == 1 and not heat:
         yield from (GAP, _title(rollouts))
-        yield from row_list(_row(text, settings), settings, f"{settings.named('--key', 'key')} selects others")
+        yield from row_list(
+            _row(text, settings), settings, f"{settings.named('--key', 'key')} selects others"
+        )
         if len(rollouts) > 1:
             names = [rollout.name for rollout in rollouts]
             queries = Axis("layer", range(len(names)), [], [False] * len(names), len(names), names)
@@ -37,7 +41,11 @@ def present_rollouts(text: TextReport, settings: DisplaySettings, *, heat: bool)
 def _title(rollouts: Sequence[TokenRollout]) -> ViewPart:
     first_rollout = rollouts[0]
     last_rollout = rollouts[-1]
-    name = first_rollout.name if first_rollout is last_rollout else f"{first_rollout.name} to {last_rollout.name}"
+    name = (
+        first_rollout.name
+        if first_rollout is last_rollout
+        else f"{first_rollout.name} to {last_rollout.name}"
+    )
     measure = ROLLOUT_MEASURES.get(first_rollout.measure)
     source = "" if measure is None else f"  {measure.meaning} ({measure.source})"
     return paragraph((Span(f"{name} {first_rollout.measure}", "title"), Span(source, "dim")))
@@ -47,7 +55,10 @@ def _matrix(text: TextReport, rollout: TokenRollout, settings: DisplaySettings) 
     nothing = [position in rollout.nothing for position in text.queries]
     of = f"of each token before layer {rollout.layers[0]} (column) in each token after layer {rollout.layers[-1]} (row)"
     caption = ours(f"{of}; each row {_sums(text, [rollout], settings)}")
-    axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
+    axes = (
+        token_axis("query", text.tokens, text.queries),
+        token_axis("key", text.sources, text.keys),
+    )
     # written and drawn as weights are: from 0, and 0 is exact
     return matrix_panel(rollout.matrix, nothing, axes, ours(SHARES), caption, settings)
 
@@ -64,7 +75,10 @@ def _row(text: TextReport, settings: DisplaySettings) -> list[Panel]:
         of = "of each token before a layer in this token after it; each layer's"
         names = [rollout.name for rollout in rollouts]
     lines = ours(f"{of} {_sums(text, rollouts, settings).replace('sums', 'sum')}")
-    axes = token_axis("query", text.tokens, [query] * len(rollouts)), token_axis("key", text.sources, text.keys)
+    axes = (
+        token_axis("query", text.tokens, [query] * len(rollouts)),
+        token_axis("key", text.sources, text.keys),
+    )
     matrix = np.concatenate([rollout.matrix for rollout in rollouts])
     nothing = [query in rollout.nothing for rollout in rollouts]
     panel = matrix_panel(matrix, nothing, axes, ours(SHARES), lines, settings)
@@ -83,12 +97,19 @@ def _sums(text: TextReport, rollouts: Sequence[TokenRollout], settings: DisplayS
 
 
 def _ranking(
-    text: TextReport, rollouts: Sequence[TokenRollout], queries: Axis, settings: DisplaySettings, *, compact: bool
+    text: TextReport,
+    rollouts: Sequence[TokenRollout],
+    queries: Axis,
+    settings: DisplaySettings,
+    *,
+    compact: bool,
 ) -> Iterator[ViewPart]:
     """Rank the sources of every row of these matrices, which are one below the other."""
     if not rollouts[0].keys.shape[1]:
         return
-    digits = weight_digits(np.concatenate([r.values for r in rollouts]), settings.precision + 1, settings)
+    digits = weight_digits(
+        np.concatenate([r.values for r in rollouts]), settings.precision + 1, settings
+    )
 
     def sources(rollout: TokenRollout, r: int) -> list[Bar]:
         ranked = zip(rollout.keys[r].tolist(), rollout.values[r].tolist(), strict=True)

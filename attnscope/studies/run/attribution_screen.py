@@ -23,14 +23,18 @@ def present_attribution(
     """Present the contribution of every part of the model to a token's logit."""
     yield GAP
     yield _heading(text, attribution, settings)
-    parts = [(ours(name), value) for name, value in _parts(attribution, report.provenance.layer_kinds)]
+    parts = [
+        (ours(name), value) for name, value in _parts(attribution, report.provenance.layer_kinds)
+    ]
     yield _ranking("part", parts, attribution.total, _PARTS, settings)
     yield GAP
     yield paragraph((Span("heads", "bold"), Span("  what each adds", "dim")))
     yield head_numbers(attribution.heads, settings)
     yield strongest(attribution.heads, None, Listing(signed=False), settings)
     yield GAP
-    yield paragraph((Span("sources", "bold"), Span("  what each token adds through all heads", "dim")))
+    yield paragraph(
+        (Span("sources", "bold"), Span("  what each token adds through all heads", "dim"))
+    )
     digits = len(str(len(text.tokens) - 1))
     named_values: list[tuple[Spans, float]] = [
         ((Span(f"{position:>{digits}} "), token_span(text.tokens, position)), value)
@@ -47,15 +51,26 @@ def _heading(text: TextReport, attribution: Attribution, settings: DisplaySettin
     what: Spans = (Span("logit of ", "bold"), _target(attribution.target))
     if attribution.against is not None:
         what = (*what, Span(" minus that of ", "bold"), _target(attribution.against))
-    after = Span(f"  after {attribution.position} ", "dim"), token_span(text.tokens, attribution.position, "dim")
-    capped = f", before the soft-cap of {attribution.softcap:g}" if attribution.softcap is not None else ""
+    after = (
+        Span(f"  after {attribution.position} ", "dim"),
+        token_span(text.tokens, attribution.position, "dim"),
+    )
+    capped = (
+        f", before the soft-cap of {attribution.softcap:g}"
+        if attribution.softcap is not None
+        else ""
+    )
     caption = f": {number_text(attribution.total, settings.precision)}, with the scale of the final norm frozen{capped}"
     return paragraph((*what, *after, Span(caption, "dim")))
 
 
 def _edge(text: TextReport, edge: LogitEdge, settings: DisplaySettings) -> Spans:
     name = Span(f"L{edge.layer}H{edge.head} ← {edge.source} ")
-    return name, token_span(text.tokens, edge.source), Span(f" {number_text(edge.value, settings.precision)}", "bold")
+    return (
+        name,
+        token_span(text.tokens, edge.source),
+        Span(f" {number_text(edge.value, settings.precision)}", "bold"),
+    )
 
 
 def _target(token: TargetToken) -> Span:
@@ -64,18 +79,31 @@ def _target(token: TargetToken) -> Span:
 
 def _parts(attribution: Attribution, layer_kinds: Sequence[LayerPaths]) -> list[tuple[str, float]]:
     """Return the parts of the sum: of a layer with a path beside its attention, that path and the MLP are one part."""
-    parts = [("embedding", attribution.embedding), ("biases of norm and head", attribution.constant)]
-    parts += [(f"L{layer}H{head}", float(value)) for (layer, head), value in np.ndenumerate(attribution.heads)]
+    parts = [
+        ("embedding", attribution.embedding),
+        ("biases of norm and head", attribution.constant),
+    ]
+    parts += [
+        (f"L{layer}H{head}", float(value))
+        for (layer, head), value in np.ndenumerate(attribution.heads)
+    ]
     for layer, value in enumerate(attribution.mlps.tolist()):
         mixes = bool(layer_kinds) and mixes_unseen(layer_kinds[layer])
         rest = f"L{layer} rest" if mixes else f"L{layer} MLP"
         parts.append((rest if attribution.heads[layer].any() else f"L{layer} (whole layer)", value))
-    parts += [(f"L{layer} attention bias", value) for layer, value in enumerate(attribution.attention_biases.tolist())]
+    parts += [
+        (f"L{layer} attention bias", value)
+        for layer, value in enumerate(attribution.attention_biases.tolist())
+    ]
     return [(name, value) for name, value in parts if value]
 
 
 def _ranking(
-    heading: str, named_values: list[tuple[Spans, float]], total: float, limit: int, settings: DisplaySettings
+    heading: str,
+    named_values: list[tuple[Spans, float]],
+    total: float,
+    limit: int,
+    settings: DisplaySettings,
 ) -> Table:
     """Rank parts by the magnitude of their contribution, with the sum of the others and of all."""
     order = np.argsort([-abs(value) for _, value in named_values], kind="stable").tolist()

@@ -15,20 +15,18 @@ from attnscope.views.spans import Span, Spans, ours, token_span
 _LISTED = 4  # other rules that are named
 
 
-def present_given_output(text: TextReport, given_output: GivenOutput, settings: DisplaySettings) -> Iterator[ViewPart]:
+def present_given_output(
+    text: TextReport, given_output: GivenOutput, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Turn the comparison of a given output into parts."""
     if given_output.agrees:
-        agreement = (
-            f"equals the computed one up to {given_output.largest:.1g} (rounding explains {given_output.limit:.1g})"
+        agreement = f"equals the computed one up to {given_output.largest:.1g} (rounding explains {given_output.limit:.1g})"
+        yield Facts(
+            [("output", (Span("the given output ", "good"), *ours(agreement)))], remark=False
         )
-        yield Facts([("output", (Span("the given output ", "good"), *ours(agreement)))], remark=False)
         return
-    gap_text = (
-        f"by up to {given_output.largest:.2g} (L{given_output.layer}H{given_output.head}, query {given_output.query} "
-    )
-    numbers = (
-        f", dimension {given_output.dimension}; given {given_output.given:.6g}, computed {given_output.computed:.6g})"
-    )
+    gap_text = f"by up to {given_output.largest:.2g} (L{given_output.layer}H{given_output.head}, query {given_output.query} "
+    numbers = f", dimension {given_output.dimension}; given {given_output.given:.6g}, computed {given_output.computed:.6g})"
     since = f", from layer {given_output.first_layer} on" if len(given_output.layers) > 1 else ""
     rounding = f"{numbers}{since}; rounding explains {given_output.limit:.1g}"
     differs = (
@@ -40,9 +38,19 @@ def present_given_output(text: TextReport, given_output: GivenOutput, settings: 
     lines: list[tuple[str, Spans]] = [("output", differs)]
     if given_output.explained_by is not None:
         best = given_output.tried[0]
-        lines.append(("", ours(f"it is that of another rule: {best.rule} (difference {best.difference:.1g})", "bold")))
+        lines.append(
+            (
+                "",
+                ours(
+                    f"it is that of another rule: {best.rule} (difference {best.difference:.1g})",
+                    "bold",
+                ),
+            )
+        )
     elif given_output.tried:
-        tried = ", ".join(f"{rule.rule} {rule.difference:.2g}" for rule in given_output.tried[:_LISTED])
+        tried = ", ".join(
+            f"{rule.rule} {rule.difference:.2g}" for rule in given_output.tried[:_LISTED]
+        )
         lines.append(("tried", ours(f"no other rule explains it: {tried}")))
     yield Facts(lines, remark=False)
     yield GAP
@@ -50,7 +58,9 @@ def present_given_output(text: TextReport, given_output: GivenOutput, settings: 
     values = given_output.differences
     digits = digits_for(values, max(2, settings.precision))
     scale = Scale(0.0, float(values.max(initial=0.0)), False)
-    yield head_grid(values, [[digits.text(value) for value in row] for row in values.tolist()], scale, digits)
+    yield head_grid(
+        values, [[digits.text(value) for value in row] for row in values.tolist()], scale, digits
+    )
     if given_output.layers != list(range(len(given_output.layers))):
         yield notes([f"rows are layers {', '.join(map(str, given_output.layers))}"])
     yield GAP

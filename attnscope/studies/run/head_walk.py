@@ -41,14 +41,25 @@ class HeadsOfPage:
     role_texts: Sequence[int] = ()  # number of the text that a head of each role is shown on
     # position of the row to begin at in each text; None for that of a page of the text
     queries: Sequence[int | None] = (None,)
-    of_ids: int | None = None  # number of the text that is made of ids, which no command can spell; None for none
+    of_ids: int | None = (
+        None  # number of the text that is made of ids, which no command can spell; None for none
+    )
 
 
 def run_texts(run: RunConfig, session: Session, head: tuple[int, int]) -> RunWithEveryHead | None:
     """Run texts with a head exact and every other in summary; None if memory does not hold that."""
     layer, number = head
     selected = replace(run, layer=IndexSelection.of([layer]), head=IndexSelection.of([number]))
-    shown = replace(selected, query=None, key=None, words=False, by="weight", stages=WALKED, window=PAGE, predict=None)
+    shown = replace(
+        selected,
+        query=None,
+        key=None,
+        words=False,
+        by="weight",
+        stages=WALKED,
+        window=PAGE,
+        predict=None,
+    )
     try:
         return inspect_with_every_head(shown, session)
     except AttnscopeError:
@@ -66,8 +77,12 @@ def with_walk(
         return
     from attnscope.views.page.walk import Walk
 
-    content = next((n for n, part in enumerate(screen) if isinstance(part, Matrices | Table)), len(screen))
-    header = max((n + 1 for n, part in enumerate(screen[:content]) if isinstance(part, Facts)), default=0)
+    content = next(
+        (n for n, part in enumerate(screen) if isinstance(part, Matrices | Table)), len(screen)
+    )
+    header = max(
+        (n + 1 for n, part in enumerate(screen[:content]) if isinstance(part, Facts)), default=0
+    )
     source = walk_source(*every_head)
     roles = cache(partial(_roles, source, heads))
     saved = {
@@ -79,9 +94,13 @@ def with_walk(
     yield from (part for part in screen[header:] if not isinstance(part, Matrices))
 
 
-def _shown(text: SavedText, heads: HeadsOfPage, index: int, roles: Callable[[], SceneRoles | None]) -> Scene:
+def _shown(
+    text: SavedText, heads: HeadsOfPage, index: int, roles: Callable[[], SceneRoles | None]
+) -> Scene:
     scene = text.scene()
-    places = np.ix_(*([n for n in axis if isinstance(n, int)] for axis in (scene.layers, scene.heads)))
+    places = np.ix_(
+        *([n for n in axis if isinstance(n, int)] for axis in (scene.layers, scene.heads))
+    )
     numbers = [HeadNumber(name, meaning, values[places]) for name, meaning, values in heads.numbers]
     names = {number.name for number in numbers}
     others = [number for number in scene.numbers if number.name not in names]
@@ -133,7 +152,9 @@ def clearest_row(scene: Scene, head: WalkHead, role: str) -> int:
     sums = []
     for query, special in enumerate(scene.queries.special):
         listed = {} if special else listed_weights(scene, head, query)
-        sums.append(sum(weight for key, weight in listed.items() if _reads(scene, role, query, key)))
+        sums.append(
+            sum(weight for key, weight in listed.items() if _reads(scene, role, query, key))
+        )
     return int(np.argmax(sums)) if any(sums) else -1
 
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 def present_page(report: Report, settings: DisplaySettings) -> "Iterator[ViewPart | Walk]":
     """Turn a report into the parts of a page."""
     yield from unknown_words(report.texts)
-    yield from report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
+    yield from report_header(
+        report.provenance, report.mask, settings, cuts=report.cuts, labelled=True
+    )
     yield from text_headers(report.texts, settings)
     for text in report.texts:
         if text.spans is not None:
@@ -74,11 +76,15 @@ def walk_source(report: Report, every_head: EveryHead | None) -> SavedSource:
     saved = {}
     for n, text in enumerate(report.texts):
         summary = text if every_head is None else every_head.summary.texts[n]
-        saved[n, 0] = _saved(report, text, summary, None if every_head is None else every_head.roles[n])
+        saved[n, 0] = _saved(
+            report, text, summary, None if every_head is None else every_head.roles[n]
+        )
     return SavedSource([text.text for text in report.texts], [report.mask.used], saved)
 
 
-def _saved(report: Report, text: TextReport, summary: TextReport, roles: TextRoles | None) -> SavedText:
+def _saved(
+    report: Report, text: TextReport, summary: TextReport, roles: TextRoles | None
+) -> SavedText:
     named_heads = {head.ref: head for head in text.heads}
     other_heads = {head.ref: head for head in summary.heads}
     layers, heads = head_axes([*text.heads.units, *summary.heads.units])
@@ -102,12 +108,15 @@ def _scene(report: Report, text: TextReport, summary: TextReport) -> Scene:
         layers=every.layers,
         heads=every.heads,
         numbers=every.numbers,
-        stages=[stage for stage in ("scores", "scaled", "masked", "weights") if stage in stages] or ["weights"],
+        stages=[stage for stage in ("scores", "scaled", "masked", "weights") if stage in stages]
+        or ["weights"],
         first=(every.layers.index(chosen_head.layer), every.heads.index(chosen_head.head)),
     )
 
 
-def _head(text: TextReport, summary: TextReport, named_head: HeadReport | None, other: HeadReport | None) -> WalkHead:
+def _head(
+    text: TextReport, summary: TextReport, named_head: HeadReport | None, other: HeadReport | None
+) -> WalkHead:
     """Return a head on the axes of the text: the named one, else its summary."""
     if named_head is None:
         assert other is not None
@@ -134,7 +143,10 @@ def _spread(head: WalkHead, text: TextReport, summary: TextReport) -> WalkHead:
     masked = frozenset(int(places[row]) for row in head.masked_rows)
     sources = head.sources
     if sources is not None:
-        measures = {name: _placed(array, places, len(queries), np.nan) for name, array in sources.measures.items()}
+        measures = {
+            name: _placed(array, places, len(queries), np.nan)
+            for name, array in sources.measures.items()
+        }
         places_in_rows = _placed(sources.places, places, len(queries), -1)
         sources = RankedSources(sources.by, places_in_rows, measures, sources.left_out)
     return replace(head, rows=rows, masked_rows=masked, sources=sources)

@@ -33,16 +33,22 @@ def row_list(
     bars = row[listed].tolist() + [float(omitted.sum())] * bool(omitted.size)
     columns = []
     for panel in panels:
-        cells = [panel.texts[0][i] if i < len(panel.texts[0]) else "" for i in listed]  # the sink has no score
+        cells = [
+            panel.texts[0][i] if i < len(panel.texts[0]) else "" for i in listed
+        ]  # the sink has no score
         if omitted.size:
             cells.append(panel.digits.text(bars[-1]) if panel is weights else "")
         columns.append(Column(panel.name, cells))
     if head is not None:
         columns += _contributions(head, weights.columns, listed, len(bars), settings)
-    formulas = [(*panel.title, Span(": "), *panel.arithmetic) for panel in panels if panel.arithmetic]
+    formulas = [
+        (*panel.title, Span(": "), *panel.arithmetic) for panel in panels if panel.arithmetic
+    ]
     which = f"the {len(listed)} keys with the largest {weights.name}; {others}"
     yield GAP
-    yield from row_table(panels[0].rows, weights.columns.select(listed), columns, bars, formulas, omitted.size, which)
+    yield from row_table(
+        panels[0].rows, weights.columns.select(listed), columns, bars, formulas, omitted.size, which
+    )
 
 
 def row_table(
@@ -57,7 +63,9 @@ def row_table(
     """Present a row as a table of its keys; the last line sums the `omitted` ones, and `which` describes the others."""
     title = (Span("row", "bold"), Span(f" {query.number(0)} "), query.names[0])
     yield paragraph((*title, Span(f"  {which}" if omitted else "", "dim")))
-    yield Text([tuple(replace(span, look="dim") for span in line) for line in formulas], " │ ", remark=True)
+    yield Text(
+        [tuple(replace(span, look="dim") for span in line) for line in formulas], " │ ", remark=True
+    )
     labels = [ours(f"{omitted:,} others", "dim")] if omitted else ()
     yield Table(keys.kind, columns, keys=keys, labels=labels, bars=bars, spelled=True)
 
@@ -70,6 +78,9 @@ def _contributions(
     for name, matrix in (("value", head.top.value), ("projected", head.top.projected)):
         if matrix is None or not any(keys.positions[i] in ranks for i in listed):
             continue
-        values = [float(matrix[0, ranks[p]]) if (p := keys.positions[i]) in ranks else None for i in listed]
+        values = [
+            float(matrix[0, ranks[p]]) if (p := keys.positions[i]) in ranks else None
+            for i in listed
+        ]
         values += [None] * (lines - len(values))
         yield Column(MEASURES[name], column_texts(values, settings.precision))

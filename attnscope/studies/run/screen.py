@@ -41,11 +41,16 @@ _MOST_LINES = 200  # lines of numbers that are printed for many heads
 def present_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn a report into parts."""
     heat = settings.format == "heat"
-    small = [(heat or _are_maps(text)) and are_thumbnails(text, brief=heat and settings.brief) for text in report.texts]
+    small = [
+        (heat or _are_maps(text)) and are_thumbnails(text, brief=heat and settings.brief)
+        for text in report.texts
+    ]
     if settings.streamed:
         yield GAP
     yield from unknown_words(report.texts)
-    yield from report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
+    yield from report_header(
+        report.provenance, report.mask, settings, cuts=report.cuts, labelled=True
+    )
     headers = text_headers(report.texts, settings)
     for text, header, thumbnails in zip(report.texts, headers, small, strict=True):
         yield header
@@ -89,7 +94,9 @@ def present_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPa
     yield from more_options([*more, "--json (every digit)"], settings)
 
 
-def _model_output(report: Report, text: TextReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _model_output(
+    report: Report, text: TextReport, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Present the generated tokens, and the contribution of each part of the model to a logit."""
     if text.generated:
         from attnscope.studies.screens.predictions import continuation
@@ -104,27 +111,42 @@ def _model_output(report: Report, text: TextReport, settings: DisplaySettings) -
         yield from present_attribution(report, text, text.attribution, settings)
 
 
-def _present_heads(report: Report, text: TextReport, settings: DisplaySettings, heat: bool) -> Iterator[ViewPart]:
+def _present_heads(
+    report: Report, text: TextReport, settings: DisplaySettings, heat: bool
+) -> Iterator[ViewPart]:
     """Present all heads; beside an attributed logit, only one head unless its stages are named."""
     heads = shown_heads(text)
     if text.attribution is not None and settings.brief and len(heads) > 1:
         option = settings.named("--stage weights", "stages='weights'")
         yield GAP
-        yield paragraph(ours(f"not shown: the weights of {len(heads):,} heads ({option})", "dim"), remark=True)
+        yield paragraph(
+            ours(f"not shown: the weights of {len(heads):,} heads ({option})", "dim"), remark=True
+        )
         return
-    if settings.brief and are_thumbnails(text) and text.images and all(_has_maps(text, head) for head in heads):
+    if (
+        settings.brief
+        and are_thumbnails(text)
+        and text.images
+        and all(_has_maps(text, head) for head in heads)
+    ):
         from attnscope.studies.screens.pictures import present_all_maps
 
         yield GAP
         yield from present_all_maps(text, settings)
         return
-    each = [part for head in heads for part in (GAP, *_present_head(report, text, head, settings, heat))]
+    each = [
+        part for head in heads for part in (GAP, *_present_head(report, text, head, settings, heat))
+    ]
     if heat or not settings.brief or not are_thumbnails(text):
         yield from each
         return
     option = settings.named("--layer L --head H, or --stage weights", "layer, head, stages")
     omitted = ours(f"not shown: numbers and contributors of {len(heads):,} heads ({option})", "dim")
-    yield FirstFitting([each], [GAP, *_thumbnails(text, settings), paragraph(omitted, remark=True)], lines=_MOST_LINES)
+    yield FirstFitting(
+        [each],
+        [GAP, *_thumbnails(text, settings), paragraph(omitted, remark=True)],
+        lines=_MOST_LINES,
+    )
 
 
 def _present_head(
@@ -168,7 +190,9 @@ def _present_head(
     stages = stage_matrices(text, head, settings, are_given=report.provenance.family == "weights")
     in_row = [stage for stage in stages if stage.name != "output"]
     if len(text.queries) == 1 and not heat and any(stage.name == "weights" for stage in in_row):
-        option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in in_row)
+        option = (
+            settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in in_row)
+        )
         yield from row_list(in_row, settings, f"{option} lists all", head)
         stages = [stage for stage in stages if stage.name == "output"]
     ranking = contributors(text, head, settings, compact=heat) if head.top.keys.shape[1] else None
@@ -182,7 +206,9 @@ def _present_head(
     if ranking is not None and text.generated and settings.brief and _all_rows(text):
         yield from generated(text, ranking)
         yield GAP
-        omitted = ", ".join([*(stage.name for stage in stages), "the contributors of the other rows"])
+        omitted = ", ".join(
+            [*(stage.name for stage in stages), "the contributors of the other rows"]
+        )
         yield from _not_shown(omitted, stages, settings)
         return
     forms = [[*matrix_set, *ranking_set] for matrix_set in matrices for ranking_set in rankings]
@@ -197,7 +223,9 @@ def _present_head(
 
 def _has_maps(text: TextReport, head: HeadReport) -> bool:
     """Tell whether rows of a head can be drawn on the pictures of its text."""
-    whole = text.context is None and len(text.keys) == len(text.sources) and "weights" in head.stages
+    whole = (
+        text.context is None and len(text.keys) == len(text.sources) and "weights" in head.stages
+    )
     return head.columns is not None if head.pooled is not None else whole
 
 
@@ -216,14 +244,22 @@ def _weights_alone(stages: list[Panel], settings: DisplaySettings) -> list[list[
     return []
 
 
-def _drawn(text: TextReport, head: HeadReport, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart] | None:
+def _drawn(
+    text: TextReport, head: HeadReport, stages: list[Panel], settings: DisplaySettings
+) -> list[ViewPart] | None:
     """Return the map of a text whose numbers would take several screens; None if it would not hold all of them."""
     sizes = len(text.tokens), len(text.sources)
-    if "weights" not in head.stages or head.stages["weights"].shape != sizes or head.rows.sink is not None:
+    if (
+        "weights" not in head.stages
+        or head.stages["weights"].shape != sizes
+        or head.rows.sink is not None
+    ):
         return None
     queries, keys = (list(range(size + 1)) for size in sizes)
     pooled = Pooled(queries, keys, head.stages["weights"])
-    omitted = ", ".join([*(stage.name for stage in stages if stage.name != "weights"), "the weights as numbers"])
+    omitted = ", ".join(
+        [*(stage.name for stage in stages if stage.name != "weights"), "the weights as numbers"]
+    )
     return [GAP, weight_map(text, pooled), *_not_shown(omitted, stages, settings)]
 
 
@@ -246,9 +282,13 @@ def _are_maps(text: TextReport) -> bool:
 def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
     """Tell whether a text has so many heads that they are drawn side by side; two suffice if no stages were named."""
     layers = {head.layer for head in text.heads}
-    numbered = all(isinstance(index, int) for head in text.heads for index in (head.layer, head.head))
+    numbered = all(
+        isinstance(index, int) for head in text.heads for index in (head.layer, head.head)
+    )
     are_drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
-    limit = 1 if brief else _MOST_EACH if len(layers) > 1 and not _are_maps(text) else _MOST_OF_LAYER
+    limit = (
+        1 if brief else _MOST_EACH if len(layers) > 1 and not _are_maps(text) else _MOST_OF_LAYER
+    )
     return numbered and are_drawn and len(text.heads) > limit
 
 
@@ -264,17 +304,25 @@ def _thumbnails(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPar
         yield from present_all_maps(text, settings)
         return
     if text.words is None:
-        axes = token_axis("query", text.tokens, text.queries), token_axis(source_kind(text), text.sources, text.keys)
+        axes = (
+            token_axis("query", text.tokens, text.queries),
+            token_axis(source_kind(text), text.sources, text.keys),
+        )
     else:
         axes = word_axes(text, text.words)
     weights = [_weights(head) for head in text.heads]
     sinks = None if settings.sinks or _are_maps(text) else axes[1].sinks
     all_rows = np.concatenate(weights)
-    scale = LogScale.of(all_rows) if _are_maps(text) else scale_for("weights", all_rows, settings.ramp, sinks)
+    scale = (
+        LogScale.of(all_rows)
+        if _are_maps(text)
+        else scale_for("weights", all_rows, settings.ramp, sinks)
+    )
     panel_arguments = *axes, scale, Digits(2)
     titles = [ours(head_name(head)) for head in text.heads]
     panels = [
-        Panel("weights", title, matrix, [], *panel_arguments) for title, matrix in zip(titles, weights, strict=True)
+        Panel("weights", title, matrix, [], *panel_arguments)
+        for title, matrix in zip(titles, weights, strict=True)
     ]
     yield Matrices(panels, True, [(int(head.layer), int(head.head)) for head in text.heads])
 

@@ -21,11 +21,16 @@ MATTERS = 0.2  # smallest share, relative to the row's strongest source, that is
 MEASURES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖"}
 
 
-def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:
+def contributors(
+    text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool
+) -> Bars:
     """Present the strongest sources of every shown query, with numbers and remarks; compact in one paragraph each."""
     top = head.top
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
-    title = Span("top contributors", "bold"), Span(f"  by {MEASURES.get(top.by, top.by)}{left_out}", "dim")
+    title = (
+        Span("top contributors", "bold"),
+        Span(f"  by {MEASURES.get(top.by, top.by)}{left_out}", "dim"),
+    )
     measures = top.measures
     digits = [digits_for(m, settings.precision) for m in measures.values()]
     digits[0] = weight_digits(top.weight, settings.precision + 1, settings)
@@ -33,7 +38,9 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
     full = 1.0 if top.by == "weight" else float(ranked[np.isfinite(ranked)].max(initial=0.0)) or 1.0
     words = [position for position in text.queries if position < len(text.tokens) - text.padding]
     rows = [
-        None if position in head.fully_masked else _sources(top, r, list(measures.values()), digits, ranked[r] / full)
+        None
+        if position in head.fully_masked
+        else _sources(top, r, list(measures.values()), digits, ranked[r] / full)
         for r, position in enumerate(words)
     ]
     remainders: list[tuple[str, str] | None] = [None] * len(rows)
@@ -42,11 +49,16 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
             rows[r], remainders[r] = _summed(text, head, r, row, digits[0])
     return Bars(
         token_axis(source_kind(text), text.sources),
-        ["weight %" if settings.percent else "weight", *(MEASURES[name] for name in list(measures)[1:])],
+        [
+            "weight %" if settings.percent else "weight",
+            *(MEASURES[name] for name in list(measures)[1:]),
+        ],
         rows,
         token_axis("query", text.tokens, words),
         title=title,
-        meaning=_norms(list(measures), titled=top.by == "value" and not left_out) if len(measures) > 1 else (),
+        meaning=_norms(list(measures), titled=top.by == "value" and not left_out)
+        if len(measures) > 1
+        else (),
         remainders=remainders,
         by=list(measures).index(top.by) if top.by in measures else 0,
         compact=compact,
@@ -66,7 +78,9 @@ def brief(ranking: Bars) -> Bars:
 def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
     """Explain α·‖v‖ and α·‖vW‖; a title in front may already name α·‖v‖."""
     text = f"{':' if titled else '; α·‖v‖:'} weight × norm of the source's value"
-    return ours(text + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim")
+    return ours(
+        text + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim"
+    )
 
 
 def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
@@ -79,7 +93,10 @@ def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
         yield msgspec.structs.replace(
             ranking,
             title=(Span("generated tokens", "bold"), Span(caption, "dim")),
-            meaning=_norms([name for name, meaning in MEASURES.items() if meaning in ranking.measures], titled=False),
+            meaning=_norms(
+                [name for name, meaning in MEASURES.items() if meaning in ranking.measures],
+                titled=False,
+            ),
             queries=token_axis("new", text.tokens, [position + 1 for position in before]),
             rows=[ranking.rows[rows[position]] for position in before],
             remainders=[ranking.remainders[rows[position]] for position in before],
@@ -109,10 +126,14 @@ def _summed(
         return (kept_sources, ("others", _sum_text(max(0.0, left), digits)))
     weights = head.stages["weights"][r].astype(np.float64)
     excluded = ranked_out(text.sources, head.top.left_out)
-    return kept_sources, rest_of(weights, [source.index for source in kept_sources], excluded, digits)
+    return kept_sources, rest_of(
+        weights, [source.index for source in kept_sources], excluded, digits
+    )
 
 
-def rest_of(weights: np.ndarray, kept_indices: list[int], excluded: np.ndarray, digits: Digits) -> tuple[str, str]:
+def rest_of(
+    weights: np.ndarray, kept_indices: list[int], excluded: np.ndarray, digits: Digits
+) -> tuple[str, str]:
     """Count the sources of a row that take part in the ranking and are not listed, and sum their weight."""
     other_weights = np.where(excluded, 0.0, weights)
     other_weights[kept_indices] = 0
@@ -126,11 +147,20 @@ def _sum_text(total: float, digits: Digits) -> str:
     return digits.text(total)
 
 
-def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[Bar]:
-    content = next(numbers for numbers in (top.projected, top.value, top.weight) if numbers is not None)
+def _sources(
+    top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray
+) -> list[Bar]:
+    content = next(
+        numbers for numbers in (top.projected, top.value, top.weight) if numbers is not None
+    )
     remarks = _remarks(top.weight[r], content[r])
     return [
-        Bar(key, float(bars[k]), [d.text(float(m[r, k])) for m, d in zip(measures, digits, strict=True)], remarks[k])
+        Bar(
+            key,
+            float(bars[k]),
+            [d.text(float(m[r, k])) for m, d in zip(measures, digits, strict=True)],
+            remarks[k],
+        )
         for k, key in enumerate(top.keys[r].tolist())
         if key >= 0
     ]
@@ -142,7 +172,9 @@ def _remarks(weight: np.ndarray, content: np.ndarray) -> list[tuple[str, str] | 
     is_known = np.isfinite(weight) & np.isfinite(content)
     if is_known.sum() < 2 or not weight[is_known].max() or not content[is_known].max():
         return remarks
-    weight, content = (np.where(is_known, a, np.float32(-1)) / a[is_known].max() for a in (weight, content))
+    weight, content = (
+        np.where(is_known, a, np.float32(-1)) / a[is_known].max() for a in (weight, content)
+    )
     for k in np.flatnonzero(is_known):
         by_weight = int((weight > weight[k]).sum())
         by_content = int((content > content[k]).sum())

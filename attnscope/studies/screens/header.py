@@ -23,10 +23,17 @@ from attnscope.views.parts import Facts, OneLine, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import NEW, UNKNOWN, Span, Spans, note, ours, token_span, untrusted
 
-_LONGEST_TEXT = 120, 400  # Characters that a header repeats in full, usually and verbose; of more, the first half.
+_LONGEST_TEXT = (
+    120,
+    400,
+)  # Characters that a header repeats in full, usually and verbose; of more, the first half.
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
-_LONGEST_PATH = 30  # Longest name of a model that is shown whole; of a longer one, the end is shown.
-_ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")  # of a path that says more of a machine than of a model
+_LONGEST_PATH = (
+    30  # Longest name of a model that is shown whole; of a longer one, the end is shown.
+)
+_ABSOLUTE = re.compile(
+    r"[/\\~]|[A-Za-z]:[/\\]"
+)  # of a path that says more of a machine than of a model
 _UNKNOWN_WORDS = Span(" UNKNOWN WORDS ", "alarm")
 _LONGEST_ROWS = 11  # Longest list of rows beside the length of the text.
 _NAMED = 5  # number of unknown words, and hidden tokens, that are named
@@ -49,7 +56,9 @@ def arrow(labels: Sequence[str]) -> Spans:
     return *untrusted(labels[0]), Span(" → "), *untrusted(labels[1])
 
 
-def random_weights_of(label: str, provenance: Provenance, first_provenance: Provenance) -> Iterator[ViewPart]:
+def random_weights_of(
+    label: str, provenance: Provenance, first_provenance: Provenance
+) -> Iterator[ViewPart]:
     """Warn of random weights of a further side of a comparison."""
     if provenance.weights == "random" != first_provenance.weights:
         yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(label)))
@@ -108,7 +117,10 @@ def report_header(
     after = (*family, Span(" · "), *_joined(items, " · "))
     title = provenance.family if are_given else "model"
     if settings.verbose:
-        folders = [untrusted(part) for part in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", provenance.model or "?")]
+        folders = [
+            untrusted(part)
+            for part in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", provenance.model or "?")
+        ]
         lines: list[Line] = [(title, Text([*folders[:-1], (*folders[-1], *after)], ""))]
     else:
         lines = [(title, OneLine(untrusted(short_path(provenance.model)), after, end=True))]
@@ -116,15 +128,26 @@ def report_header(
         legend = f"  {count_attending(kinds)} ({spell_legend(kinds)})"
         lines.append(("layers", ours(spell_map(kinds, whole=settings.verbose) + legend)))
     if provenance.adapter is not None:
-        lines.append(("adapter", untrusted(provenance.adapter if settings.verbose else short_path(provenance.adapter))))
+        lines.append(
+            (
+                "adapter",
+                untrusted(
+                    provenance.adapter if settings.verbose else short_path(provenance.adapter)
+                ),
+            )
+        )
     if provenance.family != "weights":
         lines.append(("mask", describe_mask(mask, provenance.weights)))
         lines += [("", effect)] if (effect := effect_of_mask(mask)) else []
     if provenance.scale is not None:
-        replaced = f"scores × {provenance.scale:g} in every layer, in place of the model's own factor"
+        replaced = (
+            f"scores × {provenance.scale:g} in every layer, in place of the model's own factor"
+        )
         lines.append(("scale", ours(replaced, "warning")))
     if cuts:
-        lines.append(("cut", (*untrusted(", ".join(cuts), "warning"), Span("; removed in this run"))))
+        lines.append(
+            ("cut", (*untrusted(", ".join(cuts), "warning"), Span("; removed in this run")))
+        )
     if settings.verbose and mask.what_if in _EXPLAINED:
         lines.append(("what if", ours(f"{mask.what_if}: {_EXPLAINED[mask.what_if]}")))
     if settings.verbose and provenance.values != "exact":  # a map says so itself
@@ -134,7 +157,9 @@ def report_header(
     if provenance.tokenizer is not None:
         folder = re.sub(r"(?<=.)[/\\]tokenizer\.json$", "", provenance.tokenizer)
         whose = provenance.tokenizer if settings.verbose else short_path(folder)
-        lines.append(("tokens", (*untrusted(whose), Span(", in place of the model's own tokenizer"))))
+        lines.append(
+            ("tokens", (*untrusted(whose), Span(", in place of the model's own tokenizer")))
+        )
     noted = [*provenance.notes, *(provenance.details if settings.verbose else [])]
     yield Facts([*lines, *(("note", note(remark)) for remark in noted)])
 
@@ -146,13 +171,23 @@ def describe_mask(mask: MaskUse, weights: str) -> Spans:
     """
     own = "given" if weights == "given" else "the model's own"
     if mask.what_if is None:
-        whose = f"one of the model's masks: {' or '.join((mask.own, *mask.trained))}" if mask.trained else own
+        whose = (
+            f"one of the model's masks: {' or '.join((mask.own, *mask.trained))}"
+            if mask.trained
+            else own
+        )
         return untrusted(f"{mask.used} ({whose})")
     if mask.used == mask.own and mask.hidden is not None:
         hidden = untrusted(f"'{mask.hidden}' hidden", "warning")
-        return *untrusted(f"{mask.used} ({own}), with "), *hidden, Span(WHAT_IF.get(mask.what_if, ""))
+        return (
+            *untrusted(f"{mask.used} ({own}), with "),
+            *hidden,
+            Span(WHAT_IF.get(mask.what_if, "")),
+        )
     used = untrusted(describe_used(mask), "warning")
-    own_mask = untrusted(f"the {own} one is {mask.own}" if own == "given" else f"{own} is {mask.own}")
+    own_mask = untrusted(
+        f"the {own} one is {mask.own}" if own == "given" else f"{own} is {mask.own}"
+    )
     return *used, Span(f"{WHAT_IF.get(mask.what_if, '')}; "), *own_mask
 
 
@@ -163,7 +198,9 @@ def effect_of_mask(mask: MaskUse) -> Spans:
         if mask.hides and is_mask(mask.used):
             own_note = f" ({spell_mask((Own(), *parse_mask(mask.used)))} hides them, too)"
         shown_keys = " and ".join(_ADDED[addition] for addition in mask.added)
-        return Span(f"shows {shown_keys}, which the model's own mask hides", "warning"), *untrusted(own_note)
+        return Span(f"shows {shown_keys}, which the model's own mask hides", "warning"), *untrusted(
+            own_note
+        )
     if mask.hides is False:
         return ours("hides nothing here that the model's own mask shows", "warning")
     return ()
@@ -194,7 +231,9 @@ def _joined(items: Iterable[Spans], between: str) -> Spans:
 
 def named_tokens(tokens: Sequence[Token], positions: Sequence[int], between: str = ", ") -> Spans:
     """Name tokens, each after its position."""
-    return _joined(((Span(f"{position} "), token_span(tokens, position)) for position in positions), between)
+    return _joined(
+        ((Span(f"{position} "), token_span(tokens, position)) for position in positions), between
+    )
 
 
 def counted(count: int, what: str) -> str:
@@ -207,10 +246,15 @@ def text_headers(texts: Sequence[TokenizedText], settings: DisplaySettings) -> l
     if len(texts) == 1:
         return [text_header(texts[0], settings)]
     numbers = [text.index if isinstance(text, TextReport) else n for n, text in enumerate(texts)]
-    return [text_header(text, settings, f"text {text_index}") for text_index, text in zip(numbers, texts, strict=True)]
+    return [
+        text_header(text, settings, f"text {text_index}")
+        for text_index, text in zip(numbers, texts, strict=True)
+    ]
 
 
-def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "text", *, around: int = 0) -> Facts:
+def text_header(
+    text: TokenizedText, settings: DisplaySettings, name: str = "text", *, around: int = 0
+) -> Facts:
     """Present the text, its number of tokens, and the shown rows if they are not all.
 
     `around`: start of the word that has to be shown if not all of the text fits.
@@ -239,13 +283,22 @@ def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "tex
     if text.pair is not None:
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
         _, quoted, characters = _quoted(text.pair, settings)
-        lines.append(("pair", (*quoted, *characters, Span(f" · tokens {format_positions(second)}"))))
+        lines.append(
+            ("pair", (*quoted, *characters, Span(f" · tokens {format_positions(second)}")))
+        )
     if isinstance(text, TextReport) and text.prompt:
-        lines += [("image", _picture(text.images, number)) for number in range(text.images[-1].image + 1)]
+        lines += [
+            ("image", _picture(text.images, number)) for number in range(text.images[-1].image + 1)
+        ]
     if isinstance(text, TextReport) and text.sound is not None:
         lines.append(("sound", _sound(text.sound)))
     elif text.context is not None:
-        lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
+        lines.append(
+            (
+                "context",
+                ours(f"keys and values come from {len(text.context)} tokens of another text"),
+            )
+        )
     if padding:
         done = "its column is masked; its row is computed"
         if padding > 1:
@@ -253,7 +306,10 @@ def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "tex
         message = f"{counted(padding, 'token')}, up to the longest text: {done}, but not used"
         lines.append(("padding", ours(message)))
     if hidden:
-        hidden_tokens = [(token_span(text.sources, position), Span(f" {position}")) for position in hidden[:_NAMED]]
+        hidden_tokens = [
+            (token_span(text.sources, position), Span(f" {position}"))
+            for position in hidden[:_NAMED]
+        ]
         more = Span(f", and {len(hidden) - _NAMED} more" if len(hidden) > _NAMED else "")
         lines.append(("hidden", (*_joined(hidden_tokens, ", "), more)))
     if not fits:
@@ -263,14 +319,18 @@ def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "tex
 
 def _picture(grids: Sequence[ImageGrid], number: int) -> OneLine:
     own = [grid for grid in grids if grid.image == number]
-    sizes = [f"{'thumbnail ' * grid.thumbnail}{grid.shape[0]} × {grid.shape[1]} patches" for grid in own]
+    sizes = [
+        f"{'thumbnail ' * grid.thumbnail}{grid.shape[0]} × {grid.shape[1]} patches" for grid in own
+    ]
     return OneLine(untrusted(own[0].name), ours("".join(f" · {size}" for size in sizes)), end=True)
 
 
 def _sound(sound: Sound) -> OneLine:
     window = f", from {sound.start:.2f} on" if sound.start else ""
     bands = f" in {sound.bands} bands" if sound.bands > 1 else ""
-    facts = f" · {sound.seconds:.2f} s · {sound.n_frames:,} frames of {sound.frame:g} s{bands}{window}"
+    facts = (
+        f" · {sound.seconds:.2f} s · {sound.n_frames:,} frames of {sound.frame:g} s{bands}{window}"
+    )
     return OneLine(untrusted(sound.name), ours(facts), end=True)
 
 
@@ -303,13 +363,17 @@ def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Span
     return (dots[0], *lead), (*part, dots[1]), (Span(f" · {len(text):,} characters"),)
 
 
-def head_header(report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+def head_header(
+    report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Present a layer and head, why it is shown, and its average row."""
     parts = [ours(f"text {text.index}")] if len(report.texts) > 1 else []
     parts += [untrusted(head.chosen)] if head.chosen and not settings.data_only else []
     badge = RANDOM_WEIGHTS if report.provenance.weights == "random" else ()
     between = ours(" " if badge else "  ")  # the badge ends with a blank
-    yield paragraph((Span(head_name(head), "title"), *badge, *(between if parts else ()), *_joined(parts, "  ")))
+    yield paragraph(
+        (Span(head_name(head), "title"), *badge, *(between if parts else ()), *_joined(parts, "  "))
+    )
     # Tokens of a picture are no words, and their distance is not along the text.
     if not text.images and (facts := _row_facts(text, head)):
         yield Text([ours(fact, "dim") for fact in facts], " ", remark=True)
@@ -342,14 +406,24 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     ]
     for statistic in ROW_STATISTICS:
         needs_token = statistic.key_token is None or any(map(statistic.key_token, sources))
-        near = statistic.within is None or (head.means is not None and statistic.within < len(text.tokens))
+        near = statistic.within is None or (
+            head.means is not None and statistic.within < len(text.tokens)
+        )
         if (statistic.on or statistic.phrase) and needs_token and near:
-            group = "on" if statistic.on else statistic.name if statistic.within is None else "within"
-            shown_facts.append((statistic.place, statistic.name, statistic.on, statistic.phrase or "", group))
+            group = (
+                "on" if statistic.on else statistic.name if statistic.within is None else "within"
+            )
+            shown_facts.append(
+                (statistic.place, statistic.name, statistic.on, statistic.phrase or "", group)
+            )
     rows = range(len(text.tokens)) if head.means is not None else text.queries
     words = np.array([not text.tokens[position].special for position in rows], dtype=bool)
-    means = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
-    shown_facts = sorted((fact for fact in shown_facts if getattr(means, fact[1]) is not None), key=itemgetter(0))
+    means = (
+        _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
+    )
+    shown_facts = sorted(
+        (fact for fact in shown_facts if getattr(means, fact[1]) is not None), key=itemgetter(0)
+    )
     pieces = any(continues(text.tokens, position) for position in range(len(text.tokens)))
     facts = list[str]()
     for _, name, on, form, _ in shown_facts:
@@ -358,11 +432,15 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
         and_pieces = " and pieces" if pieces and name == "other" else ""
         if name in LAYER_STATISTICS:
             form = LAYER_STATISTICS[name].phrase_of(value)
-        facts.append(form.format(value) if on is None else f"{value:.2f}{of_weight} on {on}{and_pieces}")
+        facts.append(
+            form.format(value) if on is None else f"{value:.2f}{of_weight} on {on}{and_pieces}"
+        )
     shares = [getattr(means, name) for _, name, on, *_ in shown_facts if on is not None]
     if sum(shares) > _WHOLE:
         # The first token may be special, or the row's own.
-        facts[max(index for index, (_, _, on, *_) in enumerate(shown_facts) if on is not None)] += " (these overlap)"
+        facts[max(index for index, (_, _, on, *_) in enumerate(shown_facts) if on is not None)] += (
+            " (these overlap)"
+        )
     for n, (fact, following) in enumerate(pairwise(shown_facts)):
         facts[n] += "," if fact[-1] == following[-1] else ";"
     if not facts:
@@ -377,7 +455,9 @@ def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
     means = {}
     for name, values in structs.asdict(head.rows).items():
         known_values = values if values is None else values[counted & np.isfinite(values)]
-        means[name] = None if known_values is None or not known_values.size else float(known_values.mean())
+        means[name] = (
+            None if known_values is None or not known_values.size else float(known_values.mean())
+        )
     return Means(**means)
 
 
@@ -397,11 +477,16 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
         if any(len(mixing.units) > 1 for mixing in matrices):
             return ["--layer L --head H (of one head)"]
         one_row = all(len(text.queries) == 1 for text in report.texts)
-        return [*(["--key WORD", "--layer N --head N"] if one_row else ["--head all", "--query WORD"]), "--top K"]
+        return [
+            *(["--key WORD", "--layer N --head N"] if one_row else ["--head all", "--query WORD"]),
+            "--top K",
+        ]
     if any(text.rollouts for text in report.texts):
         return ["--layer LAYERS", "--query WORD", "--top K"]
     if all(text.spans is not None for text in report.texts):
-        is_one_span = all(len(text.spans.selected or ()) == 1 for text in report.texts if text.spans is not None)
+        is_one_span = all(
+            len(text.spans.selected or ()) == 1 for text in report.texts if text.spans is not None
+        )
         return ["--query SPAN", *([] if is_one_span else of_one_head), "--verbose (by layer)"]
     if settings.brief and any(head.received is not None for head in heads):
         means = "mean" in {name for head in heads for name in (head.layer, head.head)}
@@ -415,11 +500,17 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
         more.append("--query WORD")
     maps = not any(text.queries for text in report.texts)
     if thumbnails:
-        more.append(f"--layer L --head H ({'its map and most attended tokens' if maps else 'stages and contributors'})")
+        more.append(
+            f"--layer L --head H ({'its map and most attended tokens' if maps else 'stages and contributors'})"
+        )
     elif maps:
         more += ["--query ROWS", "--query ROWS --key COLUMNS", "--pool N"]
     else:
-        missing = [stage for stage in STAGES if stage not in {stage for head in heads for stage in head.stages}]
+        missing = [
+            stage
+            for stage in STAGES
+            if stage not in {stage for head in heads for stage in head.stages}
+        ]
         if missing and all(text.words is None for text in report.texts):
             more.append(f"--stage {','.join(missing)}")
         if any(text.words is None and _has_byte_pieces(text.tokens) for text in report.texts):

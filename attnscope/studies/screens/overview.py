@@ -10,7 +10,17 @@ from attnscope.findings.run import TextReport
 from attnscope.studies.screens.sound import head_map, sound_of_keys
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import column_texts, digits_for
-from attnscope.views.parts import GAP, WEIGHTS, Bar, Bars, Column, Table, ViewPart, WeightMap, paragraph
+from attnscope.views.parts import (
+    GAP,
+    WEIGHTS,
+    Bar,
+    Bars,
+    Column,
+    Table,
+    ViewPart,
+    WeightMap,
+    paragraph,
+)
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, token_span
 
@@ -45,7 +55,11 @@ def least_attended(
 ) -> Iterator[ViewPart]:
     """Present the tokens that receive the least weight from other tokens, in ascending order."""
     left_out = ranked_out(text.sources, head.top.left_out)
-    order = [int(key) for key in np.argsort(received, kind="stable") if not (np.isnan(received[key]) or left_out[key])]
+    order = [
+        int(key)
+        for key in np.argsort(received, kind="stable")
+        if not (np.isnan(received[key]) or left_out[key])
+    ]
     listed = order[: settings.least]
     without = f", without {' and '.join(head.top.left_out)}" if head.top.left_out else ""
     rows = "the shown rows" if 0 < len(text.queries) < len(text.tokens) else "other tokens"
@@ -64,7 +78,9 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Itera
     left_out = head.top.left_out
     total = float(mass.sum())
     excluded = ranked_out(text.sources, left_out)
-    order = [int(key) for key in np.argsort(-np.where(excluded, -1.0, mass), kind="stable")[:HEAVIEST]]
+    order = [
+        int(key) for key in np.argsort(-np.where(excluded, -1.0, mass), kind="stable")[:HEAVIEST]
+    ]
     order = [key for key in order if mass[key] > 0 and not excluded[key]]
     without = f", without {' and '.join(left_out)}" if left_out else ""
     share = 100 * float(mass[order].sum()) / (total or 1.0)
@@ -78,7 +94,10 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Itera
         for n, (key, part) in enumerate(zip(order, parts.tolist(), strict=True)):
             before = range(max(0, key - NEIGHBOURS), key)[::-1]
             after = range(key + 1, key + 1 + NEIGHBOURS)
-            around = ([token_span(text.sources, p) for p in side if p < len(text.sources)] for side in (before, after))
+            around = (
+                [token_span(text.sources, p) for p in side if p < len(text.sources)]
+                for side in (before, after)
+            )
             numbers = [f"{mass[key]:,.1f}", f"{digits.text(part)} %"]
             bars.append(Bar(n, float(mass[key] / mass[order[0]]), numbers, None, *around))
         yield Bars(token_axis("source", text.sources, order), ["weight", "share"], [bars])

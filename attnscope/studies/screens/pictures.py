@@ -33,7 +33,9 @@ class _MapRow:
     queries: Sequence[int]  # positions of the tokens that it is the mean of
 
 
-def present_maps(text: TextReport, head: HeadReport, settings: DisplaySettings) -> Iterator[Pictures]:
+def present_maps(
+    text: TextReport, head: HeadReport, settings: DisplaySettings
+) -> Iterator[Pictures]:
     """Present the shown rows of a head as maps on the pictures."""
     scale = picture_scale(text)
     rows = _rows(text, head)
@@ -47,9 +49,15 @@ def present_all_maps(text: TextReport, settings: DisplaySettings) -> Iterator[Pi
     rows = [_mean(text, head, _rows(text, head)) for head in text.heads]
     places = [(int(head.layer), int(head.head)) for head in text.heads]
     for grid in text.images:
-        maps = [_map(text, head, row, grid, scale, brief=True) for head, row in zip(text.heads, rows, strict=True)]
+        maps = [
+            _map(text, head, row, grid, scale, brief=True)
+            for head, row in zip(text.heads, rows, strict=True)
+        ]
         of_all = " of all" * (not set(rows[0].queries) <= set(grid.tokens.ravel().tolist()))
-        names = ["entropy in bits", *([f"mean distance{of_all} in patches"] * (len(maps[0].facts) > 2))]
+        names = [
+            "entropy in bits",
+            *([f"mean distance{of_all} in patches"] * (len(maps[0].facts) > 2)),
+        ]
         caption = _caption(rows[:1])
         if len(text.images) > 1:
             caption = (Span(f"{grid.prefix}: "), *caption)
@@ -64,10 +72,17 @@ def _scaled(pictures: Pictures, settings: DisplaySettings) -> Pictures:
     maps = []
     for drawn in pictures.maps:
         largest = float(np.nan_to_num(drawn.weights).max(initial=0.0))
-        facts = drawn.facts if pictures.places is not None else [*drawn.facts, f"largest patch {percent(largest)}"]
+        facts = (
+            drawn.facts
+            if pictures.places is not None
+            else [*drawn.facts, f"largest patch {percent(largest)}"]
+        )
         scale = Scale(0.0, largest, signed=False, shape="sqrt")
         maps.append(msgspec.structs.replace(drawn, scale=scale, facts=facts))
-    caption = (*pictures.caption[:-1], Span("  the colour of a patch is relative to the largest of its map", "dim"))
+    caption = (
+        *pictures.caption[:-1],
+        Span("  the colour of a patch is relative to the largest of its map", "dim"),
+    )
     return msgspec.structs.replace(pictures, maps=maps, caption=caption, relative=True)
 
 
@@ -82,7 +97,9 @@ def _rows(text: TextReport, head: HeadReport) -> list[_MapRow]:
         assert head.columns is not None
         count = len(text.tokens)
         sink = 0.0
-        return [_MapRow(ours(f"mean of {count:,} tokens"), head.columns / count, sink, range(count))]
+        return [
+            _MapRow(ours(f"mean of {count:,} tokens"), head.columns / count, sink, range(count))
+        ]
     found = [_row(text, head, n) for n in drawn_rows(text)]
     is_mean = len(found) > (_MOST_WORDS if text.generated else _MOST_ROWS)
     return [_mean(text, head, found)] if is_mean else found
@@ -132,7 +149,13 @@ def _mean(text: TextReport, head: HeadReport, rows: Sequence[_MapRow]) -> _MapRo
 
 
 def _map(
-    text: TextReport, head: HeadReport, row: _MapRow, grid: ImageGrid, scale: Scale, *, brief: bool = False
+    text: TextReport,
+    head: HeadReport,
+    row: _MapRow,
+    grid: ImageGrid,
+    scale: Scale,
+    *,
+    brief: bool = False,
 ) -> PictureMap:
     of_patches = map_of(row.weights, grid)
     shares = _shares(text, row, grid)
@@ -151,7 +174,9 @@ def _map(
         if grid is not text.images[0]:  # they stand beside the first picture of the row
             shares = []
             facts = away
-    place = np.argwhere(grid.tokens == row.queries[0]) if len(row.queries) == 1 else np.zeros((0, 2))
+    place = (
+        np.argwhere(grid.tokens == row.queries[0]) if len(row.queries) == 1 else np.zeros((0, 2))
+    )
     name = Span(str(head.ref), "bold"), Span(" "), *row.name
     if len(text.images) > 1:
         name = (*name, Span(f" on {grid.prefix}"))
@@ -162,10 +187,17 @@ def _map(
 
 def _shares(text: TextReport, row: _MapRow, grid: ImageGrid) -> list[tuple[str, float]]:
     """Return the share of every kind of token, that of this picture's patches first."""
-    shares = {kind: float(share) for kind, share in row_shares(row.weights, text.images, text.sources).items()}
+    shares = {
+        kind: float(share)
+        for kind, share in row_shares(row.weights, text.images, text.sources).items()
+    }
     own = shares.pop(grid.prefix)
     beside = [(kind_name(text, kind), share) for kind, share in shares.items()]
-    return [(kind_name(text, grid.prefix), own), *beside, *([("sink", row.sink)] if row.sink else [])]
+    return [
+        (kind_name(text, grid.prefix), own),
+        *beside,
+        *([("sink", row.sink)] if row.sink else []),
+    ]
 
 
 def kind_name(text: TextReport, kind: str) -> str:

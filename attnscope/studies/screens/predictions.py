@@ -32,7 +32,11 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
     """Present the generated tokens, each with its probability."""
     yield GAP
     count = len(text.generated)
-    caption = "  1 token, the most probable one" if count == 1 else f"  {count} tokens, each the most probable one"
+    caption = (
+        "  1 token, the most probable one"
+        if count == 1
+        else f"  {count} tokens, each the most probable one"
+    )
     yield paragraph((Span("generated", "bold"), Span(caption, "dim")))
     wide = len(str(len(text.tokens) - 1))
     shares = list[float]()
@@ -43,14 +47,19 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
         tokens.append((Span(f"{prediction.position + 1:>{wide}} "), Span(best.text, "", "token")))
         shares.append(best.probability)
         seconds.append(percent(others[0].probability) if others else "")
-    columns = [Column("probability", list(map(percent, shares))), Column("next best", seconds, "dim")]
+    columns = [
+        Column("probability", list(map(percent, shares))),
+        Column("next best", seconds, "dim"),
+    ]
     yield Table("token", columns, labels=tokens, bars=shares)
 
 
 def generated_row(prediction: Prediction) -> Text:
     """Present a generated token in one line under `GENERATED`."""
     shares = [percent(token.probability) for token in prediction.tokens[:2]]
-    numbers = f"{prediction.position + 1:>8} {shares[0]:>12} {shares[1] if len(shares) > 1 else '':>10}  "
+    numbers = (
+        f"{prediction.position + 1:>8} {shares[0]:>12} {shares[1] if len(shares) > 1 else '':>10}  "
+    )
     return Text(((Span(numbers), Span(prediction.tokens[0].text, "bold", "token")),))
 
 
@@ -63,7 +72,11 @@ def _heading(report: Report, text: TextReport, prediction: Prediction) -> Text:
     under = (Span(", under the model's own mask", "dim"),) if own else ()
     blank: Spans = ()
     if any(" " in token.text for token in prediction.tokens):
-        blank = Span("; ", "dim"), Span(" ", "dim", "token"), Span(" is a space", "dim")  # as tokens spell it
+        blank = (
+            Span("; ", "dim"),
+            Span(" ", "dim", "token"),
+            Span(" is a space", "dim"),
+        )  # as tokens spell it
     return paragraph((Span("prediction", "bold"), where, position_span, token, *under, *blank))
 
 

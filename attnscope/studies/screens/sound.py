@@ -32,7 +32,9 @@ def head_map(text: TextReport, pooled: Pooled, sound: Sound) -> SoundMap:
     seconds = [sound.seconds_of(frame) for frame in pooled.keys]
     rows = token_axis("query", text.tokens, pooled.queries[:-1])
     of_rows = "runs of queries" if pooled.queries[-1] > len(rows.positions) else "queries"
-    meaning = f"of {of_rows}, on seconds; each row sums to 1{' with the padding' * bool(text.context)}"
+    meaning = (
+        f"of {of_rows}, on seconds; each row sums to 1{' with the padding' * bool(text.context)}"
+    )
     return SoundMap("weights", meaning, rows, pooled.weights, seconds, levels.tolist())
 
 
@@ -42,11 +44,18 @@ def present_sound(text: TextReport, sound: Sound, settings: DisplaySettings) -> 
         return
     yield GAP
     if not sound.words:
-        yield paragraph((Span("words", "bold"), Span("  none: the model wrote nothing down", "dim")))
+        yield paragraph(
+            (Span("words", "bold"), Span("  none: the model wrote nothing down", "dim"))
+        )
         return
     if len(sound.words) <= _MOST_WORDS:
         caption = "  seconds in the file, and the mean probability of each word's tokens"
-        yield paragraph((Span(f"{len(sound.words)} word{'s' * (len(sound.words) > 1)}", "bold"), Span(caption, "dim")))
+        yield paragraph(
+            (
+                Span(f"{len(sound.words)} word{'s' * (len(sound.words) > 1)}", "bold"),
+                Span(caption, "dim"),
+            )
+        )
         yield _words(sound, settings)
     else:
         yield from _lines(sound, settings)
@@ -59,7 +68,9 @@ def _words(sound: Sound, settings: DisplaySettings) -> Table:
     columns = [
         Column("start", [f"{word.start:.2f}" for word in sound.words]),
         Column("end", [f"{word.end:.2f}" for word in sound.words]),
-        Column("confidence", [number_text(word.confidence, settings.precision) for word in sound.words]),
+        Column(
+            "confidence", [number_text(word.confidence, settings.precision) for word in sound.words]
+        ),
     ]
     labels: list[Spans] = [(Span(word.text.strip(), "", "token"),) for word in sound.words]
     return Table("word", columns, labels=labels, bars=[word.confidence for word in sound.words])
@@ -89,13 +100,19 @@ def path_map(text: TextReport, sound: Sound) -> SoundMap:
     rows = Axis("token", positions, names, special, len(positions))
     seconds = [sound.seconds_of(frame) for frame in range(sound.n_frames + 1)]
     meaning = "by which each token was predicted, on seconds; ━ is the path that times it"
-    return SoundMap("weights", meaning, rows, path.weights, seconds, sound.levels.tolist(), path.starts)
+    return SoundMap(
+        "weights", meaning, rows, path.weights, seconds, sound.levels.tolist(), path.starts
+    )
 
 
 def _described(sound: Sound) -> str:
     assert sound.path is not None
     heads = spelled_heads(sound.path.heads)
-    whose = "chosen by attnscope, as the checkpoint lists none" if sound.path.chosen else "of the generation config"
+    whose = (
+        "chosen by attnscope, as the checkpoint lists none"
+        if sound.path.chosen
+        else "of the generation config"
+    )
     return f"mean of {len(sound.path.heads)} alignment heads, {whose}: {heads}"
 
 

@@ -15,7 +15,17 @@ from attnscope.studies.screens.header import counted
 from attnscope.studies.screens.stages import in_percent, matrix_panel, weight_digits
 from attnscope.views.axes import Axis, AxisKind, token_axis, with_sink
 from attnscope.views.numbers import Digits, formatted, written
-from attnscope.views.parts import GAP, Column, Facts, Matrices, Panel, Table, Text, ViewPart, paragraph
+from attnscope.views.parts import (
+    GAP,
+    Column,
+    Facts,
+    Matrices,
+    Panel,
+    Table,
+    Text,
+    ViewPart,
+    paragraph,
+)
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
 
@@ -40,7 +50,9 @@ class ShownSpans:
         rows = np.full((len(self.members), len(self.members)), np.nan)
         for row, members in zip(rows, self.members, strict=True):
             if live := [span for span in members if not np.isnan(summed[span]).all()]:
-                row[:] = np.average(summed[live], axis=0, weights=[float(sizes[span]) for span in live])
+                row[:] = np.average(
+                    summed[live], axis=0, weights=[float(sizes[span]) for span in live]
+                )
         return rows
 
 
@@ -49,15 +61,24 @@ def joined_spans(span_report: SpanReport) -> ShownSpans:
     spans = span_report.text
     sizes = spans.sizes
     groups = [[index] for index in range(len(spans.names))]
-    alone = {n for n, span_kind in enumerate(spans.kinds) if span_kind != "text"} | {span_report.query}
+    alone = {n for n, span_kind in enumerate(spans.kinds) if span_kind != "text"} | {
+        span_report.query
+    }
     while len(groups) > MOST:
         pairs = [(*first_group, *second_group) for first_group, second_group in pairwise(groups)]
-        together = [(sum(sizes[n] for n in pair), at) for at, pair in enumerate(pairs) if not alone & {*pair}]
+        together = [
+            (sum(sizes[n] for n in pair), at)
+            for at, pair in enumerate(pairs)
+            if not alone & {*pair}
+        ]
         if not together:
             break
         _, at = min(together)
         groups[at : at + 2] = [[*groups[at], *groups[at + 1]]]
-    names = [spans.names[g[0]] if len(g) == 1 else _range_name(spans.names[g[0]], spans.names[g[-1]]) for g in groups]
+    names = [
+        spans.names[g[0]] if len(g) == 1 else _range_name(spans.names[g[0]], spans.names[g[-1]])
+        for g in groups
+    ]
     outside = [spans.outside[group[0]] for group in groups]
     return ShownSpans(names, outside, groups, [sum(sizes[n] for n in group) for group in groups])
 
@@ -103,12 +124,16 @@ def _attending(spans: SpanReport) -> list[int]:
     return [layer for layer, weights in enumerate(spans.weights) if not np.isnan(weights).all()]
 
 
-def mean_weights(spans: SpanReport, heads: Sequence[tuple[int, int]] | None) -> tuple[Matrix, Matrix | None]:
+def mean_weights(
+    spans: SpanReport, heads: Sequence[tuple[int, int]] | None
+) -> tuple[Matrix, Matrix | None]:
     """Return the mean over heads of the weights, (spans, spans), and of the weights on sinks; None without sinks."""
     selection = tuple(np.array(heads).T) if heads is not None else (slice(None), slice(None))
     size = len(spans.text.names)
     weights = spans.weights[selection].reshape(-1, size, size).astype(np.float64)
-    sink = None if spans.sink is None else spans.sink[selection].reshape(-1, size).astype(np.float64)
+    sink = (
+        None if spans.sink is None else spans.sink[selection].reshape(-1, size).astype(np.float64)
+    )
     with np.errstate(invalid="ignore"):
         return _mean(weights), None if sink is None else _mean(sink)
 
@@ -117,7 +142,9 @@ def _mean(values: Matrix) -> Matrix:
     """Average over heads; heads in which a span sees nothing are left out."""
     is_known = ~np.isnan(values)
     count = is_known.sum(0)
-    mean: Matrix = np.where(count > 0, np.where(is_known, values, 0.0).sum(0) / np.maximum(count, 1), np.nan)
+    mean: Matrix = np.where(
+        count > 0, np.where(is_known, values, 0.0).sum(0) / np.maximum(count, 1), np.nan
+    )
     return mean
 
 
@@ -136,7 +163,9 @@ def span_panel(spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySett
         columns = with_sink(columns)
     masked = [bool(np.isnan(row[: len(shown_spans.names)]).all()) for row in matrix]
     joined = (
-        f"; {len(spans.text.names)} spans, neighbours joined" if len(shown_spans.names) < len(spans.text.names) else ""
+        f"; {len(spans.text.names)} spans, neighbours joined"
+        if len(shown_spans.names) < len(spans.text.names)
+        else ""
     )
     meaning = "weight from the row's tokens (averaged) to the column's tokens (summed); each row sums to 1"
     text = f"{whose}: {meaning}{in_percent(settings)}{joined}"
@@ -145,7 +174,13 @@ def span_panel(spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySett
 
 def span_axis(axis_kind: AxisKind, names: Sequence[str], outside: Sequence[bool]) -> Axis:
     """Return the axis of spans, of which some are outside of the text, such as its special tokens."""
-    return Axis(axis_kind, range(len(names)), [Span(name, origin="untrusted") for name in names], outside, len(names))
+    return Axis(
+        axis_kind,
+        range(len(names)),
+        [Span(name, origin="untrusted") for name in names],
+        outside,
+        len(names),
+    )
 
 
 def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -170,8 +205,17 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
         values.append(float(sink[spans.query]))
         sizes.append("")
     largest = max(values) or 1.0
-    columns = [Column("tokens", sizes, "dim"), Column("share" + in_percent(settings), _share_texts(values, settings))]
-    yield Table("span", columns, labels=labels, bars=[value / largest for value in values], axis=(largest, ""))
+    columns = [
+        Column("tokens", sizes, "dim"),
+        Column("share" + in_percent(settings), _share_texts(values, settings)),
+    ]
+    yield Table(
+        "span",
+        columns,
+        labels=labels,
+        bars=[value / largest for value in values],
+        axis=(largest, ""),
+    )
     if settings.verbose:
         yield GAP
         yield _by_layer(spans, shown_spans, settings)
@@ -193,7 +237,9 @@ def _share_texts(shares: Sequence[float], settings: DisplaySettings) -> list[str
     return written(shares, weight_digits(np.array(shares), max(2, settings.precision), settings))
 
 
-def _attended(text: TextReport, spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySettings) -> Table:
+def _attended(
+    text: TextReport, spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySettings
+) -> Table:
     """Present the tokens of each span that receive most weight over all heads."""
     cells = []
     digits = _digits(3, settings)
@@ -203,7 +249,8 @@ def _attended(text: TextReport, spans: SpanReport, shown_spans: ShownSpans, sett
         most_attended = sorted(tokens, key=lambda at: (-received[at], at))[:_ATTENDED]
         numbers = (Span(f" {digits.text(spans.received[at])}", "dim") for at in most_attended)
         named_spans = [
-            (token_span(text.tokens, at), weight_span) for at, weight_span in zip(most_attended, numbers, strict=True)
+            (token_span(text.tokens, at), weight_span)
+            for at, weight_span in zip(most_attended, numbers, strict=True)
         ]
         cells.append(Text(named_spans, " · "))
     title = f"most attended tokens, mean of all heads{in_percent(settings)}"
@@ -214,11 +261,16 @@ def _attended(text: TextReport, spans: SpanReport, shown_spans: ShownSpans, sett
 def _by_layer(spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySettings) -> Table:
     """Return the shares of every layer, averaged over heads."""
     layers = [
-        mean_weights(spans, [(layer, head) for head in range(spans.weights.shape[1])])[0][spans.query]
+        mean_weights(spans, [(layer, head) for head in range(spans.weights.shape[1])])[0][
+            spans.query
+        ]
         for layer in _attending(spans)
     ]
     columns = [
-        Column(untrusted(name), _share_texts([float(layer[members].sum()) for layer in layers], settings))
+        Column(
+            untrusted(name),
+            _share_texts([float(layer[members].sum()) for layer in layers], settings),
+        )
         for name, members in zip(shown_spans.names, shown_spans.members, strict=True)
     ]
     return Table("layer", columns, labels=[ours(f"L{layer}") for layer in _attending(spans)])
@@ -231,7 +283,10 @@ def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) ->
     sources = []
     for shares in np.nan_to_num(spans.shares[-count:]):
         best = [n for n in np.argsort(-shares, kind="stable")[:_ATTENDED].tolist() if shares[n] > 0]
-        named_spans = [(*untrusted(spans.text.names[n]), Span(f" {digits.text(shares[n])}", "dim")) for n in best]
+        named_spans = [
+            (*untrusted(spans.text.names[n]), Span(f" {digits.text(shares[n])}", "dim"))
+            for n in best
+        ]
         sources.append(Text(named_spans, " · "))
     rows = spans.rows[-count:]
     labels: list[Spans] = [(Span(f"{row} "), token_span(text.tokens, row)) for row in rows]
@@ -245,7 +300,9 @@ def _shaded(text: TextReport, spans: SpanReport, shares: Matrix, settings: Displ
     largest = float(np.nanmax(shares)) or 1.0
     digits = _digits(max(2, settings.precision), settings)
     items: list[Spans] = []
-    for span, run in groupby(range(len(spans.text.of_token)), lambda position: spans.text.of_token[position]):
+    for span, run in groupby(
+        range(len(spans.text.of_token)), lambda position: spans.text.of_token[position]
+    ):
         share = float(np.nan_to_num(shares[span]))
         words = _excerpt(text, list(run), settings)
         if not words.strip():  # line breaks of a template; the table has their share
@@ -259,13 +316,23 @@ def spell_run(tokens: Sequence[Token]) -> str:
     """Spell tokens that are in no given text, with blanks between words; of a picture, count them."""
     if len(tokens) > 1 and all(picture_of(token) for token in tokens):
         return f"{len(tokens)} patches"
-    blank = [index > 0 and (token.piece[:1] in ("Ġ", "▁") or is_register(token)) for index, token in enumerate(tokens)]
-    return "".join(" " * begins + (token.text or token.piece) for token, begins in zip(tokens, blank, strict=True))
+    blank = [
+        index > 0 and (token.piece[:1] in ("Ġ", "▁") or is_register(token))
+        for index, token in enumerate(tokens)
+    ]
+    return "".join(
+        " " * begins + (token.text or token.piece)
+        for token, begins in zip(tokens, blank, strict=True)
+    )
 
 
 def _excerpt(text: TextReport, positions: Sequence[int], settings: DisplaySettings) -> str:
     """Return the characters of a run of tokens; of a long run, of the first and the last."""
-    placed = [text.tokens[at] for at in positions if text.tokens[at].start is not None and not text.tokens[at].made]
+    placed = [
+        text.tokens[at]
+        for at in positions
+        if text.tokens[at].start is not None and not text.tokens[at].made
+    ]
     if not placed:
         return spell_run([text.tokens[at] for at in positions])
     full_text = text.text if placed[0].segment == 0 else text.pair or ""
@@ -275,36 +342,58 @@ def _excerpt(text: TextReport, positions: Sequence[int], settings: DisplaySettin
     return f"{excerpt[: 2 * _LONGEST // 3]} … {excerpt[-_LONGEST // 3 :]}"
 
 
-def present_strips(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+def present_strips(
+    text: TextReport, spans: SpanReport, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Present the shares of every span for each generated token, and their mean over the answer."""
     shares = spans.generated
     if shares is None or not len(shares):
         return
     names = spans.text.names
-    told = [span_kind == "text" for span_kind in spans.text.kinds]  # sinks and templates take most, whatever is read
+    told = [
+        span_kind == "text" for span_kind in spans.text.kinds
+    ]  # sinks and templates take most, whatever is read
     mean = np.nanmean(shares, axis=0)
     rows = np.vstack((shares, mean))
     full = float(np.nanmax(rows)) or 1.0
     yield GAP
-    caption = "  each token was predicted from the token before it, whose weight on every span is shown, "
+    caption = (
+        "  each token was predicted from the token before it, whose weight on every span is shown, "
+    )
     caption += f"mean of all {len(_attending(spans)) * spans.weights.shape[1]} heads"
     yield paragraph((Span("the answer, token by token", "title"), Span(caption, "dim")))
     legend: list[Span] = []
     for index, name in enumerate(names):
         legend += [Span(f"{' · ' if index else ''}{index} ", "dim"), *untrusted(name)]
     yield Facts([("spans", tuple(legend))], remark=False)
-    largest = [int(np.nanargmax(np.where(told, row, -1.0))) for row in rows] if any(told) else [0] * len(rows)
+    largest = (
+        [int(np.nanargmax(np.where(told, row, -1.0))) for row in rows]
+        if any(told)
+        else [0] * len(rows)
+    )
     digits = max(2, settings.precision)
     # One bar for each share; any weight at all is visible.
-    steps = np.ceil(np.nan_to_num(rows) / full * (len(_BARS) - 1)).astype(int).clip(max=len(_BARS) - 1)
+    steps = (
+        np.ceil(np.nan_to_num(rows) / full * (len(_BARS) - 1)).astype(int).clip(max=len(_BARS) - 1)
+    )
     columns = [
         Column(f"0–{len(names) - 1}", ["".join(_BARS[step] for step in row) for row in steps]),
         Column("most of text", [untrusted(names[n]) for n in largest], left=True),
-        Column("share", [formatted(float(row[n]), f"z.{digits}f") for row, n in zip(rows, largest, strict=True)]),
+        Column(
+            "share",
+            [
+                formatted(float(row[n]), f"z.{digits}f")
+                for row, n in zip(rows, largest, strict=True)
+            ],
+        ),
     ]
     generated = [prediction.position + 1 for prediction in text.generated]
     axis = token_axis("new", text.tokens, generated)
-    labels: list[Spans] = [(Span(f"{position} "), name) for position, name in zip(generated, axis.names, strict=True)]
+    labels: list[Spans] = [
+        (Span(f"{position} "), name) for position, name in zip(generated, axis.names, strict=True)
+    ]
     yield Table("new", columns, labels=[*labels, ours("mean", "bold")])
     full_share = formatted(full, f"z.{digits}f")
-    yield paragraph(ours(f"a full bar is {full_share}; --json has every number (spans.generated)", "dim"))
+    yield paragraph(
+        ours(f"a full bar is {full_share}; --json has every number (spans.generated)", "dim")
+    )

@@ -12,7 +12,10 @@ from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Spans, ours
 
-BIAS_NAMES = {"alibi": "ALiBi", "relative": "relative position"}  # of position biases, as their papers write them
+BIAS_NAMES = {
+    "alibi": "ALiBi",
+    "relative": "relative position",
+}  # of position biases, as their papers write them
 
 
 def stage_matrices(
@@ -34,11 +37,17 @@ def stage_matrices(
         if name == "output":
             columns = dim_axis(matrix.shape[1])
         caption, pictured = (
-            ours("given, not computed" if are_given else _arithmetic(name, text, head, settings, picture=picture))
+            ours(
+                "given, not computed"
+                if are_given
+                else _arithmetic(name, text, head, settings, picture=picture)
+            )
             for picture in (False, True)
         )
         panel_arguments = (rows, columns), ours(name), caption, settings
-        matrices.append(matrix_panel(matrix, masked_rows, *panel_arguments, name=name, pictured=pictured))
+        matrices.append(
+            matrix_panel(matrix, masked_rows, *panel_arguments, name=name, pictured=pictured)
+        )
     return matrices
 
 
@@ -67,7 +76,9 @@ def matrix_panel(
     """Return a stage, or another matrix of weights or of their differences."""
     stage = name if name in STAGES else "weights"
     if stage == "weights":
-        digits = weight_digits(matrix, max(settings.precision, 1), settings)  # 0 is not 0.3 without decimals
+        digits = weight_digits(
+            matrix, max(settings.precision, 1), settings
+        )  # 0 is not 0.3 without decimals
     else:
         digits = digits_for(matrix, settings.precision)
     if stage == "weights" and (matrix == 0).any():
@@ -80,7 +91,9 @@ def matrix_panel(
     return Panel(name, title, *panel_arguments)
 
 
-def _arithmetic(stage: str, text: TextReport, head: HeadReport, settings: DisplaySettings, *, picture: bool) -> str:
+def _arithmetic(
+    stage: str, text: TextReport, head: HeadReport, settings: DisplaySettings, *, picture: bool
+) -> str:
     """Return the formula of a stage, and the meaning of cells without a number."""
     mean = "mean of " if "mean" in (head.layer, head.head) else ""
     if stage == "scores":
@@ -96,7 +109,11 @@ def _arithmetic(stage: str, text: TextReport, head: HeadReport, settings: Displa
         return f"{mean}weights · v{masked}"
     scope = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} keys"
     sink = " (column +)" if picture else ""
-    of = f"softmax of masked and the head's sink{sink}" if head.rows.sink is not None else "softmax of masked"
+    of = (
+        f"softmax of masked and the head's sink{sink}"
+        if head.rows.sink is not None
+        else "softmax of masked"
+    )
     with_its_sink = " with its sink" * (head.rows.sink is not None)
     whole = "100 %" if settings.percent else "1"
     row_sum = f"each row{with_its_sink} sums to {whole}"

@@ -33,11 +33,15 @@ def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -
         matrix = np.column_stack((matrix, merged.sink))
         columns = with_sink(columns)
     masked = [bool(np.isnan(row).all()) for row in matrix]
-    caption = ours(f"between words: summed over a word's keys, averaged over its queries{in_percent(settings)}")
+    caption = ours(
+        f"between words: summed over a word's keys, averaged over its queries{in_percent(settings)}"
+    )
     return matrix_panel(matrix, masked, (rows, columns), ours("weights"), caption, settings)
 
 
-def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:
+def word_contributors(
+    text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool
+) -> Bars:
     """Rank the words that every word attends to, by weight; words with a left-out token are left out."""
     words = text.words
     merged = head.words
@@ -50,12 +54,20 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
     bars: list[list[Bar] | None] = []
     remainders: list[tuple[str, str] | None] = []
     for row in merged.weights.astype(np.float64):
-        order = np.argsort(-np.where(excluded | np.isnan(row), -1.0, row), kind="stable")[: head.top.keys.shape[1]]
+        order = np.argsort(-np.where(excluded | np.isnan(row), -1.0, row), kind="stable")[
+            : head.top.keys.shape[1]
+        ]
         listed = [int(n) for n in order if row[n] > 0 and not excluded[n]]
         kept_words = [n for n in listed if row[n] >= LITTLE or settings.verbose or not all_keys]
         masked = bool(np.isnan(row).all())
-        bars.append(None if masked else [Bar(n, float(row[n]), [digits.text(float(row[n]))]) for n in kept_words])
-        remainders.append(rest_of(row, kept_words, excluded, digits) if len(kept_words) < len(listed) else None)
+        bars.append(
+            None
+            if masked
+            else [Bar(n, float(row[n]), [digits.text(float(row[n]))]) for n in kept_words]
+        )
+        remainders.append(
+            rest_of(row, kept_words, excluded, digits) if len(kept_words) < len(listed) else None
+        )
     left_out = f", without {' and '.join(head.top.left_out)}" if head.top.left_out else ""
     left_out += "" if all_keys else ", of the columns shown"
     return Bars(
@@ -71,8 +83,13 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
 
 def word_axis(axis_kind: AxisKind, tokens: Sequence[Token], words: Sequence[Sequence[int]]) -> Axis:
     """Return the axis of words, each at the position of its first piece."""
-    origins: list[Origin] = ["unknown token" if any(tokens[p].unknown for p in word) else "token" for word in words]
-    names = [Span(spell_word(tokens, word), origin=origin) for word, origin in zip(words, origins, strict=True)]
+    origins: list[Origin] = [
+        "unknown token" if any(tokens[p].unknown for p in word) else "token" for word in words
+    ]
+    names = [
+        Span(spell_word(tokens, word), origin=origin)
+        for word, origin in zip(words, origins, strict=True)
+    ]
     special = [tokens[word[0]].special for word in words]
     count = len(group_words(tokens, range(len(tokens))))
     return Axis(axis_kind, [word[0] for word in words], names, special, count, words=True)

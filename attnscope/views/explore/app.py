@@ -178,8 +178,12 @@ class ExploreApp(App[int], inherit_bindings=False):
         }  # fmt: skip
         self._special: dict[str, Callable[[], object]] = {
             "quit": lambda: self.exit(0),
-            "help": lambda: self.push_screen(Overlay("keys", help_text(self.actions, self.state.ink, self.size.width))),
-            "palette": lambda: self.push_screen(CommandPalette(providers=[WalkCommands], placeholder="Command")),
+            "help": lambda: self.push_screen(
+                Overlay("keys", help_text(self.actions, self.state.ink, self.size.width))
+            ),
+            "palette": lambda: self.push_screen(
+                CommandPalette(providers=[WalkCommands], placeholder="Command")
+            ),
             "display": lambda: self.push_screen(
                 CommandPalette(providers=[HeadDisplays], placeholder="What heads show")
             ),
@@ -187,7 +191,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             "find": self._ask_token,
             "next_match": lambda: self._find(self.state.place.needle, 1),
             "previous_match": lambda: self._find(self.state.place.needle, -1),
-            "write": lambda: self._prompt("write", "a file: .html .svg .png .pdf .txt .json .npz .csv …", ""),
+            "write": lambda: self._prompt(
+                "write", "a file: .html .svg .png .pdf .txt .json .npz .csv …", ""
+            ),
             "copy": lambda: setattr(self, "_mode", "copy"),
             "pick": self._ask_text,
             "edit": self._edit,
@@ -216,7 +222,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self.colours is None:
             self.colours = 0 if self.no_color else count_colours(self.console.color_system)
         self.state.ink = Ink(self.colours, not utf8, surface_on(self.background))
-        self.panes = {name: Pane(id=name) for name in ("title", "heads", "matrix", "row", "text", "footer")}
+        self.panes = {
+            name: Pane(id=name) for name in ("title", "heads", "matrix", "row", "text", "footer")
+        }
         self.push_screen(WalkScreen())
         if self.size.width < _FOOTED:
             self._notice = "? lists all keys"
@@ -253,7 +261,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             return lines
         number = PANELS.index(name) + 1
         focused = self.state.place.panel == name
-        return framed(lines, width, height, number=number, focused=focused, ascii=self.state.ink.ascii)
+        return framed(
+            lines, width, height, number=number, focused=focused, ascii=self.state.ink.ascii
+        )
 
     def _is_framed(self, width: int, height: int) -> bool:
         return self._wide or (width >= _FRAMED[0] and height >= _FRAMED[1])
@@ -265,18 +275,29 @@ class ExploreApp(App[int], inherit_bindings=False):
         lines: list[Line] = [[Segment(f" {name} ", state.title(name))]]
         if name == "text":
             text = ink.name(Span(state.source.texts[0], origin="untrusted"))
-            return [[*lines[0], Segment(" ")], *([Segment(line)] for line in wrapped(text, width)[: height - 1])]
+            return [
+                [*lines[0], Segment(" ")],
+                *([Segment(line)] for line in wrapped(text, width)[: height - 1]),
+            ]
         if name == "matrix" and height > 4:
             wide = max(0, min(40, width - 4))
             filled = fit(bar(self.worker.share, wide, ascii=ink.ascii), wide)
             status = fit(ink.plain(state.status or "starting …"), width - 2)
-            lines += [[], [Segment("  " + status, DIM)], [Segment("  "), Segment(filled, ink.style("good") + BAR)]]
+            lines += [
+                [],
+                [Segment("  " + status, DIM)],
+                [Segment("  "), Segment(filled, ink.style("good") + BAR)],
+            ]
         return lines
 
     def arrange(self, width: int, height: int) -> None:
         """Show all panels, or on a small terminal, and if it is enlarged, the one that keys move in."""
         self._wide = width >= _WIDE and height >= _HIGH and not self._enlarged
-        boxes = self._boxes(width, height - 2) if self._wide else {self.state.place.panel: (0, 0, width, height - 2)}
+        boxes = (
+            self._boxes(width, height - 2)
+            if self._wide
+            else {self.state.place.panel: (0, 0, width, height - 2)}
+        )
         for name in PANELS:
             pane = self.panes[name]
             pane.display = name in boxes
@@ -295,7 +316,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             text = min(text, 2 + self._panels["text"].count_lines(self.state, width - 2))
         upper = height - text
         boxes = {"text": (0, upper, width, text)}
-        n_layers, n_heads, n_queries, n_keys = (12, 12, 8, 8) if scene is None else self._counts(scene)
+        n_layers, n_heads, n_queries, n_keys = (
+            (12, 12, 8, 8) if scene is None else self._counts(scene)
+        )
         if width < _THREE:
             heads = max(min(n_layers + 5, upper - _ROW_LINES), upper // 3)
             left = width - _BESIDE
@@ -336,7 +359,12 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     @staticmethod
     def _counts(scene: Scene) -> tuple[int, int, int, int]:
-        return len(scene.layers), len(scene.heads), len(scene.queries.positions), len(scene.keys.positions)
+        return (
+            len(scene.layers),
+            len(scene.heads),
+            len(scene.queries.positions),
+            len(scene.keys.positions),
+        )
 
     def _enlarge(self, enlarged: bool) -> None:
         """Give the panel that keys move in the whole screen, or show all of them again."""
@@ -358,13 +386,22 @@ class ExploreApp(App[int], inherit_bindings=False):
             return cut([*line, Segment(ink.plain(state.status or "starting"), DIM)], width)
         if scene.random:
             line += [Segment(" RANDOM WEIGHTS ", ink.style("alarm")), Segment(" ")]
-        name = f"L{scene.layers[spot.layer]}H{scene.heads[spot.head]}" if state.head is None else state.head.name
+        name = (
+            f"L{scene.layers[spot.layer]}H{scene.heads[spot.head]}"
+            if state.head is None
+            else state.head.name
+        )
         short: Line = [*line, Segment(ink.plain(f" {name}"))]
         model = escape_control(scene.model)
         mask = state.variant().mask
-        line += [Segment(ink.plain(model if len(model) <= _MODEL else f"…{model[1 - _MODEL :]}"), BOLD)]
+        line += [
+            Segment(ink.plain(model if len(model) <= _MODEL else f"…{model[1 - _MODEL :]}"), BOLD)
+        ]
         mask = f"{mask} ({scene.mask})" if mask == "own" and scene.mask else mask
-        remarks: list[tuple[str, Style | None]] = [(name, None), (f"mask {escape_control(mask)}", DIM)]
+        remarks: list[tuple[str, Style | None]] = [
+            (name, None),
+            (f"mask {escape_control(mask)}", DIM),
+        ]
         if state.source.total > 1:
             text = state.source.texts[spot.text] if spot.text < len(state.source.texts) else ""
             text_name = escape_control(text[:24]) if state.source.named else "text"
@@ -397,12 +434,19 @@ class ExploreApp(App[int], inherit_bindings=False):
         steps = [ink.plain(self._cell(scene, spot)) for spot in (*place.trail, place.spot)]
         between = ink.plain(" ▸ ")
         room = width - cell_len(" attnscope  ")
-        shown = next(n for n in range(len(steps)) if cell_len(between.join(steps[n:])) <= room or n == len(steps) - 1)
+        shown = next(
+            n
+            for n in range(len(steps))
+            if cell_len(between.join(steps[n:])) <= room or n == len(steps) - 1
+        )
         before = "".join(f"{step}{between}" for step in steps[shown:-1])
         return [Segment(("…" + between if shown else "") + before, DIM), Segment(steps[-1], BOLD)]
 
     def _cell(self, scene: Scene, spot: Spot) -> str:
-        names = [scene.queries.names[spot.query], *([] if spot.key is None else [scene.keys.names[spot.key]])]
+        names = [
+            scene.queries.names[spot.query],
+            *([] if spot.key is None else [scene.keys.names[spot.key]]),
+        ]
         cell = " ← ".join(map(self.state.ink.name, names))
         return f"{cell} L{scene.layers[spot.layer]}H{scene.heads[spot.head]}"
 
@@ -416,13 +460,19 @@ class ExploreApp(App[int], inherit_bindings=False):
         line = self._brief_arithmetic()
         by_name = {action.name: action for action in self.actions}
         used = cells_wide(line)
-        for action in (by_name[name] for name in footer(self.state.place.panel) if by_name[name].keys):
+        for action in (
+            by_name[name] for name in footer(self.state.place.panel) if by_name[name].keys
+        ):
             key = self.state.ink.plain(spell_key(action.keys[0]))
             calls = clickable(action.name)
             used += 2 * bool(line) + cell_len(key) + 1 + len(action.brief)
             if used > width:
                 break
-            line += [Segment("  " * bool(line)), Segment(key, BOLD + calls), Segment(f" {action.brief}", DIM + calls)]
+            line += [
+                Segment("  " * bool(line)),
+                Segment(key, BOLD + calls),
+                Segment(f" {action.brief}", DIM + calls),
+            ]
         return cut(line, width)
 
     def _brief_arithmetic(self) -> Line:
@@ -433,7 +483,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         panel = state.place.panel
         if self._wide or scene is None or head is None:
             return []
-        formula = arithmetic(head, cell_numbers(scene, head, state.place.spot.query, state.key), state.forbidden)
+        formula = arithmetic(
+            head, cell_numbers(scene, head, state.place.spot.query, state.key), state.forbidden
+        )
         title = Segment(f" {panel} ", TITLE + clickable("next_panel"))
         return [title, Segment(state.ink.plain(f" {' '.join(formula)}"))]
 
@@ -487,7 +539,12 @@ class ExploreApp(App[int], inherit_bindings=False):
         if name in self._special and value is None:
             self._special[name]()
         else:
-            self._act(Action(name, self._panels["matrix"].page() if name in ("page_up", "page_down") else value))
+            self._act(
+                Action(
+                    name,
+                    self._panels["matrix"].page() if name in ("page_up", "page_down") else value,
+                )
+            )
             place = self.state.place
             if name == "scale":
                 self._notice = f"colours follow {_SHAPES[place.shape]}"
@@ -549,7 +606,9 @@ class ExploreApp(App[int], inherit_bindings=False):
 
         def went(text_index: int | None) -> None:
             if text_index is None:
-                self.state.error = f"no text has the number, id or words '{escape_control(needle[:40])}'"
+                self.state.error = (
+                    f"no text has the number, id or words '{escape_control(needle[:40])}'"
+                )
             else:
                 self._act(Action("pick_text", text_index))
 
@@ -572,7 +631,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             return
         layer = scene.layers[spot.layer]
         head = scene.heads[spot.head]
-        if not isinstance(layer, int) or not isinstance(head, int) or not self.state.source.computes:
+        if (
+            not isinstance(layer, int)
+            or not isinstance(head, int)
+            or not self.state.source.computes
+        ):
             self.state.error = "cutting takes the model, and a numbered layer and head"
             return
         sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
@@ -605,7 +668,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         if scene.roles is not None or not shows_roles:
             self._act(Action("display", "thumbnails" if shows_roles else "roles"))
         if scene.roles is None:
-            self.worker.post(Job("roles", self.state.source.measure_roles, lambda _: self._arrived()))
+            self.worker.post(
+                Job("roles", self.state.source.measure_roles, lambda _: self._arrived())
+            )
 
     def _explain(self) -> None:
         scene = self.state.scene
@@ -614,7 +679,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             return
         at = self.state.variant(), spot.layer, spot.head, spot.query
         width = max(40, min(120, self.size.width - 6))
-        draw = partial(as_text, width=width, colours=self.state.ink.colours, background=self.background)
+        draw = partial(
+            as_text, width=width, colours=self.state.ink.colours, background=self.background
+        )
         explain = partial(self.state.source.explain, *at, draw)
 
         def show(text: str) -> None:
@@ -684,7 +751,12 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._edited = None
         if restore and self._mode == "find":
             self._show_found("")
-        if restore and self._mode == "edit" and self._before is not None and self.state.source is not self._before:
+        if (
+            restore
+            and self._mode == "edit"
+            and self._before is not None
+            and self.state.source is not self._before
+        ):
             self.replace_source(self._before)
         self._mode = ""
         self.screen.query_one("#ask").display = False
@@ -719,7 +791,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             variant = self.state.variant()
 
             def write(progress: Progress) -> str:
-                return self.write(source.report(variant, spot.layer, spot.head, progress), value.strip())
+                return self.write(
+                    source.report(variant, spot.layer, spot.head, progress), value.strip()
+                )
 
             def wrote(message: str) -> None:
                 self._notice = f"wrote {escape_control(message)}"
@@ -788,7 +862,9 @@ class ExploreApp(App[int], inherit_bindings=False):
                 # There is no scene if, for example, the mask does not fit the model.
                 spot = self.state.place.spot
                 text = min(spot.text, len(self.state.source.texts) - 1)
-                self.state.place = replace(self.state.place, spot=replace(spot, mask=0, text=text), cuts=())
+                self.state.place = replace(
+                    self.state.place, spot=replace(spot, mask=0, text=text), cuts=()
+                )
         elif error is not None:
             self.failure = error
             self.exit(70)
@@ -843,7 +919,9 @@ def copied(state: WalkState, what: str) -> str:
         return ""
     axis = state.columns
     format_number = partial(np.format_float_positional, unique=True, trim="-")
-    names = [escape_control(span.text) for span in axis.names] or [f"dim {n}" for n in axis.positions]
+    names = [escape_control(span.text) for span in axis.names] or [
+        f"dim {n}" for n in axis.positions
+    ]
     queries = [escape_control(span.text) for span in scene.queries.names]
     if what == "cell":
         row = head.row(stage, spot.query)

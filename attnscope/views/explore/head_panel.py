@@ -7,7 +7,20 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attnscope.findings.arrays import Matrix
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, Ink, Line, cut, fit, joined, steps, wrapped
+from attnscope.views.explore.ink import (
+    BOLD,
+    CURSOR,
+    DIM,
+    NONE,
+    PLAIN,
+    Ink,
+    Line,
+    cut,
+    fit,
+    joined,
+    steps,
+    wrapped,
+)
 from attnscope.views.explore.matrix import scroll
 from attnscope.views.explore.row import flowed
 from attnscope.views.explore.state import WalkState, strongest_of
@@ -52,10 +65,29 @@ class HeadsPanel:
         self.width = width
         self.height = height
         display = self._display(state, width, height)
-        rowed = display in (LENS, ROW_LENS) or (state.scene is not None and bool(state.scene.pictures))
+        rowed = display in (LENS, ROW_LENS) or (
+            state.scene is not None and bool(state.scene.pictures)
+        )
         cell = rowed and place.spot.query, display == LENS and state.key
-        at = place.spot.layer, place.spot.head, place.panel == "heads", place.display, place.shape, place.sinks, cell
-        cache_key = at, place.pinned, state.variant(), width, height, state.arrived, state.scene, id(state.source)
+        at = (
+            place.spot.layer,
+            place.spot.head,
+            place.panel == "heads",
+            place.display,
+            place.shape,
+            place.sinks,
+            cell,
+        )
+        cache_key = (
+            at,
+            place.pinned,
+            state.variant(),
+            width,
+            height,
+            state.arrived,
+            state.scene,
+            id(state.source),
+        )
         if self._drawn[0] != cache_key:
             self._drawn = cache_key, self._draw(state, display, width, height)
         return self._drawn[1]
@@ -88,7 +120,9 @@ class HeadsPanel:
         size = f"{n_layers} × {n_heads}"
         if len(layers) < n_layers or len(heads) < n_heads:
             of_heads = len(layers) == n_layers
-            names = [f"H{n}" for n in scene.heads] if of_heads else [_layer(n) for n in scene.layers]
+            names = (
+                [f"H{n}" for n in scene.heads] if of_heads else [_layer(n) for n in scene.layers]
+            )
             seen = heads if of_heads else layers
             size = f"{names[seen.start]}–{names[seen.stop - 1]} of {len(names)}"
         percent = ", %" if wide <= _NARROW else ""
@@ -105,15 +139,21 @@ class HeadsPanel:
         for n in heads[::step]:
             is_current = n <= place.spot.head < n + step
             head_name = scene.heads[place.spot.head if is_current else n]
-            numbers.append(Segment(fit(_head(head_name, wide), step * wide), BOLD if is_current else DIM))
+            numbers.append(
+                Segment(fit(_head(head_name, wide), step * wide), BOLD if is_current else DIM)
+            )
         drawn_lines = [cut(title, width), cut(numbers, width)]
-        lens = state.lens() if display == LENS else state.row_lens() if display == ROW_LENS else None
+        lens = (
+            state.lens() if display == LENS else state.row_lens() if display == ROW_LENS else None
+        )
         weights = lens[0] if isinstance(lens, tuple) else lens
         for layer in layers:
             drawn_lines += _layer_lines(state, scene, layer, heads, label, wide, tall, weights)
         described = _marked(state, scene)
         if weights is not None:
-            described.append(_strongest(state, scene, weights, lens[1] if isinstance(lens, tuple) else None))
+            described.append(
+                _strongest(state, scene, weights, lens[1] if isinstance(lens, tuple) else None)
+            )
             lines_below = [[Segment(line, DIM)] for line in flowed(described, width, "; ")]
         else:
             lines_below = [[Segment(line, DIM)] for line in flowed(described, width, "; ")]
@@ -158,7 +198,14 @@ def _legend_lines(scene: Scene, height: int) -> int:
 
 
 def _layer_lines(
-    state: WalkState, scene: Scene, layer: int, heads: range, label: int, wide: int, tall: int, weights: Matrix | None
+    state: WalkState,
+    scene: Scene,
+    layer: int,
+    heads: range,
+    label: int,
+    wide: int,
+    tall: int,
+    weights: Matrix | None,
 ) -> list[Line]:
     place = state.place
     ink = state.ink
@@ -168,7 +215,9 @@ def _layer_lines(
     lines: list[Line] = [[Segment(name, BOLD if here else DIM)] for name in names]
     row = [] if weights is None else weights[layer].tolist()
     # once for the layer: a call for every head takes most of a redraw
-    shades = [] if weights is None else steps(weights[layer][None], state.weight_scale(None))[0].tolist()
+    shades = (
+        [] if weights is None else steps(weights[layer][None], state.weight_scale(None))[0].tolist()
+    )
     for head in heads:
         is_current = here and head == place.spot.head
         marked = state.marks(layer, head)
@@ -202,7 +251,9 @@ def _mark(ink: Ink, kind: str) -> str:
 def _marked(state: WalkState, scene: Scene) -> list[str]:
     """Say what the signs in the grid stand for, if there are any."""
     layers = range(len(scene.layers))
-    marked = frozenset().union(*(state.marks(layer, head) for layer in layers for head in range(len(scene.heads))))
+    marked = frozenset().union(
+        *(state.marks(layer, head) for layer in layers for head in range(len(scene.heads)))
+    )
     return [f"{_mark(state.ink, kind)} {kind}" for kind in sorted(marked)]
 
 
@@ -212,7 +263,11 @@ def _strongest(state: WalkState, scene: Scene, weights: Matrix, keys: np.ndarray
     found = []
     for n, (layer, head, weight) in enumerate(strongest_of(weights), 1):
         name = f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)}"
-        source = f"{n} {name}" if keys is None else f"{name} {ink.name(scene.keys.names[keys[layer, head]])}"
+        source = (
+            f"{n} {name}"
+            if keys is None
+            else f"{name} {ink.name(scene.keys.names[keys[layer, head]])}"
+        )
         found.append(f"{source} {weight:.2f}")
     return ink.plain(f"strongest: {' · '.join(found) or 'no head'}")
 
@@ -235,11 +290,15 @@ def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) ->
         return head.made(key, lambda: _picture(state.ink, head, wide, tall, scale=weights_scale))
     row = head.row("weights", state.place.spot.query)
     picture = scene.pictures[0].sources
-    weights = None if row is None else np.where(picture < 0, np.nan, row[picture]).astype(np.float32)
+    weights = (
+        None if row is None else np.where(picture < 0, np.nan, row[picture]).astype(np.float32)
+    )
     return _picture(state.ink, head, wide, tall, weights, scene.picture_scale)
 
 
-def _written(state: WalkState, scene: Scene, layer: int, head: int, width: int) -> tuple[str, Style]:
+def _written(
+    state: WalkState, scene: Scene, layer: int, head: int, width: int
+) -> tuple[str, Style]:
     """Return the letter of a head's role, or its number, and the colour of it."""
     ink = state.ink
     roles = scene.roles
@@ -252,7 +311,9 @@ def _written(state: WalkState, scene: Scene, layer: int, head: int, width: int) 
     index = -1 if roles is None else int(roles.main[layer, head])
     if roles is None or index < 0:
         return "?", DIM
-    return fit(roles.letters[index], width), ink.role(roles.colours[index], float(roles.strength[layer, head]))
+    return fit(roles.letters[index], width), ink.role(
+        roles.colours[index], float(roles.strength[layer, head])
+    )
 
 
 def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
@@ -270,7 +331,10 @@ def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
     value = float(head_number.values[spot.layer, spot.head])
     value_text = f"{name}: {display} {'?' if np.isnan(value) else digits_for(head_number.values, 2).text(value)}"
     meaning = wrapped(ink.plain(head_number.meaning), width)[:2]
-    return [[Segment(fit(ink.plain(value_text), width))], *([Segment(line, DIM)] for line in meaning)]
+    return [
+        [Segment(fit(ink.plain(value_text), width))],
+        *([Segment(line, DIM)] for line in meaning),
+    ]
 
 
 def _role_legend(state: WalkState, scene: Scene, name: str, width: int) -> list[Line]:
@@ -282,14 +346,29 @@ def _role_legend(state: WalkState, scene: Scene, name: str, width: int) -> list[
         hint = "r measures roles" if state.source.computes else "roles are not known here"
         return [[Segment(fit(ink.plain(hint), width), DIM)]]
     index = int(roles.main[spot.layer, spot.head])
-    role = "no clear role" if index < 0 else f"{roles.names[index]} {roles.strength[spot.layer, spot.head]:.2f}"
-    letters = [f"{roles.letters[n]} {roles.names[n]}" for n in sorted(set(roles.main.ravel().tolist()) - {-1})]
+    role = (
+        "no clear role"
+        if index < 0
+        else f"{roles.names[index]} {roles.strength[spot.layer, spot.head]:.2f}"
+    )
+    letters = [
+        f"{roles.letters[n]} {roles.names[n]}"
+        for n in sorted(set(roles.main.ravel().tolist()) - {-1})
+    ]
     lines = wrapped(ink.plain(", ".join(letters)), width)[: _LEGEND - 1]
-    return [[Segment(fit(ink.plain(f"{name}: {role}"), width))], *([Segment(line, DIM)] for line in lines)]
+    return [
+        [Segment(fit(ink.plain(f"{name}: {role}"), width))],
+        *([Segment(line, DIM)] for line in lines),
+    ]
 
 
 def _picture(
-    ink: Ink, head: WalkHead, wide: int, tall: int, on_picture: Matrix | None = None, scale: Scale = WEIGHTS
+    ink: Ink,
+    head: WalkHead,
+    wide: int,
+    tall: int,
+    on_picture: Matrix | None = None,
+    scale: Scale = WEIGHTS,
 ) -> list[Line]:
     """Return the lines of a thumbnail, with one or two cells above each other on a line.
 
@@ -300,11 +379,17 @@ def _picture(
     cells = thumbnail(head, *size) if on_picture is None else pool_largest(on_picture, *size)
     shades = np.full((tall * per_line + 1, wide), NONE)
     if cells is not None:
-        shades[: cells.shape[0], : cells.shape[1]] = steps(np.where(cells < 0, np.nan, cells), scale)
+        shades[: cells.shape[0], : cells.shape[1]] = steps(
+            np.where(cells < 0, np.nan, cells), scale
+        )
     lines: list[Line] = []
-    for above, below in zip(shades[:-1:per_line].tolist(), shades[1::per_line].tolist(), strict=True):
+    for above, below in zip(
+        shades[:-1:per_line].tolist(), shades[1::per_line].tolist(), strict=True
+    ):
         if per_line == 2:
-            lines.append(joined(ink.half(a, b, signed=False) for a, b in zip(above, below, strict=True)))
+            lines.append(
+                joined(ink.half(a, b, signed=False) for a, b in zip(above, below, strict=True))
+            )
         elif ink.colours:
             lines.append(joined((" ", ink.cell(a, signed=False)) for a in above))
         else:
@@ -331,10 +416,14 @@ def _of_display(scene: Scene, display: str) -> HeadNumber | None:
 def _numbers(ink: Ink, head_number: HeadNumber) -> list[list[tuple[str, Style]]]:
     """Return how the number of every head is written, and its colour."""
     finite = head_number.values[np.isfinite(head_number.values)]
-    scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False) if finite.size else WEIGHTS
+    scale = (
+        Scale(float(min(0.0, finite.min())), float(finite.max()), False) if finite.size else WEIGHTS
+    )
     digits = digits_for(head_number.values, 2)
     cells = []
-    for values, row in zip(head_number.values.tolist(), steps(head_number.values, scale).tolist(), strict=True):
+    for values, row in zip(
+        head_number.values.tolist(), steps(head_number.values, scale).tolist(), strict=True
+    ):
         texts = ["" if np.isnan(value) else ink.plain(digits.text(value)) for value in values]
         styles = [ink.cell(step, signed=False) if step >= 0 else DIM for step in row]
         cells.append([*zip(texts, styles, strict=True)])

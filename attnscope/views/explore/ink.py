@@ -96,7 +96,9 @@ class Ink:
 @lru_cache(maxsize=1 << 16)
 def _spelled(text: str, origin: Origin, ascii: bool) -> str:
     """Spell some text; a screen draws the same names again and again."""
-    return spell(Span(text if len(text) <= _LONGEST else text[:_LONGEST] + "…", "", origin), ascii=ascii)
+    return spell(
+        Span(text if len(text) <= _LONGEST else text[:_LONGEST] + "…", "", origin), ascii=ascii
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -107,8 +109,13 @@ def _cell(step: int, signed: bool, colours: int, surface: Surface) -> Style:
 
 
 @lru_cache(maxsize=16384)
-def _half(above: int, below: int, signed: bool, colours: int, surface: Surface) -> tuple[str, Style]:
-    top, bottom = (None if step < 0 else _cell(step, signed, colours, surface).bgcolor for step in (above, below))
+def _half(
+    above: int, below: int, signed: bool, colours: int, surface: Surface
+) -> tuple[str, Style]:
+    top, bottom = (
+        None if step < 0 else _cell(step, signed, colours, surface).bgcolor
+        for step in (above, below)
+    )
     if top is None and bottom is None:
         return " ", PLAIN
     if top is None:
@@ -124,7 +131,11 @@ def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         if isinstance(scale, LogScale):
             span = np.log(scale.high / scale.low) if scale.high > scale.low else 0.0
-            fractions = np.log(np.maximum(values, scale.low) / scale.low) / span if span else np.ones_like(values)
+            fractions = (
+                np.log(np.maximum(values, scale.low) / scale.low) / span
+                if span
+                else np.ones_like(values)
+            )
         elif scale.high <= scale.low:
             fractions = np.full(values.shape, 0.5 if scale.signed else 0.0)
         elif scale.signed:
@@ -132,9 +143,14 @@ def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
             fractions = (1 + np.copysign(_shaped(shares, scale), values)) / 2
         else:
             fractions = _shaped(
-                np.clip((np.where(is_finite, values, 0) - scale.low) / (scale.high - scale.low), 0, 1), scale
+                np.clip(
+                    (np.where(is_finite, values, 0) - scale.low) / (scale.high - scale.low), 0, 1
+                ),
+                scale,
             )
-        ramp_steps: np.ndarray = np.rint(np.clip(np.where(is_finite, fractions, 0.0), 0, 1) * _STEPS).astype(np.int16)
+        ramp_steps: np.ndarray = np.rint(
+            np.clip(np.where(is_finite, fractions, 0.0), 0, 1) * _STEPS
+        ).astype(np.int16)
     ramp_steps[~is_finite] = NONE
     ramp_steps[np.isneginf(values)] = FORBIDDEN
     return ramp_steps
@@ -144,7 +160,9 @@ def _shaped(shares: np.ndarray, scale: Scale) -> np.ndarray:
     """Return places on a ramp of shares of the largest number."""
     # Almost all scales are one of these; others take a call for each number.
     known = {"linear": np.positive, "sqrt": np.sqrt}
-    shaped: np.ndarray = known.get(scale.shape, np.vectorize(SHAPES[scale.shape], otypes=[float]))(shares)
+    shaped: np.ndarray = known.get(scale.shape, np.vectorize(SHAPES[scale.shape], otypes=[float]))(
+        shares
+    )
     return shaped
 
 
@@ -180,7 +198,9 @@ def clickable(action: str) -> Style:
     return Style(meta={"action": action})
 
 
-def framed(lines: Sequence[Line], width: int, height: int, *, number: int, focused: bool, ascii: bool) -> list[Line]:
+def framed(
+    lines: Sequence[Line], width: int, height: int, *, number: int, focused: bool, ascii: bool
+) -> list[Line]:
     """Put lines into a frame of this size, the first of them into its upper edge, behind the number of the panel."""
     corners, across, down = ("++++", "-", "|") if ascii else ("╭╮╰╯", "─", "│")
     edge = BOLD if focused else DIM

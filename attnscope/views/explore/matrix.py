@@ -10,7 +10,20 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attnscope.views.axes import Axis
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, FORBIDDEN, NONE, PLAIN, Ink, Line, cut, fit, joined, steps
+from attnscope.views.explore.ink import (
+    BOLD,
+    CURSOR,
+    DIM,
+    FORBIDDEN,
+    NONE,
+    PLAIN,
+    Ink,
+    Line,
+    cut,
+    fit,
+    joined,
+    steps,
+)
 from attnscope.views.explore.picture import PictureView
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import NO_WEIGHT, Digits, cell_text, digits_for, scale_text
@@ -89,7 +102,9 @@ class MatrixPanel:
         zoom = layout.zoom
         bounds = state.bounds
         changes = {"query": min(row * zoom, bounds.queries - 1)}
-        changes["dim" if state.place.stage == OUTPUT else "key"] = min(column * zoom, len(state.columns.positions) - 1)
+        changes["dim" if state.place.stage == OUTPUT else "key"] = min(
+            column * zoom, len(state.columns.positions) - 1
+        )
         return Action("goto", replace(state.place.spot, **changes))
 
     def _layout(self, state: WalkState, scene: Scene, width: int, height: int) -> "_Layout":
@@ -100,13 +115,19 @@ class MatrixPanel:
         n_columns = -(-len(state.columns.positions) // zoom)
         lines = height - _LEAST - _BELOW
         names = scene.queries.names[:512]
-        longest = scene.made(("label", ink), lambda: max((cell_len(ink.name(span)) for span in names), default=0))
+        longest = scene.made(
+            ("label", ink), lambda: max((cell_len(ink.name(span)) for span in names), default=0)
+        )
         label = scene.queries.digits + 3 + min(longest, _NAMES, max(4, width // 4))
         room = max(1, width - label)
         least = state.written(_digits_of)[1] if place.digits else 2
         whole = state.drawn is not None and state.drawn.holds(state.drawn_stage, 0, n_rows - 1)
-        lines -= zoom > 1 or not whole or n_rows > lines or least * n_columns > room  # a remark on the cells
-        square = 2 if zoom == 1 or 2 * n_columns <= room else 1  # of a map, all columns are in sight if they fit
+        lines -= (
+            zoom > 1 or not whole or n_rows > lines or least * n_columns > room
+        )  # a remark on the cells
+        square = (
+            2 if zoom == 1 or 2 * n_columns <= room else 1
+        )  # of a map, all columns are in sight if they fit
         per_line = 1
         tall = 1
         numbers = False
@@ -144,9 +165,24 @@ class MatrixPanel:
         self.left = scroll(self.left, state.column // zoom, fits_columns, n_columns)
         rows = range(self.top, min(n_rows, self.top + fits_rows))
         columns = range(self.left, min(n_columns, self.left + fits_columns))
-        return _Layout(rows, columns, zoom, label, cell, per_line, mode, n_rows, n_columns, tall, numbers, heading)
+        return _Layout(
+            rows,
+            columns,
+            zoom,
+            label,
+            cell,
+            per_line,
+            mode,
+            n_rows,
+            n_columns,
+            tall,
+            numbers,
+            heading,
+        )
 
-    def _head(self, state: WalkState, scene: Scene, layout: "_Layout", window: Window, width: int) -> list[Line]:
+    def _head(
+        self, state: WalkState, scene: Scene, layout: "_Layout", window: Window, width: int
+    ) -> list[Line]:
         ink = state.ink
         place = state.place
         head = state.head
@@ -156,7 +192,11 @@ class MatrixPanel:
         if head is not None and head.scale is not None and stage == "scaled":
             cap = [] if head.softcap is None else [f"soft-capped at {head.softcap:g}"]
             description = ", ".join(
-                [f"scores {scale_text(head.scale, head.width, reason=True)}", *cap, *later_steps(head)]
+                [
+                    f"scores {scale_text(head.scale, head.width, reason=True)}",
+                    *cap,
+                    *later_steps(head),
+                ]
             )
         if scene.members is not None and stage == "weights":
             description = "mean of queries, sum of keys"
@@ -168,8 +208,13 @@ class MatrixPanel:
                 pin = f"{pin} {masks[place.pinned.mask]}"
             name = f"{name} − {pin}"
             stage = place.stage
-            description = "difference" if state.drawn is not None else "no difference: other tokens or cells"
-        title = [Segment(f" {ink.plain(name)} ", state.title("matrix")), Segment(" " + ink.plain(stage), BOLD)]
+            description = (
+                "difference" if state.drawn is not None else "no difference: other tokens or cells"
+            )
+        title = [
+            Segment(f" {ink.plain(name)} ", state.title("matrix")),
+            Segment(" " + ink.plain(stage), BOLD),
+        ]
         title.append(Segment(ink.plain(f"  {description}"), DIM))
         return [title, *_column_names(state, layout, width), _ruler(state, scene, layout, width)]
 
@@ -224,17 +269,25 @@ def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]
     names = {column: state.ink.name(axis.names[column]) for column in layout.columns}
     styles = {column: BOLD if column == state.column else DIM for column in layout.columns}
     if layout.heading == 1:
-        shown = {column: name if cell_len(name) <= wide else axis.number(column) for column, name in names.items()}
+        shown = {
+            column: name if cell_len(name) <= wide else axis.number(column)
+            for column, name in names.items()
+        }
         middle = layout.mode == "blocks"
         pieces = [
-            (shown[column].center(wide) if middle else fit(shown[column], wide, right=True), styles[column])
+            (
+                shown[column].center(wide) if middle else fit(shown[column], wide, right=True),
+                styles[column],
+            )
             for column in layout.columns
         ]
         return [cut(joined([(" " * layout.label, PLAIN), *pieces]), width)]
     lines = []
     letters = {column: _upright(name, layout.heading) for column, name in names.items()}
     for n in range(layout.heading):
-        pieces = [(letters[column][n].center(wide)[:wide], styles[column]) for column in layout.columns]
+        pieces = [
+            (letters[column][n].center(wide)[:wide], styles[column]) for column in layout.columns
+        ]
         lines.append(cut(joined([(" " * layout.label, PLAIN), *pieces]), width))
     return lines
 
@@ -268,9 +321,17 @@ def _ruler(state: WalkState, scene: Scene, layout: _Layout, width: int) -> Line:
     """Return the line above the cells: the key under the cursor, with a mark above its column."""
     ink = state.ink
     key = state.column
-    at = layout.label + (key // layout.zoom - layout.columns.start) * layout.cell + (layout.cell - 1) // 2
+    at = (
+        layout.label
+        + (key // layout.zoom - layout.columns.start) * layout.cell
+        + (layout.cell - 1) // 2
+    )
     axis = state.columns
-    name = f"{axis.number(key)} {ink.name(axis.names[key])}" if axis.names else f"dim {axis.number(key)}"
+    name = (
+        f"{axis.number(key)} {ink.name(axis.names[key])}"
+        if axis.names
+        else f"dim {axis.number(key)}"
+    )
     mark = "v" if ink.ascii else "▼"
     room = max(4, width - layout.label)
     name = fit(name, min(room - 2, cell_len(name), 24)).rstrip() if room > 6 else ""
@@ -308,11 +369,24 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
     for first_row in range(0, len(layout.rows), layout.rows_per_line):
         row = layout.rows.start + first_row
         last = first_row + layout.rows_per_line
-        label = _label(state, scene.queries, row, min(row + layout.rows_per_line, layout.rows.stop) - 1, layout)
-        here = state.column // layout.zoom - layout.columns.start if first_row <= cursor < last else -1
+        label = _label(
+            state, scene.queries, row, min(row + layout.rows_per_line, layout.rows.stop) - 1, layout
+        )
+        here = (
+            state.column // layout.zoom - layout.columns.start if first_row <= cursor < last else -1
+        )
         if layout.mode == "halves":
-            below = shades[first_row + 1] if first_row + 1 < len(shades) else np.full(shades.shape[1], NONE)
-            lines.append([*label, *_halves(ink, shades[first_row], below, signed, here, lower=cursor > first_row)])
+            below = (
+                shades[first_row + 1]
+                if first_row + 1 < len(shades)
+                else np.full(shades.shape[1], NONE)
+            )
+            lines.append(
+                [
+                    *label,
+                    *_halves(ink, shades[first_row], below, signed, here, lower=cursor > first_row),
+                ]
+            )
             continue
         texts = _texts(state, scene, window, shades[first_row], first_row, layout)
         blank = [" " * layout.cell] * shades.shape[1]
@@ -320,12 +394,21 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
         label_row = (layout.tall - 1) // 2 if layout.numbers else 0
         for n in range(layout.tall):
             before = label if n == label_row else [Segment(" " * layout.label)]
-            cells = _cells(ink, texts if n == label_row else blank, shades[first_row].tolist(), signed, here, layout)
+            cells = _cells(
+                ink,
+                texts if n == label_row else blank,
+                shades[first_row].tolist(),
+                signed,
+                here,
+                layout,
+            )
             lines.append([*before, *cells])
     return lines
 
 
-def _texts(state: WalkState, scene: Scene, window: Window, row: np.ndarray, n: int, layout: _Layout) -> list[str]:
+def _texts(
+    state: WalkState, scene: Scene, window: Window, row: np.ndarray, n: int, layout: _Layout
+) -> list[str]:
     """Return what is written in a row of the visible cells: numbers, shades, or a mark of forbidden cells."""
     ink = state.ink
     head = state.drawn
@@ -333,7 +416,9 @@ def _texts(state: WalkState, scene: Scene, window: Window, row: np.ndarray, n: i
     if layout.mode == "shades":
         return [ink.shade(step, signed=stage != "weights")[: layout.cell] for step in row.tolist()]
     if not layout.numbers:
-        return [(NO_WEIGHT if step == FORBIDDEN else "").center(layout.cell) for step in row.tolist()]
+        return [
+            (NO_WEIGHT if step == FORBIDDEN else "").center(layout.cell) for step in row.tolist()
+        ]
     digits, _ = state.written(_digits_of)
     masked = head is not None and layout.rows[n] in head.masked_rows
     texts = []
@@ -350,15 +435,21 @@ def _texts(state: WalkState, scene: Scene, window: Window, row: np.ndarray, n: i
         # Columns of digits are aligned; blocks have their numbers in the middle.
         text = ink.plain(text)
         texts.append(
-            text.strip().center(layout.cell) if layout.mode == "blocks" else fit(text, layout.cell, right=True)
+            text.strip().center(layout.cell)
+            if layout.mode == "blocks"
+            else fit(text, layout.cell, right=True)
         )
     return texts
 
 
-def _cells(ink: Ink, texts: Sequence[str], row: list[int], signed: bool, here: int, layout: _Layout) -> Line:
+def _cells(
+    ink: Ink, texts: Sequence[str], row: list[int], signed: bool, here: int, layout: _Layout
+) -> Line:
     """Return a line of a row of cells; the cell under the cursor is in brackets, on its own colour if they fit."""
     colours = [PLAIN if layout.mode == "shades" else ink.cell(step, signed=signed) for step in row]
-    styles = [DIM if step == FORBIDDEN else colour for step, colour in zip(row, colours, strict=True)]
+    styles = [
+        DIM if step == FORBIDDEN else colour for step, colour in zip(row, colours, strict=True)
+    ]
     if here >= 0:
         left, right = "<>" if ink.ascii else "‹›"
         inside = re.sub(r"^([−-]?)0\.", r"\1.", texts[here].strip()) if layout.numbers else ""
@@ -370,8 +461,12 @@ def _cells(ink: Ink, texts: Sequence[str], row: list[int], signed: bool, here: i
     return joined(zip(texts, styles, strict=True))
 
 
-def _halves(ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: int, *, lower: bool) -> Line:
-    pieces = [ink.half(a, b, signed=signed) for a, b in zip(above.tolist(), below.tolist(), strict=True)]
+def _halves(
+    ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: int, *, lower: bool
+) -> Line:
+    pieces = [
+        ink.half(a, b, signed=signed) for a, b in zip(above.tolist(), below.tolist(), strict=True)
+    ]
     if here >= 0:
         # The cursor is ink: in its half the colour of text, which no ramp has.
         other = ink.cell(int(above[here] if lower else below[here]), signed=signed).bgcolor
@@ -397,6 +492,8 @@ def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> 
         line = [Segment("  "), *joined(ramp_pieces(scale, *ends, ink.colours, ink.surface))]
     else:
         count = max(4, min(16, width // 4))
-        shades = "".join(ink.shade(round(64 * n / (count - 1)), signed=signed)[1] for n in range(count))
+        shades = "".join(
+            ink.shade(round(64 * n / (count - 1)), signed=signed)[1] for n in range(count)
+        )
         line = [Segment(f"  {ends[0]} {shades} {ends[1]}", DIM)]
     return [cut(line, width), cut(remark, width)]

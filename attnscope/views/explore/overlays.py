@@ -80,7 +80,14 @@ class Overlay(ModalScreen[None], inherit_bindings=False):
         event.stop()
         event.prevent_default()
         box = self.query_one(VerticalScroll)
-        steps = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": box.size.height, "space": box.size.height}
+        steps = {
+            "down": 1,
+            "j": 1,
+            "up": -1,
+            "k": -1,
+            "pagedown": box.size.height,
+            "space": box.size.height,
+        }
         steps |= {"pageup": -box.size.height, "home": -(1 << 20), "end": 1 << 20}
         if event.key == "ctrl+c":
             self.app.exit(130)
@@ -148,7 +155,11 @@ def displays_of(app: Any) -> list[tuple[str, str, Any]]:
                 meanings[number.name] = number.meaning
     wide = max(map(len, meanings))
     return [
-        (f"{name.replace('_', ' '):<{wide}}  {meaning}", name.replace("_", " "), partial(app.do, "display", name))
+        (
+            f"{name.replace('_', ' '):<{wide}}  {meaning}",
+            name.replace("_", " "),
+            partial(app.do, "display", name),
+        )
         for name, meaning in meanings.items()
     ]
 
@@ -171,8 +182,13 @@ class WalkCommands(NamedCommands):
         actions = sorted(app.actions, key=lambda action: action.group == MOVE)
         lines = {action.name: f"{spell_keys(action):<{wide}}  {action.help}" for action in actions}
         del lines["palette"]
-        commands = [(line, name.replace("_", " "), partial(app.do, name)) for name, line in lines.items()]
-        commands += [(f"{blank}  heads: {line}", f"heads: {name}", call) for line, name, call in displays_of(app)]
+        commands = [
+            (line, name.replace("_", " "), partial(app.do, name)) for name, line in lines.items()
+        ]
+        commands += [
+            (f"{blank}  heads: {line}", f"heads: {name}", call)
+            for line, name, call in displays_of(app)
+        ]
         commands += [
             (f"{blank}  mask: {mask}", f"mask: {mask}", partial(app.choose_mask, mask_index))
             for mask_index, mask in enumerate(app.state.source.masks)

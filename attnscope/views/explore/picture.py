@@ -38,7 +38,11 @@ class PictureView:
             Segment(f"  of {state.ink.name(scene.queries.names[query])} on the picture", DIM),
         ]
         if row is None or scene.picture_scale is None:
-            return [cut(title, width), [], [Segment(f"  {state.ink.plain(state.status or 'not there')}", DIM)]]
+            return [
+                cut(title, width),
+                [],
+                [Segment(f"  {state.ink.plain(state.status or 'not there')}", DIM)],
+            ]
         lines: list[Line] = []
         left = 0
         for picture in scene.pictures:
@@ -46,16 +50,27 @@ class PictureView:
             size = size_of(picture.sources.shape, room, max(2, height - 1 - _BELOW))
             if left and (room < picture.sources.shape[1] or size.height < 2):
                 break
-            drawn = [joined(pieces) for pieces in map_rows(_map(scene, picture, row, query), size, state.ink)]
+            drawn = [
+                joined(pieces)
+                for pieces in map_rows(_map(scene, picture, row, query), size, state.ink)
+            ]
             for n in range(max(len(lines), len(drawn))):
                 if n == len(lines):
                     lines.append([Segment(" " * left)])
-                lines[n] = [*lines[n], *(drawn[n] if n < len(drawn) else []), Segment(" " * _BETWEEN)]
+                lines[n] = [
+                    *lines[n],
+                    *(drawn[n] if n < len(drawn) else []),
+                    Segment(" " * _BETWEEN),
+                ]
             self._drawn.append((picture, left, size))
             across = size.width if has_pictures(state.ink) else 2 * picture.sources.shape[1] + 2
             left += across + _BETWEEN
-        shares = [f"{kind} {percent(float(row[list(sources)].sum()))}" for kind, sources in scene.kinds]
-        under = f"{state.ink.name(scene.queries.names[query])} gives itself {_own(scene, row, query)}"
+        shares = [
+            f"{kind} {percent(float(row[list(sources)].sum()))}" for kind, sources in scene.kinds
+        ]
+        under = (
+            f"{state.ink.name(scene.queries.names[query])} gives itself {_own(scene, row, query)}"
+        )
         below: list[Line] = [
             [Segment(" " + state.ink.plain(" · ".join(shares)), BOLD)],
             [Segment(f" {under}", DIM)],

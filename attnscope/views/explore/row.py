@@ -8,7 +8,20 @@ from rich.segment import Segment
 
 from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.views.axes import Axis
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, LABEL, PLAIN, Ink, Line, bar, cells_wide, cut, fit, wrapped
+from attnscope.views.explore.ink import (
+    BOLD,
+    CURSOR,
+    DIM,
+    LABEL,
+    PLAIN,
+    Ink,
+    Line,
+    bar,
+    cells_wide,
+    cut,
+    fit,
+    wrapped,
+)
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import MASKED, formatted, number_text
 from attnscope.views.walk.cell import (
@@ -89,7 +102,13 @@ class RowPanel:
         if width >= _TWO:
             return [*lines, *self._two_columns(state, scene, head, below, width, height - 1)]
         room = height - len(below) - 2
-        middle = _middle(state, scene, head, width, room - 2 if state.place.predictions else 4 * (height >= _ROOMY))
+        middle = _middle(
+            state,
+            scene,
+            head,
+            width,
+            room - 2 if state.place.predictions else 4 * (height >= _ROOMY),
+        )
         blanks = 2 * (height >= _ROOMY)
         lines += self._list(state, scene, head, width, max(1, room - len(middle) - blanks))
         for part in (middle, below):
@@ -98,23 +117,35 @@ class RowPanel:
             lines += part
         return lines[:height]
 
-    def _list(self, state: WalkState, scene: Scene, head: WalkHead, width: int, count: int) -> list[Line]:
+    def _list(
+        self, state: WalkState, scene: Scene, head: WalkHead, width: int, count: int
+    ) -> list[Line]:
         """Return the strongest sources, at most so many, and the weight of the others."""
         ink = state.ink
         query = state.place.spot.query
         sources, others = _sources(scene, head, query, ink, min(_MOST, count))
         # below the title
-        self._keys = {n: source.key for n, source in enumerate(sources, 1) if source.key is not None}
+        self._keys = {
+            n: source.key for n, source in enumerate(sources, 1) if source.key is not None
+        }
         lines = [_source(source, state, width) for source in sources]
         if query in head.masked_rows:
             lines.append([Segment(fit(MASKED + ": no key is allowed", width), DIM)])
         elif others is not None:
             label = fit(f"  {others[0]}", width - 14)
-            lines.append([Segment(label, DIM), Segment(f" {ink.plain(formatted(others[1], '.3f')):>6}", DIM)])
+            lines.append(
+                [Segment(label, DIM), Segment(f" {ink.plain(formatted(others[1], '.3f')):>6}", DIM)]
+            )
         return lines
 
     def _two_columns(
-        self, state: WalkState, scene: Scene, head: WalkHead, below: list[Line], width: int, height: int
+        self,
+        state: WalkState,
+        scene: Scene,
+        head: WalkHead,
+        below: list[Line],
+        width: int,
+        height: int,
     ) -> list[Line]:
         """Return the sources on the left, and what is said of the row and the cell on the right."""
         left = width - width // 2 - 2
@@ -182,7 +213,12 @@ def _sources(
             value = None if values is None else float(values[query, rank])
             weight = float(ranked.measures["weight"][query, rank])
             sources.append(
-                SourceLine(scene.key_of_source(source_index), _named(scene.sources, source_index, ink), weight, value)
+                SourceLine(
+                    scene.key_of_source(source_index),
+                    _named(scene.sources, source_index, ink),
+                    weight,
+                    value,
+                )
             )
     missing = unlisted(head, query)
     return sources, None if missing is None or missing < _LITTLE else ("not listed", missing)
@@ -212,13 +248,19 @@ def _middle(state: WalkState, scene: Scene, head: WalkHead, width: int, room: in
     """Return the predictions, or the statistics of the row, in at most so many lines."""
     if state.place.predictions:
         return _forecasts(state, scene, width)[: max(0, room)]
-    lines = _statistics(head, state.place.spot.query, len(scene.sources.positions), width, state.ink)
+    lines = _statistics(
+        head, state.place.spot.query, len(scene.sources.positions), width, state.ink
+    )
     return lines[: max(0, room)]
 
 
 def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -> list[Line]:
     # of a short text, all weight is within a long distance
-    near = {s.name: s.name.replace("_", " ") + " {}" for s in ROW_STATISTICS if s.within and s.within < n_keys}
+    near = {
+        s.name: s.name.replace("_", " ") + " {}"
+        for s in ROW_STATISTICS
+        if s.within and s.within < n_keys
+    }
     phrases = []
     for name, form in (_STATISTICS | near).items():
         if name in head.rows and np.isfinite(value := float(head.rows[name][query])):
@@ -235,7 +277,10 @@ def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, width: int) -> l
     room = max(4, (width - 10) // 2)
     title = f" {fit(names[0], room).rstrip()} ← {fit(names[1], room).rstrip()}"
     lines: list[Line] = [cut([Segment(" cell ", LABEL), Segment(ink.plain(title), BOLD)], width)]
-    lines += [[Segment(ink.plain(line))] for line in flowed(arithmetic(head, cell, state.forbidden), width)]
+    lines += [
+        [Segment(ink.plain(line))]
+        for line in flowed(arithmetic(head, cell, state.forbidden), width)
+    ]
     members = members_text(scene, query, key)
     more = [members] if members else []
     more += [f"Σ {sum_text(cell)}"] if sum_text(cell) else []
@@ -251,7 +296,9 @@ def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, width: int) -> l
     if pinned is not None and cell.weight is not None:
         other = cell_numbers(scene, pinned, query, key).weight
         if other is not None:
-            more.append(f"pinned {weight_text(other)}, difference {number_text(cell.weight - other, 2)}")
+            more.append(
+                f"pinned {weight_text(other)}, difference {number_text(cell.weight - other, 2)}"
+            )
     return lines + [[Segment(ink.plain(line), DIM)] for line in flowed(more, width, " · ")]
 
 
@@ -274,14 +321,19 @@ def _forecasts(state: WalkState, scene: Scene, width: int) -> list[Line]:
         cuts = "cut " + ", ".join(cut.written for cut in state.place.cuts)
         lines.append([Segment(fit(ink.plain(cuts), width), ink.style("warning"))])
     if not scene.predictions:
-        return [*lines, *([Segment(ink.plain(line), DIM)] for line in wrapped(scene.no_predictions, width))]
+        return [
+            *lines,
+            *([Segment(ink.plain(line), DIM)] for line in wrapped(scene.no_predictions, width)),
+        ]
     for forecast in scene.predictions:
         lines += _forecast(forecast, ink, width)
     return lines
 
 
 def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
-    title = "".join(ink.name(span) if span.origin != "ours" else ink.plain(span.text) for span in forecast.title)
+    title = "".join(
+        ink.name(span) if span.origin != "ours" else ink.plain(span.text) for span in forecast.title
+    )
     heading = " change " if forecast.is_change else " prediction "
     lines = [cut([Segment(heading, LABEL), Segment(f" {title}", BOLD)], width)]
     if forecast.note:

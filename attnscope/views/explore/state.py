@@ -108,8 +108,12 @@ class WalkState:
     def pictured(self) -> bool:
         """Whether the matrix is replaced by the pictures of the text: for weights, as colours, of one head."""
         place = self.place
-        has_pictures = self.scene is not None and bool(self.scene.pictures) and self.scene.unit == "tokens"
-        return has_pictures and place.stage == "weights" and not place.digits and place.pinned is None
+        has_pictures = (
+            self.scene is not None and bool(self.scene.pictures) and self.scene.unit == "tokens"
+        )
+        return (
+            has_pictures and place.stage == "weights" and not place.digits and place.pinned is None
+        )
 
     @property
     def bounds(self) -> Bounds:
@@ -140,7 +144,9 @@ class WalkState:
         """Do an action; return whether the place changed."""
         before = self.place
         if action.name in ("unit", "follow") and action.value is None:
-            action = replace(action, value=self._next_unit() if action.name == "unit" else self._followed())
+            action = replace(
+                action, value=self._next_unit() if action.name == "unit" else self._followed()
+            )
         self.place = apply(self.place, action, self.bounds)
         self.settle()
         return self.place != before
@@ -200,8 +206,12 @@ class WalkState:
         """Walk through something else, from the same place as far as it is there."""
         self.source = source
         self._shown = None
-        spot = replace(self.place.spot, text=0, mask=min(self.place.spot.mask, len(source.masks) - 1), key=None)
-        self.place = replace(self.place, spot=spot, pinned=None, pinned_cuts=(), cuts=(), history=(), trail=())
+        spot = replace(
+            self.place.spot, text=0, mask=min(self.place.spot.mask, len(source.masks) - 1), key=None
+        )
+        self.place = replace(
+            self.place, spot=spot, pinned=None, pinned_cuts=(), cuts=(), history=(), trail=()
+        )
         self.settle()
 
     def _begin(self, scene: Scene) -> None:
@@ -210,24 +220,41 @@ class WalkState:
         begin = scene.first
         if requested.unit not in scene.units:
             hint = "words are shown of texts whose matrices are known, up to 1,024 tokens"
-            raise UsageError(f"{requested.unit} are not known here", where=arg(requested.unit), hint=hint)
+            raise UsageError(
+                f"{requested.unit} are not known here", where=arg(requested.unit), hint=hint
+            )
         if requested.unit != "tokens":
             self.place = replace(self.place, unit=requested.unit)
             self._refresh()
             scene = self.scene or scene
         head_shown = self.source.head(self.variant(), *begin)
-        if scene.numbers and not self.source.computes and head_shown and head_shown.picture() is None:
+        if (
+            scene.numbers
+            and not self.source.computes
+            and head_shown
+            and head_shown.picture() is None
+        ):
             # Brief dumps have no thumbnails.
             self.place = replace(self.place, display=scene.numbers[0].name)
         if scene.pictures and scene.start is not None:
-            requested = replace(requested, query=requested.query or str(scene.queries.positions[scene.start]))
+            requested = replace(
+                requested, query=requested.query or str(scene.queries.positions[scene.start])
+            )
         words = [n for n, special in enumerate(scene.queries.special) if not special]
-        layer = begin[0] if requested.layer is None else _numbered(scene.layers, requested.layer, "layer")
-        head = begin[1] if requested.head is None else _numbered(scene.heads, requested.head, "head")
+        layer = (
+            begin[0]
+            if requested.layer is None
+            else _numbered(scene.layers, requested.layer, "layer")
+        )
+        head = (
+            begin[1] if requested.head is None else _numbered(scene.heads, requested.head, "head")
+        )
         query = _on_axis(scene.queries, requested.query, scene.tokens_of)
         key = _on_axis(scene.keys, requested.key, scene.tokens_of_key)
         row = (words[-1] if words else 0) if query is None else query
-        self.place = replace(self.place, spot=replace(self.place.spot, layer=layer, head=head, query=row, key=key))
+        self.place = replace(
+            self.place, spot=replace(self.place.spot, layer=layer, head=head, query=row, key=key)
+        )
         if self.source.compared:
             self._begin_compared(first=self.place.spot, given=requested.head is not None)
         bounds = self.bounds
@@ -244,7 +271,9 @@ class WalkState:
         if there is None:
             return
         layer, head = (first.layer, first.head) if given else there.first
-        self.place = replace(before, spot=replace(first, mask=1, layer=layer, head=head), pinned=first)
+        self.place = replace(
+            before, spot=replace(first, mask=1, layer=layer, head=head), pinned=first
+        )
         self._refresh()
         if self.drawn is None:
             self.place = before
@@ -259,7 +288,11 @@ class WalkState:
         """Why the cell under the cursor is not allowed, if it is not."""
         cut = any(cut.edge for cut in self.place.cuts)
         spot = self.place.spot
-        head = self.source.head(replace(self.variant(), cuts=()), spot.layer, spot.head) if cut else None
+        head = (
+            self.source.head(replace(self.variant(), cuts=()), spot.layer, spot.head)
+            if cut
+            else None
+        )
         row = None if head is None else head.row("masked", spot.query)
         if not cut or (row is not None and np.isneginf(row[self.key])):
             return "not allowed by the mask"
@@ -307,7 +340,9 @@ class WalkState:
             # A difference is as large as a matrix, so that only one is kept.
             changes = difference(*key)
             difference_head = (
-                None if changes is None else replace(head, stages={DIFFERENCE: changes}, map=None, sources=None)
+                None
+                if changes is None
+                else replace(head, stages={DIFFERENCE: changes}, map=None, sources=None)
             )
             self._last_difference = key, difference_head
         return self._last_difference[1]
@@ -341,7 +376,9 @@ class WalkState:
             return self.weight_scale(head)
         if stage == DIFFERENCE and self.place.stage == "weights":
             return replace(scale_for(stage, head.stages[stage]), shape=self.place.shape)
-        return head.made(("scale", stage, window_kind == "map"), lambda: self._scale(head, stage, window_kind))
+        return head.made(
+            ("scale", stage, window_kind == "map"), lambda: self._scale(head, stage, window_kind)
+        )
 
     def weight_scale(self, head: WalkHead | None) -> Scale:
         """Return the scale of weights: up to 1, or without sinks up to the largest weight of a head elsewhere."""
@@ -358,7 +395,11 @@ class WalkState:
         assert scene is not None
         shape = len(scene.layers), len(scene.heads)
         variant = self.variant()
-        return scene, [self.source.head(variant, *divmod(n, shape[1])) for n in range(shape[0] * shape[1])], shape
+        return (
+            scene,
+            [self.source.head(variant, *divmod(n, shape[1])) for n in range(shape[0] * shape[1])],
+            shape,
+        )
 
     def lens(self) -> Matrix:
         """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known."""
@@ -414,7 +455,9 @@ def patches_of(scene: Scene) -> Sequence[np.ndarray]:
 def regrouped(spot: Spot, before: Scene, after: Scene) -> Spot:
     """Return the spot of the same tokens in the scene of other units."""
     position = before.tokens_of(spot.query)[0]
-    query = next((n for n in range(len(after.queries.positions)) if position in after.tokens_of(n)), 0)
+    query = next(
+        (n for n in range(len(after.queries.positions)) if position in after.tokens_of(n)), 0
+    )
     return replace(spot, query=query, key=None)
 
 
@@ -424,10 +467,16 @@ def _numbered(numbers: Sequence[Number], wanted: str, what: str) -> int:
     from_last = {str(n - len(numbers)): n for n in range(len(numbers))}
     if wanted in from_last | indices:
         return (from_last | indices)[wanted]
-    raise UsageError(f"there is no {what} {wanted}", where=arg(what), hint=f"there are {', '.join([*indices][:40])}")
+    raise UsageError(
+        f"there is no {what} {wanted}",
+        where=arg(what),
+        hint=f"there are {', '.join([*indices][:40])}",
+    )
 
 
-def _on_axis(axis: Axis, wanted: str | None, tokens_of: Callable[[int], Sequence[int]]) -> int | None:
+def _on_axis(
+    axis: Axis, wanted: str | None, tokens_of: Callable[[int], Sequence[int]]
+) -> int | None:
     """Return the index of a position or token of an axis; of a word or span, by any of its tokens."""
     if wanted is None:
         return None
@@ -443,7 +492,13 @@ def _on_axis(axis: Axis, wanted: str | None, tokens_of: Callable[[int], Sequence
             return holding[0]
     folded = wanted.strip("\"'").casefold()
     exact = [n for n, span in enumerate(axis.names) if span.text.strip().casefold() == folded]
-    within = [n for n, span in enumerate(axis.names) if span.text.strip() and span.text.strip().casefold() in folded]
+    within = [
+        n
+        for n, span in enumerate(axis.names)
+        if span.text.strip() and span.text.strip().casefold() in folded
+    ]
     if not exact and not within:
-        raise UsageError(f"'{wanted}' is not in the text", where=arg(name), hint="name a token or a position")
+        raise UsageError(
+            f"'{wanted}' is not in the text", where=arg(name), hint="name a token or a position"
+        )
     return exact[0] if exact else max(within, key=lambda n: len(axis.names[n].text))

@@ -69,7 +69,9 @@ def _is_there() -> bool:
     with suppress(OSError, ValueError):
         poll = select.poll()
         poll.register(sys.__stdin__ or 0, 0)
-        return not any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
+        return not any(
+            event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0)
+        )
     return False
 
 
@@ -95,7 +97,9 @@ def terminal_kept() -> Iterator[None]:
     try:
         with (
             at_signal(restore),
-            open(terminal, "w", encoding=encoding, errors="backslashreplace", closefd=False) as screen,
+            open(
+                terminal, "w", encoding=encoding, errors="backslashreplace", closefd=False
+            ) as screen,
         ):
             # textual draws there.
             sys.__stderr__ = screen  # type: ignore[misc]

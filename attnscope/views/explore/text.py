@@ -45,14 +45,22 @@ class TextPanel:
         # Passages that are laid out: a text may have 100,000.
         around = max(100, width * height // 2)
         # words and spans have several passages
-        firsts = scene.made("firsts", lambda: {p.query: n for n, p in reversed([*enumerate(scene.passages)])})
+        firsts = scene.made(
+            "firsts", lambda: {p.query: n for n, p in reversed([*enumerate(scene.passages)])}
+        )
         passage = firsts.get(query, 0)
         start = max(0, passage // around - 1) * around
         key = "text", width, around, start, state.ink
-        lines = scene.made(key, lambda: _lay_out(state, scene, width, range(start, start + 3 * around)))
-        here = next((n for n, line in enumerate(lines) for piece in line if piece.query == query), 0)
+        lines = scene.made(
+            key, lambda: _lay_out(state, scene, width, range(start, start + 3 * around))
+        )
+        here = next(
+            (n for n, line in enumerate(lines) for piece in line if piece.query == query), 0
+        )
         top = max(0, min(here - (height - 1) // 2, len(lines) - height + 1))
-        shares = np.zeros(len(scene.keys.positions), dtype=np.float32)  # weights of the row, as far as they are known
+        shares = np.zeros(
+            len(scene.keys.positions), dtype=np.float32
+        )  # weights of the row, as far as they are known
         if head is not None and (row := head.row("weights", query)) is not None:
             shares = np.nan_to_num(row)
         elif head is not None and (listed := listed_weights(scene, head, query)):
@@ -75,7 +83,14 @@ class TextPanel:
         scene = state.scene
         if scene is None or width < 4:
             return 1
-        return max(1, len(scene.made(("lines", width, state.ink), lambda: _lay_out(state, scene, width, range(500)))))
+        return max(
+            1,
+            len(
+                scene.made(
+                    ("lines", width, state.ink), lambda: _lay_out(state, scene, width, range(500))
+                )
+            ),
+        )
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel: go to the query, or if there are only keys, to the key."""
@@ -103,7 +118,9 @@ def _lay_out(state: WalkState, scene: Scene, width: int, window: range) -> list[
                 if text in ("\n", " "):
                     continue
             text, size = (fit(text, width), width) if size > width else (text, size)
-            lines[-1].append(_PlacedText(text, size, passage.query, passage.key, DIM if dim else PLAIN))
+            lines[-1].append(
+                _PlacedText(text, size, passage.query, passage.key, DIM if dim else PLAIN)
+            )
             filled += size
     return lines
 
@@ -127,4 +144,7 @@ def _pieces(state: WalkState, span: Span, token: bool) -> list[str]:
             return [name.replace("␣", " ").strip(" ") or name]
         return [name]
     words = filter(None, re.split("([\n ])", span.text))
-    return [word if word in ("\n", " ") else state.ink.name(Span(word, origin="untrusted")) for word in words]
+    return [
+        word if word in ("\n", " ") else state.ink.name(Span(word, origin="untrusted"))
+        for word in words
+    ]

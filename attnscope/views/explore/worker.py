@@ -15,14 +15,18 @@ class Job:
     kind: str  # only the last of several jobs of a kind is wanted
     run: Callable[[Progress], Any]
     done: Callable[[Any], None]
-    key: Any = None  # identity of the job: a job with the key of the running one does not replace it
+    key: Any = (
+        None  # identity of the job: a job with the key of the running one does not replace it
+    )
 
 
 class Worker:
     """Runs jobs in a thread; `report` is called with the running step (empty for none), and an error."""
 
     def __init__(
-        self, deliver: Callable[[Callable[[], None]], object], report: Callable[[str, BaseException | None], None]
+        self,
+        deliver: Callable[[Callable[[], None]], object],
+        report: Callable[[str, BaseException | None], None],
     ) -> None:
         self._deliver = deliver
         self._report = report

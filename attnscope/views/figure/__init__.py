@@ -115,7 +115,11 @@ def as_pdf(parts: Iterable[parts.ViewPart], settings: FigureSettings | None = No
     import typst
 
     page = '#set page(width: auto, height: auto, margin: 0pt)\n#image(bytes(sys.inputs.svg), format: "svg")'
-    return bytes(typst.compile(page.encode(), format="pdf", sys_inputs={"svg": as_svg(parts, settings)}, timestamp=0))
+    return bytes(
+        typst.compile(
+            page.encode(), format="pdf", sys_inputs={"svg": as_svg(parts, settings)}, timestamp=0
+        )
+    )
 
 
 def _drawable(canvas: Canvas, render: Callable[..., bytes]) -> str:

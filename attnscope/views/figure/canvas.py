@@ -54,7 +54,9 @@ _WIDTHS = (
 # Letters of ours that Helvetica and Arial lack, in letters that they have: all figures are in one typeface
 _STANDARD = str.maketrans({"‖": "||", "▴": "▲", "▾": "▼", "₂": "2"})
 _LETTERS = {chr(32 + n): int(width) / 1000 for n, width in enumerate(_WIDTHS.split())}
-_LETTERS |= dict.fromkeys("→←↓↑×÷−±≤", 0.84) | dict.fromkeys("…—▲▼", 1.0) | {"·": 0.32, "│": 0.6, "√": 0.64}
+_LETTERS |= (
+    dict.fromkeys("→←↓↑×÷−±≤", 0.84) | dict.fromkeys("…—▲▼", 1.0) | {"·": 0.32, "│": 0.6, "√": 0.64}
+)
 _OTHER = 0.66
 _EAST_ASIAN = 1.0
 _BOLDER = 1.1
@@ -65,12 +67,18 @@ _HATCHED = "attnscope-hatched"
 
 def text_width(text: str, size: float = SIZE) -> float:
     """Estimate how wide a text is, rather too wide than too narrow."""
-    return sum(_LETTERS.get(c, _EAST_ASIAN if east_asian_width(c) in "WF" else _OTHER) for c in text) * size
+    return (
+        sum(_LETTERS.get(c, _EAST_ASIAN if east_asian_width(c) in "WF" else _OTHER) for c in text)
+        * size
+    )
 
 
 def spans_width(spans: Iterable[Span], size: float = SIZE) -> float:
     """Estimate the width of text, including bold parts."""
-    return sum(text_width(plain([span]), size) * (_BOLDER if "bold" in _LOOKS[span.look] else 1) for span in spans)
+    return sum(
+        text_width(plain([span]), size) * (_BOLDER if "bold" in _LOOKS[span.look] else 1)
+        for span in spans
+    )
 
 
 def plain(spans: Iterable[Span]) -> str:
@@ -146,7 +154,10 @@ class Canvas:
         if len(pieces) == 1:
             ((look, inner),) = pieces
         else:
-            look, inner = "", "".join(f"<tspan{look}>{text}</tspan>" if look else text for look, text in pieces)
+            look, inner = (
+                "",
+                "".join(f"<tspan{look}>{text}</tspan>" if look else text for look, text in pieces),
+            )
         if colour and "fill" not in look:
             attributes += f' fill="{colour}"'
         self._drawn.append(_Line(attributes + look, coordinates, inner))
@@ -203,11 +214,19 @@ class Canvas:
 
     def fill(self, x: float, y: float, width: float, height: float, colour: str) -> None:
         """Draw a rectangle of one colour."""
-        self.put(f'<rect x="{_n(x)}" y="{_n(y)}" width="{_exact(width)}" height="{_n(height)}" fill="{colour}"/>')
+        self.put(
+            f'<rect x="{_n(x)}" y="{_n(y)}" width="{_exact(width)}" height="{_n(height)}" fill="{colour}"/>'
+        )
         self.reach(x + width)
 
     def cells(
-        self, x: float, y: float, size: tuple[float, float], colours: Sequence[Sequence[str | None]], *, apart: bool
+        self,
+        x: float,
+        y: float,
+        size: tuple[float, float],
+        colours: Sequence[Sequence[str | None]],
+        *,
+        apart: bool,
     ) -> None:
         """Draw cells of colour, by row and column; None for one that is hatched.
 
@@ -216,7 +235,9 @@ class Canvas:
         filled = [[colour or BACKGROUND for colour in row] for row in colours]
         if not filled or not filled[0]:
             return
-        transform = f'transform="translate({_n(x)} {_n(y)}) scale({_exact(size[0])} {_exact(size[1])})"'
+        transform = (
+            f'transform="translate({_n(x)} {_n(y)}) scale({_exact(size[0])} {_exact(size[1])})"'
+        )
         if apart:
             inside = "".join(
                 f'<rect x="{c}" y="{r}" width="1" height="1" fill="{colour}"/>'
@@ -252,7 +273,9 @@ class Canvas:
         needed = self.right + MARGIN - 2 * _CUT
         if needed > width + 0.5:
             hint = f"use {arg('width', f'{ceil(needed / _INCH * 10) / 10:g}in')}, or {arg('only', 'map')}"
-            raise UsageError(f"this figure needs {needed / _INCH:.1f} in", where=arg("width"), hint=hint)
+            raise UsageError(
+                f"this figure needs {needed / _INCH:.1f} in", where=arg("width"), hint=hint
+            )
         return width, self.y + MARGIN - 2 * _CUT
 
     def svg(self, font: str = "") -> str:
@@ -264,7 +287,10 @@ class Canvas:
         cut = _CUT if self.fixed else 0.0
         ramps = "".join(
             f'<linearGradient id="{name}">'
-            + "".join(f'<stop offset="{at:g}" stop-color="{colour}"/>' for at, colour in stops(signed=bool(signed)))
+            + "".join(
+                f'<stop offset="{at:g}" stop-color="{colour}"/>'
+                for at, colour in stops(signed=bool(signed))
+            )
             + "</linearGradient>"
             for signed, name in enumerate(RAMPS)
         )
@@ -282,7 +308,9 @@ class Canvas:
 
 def column_widths(rows: Sequence[Sequence[Spans]], size: float) -> list[float]:
     """Return the width of every column of a table: whole units, which are shorter to write than fractions."""
-    return [ceil(max(spans_width(cell, size) for cell in column)) for column in zip(*rows, strict=True)]
+    return [
+        ceil(max(spans_width(cell, size) for cell in column)) for column in zip(*rows, strict=True)
+    ]
 
 
 def wrap(spans: Spans, width: float, size: float) -> list[Spans]:
@@ -314,7 +342,8 @@ def _words(spans: Spans) -> Iterable[tuple[Span, bool]]:
 def _grouped(drawn_elements: Iterable[str | _Line]) -> Iterable[str]:
     """Return elements; lines that follow each other with the same attributes in a group that has these."""
     for attributes, run in groupby(
-        drawn_elements, key=lambda element: element.attributes if isinstance(element, _Line) else None
+        drawn_elements,
+        key=lambda element: element.attributes if isinstance(element, _Line) else None,
     ):
         elements = list(run)
         lines = [element for element in elements if isinstance(element, _Line)]
@@ -323,7 +352,11 @@ def _grouped(drawn_elements: Iterable[str | _Line]) -> Iterable[str]:
         elif len(lines) == 1 or not attributes:
             yield from (f"<text{line.place}{line.attributes}>{line.inner}</text>" for line in lines)
         else:
-            yield f"<g{attributes}>" + "".join(f"<text{line.place}>{line.inner}</text>" for line in lines) + "</g>"
+            yield (
+                f"<g{attributes}>"
+                + "".join(f"<text{line.place}>{line.inner}</text>" for line in lines)
+                + "</g>"
+            )
 
 
 def _runs(filled: Sequence[Sequence[str]]) -> str:
@@ -338,7 +371,9 @@ def _runs(filled: Sequence[Sequence[str]]) -> str:
                 paths.setdefault(colour, []).append(f"M{x} {y}h{length}v1h-{length}")
             x += length
     below = f'<rect width="{len(filled[0])}" height="{len(filled)}" fill="{common}"/>'
-    return below + "".join(f'<path fill="{colour}" d="{"".join(runs)}"/>' for colour, runs in paths.items())
+    return below + "".join(
+        f'<path fill="{colour}" d="{"".join(runs)}"/>' for colour, runs in paths.items()
+    )
 
 
 def _edges(marked: Sequence[Sequence[bool]]) -> list[tuple[int, int, int]]:

@@ -17,7 +17,9 @@ _LARGEST_CELL = 14.0
 _BOLDER = 1.1
 
 
-def draw_labelled(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> bool:
+def draw_labelled(
+    canvas: Canvas, panels: Sequence[Panel], places: Sequence[tuple[int, int]]
+) -> bool:
     """Draw the weights of every head in columns that line up, if the names of tokens are large enough to be read.
 
     Heads of several layers have a row for each layer; heads of one layer, and listed ones that are no grid, fill as
@@ -35,7 +37,8 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tupl
         return False
     cell = min(_LARGEST_CELL, ((room + GAP) / across - GAP) / n_columns)
     step = max(
-        cell * n_columns + GAP, max(text_width(f"L{layer}H{head}", SIZE * _BOLDER) for layer, head in places) + GAP
+        cell * n_columns + GAP,
+        max(text_width(f"L{layer}H{head}", SIZE * _BOLDER) for layer, head in places) + GAP,
     )
     spots = layout.cells if several_layers else [divmod(n, across) for n in range(len(places))]
     rows = names_of(panels[0].rows, labels)
@@ -49,7 +52,10 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tupl
         canvas.text(x, top + SIZE, tuple(replace(span, look="bold") for span in panel.title))
         draw_names(canvas, x, y, cell, columns, turned=True)
         colours = [
-            [ramp_colour(WEIGHTS.place(weight) or 0.0, signed=False) if weight > 0 else None for weight in line]
+            [
+                ramp_colour(WEIGHTS.place(weight) or 0.0, signed=False) if weight > 0 else None
+                for weight in line
+            ]
             for line in panel.matrix.tolist()
         ]
         canvas.cells(x, y, (cell, cell), colours, apart=False)
@@ -59,5 +65,7 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tupl
         canvas.y = max(canvas.y, y + cell * n_rows)
     zero = any((panel.matrix == 0).any() for panel in panels)
     description = f"{panels[0].name}: queries are rows, keys are columns"
-    draw_legend(canvas, WEIGHTS, "0", "1", f"{description}{'; hatched: exactly zero' if zero else ''}")
+    draw_legend(
+        canvas, WEIGHTS, "0", "1", f"{description}{'; hatched: exactly zero' if zero else ''}"
+    )
     return True

@@ -34,7 +34,9 @@ def cut_name(name: str, longest: float, size: float) -> str:
     """Return a name, shortened if it is wider than `longest`."""
     if text_width(name, size) <= longest:
         return name
-    fitting = bisect_right(range(len(name)), longest, key=lambda n: text_width(name[:n] + "…", size))
+    fitting = bisect_right(
+        range(len(name)), longest, key=lambda n: text_width(name[:n] + "…", size)
+    )
     return name[: max(0, fitting - 1)] + "…"
 
 
@@ -49,17 +51,27 @@ def label_size(step: float) -> tuple[float, int]:
     return (size, 1) if size >= LEAST else (SMALL, int(SMALL / step) + 1)
 
 
-def draw_names(canvas: Canvas, x: float, y: float, step: float, names: Sequence[str], *, turned: bool = False) -> None:
+def draw_names(
+    canvas: Canvas, x: float, y: float, step: float, names: Sequence[str], *, turned: bool = False
+) -> None:
     """Write names at the left of cells, or turned above them, as many as have room; the cells begin at `x` and `y`."""
     size, every = label_size(step)
     for n in range(0, len(names), every):
         middle = (n + 0.5) * step + size * 0.35
         coordinates = (x + middle, y - 3) if turned else (x - 4, y + middle)
-        canvas.text(*coordinates, ours(names[n]), size=size, turned=turned, anchor="" if turned else "end")
+        canvas.text(
+            *coordinates, ours(names[n]), size=size, turned=turned, anchor="" if turned else "end"
+        )
 
 
 def draw_scale(
-    canvas: Canvas, x: float, y: float, scale: Scale | LogScale, low: str, high: str, room: float = 2 * BAR
+    canvas: Canvas,
+    x: float,
+    y: float,
+    scale: Scale | LogScale,
+    low: str,
+    high: str,
+    room: float = 2 * BAR,
 ) -> float:
     """Draw a ramp between the numbers at its ends, or over the weights that every scale names; return its height.
 
@@ -85,7 +97,9 @@ def draw_scale(
     return 8
 
 
-def draw_legend(canvas: Canvas, scale: Scale | LogScale, low: str, high: str, description: str) -> None:
+def draw_legend(
+    canvas: Canvas, scale: Scale | LogScale, low: str, high: str, description: str
+) -> None:
     """Draw a scale with a description below the drawing."""
     canvas.y += 4
     canvas.y += 2 + draw_scale(canvas, MARGIN, canvas.y, scale, low, high)

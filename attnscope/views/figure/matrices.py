@@ -6,7 +6,17 @@ from math import ceil
 
 import numpy as np
 
-from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, Canvas, plain, spans_width, text_width, wrap
+from attnscope.views.figure.canvas import (
+    GAP,
+    MARGIN,
+    SIZE,
+    SMALL,
+    Canvas,
+    plain,
+    spans_width,
+    text_width,
+    wrap,
+)
 from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
 from attnscope.views.figure.head_grid import draw_labelled
 from attnscope.views.figure.labels import (
@@ -67,7 +77,12 @@ def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
         title = _title(panel) if plain(panel.title) == panel.name else _name(panel)
         cell = _cell_size(canvas, panel) if squares is None else (squares, squares)
         inner = panel.matrix.shape[1] * cell[0]
-        inner = max(inner, _title_width(panel) if squares else max(2 * BAR, min(spans_width(title), _WIDEST_TITLE)))
+        inner = max(
+            inner,
+            _title_width(panel)
+            if squares
+            else max(2 * BAR, min(spans_width(title), _WIDEST_TITLE)),
+        )
         labels = rows_width(panel, canvas.settings.labels)
         shares_rows = bool(bands[-1]) and bands[-1][-1].panel.rows == panel.rows
         drawing = _Drawn(panel, cell, inner, 0.0 if shares_rows else labels)
@@ -107,7 +122,9 @@ class _Drawn:
     panel: Panel
     cell: tuple[float, float]  # width and height
     inner: float
-    labels: float  # width of the labels of its rows; 0 if the matrix to its left has the same labels
+    labels: (
+        float  # width of the labels of its rows; 0 if the matrix to its left has the same labels
+    )
 
     @property
     def width(self) -> float:
@@ -148,19 +165,26 @@ def _cell_size(canvas: Canvas, stage: Panel) -> tuple[float, float]:
     if _numbered(stage):
         # Columns of stages and heads line up at this width.
         return max(_number_width(stage), text_width(_ORDINARY, SMALL)) + 5, 16.0
-    cell = min(_CELL, max(_LEAST, (canvas.limit - 2 * MARGIN - LONGEST) / max(1, stage.matrix.shape[1])))
+    cell = min(
+        _CELL, max(_LEAST, (canvas.limit - 2 * MARGIN - LONGEST) / max(1, stage.matrix.shape[1]))
+    )
     return cell, cell
 
 
 def _number_width(stage: Panel) -> float:
-    return max((text_width(text.strip(), SMALL) for row in stage.texts for text in row if text != MASKED), default=0.0)
+    return max(
+        (text_width(text.strip(), SMALL) for row in stage.texts for text in row if text != MASKED),
+        default=0.0,
+    )
 
 
 def _title(stage: Panel) -> Spans:
     """Title a matrix by its stage, or by side and stage of a comparison, and name its axes."""
     if stage.columns.kind == "dim":
         return _name(stage)
-    return *_name(stage), Span(f"  {stage.rows.kind}{_TIED}↓{_TIED}{_TIED}{stage.columns.kind}{_TIED}→", "dim")
+    return *_name(stage), Span(
+        f"  {stage.rows.kind}{_TIED}↓{_TIED}{_TIED}{stage.columns.kind}{_TIED}→", "dim"
+    )
 
 
 def _name(stage: Panel) -> Spans:
@@ -202,7 +226,9 @@ def _ink(colour: str | None) -> str:
 def _colours(stage: Panel) -> list[list[str | None]]:
     colours = [[_colour(stage.scale, value) for value in row] for row in stage.matrix.tolist()]
     if stage.name in ("weights", "output"):
-        colours = [[None] * len(row) if stage.masked_rows[r] else row for r, row in enumerate(colours)]
+        colours = [
+            [None] * len(row) if stage.masked_rows[r] else row for r, row in enumerate(colours)
+        ]
     for r, row in enumerate(stage.texts):
         for c, text in enumerate(row):
             colours[r][c] = None if text.strip() == NO_WEIGHT else colours[r][c]
@@ -222,7 +248,10 @@ def _draw_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) 
     high = stage.digits.text(stage.scale.high)
     y += draw_scale(canvas, x, y, stage.scale, low, high, width)
     # cells that have a mark on a terminal are hatched here
-    spans = [(span.text.replace(f"; {NO_WEIGHT} ", "; hatched "), span.origin) for span in stage.arithmetic_of_picture]
+    spans = [
+        (span.text.replace(f"; {NO_WEIGHT} ", "; hatched "), span.origin)
+        for span in stage.arithmetic_of_picture
+    ]
     description = tuple(Span(text, "dim", origin) for text, origin in spans)
     # A description that equals the title is left out.
     for line in wrap(description, width, SMALL) if plain(description) != stage.name else []:
@@ -231,7 +260,9 @@ def _draw_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) 
     return y + 8
 
 
-def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> None:
+def _draw_thumbnails(
+    canvas: Canvas, panels: Sequence[Panel], places: Sequence[tuple[int, int]]
+) -> None:
     """Draw every head small, layers below each other and heads side by side, on one scale."""
     scale = panels[0].scale
     logarithmic = isinstance(scale, LogScale)
@@ -248,7 +279,13 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
     if not canvas.fixed:
         side = max(20.0, side, heading)
     for n, head in list(enumerate(heads))[:: ceil(heading / (side + 4))]:
-        canvas.text(left + n * (side + 4) + side / 2, canvas.y + SMALL, ours(head, "dim"), size=SMALL, anchor="middle")
+        canvas.text(
+            left + n * (side + 4) + side / 2,
+            canvas.y + SMALL,
+            ours(head, "dim"),
+            size=SMALL,
+            anchor="middle",
+        )
     canvas.y += SMALL + 4
     for index, layer in enumerate(layout.rows):
         canvas.text(left - 4, canvas.y + side / 2 + 3, ours(layer, "dim"), size=SMALL, anchor="end")
@@ -256,19 +293,29 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
             if (index, n) in by_place:
                 x = left + n * (side + 4)
                 pixels = pool_largest(by_place[index, n], rows, columns)
-                colours = [[_colour(scale, pixel, _THUMBNAIL_STEPS) for pixel in row] for row in pixels.tolist()]
+                colours = [
+                    [_colour(scale, pixel, _THUMBNAIL_STEPS) for pixel in row]
+                    for row in pixels.tolist()
+                ]
                 canvas.cells(x, canvas.y, (side / columns, side / rows), colours, apart=False)
                 canvas.frame(x, canvas.y, side, side)
         canvas.y += side + 4
     ends = (f"{scale.low:.2g}", f"{scale.high:.2g}") if logarithmic else ("0", "1")
-    description = f"{panels[0].name}, logarithmic; hatched: exactly zero" if logarithmic else panels[0].name
+    description = (
+        f"{panels[0].name}, logarithmic; hatched: exactly zero" if logarithmic else panels[0].name
+    )
     cell = pooled_cells(shape, rows, columns, of_map=logarithmic)
     draw_legend(canvas, scale, *ends, f"{description}: queries are rows, keys are columns{cell}")
 
 
 def draw_strips(canvas: Canvas, strips: Strips) -> None:
     """Draw lines of cells below each other."""
-    x = MARGIN + 12 * strips.indent + max(text_width(strip.name, SMALL) for strip in strips.strips) + 8
+    x = (
+        MARGIN
+        + 12 * strips.indent
+        + max(text_width(strip.name, SMALL) for strip in strips.strips)
+        + 8
+    )
     ends = max(spans_width(strip.end, SMALL) for strip in strips.strips)
     cell = min(_CELL, (canvas.limit - MARGIN - x - ends - 6) / len(strips.cells))
     for strip in strips.strips:
@@ -276,7 +323,13 @@ def draw_strips(canvas: Canvas, strips: Strips) -> None:
         canvas.y += 3
         base = canvas.y + _CELL * 0.5 + SMALL * 0.35
         canvas.text(x - 6, base, ours(strip.name, "dim"), size=SMALL, anchor="end")
-        canvas.cells(x, canvas.y, (cell, _CELL), [[_colour(scale, value) for value in strip.values]], apart=False)
+        canvas.cells(
+            x,
+            canvas.y,
+            (cell, _CELL),
+            [[_colour(scale, value) for value in strip.values]],
+            apart=False,
+        )
         canvas.frame(x, canvas.y, cell * len(strip.values), _CELL)
         canvas.text(x + cell * len(strip.values) + 6, base, strip.end, size=SMALL)
         canvas.y += _CELL
@@ -309,7 +362,9 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     none = int(np.isnan(pooled.weights).all(axis=1).sum())
     description = "logarithmic; queries are rows"
     description += "; hatched: exactly zero" if (pooled.weights == 0).any() else ""
-    description += f"; hatched rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
+    description += (
+        f"; hatched rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
+    )
     draw_legend(canvas, scale, *scale.ends(pooled.weights), description)
 
 
@@ -335,16 +390,31 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
     down = across if canvas.fixed or panel.colours is not None else 16.0
     y = canvas.y + SMALL + 6
     for head in range(0, len(headings), ceil((text_width(headings[-1], SMALL) + 2) / across)):
-        canvas.text(x + (head + 0.5) * across, y - 4, ours(headings[head], "dim"), size=SMALL, anchor="middle")
+        canvas.text(
+            x + (head + 0.5) * across,
+            y - 4,
+            ours(headings[head], "dim"),
+            size=SMALL,
+            anchor="middle",
+        )
     canvas.cells(x, y, (across, down), colours, apart=True)
     written = widest - 4 <= across and down >= SMALL
     for layer, row in enumerate(texts):
         base = y + (layer + 0.5) * down + SMALL * 0.35
         if layer % ceil(SMALL / down) == 0:
-            canvas.text(x - 4, base, ours(panel.rows.number(layer), "dim"), size=SMALL, anchor="end")
+            canvas.text(
+                x - 4, base, ours(panel.rows.number(layer), "dim"), size=SMALL, anchor="end"
+            )
         for head, text in enumerate(row if written else ()):
             ink = _ink(colours[layer][head])
-            canvas.text(x + (head + 0.5) * across, base, ours(text.strip()), size=SMALL, anchor="middle", colour=ink)
+            canvas.text(
+                x + (head + 0.5) * across,
+                base,
+                ours(text.strip()),
+                size=SMALL,
+                anchor="middle",
+                colour=ink,
+            )
     canvas.y = y + down * len(texts) + 4
     if panel.colours is None:
         low = panel.digits.text(panel.scale.low)

@@ -51,11 +51,15 @@ def _draw_maps(canvas: Canvas, maps: Sequence[PictureMap]) -> None:
     for start in range(0, len(drawn), across):
         top = canvas.y
         for n, (picture, title) in enumerate(drawn[start : start + across]):
-            canvas.y = max(canvas.y, _draw_map(canvas, picture, title, (MARGIN + n * (side + GAP), top, side)))
+            canvas.y = max(
+                canvas.y, _draw_map(canvas, picture, title, (MARGIN + n * (side + GAP), top, side))
+            )
         canvas.y += GAP
 
 
-def _draw_map(canvas: Canvas, picture: PictureMap, title: Spans | None, place: tuple[float, float, float]) -> float:
+def _draw_map(
+    canvas: Canvas, picture: PictureMap, title: Spans | None, place: tuple[float, float, float]
+) -> float:
     """Draw a picture, or its map with the shares of the row below it; return the lower edge.
 
     `place`: The left edge, the upper edge and the width.
@@ -81,7 +85,9 @@ def _draw_map(canvas: Canvas, picture: PictureMap, title: Spans | None, place: t
             if cover:
                 corner = f'x="{x + column * cell[0]:.2f}" y="{y + row * cell[1]:.2f}"'
                 size = f'width="{cell[0]:.2f}" height="{cell[1]:.2f}"'
-                canvas.put(f'<rect {corner} {size} fill="#{bytes(colour).hex()}" fill-opacity="{cover:.2f}"/>')
+                canvas.put(
+                    f'<rect {corner} {size} fill="#{bytes(colour).hex()}" fill-opacity="{cover:.2f}"/>'
+                )
     canvas.frame(x, y, side, down)
     if picture.query is not None:
         row, column = picture.query
@@ -99,13 +105,19 @@ def _draw_map(canvas: Canvas, picture: PictureMap, title: Spans | None, place: t
     return y + 3
 
 
-def _draw_pixels(canvas: Canvas, pixels: Array, x: float, y: float, width: float, height: float) -> None:
+def _draw_pixels(
+    canvas: Canvas, pixels: Array, x: float, y: float, width: float, height: float
+) -> None:
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.2f}" height="{height:.2f}" preserveAspectRatio="none"'
-    canvas.put(f'<image {place} href="data:image/png;base64,{b64encode(encode_png(pixels)).decode()}"/>')
+    canvas.put(
+        f'<image {place} href="data:image/png;base64,{b64encode(encode_png(pixels)).decode()}"/>'
+    )
     canvas.reach(x + width)
 
 
-def _draw_heads(canvas: Canvas, maps: Sequence[PictureMap], places: Sequence[tuple[int, int]]) -> None:
+def _draw_heads(
+    canvas: Canvas, maps: Sequence[PictureMap], places: Sequence[tuple[int, int]]
+) -> None:
     """Draw the map of every head without the picture, layers below each other, with its numbers below it."""
     layout = lay_out_heads(places)
     rows, columns = maps[0].weights.shape
@@ -121,7 +133,9 @@ def _draw_heads(canvas: Canvas, maps: Sequence[PictureMap], places: Sequence[tup
         canvas.text(x, canvas.y + SMALL, ours(name, "dim"), size=SMALL, anchor="middle")
     canvas.y += SMALL + 4
     for n, name in enumerate(layout.rows):
-        canvas.text(left - 4, canvas.y + n * step + down / 2, ours(name, "dim"), size=SMALL, anchor="end")
+        canvas.text(
+            left - 4, canvas.y + n * step + down / 2, ours(name, "dim"), size=SMALL, anchor="end"
+        )
     for picture, (row, column) in zip(maps, layout.cells, strict=True):
         x = left + column * (side + 4)
         y = canvas.y + row * step
@@ -133,7 +147,13 @@ def _draw_heads(canvas: Canvas, maps: Sequence[PictureMap], places: Sequence[tup
         canvas.frame(x, y, side, down)
         if numbered:
             middle = x + side / 2
-            canvas.text(middle, y + down + SMALL, ours(" ".join(picture.facts), "dim"), size=SMALL, anchor="middle")
+            canvas.text(
+                middle,
+                y + down + SMALL,
+                ours(" ".join(picture.facts), "dim"),
+                size=SMALL,
+                anchor="middle",
+            )
     canvas.y += step * len(layout.rows)
 
 
@@ -145,6 +165,8 @@ def _draw_scale(canvas: Canvas, scale: Scale, *, relative: bool) -> None:
         canvas.y += 10
         return
     for place, name in ticks(scale, relative=False):
-        canvas.text(MARGIN + BAR * place, canvas.y + 8 + SMALL, ours(name), size=SMALL, anchor="middle")
+        canvas.text(
+            MARGIN + BAR * place, canvas.y + 8 + SMALL, ours(name), size=SMALL, anchor="middle"
+        )
     canvas.text(MARGIN + BAR + 16, canvas.y + 8, ours(UNIT, "dim"), size=SMALL)
     canvas.y += 10 + SMALL

@@ -18,7 +18,9 @@ _INK = "#222222"
 def draw_sound(canvas: Canvas, drawn: SoundMap) -> None:
     """Draw the map as wide as the page."""
     n_rows, n_frames = drawn.weights.shape
-    canvas.paragraph((Span(drawn.of, "bold"), Span(f"  {drawn.meaning}".replace("━", "the line"), "dim")))
+    canvas.paragraph(
+        (Span(drawn.of, "bold"), Span(f"  {drawn.meaning}".replace("━", "the line"), "dim"))
+    )
     rows = names_of(drawn.rows, canvas.settings.labels)
     x = MARGIN + max(text_width(name, SMALL) for name in rows) + 16
     frame = (canvas.limit - MARGIN - x) / n_frames
@@ -36,7 +38,10 @@ def draw_sound(canvas: Canvas, drawn: SoundMap) -> None:
     draw_names(canvas, x, y, _ROW, rows)
     scale = LogScale.of(drawn.weights)
     places = [[scale.place(weight) for weight in row] for row in drawn.weights.tolist()]
-    colours = [["#ffffff" if place is None else ramp_colour(place, signed=False) for place in row] for row in places]
+    colours = [
+        ["#ffffff" if place is None else ramp_colour(place, signed=False) for place in row]
+        for row in places
+    ]
     canvas.cells(x, y, (frame, _ROW), colours, apart=False)
     canvas.frame(x, y, frame * n_frames, _ROW * n_rows)
     if drawn.path:
@@ -48,7 +53,9 @@ def draw_sound(canvas: Canvas, drawn: SoundMap) -> None:
         ]
         joined = " ".join(f"{across:.1f},{down:.1f}" for across, down in points)
         for colour, width in (("#ffffff", 2.4), (_INK, 1.0)):
-            canvas.put(f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="{width}"/>')
+            canvas.put(
+                f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+            )
     canvas.y = y + _ROW * n_rows
     blank = "; white: exactly zero" if (drawn.weights == 0).any() else ""
     draw_legend(canvas, scale, *scale.ends(np.asarray(drawn.weights)), f"logarithmic{blank}")

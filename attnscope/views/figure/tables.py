@@ -55,7 +55,9 @@ def _whole(cell: Cell | OneLine, limit: float, look: Look = "") -> Spans:
             break
         shown_count += 1
     left = len(cell.items) - shown_count
-    return *joined(Text(cell.items[:shown_count], cell.between)), Span(cell.cut.format(left) if left else "", "dim")
+    return *joined(Text(cell.items[:shown_count], cell.between)), Span(
+        cell.cut.format(left) if left else "", "dim"
+    )
 
 
 def draw_facts(canvas: Canvas, facts: Facts) -> None:
@@ -84,7 +86,12 @@ def draw_bars(canvas: Canvas, bars: Bars) -> None:
     while canvas.fixed and longest > 1 and _table_width(rows, last) > canvas.limit - 2 * MARGIN:
         longest -= 1
         rows, last = _source_rows(bars, bars.queries, longest)
-    canvas.table(rows, right=[False, *[False, *[True] * len(bars.measures), False] * longest], size=SMALL, last=last)
+    canvas.table(
+        rows,
+        right=[False, *[False, *[True] * len(bars.measures), False] * longest],
+        size=SMALL,
+        last=last,
+    )
     for mark, words in bars.remarks():
         canvas.paragraph(ours(f"{mark} {words}", "remark"), size=SMALL)
 
@@ -92,10 +99,14 @@ def draw_bars(canvas: Canvas, bars: Bars) -> None:
 def _table_width(rows: Sequence[Sequence[Spans]], last: Sequence[tuple[int, Spans]]) -> float:
     """Return the width of a table, with the text at the end of its rows."""
     widths = [width + SIZE for width in column_widths(rows, SMALL)]
-    return max(sum(widths), *(sum(widths[:start]) + spans_width(text, SMALL) for start, text in last))
+    return max(
+        sum(widths), *(sum(widths[:start]) + spans_width(text, SMALL) for start, text in last)
+    )
 
 
-def _source_rows(bars: Bars, queries: Axis, count: int) -> tuple[list[list[Spans]], list[tuple[int, Spans]]]:
+def _source_rows(
+    bars: Bars, queries: Axis, count: int
+) -> tuple[list[list[Spans]], list[tuple[int, Spans]]]:
     """Return a row for every query with its strongest sources, at most `count`, and what little ones sum to."""
     rows: list[list[Spans]] = [[ours("query", "dim")]]
     for _ in range(count):
@@ -110,30 +121,42 @@ def _source_rows(bars: Bars, queries: Axis, count: int) -> tuple[list[list[Spans
             row += [_entry(bars.sources, bar.index), *map(ours, bar.numbers), remark]
         if not sources and unlisted is None:
             row.append(ours(MASKED if sources is None else NOTHING, "dim"))
-        last.append((len(row), () if unlisted is None else ours(f"{unlisted[0]}: {unlisted[1]}", "dim")))
+        last.append(
+            (len(row), () if unlisted is None else ours(f"{unlisted[0]}: {unlisted[1]}", "dim"))
+        )
         rows.append([*row, *[()] * (len(rows[0]) - len(row))])
     return rows, last
 
 
 def _draw_attended(canvas: Canvas, bars: Bars) -> None:
-    rows: list[list[Spans]] = [[ours(title, "dim") for title in ("source", *bars.measures, "in the text")]]
+    rows: list[list[Spans]] = [
+        [ours(title, "dim") for title in ("source", *bars.measures, "in the text")]
+    ]
     for bar in bars.rows[0] or ():
         middle = Span(f"[{plain([bars.sources.names[bar.index]])}]", "bold")
         spans = [*reversed(bar.before), middle, *bar.after]
-        within = tuple(span for pair in zip(spans, [Span(" ")] * len(spans), strict=True) for span in pair)
+        within = tuple(
+            span for pair in zip(spans, [Span(" ")] * len(spans), strict=True) for span in pair
+        )
         rows.append([_entry(bars.sources, bar.index), *map(ours, bar.numbers), within])
     canvas.table(rows, right=[False, *[True] * len(bars.measures), False], size=SMALL)
 
 
 def draw_table(canvas: Canvas, table: Table) -> None:
     """Write rows of cells, with bars beside them, and with squares in the colours of their labels."""
-    labels = [] if table.keys is None else [_entry(table.keys, n) for n in range(len(table.keys.positions))]
+    labels = (
+        []
+        if table.keys is None
+        else [_entry(table.keys, n) for n in range(len(table.keys.positions))]
+    )
     labels += table.labels
     coloured = any(span.colour for label in labels for span in label)
     x = MARGIN + _INDENT * max(table.indent, coloured)
     columns = _shown_columns(canvas, table, labels, canvas.limit - MARGIN - x)
     rows = _rows(canvas, table, labels, columns)
-    right, (_, *bases) = canvas.table(rows, right=[False, *(not c.left for c in columns)], x=x, size=SMALL)
+    right, (_, *bases) = canvas.table(
+        rows, right=[False, *(not c.left for c in columns)], x=x, size=SMALL
+    )
     for label, base in zip(labels, bases, strict=True):
         for span in label:
             if span.colour:
@@ -145,7 +168,9 @@ def draw_table(canvas: Canvas, table: Table) -> None:
         canvas.paragraph(ours(note, "dim"), x=x, size=SMALL)
 
 
-def _shown_columns(canvas: Canvas, table: Table, labels: Sequence[Spans], room: float) -> list[Column]:
+def _shown_columns(
+    canvas: Canvas, table: Table, labels: Sequence[Spans], room: float
+) -> list[Column]:
     """Return the columns; beside bars on a page of a named width, as many as leave room for these."""
     columns = [*table.columns, *table.further[:_FURTHER]]
     if table.bars is None:
@@ -160,11 +185,16 @@ def _shown_columns(canvas: Canvas, table: Table, labels: Sequence[Spans], room: 
     return columns
 
 
-def _rows(canvas: Canvas, table: Table, labels: Sequence[Spans], columns: Sequence[Column]) -> list[list[Spans]]:
+def _rows(
+    canvas: Canvas, table: Table, labels: Sequence[Spans], columns: Sequence[Column]
+) -> list[list[Spans]]:
     limit = canvas.limit
     headings = (ours(plain(_whole(column.heading, limit)), "dim") for column in columns)
     rows = [[ours(table.heading, "dim"), *headings]]
-    rows += [[label, *(_whole(c.cells[n], limit, c.look) for c in columns)] for n, label in enumerate(labels)]
+    rows += [
+        [label, *(_whole(c.cells[n], limit, c.look) for c in columns)]
+        for n, label in enumerate(labels)
+    ]
     return rows
 
 
@@ -184,11 +214,15 @@ def _draw_bars_beside(canvas: Canvas, table: Table, left: float, bases: Sequence
     if table.axis is not None:
         largest, unit = table.axis
         canvas.fill(zero + longest * least, canvas.y + 2, longest * (1 - least), 0.5, _AXIS)
-        ticks = {0.0: "0", 1.0: _axis_end(largest, unit)} | ({least: f"{largest * least:.2g}"} if least < -0.2 else {})
+        ticks = {0.0: "0", 1.0: _axis_end(largest, unit)} | (
+            {least: f"{largest * least:.2g}"} if least < -0.2 else {}
+        )
         for share, text in ticks.items():
             canvas.fill(zero + longest * share, canvas.y + 2, 0.5, 3, _AXIS)
             tick = ours(text.replace("-", MINUS), "dim")
-            canvas.text(zero + longest * share, canvas.y + 6 + SMALL, tick, size=SMALL, anchor="middle")
+            canvas.text(
+                zero + longest * share, canvas.y + 6 + SMALL, tick, size=SMALL, anchor="middle"
+            )
         canvas.y += 8 + SMALL
 
 

@@ -68,9 +68,18 @@ class Container:
         """Keep numbers that fall along the first axis, rounded, as differences from the previous one."""
         steps = np.rint(np.asarray(array, dtype=np.float64) * 10.0**decimals)
         falls = np.concatenate([steps[:1], steps[:-1] - steps[1:]])
-        if not steps.size or not np.isfinite(steps).all() or falls.min() < 0 or falls.max() >= _MISSING[2]:
+        if (
+            not steps.size
+            or not np.isfinite(steps).all()
+            or falls.min() < 0
+            or falls.max() >= _MISSING[2]
+        ):
             return self.rounded(array, decimals)
-        return self.add(falls.astype(np.uint16)) | {"decimals": decimals, "missing": -1, "falls": True}
+        return self.add(falls.astype(np.uint16)) | {
+            "decimals": decimals,
+            "missing": -1,
+            "falls": True,
+        }
 
     def picture(self, pixels: Array) -> Reference:
         """Keep a picture, (height, width, 3), uint8: each row as its differences from the row above, modulo 256."""
@@ -115,11 +124,20 @@ class Container:
         return references
 
     def _stage(
-        self, name: str, stages: Mapping[str, Matrix], references: Mapping[str, Reference], scale: float | None
+        self,
+        name: str,
+        stages: Mapping[str, Matrix],
+        references: Mapping[str, Reference],
+        scale: float | None,
     ) -> Reference | None:
         matrix = np.asarray(stages[name], dtype=np.float32)
         of = next(
-            (n for n in _COMPUTED_FROM.get(name, ()) if n in references and stages[n].shape == matrix.shape), None
+            (
+                n
+                for n in _COMPUTED_FROM.get(name, ())
+                if n in references and stages[n].shape == matrix.shape
+            ),
+            None,
         )
         if of is None or not matrix.size:
             return None
@@ -141,8 +159,12 @@ class Container:
 
     def _correction(self, matrix: Matrix, predicted: Matrix) -> Reference | str | None:
         """Return the correction of the bits of a prediction; `none` for no correction, None if it is too large."""
-        bits = np.where(np.isnan(predicted), 0, np.ascontiguousarray(predicted).view(np.int32)).astype(np.int64)
-        distance = np.ascontiguousarray(matrix, dtype=np.float32).view(np.int32).astype(np.int64) - bits
+        bits = np.where(
+            np.isnan(predicted), 0, np.ascontiguousarray(predicted).view(np.int32)
+        ).astype(np.int64)
+        distance = (
+            np.ascontiguousarray(matrix, dtype=np.float32).view(np.int32).astype(np.int64) - bits
+        )
         is_known = ~np.isnan(matrix)
         if float(np.abs(distance[is_known]).mean() if is_known.any() else 0.0) > _CLOSE:
             return None
@@ -157,7 +179,9 @@ class Container:
         """Return all of it, compressed."""
         import msgspec
 
-        header_bytes = msgspec.json.encode({**header, "arrays": self._entries}, enc_hook=lambda value: value.item())
+        header_bytes = msgspec.json.encode(
+            {**header, "arrays": self._entries}, enc_hook=lambda value: value.item()
+        )
         header_bytes += b" " * (-(len(header_bytes) + 4) % 8)
         block = b"".join([len(header_bytes).to_bytes(4, "little"), header_bytes, *self._arrays])
         return zlib.compress(block, _LEVEL)
@@ -172,7 +196,9 @@ def _factors(matrix: Matrix) -> tuple[Matrix, Matrix] | None:
         return None
     exact = matrix.astype(np.float64)
     width = min(min(matrix.shape) // 2, _LARGEST_RANK)
-    random_matrix = np.random.default_rng(0).standard_normal((matrix.shape[1], width + _OVERSAMPLED))
+    random_matrix = np.random.default_rng(0).standard_normal(
+        (matrix.shape[1], width + _OVERSAMPLED)
+    )
     basis, _ = np.linalg.qr(exact @ random_matrix)
     u, sizes, v = np.linalg.svd(basis.T @ exact, full_matrices=False)
     rank = int((sizes > 3e-6 * sizes[0]).sum()) if sizes.size and sizes[0] else 0

@@ -18,7 +18,9 @@ def element(tag: str, *children: Element, look: str = "", **properties: Any) -> 
     Args:
         **properties: Its attributes; `_` in a name stands for `-`. Those that are None are left out.
     """
-    attributes = {name.replace("_", "-"): value for name, value in properties.items() if value is not None}
+    attributes = {
+        name.replace("_", "-"): value for name, value in properties.items() if value is not None
+    }
     return [tag, attributes | ({"class": look} if look else {}), *children]
 
 
@@ -54,7 +56,10 @@ def meter(share: float) -> Element:
     """Return a bar of a length from −1 to 1; one below 0 has another colour."""
     width = {"width": f"{min(1.0, abs(share)) * 100:.4g}%"}
     return element(
-        "span", element("span", style=width), look="meter below" if share < 0 else "meter", aria_hidden="true"
+        "span",
+        element("span", style=width),
+        look="meter below" if share < 0 else "meter",
+        aria_hidden="true",
     )
 
 

@@ -12,7 +12,16 @@ from attnscope.views.axes import Axis
 from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.numbers import MASKED, number_text
 from attnscope.views.page.container import Container
-from attnscope.views.page.elements import Element, element, hidden_heading, meter, plain, scrolling, spans_of, text_of
+from attnscope.views.page.elements import (
+    Element,
+    element,
+    hidden_heading,
+    meter,
+    plain,
+    scrolling,
+    spans_of,
+    text_of,
+)
 from attnscope.views.pictures import RELATIVE, percent
 from attnscope.views.scales import LogScale, strip_scale
 
@@ -40,7 +49,14 @@ def _indented(indent: int) -> dict[str, str] | None:
 def _text(text: parts.Text, _container: Container) -> list[Node]:
     if not text.items:
         return []
-    return [element("div", *_items(text), look="remark" if text.remark else "text", style=_indented(text.indent))]
+    return [
+        element(
+            "div",
+            *_items(text),
+            look="remark" if text.remark else "text",
+            style=_indented(text.indent),
+        )
+    ]
 
 
 def _items(text: parts.Text) -> list[Element]:
@@ -63,7 +79,10 @@ def _cell(cell: Any) -> list[Element]:
 
 
 def _facts(facts: parts.Facts, _container: Container) -> list[Node]:
-    lines = [element("div", element("dt", name), element("dd", *_cell(value))) for name, value in facts.lines]
+    lines = [
+        element("div", element("dt", name), element("dd", *_cell(value)))
+        for name, value in facts.lines
+    ]
     if lines:
         return [element("dl", *lines, look="facts", style=_indented(facts.indent))]
     return []
@@ -77,7 +96,9 @@ def _table(table: parts.Table, _container: Container) -> list[Node]:
     label_heading = [element("th", table.heading, scope="col")] if labels else []
     bars = [] if table.bars is None else [hidden_heading("bar")]
     name_cells = [
-        element("th", *heading, scope="col", look="left" if column.left else "") if heading else element("td")
+        element("th", *heading, scope="col", look="left" if column.left else "")
+        if heading
+        else element("td")
         for heading, column in zip(headings, columns, strict=True)
     ]
     count = max(len(labels), *(len(column.cells) for column in columns), 0)
@@ -90,13 +111,19 @@ def _table(table: parts.Table, _container: Container) -> list[Node]:
 def _table_row(
     table: parts.Table, columns: Sequence[parts.Column], labels: Sequence[list[Element]], row: int
 ) -> list[Element]:
-    cells = [element("th", *(labels[row] if row < len(labels) else ()), scope="row")] if labels else []
+    cells = (
+        [element("th", *(labels[row] if row < len(labels) else ()), scope="row")] if labels else []
+    )
     if table.bars is not None:
         share = table.bars[row] if row < len(table.bars) else None
         cells.append(element("td", *([] if share is None else [meter(share)]), look="bars"))
     for column in columns:
-        look = " ".join([*(["left"] if column.left else []), *([f"look-{column.look}"] if column.look else [])])
-        cells.append(element("td", *(_cell(column.cells[row]) if row < len(column.cells) else ()), look=look))
+        look = " ".join(
+            [*(["left"] if column.left else []), *([f"look-{column.look}"] if column.look else [])]
+        )
+        cells.append(
+            element("td", *(_cell(column.cells[row]) if row < len(column.cells) else ()), look=look)
+        )
     return cells
 
 
@@ -105,7 +132,10 @@ def _labelled(axis: Axis) -> list[list[Element]]:
     numbers = [element("span", axis.number(n), look="number") for n in range(len(axis.positions))]
     if not axis.names:
         return [[number_element] for number_element in numbers]
-    return [[number_element, " ", *spans_of((name,))] for number_element, name in zip(numbers, axis.names, strict=True)]
+    return [
+        [number_element, " ", *spans_of((name,))]
+        for number_element, name in zip(numbers, axis.names, strict=True)
+    ]
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
@@ -146,7 +176,9 @@ def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
 def _panels(grid: parts.Matrices, container: Container) -> list[Node]:
     widest = max((len(panel.columns.positions) for panel in grid.panels), default=0)
     look = "alone" if len(grid.panels) == 1 else "wide" if widest > _WIDE else ""
-    return [{"k": "panels", "look": look, "panels": [_panel(panel, container) for panel in grid.panels]}]
+    return [
+        {"k": "panels", "look": look, "panels": [_panel(panel, container) for panel in grid.panels]}
+    ]
 
 
 def _map(pooled: parts.WeightMap, container: Container) -> list[Node]:
@@ -155,11 +187,17 @@ def _map(pooled: parts.WeightMap, container: Container) -> list[Node]:
         "name": "map",
         "label": f"map of {pooled.of}",
         "title": [pooled.of],
-        "arithmetic": [f"of runs of queries (rows) on runs of {pooled.first_keys.kind}s (columns), as log₁₀"],
+        "arithmetic": [
+            f"of runs of queries (rows) on runs of {pooled.first_keys.kind}s (columns), as log₁₀"
+        ],
         "matrix": container.exact(pooled.weights),
         "rows": _runs(pooled.queries),
         "columns": _runs(pooled.keys),
-        "scale": {"low": float(np.log10(scale.low)), "high": float(np.log10(scale.high)), "signed": False},
+        "scale": {
+            "low": float(np.log10(scale.low)),
+            "high": float(np.log10(scale.high)),
+            "signed": False,
+        },
         "log": True,
         "masked": [],
     }
@@ -179,8 +217,15 @@ def _sound(drawn: parts.SoundMap, container: Container) -> list[Node]:
         "arithmetic": [f"{drawn.meaning}, as log₁₀"],
         "matrix": container.exact(weights),
         "rows": _axis(drawn.rows),
-        "columns": {"kind": "second", "labels": [[f"{drawn.seconds[start]:.2f} s", ""] for start in starts.tolist()]},
-        "scale": {"low": float(np.log10(scale.low)), "high": float(np.log10(scale.high)), "signed": False},
+        "columns": {
+            "kind": "second",
+            "labels": [[f"{drawn.seconds[start]:.2f} s", ""] for start in starts.tolist()],
+        },
+        "scale": {
+            "low": float(np.log10(scale.low)),
+            "high": float(np.log10(scale.high)),
+            "signed": False,
+        },
         "log": True,
         "masked": [],
         "levels": np.maximum.reduceat(np.array(drawn.levels), starts).tolist(),
@@ -190,7 +235,10 @@ def _sound(drawn: parts.SoundMap, container: Container) -> list[Node]:
 
 
 def _runs(starts: Sequence[int]) -> dict[str, Any]:
-    return {"kind": "map", "labels": [[f"{a}" if b - a == 1 else f"{a}–{b - 1}", ""] for a, b in pairwise(starts)]}
+    return {
+        "kind": "map",
+        "labels": [[f"{a}" if b - a == 1 else f"{a}–{b - 1}", ""] for a, b in pairwise(starts)],
+    }
 
 
 def _bars(bars: parts.Bars, _container: Container) -> list[Node]:
@@ -208,10 +256,16 @@ def _bars(bars: parts.Bars, _container: Container) -> list[Node]:
         " ",
         element("span", *spans_of(bars.meaning), look="dim"),
     ]
-    table = element("table", element("thead", element("tr", *head)), *bodies, look="data contributors")
+    table = element(
+        "table", element("thead", element("tr", *head)), *bodies, look="data contributors"
+    )
     remarks = [element("p", f"{mark} {meaning}", look="remark") for mark, meaning in bars.remarks()]
     label = plain(spans_of(bars.title)) or "contributors"
-    return [element("section", element("p", *shaded_text, look="text"), scrolling(label, table), *remarks)]
+    return [
+        element(
+            "section", element("p", *shaded_text, look="text"), scrolling(label, table), *remarks
+        )
+    ]
 
 
 def _bars_of_row(
@@ -225,9 +279,14 @@ def _bars_of_row(
     lines = []
     for rank, bar in enumerate(ranked or ()):
         numbers = [
-            element("td", number_text, look="" if n == bars.by else "dim") for n, number_text in enumerate(bar.numbers)
+            element("td", number_text, look="" if n == bars.by else "dim")
+            for n, number_text in enumerate(bar.numbers)
         ]
-        before = [element("span", *spans_of(tuple(reversed(bar.before))), " ", look="dim")] if bar.before else []
+        before = (
+            [element("span", *spans_of(tuple(reversed(bar.before))), " ", look="dim")]
+            if bar.before
+            else []
+        )
         after = [element("span", " ", *spans_of(tuple(bar.after)), look="dim")] if bar.after else []
         remark = [] if bar.remark is None else [element("abbr", bar.remark[0], title=bar.remark[1])]
         source = element("td", *before, *sources[bar.index], *after, *remark, look="left")
@@ -236,7 +295,11 @@ def _bars_of_row(
     if ranked is None:
         lines.append(element("tr", *name, element("td", "nothing to rank", look="left dim")))
     if unlisted is not None:
-        cells = element("td", unlisted[0], look="left dim"), element("td"), element("td", unlisted[1], look="dim")
+        cells = (
+            element("td", unlisted[0], look="left dim"),
+            element("td"),
+            element("td", unlisted[1], look="dim"),
+        )
         lines.append(element("tr", *blank, *cells))
     return lines
 
@@ -249,11 +312,15 @@ def _strips(strips: parts.Strips, _container: Container) -> list[Node]:
         cells = []
         for name, value in zip(strips.cells, strip.values, strict=True):
             share = f"{abs(value) / largest * 100:.0f}%"
-            colour = f"color-mix(in srgb,var(--{'bar' if value > 0 else 'less'}) {share},transparent)"
+            colour = (
+                f"color-mix(in srgb,var(--{'bar' if value > 0 else 'less'}) {share},transparent)"
+            )
             said = f"{name}: {number_text(value, 4)}"
             cells.append(element("span", title=said, style={"background": colour}))
         drawn = element("span", *cells, look="cells", aria_hidden="true")
-        lines.append(element("div", element("span", strip.name, look="dim"), drawn, *spans_of(strip.end)))
+        lines.append(
+            element("div", element("span", strip.name, look="dim"), drawn, *spans_of(strip.end))
+        )
     return [element("div", *lines, look="strips", style=_indented(strips.indent))]
 
 
@@ -283,7 +350,9 @@ def _pictures(pictures: parts.Pictures, container: Container) -> list[Node]:
             "maps": nodes,
             "relative": RELATIVE if pictures.relative else "",
             "facts": pictures.facts,
-            "across": None if pictures.places is None else len(lay_out_heads(pictures.places).columns),
+            "across": None
+            if pictures.places is None
+            else len(lay_out_heads(pictures.places).columns),
         }
     ]
 

@@ -47,10 +47,21 @@ def lowered_scatter(scatter: Scatter, _container: Container) -> list[Any]:
         element("line", x1=left, x2=right, y1=zero, y2=zero, look="axis"),
         element("line", x1=left, x2=left, y1=_TOP, y2=base, look="axis"),
         _label(f"{across} →", (left + right) / 2, base + 32, "middle"),
-        element("text", f"{upward} →", x=-(_TOP + base) / 2, y=12, text_anchor="middle", transform="rotate(-90)"),
+        element(
+            "text",
+            f"{upward} →",
+            x=-(_TOP + base) / 2,
+            y=12,
+            text_anchor="middle",
+            transform="rotate(-90)",
+        ),
     ]
-    drawn += [_label(number_text(x, 2), place(x, low)[0], base + 16, "middle") for x in (0.0, widest)]
-    drawn += [_label(number_text(y, 2), left - 6, place(0.0, y)[1] + 4, "end") for y in {low, 0.0, high}]
+    drawn += [
+        _label(number_text(x, 2), place(x, low)[0], base + 16, "middle") for x in (0.0, widest)
+    ]
+    drawn += [
+        _label(number_text(y, 2), left - 6, place(0.0, y)[1] + 4, "end") for y in {low, 0.0, high}
+    ]
     for n, name in enumerate(scatter.names):
         x, y = place(float(xs[n]), float(ys[n]))
         said = f"{name}: {across} {number_text(xs[n], 4)}, {upward} {number_text(ys[n], 4)}"

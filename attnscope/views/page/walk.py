@@ -24,7 +24,17 @@ DECIMALS = {"distance": 1}
 _STATISTIC = 2
 _WEIGHT = 3
 # Statistics of rounded heads.
-_SUMMARY = ("entropy", "gate", "first", "special", "self", "other", "distance", "sink", "unselected")
+_SUMMARY = (
+    "entropy",
+    "gate",
+    "first",
+    "special",
+    "self",
+    "other",
+    "distance",
+    "sink",
+    "unselected",
+)
 
 
 _STAGES = {
@@ -106,7 +116,9 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
         for mask_index, mask in enumerate(source.masks):
             variant = Variant(text, mask)
             if (scene := source.scene(variant)) is not None:
-                scenes.append({"text": text, "mask": mask_index, **_scene(source, variant, scene, container)})
+                scenes.append(
+                    {"text": text, "mask": mask_index, **_scene(source, variant, scene, container)}
+                )
     return [
         {
             "k": "walk",
@@ -131,11 +143,17 @@ def _keys(scenes: Sequence[Node], texts: int, masks: int) -> Iterator[Node]:
         "roles": not any(scene["roles"] for scene in scenes),
         "predictions": not any(scene["predictions"] for scene in scenes),
         "stage": all(len(scene["stages"]) < 2 for scene in scenes),
-        "explain": not any("masked" in unit["stages"] for scene in scenes for unit in scene["units"]),
+        "explain": not any(
+            "masked" in unit["stages"] for scene in scenes for unit in scene["units"]
+        ),
     }
     for action in (*ACTIONS, *ON_PAGES):
-        if action.page and not idle.get(action.name.removeprefix("next_").removeprefix("previous_")):
-            page_action = replace(action, keys=tuple(key for key in action.keys if "+" not in key[1:]))
+        if action.page and not idle.get(
+            action.name.removeprefix("next_").removeprefix("previous_")
+        ):
+            page_action = replace(
+                action, keys=tuple(key for key in action.keys if "+" not in key[1:])
+            )
             spelled = spell_keys(page_action, between=" or ")
             help_text = _PAGE_HELP.get(action.name, action.help)
             yield {
@@ -210,14 +228,24 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
     }  # fmt: skip
 
 
-def _pictured_rows(scene: Scene, heads: Mapping[tuple[int, int], WalkHead], container: Container) -> Node | None:
+def _pictured_rows(
+    scene: Scene, heads: Mapping[tuple[int, int], WalkHead], container: Container
+) -> Node | None:
     """Return all weights of heads that have no exact numbers on the page, by their roots; None if there are none."""
-    drawn = {indices: head.stages["weights"] for indices, head in heads.items() if "weights" in head.stages}
+    drawn = {
+        indices: head.stages["weights"]
+        for indices, head in heads.items()
+        if "weights" in head.stages
+    }
     if not drawn:
         return None
     first_head = heads[next(iter(drawn))]
     weights = container.roots(np.stack(list(drawn.values())))
-    return {"units": [list(indices) for indices in drawn], "start": first_head.start, "weights": weights}
+    return {
+        "units": [list(indices) for indices in drawn],
+        "start": first_head.start,
+        "weights": weights,
+    }
 
 
 def _file_name(model: str) -> str:
@@ -254,7 +282,10 @@ def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
             if len(lines) > 1:
                 yield ["\n", -1, -1]
         else:
-            spelled = (text_of(replace(passage.span, text=line)) if line.strip(" ") else line for line in lines)
+            spelled = (
+                text_of(replace(passage.span, text=line)) if line.strip(" ") else line
+                for line in lines
+            )
             yield ["\n".join(spelled), -1, -1]
 
 
@@ -282,12 +313,20 @@ def _head(indices: tuple[int, int], head: WalkHead, container: Container) -> Nod
     }  # fmt: skip
 
 
-def _group(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool) -> Iterator[Node]:
+def _group(
+    heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool
+) -> Iterator[Node]:
     """Yield the stacked sources, statistics and maps of heads with equal kinds of them."""
     by_shape: dict[Any, dict[tuple[int, int], WalkHead]] = {}
     for indices, head in heads.items():
-        sources = None if head.sources is None else (head.sources.places.shape, head.sources.by, *head.sources.measures)
-        runs = None if head.map is None or exact else (tuple(head.map.queries), tuple(head.map.keys))
+        sources = (
+            None
+            if head.sources is None
+            else (head.sources.places.shape, head.sources.by, *head.sources.measures)
+        )
+        runs = (
+            None if head.map is None or exact else (tuple(head.map.queries), tuple(head.map.keys))
+        )
         by_shape.setdefault((sources, tuple(head.rows), runs), {})[indices] = head
     for alike in by_shape.values():
         yield _alike(alike, container, exact=exact)
@@ -296,28 +335,42 @@ def _group(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, e
 def _alike(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool) -> Node:
     first_head = next(iter(heads.values()))
     listed = _listed(list(heads.values()))
-    node: Node = {"units": [list(indices) for indices in heads], "rows": listed.tolist(), "exact": exact}
+    node: Node = {
+        "units": [list(indices) for indices in heads],
+        "rows": listed.tolist(),
+        "exact": exact,
+    }
 
     if first_head.sources is not None and listed.size:
         ranked = [head.sources for head in heads.values() if head.sources is not None]
-        places = np.stack([sources.places[listed].T for sources in ranked], axis=1)  # (ranks, heads, rows)
+        places = np.stack(
+            [sources.places[listed].T for sources in ranked], axis=1
+        )  # (ranks, heads, rows)
         size = np.int16 if places.max(initial=0) < 1 << 15 else np.int32
         node["by"] = first_head.sources.by
         node["leftOut"] = list(first_head.sources.left_out)
         node["places"] = container.add(places.astype(size))
-        measures = [name for name in first_head.sources.measures if exact or name in ("weight", first_head.sources.by)]
+        measures = [
+            name
+            for name in first_head.sources.measures
+            if exact or name in ("weight", first_head.sources.by)
+        ]
         node["measures"] = {}
         for name in measures:
             numbers = np.stack([sources.measures[name][listed].T for sources in ranked], axis=1)
             falls = not exact and name == first_head.sources.by
             node["measures"][name] = (
-                container.falling(numbers, _WEIGHT) if falls else _number(numbers, _WEIGHT, container, exact)
+                container.falling(numbers, _WEIGHT)
+                if falls
+                else _number(numbers, _WEIGHT, container, exact)
             )
     names = [name for name in first_head.rows if exact or name in _SUMMARY]
     node["statistics"] = {}
     for name in names if listed.size else ():
         numbers = np.stack([head.rows[name][listed] for head in heads.values()])
-        node["statistics"][name] = _number(numbers, DECIMALS.get(name, _STATISTIC), container, exact)
+        node["statistics"][name] = _number(
+            numbers, DECIMALS.get(name, _STATISTIC), container, exact
+        )
     if first_head.map is not None and not exact:
         maps = np.stack([head.map.weights for head in heads.values() if head.map is not None])
         axes = {"queries": list(first_head.map.queries), "keys": list(first_head.map.keys)}

@@ -34,7 +34,11 @@ def draw(parts: Iterable[parts.ViewPart], console: Console) -> None:
 
 
 def as_text(
-    parts: Iterable[parts.ViewPart], width: int, *, colours: int = 0, background: Sequence[int] | None = None
+    parts: Iterable[parts.ViewPart],
+    width: int,
+    *,
+    colours: int = 0,
+    background: Sequence[int] | None = None,
 ) -> str:
     """Draw parts, `width` columns wide; with colours, as a terminal with so many of them and this background does."""
     file = StringIO()
@@ -97,7 +101,9 @@ DRAWN: dict[type, Callable[[Screen, Any], None]] = {
     parts.Text: draw_text,
     parts.Facts: draw_facts,
     parts.Table: draw_table,
-    parts.Matrices: lambda screen, matrices: (draw_heat if matrices.heat else draw_matrices)(screen, matrices),
+    parts.Matrices: lambda screen, matrices: (draw_heat if matrices.heat else draw_matrices)(
+        screen, matrices
+    ),
     parts.WeightMap: draw_map,
     parts.SoundMap: draw_sound,
     parts.Bars: draw_bars,

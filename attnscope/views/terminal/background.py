@@ -38,7 +38,9 @@ def read_answer(answer: bytes) -> tuple[int, int, int] | None:
     match = _COLOUR.search(answer)
     if match is None:
         return None
-    red, green, blue = (round(255 * int(digits, 16) / (16 ** len(digits) - 1)) for digits in match.groups())
+    red, green, blue = (
+        round(255 * int(digits, 16) / (16 ** len(digits) - 1)) for digits in match.groups()
+    )
     return red, green, blue
 
 

@@ -41,13 +41,22 @@ def draw_bars(screen: Screen, bars: Bars) -> None:
     """Print the strongest sources of every shown query, or of a text."""
     queries = None if bars.queries is None else labels(screen, bars.queries)
     sources = labels(screen, bars.sources)
-    cells = 0 if queries is None else queries.name_cells(screen.width), sources.name_cells(screen.width)
+    cells = (
+        0 if queries is None else queries.name_cells(screen.width),
+        sources.name_cells(screen.width),
+    )
     labelled = _Labelled(bars, queries, sources, *cells, "" if queries is None else "  ← ")
     layouts = ((BAR, True), (BAR, False), (0, False))
     fitting = [layout for layout in layouts if _width(labelled, *layout) <= screen.width]
     shown_measures = sorted({0, bars.by}) if bars.brief else list(range(len(bars.measures)))
     if bars.title:
-        screen.put(screen.text(bars.title if bars.brief and len(shown_measures) == 1 else (*bars.title, *bars.meaning)))
+        screen.put(
+            screen.text(
+                bars.title
+                if bars.brief and len(shown_measures) == 1
+                else (*bars.title, *bars.meaning)
+            )
+        )
     if bars.compact or not fitting:
         _draw_compact(screen, labelled, shown_measures)
         return
@@ -74,7 +83,11 @@ def _width(labelled: _Labelled, bar: int, remarks: bool) -> int:
 def _label_widths(labelled: _Labelled) -> tuple[int, int]:
     """Count cells of the queries' column and of the sources', headings and rows without sources included."""
     bars = labelled.bars
-    query = 0 if bars.queries is None else max(len(bars.queries.kind), labelled.query + bars.queries.digits + 1)
+    query = (
+        0
+        if bars.queries is None
+        else max(len(bars.queries.kind), labelled.query + bars.queries.digits + 1)
+    )
     source = len(labelled.arrow) + max(len("source"), labelled.source + bars.sources.digits + 1)
     return query, max([source, *map(len, map(_other, bars.rows, bars.row_remainders()))])
 
@@ -84,10 +97,15 @@ def _number_widths(bars: Bars) -> list[int]:
         max([cell_len(name), *(len(bar.numbers[m]) for row in bars.rows for bar in row or ())])
         for m, name in enumerate(bars.measures)
     ]
-    return [max([widths[0], *(len(unlisted[1]) for unlisted in bars.row_remainders() if unlisted)]), *widths[1:]]
+    return [
+        max([widths[0], *(len(unlisted[1]) for unlisted in bars.row_remainders() if unlisted)]),
+        *widths[1:],
+    ]
 
 
-def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown_rows: range) -> Table:
+def _table(
+    screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown_rows: range
+) -> Table:
     bars = labelled.bars
     remainders = labelled.bars.row_remainders()
     query, source = _label_widths(labelled)
@@ -102,14 +120,20 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown_r
         table.add_column(Text(name), width=width + 2, no_wrap=True, justify="right")
     # The rest of the line is for a part of the text.
     room = screen.width - _width(labelled, bar, False) - 2
-    within = room >= _SNIPPET and any(bar_row.before or bar_row.after for row in bars.rows for bar_row in row or ())
+    within = room >= _SNIPPET and any(
+        bar_row.before or bar_row.after for row in bars.rows for bar_row in row or ()
+    )
     table.add_column(Text("  in the text" * within), no_wrap=True)
     for q in shown_rows:
         label = labelled.queried(q)
         row = bars.rows[q]
         unlisted = remainders[q]
         for bar_row in row or ():
-            cells = [Text.assemble((labelled.arrow, "dim"), labelled.sources.label(bar_row.index, labelled.source))]
+            cells = [
+                Text.assemble(
+                    (labelled.arrow, "dim"), labelled.sources.label(bar_row.index, labelled.source)
+                )
+            ]
             if bar:
                 cells.append(Text(f" {bar_text(bar_row.length, bar)}", screen.bar))
             cells += [Text(number_text) for number_text in bar_row.numbers]
@@ -122,7 +146,11 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown_r
             table.add_row(*[label] * bool(query), *cells, last)
             label = Text("")
         if absence := _other(row, unlisted):
-            absent = [Text(absence, "dim"), *[Text()] * bool(bar), Text(unlisted[1] if unlisted else "", "dim")]
+            absent = [
+                Text(absence, "dim"),
+                *[Text()] * bool(bar),
+                Text(unlisted[1] if unlisted else "", "dim"),
+            ]
             table.add_row(*[label] * bool(query), *absent)
     return table
 
@@ -135,7 +163,9 @@ def _within(screen: Screen, name: str, bar: Bar, room: int) -> Text:
             if distance >= len(side):
                 continue
             neighbour = Text(screen.plain([side[distance]]), "dim")
-            wider = Text(" ").join([neighbour, shown_text] if side is bar.before else [shown_text, neighbour])
+            wider = Text(" ").join(
+                [neighbour, shown_text] if side is bar.before else [shown_text, neighbour]
+            )
             if cell_len(wider.plain) > room:
                 return Text("  ") + shown_text
             shown_text = wider
@@ -165,7 +195,9 @@ def _draw_compact(screen: Screen, labelled: _Labelled, shown_measures: Sequence[
     sources = labelled.sources
     cells = labelled.source if bars.brief else sources.widest
     if len(shown_measures) > 1:
-        screen.say((f"after each source: {', '.join(bars.measures[m] for m in shown_measures)}", "dim"))
+        screen.say(
+            (f"after each source: {', '.join(bars.measures[m] for m in shown_measures)}", "dim")
+        )
     table = Table.grid(padding=0)
     label = 0 if bars.queries is None else labelled.query + bars.queries.digits + 3
     table.add_column(width=label, no_wrap=True)
@@ -176,7 +208,9 @@ def _draw_compact(screen: Screen, labelled: _Labelled, shown_measures: Sequence[
             numbers = " ".join(bar.numbers[m] for m in shown_measures)
             mark = f" {bar.remark[0]}" if bar.remark else ""
             name = sources.label(bar.index, cells)
-            items.append(Text.assemble(("← ", "dim"), name, (f" {numbers}", screen.bar), (mark, "yellow")))
+            items.append(
+                Text.assemble(("← ", "dim"), name, (f" {numbers}", screen.bar), (mark, "yellow"))
+            )
         if absence := _other(row, unlisted).strip():
             items.append(Text(f"{absence}: {unlisted[1]}" if unlisted else absence, "dim"))
         table.add_row(labelled.queried(q), flow(items, screen.width - label, "  "))
@@ -196,5 +230,9 @@ def _draw_shortened(screen: Screen, labelled: _Labelled, cells: int) -> None:
     if labelled.queries is None:
         return
     shown_sources = {bar.index for row in labelled.bars.rows for bar in row or ()}
-    sources = {p: name for p, name in labelled.sources.shortened(cells).items() if p in shown_sources}
-    say_shortened(screen, labelled.queries.shortened(labelled.query), sources, labelled.bars.sources.kind)
+    sources = {
+        p: name for p, name in labelled.sources.shortened(cells).items() if p in shown_sources
+    }
+    say_shortened(
+        screen, labelled.queries.shortened(labelled.query), sources, labelled.bars.sources.kind
+    )

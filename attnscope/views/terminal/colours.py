@@ -19,8 +19,14 @@ from attnscope.views.scales import TICKS, WEIGHTS, LogScale, Scale, faded, lumin
 
 _STEPS = 64
 # Of terminals with 16 colours, on a dark and on a light background, from zero on.
-_MORE_16 = {False: " blue bright_blue bright_cyan bright_white", True: " bright_cyan cyan bright_blue blue"}
-_LESS_16 = {False: " red bright_red yellow bright_yellow", True: " bright_yellow yellow bright_red red"}
+_MORE_16 = {
+    False: " blue bright_blue bright_cyan bright_white",
+    True: " bright_cyan cyan bright_blue blue",
+}
+_LESS_16 = {
+    False: " red bright_red yellow bright_yellow",
+    True: " bright_yellow yellow bright_red red",
+}
 _DARK_16 = ("blue", "red")
 # The least share of a role's colour.
 _FAINT = 0.25
@@ -80,10 +86,16 @@ def _indexed(surface: Surface, *, more: bool) -> list[int | None]:
     last = start
     for step in range(1, _STEPS + 1):
         place = (1 + step / _STEPS) / 2 if more else (1 - step / _STEPS) / 2
-        colour = Color.from_rgb(*surface.colour(place, signed=True)).downgrade(ColorSystem.EIGHT_BIT)
+        colour = Color.from_rgb(*surface.colour(place, signed=True)).downgrade(
+            ColorSystem.EIGHT_BIT
+        )
         light = luminance(colour.get_truecolor())
         # The cube has few dark colours: a grey would be no step of the ramp.
-        if colour.number is not None and colour.number < 232 and (light > last if rising else light < last):
+        if (
+            colour.number is not None
+            and colour.number < 232
+            and (light > last if rising else light < last)
+        ):
             numbers.append(colour.number)
             last = light
     return numbers
@@ -97,14 +109,18 @@ def ramp_pieces(
     if isinstance(scale, Scale) and replace(scale, shape=WEIGHTS.shape) == WEIGHTS:
         ticks = [(scale.place(tick) or 0.0, tick_text(tick)) for tick in TICKS]
     elif isinstance(scale, Scale) and scale.shape != "linear" and not scale.signed:
-        within = [(scale.place(tick) or 0.0, tick_text(tick)) for tick in TICKS if tick < scale.high]
+        within = [
+            (scale.place(tick) or 0.0, tick_text(tick)) for tick in TICKS if tick < scale.high
+        ]
         ticks = [*within, ticks[-1]]
     pieces = [(f"{ticks[0][1]} ", Style())]
     for (start, _), (end, name) in pairwise(ticks):
         cells = max(1, round((end - start) * _LEGEND))
         for i in range(cells):
             # A scale with ends alone is drawn from one to the other.
-            place = start + (end - start) * (i / max(1, cells - 1) if len(ticks) == 2 else (i + 0.5) / cells)
+            place = start + (end - start) * (
+                i / max(1, cells - 1) if len(ticks) == 2 else (i + 0.5) / cells
+            )
             pieces.append((" ", ramp_style(place, scale.signed, colours, surface)))
         pieces.append((f" {name}{' ' * (end < 1)}", Style()))
     return pieces

@@ -31,10 +31,15 @@ def _draw_roles(screen: Screen, panel: Panel, roles: Sequence[Sequence[str]]) ->
             return Text(letter.center(width), "dim")
         if not screen.colours:
             return Text(f"{letter}{shade(strength, SHADES[1:])}".ljust(width))
-        return Text(letter.center(width), role_style(roles[layer][head], strength, screen.colours, screen.surface))
+        return Text(
+            letter.center(width),
+            role_style(roles[layer][head], strength, screen.colours, screen.surface),
+        )
 
     n_layers, n_heads = panel.matrix.shape
-    labels = {layer: panel.rows.number(layer) for layer in range(n_layers) if any(panel.texts[layer])}
+    labels = {
+        layer: panel.rows.number(layer) for layer in range(n_layers) if any(panel.texts[layer])
+    }
     width = 3 if _label(labels) + 3 * n_heads <= screen.width else 2
     _draw_cells(screen, n_heads, width, draw, labels)
 
@@ -43,13 +48,22 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
     """Print a number for every head, shaded from the smallest to the largest; shades alone if numbers do not fit."""
     n_layers, n_heads = panel.matrix.shape
     scale = panel.scale
-    labels = {layer: panel.rows.number(layer) for layer in range(n_layers) if np.isfinite(panel.matrix[layer]).any()}
+    labels = {
+        layer: panel.rows.number(layer)
+        for layer in range(n_layers)
+        if np.isfinite(panel.matrix[layer]).any()
+    }
     # With one digit less, more heads fit.
     shorter = replace(panel.digits, decimals=panel.digits.decimals - 1)
-    short = [["–" if np.isnan(value) else shorter.text(value) for value in row] for row in panel.matrix.tolist()]
+    short = [
+        ["–" if np.isnan(value) else shorter.text(value) for value in row]
+        for row in panel.matrix.tolist()
+    ]
     candidates = [panel.texts, short] if shorter.decimals > 0 else [panel.texts]
     widths = [max(len(text) for row in texts for text in row) + 1 for texts in candidates]
-    numbered = [n for n, width in enumerate(widths) if _label(labels) + width * n_heads <= screen.width]
+    numbered = [
+        n for n, width in enumerate(widths) if _label(labels) + width * n_heads <= screen.width
+    ]
 
     def draw(layer: int, head: int, width: int) -> Text:
         fraction = scale.place(float(panel.matrix[layer, head]))
@@ -73,7 +87,11 @@ def _label(labels: Mapping[int, str]) -> int:
 
 
 def _draw_cells(
-    screen: Screen, n_heads: int, width: int, draw: Callable[[int, int, int], Text], labels: Mapping[int, str]
+    screen: Screen,
+    n_heads: int,
+    width: int,
+    draw: Callable[[int, int, int], Text],
+    labels: Mapping[int, str],
 ) -> None:
     """Print a cell for every head, a layer a line; heads that do not fit side by side follow in blocks.
 
@@ -87,10 +105,18 @@ def _draw_cells(
         if first_head:
             screen.say("")
         if width > digits:
-            numbers = ["".join(str(head).center(width) if width < 4 else str(head).rjust(width) for head in heads)]
+            numbers = [
+                "".join(
+                    str(head).center(width) if width < 4 else str(head).rjust(width)
+                    for head in heads
+                )
+            ]
         else:
             # The names are read downwards.
-            numbers = ["".join(f"{head:>{digits}}"[d].ljust(width) for head in heads) for d in range(digits)]
+            numbers = [
+                "".join(f"{head:>{digits}}"[d].ljust(width) for head in heads)
+                for d in range(digits)
+            ]
         for n, line in enumerate(numbers):
             heading = ("head" if not n else "").rjust(label - len(_GAP))
             screen.put(Text(heading + _GAP + line, "dim"), width=label + width * len(heads))

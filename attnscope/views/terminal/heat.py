@@ -81,10 +81,10 @@ def _pieces(screen: Screen, stage: Panel, space: int) -> list[PanelColumns]:
     cut = pack([2] * len(columns.positions), space)
     for part in cut:
         shown_positions = [columns.positions[i] for i in part if columns.positions[i] != SINK]
-        which = (
-            f": {format_positions(shown_positions) if columns.numbered else len(shown_positions)} of {columns.total}"
+        which = f": {format_positions(shown_positions) if columns.numbered else len(shown_positions)} of {columns.total}"
+        pieces.append(
+            PanelColumns(stage, part, title + which * (len(cut) > 1 or columns.needs_caption))
         )
-        pieces.append(PanelColumns(stage, part, title + which * (len(cut) > 1 or columns.needs_caption)))
     return pieces
 
 
@@ -140,9 +140,14 @@ def _draw_legend(screen: Screen, stage: Panel, name: int) -> None:
     else:
         count = 2 * len(SHADES) - 1 if stage.scale.signed else len(SHADES)
         legend = Text(f"{low} {_shades(stage, count)} {high}")
-    description = Text(screen.plain(stage.arithmetic_of_picture), "dim").wrap(screen.console, screen.width - BETWEEN)
+    description = Text(screen.plain(stage.arithmetic_of_picture), "dim").wrap(
+        screen.console, screen.width - BETWEEN
+    )
     scale = legend.wrap(screen.console, screen.width - BETWEEN)
-    screen.put(flow([title, *scale, *description], screen.width, " " * BETWEEN, BETWEEN), width=screen.width)
+    screen.put(
+        flow([title, *scale, *description], screen.width, " " * BETWEEN, BETWEEN),
+        width=screen.width,
+    )
 
 
 def _shades(stage: Panel, count: int) -> str:
@@ -150,16 +155,26 @@ def _shades(stage: Panel, count: int) -> str:
     scale = stage.scale
     # of a signed scale, the middle shade is that of both signs, and twice as wide
     edges = [n + (scale.signed and n > count // 2) for n in range(count + 1)]
-    shades = [cell_shade((start + end) / 2 / (count + scale.signed), scale.signed) for start, end in pairwise(edges)]
+    shades = [
+        cell_shade((start + end) / 2 / (count + scale.signed), scale.signed)
+        for start, end in pairwise(edges)
+    ]
     bounds = [stage.digits.text(scale.value(edge / (count + scale.signed))) for edge in edges[1:-1]]
-    return "".join(f"[{shade}] {bound} " for shade, bound in zip(shades, bounds, strict=False)) + f"[{shades[-1]}]"
+    return (
+        "".join(f"[{shade}] {bound} " for shade, bound in zip(shades, bounds, strict=False))
+        + f"[{shades[-1]}]"
+    )
 
 
 def _draw_columns(screen: Screen, rows: Labels, columns: Labels, cells: int) -> None:
     """Name the columns, unless rows name them all, and the full names of shortened row labels."""
     axis_kind = columns.axis.kind
     column_names, row_names = (
-        [f"{axis.axis.number(n)} {name}" for n, name in enumerate(axis.names) if name and axis.axis.number(n)]
+        [
+            f"{axis.axis.number(n)} {name}"
+            for n, name in enumerate(axis.names)
+            if name and axis.axis.number(n)
+        ]
         for axis in (columns, rows)
     )
     # Words have names of their own, which pieces do not have.

@@ -62,7 +62,9 @@ def shorten_start(name: str, cells: int) -> str:
     return f"…{name[start:]}" if start else name
 
 
-def say_shortened(screen: Screen, rows: dict[int, str], columns: dict[int, str], axis_kind: AxisKind) -> None:
+def say_shortened(
+    screen: Screen, rows: dict[int, str], columns: dict[int, str], axis_kind: AxisKind
+) -> None:
     """Print the full names of shortened labels, by position.
 
     `rows`: position to whole name of the shortened queries.
@@ -72,7 +74,9 @@ def say_shortened(screen: Screen, rows: dict[int, str], columns: dict[int, str],
     if axis_kind == "context":
         lists = {"shortened queries": rows, "shortened context": columns}
     for title, names in lists.items():
-        say_list(screen, title, [f"{position} = {name}" for position, name in sorted(names.items())])
+        say_list(
+            screen, title, [f"{position} = {name}" for position, name in sorted(names.items())]
+        )
 
 
 def say_list(screen: Screen, title: str, items: list[str]) -> None:

@@ -56,14 +56,23 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         name = min(rows.widest, _NAME, room) if room >= _SHORTEST else 0
         label = max(label, rows.axis.digits + 1 + name)
     picture = lay_out(screen, pooled, screen.width - label - 1)
-    screen.say((pooled.of, "bold"), (f"  {_description(pooled, picture)}; each row sums to 1", "dim"))
-    screen.put(Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"), width=screen.width)
+    screen.say(
+        (pooled.of, "bold"), (f"  {_description(pooled, picture)}; each row sums to 1", "dim")
+    )
+    screen.put(
+        Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"),
+        width=screen.width,
+    )
     if down:
         screen.say((down, "dim"))
     index = {position: n for n, position in enumerate(pooled.queries)}
     for line in range(0, len(picture.weights), picture.lines):
         first_row = index[picture.queries[line]]
-        heading = rows.label(first_row, name) if name else Text(f"{picture.queries[line]:>{label}}", "dim")
+        heading = (
+            rows.label(first_row, name)
+            if name
+            else Text(f"{picture.queries[line]:>{label}}", "dim")
+        )
         heading.append(" " * (label + 1 - heading.cell_len))
         for column in range(picture.weights.shape[1]):
             values = picture.weights[line : line + picture.lines, column].tolist()
@@ -71,7 +80,12 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         screen.put(heading, width=label + 1 + picture.cell * len(picture.keys))
     draw_log_scale(screen, picture.scale, picture.weights)
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
-        screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))
+        screen.say(
+            (
+                f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked",
+                "dim",
+            )
+        )
     if axis_kind == "context" and _is_whole(pooled):
         columns = labels(screen, pooled.first_keys)
         entries = zip(columns.axis.positions, columns.names, strict=True)
@@ -104,7 +118,9 @@ def _merge_queries(pooled: WeightMap, together: int) -> tuple[list[int], np.ndar
     sizes = np.diff(np.array(starts, dtype=np.float64))[:, None]
     counted = np.where(np.isnan(pooled.weights), 0.0, sizes)
     cuts = np.arange(0, len(sizes), together)
-    total = np.add.reduceat(np.nan_to_num(pooled.weights.astype(np.float64)) * counted, cuts, axis=0)
+    total = np.add.reduceat(
+        np.nan_to_num(pooled.weights.astype(np.float64)) * counted, cuts, axis=0
+    )
     with np.errstate(invalid="ignore"):
         return [*starts[:-1:together], starts[-1]], total / np.add.reduceat(counted, cuts, axis=0)
 
@@ -121,7 +137,11 @@ def _description(pooled: WeightMap, picture: Picture) -> str:
 def ticks(picture: Picture, space: int) -> str:
     """Write positions over the columns, each from above the first key of its run on, as close as they can be read."""
     digits = len(str(picture.keys[-1]))
-    step = next(step for step in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if step * picture.cell > digits + 1)
+    step = next(
+        step
+        for step in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+        if step * picture.cell > digits + 1
+    )
     line = ""
     for run in range(0, len(picture.keys) - 1, step):
         position = str(picture.keys[run])
@@ -170,7 +190,10 @@ def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
         items = [ramp_text(scale, *scale.ends(weights), screen.colours, screen.surface)]
     else:
         ratio = (scale.high / scale.low) ** (1 / len(SHADES))
-        bounds = [*(f"{scale.low * ratio**i:.2g}" for i in range(1, len(SHADES))), f"{scale.high:.2g}"]
+        bounds = [
+            *(f"{scale.low * ratio**i:.2g}" for i in range(1, len(SHADES))),
+            f"{scale.high:.2g}",
+        ]
         shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]
         items = [Text(f">0 {shades[0]}"), *map(Text, shades[1:])]
     meaning = Text("logarithmic; blank: exactly zero", "dim")

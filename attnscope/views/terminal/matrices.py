@@ -46,7 +46,9 @@ class Layout:
     @property
     def needed(self) -> int:
         """Cells of the widest block."""
-        return self.label + max((sum(self.widths[i] for i in block) for block in self.blocks), default=0)
+        return self.label + max(
+            (sum(self.widths[i] for i in block) for block in self.blocks), default=0
+        )
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Neighbour:
     stage: Panel
     layout: Layout
     labelled: bool  # its rows are labelled; otherwise the labels of the panel before it are
-    other_columns: bool  # its columns are not those of the panel before it, and its title says which they are
+    other_columns: (
+        bool  # its columns are not those of the panel before it, and its title says which they are
+    )
     widened: int = 0  # cells that are added, so that its title is one line
 
     @cached_property
@@ -95,13 +99,20 @@ def _panels(screen: Screen, stages: Sequence[Panel]) -> list[Neighbour]:
             layout = _layout(stage, (rows, columns), label, _ANY, columns.widest, gap)
             row_names = list(rows.axis.positions), list(rows.names)
             column_names = list(columns.axis.positions), list(columns.names)
-            panels.append(Neighbour(stage, layout, row_names != rows_before, column_names != columns_before))
+            panels.append(
+                Neighbour(stage, layout, row_names != rows_before, column_names != columns_before)
+            )
             rows_before = row_names
             columns_before = column_names
         if _band_width(panels) <= screen.width:
             # Titles are one line if there is room.
-            titles = ((panel, 2 - panel.labelled + cell_len(_panel_title(screen, panel).plain)) for panel in panels)
-            widened = [replace(panel, widened=max(0, title - panel.width)) for panel, title in titles]
+            titles = (
+                (panel, 2 - panel.labelled + cell_len(_panel_title(screen, panel).plain))
+                for panel in panels
+            )
+            widened = [
+                replace(panel, widened=max(0, title - panel.width)) for panel, title in titles
+            ]
             return widened if _band_width(widened) <= screen.width else panels
     return []
 
@@ -125,7 +136,11 @@ def _draw_beside(screen: Screen, panels: Sequence[Neighbour]) -> None:
         titles.append([Text(margin) + line for line in wrapped])
     height = max(map(len, titles))
     blocks = [
-        [*title, *[Text()] * (height - len(title)), *_lines(screen, panel.stage, panel.layout, labelled=panel.labelled)]
+        [
+            *title,
+            *[Text()] * (height - len(title)),
+            *_lines(screen, panel.stage, panel.layout, labelled=panel.labelled),
+        ]
         for panel, title in zip(panels, titles, strict=True)
     ]
     for lines in zip(*blocks, strict=True):
@@ -207,10 +222,14 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
     cut = [_layout(stage, (rows, columns), label, room, longest, gap) for gap in (2, 1)]
     best = min(cut, key=lambda layout: (layout.needed > width, len(layout.blocks)))
     # The rows' labels name the columns if every column is a row as well.
-    are_named = stage.columns.kind == "key" and set(stage.columns.positions) <= set(stage.rows.positions)
+    are_named = stage.columns.kind == "key" and set(stage.columns.positions) <= set(
+        stage.rows.positions
+    )
     if len(best.blocks) > 1 and stage.name == "weights" and are_named:
         bare = replace(columns, names=[""] * len(columns.names))
-        short = replace_struct(stage, texts=[[_without_zero(text) for text in row] for row in stage.texts])
+        short = replace_struct(
+            stage, texts=[[_without_zero(text) for text in row] for row in stage.texts]
+        )
         dense = _layout(short, (rows, bare), label, room, 0, 1)
         if len(dense.blocks) == 1:
             return dense
@@ -224,7 +243,13 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
             label_room = width - sum(widths)
             name = min(label[0], label_room - rows.axis.digits - 1)
             if label_room >= label[1] or name >= _ROW_NAME:
-                return replace(dense, row_name=name, label=min(label[1], label_room), widths=widths, percent=True)
+                return replace(
+                    dense,
+                    row_name=name,
+                    label=min(label[1], label_room),
+                    widths=widths,
+                    percent=True,
+                )
     return best
 
 
@@ -252,21 +277,45 @@ def _label_cells(width: int, rows: Labels, columns: Labels) -> tuple[int, int]:
     """Return the cells of a row's name, and of its whole label."""
     name = rows.name_cells(width)
     label = name + rows.axis.digits + 1
-    return name, max(label, len(DOWN), len(columns.axis.kind) + len(_ACROSS)) if width >= ROOMY else label
+    return name, max(
+        label, len(DOWN), len(columns.axis.kind) + len(_ACROSS)
+    ) if width >= ROOMY else label
 
 
 def _layout(
-    stage: Panel, axes: tuple[Labels, Labels], label: tuple[int, int], room: int, longest: int, gap: int
+    stage: Panel,
+    axes: tuple[Labels, Labels],
+    label: tuple[int, int],
+    room: int,
+    longest: int,
+    gap: int,
 ) -> Layout:
     """Place the columns in blocks that fit the room beside the labels, with names of at most so many cells."""
     rows, columns = axes
     number_width = max((cell_len(text) for row in stage.texts for text in row), default=1)
-    widths = [max(number_width, min(cell_len(name), longest), stage.columns.digits) + gap for name in columns.names]
-    return Layout(rows, columns, *label, max(number_width, longest), gap, widths, stage.texts, pack(widths, room))
+    widths = [
+        max(number_width, min(cell_len(name), longest), stage.columns.digits) + gap
+        for name in columns.names
+    ]
+    return Layout(
+        rows,
+        columns,
+        *label,
+        max(number_width, longest),
+        gap,
+        widths,
+        stage.texts,
+        pack(widths, room),
+    )
 
 
 def _lines(
-    screen: Screen, stage: Panel, layout: Layout, block: range | None = None, *, labelled: bool = True
+    screen: Screen,
+    stage: Panel,
+    layout: Layout,
+    block: range | None = None,
+    *,
+    labelled: bool = True,
 ) -> list[Text]:
     """Write the heading of some columns, by default of all, and the rows below it.
 
@@ -278,7 +327,9 @@ def _lines(
     across, down = (Text(text if len(text) == layout.label else "", "dim") for text in corner)
     lines: list[tuple[Text, list[Text]]] = []
     if columns.widest:
-        lines.append((across, [columns.label(i, layout.column_name, position=False) for i in shown_columns]))
+        lines.append(
+            (across, [columns.label(i, layout.column_name, position=False) for i in shown_columns])
+        )
     lines.append((down, [Text(columns.axis.number(i), "dim") for i in shown_columns]))
     after = layout.gap // 2
     for _, cells in lines:
@@ -300,7 +351,11 @@ def _cell(screen: Screen, stage: Panel, layout: Layout, r: int, i: int, text: st
     after = layout.gap // 2
     padded = " " * (layout.widths[i] - cell_len(text) - after) + text + " " * after
     value = float(stage.matrix[r, i])
-    if text.strip() in (MASKED, NO_WEIGHT) or (stage.name == "weights" and abs(value) < stage.digits.least):
+    if text.strip() in (MASKED, NO_WEIGHT) or (
+        stage.name == "weights" and abs(value) < stage.digits.least
+    ):
         return Text(padded, "dim")
     fraction = stage.scale.place(value)
-    return Text(padded, "" if fraction is None else screen.ramp(fraction, signed=stage.scale.signed))
+    return Text(
+        padded, "" if fraction is None else screen.ramp(fraction, signed=stage.scale.signed)
+    )

@@ -16,7 +16,17 @@ from attnscope.findings.arrays import Array, Matrix
 from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.palette import Surface
 from attnscope.views.parts import PictureMap, Pictures
-from attnscope.views.pictures import RELATIVE, UNIT, covered, faint, patch_colour, percent, resized, ticks, two_digits
+from attnscope.views.pictures import (
+    RELATIVE,
+    UNIT,
+    covered,
+    faint,
+    patch_colour,
+    percent,
+    resized,
+    ticks,
+    two_digits,
+)
 from attnscope.views.scales import Scale, needs_black, pool_largest
 from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style
 from attnscope.views.terminal.screen import Screen, flow
@@ -67,7 +77,9 @@ def draw_pictures(screen: Screen, pictures: Pictures) -> None:
         _draw_heads(screen, pictures.maps, pictures.places, pictures.facts)
     else:
         _draw_maps(screen, pictures.maps)
-    screen.put(Text.assemble(*legend_pieces(pictures.maps[0].scale, screen, relative=pictures.relative)))
+    screen.put(
+        Text.assemble(*legend_pieces(pictures.maps[0].scale, screen, relative=pictures.relative))
+    )
 
 
 def _lines(rows: Sequence[Pieces]) -> Lines:
@@ -77,7 +89,9 @@ def _lines(rows: Sequence[Pieces]) -> Lines:
 def _draw_maps(screen: Screen, maps: Sequence[PictureMap]) -> None:
     """Print the picture as it is, then its maps; as many side by side as fit."""
     # The picture and one map stand side by side; of many, more do.
-    each = min(_WIDEST, screen.width, (screen.width - _BETWEEN) // 2 if len(maps) <= _FEW else _SMALL)
+    each = min(
+        _WIDEST, screen.width, (screen.width - _BETWEEN) // 2 if len(maps) <= _FEW else _SMALL
+    )
     pictured = has_pictures(screen)
     drawn: list[tuple[Text, Lines]] = []
     shown: set[bytes] = set()
@@ -87,7 +101,9 @@ def _draw_maps(screen: Screen, maps: Sequence[PictureMap]) -> None:
         if pictured and key not in shown:
             shown.add(key)
             seen = np.rint(resized(picture.pixels, size.height, size.width)).astype(np.uint8)
-            drawn.append((Text("the picture, as the model saw it", "dim"), _lines(half_block_rows(seen))))
+            drawn.append(
+                (Text("the picture, as the model saw it", "dim"), _lines(half_block_rows(seen)))
+            )
         drawn.append((screen.text(picture.title), _lines(map_rows(picture, size, screen))))
     for start, end in _bands([lines[0].cell_len for _, lines in drawn], screen.width):
         _draw_band(screen, drawn[start:end])
@@ -95,7 +111,9 @@ def _draw_maps(screen: Screen, maps: Sequence[PictureMap]) -> None:
         said = Text()
         if len(maps) > 1:
             said.append_text(screen.text(picture.title)).append("  ")
-        items = [Text.assemble(f"{name} ", (percent(share), "bold")) for name, share in picture.shares]
+        items = [
+            Text.assemble(f"{name} ", (percent(share), "bold")) for name, share in picture.shares
+        ]
         screen.put(said.append_text(flow(items, screen.line - said.cell_len, " · ")))
         if picture.facts:
             screen.say((" · ".join(picture.facts), "dim"))
@@ -125,11 +143,15 @@ def _draw_band(screen: Screen, drawn: Sequence[tuple[Text, Lines]]) -> None:
     for n in range(max(len(lines) for _, lines in drawn)):
         row = Text()
         for (_, lines), width in zip(drawn, widths, strict=True):
-            row.append_text(lines[n] if n < len(lines) else Text(" " * width)).append(" " * _BETWEEN)
+            row.append_text(lines[n] if n < len(lines) else Text(" " * width)).append(
+                " " * _BETWEEN
+            )
         screen.put(row, width=screen.width)
 
 
-def _draw_heads(screen: Screen, maps: Sequence[PictureMap], places: Sequence[tuple[int, int]], facts: str) -> None:
+def _draw_heads(
+    screen: Screen, maps: Sequence[PictureMap], places: Sequence[tuple[int, int]], facts: str
+) -> None:
     """Print the map of every head as a thumbnail, with its numbers below it."""
     layout = lay_out_heads(places)
     by_place = dict(zip(layout.cells, maps, strict=True))
@@ -168,7 +190,9 @@ def _thumbnail_lines(screen: Screen, picture: PictureMap | None, size: Size) -> 
     for n in range(0, size.height, 2):
         line = Text()
         for column in range(size.width):
-            pair = [picture.scale.place(weight) or 0.0 for weight in cells[n : n + 2, column].tolist()]
+            pair = [
+                picture.scale.place(weight) or 0.0 for weight in cells[n : n + 2, column].tolist()
+            ]
             if not screen.colours:
                 line.append(SHADES[min(len(SHADES) - 1, int(max(pair) * len(SHADES)))])
             elif screen.ascii:
@@ -233,8 +257,12 @@ def _covered_by_steps(pixels: Array, weights: Matrix, scale: Scale, surface: Sur
     height, width, _ = pixels.shape
     rows, columns = weights.shape
     steps: Array = np.repeat(faint(pixels, surface).mean(-1, keepdims=True), 3, -1)
-    dither = np.array([[0.1, 0.6], [0.8, 0.35]])[np.arange(height)[:, None] % 2, np.arange(width) % 2]
-    patches = (np.arange(height) * rows // height)[:, None] * columns + np.arange(width) * columns // width
+    dither = np.array([[0.1, 0.6], [0.8, 0.35]])[
+        np.arange(height)[:, None] % 2, np.arange(width) % 2
+    ]
+    patches = (np.arange(height) * rows // height)[:, None] * columns + np.arange(
+        width
+    ) * columns // width
     for patch, weight in enumerate(weights.ravel().tolist()):
         colour = ramp_style(scale.place(weight) or 0.0, False, _FEW_COLOURS, surface).bgcolor
         if colour is not None:
@@ -244,7 +272,9 @@ def _covered_by_steps(pixels: Array, weights: Matrix, scale: Scale, surface: Sur
 
 
 def _ink(look: Terminal) -> Color:
-    return Color.parse("black" if needs_black(bytes.fromhex(look.surface.background)) else "bright_white")
+    return Color.parse(
+        "black" if needs_black(bytes.fromhex(look.surface.background)) else "bright_white"
+    )
 
 
 def half_block_rows(pixels: Array) -> list[Pieces]:
@@ -263,8 +293,21 @@ def _shaded_rows(picture: PictureMap, look: Terminal) -> list[Pieces]:
         line: Pieces = [("|", Style())]
         for column, weight in enumerate(weights):
             place = picture.scale.place(weight) or 0.0
-            cell = "[]" if picture.query == (row, column) else "  " if look.colours else cell_shade(place, False)
-            line.append((cell, ramp_style(place, False, look.colours, look.surface) if look.colours else Style()))
+            cell = (
+                "[]"
+                if picture.query == (row, column)
+                else "  "
+                if look.colours
+                else cell_shade(place, False)
+            )
+            line.append(
+                (
+                    cell,
+                    ramp_style(place, False, look.colours, look.surface)
+                    if look.colours
+                    else Style(),
+                )
+            )
         lines.append([*line, ("|", Style())])
     edge = "+" + "-" * (2 * picture.weights.shape[1]) + "+"
     return [[(edge, Style())], *lines, [(edge, Style())]]
@@ -277,7 +320,8 @@ def legend_pieces(scale: Scale, look: Terminal, *, relative: bool = False) -> Pi
         return [(f"0 {SHADES} {RELATIVE}", Style())]
     if not look.colours:
         steps = [
-            f"[{shade * 2}] {two_digits(100 * scale.value((n + 1) / len(SHADES)))} " for n, shade in enumerate(SHADES)
+            f"[{shade * 2}] {two_digits(100 * scale.value((n + 1) / len(SHADES)))} "
+            for n, shade in enumerate(SHADES)
         ]
         return [*((step, Style()) for step in steps), (f"{unit[1:]}, at most", Style(dim=True))]
     pieces: Pieces = [("0 ", Style())]

@@ -42,7 +42,9 @@ class Screen:
 
     def __init__(self, console: Console, background: Sequence[int] | None = None) -> None:
         self.console = console
-        self.background = background  # red, green and blue behind the lines; None for that of the console
+        self.background = (
+            background  # red, green and blue behind the lines; None for that of the console
+        )
         self.width = max(NARROWEST, console.width)  # columns that a layout may use
         self.line = min(self.width, _PROSE)  # columns of a line of prose
         self.ascii = console.options.ascii_only  # whether its encoding knows ASCII only
@@ -52,7 +54,9 @@ class Screen:
     @cached_property
     def surface(self) -> Surface:
         """The colours of numbers on the console's background."""
-        return surface_on(self.background or chosen_background(on_terminal=self.console.file.isatty()))
+        return surface_on(
+            self.background or chosen_background(on_terminal=self.console.file.isatty())
+        )
 
     def ramp(self, place: float, *, signed: bool = False) -> Style:
         """Return the style at a place from 0 to 1 of a ramp; plain without colours."""
@@ -74,7 +78,9 @@ class Screen:
         """Join spans in their styles; see plain."""
         styled = [
             (self.plain(alike), self._style(look, colour, shade))
-            for (look, colour, shade), alike in groupby(spans, lambda span: (span.look, span.colour, span.shade))
+            for (look, colour, shade), alike in groupby(
+                spans, lambda span: (span.look, span.colour, span.shade)
+            )
         ]
         if len(styled) == 1:
             # Padding in a column then has the same style.
@@ -102,13 +108,20 @@ class Screen:
         own = self.line if isinstance(renderable, Text) and not width else self.width
         options = self.console.options.update(width=max(width, own))
         lines = self.console.render_lines(renderable, options, pad=False)
-        return [part for line in lines for part in _fold(_trim(line, bool(self.colours)), self.console.width)]
+        return [
+            part
+            for line in lines
+            for part in _fold(_trim(line, bool(self.colours)), self.console.width)
+        ]
 
     def draw_lines(self, lines: Iterable[list[Segment]]) -> None:
         """Print lines that fit the console."""
         segments: list[Segment] = []
         for line in lines:
-            segments += [part._replace(text=part.text.translate(ASCII)) if self.ascii else part for part in line]
+            segments += [
+                part._replace(text=part.text.translate(ASCII)) if self.ascii else part
+                for part in line
+            ]
             segments.append(Segment.line())
         self.console.print(Segments(segments), end="", crop=False, soft_wrap=True)
 
@@ -164,7 +177,9 @@ def _fold(line: list[Segment], width: int) -> list[list[Segment]]:
         return [line]
     pieces: list[list[Segment]] = [[]]
     used = 0
-    for character, style in ((letter, segment.style) for segment in line for letter in segment.text):
+    for character, style in (
+        (letter, segment.style) for segment in line for letter in segment.text
+    ):
         cells = cell_len(character)
         if used and used + cells > width:
             pieces.append([])

@@ -33,10 +33,18 @@ def draw_sound(screen: Screen, drawn: SoundMap) -> None:
     starts = np.arange(0, n_frames, factor)
     weights = np.add.reduceat(drawn.weights, starts, axis=1).astype(np.float32)
     scale = LogScale.of(weights)
-    halves = not drawn.path and bool(screen.colours) and not screen.ascii and len(weights) > screen.width // 4
+    halves = (
+        not drawn.path
+        and bool(screen.colours)
+        and not screen.ascii
+        and len(weights) > screen.width // 4
+    )
     screen.say((drawn.of, "bold"), (f"  {drawn.meaning}", "dim"))
     levels = np.maximum.reduceat(np.array(drawn.levels), starts)
-    screen.put(Text(f"{'sound':>{label}} {spell_levels(levels.tolist(), ascii_=screen.ascii)}"), width=screen.width)
+    screen.put(
+        Text(f"{'sound':>{label}} {spell_levels(levels.tolist(), ascii_=screen.ascii)}"),
+        width=screen.width,
+    )
     seconds = [*np.array(drawn.seconds)[starts].tolist(), drawn.seconds[-1]]
     screen.put(Text(f"{'seconds →':>{label}} {spell_ticks(seconds)}", "dim"), width=screen.width)
     for row in range(0, len(weights), 2 if halves else 1):
@@ -50,7 +58,9 @@ def draw_sound(screen: Screen, drawn: SoundMap) -> None:
     draw_log_scale(screen, scale, weights)
 
 
-def _cell(screen: Screen, scale: LogScale, weight: float, below: float, *, on_path: bool) -> tuple[str, Style | str]:
+def _cell(
+    screen: Screen, scale: LogScale, weight: float, below: float, *, on_path: bool
+) -> tuple[str, Style | str]:
     colour = colour_on(screen, scale, weight) if screen.colours else None
     if on_path:
         mark = _PATH_ASCII if screen.ascii else _PATH
@@ -68,7 +78,10 @@ def spell_levels(levels: Sequence[float], *, ascii_: bool = False) -> str:
     marks = _LEVELS_ASCII if ascii_ else _LEVELS
     loudest = max(levels, default=0.0) or 1.0
     shares = [level / loudest for level in levels]
-    return "".join(marks[0] if share < _QUIET else marks[max(1, round(share * (len(marks) - 1)))] for share in shares)
+    return "".join(
+        marks[0] if share < _QUIET else marks[max(1, round(share * (len(marks) - 1)))]
+        for share in shares
+    )
 
 
 def spell_ticks(seconds: Sequence[float]) -> str:

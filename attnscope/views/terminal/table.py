@@ -53,7 +53,9 @@ def draw_table(screen: Screen, table: Table) -> None:
 def _shortened(screen: Screen, cell: Cell) -> Spans:
     """Return the text of a cell with long names of tokens shortened."""
     return tuple(
-        Span(shorten(screen.plain([span]), _NAME), span.look) if span.origin in TOKEN_MARKS else span
+        Span(shorten(screen.plain([span]), _NAME), span.look)
+        if span.origin in TOKEN_MARKS
+        else span
         for span in parts.joined(cell)
     )
 
@@ -74,8 +76,14 @@ def _draw_words(screen: Screen, table: Table, names: Sequence[Text]) -> None:
     narrow = not items and screen.width < min(needed_width, _WRAPPED_FROM)
     if narrow and left < _WRAPPED:
         for name, *row in zip(names, *texts, strict=True):
-            words = [Text(f"{heading} ") + cell for heading, cell in zip(headings, row, strict=True) if cell]
-            screen.put(flow([Text(name.plain, "bold"), *words], screen.width, " " * _BETWEEN, _BETWEEN))
+            words = [
+                Text(f"{heading} ") + cell
+                for heading, cell in zip(headings, row, strict=True)
+                if cell
+            ]
+            screen.put(
+                flow([Text(name.plain, "bold"), *words], screen.width, " " * _BETWEEN, _BETWEEN)
+            )
         return
     room = screen.width - needed_width - _BETWEEN
     grid = Grid(box=None, padding=(0, _BETWEEN, 0, 0), pad_edge=False, header_style="dim")
@@ -117,7 +125,11 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
     room = screen.width - indent - label - sum(column.width for column in columns)
     if table.bars is not None:
         shares = [bar or 0.0 for bar in table.bars]
-        cells = BAR if room < 0 else min(BAR, (room - _BETWEEN - 1) // 2 if min(shares) < 0 else room - _BETWEEN)
+        cells = (
+            BAR
+            if room < 0
+            else min(BAR, (room - _BETWEEN - 1) // 2 if min(shares) < 0 else room - _BETWEEN)
+        )
         if cells >= _SHORTEST_BAR:
             columns.append(_Numbers("", _bars(shares, cells), screen.bar, bars=True))
             room -= columns[-1].width
@@ -139,7 +151,9 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
             if shown_columns
             else "none of the"
         )
-        screen.draw_indented(Text(f"{opening} {len(table.further)} {table.further_name}", "dim"), table.indent)
+        screen.draw_indented(
+            Text(f"{opening} {len(table.further)} {table.further_name}", "dim"), table.indent
+        )
 
 
 def _numbers(screen: Screen, column: Column) -> _Numbers:
@@ -153,19 +167,33 @@ def _bars(shares: Sequence[float], cells: int) -> list[str]:
         return [bar_text(share, cells) for share in shares]
     left = [bar_text(-share, cells)[::-1].translate(_MIRRORED) for share in shares]
     room = max(map(len, left))
-    return [f"{bar:>{room}}│{bar_text(share, cells)}" for bar, share in zip(left, shares, strict=True)]
+    return [
+        f"{bar:>{room}}│{bar_text(share, cells)}" for bar, share in zip(left, shares, strict=True)
+    ]
 
 
-def _draw_block(screen: Screen, table: Table, names: Sequence[Text], label: int, columns: Sequence[_Numbers]) -> None:
+def _draw_block(
+    screen: Screen, table: Table, names: Sequence[Text], label: int, columns: Sequence[_Numbers]
+) -> None:
     # The number of a row, such as a sum, may be in another block.
     rows = [r for r in range(len(names)) if any(column.cells[r] for column in columns)]
     width = INDENTS[table.indent] + label + sum(column.width for column in columns)
-    pieces = balance([1] * len(rows), width, screen.width) if len(rows) >= _LONG else [range(len(rows))]
-    grids = [_piece(table, names, label, columns, rows[piece.start : piece.stop]) for piece in pieces]
+    pieces = (
+        balance([1] * len(rows), width, screen.width) if len(rows) >= _LONG else [range(len(rows))]
+    )
+    grids = [
+        _piece(table, names, label, columns, rows[piece.start : piece.stop]) for piece in pieces
+    ]
     screen.put(side_by_side(grids), width=width)
 
 
-def _piece(table: Table, names: Sequence[Text], label: int, columns: Sequence[_Numbers], rows: Sequence[int]) -> Grid:
+def _piece(
+    table: Table,
+    names: Sequence[Text],
+    label: int,
+    columns: Sequence[_Numbers],
+    rows: Sequence[int],
+) -> Grid:
     """Lay out some rows."""
     indent = INDENTS[table.indent]
     grid = Grid(box=None, padding=0, pad_edge=False, header_style="dim")
@@ -174,7 +202,12 @@ def _piece(table: Table, names: Sequence[Text], label: int, columns: Sequence[_N
     blank = " " * _BETWEEN
     for column in columns:
         justify: Literal["left", "right"] = "left" if column.bars else "right"
-        grid.add_column(Text(blank * column.bars + column.heading), width=column.width, justify=justify, no_wrap=True)
+        grid.add_column(
+            Text(blank * column.bars + column.heading),
+            width=column.width,
+            justify=justify,
+            no_wrap=True,
+        )
     for r in rows:
         cells = (Text(blank * column.bars + column.cells[r], column.style) for column in columns)
         grid.add_row(margin + names[r], *cells)

@@ -26,7 +26,9 @@ _LEAST = 3
 Pixels = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> None:
+def draw_thumbnails(
+    screen: Screen, panels: Sequence[Panel], places: Sequence[tuple[int, int]]
+) -> None:
     """Print the weights of every head, by layer and head, as a thumbnail.
 
     If there is room, every weight is two characters wide and a line high. Otherwise, a cell of a thumbnail is the
@@ -51,10 +53,15 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     # half a line stays free between layers
     lines = max(_LEAST, min(_LINES // (len(layers) * blocks), shape[0] // 2 + 1))
     rows = min(shape[0], 2 * lines - 1)
-    fits = label + len(heads) * max(step, 2 * shape[1] + 1) <= screen.width and len(layers) * (shape[0] + 1) <= _LINES
+    fits = (
+        label + len(heads) * max(step, 2 * shape[1] + 1) <= screen.width
+        and len(layers) * (shape[0] + 1) <= _LINES
+    )
     whole = fits and not isinstance(scale, LogScale)
     if whole:
-        by_place = {indices: weights.repeat(2, 0).repeat(2, 1) for indices, weights in by_place.items()}
+        by_place = {
+            indices: weights.repeat(2, 0).repeat(2, 1) for indices, weights in by_place.items()
+        }
         at_once = len(heads)
         rows = 2 * shape[0]
         width = 2 * shape[1]
@@ -65,39 +72,59 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
         screen.put(Text(" " * label + names, "dim"), width=label + len(names))
         for index, layer in enumerate(layers):
             layer_weights = [by_place.get((index, column)) for column in columns]
-            pixels = [None if weights is None else pool_largest(weights, rows, width) for weights in layer_weights]
+            pixels = [
+                None if weights is None else pool_largest(weights, rows, width)
+                for weights in layer_weights
+            ]
             # a blank half line, or line, stays between layers
             for line in range(-(-(rows + (index < len(layers) - 1)) // 2)):
                 row = Text.assemble(((layer if not line else "").ljust(label), "dim"))
                 for head_pixels in pixels:
-                    row.append_text(_line(screen, scale, head_pixels, line, width)).append(" " * (step - width))
+                    row.append_text(_line(screen, scale, head_pixels, line, width)).append(
+                        " " * (step - width)
+                    )
                 screen.put(row, width=label + len(names))
     screen.say("")
     if whole:
         width = shape[1]
     # With colours, a line shows two rows of cells.
     together = 1 if screen.colours and not screen.ascii else 2
-    cell = "" if whole else pooled_cells(shape, rows, width, together=together, of_map=isinstance(scale, LogScale))
+    cell = (
+        ""
+        if whole
+        else pooled_cells(shape, rows, width, together=together, of_map=isinstance(scale, LogScale))
+    )
     high = f"{scale.high:.2g}"
     if screen.colours:
         ramp = ramp_text(scale, "0", high, screen.colours, screen.surface)
     else:
         # Shades divide the scale, which is none of equal steps unless it is linear.
-        bounds = ["0", *(f"{scale.value(step / len(SHADES)):.2g}" for step in range(1, len(SHADES)))]
+        bounds = [
+            "0",
+            *(f"{scale.value(step / len(SHADES)):.2g}" for step in range(1, len(SHADES))),
+        ]
         shades = " ".join(f"{bound} [{shade}]" for bound, shade in zip(bounds, SHADES, strict=True))
         ramp = Text(f"{shades} {high}")
     ramp_parts = () if isinstance(scale, LogScale) else ("  ", ramp)
-    screen.say((panels[0].name, "bold"), *ramp_parts, (f"  queries are rows, keys are columns{cell}", "dim"))
+    screen.say(
+        (panels[0].name, "bold"),
+        *ramp_parts,
+        (f"  queries are rows, keys are columns{cell}", "dim"),
+    )
     if isinstance(scale, LogScale):
         draw_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
-    if shape[0] == 1 and not isinstance(scale, LogScale):  # one query: the heads have no room for names of columns
+    if shape[0] == 1 and not isinstance(
+        scale, LogScale
+    ):  # one query: the heads have no room for names of columns
         keys = labels(screen, panels[0].columns)
         firsts = [n * shape[1] // width for n in range(width)]
         key_names = [f"{panels[0].columns.number(n)} {keys.names[n]}" for n in firsts]
         say_list(screen, "columns" if width == shape[1] else "first key of each column", key_names)
 
 
-def _line(screen: Screen, scale: Scale | LogScale, pixels: Pixels | None, line: int, width: int) -> Text:
+def _line(
+    screen: Screen, scale: Scale | LogScale, pixels: Pixels | None, line: int, width: int
+) -> Text:
     """Draw two rows of cells as one line of half blocks; without colours, their larger one as a shade."""
     drawn_line = Text()
     for column in range(width):
@@ -107,7 +134,9 @@ def _line(screen: Screen, scale: Scale | LogScale, pixels: Pixels | None, line: 
             drawn_line.append(" ")
         elif not screen.colours:
             fraction = scale.place(max(pair))
-            drawn_line.append(map_shade(fraction) if isinstance(scale, LogScale) else shade(fraction or 0.0))
+            drawn_line.append(
+                map_shade(fraction) if isinstance(scale, LogScale) else shade(fraction or 0.0)
+            )
         elif screen.ascii:
             drawn_line.append(" ", Style(bgcolor=colour_on(screen, scale, max(pair))))
         else:

@@ -21,15 +21,21 @@ _UNUSUAL = ("scaled", "output")
 class CellNumbers:
     """What is known of one query and one key."""
 
-    stages: dict[str, float]  # number of every stage that is known; −inf in `masked` stands for not allowed
+    stages: dict[
+        str, float
+    ]  # number of every stage that is known; −inf in `masked` stands for not allowed
     allowed: bool | None  # whether the query may attend to the key; None if that is not known
     masked_row: bool
-    log_sum: float | None  # logarithm of the sum that the softmax divides by; None if it is not known
+    log_sum: (
+        float | None
+    )  # logarithm of the sum that the softmax divides by; None if it is not known
     value: float | None  # α·‖v‖; None unless the key is among the strongest sources
     projected: float | None  # α·‖v W‖, in the same way
     exact: bool  # the weight is exact; otherwise it is not known, only that it is at most `at_most`
     at_most: float | None  # weight of the last listed source; None if the weight is exact
-    rounded: int | None = None  # decimal places that saved weights were rounded to; None for exact ones
+    rounded: int | None = (
+        None  # decimal places that saved weights were rounded to; None for exact ones
+    )
 
     @property
     def weight(self) -> float | None:
@@ -51,7 +57,12 @@ def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumb
     at_most = None
     if "weights" not in stages and "weight" in listed:
         stages["weights"] = listed["weight"]
-    if not exact and head.sources is not None and head.sources.by == "weight" and not head.sources.left_out:
+    if (
+        not exact
+        and head.sources is not None
+        and head.sources.by == "weight"
+        and not head.sources.left_out
+    ):
         row_weights = head.sources.measures["weight"][query]
         at_most = float(row_weights[-1]) if row_weights.size and isfinite(row_weights[-1]) else 0.0
     masked = stages.get("masked")
@@ -68,13 +79,21 @@ def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumb
     )
 
 
-def listed_weights(scene: Scene, head: WalkHead, query: int, measure: str = "weight") -> dict[int, float]:
+def listed_weights(
+    scene: Scene, head: WalkHead, query: int, measure: str = "weight"
+) -> dict[int, float]:
     """Return a measure of a row's listed sources by the index of the key, strongest first; empty if it is not known."""
     sources = head.sources
     if sources is None or measure not in sources.measures:
         return {}
-    pairs = zip(sources.places[query].tolist(), sources.measures[measure][query].tolist(), strict=True)
-    keys = ((scene.key_of_source(source_index), value) for source_index, value in pairs if source_index >= 0)
+    pairs = zip(
+        sources.places[query].tolist(), sources.measures[measure][query].tolist(), strict=True
+    )
+    keys = (
+        (scene.key_of_source(source_index), value)
+        for source_index, value in pairs
+        if source_index >= 0
+    )
     return {key: value for key, value in keys if key is not None}
 
 
@@ -88,7 +107,9 @@ def strongest_key(scene: Scene, head: WalkHead | None, query: int) -> int | None
     return next(iter(listed_weights(scene, head, query)), None)
 
 
-def strongest_writer(scene: Scene, heads: Sequence[WalkHead | None], query: int) -> tuple[int, int] | None:
+def strongest_writer(
+    scene: Scene, heads: Sequence[WalkHead | None], query: int
+) -> tuple[int, int] | None:
     """Return the index of the head that writes most into a row, and the key that it reads for that; None for none.
 
     Sinks (the first token and special ones) and the token itself are passed over: from there, a walk goes nowhere. What
@@ -103,7 +124,11 @@ def strongest_writer(scene: Scene, heads: Sequence[WalkHead | None], query: int)
     for measure in ("value", "weight"):
         for index, head in enumerate(heads):
             listed = {} if head is None else listed_weights(scene, head, query, measure)
-            strongest += [(amount, index, key) for key, amount in listed.items() if leads_on(key) and amount > 0]
+            strongest += [
+                (amount, index, key)
+                for key, amount in listed.items()
+                if leads_on(key) and amount > 0
+            ]
         if strongest:
             _, head_index, key = max(strongest, key=lambda found: found[0])
             return head_index, key
@@ -115,12 +140,16 @@ def is_sink(scene: Scene, key: int) -> bool:
     return scene.keys.sinks[key]
 
 
-def strongest_elsewhere(scene: Scene, heads: Sequence[WalkHead | None], query: int) -> list[tuple[float, int]]:
+def strongest_elsewhere(
+    scene: Scene, heads: Sequence[WalkHead | None], query: int
+) -> list[tuple[float, int]]:
     """Return the largest known weight of a row in every head, past sinks and the token itself, and its key.
 
     The weight is NaN if no weight of the row is known, and 0 if there is none on such a key.
     """
-    sinks, positions = scene.made("elsewhere", lambda: (np.array(scene.keys.sinks), np.array(scene.keys.positions)))
+    sinks, positions = scene.made(
+        "elsewhere", lambda: (np.array(scene.keys.sinks), np.array(scene.keys.positions))
+    )
     passed_over = sinks | (positions == scene.queries.positions[query])
 
     def strongest(head: WalkHead | None) -> tuple[float, int]:
@@ -132,7 +161,10 @@ def strongest_elsewhere(scene: Scene, heads: Sequence[WalkHead | None], query: i
         if head is None or head.sources is None:
             return float("nan"), 0
         listed = listed_weights(scene, head, query)
-        return max(((weight, key) for key, weight in listed.items() if not passed_over[key]), default=(0.0, 0))
+        return max(
+            ((weight, key) for key, weight in listed.items() if not passed_over[key]),
+            default=(0.0, 0),
+        )
 
     return [strongest(head) for head in heads]
 
@@ -145,7 +177,10 @@ def largest_elsewhere(scene: Scene, head: WalkHead) -> float:
         known = weights[:, keys]
         return float(np.nanmax(known, initial=0.0)) or 1.0
     listed = (listed_weights(scene, head, query) for query in range(len(scene.queries.positions)))
-    return max((w for row in listed for key, w in row.items() if not is_sink(scene, key)), default=0.0) or 1.0
+    return (
+        max((w for row in listed for key, w in row.items() if not is_sink(scene, key)), default=0.0)
+        or 1.0
+    )
 
 
 def weight_of_cell(scene: Scene, head: WalkHead | None, query: int, key: int) -> float:
@@ -180,7 +215,9 @@ def members_text(scene: Scene, query: int, key: int) -> str:
     return f"{mean}the weight on {columns} token{'s' if columns > 1 else ''}"
 
 
-def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed by the mask") -> list[str]:
+def arithmetic(
+    head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed by the mask"
+) -> list[str]:
     """Return the steps to the weight of a cell: `q·k 20.73 ÷ √48 = 2.99` and `→ e^2.99 / Σ = 0.92`.
 
     `forbidden` is why a cell of −inf is not allowed.
@@ -207,7 +244,9 @@ def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed 
     if cell.weight is None:
         if cell.at_most is not None:
             limit_text = weight_text(cell.at_most, cell.rounded)
-            return [" ".join([*score, f"weight at most {limit_text} (not among the listed sources)"])]
+            return [
+                " ".join([*score, f"weight at most {limit_text} (not among the listed sources)"])
+            ]
         return steps or ["not known"]
     if isnan(cell.weight):
         return [*steps, "→ no weight"]
@@ -291,16 +330,24 @@ def comparing_command(here: Scene, there: Scene, spots: tuple[Spot, Spot]) -> st
     if here.command is None or there.command is None:
         return None
     spot, pin = spots
-    heads = [(scene.layers[at.layer], scene.heads[at.head]) for scene, at in ((there, pin), (here, spot))]
+    heads = [
+        (scene.layers[at.layer], scene.heads[at.head]) for scene, at in ((there, pin), (here, spot))
+    ]
     masks = there.command.mask, here.command.mask
     same_mask = masks[0] == masks[1]
     same_head = heads[0] == heads[1]
     numbered = all(isinstance(index, int) for head in heads for index in head)
-    if replace(there.command, mask=masks[1]) != here.command or same_mask == same_head or not numbered:
+    if (
+        replace(there.command, mask=masks[1]) != here.command
+        or same_mask == same_head
+        or not numbered
+    ):
         return None
     query = f"--query {query_word(here, spot.query)}"
     if same_mask:
-        return here.command.spell(*(f"--head L{layer}H{head}" for layer, head in heads), query, command="compare")
+        return here.command.spell(
+            *(f"--head L{layer}H{head}" for layer, head in heads), query, command="compare"
+        )
     if any(mask.keys() - {"--mask"} for mask in masks):
         return None
     sides = [f"--mask {mask.get('--mask', 'own')}" for mask in masks]

@@ -31,9 +31,13 @@ _ASK = "Ask the model"
 _OTHER = "Other"
 ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("left", ("left", "h"), "Left by one key; in the panel of heads, by one head.", MOVE),
-    KeyAction("down", ("down", "j"), "Down by one query; in the panel of heads, by one layer.", MOVE),
+    KeyAction(
+        "down", ("down", "j"), "Down by one query; in the panel of heads, by one layer.", MOVE
+    ),
     KeyAction("up", ("up", "k"), "Up by one query; in the panel of heads, by one layer.", MOVE),
-    KeyAction("right", ("right", "l"), "Right by one key; in the panel of heads, by one head.", MOVE),
+    KeyAction(
+        "right", ("right", "l"), "Right by one key; in the panel of heads, by one head.", MOVE
+    ),
     KeyAction("page_up", ("pageup",), "Up by one screen.", MOVE),
     KeyAction("page_down", ("pagedown",), "Down by one screen.", MOVE),
     KeyAction("first_key", ("home",), "First key of the row.", MOVE),
@@ -48,7 +52,9 @@ ACTIONS: tuple[KeyAction, ...] = (
         MOVE,
         "follow",
     ),
-    KeyAction("back", ("backspace",), "Back to the place before, also along a trail.", MOVE, "back"),
+    KeyAction(
+        "back", ("backspace",), "Back to the place before, also along a trail.", MOVE, "back"
+    ),
     KeyAction("find", ("/",), "Find a token among the queries.", MOVE, "find"),
     KeyAction("next_match", ("n",), "Next match.", MOVE),
     KeyAction("previous_match", ("N",), "Previous match.", MOVE),
@@ -58,7 +64,13 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("next_layer", ("}",), "Layer above.", _HEADS, "layer"),
     KeyAction("previous_text", ("(",), "Previous text.", _HEADS),
     KeyAction("next_text", (")",), "Next text.", _HEADS),
-    KeyAction("pick", ("#",), "Go to a text: its number, its id, or some of its words.", _HEADS, page=False),
+    KeyAction(
+        "pick",
+        ("#",),
+        "Go to a text: its number, its id, or some of its words.",
+        _HEADS,
+        page=False,
+    ),
     KeyAction(
         "lens",
         ("a",),
@@ -68,22 +80,48 @@ ACTIONS: tuple[KeyAction, ...] = (
     ),
     KeyAction("heads_panel", ("1",), "Panel of layers and heads.", _SHOW),
     KeyAction("matrix_panel", ("2",), "Panel of the matrix.", _SHOW),
-    KeyAction("row_panel", ("3",), "Panel of the row: its sources, statistics and arithmetic.", _SHOW),
+    KeyAction(
+        "row_panel", ("3",), "Panel of the row: its sources, statistics and arithmetic.", _SHOW
+    ),
     KeyAction("text_panel", ("4",), "Panel of the text.", _SHOW),
     KeyAction("next_panel", ("tab",), "Next panel.", _SHOW, page=False),
     KeyAction("previous_panel", ("shift+tab",), "Previous panel.", _SHOW, page=False),
-    KeyAction("stage", ("s",), "Next stage: scores, scaled, masked, weights, output.", _SHOW, "stage"),
+    KeyAction(
+        "stage", ("s",), "Next stage: scores, scaled, masked, weights, output.", _SHOW, "stage"
+    ),
     KeyAction("previous_stage", ("S",), "Previous stage.", _SHOW),
     KeyAction("digits", ("d",), "The matrix as numbers, or as colours.", _SHOW, "digits"),
-    KeyAction("display", ("v",), "Heads as the lens, thumbnails, roles, or one number.", _SHOW, "heads"),
-    KeyAction("scale", ("L",), "Colours by the root of weights, by weights, or by their logarithm.", _SHOW),
-    KeyAction("sinks", ("z",), "Take sinks (first and special tokens) out of the scale, or back in.", _SHOW),
+    KeyAction(
+        "display", ("v",), "Heads as the lens, thumbnails, roles, or one number.", _SHOW, "heads"
+    ),
+    KeyAction(
+        "scale", ("L",), "Colours by the root of weights, by weights, or by their logarithm.", _SHOW
+    ),
+    KeyAction(
+        "sinks",
+        ("z",),
+        "Take sinks (first and special tokens) out of the scale, or back in.",
+        _SHOW,
+    ),
     KeyAction("enlarge", ("+",), "Give this panel the whole screen.", _SHOW, "enlarge", page=False),
     KeyAction("restore", ("_",), "Show all panels again.", _SHOW, "all panels", page=False),
     KeyAction("zoom_in", ("=",), "Fewer positions in a cell, down to one.", _SHOW),
     KeyAction("zoom_out", ("-",), "More positions in a cell, up to the whole text.", _SHOW),
-    KeyAction("unit", ("u",), "Positions as tokens, words, or spans of the text.", _SHOW, "words", page=False),
-    KeyAction("pin", ("c",), "Pin this head and compare others with it; again: unpin it.", _SHOW, "compare"),
+    KeyAction(
+        "unit",
+        ("u",),
+        "Positions as tokens, words, or spans of the text.",
+        _SHOW,
+        "words",
+        page=False,
+    ),
+    KeyAction(
+        "pin",
+        ("c",),
+        "Pin this head and compare others with it; again: unpin it.",
+        _SHOW,
+        "compare",
+    ),
     KeyAction("swap", ("C",), "Swap this head with the pinned one.", _SHOW),
     KeyAction("predictions", ("p",), "Show or hide the predictions.", _SHOW, "predictions"),
     KeyAction("roles", ("r",), "Show the roles of all heads.", _SHOW, "roles"),
@@ -99,15 +137,31 @@ ACTIONS: tuple[KeyAction, ...] = (
     ),
     KeyAction("uncut", ("X",), "Put back everything that is cut.", _ASK, page=False),
     KeyAction("explain", ("e",), "Explain this row step by step.", _ASK, "explain"),
-    KeyAction("edit", ("t",), "Edit the text; it is computed again after a pause.", _ASK, "edit", page=False),
+    KeyAction(
+        "edit",
+        ("t",),
+        "Edit the text; it is computed again after a pause.",
+        _ASK,
+        "edit",
+        page=False,
+    ),
     KeyAction("copy", ("y",), "Copy the cell, the row or the matrix.", _OTHER, "copy"),
     KeyAction("write", ("w",), "Write a report, a table, a figure or a page.", _OTHER, "write"),
     KeyAction("palette", (":", "ctrl+p"), "All commands.", _OTHER, "commands"),
     KeyAction("help", ("?",), "This help.", _OTHER, "help"),
-    KeyAction("quit", ("q",), "Quit, and print the command that shows the same place.", _OTHER, "quit", page=False),
+    KeyAction(
+        "quit",
+        ("q",),
+        "Quit, and print the command that shows the same place.",
+        _OTHER,
+        "quit",
+        page=False,
+    ),
 )
 # Actions that pages have, and explore does not have yet.
-ON_PAGES: tuple[KeyAction, ...] = (KeyAction("direction", ("i",), "What the token reads, or who reads it.", _SHOW),)
+ON_PAGES: tuple[KeyAction, ...] = (
+    KeyAction("direction", ("i",), "What the token reads, or who reads it.", _SHOW),
+)
 # The most useful first: the footer has as many as there is room for, of the panel that keys move in before others.
 _FOOTERS = {
     "heads": "lens display roles next_head next_layer cut pin",
@@ -172,10 +226,14 @@ def rebound(changes: Mapping[str, tuple[str, ...]], where: str = "") -> tuple[Ke
     taken: dict[str, str] = {}
     for name, keys in changes.items():
         if name not in NAMES:
-            raise AttnscopeError(f"there is no action '{name}'", where=where, hint=did_you_mean(name, NAMES))
+            raise AttnscopeError(
+                f"there is no action '{name}'", where=where, hint=did_you_mean(name, NAMES)
+            )
         for key in keys:
             if taken.setdefault(key, name) != name:
-                raise AttnscopeError(f"'{key}' calls both {taken[key]} and {name}", where=where, hint="remove one")
+                raise AttnscopeError(
+                    f"'{key}' calls both {taken[key]} and {name}", where=where, hint="remove one"
+                )
     table = []
     for action in ACTIONS:
         free = tuple(key for key in action.keys if key not in taken)
@@ -196,6 +254,8 @@ def read_keys(path: Path) -> tuple[KeyAction, ...]:
     for name, value in table.items():
         keys = [value] if isinstance(value, str) else value
         if not isinstance(keys, list) or not all(isinstance(key, str) and key for key in keys):
-            raise AttnscopeError(f"{name} is {value!r:.80}", where=path, hint="give a key, or a list of keys")
+            raise AttnscopeError(
+                f"{name} is {value!r:.80}", where=path, hint="give a key, or a list of keys"
+            )
         changes[name] = tuple(keys)
     return rebound(changes, str(path))

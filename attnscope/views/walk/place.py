@@ -67,14 +67,18 @@ class Bounds:
     patches: Sequence[np.ndarray] = ()
 
 
-LENS = "lens"  # display of the panel of heads: the weight of the cell under the cursor in every head
+LENS = (
+    "lens"  # display of the panel of heads: the weight of the cell under the cursor in every head
+)
 
 
 @dataclass(frozen=True)
 class Place:
     """Where one is."""
 
-    spot: Spot = Spot()  # the cell under the cursor; its key is None for the strongest source of the row
+    spot: Spot = (
+        Spot()
+    )  # the cell under the cursor; its key is None for the strongest source of the row
     stage: str = "weights"
     panel: str = "matrix"
     zoom: int = 1
@@ -85,7 +89,9 @@ class Place:
     cuts: tuple[WalkCut, ...] = ()
     unit: str = "tokens"  # what positions are: `tokens`, `words` or `spans`
     history: tuple[Spot, ...] = ()
-    trail: tuple[Spot, ...] = ()  # the cells that were followed to this one, the first of them first
+    trail: tuple[
+        Spot, ...
+    ] = ()  # the cells that were followed to this one, the first of them first
     needle: str = ""
     predictions: bool = False
     shape: Shape = "sqrt"  # how colours follow weights
@@ -208,7 +214,9 @@ def _cycle(items: Sequence[_Word], item: _Word, step: int) -> _Word:
 
 def _head(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
     # the head after the last one of a layer is the first of the next layer
-    head_index = (place.spot.layer * bounds.heads + place.spot.head + step) % (bounds.layers * bounds.heads)
+    head_index = (place.spot.layer * bounds.heads + place.spot.head + step) % (
+        bounds.layers * bounds.heads
+    )
     layer, head = divmod(head_index, bounds.heads)
     return _at(place, layer=layer, head=head)
 
@@ -228,7 +236,9 @@ def _back(place: Place, _value: Any, _bounds: Bounds) -> Place:
         return place
     *history, spot = place.history
     followed = place.trail[-1:] == (spot,)
-    return replace(place, spot=spot, history=tuple(history), trail=place.trail[:-1] if followed else ())
+    return replace(
+        place, spot=spot, history=tuple(history), trail=place.trail[:-1] if followed else ()
+    )
 
 
 def _pin(place: Place, _value: Any, _bounds: Bounds) -> Place:
@@ -240,7 +250,9 @@ def _pin(place: Place, _value: Any, _bounds: Bounds) -> Place:
 def _swap(place: Place, _value: Any, _bounds: Bounds) -> Place:
     if place.pinned is None:
         return place
-    return replace(place, spot=place.pinned, pinned=place.spot, cuts=place.pinned_cuts, pinned_cuts=place.cuts)
+    return replace(
+        place, spot=place.pinned, pinned=place.spot, cuts=place.pinned_cuts, pinned_cuts=place.cuts
+    )
 
 
 def _cut(place: Place, cut: WalkCut, _bounds: Bounds) -> Place:
@@ -266,17 +278,23 @@ def _go_text(place: Place, text: int | None, bounds: Bounds) -> Place:
     """Go to a text, without pinned place and cuts, which belong to another text."""
     if text is None or text % bounds.texts == place.spot.text:
         return place
-    return replace(_at(place, text=text % bounds.texts), pinned=None, pinned_cuts=(), cuts=(), trail=())
+    return replace(
+        _at(place, text=text % bounds.texts), pinned=None, pinned_cuts=(), cuts=(), trail=()
+    )
 
 
-def _unit(place: Place, value: "tuple[str, Callable[[Spot], Spot]] | None", _bounds: Bounds) -> Place:
+def _unit(
+    place: Place, value: "tuple[str, Callable[[Spot], Spot]] | None", _bounds: Bounds
+) -> Place:
     """Show words or spans instead of tokens, at the same place."""
     if value is None:
         return place
     unit, moved = value
     pinned = None if place.pinned is None else moved(place.pinned)
     history = tuple(moved(spot) for spot in place.history if spot.text == place.spot.text)
-    return replace(place, unit=unit, spot=moved(place.spot), pinned=pinned, history=history, trail=())
+    return replace(
+        place, unit=unit, spot=moved(place.spot), pinned=pinned, history=history, trail=()
+    )
 
 
 def _key_end(last: bool, place: Place, _value: Any, bounds: Bounds) -> Place:
@@ -309,13 +327,19 @@ _STEPS: dict[str, Callable[[Place, Any, Bounds], Place]] = {
     "row_panel": lambda place, _, _bounds: replace(place, panel="row"),
     "text_panel": lambda place, _, _bounds: replace(place, panel="text"),
     "next_panel": lambda place, _, _bounds: replace(place, panel=_cycle(PANELS, place.panel, 1)),
-    "previous_panel": lambda place, _, _bounds: replace(place, panel=_cycle(PANELS, place.panel, -1)),
+    "previous_panel": lambda place, _, _bounds: replace(
+        place, panel=_cycle(PANELS, place.panel, -1)
+    ),
     "stage": lambda place, _, bounds: replace(place, stage=_cycle(bounds.stages, place.stage, 1)),
-    "previous_stage": lambda place, _, bounds: replace(place, stage=_cycle(bounds.stages, place.stage, -1)),
+    "previous_stage": lambda place, _, bounds: replace(
+        place, stage=_cycle(bounds.stages, place.stage, -1)
+    ),
     "mask": lambda place, _, bounds: _at(place, mask=(place.spot.mask + 1) % bounds.masks),
     "previous_mask": lambda place, _, bounds: _at(place, mask=(place.spot.mask - 1) % bounds.masks),
     "digits": lambda place, _, _bounds: replace(place, digits=not place.digits),
-    "display": lambda place, value, bounds: replace(place, display=value or _cycle(bounds.displays, place.display, 1)),
+    "display": lambda place, value, bounds: replace(
+        place, display=value or _cycle(bounds.displays, place.display, 1)
+    ),
     "scale": lambda place, _, _bounds: replace(place, shape=_cycle([*SHAPES], place.shape, 1)),
     "sinks": lambda place, _, _bounds: replace(place, sinks=not place.sinks),
     "lens": lambda place, _, _bounds: replace(place, display=LENS, panel="heads"),

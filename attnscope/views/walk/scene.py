@@ -54,8 +54,12 @@ class RunCommand:
     words: str  # text and model, such as `"The bank" --model bert`
     # options of the mask with their quoted values, such as `--mask` and `causal`; empty for the model's own
     mask: Mapping[str, str] = field(default_factory=dict)
-    piped: str | None = None  # the quoted text, if it is printed into the command because it looks like an option
-    shared_words: str | None = None  # `words` without the folders of this machine; None if they name none
+    piped: str | None = (
+        None  # the quoted text, if it is printed into the command because it looks like an option
+    )
+    shared_words: str | None = (
+        None  # `words` without the folders of this machine; None if they name none
+    )
 
     def spell(self, *options: str, command: str = "run", shared: bool = False) -> str:
         """Return it with more options, or as another command.
@@ -133,7 +137,9 @@ class SceneRoles:
     main: np.ndarray  # index of every head's main role, (layers, heads); −1 for none
     strength: Matrix  # value of the main role, (layers, heads)
     measured: str = ""
-    texts: Sequence[int] = ()  # number of the text that a page shows a head of each role on; empty for the current one
+    texts: Sequence[
+        int
+    ] = ()  # number of the text that a page shows a head of each role on; empty for the current one
     # index of the query of that text whose row shows the role of a head best, (layers, heads); −1 for none
     rows: np.ndarray | None = None
 
@@ -142,8 +148,12 @@ class SceneRoles:
 class Alignment:
     """The tokens of two sides of a comparison that have different tokens, side by side."""
 
-    queries: Sequence[tuple[int, int]]  # aligned queries: index in the first side, and in the second
-    keys: Sequence[tuple[int, int]]  # keys of both sides in the same form; −1 for a key that a side lacks
+    queries: Sequence[
+        tuple[int, int]
+    ]  # aligned queries: index in the first side, and in the second
+    keys: Sequence[
+        tuple[int, int]
+    ]  # keys of both sides in the same form; −1 for a key that a side lacks
     rows: Axis  # names of the aligned queries, such as `4│5 river`
     columns: Axis  # names of the keys
 
@@ -163,7 +173,9 @@ class RankedSources:
 
     by: str
     places: np.ndarray  # index on the axis of sources, (queries, ranks); −1 for none
-    measures: Mapping[str, Matrix]  # name to numbers, (queries, ranks): `weight`, `value`, `projected`
+    measures: Mapping[
+        str, Matrix
+    ]  # name to numbers, (queries, ranks): `weight`, `value`, `projected`
     left_out: Sequence[LeftOut] = ()  # excluded sources
 
 
@@ -186,8 +198,12 @@ class WalkHead(Owner):
     rows: Mapping[str, Floats] = field(default_factory=dict)
     map: Pooled | None = None  # the map of a long text; None for none
     chosen: str = ""  # why this head is shown first; empty if it is not
-    exact: bool = True  # its exact numbers are requested; for other heads, a page keeps a few decimals
-    score_mod: str | None = None  # name of the Python function that changed `scaled` last; None for none
+    exact: bool = (
+        True  # its exact numbers are requested; for other heads, a page keeps a few decimals
+    )
+    score_mod: str | None = (
+        None  # name of the Python function that changed `scaled` last; None for none
+    )
     width: int | None = None  # numbers in a query and a key; None if that is not known
 
     @property
@@ -204,7 +220,11 @@ class WalkHead(Owner):
     def holds(self, stage: str, first_query: int, last_query: int) -> bool:
         """Tell whether the exact rows of some queries, the last included, are there."""
         matrix = self.stages.get(stage)
-        return matrix is not None and self.start <= first_query and last_query < self.start + len(matrix)
+        return (
+            matrix is not None
+            and self.start <= first_query
+            and last_query < self.start + len(matrix)
+        )
 
     def picture(self) -> Matrix | None:
         """Return the weights that show the head as a whole: all of them, or its map; None for neither."""
@@ -235,7 +255,9 @@ class Scene(Owner):
     roles: SceneRoles | None = None  # roles of every head; None if they are not known
     command: RunCommand | None = None  # the command that shows it; None if no command does
     mask: str = ""
-    rounded: int | None = None  # decimal places that saved numbers were rounded to; None for exact ones
+    rounded: int | None = (
+        None  # decimal places that saved numbers were rounded to; None for exact ones
+    )
     first: tuple[int, int] = (0, 0)
     start: int | None = None  # index of the row that is shown first; None for the last
     random: bool = False
@@ -248,7 +270,9 @@ class Scene(Owner):
     division: str = ""
     # of a side of a comparison, with the first side; None if both have the same tokens
     alignment: Alignment | None = None
-    display: str = "thumbnails"  # what a page shows of every head first: `roles`, or the name of a number
+    display: str = (
+        "thumbnails"  # what a page shows of every head first: `roles`, or the name of a number
+    )
     pictures: Sequence[ScenePicture] = ()
     # of a text with pictures, each kind of token with the indices of its sources: those of each picture first
     kinds: Sequence[tuple[str, Sequence[int]]] = ()
@@ -281,10 +305,14 @@ class Source:
     """Source of scenes and heads: a live model, a Report, a comparison or a dump; some compute nothing."""
 
     texts: Sequence[str]  # the texts, or their names; only those that have been read
-    masks: Sequence[str]  # masks, or sides of a comparison, that one can choose; the first is shown first
+    masks: Sequence[
+        str
+    ]  # masks, or sides of a comparison, that one can choose; the first is shown first
     named: ClassVar[bool] = False  # whether `texts` are names
     computes: ClassVar[bool] = False  # whether it can compute missing heads
-    compared: bool = False  # whether the masks are sides of a comparison, whose difference is shown first
+    compared: bool = (
+        False  # whether the masks are sides of a comparison, whose difference is shown first
+    )
 
     @property
     def total(self) -> int:
@@ -304,12 +332,20 @@ class Source:
         """Return the known numbers of a head by its indices in the scene; None if nothing is known."""
         raise NotImplementedError
 
-    def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
+    def missing(
+        self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]
+    ) -> bool:
         """Tell whether there is anything to compute for these rows (first and last) of a stage of a head."""
         return False
 
     def compute(
-        self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int], progress: Progress
+        self,
+        variant: Variant,
+        layer: int,
+        head: int,
+        stage: str,
+        rows: tuple[int, int],
+        progress: Progress,
     ) -> None:
         """Compute a scene and some rows of a head; slow, and called in a thread, like the following methods.
 
@@ -325,13 +361,17 @@ class Source:
         if needle.isdigit() and 0 < int(needle) <= len(texts):
             return int(needle) - 1
         order = (text_index % len(texts) for text_index in range(start + 1, start + 1 + len(texts)))
-        return next((text_index for text_index in order if words in texts[text_index].casefold()), None)
+        return next(
+            (text_index for text_index in order if words in texts[text_index].casefold()), None
+        )
 
     def measure_roles(self, progress: Progress) -> None:
         """Measure the roles of all heads, which scenes have from then on."""
         raise AttnscopeError("roles take the model", hint=_LIVE)
 
-    def explain(self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress) -> str:
+    def explain(
+        self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress
+    ) -> str:
         """Explain a row step by step, as text of `width` columns."""
         raise AttnscopeError("explaining a row takes the model", hint=_LIVE)
 

@@ -36,7 +36,12 @@ def zooms(n_queries: int, n_keys: int, size: int = 2) -> tuple[int, ...]:
 
 
 def window(
-    scene: Scene, head: WalkHead, stage_and_keys: tuple[str, int], rows: range, columns: range, zoom: int = 1
+    scene: Scene,
+    head: WalkHead,
+    stage_and_keys: tuple[str, int],
+    rows: range,
+    columns: range,
+    zoom: int = 1,
 ) -> Window:
     """Return some cells of a stage: row i has the queries from i·zoom on, and columns have keys in the same way."""
     stage, n_keys = stage_and_keys

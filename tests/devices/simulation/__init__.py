@@ -23,7 +23,15 @@ from tests.devices.simulation.kernels import aten
 from tests.devices.simulation.streams import SimulatedEvent, SimulatedStream, streams
 from tests.devices.simulation.tensor import SimulatedTensor, current, run
 
-__all__ = ["SimulatedTensor", "counts", "current", "memory", "missing", "simulated_devices", "streams"]
+__all__ = [
+    "SimulatedTensor",
+    "counts",
+    "current",
+    "memory",
+    "missing",
+    "simulated_devices",
+    "streams",
+]
 
 DEVICES, CAPACITY = 2, 139 << 30
 _TYPES = {"CUDA": 1, "MPS": 13}  # c10::DeviceType
@@ -65,7 +73,11 @@ def simulated_devices(capacity: int = CAPACITY) -> Iterator[None]:
         "reset_peak_memory_stats": lambda device=None: setattr(memory, "peak", memory.held),
         "mem_get_info": lambda device=None: (memory.capacity - memory.held, memory.capacity),
         "get_device_properties": lambda device=None: SimpleNamespace(
-            name="simulated GPU", major=9, minor=0, total_memory=memory.capacity, multi_processor_count=132
+            name="simulated GPU",
+            major=9,
+            minor=0,
+            total_memory=memory.capacity,
+            multi_processor_count=132,
         ),
         "manual_seed": lambda seed: None,
         "manual_seed_all": lambda seed: None,
@@ -111,7 +123,9 @@ def _register() -> None:
         _register_guard(number)
         fallback, aten_operators = library.Library("_", "IMPL"), library.Library("aten", "IMPL")
         fallback.fallback(_run_lost, backend)
-        aten_operators.impl("copy_", lambda *args, **kwargs: run(aten.copy_.default, args, kwargs), backend)
+        aten_operators.impl(
+            "copy_", lambda *args, **kwargs: run(aten.copy_.default, args, kwargs), backend
+        )
         for name in _FACTORIES:
             packet, _, overload = name.partition(".")
             op = getattr(getattr(aten, packet), overload or "default")
@@ -121,8 +135,14 @@ def _register() -> None:
 
 def _run_lost(op: torch._ops.OpOverload, *args: object, **kwargs: object) -> object:
     """Run an operator that no tensor of ours has caught: one that makes a tensor, or a copy from the CPU."""
-    lost = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.device.type != "cpu"]
-    assert all(isinstance(x, SimulatedTensor) for x in lost), f"{op} got {type(lost[0])} on {lost[0].device}"
+    lost = [
+        x
+        for x in pytree.tree_leaves((args, kwargs))
+        if isinstance(x, torch.Tensor) and x.device.type != "cpu"
+    ]
+    assert all(isinstance(x, SimulatedTensor) for x in lost), (
+        f"{op} got {type(lost[0])} on {lost[0].device}"
+    )
     return run(op, args, kwargs)
 
 
@@ -142,7 +162,9 @@ def _register_guard(number: int) -> None:
     )
     kind = ctypes.CFUNCTYPE(ctypes.c_uint8, ctypes.c_void_p)(lambda _: number)
     here = ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_void_p)(lambda _: number | current.index << 8)
-    copied[in_front], copied[in_front + 2] = (ctypes.cast(function, ctypes.c_void_p).value for function in (kind, here))
+    copied[in_front], copied[in_front + 2] = (
+        ctypes.cast(function, ctypes.c_void_p).value for function in (kind, here)
+    )
     guard = ctypes.c_void_p(ctypes.addressof(copied) + in_front * pointer)
     _lasting.extend([copied, kind, here, guard])
     registry[number] = ctypes.addressof(guard)

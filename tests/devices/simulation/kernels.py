@@ -49,7 +49,9 @@ def _backends() -> dict[str, set[str] | None]:
 
     folder = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
     parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
-    kernels = {key.name: parsed.backend_indices[key].index for key in (DispatchKey.CUDA, DispatchKey.MPS)}
+    kernels = {
+        key.name: parsed.backend_indices[key].index for key in (DispatchKey.CUDA, DispatchKey.MPS)
+    }
     table: dict[str, set[str] | None] = {}
     for function in parsed.native_functions:
         composite = (

@@ -11,7 +11,13 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from tests.devices.simulation.counts import counts, memory
-from tests.devices.simulation.kernels import Operator, aten, attention_kernel, described, tensor_float_32
+from tests.devices.simulation.kernels import (
+    Operator,
+    aten,
+    attention_kernel,
+    described,
+    tensor_float_32,
+)
 from tests.devices.simulation.streams import SimulatedStream, streams
 
 SIMULATED = ("cuda", "mps")
@@ -38,7 +44,9 @@ class _Allocation:
         self._key = memory.allocate(numbers)
 
     def __del__(self) -> None:
-        if self._key is not None and memory is not None:  # at the end of the interpreter, it is gone
+        if (
+            self._key is not None and memory is not None
+        ):  # at the end of the interpreter, it is gone
             memory.free(self._key, self._size)
 
 
@@ -72,12 +80,18 @@ class SimulatedTensor(Tensor):
         return ["numbers"], self.device
 
     @staticmethod
-    def __tensor_unflatten__(inner: Mapping[str, Tensor], device: torch.device, *_: object) -> SimulatedTensor:
+    def __tensor_unflatten__(
+        inner: Mapping[str, Tensor], device: torch.device, *_: object
+    ) -> SimulatedTensor:
         return SimulatedTensor(inner["numbers"], device)
 
     @classmethod
     def __torch_dispatch__(
-        cls, op: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        op: OpOverload,
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> object:
         kwargs = kwargs or {}
         if op is aten.scaled_dot_product_attention.default:
@@ -107,7 +121,9 @@ class SimulatedTensor(Tensor):
         return self.numbers.data_ptr()
 
     def pin_memory(self, *args: object) -> Tensor:
-        raise RuntimeError(f"cannot pin 'torch.cuda.{self.dtype}' only dense CPU tensors can be pinned")
+        raise RuntimeError(
+            f"cannot pin 'torch.cuda.{self.dtype}' only dense CPU tensors can be pinned"
+        )
 
     def record_stream(self, stream: SimulatedStream) -> None:  # type: ignore[override]
         streams.record(self.numbers, stream)
@@ -147,7 +163,10 @@ def run(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> objec
     if known.launches:
         streams.current().launch()
     _count(op, known, args, on_device, place)
-    plain_args, plain_kwargs = [_plain(x) for x in args], {name: _plain(x) for name, x in kwargs.items()}
+    plain_args, plain_kwargs = (
+        [_plain(x) for x in args],
+        {name: _plain(x) for name, x in kwargs.items()},
+    )
     if target is not None and target.type in SIMULATED:
         plain_kwargs["device"] = torch.device("cpu")
     result = _compute(op, known, plain_args, plain_kwargs)
@@ -163,7 +182,9 @@ def run(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> objec
         owner = owners.get(id(x))
         if owner is not None:
             if owner.shape != x.shape or owner.stride() != x.stride():
-                raise RuntimeError(f"{op} changed the shape of a tensor in place: {owner.shape} to {x.shape}")
+                raise RuntimeError(
+                    f"{op} changed the shape of a tensor in place: {owner.shape} to {x.shape}"
+                )
             return owner
         if place is None:
             return x
@@ -192,15 +213,23 @@ def _plain(value: Any) -> Any:
     """Return an argument with the numbers of tensors in place of the tensors."""
     if isinstance(value, SimulatedTensor):
         return value.numbers
-    return type(value)([_plain(part) for part in value]) if isinstance(value, list | tuple) else value
+    return (
+        type(value)([_plain(part) for part in value]) if isinstance(value, list | tuple) else value
+    )
 
 
 def _copies_later(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Put a copy from pinned memory that the host does not wait for into the queue of its stream."""
-    if op is not aten.copy_.default or not ((len(args) > 2 and args[2]) or kwargs.get("non_blocking")):
+    if op is not aten.copy_.default or not (
+        (len(args) > 2 and args[2]) or kwargs.get("non_blocking")
+    ):
         return False
     target, source = args[:2]
-    if not isinstance(target, SimulatedTensor) or isinstance(source, SimulatedTensor) or not streams.is_pinned(source):
+    if (
+        not isinstance(target, SimulatedTensor)
+        or isinstance(source, SimulatedTensor)
+        or not streams.is_pinned(source)
+    ):
         return False
     streams.current().copy_later(lambda: target.numbers.copy_(source))
     streams.write([target.numbers])
@@ -224,7 +253,9 @@ def _arrives_later(numbers: Tensor) -> Tensor:
 def _numbered(device: torch.device) -> torch.device:
     if device.type == "mps":
         return torch.device("mps", 0)
-    return torch.device("cuda", current.index if device.index is None or device.index < 0 else device.index)
+    return torch.device(
+        "cuda", current.index if device.index is None or device.index < 0 else device.index
+    )
 
 
 def _check(
@@ -248,7 +279,11 @@ def _check(
     backend = device.type.upper()
     if not known.runs_on(backend):
         raise RuntimeError(f"Could not run '{op}' with arguments from the '{backend}' backend")
-    if known.multiplies and on_device and not (on_device[0].is_floating_point() or on_device[0].is_complex()):
+    if (
+        known.multiplies
+        and on_device
+        and not (on_device[0].is_floating_point() or on_device[0].is_complex())
+    ):
         raise RuntimeError(f"\"{op._opname}_cuda\" not implemented for '{on_device[0].dtype}'")
 
 
@@ -260,7 +295,9 @@ def _misplaced(known: Operator, args: Sequence[Any], on_host: Sequence[Tensor]) 
         uploaded = [i for i in args[1] if i is not None and not isinstance(i, SimulatedTensor)]
         for index in uploaded:
             counts.wait("upload", index.nbytes)
-        values = [x for x in args[2:] if isinstance(x, Tensor) and not isinstance(x, SimulatedTensor)]
+        values = [
+            x for x in args[2:] if isinstance(x, Tensor) and not isinstance(x, SimulatedTensor)
+        ]
         return any(x.ndim for x in values)
     return any(x.ndim for x in on_host) or bool(on_host and not known.takes_scalars)
 
@@ -274,11 +311,17 @@ def _check_dtype(dtype: torch.dtype, device: torch.device) -> None:
 
 
 def _count(
-    op: OpOverload, known: Operator, args: Sequence[Any], on_device: Sequence[Tensor], place: torch.device | None
+    op: OpOverload,
+    known: Operator,
+    args: Sequence[Any],
+    on_device: Sequence[Tensor],
+    place: torch.device | None,
 ) -> None:
     if known.copies:
         source = args[1] if op is aten.copy_.default else args[0]
-        arrives = isinstance(args[0], SimulatedTensor) if op is aten.copy_.default else place is not None
+        arrives = (
+            isinstance(args[0], SimulatedTensor) if op is aten.copy_.default else place is not None
+        )
         if isinstance(source, SimulatedTensor) and not arrives:
             counts.wait("read", source.nbytes)
             return
@@ -289,18 +332,27 @@ def _count(
         counts.wait("read", on_device[0].element_size())
         return
     masks = args[1] if known.indexed else ()
-    if known.sized or any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in masks):
+    if known.sized or any(
+        isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in masks
+    ):
         counts.wait("size")
     if known.launches:
         counts.launch(known.name)
 
 
-def _compute(op: OpOverload, known: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _compute(
+    op: OpOverload, known: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     if op is aten.bmm.dtype_out:  # 16-bit numbers, added up in float32
         return aten.bmm.out(args[0].float(), args[1].float(), **kwargs)
     if known.multiplies and torch.backends.cuda.matmul.allow_tf32:
-        args = [tensor_float_32(x) if isinstance(x, Tensor) and x.dtype == torch.float32 else x for x in args]
-    if op in (aten._softmax.default, aten._log_softmax.default) and args[2]:  # CUDA's kernels widen on their way
+        args = [
+            tensor_float_32(x) if isinstance(x, Tensor) and x.dtype == torch.float32 else x
+            for x in args
+        ]
+    if (
+        op in (aten._softmax.default, aten._log_softmax.default) and args[2]
+    ):  # CUDA's kernels widen on their way
         return op(args[0].float(), args[1], False)
     if op is aten.histc.default and not args[0].is_floating_point():  # CUDA counts integers, too
         return op(args[0].float(), *args[1:], **kwargs).to(args[0].dtype)
@@ -324,11 +376,19 @@ def _attention(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     operands = [x for x in (q, k, v, mask) if x is not None]
     if any(not isinstance(x, SimulatedTensor) or x.device != q.device for x in operands):
         places = [str(x.device) for x in operands]
-        raise RuntimeError(f"Expected query, key, value and attn_mask to be on the same device, but got {places}")
+        raise RuntimeError(
+            f"Expected query, key, value and attn_mask to be on the same device, but got {places}"
+        )
     if mask is not None and mask.dtype not in (torch.bool, q.dtype):
-        raise RuntimeError(f"Expected attn_mask dtype to be bool or to match query dtype, but got {mask.dtype}")
+        raise RuntimeError(
+            f"Expected attn_mask dtype to be bool or to match query dtype, but got {mask.dtype}"
+        )
     kernel = attention_kernel(q, k, v, mask, bool(given.get("is_causal")))
     counts.attend(f"{kernel}, masked" if mask is not None else kernel)
-    output = op(**{name: x.numbers if isinstance(x, SimulatedTensor) else x for name, x in given.items()})
-    output = output.transpose(1, 2).contiguous().transpose(1, 2)  # as fused kernels lay it out: (B, Q, H, E)
+    output = op(
+        **{name: x.numbers if isinstance(x, SimulatedTensor) else x for name, x in given.items()}
+    )
+    output = (
+        output.transpose(1, 2).contiguous().transpose(1, 2)
+    )  # as fused kernels lay it out: (B, Q, H, E)
     return SimulatedTensor(output, q.device)

@@ -18,12 +18,16 @@ def eager(folder, report, part=None):
         ids = torch.tensor([[token.id for token in text.tokens]])
         with torch.no_grad():
             if part in ("decoder", "cross"):
-                given = torch.tensor([[*(WORDS.index(word) for word in SOURCE.split()), WORDS.index("</s>")]])
+                given = torch.tensor(
+                    [[*(WORDS.index(word) for word in SOURCE.split()), WORDS.index("</s>")]]
+                )
                 found = model(input_ids=given, decoder_input_ids=ids, output_attentions=True)
                 found = found.decoder_attentions if part == "decoder" else found.cross_attentions
             else:
                 half = model.get_encoder() if part == "encoder" else model
-                found = half(input_ids=ids, attention_mask=torch.ones_like(ids), output_attentions=True).attentions
+                found = half(
+                    input_ids=ids, attention_mask=torch.ones_like(ids), output_attentions=True
+                ).attentions
         yield [layer[0].numpy() for layer in found]
 
 
@@ -32,7 +36,9 @@ def check_against_eager(folder, report, part=None):
         assert len(text.heads) == sum(len(layer) for layer in layers)
         for head in text.heads:
             theirs = layers[head.layer][head.head]
-            np.testing.assert_allclose(head.stages["weights"], theirs[:, : len(text.sources)], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(
+                head.stages["weights"], theirs[:, : len(text.sources)], rtol=0, atol=1e-5
+            )
 
 
 def check_laws(head: HeadReport):
@@ -80,6 +86,10 @@ def test_both_engines_agree(folders, name):
         for a, b in zip(one.heads, other.heads, strict=True):
             assert (a.layer, a.head, a.fully_masked) == (b.layer, b.head, b.fully_masked)
             for stage in STAGES:
-                np.testing.assert_array_equal(np.isneginf(a.stages[stage]), np.isneginf(b.stages[stage]))
+                np.testing.assert_array_equal(
+                    np.isneginf(a.stages[stage]), np.isneginf(b.stages[stage])
+                )
                 size = max(1.0, np.abs(a.stages[stage][np.isfinite(a.stages[stage])]).max())
-                np.testing.assert_allclose(a.stages[stage], b.stages[stage], rtol=0, atol=1e-5 * size)
+                np.testing.assert_allclose(
+                    a.stages[stage], b.stages[stage], rtol=0, atol=1e-5 * size
+                )

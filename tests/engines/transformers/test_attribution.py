@@ -14,7 +14,11 @@ from tests.helpers.hybrids import make_hybrid, save_hybrid
 from tests.parity.test_generation import CAUSAL
 
 TEXT = "the bank by the river was old"
-NATIVE = [row for row in CAUSAL if "Bert" not in row.model.__name__ and "Roberta" not in row.model.__name__]
+NATIVE = [
+    row
+    for row in CAUSAL
+    if "Bert" not in row.model.__name__ and "Roberta" not in row.model.__name__
+]
 QUICK = ("llama", "gpt2", "gemma2", "olmo2", "gpt_neox")
 
 
@@ -26,7 +30,10 @@ def _attribution(report: Any) -> Any:
 
 @pytest.mark.parametrize(
     "row",
-    [pytest.param(row, marks=() if row.name in QUICK else pytest.mark.exhaustive, id=row.name) for row in NATIVE],
+    [
+        pytest.param(row, marks=() if row.name in QUICK else pytest.mark.exhaustive, id=row.name)
+        for row in NATIVE
+    ],
 )
 def test_both_engines_take_a_logit_apart_alike(row, tmp_path):
     row.save(tmp_path)
@@ -38,13 +45,20 @@ def test_both_engines_take_a_logit_apart_alike(row, tmp_path):
         "stages": [],
         "input_ids": [3, 14, 15, 9, 26],
     }
-    native, other = (_attribution(attnscope.inspect(engine=engine, **options)) for engine in ("native", "transformers"))
+    native, other = (
+        _attribution(attnscope.inspect(engine=engine, **options))
+        for engine in ("native", "transformers")
+    )
     assert native.target.id == other.target.id
     for name in ("total", "embedding", "constant", "heads", "attention_biases", "mlps", "sources"):
-        np.testing.assert_allclose(getattr(other, name), getattr(native, name), atol=2e-4, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(other, name), getattr(native, name), atol=2e-4, err_msg=name
+        )
 
 
-def _direct_effect(model: Any, projection: str, width: int, layer: int, head: int, ids: Tensor, target: int) -> float:
+def _direct_effect(
+    model: Any, projection: str, width: int, layer: int, head: int, ids: Tensor, target: int
+) -> float:
     """What a head adds to a logit: how the logit changes if what it writes is taken out of the last hidden state alone.
 
     The final norm keeps the scale that it has. For models that add the output projection to the residual stream.
@@ -63,7 +77,9 @@ def _direct_effect(model: Any, projection: str, width: int, layer: int, head: in
     for handle in handles:
         handle.remove()
     alone = torch.zeros_like(kept["written"][0, -1])
-    alone[head * width : (head + 1) * width] = kept["written"][0, -1, head * width : (head + 1) * width]
+    alone[head * width : (head + 1) * width] = kept["written"][
+        0, -1, head * width : (head + 1) * width
+    ]
     written = module.weight.detach().double() @ alone.double()
     scale = kept["normed"][0, -1].double() / kept["states"][0, -1].double()
     return float((written * scale) @ model.get_output_embeddings().weight[target].detach().double())
@@ -75,23 +91,37 @@ HYBRIDS = {
 }
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_next", pytest.param("lfm2", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "model_type", ["qwen3_next", pytest.param("lfm2", marks=pytest.mark.exhaustive)]
+)
 def test_heads_of_a_hybrid_add_what_they_write_into_the_last_state(model_type, tmp_path):
     save_hybrid(tmp_path, make_hybrid(model_type))
-    report = attnscope.inspect(TEXT, model=str(tmp_path), by="logit", stages=[], layer=-1, head="all")
+    report = attnscope.inspect(
+        TEXT, model=str(tmp_path), by="logit", stages=[], layer=-1, head="all"
+    )
     found = _attribution(report)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager", dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path, attn_implementation="eager", dtype=torch.float32
+    ).eval()
     text = report.data.texts[0]
     ids = torch.tensor([[token.id for token in text.tokens][: found.position + 1]])
     with torch.no_grad():
         logit = float(model(input_ids=ids).logits[0, -1, found.target.id])
-    parts = found.heads.sum() + found.mlps.sum() + found.attention_biases.sum() + found.embedding + found.constant
+    parts = (
+        found.heads.sum()
+        + found.mlps.sum()
+        + found.attention_biases.sum()
+        + found.embedding
+        + found.constant
+    )
     assert float(parts) == pytest.approx(logit, abs=1e-4)
     layers = [layer for layer in range(len(found.heads)) if found.heads[layer].any()]
     assert layers
     assert len(layers) < len(found.heads)
     name = HYBRIDS[model_type]
-    width = model.get_submodule(name.format(layer=layers[0])).weight.shape[1] // found.heads.shape[1]
+    width = (
+        model.get_submodule(name.format(layer=layers[0])).weight.shape[1] // found.heads.shape[1]
+    )
     for layer in layers:
         for head in range(found.heads.shape[1]):
             expected = _direct_effect(model, name, width, layer, head, ids, found.target.id)
@@ -102,8 +132,12 @@ def test_a_factor_on_the_residual_stream_is_counted(tmp_path):
     """Granite multiplies what a layer adds, and divides its logits."""
     model = make_hybrid("granitemoehybrid", residual_multiplier=0.25, logits_scaling=4.0)
     save_hybrid(tmp_path, model)
-    found = _attribution(attnscope.inspect(TEXT, model=str(tmp_path), by="logit", stages=[], layer=-1, head=0))
-    eager = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager", dtype=torch.float32).eval()
+    found = _attribution(
+        attnscope.inspect(TEXT, model=str(tmp_path), by="logit", stages=[], layer=-1, head=0)
+    )
+    eager = AutoModelForCausalLM.from_pretrained(
+        tmp_path, attn_implementation="eager", dtype=torch.float32
+    ).eval()
     report = attnscope.inspect(TEXT, model=str(tmp_path), layer=-1, head=0, stages=[])
     ids = torch.tensor([[token.id for token in report.data.texts[0].tokens][: found.position + 1]])
     with torch.no_grad():
@@ -118,7 +152,9 @@ def test_a_factor_on_the_residual_stream_is_counted(tmp_path):
 
 
 def test_a_head_that_is_more_than_a_matrix_is_refused():
-    with pytest.raises(UsageError, match="are not a sum over its parts: its output head is more than a matrix"):
+    with pytest.raises(
+        UsageError, match="are not a sum over its parts: its output head is more than a matrix"
+    ):
         attnscope.inspect("the [MASK] bank", engine="transformers", by="logit")
 
 
@@ -133,5 +169,7 @@ def test_a_head_that_is_more_than_a_matrix_is_refused():
 )
 def test_a_layer_that_does_more_than_add_is_refused(model_type, reason, tmp_path):
     save_hybrid(tmp_path, make_hybrid(model_type))
-    with pytest.raises(UsageError, match=f"the logits of {model_type} are not a sum over its parts: {reason}"):
+    with pytest.raises(
+        UsageError, match=f"the logits of {model_type} are not a sum over its parts: {reason}"
+    ):
         attnscope.inspect(TEXT, model=str(tmp_path), by="logit")

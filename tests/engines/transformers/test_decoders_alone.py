@@ -26,8 +26,15 @@ def test_its_weights_predictions_and_continuation_are_those_of_eager_attention(t
     written = ids[:, : len(text.tokens) - NEW]
     with torch.no_grad():
         layers = model(ids, output_attentions=True).attentions
-        options = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": -1, "forced_eos_token_id": None}
+        options = {
+            "max_new_tokens": NEW,
+            "do_sample": False,
+            "eos_token_id": -1,
+            "forced_eos_token_id": None,
+        }
         continued = model.generate(written, attention_mask=torch.ones_like(written), **options)
     assert continued[0].tolist() == ids[0].tolist()
     for head in text.heads:
-        np.testing.assert_allclose(head.stages["weights"], layers[head.layer][0, head.head], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(
+            head.stages["weights"], layers[head.layer][0, head.head], rtol=0, atol=1e-5
+        )

@@ -103,14 +103,21 @@ def test_studies_equal_eager(folder):
     weights = watch_attention(model, ids_of(explained.data)).weights
     attending = attending_layers(path)
     theirs = (
-        weights[attending.index(explained.data.layer)][0, explained.data.head, explained.data.query].float().numpy()
+        weights[attending.index(explained.data.layer)][0, explained.data.head, explained.data.query]
+        .float()
+        .numpy()
     )
     np.testing.assert_allclose(explained.data.row.weights, theirs[explained.data.keys], **CLOSE)
     assert explained.holds
     asked = attnscope.heads(text=TEXT, query="river", key="bank", model=path)
-    river, bank = (next(n for n, t in enumerate(explained.data.tokens) if t.text == word) for word in ("river", "bank"))
+    river, bank = (
+        next(n for n, t in enumerate(explained.data.tokens) if t.text == word)
+        for word in ("river", "bank")
+    )
     for layer, of_layer in zip(attending, weights, strict=True):
-        np.testing.assert_allclose(asked.values[layer], of_layer[0, :, river, bank].float().numpy(), **CLOSE)
+        np.testing.assert_allclose(
+            asked.values[layer], of_layer[0, :, river, bank].float().numpy(), **CLOSE
+        )
     assert attnscope.heads(model=path, draws=2)
     assert attnscope.check(TEXT, model=path).passed
 
@@ -123,7 +130,9 @@ def attending_layers(path):
 
 def test_a_cut_head_changes_what_a_hook_changes(folder):
     path, model = folder
-    text = attnscope.inspect(TEXT, model=path, layer="all", head="all", stages="weights").data.texts[0]
+    text = attnscope.inspect(
+        TEXT, model=path, layer="all", head="all", stages="weights"
+    ).data.texts[0]
     layer = min(head.layer for head in text.heads)
     cut = attnscope.ablate(TEXT, model=path, cut=f"L{layer}H1", at=5).data.effects[0]
     assert np.isfinite(attnscope.ablate(TEXT, model=path, each="head").values[layer]).all()
@@ -149,7 +158,9 @@ def test_a_dump_holds_the_weights_of_eager_attention(folder, tmp_path):
         expected = watch_attention(model, ids).weights
         layers = sorted({layer for layer, _ in record["units"]})
         assert len(layers) == len(expected)
-        for (layer, head), weights in zip(record["units"], record["stages"]["weights"], strict=True):
+        for (layer, head), weights in zip(
+            record["units"], record["stages"]["weights"], strict=True
+        ):
             theirs = expected[layers.index(layer)][0, head].float().numpy()
             np.testing.assert_allclose(np.array(weights), theirs, **PADDED)
 
@@ -206,5 +217,10 @@ def test_explore_shows_the_weights_of_eager_attention(folder, monkeypatch):
     assert main(["explore", TEXT, "--model", path]) == 0
     ((head, query),) = seen
     layers = [other.layer for other in text.heads]
-    expected = watch_attention(model, ids_of(text)).weights[layers.index(head.layer)][0, head.head].float().numpy()
+    expected = (
+        watch_attention(model, ids_of(text))
+        .weights[layers.index(head.layer)][0, head.head]
+        .float()
+        .numpy()
+    )
     np.testing.assert_allclose(head.row("weights", query), expected[query], **CLOSE)

@@ -91,7 +91,9 @@ def eager(model, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(hf.AttentionInterface, "get_interface", get_interface)
-        model(input_ids=torch.tensor([IDS]), attention_mask=torch.ones(1, len(IDS), dtype=torch.int64))
+        model(
+            input_ids=torch.tensor([IDS]), attention_mask=torch.ones(1, len(IDS), dtype=torch.int64)
+        )
     return layers
 
 
@@ -107,7 +109,13 @@ def test_contributions_follow_the_gate(folders, monkeypatch, model_type):
     """Σ_j α_ij (g_i ⊙ v_j) W_O is the output of eager attention, and `projected` are the norms of its summands."""
     layers = eager(made(model_type), monkeypatch)
     report = attnscope.inspect(
-        TEXT, model=folders(model_type), by="projected", layer="all", head="all", top=len(IDS), special=True
+        TEXT,
+        model=folders(model_type),
+        by="projected",
+        layer="all",
+        head="all",
+        top=len(IDS),
+        special=True,
     ).data
     written = {id(layer): np.zeros_like(layer.projected) for layer in layers}
     for head, layer in of_heads(report, layers):
@@ -128,7 +136,9 @@ def test_contributions_follow_the_gate(folders, monkeypatch, model_type):
     assert all(np.abs(layer.gate - 1).max() > 0.1 for layer in layers)
     for layer in layers:
         scale = np.abs(layer.projected).max()
-        np.testing.assert_allclose(written[id(layer)], layer.projected, rtol=0, atol=1e-5 * max(1, scale))
+        np.testing.assert_allclose(
+            written[id(layer)], layer.projected, rtol=0, atol=1e-5 * max(1, scale)
+        )
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_next", "lfm3"])
@@ -138,12 +148,16 @@ def test_an_explanation_passes_the_gate(folders, monkeypatch, model_type):
     report = attnscope.inspect(TEXT, model=folders(model_type), layer=-1, head="all").data
     added = np.zeros(layer.projected.shape[1])
     for head in report.texts[0].heads:
-        e = attnscope.explain(TEXT, query=5, layer=head.layer, head=head.head, model=folders(model_type)).data
+        e = attnscope.explain(
+            TEXT, query=5, layer=head.layer, head=head.head, model=folders(model_type)
+        ).data
         assert all(check.holds for check in e.checks)
         np.testing.assert_allclose(e.gate.values, layer.gate[head.head, 5], atol=2e-5)
         np.testing.assert_allclose(e.gated.values, e.gate.values * e.output, atol=1e-6)
         added += e.projected.values
-    np.testing.assert_allclose(added, layer.projected[5], rtol=0, atol=2e-5 * np.abs(layer.projected).max())
+    np.testing.assert_allclose(
+        added, layer.projected[5], rtol=0, atol=2e-5 * np.abs(layer.projected).max()
+    )
 
 
 @pytest.mark.parametrize("means", [False, True])
@@ -169,7 +183,11 @@ def test_a_head_is_cut_behind_its_gate(folders, means):
     after = logits(cut)
     found = (
         attnscope.ablate(
-            TEXT, cut="L1H1", model=folders("qwen3_next"), replacement="mean" if means else "zero", at=len(IDS) - 1
+            TEXT,
+            cut="L1H1",
+            model=folders("qwen3_next"),
+            replacement="mean" if means else "zero",
+            at=len(IDS) - 1,
         )
         .data.effects[0]
         .predictions[0]
@@ -205,14 +223,18 @@ def test_a_planted_bug_fails_the_check(folders, monkeypatch, bug):
 @pytest.mark.parametrize("model_type", ["bitnet"])
 def test_what_is_no_gate_is_refused(folders, model_type):
     """A norm over all heads divides each head's output by the others' as well."""
-    with pytest.raises(AttnscopeError, match="layer 0, something other than a gate stands between weights·v and"):
+    with pytest.raises(
+        AttnscopeError, match="layer 0, something other than a gate stands between weights·v and"
+    ):
         attnscope.inspect(TEXT, by="projected", model=folders(model_type))
     head = attnscope.inspect(TEXT, model=folders(model_type)).data.texts[0].heads[0]
     assert head.rows.gate is None
 
 
 def test_a_gate_is_shown_beside_the_entropy(folders, capsys):
-    head = attnscope.inspect(TEXT, model=folders("qwen3_next"), layer=1, head=0).data.texts[0].heads[0]
+    head = (
+        attnscope.inspect(TEXT, model=folders("qwen3_next"), layer=1, head=0).data.texts[0].heads[0]
+    )
     words = head.rows.gate[:-1].mean()
     assert main(["run", TEXT, "--model", folders("qwen3_next"), "--layer", "1", "--head", "0"]) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -240,18 +262,32 @@ def test_a_mean_counts_layers_without_a_gate_as_open(folders):
     options = {"model": folders("qwen3_next")}
     every = attnscope.inspect(TEXT, layer="all", head="all", **options).data.texts[0].heads
     (mean,) = attnscope.inspect(TEXT, layer="mean", head="mean", **options).data.texts[0].heads
-    np.testing.assert_allclose(mean.rows.gate, np.mean([head.rows.gate for head in every], axis=0), atol=1e-6)
+    np.testing.assert_allclose(
+        mean.rows.gate, np.mean([head.rows.gate for head in every], axis=0), atol=1e-6
+    )
 
 
 def test_a_gate_of_another_type_is_close_in_bfloat16(folders):
-    head = attnscope.inspect(TEXT, model=folders("axk2"), dtype="bfloat16", by="projected").data.texts[0].heads[0]
+    head = (
+        attnscope.inspect(TEXT, model=folders("axk2"), dtype="bfloat16", by="projected")
+        .data.texts[0]
+        .heads[0]
+    )
     assert np.isfinite(head.rows.gate).all()
 
 
 def test_a_walk_shows_the_gate_of_a_row(folders, monkeypatch):
     screens = walk_without_terminal(monkeypatch)
-    assert main(["explore", TEXT, "--model", folders("qwen3_next"), "--layer", "1", "--head", "0"]) == 0
-    gate = attnscope.inspect(TEXT, model=folders("qwen3_next"), layer=1, head=0).data.texts[0].heads[0].rows.gate
+    assert (
+        main(["explore", TEXT, "--model", folders("qwen3_next"), "--layer", "1", "--head", "0"])
+        == 0
+    )
+    gate = (
+        attnscope.inspect(TEXT, model=folders("qwen3_next"), layer=1, head=0)
+        .data.texts[0]
+        .heads[0]
+        .rows.gate
+    )
     shown = re.search(r"bits · gate (\d\.\d\d)", " ".join(screens[0]))
     assert shown is not None
     assert float(shown[1]) in np.round(gate.astype(float), 2)
@@ -259,11 +295,17 @@ def test_a_walk_shows_the_gate_of_a_row(folders, monkeypatch):
 
 def test_a_model_in_memory_has_its_gates_and_keeps_its_hooks(folders):
     model = made("qwen3_next")
-    hooks = [len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules()]
+    hooks = [
+        len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules()
+    ]
     tokenizer = hf.PreTrainedTokenizerFast(tokenizer_file=f"{folders('qwen3_next')}/tokenizer.json")
     options = {"layer": 1, "head": 2, "by": "projected"}
-    head = attnscope.inspect(TEXT, model=model, tokenizer=tokenizer, **options).data.texts[0].heads[0]
+    head = (
+        attnscope.inspect(TEXT, model=model, tokenizer=tokenizer, **options).data.texts[0].heads[0]
+    )
     other = attnscope.inspect(TEXT, model=folders("qwen3_next"), **options).data.texts[0].heads[0]
     np.testing.assert_allclose(head.rows.gate, other.rows.gate, atol=1e-6)
     np.testing.assert_allclose(head.top.projected, other.top.projected, rtol=1e-5)
-    assert hooks == [len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules()]
+    assert hooks == [
+        len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules()
+    ]

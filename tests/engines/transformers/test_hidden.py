@@ -28,7 +28,9 @@ def test_weights_are_those_under_the_same_4_d_mask(folders, name, engine):
     assert (report.mask.hidden, report.mask.what_if) == ("the,0:2,-1", "stack")
     for text in report.texts:
         shown = [token.text for token in text.tokens]
-        hidden = sorted({0, 1, len(shown) - 1, *(i for i, word in enumerate(shown) if word == "the")})
+        hidden = sorted(
+            {0, 1, len(shown) - 1, *(i for i, word in enumerate(shown) if word == "the")}
+        )
         assert text.hidden == hidden
         n = len(shown)
         allowed = np.tri(n, dtype=bool) if CAUSAL[name] else np.ones((n, n), dtype=bool)
@@ -63,7 +65,9 @@ def test_words_are_those_of_the_context_under_cross_attention(folders):
 
 
 def test_a_word_that_a_text_lacks_is_an_error_that_names_it(folders):
-    with pytest.raises(UsageError, match=r"hide: 'bank' is not in the text \(text\); the text has tokens 0 to"):
+    with pytest.raises(
+        UsageError, match=r"hide: 'bank' is not in the text \(text\); the text has tokens 0 to"
+    ):
         run(folders("bert"), hide="bank")
     with pytest.raises(UsageError, match="hide: 'sea' is not in the text; the text has tokens"):
         run(folders("bert"), texts=TEXTS[:1], hide="sea")

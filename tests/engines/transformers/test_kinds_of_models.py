@@ -19,7 +19,9 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("model_type", [*QUICK, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in OTHERS)])
+@pytest.mark.parametrize(
+    "model_type", [*QUICK, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in OTHERS)]
+)
 def test_every_number_is_that_of_eager_transformers(model_type: str) -> None:
     finding = examine(model_type)
     assert (finding.verdict, finding.reason) == ("right", "")
@@ -31,7 +33,10 @@ def test_every_number_is_that_of_eager_transformers(model_type: str) -> None:
     ("model_type", "note"),
     [
         ("xmod", "lang_ids: zeros, since the model needs it and a text has none"),
-        ("llama4", "the text model 'language_model' is shown alone: transformers cannot run it on tokens alone"),
+        (
+            "llama4",
+            "the text model 'language_model' is shown alone: transformers cannot run it on tokens alone",
+        ),
         ("hrm_text", "modules attend 32 times in a pass: layers are numbered as they run"),
         ("lilt", "its weights are applied to two sets of values, of which the last are shown"),
     ],
@@ -60,7 +65,10 @@ def test_near_keys_are_projected_and_checked(tmp_path, model_type):
     checked = attnscope.check(TEXT, **options)
     assert checked.passed
     names = {check.name for check in checked.data.checks if check.verdict == "pass"}
-    assert {"equals eager transformers: weights", "the output of attention is W·(weights·v)"} <= names
+    assert {
+        "equals eager transformers: weights",
+        "the output of attention is W·(weights·v)",
+    } <= names
     at = {"layer": 1, "head": 2, **options}
     head = attnscope.inspect(TEXT, by="projected", top=8, special=True, **at).data.texts[0].heads[0]
     explained = attnscope.explain(TEXT, query=5, top=8, **at).data
@@ -69,7 +77,9 @@ def test_near_keys_are_projected_and_checked(tmp_path, model_type):
     projected = explained.value_vectors @ weight[:, 2 * width : 3 * width].T
     sizes = dict(zip(explained.keys, np.linalg.norm(projected, axis=-1), strict=True))
     compared = 0
-    for key, share, alpha in zip(head.top.keys[5], head.top.projected[5], head.top.weight[5], strict=True):
+    for key, share, alpha in zip(
+        head.top.keys[5], head.top.projected[5], head.top.weight[5], strict=True
+    ):
         if key >= 0 and key in sizes:
             assert share == pytest.approx(alpha * sizes[key], rel=1e-4)
             compared += 1
@@ -81,7 +91,9 @@ def test_what_is_added_in_place_behind_attention_is_noticed(tmp_path):
     build("nystromformer", text_class(hf.CONFIG_MAPPING["nystromformer"])).save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
     assert attnscope.check(TEXT, model=tmp_path).passed
-    with pytest.raises(AttnscopeError, match="something other than a gate stands between weights·v and the output"):
+    with pytest.raises(
+        AttnscopeError, match="something other than a gate stands between weights·v and the output"
+    ):
         attnscope.inspect(TEXT, model=tmp_path, by="projected")
 
 
@@ -109,15 +121,21 @@ def test_a_model_around_a_language_model_predicts_and_is_cut(tmp_path):
     assert text.predictions
     for prediction in text.predictions:
         for token in prediction.tokens:
-            assert token.logit == pytest.approx(float(logits[prediction.position, token.id]), abs=1e-4)
+            assert token.logit == pytest.approx(
+                float(logits[prediction.position, token.id]), abs=1e-4
+            )
     effects = attnscope.ablate("the river", each="head", model=tmp_path).values
     assert effects.shape == (4, 4) and (effects > 0).all()
 
 
 def test_a_model_that_gives_no_last_states_says_so(tmp_path):
-    build("encoder-decoder", text_class(hf.CONFIG_MAPPING["encoder-decoder"])).save_pretrained(tmp_path)
+    build("encoder-decoder", text_class(hf.CONFIG_MAPPING["encoder-decoder"])).save_pretrained(
+        tmp_path
+    )
     write_tokenizer(tmp_path)
-    with pytest.raises(AttnscopeError, match="EncoderDecoderModel gives no states behind its last layer"):
+    with pytest.raises(
+        AttnscopeError, match="EncoderDecoderModel gives no states behind its last layer"
+    ):
         attnscope.ablate("the bank", each="head", model=tmp_path, part="cross", context="the river")
 
 

@@ -72,7 +72,9 @@ def test_layers_with_attention_are_found_under_their_own_numbers(folders, model_
     report = run(folders(model_type), [TEXT], layer="all", head="all")
     kinds = report.provenance.layer_kinds
     assert spell_map(kinds) == MAPS[model_type]
-    attending = [layer for layer, paths in enumerate(kinds) if {*paths} & {"softmax", "window", "sparse"}]
+    attending = [
+        layer for layer, paths in enumerate(kinds) if {*paths} & {"softmax", "window", "sparse"}
+    ]
     assert list(report.provenance.attending) == attending
     assert list(dict.fromkeys(head.layer for head in report.texts[0].heads)) == attending
     expected = eager_weights(hybrids.make_hybrid(model_type), attending)
@@ -84,16 +86,26 @@ def test_layers_with_attention_are_found_under_their_own_numbers(folders, model_
 def test_what_changes_the_output_of_attention_is_found(folders):
     """A gate stands between weights·v and o_proj in Qwen3-Next; in Granite 4 nothing does."""
     for model_type, gated in (("qwen3_next", True), ("granitemoehybrid", False)):
-        head = attnscope.inspect(TEXT, by="projected", model=str(folders(model_type))).data.texts[0].heads[0]
+        head = (
+            attnscope.inspect(TEXT, by="projected", model=str(folders(model_type)))
+            .data.texts[0]
+            .heads[0]
+        )
         assert (head.rows.gate is not None) == gated
 
 
 def test_a_folder_says_what_runs_it(folders, capsys):
     assert main(["run", TEXT, "--model", str(folders("lfm2"))]) == 0
-    assert "transformers runs it: attnscope itself does not have the architecture" in capsys.readouterr().out
+    assert (
+        "transformers runs it: attnscope itself does not have the architecture"
+        in capsys.readouterr().out
+    )
     assert main(["info", "--model", str(folders("lfm2"))]) == 0
     out = capsys.readouterr().out
-    assert "C A │ C A 2 of 4 layers have attention over tokens (A softmax, C convolution)" in " ".join(out.split())
+    assert (
+        "C A │ C A 2 of 4 layers have attention over tokens (A softmax, C convolution)"
+        in " ".join(out.split())
+    )
     assert "norm" not in out
 
 
@@ -111,28 +123,46 @@ def test_words_and_negative_numbers_select_among_the_layers_that_attend(folders)
     (mean,) = run(folder, [TEXT], layer="mean", head="mean").texts[0].heads
     every = run(folder, [TEXT], layer="all", head="all").texts[0].heads
     np.testing.assert_allclose(
-        mean.stages["weights"], np.mean([head.stages["weights"] for head in every], axis=0), atol=1e-6
+        mean.stages["weights"],
+        np.mean([head.stages["weights"] for head in every], axis=0),
+        atol=1e-6,
     )
 
 
 def test_a_layer_without_attention_is_refused_with_the_map(folders):
     for options in ({"layer": [1, 2]}, {"cut": "L0H1"}):
         with pytest.raises(UsageError, match="has no attention over tokens") as refused:
-            attnscope.inspect(TEXT, model=str(folders("qwen3_next")), engine="transformers", **options)
+            attnscope.inspect(
+                TEXT, model=str(folders("qwen3_next")), engine="transformers", **options
+            )
         assert "2 of 4 layers have attention over tokens: G A │ G A" in str(refused.value)
     with pytest.raises(UsageError, match="tokens read each other through gated delta"):
-        attnscope.inspect(TEXT, model=str(folders("qwen3_next")), engine="transformers", measure="rollout")
+        attnscope.inspect(
+            TEXT, model=str(folders("qwen3_next")), engine="transformers", measure="rollout"
+        )
 
 
 def test_every_study_takes_the_layers_that_attend(folders):
     options = {"model": str(folders("qwen3_next")), "engine": "transformers"}
-    roles = {role["name"]: role["values"] for role in json.loads(attnscope.heads(**options).to_json())["roles"]}
-    assert [all(value is None for value in row) for row in roles["next"]] == [True, False, True, False]
-    assert not any(value is None for row in roles["previous"] for value in row)  # of shares in the others
+    roles = {
+        role["name"]: role["values"]
+        for role in json.loads(attnscope.heads(**options).to_json())["roles"]
+    }
+    assert [all(value is None for value in row) for row in roles["next"]] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert not any(
+        value is None for row in roles["previous"] for value in row
+    )  # of shares in the others
     effects = attnscope.ablate(TEXT, each="head", **options)
     assert np.isnan(effects.values[[0, 2]]).all()
     assert np.isfinite(effects.values[[1, 3]]).all()
-    spans = json.loads(attnscope.inspect(TEXT, spans="sentences", **options).to_json())["texts"][0]["spans"]
+    spans = json.loads(attnscope.inspect(TEXT, spans="sentences", **options).to_json())["texts"][0][
+        "spans"
+    ]
     assert [layer[0][0][0] is None for layer in spans["weights"]] == [True, False, True, False]
 
 

@@ -51,7 +51,9 @@ def check_outputs(seen, lengths):
         assert inputs.n_heads > 1
         for text, length in enumerate(lengths):
             for heads, mixing in inputs.heads(text, range(inputs.n_heads), length):
-                product = mixing.rows(range(length)).double() @ inputs.v[text, heads, :length].double()
+                product = (
+                    mixing.rows(range(length)).double() @ inputs.v[text, heads, :length].double()
+                )
                 if inputs.gated:
                     product = product * inputs.gate[text, heads, :length].double()
                 expected = inputs.output[text, heads, :length].double()
@@ -68,7 +70,11 @@ def test_the_matrix_times_the_values_is_the_output_of_the_layer(model_type):
     mask = torch.ones_like(ids)
     mask[1, short:] = 0
     seen = observe(
-        hybrids.with_long_states(hybrids.make_hybrid(model_type, max_position_embeddings=256).base_model), ids, mask
+        hybrids.with_long_states(
+            hybrids.make_hybrid(model_type, max_position_embeddings=256).base_model
+        ),
+        ids,
+        mask,
     )
     kind, count = MIXING[model_type]
     assert [inputs.kind for inputs in seen] == [kind] * count
@@ -100,7 +106,9 @@ def test_output_norm_and_gate_are_what_the_output_projection_takes(model_type):
     for inputs, mixer, projected in zip(seen, mixers, taken, strict=True):
         output = inputs.output[0].double().transpose(0, 1)  # (T, H, Ev)
         gate = inputs.gate[0].double().transpose(0, 1)
-        norm = next((getattr(mixer, name) for name in ("norm", "o_norm") if hasattr(mixer, name)), None)
+        norm = next(
+            (getattr(mixer, name) for name in ("norm", "o_norm") if hasattr(mixer, name)), None
+        )
         if norm is None and inputs.kind == "mlstm":
             norm = mixer.multihead_norm
             centred = output - output.mean(-1, keepdim=True)
@@ -109,12 +117,16 @@ def test_output_norm_and_gate_are_what_the_output_projection_takes(model_type):
         elif norm is None or isinstance(norm, torch.nn.Identity):
             expected = output if inputs.gated else output * gate
         elif inputs.kind == "mamba":
-            expected = normed((output * gate).flatten(1), norm, getattr(norm, "group_size", gate[0].numel()))
+            expected = normed(
+                (output * gate).flatten(1), norm, getattr(norm, "group_size", gate[0].numel())
+            )
         elif inputs.kind == "lightning":
             expected = normed(output.flatten(1), norm, output[0].numel()) * gate.flatten(1)
         else:
             expected = normed(output, norm, output.shape[-1]) * gate
-        np.testing.assert_allclose(projected[0].reshape(length, -1), expected.reshape(length, -1), atol=1e-5)
+        np.testing.assert_allclose(
+            projected[0].reshape(length, -1), expected.reshape(length, -1), atol=1e-5
+        )
 
 
 def normed(x, norm, size):
@@ -131,7 +143,11 @@ def test_the_form_without_the_inverse_fails(model_type):
         expected = inputs.output[0].double()
         for head in range(inputs.n_heads):
             one = inputs.one_head(0, head, 60)
-            plain = HeadMixing(one.q, one.k, one.log_decay, one.write, False, one.skip).rows(range(60)).double()
+            plain = (
+                HeadMixing(one.q, one.k, one.log_decay, one.write, False, one.skip)
+                .rows(range(60))
+                .double()
+            )
             error = float((plain @ inputs.v[0, head].double() - expected[head]).abs().max())
             assert error > 0.01 * float(expected[head].abs().max())
 
@@ -147,7 +163,9 @@ def test_some_rows_of_an_xlstm_are_divided_and_a_long_text_runs_in_one_piece():
     check_outputs(seen, [70])
     for inputs, of_whole in zip(seen, whole, strict=True):
         assert torch.equal(inputs.output, of_whole.output)
-        sums = torch.stack([inputs.one_head(0, head, 70).rows(range(70)).sum(1) for head in range(4)]).abs()
+        sums = torch.stack(
+            [inputs.one_head(0, head, 70).rows(range(70)).sum(1) for head in range(4)]
+        ).abs()
         undivided = sums < 0.99
         assert undivided.any() and not undivided.all()
 

@@ -16,7 +16,10 @@ from tests.helpers.architectures import ONE_PART, make, save
 from tests.helpers.requests import requested
 
 PAIRS = [("the bank by the river", "was old"), ("we sat", "on it all day while the water ran")]
-START, END = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}
+START, END = (
+    {"SpecialToken": {"id": "<s>", "type_id": 0}},
+    {"SpecialToken": {"id": "</s>", "type_id": 0}},
+)
 
 
 def _template(first: int, second: int, special: int = 0) -> dict:
@@ -31,7 +34,9 @@ def _template(first: int, second: int, special: int = 0) -> dict:
         "type": "TemplateProcessing",
         "single": pair[:3],
         "pair": pair,
-        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in ids.items()},
+        "special_tokens": {
+            name: {"id": name, "ids": [i], "tokens": [name]} for name, i in ids.items()
+        },
     }
 
 
@@ -55,13 +60,19 @@ def _folder(path, name, processor, **config):
 
 def _run(folder, engine, pairs=PAIRS, **more):
     texts = tuple(TextInput(text, pair) for text, pair in pairs)
-    return inspect(requested(texts, str(folder), engine=engine, layer="all", head="all", stages=("weights",), **more))
+    return inspect(
+        requested(
+            texts, str(folder), engine=engine, layer="all", head="all", stages=("weights",), **more
+        )
+    )
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 @pytest.mark.parametrize("processor", PROCESSORS.values(), ids=PROCESSORS)
 @pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_weights_equal_eager_transformers_fed_with_the_tokenizers_type_ids(tmp_path, name, processor, engine):
+def test_weights_equal_eager_transformers_fed_with_the_tokenizers_type_ids(
+    tmp_path, name, processor, engine
+):
     folder = _folder(tmp_path, name, processor, type_vocab_size=2)
     report = _run(folder, engine)
     model = hf.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
@@ -94,8 +105,14 @@ def test_a_type_id_that_the_model_has_no_row_for_is_refused(tmp_path, engine):
 def test_explain_names_the_row_of_the_segment_table_that_the_model_was_given(tmp_path):
     folder = _folder(tmp_path, "bert", PROCESSORS["1 and 0"], type_vocab_size=2)
     texts = (TextInput(*PAIRS[0]),)
-    explanation = explain(requested(texts, str(folder), layer="0", head="0", query="was", stages=()))
+    explanation = explain(
+        requested(texts, str(folder), layer="0", head="0", query="was", stages=())
+    )
     segment = next(vector for vector in explanation.inputs if vector.name == "segment")
-    table = hf.AutoModel.from_pretrained(folder).embeddings.token_type_embeddings.weight.detach().numpy()
+    table = (
+        hf.AutoModel.from_pretrained(folder)
+        .embeddings.token_type_embeddings.weight.detach()
+        .numpy()
+    )
     assert segment.formula == "row 0 of the segment table"
     np.testing.assert_allclose(segment.values, table[0], rtol=1e-6)

@@ -41,7 +41,9 @@ def _without_bias(inputs):
     ids=["heads in another order", "no scale", "no soft-cap", "no sinks", "no position bias"],
 )
 def test_it_shows(folders, monkeypatch, name, part, bug):
-    monkeypatch.setattr(interface, "AttentionInputs", lambda *given, **named: bug(_CALL(*given, **named)))
+    monkeypatch.setattr(
+        interface, "AttentionInputs", lambda *given, **named: bug(_CALL(*given, **named))
+    )
     report = run(folders(name), part=part)
     with pytest.raises(AssertionError, match="Not equal"):
         check_against_eager(folders(name), report, part)

@@ -38,7 +38,9 @@ def test_copying_is_that_of_the_native_engine(row, tmp_path):
     assert np.ptp(found) > 0.1
     for layer in range(native.sizes[0]):
         with native.holding(layer):
-            for one, other in zip(theirs.value_and_output(layer), native.value_and_output(layer), strict=True):
+            for one, other in zip(
+                theirs.value_and_output(layer), native.value_and_output(layer), strict=True
+            ):
                 assert torch.equal(one, other)
 
 
@@ -51,7 +53,9 @@ WORDS = "the bank by the river was old and we sat on it"
 
 
 def live(model):
-    tokens = hf.PreTrainedTokenizerFast(tokenizer_file=str(model.config.name_or_path) + "/tokenizer.json")
+    tokens = hf.PreTrainedTokenizerFast(
+        tokenizer_file=str(model.config.name_or_path) + "/tokenizer.json"
+    )
     found = attnscope.heads(model, WORDS, tokenizer=tokens, role=["previous", "copying"], draws=2)
     return found["copying"], [note for note in found.data.notes if "copying" in note]
 
@@ -96,7 +100,11 @@ def extended(model):
     [
         ("opt", lambda model: None, "which weights compute attention in 'opt' is not known"),
         ("llama", adapted, "the tensor 'layers.0.self_attn.v_proj.weight' is missing"),
-        ("llama", replaced, "'layers.1.self_attn.o_proj.weight' (Doubled, 32 × 32) is not what a 'llama' has there"),
+        (
+            "llama",
+            replaced,
+            "'layers.1.self_attn.o_proj.weight' (Doubled, 32 × 32) is not what a 'llama' has there",
+        ),
         ("llama", extended, "'Own' is no module of transformers"),
     ],
 )

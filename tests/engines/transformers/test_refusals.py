@@ -39,7 +39,9 @@ def copied(folders, tmp_path):
         file.write_text(json.dumps({**json.loads(file.read_text()), **(config or {})}))
         if change is not None:
             tensors = load_file(tmp_path / name / "model.safetensors")
-            save_file(change(tensors), tmp_path / name / "model.safetensors", metadata={"format": "pt"})
+            save_file(
+                change(tensors), tmp_path / name / "model.safetensors", metadata={"format": "pt"}
+            )
         return tmp_path / name
 
     return copy
@@ -61,14 +63,18 @@ def test_an_architecture_that_passes_an_unknown_tensor(folders, monkeypatch):
         return run_attention(self, module, q, k, v, mask, {**more, "gates": q})
 
     monkeypatch.setattr(interface.AttentionCapture, "run_attention", strange)
-    assert "layer 0 passes a tensor 'gates' to its attention; attnscope refuses" in refused(folders("llama"))
+    assert "layer 0 passes a tensor 'gates' to its attention; attnscope refuses" in refused(
+        folders("llama")
+    )
 
 
 def test_queries_that_are_not_those_of_the_tokens(folders, monkeypatch):
     run_attention = interface.AttentionCapture.run_attention
 
     def halved(self, module, q, k, v, mask, more):
-        return run_attention(self, module, q[:, :, ::2], k, v, mask[:, :, ::2], more).repeat_interleave(2, dim=2)
+        return run_attention(
+            self, module, q[:, :, ::2], k, v, mask[:, :, ::2], more
+        ).repeat_interleave(2, dim=2)
 
     monkeypatch.setattr(interface.AttentionCapture, "run_attention", halved)
     expected = "layer 0 passes 4 queries and 8 keys, not one for each token, to its attention"
@@ -89,14 +95,19 @@ def test_a_vision_model_without_a_picture(folders):
 
 @pytest.mark.parametrize("name", NO_TABLE)
 def test_models_that_embed_no_tokens_or_several_kinds_of_them(folders, name):
-    expected = f"no table of token embeddings was found in '{name}'; attnscope shows attention between"
+    expected = (
+        f"no table of token embeddings was found in '{name}'; attnscope shows attention between"
+    )
     assert expected in refused(folders(name))
 
 
 @pytest.mark.parametrize(
     ("model_type", "expected"),
     [
-        ("gemma4_unified_assistant", "reads keys and values of the model that it drafts for (shared_kv_states)"),
+        (
+            "gemma4_unified_assistant",
+            "reads keys and values of the model that it drafts for (shared_kv_states)",
+        ),
         ("funnel", "passes 4 queries and 8 keys, not one for each token"),
     ],
 )
@@ -121,7 +132,9 @@ def test_a_package_that_breaks_the_import_of_transformers_is_named(folders, monk
     """As does a torchvision of another build of torch, whose hint was to install transformers."""
 
     def broken(name):
-        missing = ModuleNotFoundError(f"Could not import module '{name}'. Are this object's requirements right?")
+        missing = ModuleNotFoundError(
+            f"Could not import module '{name}'. Are this object's requirements right?"
+        )
         raise missing from RuntimeError("operator torchvision::nms does not exist. Details follow")
 
     package = ModuleType("transformers")
@@ -132,7 +145,10 @@ def test_a_package_that_breaks_the_import_of_transformers_is_named(folders, monk
 
 
 def test_missing_weights_are_not_made_up(copied):
-    folder = copied("llama", change=lambda t: {n: x for n, x in t.items() if "layers.1.self_attn.q_proj" not in n})
+    folder = copied(
+        "llama",
+        change=lambda t: {n: x for n, x in t.items() if "layers.1.self_attn.q_proj" not in n},
+    )
     assert "'layers.1.self_attn.q_proj.weight' is missing" in refused(folder)
 
 
@@ -157,19 +173,29 @@ def test_weights_that_a_class_may_do_without_are_not_made_up_either(copied, monk
     quiet = [r"self_attn\.k_proj"]
     monkeypatch.setattr(LlamaModel, "_keys_to_ignore_on_load_missing", quiet)
     assert run(copied("llama")).texts
-    gone = copied("llama", name="gone", change=lambda t: {n: x for n, x in t.items() if "1.self_attn.k_proj" not in n})
+    gone = copied(
+        "llama",
+        name="gone",
+        change=lambda t: {n: x for n, x in t.items() if "1.self_attn.k_proj" not in n},
+    )
     assert "'layers.1.self_attn.k_proj.weight' is missing" in refused(gone)
 
 
 @pytest.mark.parametrize("kind", ["marian", "pegasus"])
 def test_positions_that_the_model_computes_are_in_no_file(copied, kind):
     """Checkpoints of opus-mt leave them out."""
-    folder = copied(kind, change=lambda t: {n: x for n, x in t.items() if "embed_positions" not in n})
+    folder = copied(
+        kind, change=lambda t: {n: x for n, x in t.items() if "embed_positions" not in n}
+    )
     found = {part: run(folder, part=part, context=SOURCE).texts[0] for part in ("decoder", "cross")}
-    ids, source = ([[token.id for token in side]] for side in (found["cross"].tokens, found["cross"].context))
+    ids, source = (
+        [[token.id for token in side]] for side in (found["cross"].tokens, found["cross"].context)
+    )
     model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     with torch.inference_mode():
-        made = model(torch.tensor(source), decoder_input_ids=torch.tensor(ids), output_attentions=True)
+        made = model(
+            torch.tensor(source), decoder_input_ids=torch.tensor(ids), output_attentions=True
+        )
     for part, layers in (("decoder", made.decoder_attentions), ("cross", made.cross_attentions)):
         for head in found[part].heads:
             expected = layers[head.layer][0, head.head].numpy()
@@ -201,10 +227,22 @@ def test_tensors_of_another_shape(copied):
         ({"quantization_config": {"bits": 4}}, "is quantised"),
         ({"num_hidden_layers": "two"}, "transformers "),
         ({"head_dim": 0}, "transformers cannot load it (ZeroDivisionError: "),
-        ({"num_hidden_layers": 1 << 40}, "config.json: num_hidden_layers is 1099511627776; expected at most 10,000"),
-        ({"text_config": {"num_experts": 10**9}}, "config.json: text_config: num_experts is 1000000000; expected at "),
-        ({"moe_num_experts": 10**9}, "config.json: moe_num_experts is 1000000000; expected at most 10,000"),
-        ({"t2u_encoder_layers": 10**9}, "config.json: t2u_encoder_layers is 1000000000; expected at most 10,000"),
+        (
+            {"num_hidden_layers": 1 << 40},
+            "config.json: num_hidden_layers is 1099511627776; expected at most 10,000",
+        ),
+        (
+            {"text_config": {"num_experts": 10**9}},
+            "config.json: text_config: num_experts is 1000000000; expected at ",
+        ),
+        (
+            {"moe_num_experts": 10**9},
+            "config.json: moe_num_experts is 1000000000; expected at most 10,000",
+        ),
+        (
+            {"t2u_encoder_layers": 10**9},
+            "config.json: t2u_encoder_layers is 1000000000; expected at most 10,000",
+        ),
     ],
     ids=["unknown", "none", "quantised", "odd", "no width", *(f"endless {n}" for n in range(4))],
 )
@@ -215,7 +253,9 @@ def test_configs(copied, config, expected):
 @pytest.mark.parametrize("start", ["x", -1, 60, 1.5, [0]])
 def test_a_start_that_is_no_token(copied, start):
     folder = copied("t5", {"decoder_start_token_id": start})
-    assert f"decoder_start_token_id is '{start}'; expected an id below 60" in refused(folder, part="encoder")
+    assert f"decoder_start_token_id is '{start}'; expected an id below 60" in refused(
+        folder, part="encoder"
+    )
 
 
 def test_code_of_the_folder_is_not_run(copied):
@@ -228,7 +268,10 @@ def test_code_of_the_folder_is_not_run(copied):
 
 def test_a_class_of_another_model_is_refused(copied):
     folder = copied("llama", {"architectures": ["Eagle3LlamaForCausalLM"]})
-    assert 'architectures is ["Eagle3LlamaForCausalLM"]; expected classes of "llama" in transformers' in refused(folder)
+    assert (
+        'architectures is ["Eagle3LlamaForCausalLM"]; expected classes of "llama" in transformers'
+        in refused(folder)
+    )
     assert "and may differ" in " ".join(run(folder, trust_config=True).provenance.notes)
 
 
@@ -249,7 +292,10 @@ def test_a_class_that_cannot_be_imported(folders, monkeypatch):
 
     folder = folders("llama")
     for found, said in (
-        (lambda *_: Dummy("HiggsModel", (), {}), "It requires the torchaudio library but it was not found"),
+        (
+            lambda *_: Dummy("HiggsModel", (), {}),
+            "It requires the torchaudio library but it was not found",
+        ),
         (lacking, "Could not find LlamaModel"),
     ):
         monkeypatch.setattr(type(transformers.MODEL_MAPPING), "__getitem__", found)
@@ -260,7 +306,9 @@ def test_a_key_that_is_ignored_is_not_given_to_transformers(copied):
     folder = copied("llama", {"attention_bias": True})
     assert "is missing" in refused(folder)  # biases that the file does not hold
     found = run(folder, ignore_key=("attention_bias",)).provenance
-    assert found.ignored_keys == ["attention_bias"] and "--ignore-key: attention_bias" in " ".join(found.notes)
+    assert found.ignored_keys == ["attention_bias"] and "--ignore-key: attention_bias" in " ".join(
+        found.notes
+    )
 
 
 def test_parts(folders):
@@ -275,15 +323,21 @@ def test_parts(folders):
 
 
 def test_a_text_longer_than_the_positions(folders):
-    assert "61 tokens, but the model takes at most 48" in refused(folders("bert"), texts=("the " * 60,))
+    assert "61 tokens, but the model takes at most 48" in refused(
+        folders("bert"), texts=("the " * 60,)
+    )
     # RoBERTa counts its positions from behind the padding's
-    assert "47 tokens, but the model takes at most 46" in refused(folders("roberta"), texts=("the " * 46,))
+    assert "47 tokens, but the model takes at most 46" in refused(
+        folders("roberta"), texts=("the " * 46,)
+    )
     assert run(folders("roberta"), texts=("the " * 45,), head="0").texts[0].heads
 
 
 def test_memory_is_refused_before_it_is_taken(folders):
     assert "tensors" in refused(folders("llama"), max_memory=1000)
-    assert "masks" in refused(folders("t5"), part="encoder", max_memory=30_000_000, texts=("the " * 3000,))
+    assert "masks" in refused(
+        folders("t5"), part="encoder", max_memory=30_000_000, texts=("the " * 3000,)
+    )
 
 
 def test_nothing_is_asked_of_the_network(folders, monkeypatch):
@@ -319,11 +373,17 @@ assert ("HF_HUB_OFFLINE" in os.environ) == bool(child)
 if child:
     assert os.waitpid(child, 0)[1] == 0
 """
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HF_", "TRANSFORMERS_"))
+    }
     subprocess.run([sys.executable, "-c", script], check=True, env=clean, stdout=subprocess.DEVNULL)
 
 
-def test_an_index_out_of_range_in_the_model_is_its_failure_and_one_of_ours_is_not(copied, monkeypatch):
+def test_an_index_out_of_range_in_the_model_is_its_failure_and_one_of_ours_is_not(
+    copied, monkeypatch
+):
     from transformers.models.llama.modeling_llama import LlamaMLP
 
     from attnscope.engines.transformers import engine
@@ -336,6 +396,8 @@ def test_an_index_out_of_range_in_the_model_is_its_failure_and_one_of_ours_is_no
         patched.setattr(LlamaMLP, "forward", short)
         assert "the model fails on a text of 12 tokens (index " in refused(folder)
     monkeypatch.setattr(engine, "intersect", lambda *masks: [][len(masks)])
-    monkeypatch.setitem(globals(), "__name__", "attnscope.model.masks")  # where it stands for something
+    monkeypatch.setitem(
+        globals(), "__name__", "attnscope.model.masks"
+    )  # where it stands for something
     with pytest.raises(IndexError):
         run(folder, mask="causal+window:2")

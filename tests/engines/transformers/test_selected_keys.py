@@ -15,7 +15,15 @@ from tests.helpers import hybrids
 
 TEXT = "the bank by the river was old"
 IDS = [4, 5, 6, 4, 7, 8, 9, 2]
-SPARSE = ["deepseek_v32", "glm_moe_dsa", "axk2", "hy_v4", "mistral_large4_text", "qwen4_exp_text", "minimax_m3_vl_text"]
+SPARSE = [
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "axk2",
+    "hy_v4",
+    "mistral_large4_text",
+    "qwen4_exp_text",
+    "minimax_m3_vl_text",
+]
 
 
 @cache
@@ -23,8 +31,15 @@ def made(model_type):
     if model_type in hybrids.HYBRIDS:
         return hybrids.make_hybrid(model_type)
     settings = {"index_topk": 2}
-    if model_type == "minimax_m3_vl_text":  # which selects blocks of keys, others for each key/value head
-        settings = {"index_block_size": 2, "index_topk_blocks": 2, "index_local_blocks": 1, "index_n_heads": 2}
+    if (
+        model_type == "minimax_m3_vl_text"
+    ):  # which selects blocks of keys, others for each key/value head
+        settings = {
+            "index_block_size": 2,
+            "index_topk_blocks": 2,
+            "index_local_blocks": 1,
+            "index_n_heads": 2,
+        }
         settings["layer_types"] = ["minimax_m3_sparse"] * 4
     return build(model_type, text_class(hf.CONFIG_MAPPING[model_type]), **settings)
 
@@ -68,18 +83,24 @@ def eager(model, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(hf.AttentionInterface, "get_interface", get_interface)
-        model(input_ids=torch.tensor([IDS]), attention_mask=torch.ones(1, len(IDS), dtype=torch.int64))
+        model(
+            input_ids=torch.tensor([IDS]), attention_mask=torch.ones(1, len(IDS), dtype=torch.int64)
+        )
     return layers
 
 
 @pytest.mark.parametrize("model_type", SPARSE)
-def test_weights_and_what_was_left_out_are_those_of_eager_attention(folders, monkeypatch, model_type):
+def test_weights_and_what_was_left_out_are_those_of_eager_attention(
+    folders, monkeypatch, model_type
+):
     layers = eager(made(model_type), monkeypatch)
     report = attnscope.inspect(
         TEXT, model=folders(model_type), layer="all", head="all", stages=("masked", "weights")
     ).data
     numbers = sorted({head.layer for head in report.texts[0].heads})
-    assert {path for layer in numbers for path in report.provenance.layer_kinds[layer]} == {"sparse"}
+    assert {path for layer in numbers for path in report.provenance.layer_kinds[layer]} == {
+        "sparse"
+    }
     missed = []
     for head in report.texts[0].heads:
         weights, causal = (of_layer[head.head] for of_layer in layers[numbers.index(head.layer)])
@@ -92,7 +113,9 @@ def test_weights_and_what_was_left_out_are_those_of_eager_attention(folders, mon
 
 
 def test_the_screen_says_that_keys_were_selected(folders, capsys):
-    assert main(["run", TEXT, "--model", folders("deepseek_v32"), "--layer", "1", "--head", "2"]) == 0
+    assert (
+        main(["run", TEXT, "--model", folders("deepseek_v32"), "--layer", "1", "--head", "2"]) == 0
+    )
     out = " ".join(capsys.readouterr().out.split())
     assert "S in every layer" in out
     assert "causal, of which an indexer selects keys" in out
@@ -105,18 +128,27 @@ def test_a_padded_text_selects_the_same_keys(folders):
     alone = attnscope.inspect("the river", **options).data.texts[0]
     beside = attnscope.inspect(["the river", TEXT], **options).data.texts[0]
     for one, other in zip(alone.heads, beside.heads, strict=True):
-        np.testing.assert_allclose(one.stages["weights"], other.stages["weights"], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(
+            one.stages["weights"], other.stages["weights"], rtol=0, atol=1e-5
+        )
         np.testing.assert_allclose(one.rows.unselected, other.rows.unselected, rtol=0, atol=1e-5)
 
 
 def test_another_mask_leaves_the_selection_out(folders):
     """Under `causal` alone nothing is selected; under `own` and a window, the window holds for what would be seen."""
-    options = {"model": folders("deepseek_v32"), "layer": 0, "head": 1, "stages": ("masked", "weights")}
+    options = {
+        "model": folders("deepseek_v32"),
+        "layer": 0,
+        "head": 1,
+        "stages": ("masked", "weights"),
+    }
     causal = attnscope.inspect(TEXT, mask="causal", **options).data.texts[0].heads[0]
     assert np.isfinite(causal.stages["masked"]).sum() == len(IDS) * (len(IDS) + 1) // 2
     assert np.abs(causal.rows.unselected).max() == 0
     window = attnscope.inspect(TEXT, mask="own+window:2", **options).data.texts[0].heads[0]
-    assert not np.isfinite(np.tril(window.stages["masked"], -2)[np.tril_indices(len(IDS), -2)]).any()
+    assert not np.isfinite(
+        np.tril(window.stages["masked"], -2)[np.tril_indices(len(IDS), -2)]
+    ).any()
     near = np.tril(np.triu(causal.stages["masked"], -1))
     near[near == 0] = -np.inf
     shares = np.exp(near) / np.exp(near).sum(-1, keepdims=True)
@@ -131,7 +163,9 @@ def test_a_planted_bug_shows(folders, monkeypatch):
     monkeypatch.setattr(
         interface,
         "selected_keys",
-        lambda mask, indices, n: selected_keys(mask, torch.cat((indices, 0 * indices[..., :1]), -1), n),
+        lambda mask, indices, n: selected_keys(
+            mask, torch.cat((indices, 0 * indices[..., :1]), -1), n
+        ),
     )
     assert not attnscope.check(TEXT, model=folders("deepseek_v32")).passed
 

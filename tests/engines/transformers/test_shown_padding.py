@@ -20,7 +20,10 @@ from tests.helpers.transformers_runs import SOURCE, TEXTS, run
 
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [*product(("bert", "llama", "gpt2"), ("native", "transformers")), ("mobilebert", "transformers")],
+    [
+        *product(("bert", "llama", "gpt2"), ("native", "transformers")),
+        ("mobilebert", "transformers"),
+    ],
 )
 def test_whole_padded_matrices_are_those_of_transformers(folders, name, engine):
     report = run(folders(name), engine=engine, show_padding=True)
@@ -36,10 +39,16 @@ def test_whole_padded_matrices_are_those_of_transformers(folders, name, engine):
     model = AutoModel.from_pretrained(folders(name), attn_implementation="eager").eval()
     with torch.no_grad():
         theirs = torch.cat(
-            [one[:, None] for one in model(ids, attention_mask=real, output_attentions=True).attentions], 1
+            [
+                one[:, None]
+                for one in model(ids, attention_mask=real, output_attentions=True).attentions
+            ],
+            1,
         ).numpy()
     for number, text in enumerate((short, long)):
-        ours = np.stack([head.stages["weights"] for head in text.heads]).reshape(theirs[number].shape)
+        ours = np.stack([head.stages["weights"] for head in text.heads]).reshape(
+            theirs[number].shape
+        )
         np.testing.assert_allclose(ours, theirs[number], rtol=0, atol=1e-5)
     for head in short.heads:
         assert np.isneginf(head.stages["masked"][:, n:]).all()
@@ -71,7 +80,16 @@ def test_rows_that_are_named_stay_the_only_ones():
 
 def test_a_screen_names_padding_and_ranks_nothing_for_it(tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("the cat sleeps\nthe small dog runs fast\n")
-    asked = ["run", "--file", str(tmp_path / "texts.txt"), "--config", "padded-batch", "--head", "0", "--show-padding"]
+    asked = [
+        "run",
+        "--file",
+        str(tmp_path / "texts.txt"),
+        "--config",
+        "padded-batch",
+        "--head",
+        "0",
+        "--show-padding",
+    ]
     assert main([*asked, "--stage", "weights"]) == 0
     out = capsys.readouterr().out
     first = out[: out.index("text 1 ")]
@@ -91,4 +109,18 @@ def test_a_screen_names_padding_and_ranks_nothing_for_it(tmp_path, capsys):
 def test_what_it_does_not_go_with_is_refused(folders):
     with pytest.raises(UsageError, match="show_padding: applies only to self-attention"):
         run(folders("bart"), texts=TEXTS, context=SOURCE, part="cross", show_padding=True)
-    assert main(["run", "a b", "--config", "causal", "--measure", "rollout", "--show-padding", "--quiet"]) == 2
+    assert (
+        main(
+            [
+                "run",
+                "a b",
+                "--config",
+                "causal",
+                "--measure",
+                "rollout",
+                "--show-padding",
+                "--quiet",
+            ]
+        )
+        == 2
+    )

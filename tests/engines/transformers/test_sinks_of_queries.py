@@ -40,7 +40,8 @@ def test_weights_and_sinks_are_those_of_eager_attention(folder: Path) -> None:
         np.testing.assert_allclose(head.rows.sink, 1 - theirs.sum(-1), rtol=0, atol=1e-5)
     assert max(float(np.ptp(head.rows.sink)) for head in text.heads) > 0.01
     assert (
-        "each token also attends to what earlier layers gave for it, which is not shown" in report.data.provenance.notes
+        "each token also attends to what earlier layers gave for it, which is not shown"
+        in report.data.provenance.notes
     )
 
 

@@ -34,7 +34,9 @@ def test_row_statistics_count_them_as_other_words(folders):
         for query in range(9):
             others = [key for key in WORDS if key not in (0, query)]
             assert head.rows.other[query] == pytest.approx(weights[query, others].sum(), abs=1e-6)
-            assert head.rows.special[query] == pytest.approx(weights[query, SPECIAL].sum(), abs=1e-6)
+            assert head.rows.special[query] == pytest.approx(
+                weights[query, SPECIAL].sum(), abs=1e-6
+            )
 
 
 def test_rankings_without_special_tokens_keep_them(folders):
@@ -45,17 +47,26 @@ def test_rankings_without_special_tokens_keep_them(folders):
 
 def test_auto_and_the_line_above_a_head_average_over_their_rows(folders, capsys):
     report = _run(folders("bert"), head="auto")
-    weights = [_run(folders("bert")).heads[head].stages["weights"].astype(np.float64) for head in range(4)]
+    weights = [
+        _run(folders("bert")).heads[head].stages["weights"].astype(np.float64) for head in range(4)
+    ]
     found = [beyond_means(one, [i in WORDS for i in range(len(one))]) for one in weights]
     assert report.heads[0].head == int(np.argmax(found))
     assert report.heads[0].chosen == BY_CONTENT.format(max(found))
     rows = _run(folders("bert")).heads[int(np.argmax(found))].rows.other[WORDS]
     assert main(["run", TEXT, "--model", str(folders("bert")), "--layer", "0"]) == 0
-    assert f"on average, the row of a word has {rows.mean():.2f} of its weight on" in capsys.readouterr().out
+    assert (
+        f"on average, the row of a word has {rows.mean():.2f} of its weight on"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_long_text_that_ends_with_them_is_cut_at_its_end(folders):
-    report = inspect(requested((TextInput("the " * 46 + "zebra </s> " * 10),), str(folders("bert")), truncate=True))
+    report = inspect(
+        requested(
+            (TextInput("the " * 46 + "zebra </s> " * 10),), str(folders("bert")), truncate=True
+        )
+    )
     (text,) = report.texts
     assert [token.text for token in text.tokens] == ["the"] * 46 + ["zebra", "</s>"]
     assert text.tokens[-1].start is None  # the one that the tokenizer adds
@@ -65,7 +76,10 @@ def test_a_long_text_that_ends_with_them_is_cut_at_its_end(folders):
 def test_a_dump_looks_into_a_text_of_nothing_else(folders, tmp_path):
     texts, dump = tmp_path / "texts.txt", tmp_path / "dump.jsonl"
     texts.write_text("zebra okapi\n</s>\n")
-    assert main(["batch", str(texts), "-o", str(dump), "--model", str(folders("bert")), "--quiet"]) == 0
+    assert (
+        main(["batch", str(texts), "-o", str(dump), "--model", str(folders("bert")), "--quiet"])
+        == 0
+    )
     records = [json.loads(line) for line in dump.read_text().splitlines()]
     assert [record["status"] for record in records if "status" in record] == ["ok", "ok"], (
         "a special token that was typed is a word as any other"
@@ -79,4 +93,9 @@ def test_a_decoders_text_keeps_a_special_token_that_was_typed_at_its_end(tmp_pat
     options = {"engine": "transformers", "part": "decoder", "stages": ()}
     run = requested((TextInput("the zebra </s>", context="was old"),), str(folder), **options)
     tokens = inspect(run).texts[0].tokens
-    assert [(token.piece, token.start) for token in tokens] == [("</s>", None), ("the", 0), ("<unk>", 4), ("</s>", 10)]
+    assert [(token.piece, token.start) for token in tokens] == [
+        ("</s>", None),
+        ("the", 0),
+        ("<unk>", 4),
+        ("</s>", 10),
+    ]

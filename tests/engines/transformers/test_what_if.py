@@ -26,20 +26,27 @@ def pairs(one, other):
 
 
 @pytest.mark.parametrize("what_if", ["stack", "same-scores"])
-@pytest.mark.parametrize(("name", "mask"), [("bert", "causal"), ("llama", "own+window:2"), ("gemma2", "bidirectional")])
+@pytest.mark.parametrize(
+    ("name", "mask"), [("bert", "causal"), ("llama", "own+window:2"), ("gemma2", "bidirectional")]
+)
 def test_both_engines_mean_the_same(folders, name, mask, what_if):
-    ours, theirs = (run(folders(name), engine=e, mask=mask, what_if=what_if) for e in ("native", "transformers"))
+    ours, theirs = (
+        run(folders(name), engine=e, mask=mask, what_if=what_if) for e in ("native", "transformers")
+    )
     assert ours.mask.what_if == theirs.mask.what_if == what_if
     for a, b in pairs(ours, theirs):
         np.testing.assert_allclose(a.stages["weights"], b.stages["weights"], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    "texts", [("the", "the bank by the river was there"), ("the bank by the river was there", "the")]
+    "texts",
+    [("the", "the bank by the river was there"), ("the bank by the river was there", "the")],
 )
 def test_the_models_mask_is_described_by_the_longest_text(folders, texts):
     """A text shorter than the window cannot show the window, so causal would pass for the model's own mask."""
-    reports = [run(folders("gemma2"), texts, engine=e, mask="causal") for e in ("native", "transformers")]
+    reports = [
+        run(folders("gemma2"), texts, engine=e, mask="causal") for e in ("native", "transformers")
+    ]
     assert [report.mask.what_if for report in reports] == ["stack", "stack"]
     assert all("window:3" in report.mask.own for report in reports)
 
@@ -47,16 +54,22 @@ def test_the_models_mask_is_described_by_the_longest_text(folders, texts):
 @pytest.mark.parametrize("name", ["bart", "t5"])
 def test_same_scores_changes_only_the_softmax_of_a_decoder(folders, name):
     own = run(folders(name), part="decoder", context=SOURCE)
-    other = run(folders(name), part="decoder", context=SOURCE, mask="own+window:2", what_if="same-scores")
+    other = run(
+        folders(name), part="decoder", context=SOURCE, mask="own+window:2", what_if="same-scores"
+    )
     for a, b in pairs(own, other):
         np.testing.assert_allclose(a.stages["scores"], b.stages["scores"], rtol=0, atol=1e-4)
-        far = np.subtract.outer(range(len(a.stages["weights"])), range(len(a.stages["weights"]))) >= 2
+        far = (
+            np.subtract.outer(range(len(a.stages["weights"])), range(len(a.stages["weights"]))) >= 2
+        )
         assert (b.stages["weights"][far] == 0).all() and (a.stages["weights"][far] > 0).any()
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "distilbert", "gpt_neox"])
 def test_projected_norms_are_those_of_our_own_engine(folders, name):
-    ours, theirs = (run(folders(name), engine=e, by="projected", head="0") for e in ("native", "transformers"))
+    ours, theirs = (
+        run(folders(name), engine=e, by="projected", head="0") for e in ("native", "transformers")
+    )
     for a, b in pairs(ours, theirs):
         np.testing.assert_array_equal(a.top.keys, b.top.keys)
         np.testing.assert_allclose(a.top.projected, b.top.projected, rtol=1e-3, atol=1e-4)
@@ -98,18 +111,30 @@ def test_a_bias_for_every_pair_of_positions_is_in_the_memory_estimate(folders, p
     source = open_source(asked, texts)
     plan = make_plan(asked, source)
     n = len(plan.text_plans[0].tokens)
-    table = next(m for name, m in source.load(1, None, "cpu").module.named_modules() if "attention_bias" in name)
+    table = next(
+        m
+        for name, m in source.load(1, None, "cpu").module.named_modules()
+        if "attention_bias" in name
+    )
     made = table(torch.zeros(n, n, dtype=torch.int64))  # (T, T, H)
     assert required_memory(plan)["position bias"] >= count * made.nbytes
     with pytest.raises(AttnscopeError, match=r"position bias \d"):
-        make_plan(msgspec.structs.replace(asked, max_memory=sum(required_memory(plan).values()) - 1), source)
-    plain = msgspec.structs.replace(asked, model=str(folders("bert")), part=None, texts=(TextInput("the bank"),))
+        make_plan(
+            msgspec.structs.replace(asked, max_memory=sum(required_memory(plan).values()) - 1),
+            source,
+        )
+    plain = msgspec.structs.replace(
+        asked, model=str(folders("bert")), part=None, texts=(TextInput("the bank"),)
+    )
     assert "position bias" not in required_memory(make_plan(plain, open_source(plain, plain.texts)))
 
 
 def test_a_mask_that_no_expression_says():
     odd = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0]], dtype=torch.bool)[None, None]
-    assert describe_allowed(interface.ProvidedMask(odd, None), 3, 3) == "custom, without a mask expression"
+    assert (
+        describe_allowed(interface.ProvidedMask(odd, None), 3, 3)
+        == "custom, without a mask expression"
+    )
     assert describe_allowed(Bidirectional(), 3, 3) == "bidirectional"
 
 
@@ -124,7 +149,9 @@ def test_an_additive_mask_is_permission_and_bias():
 
     q = torch.randn(1, 1, 3, 4)
     mask = torch.tensor([[0.0, 1.5, torch.finfo(torch.float32).min]] * 3)[None, None]
-    output = interface.AttentionCapture(model, watch).run_attention(model["attention"], q, q, q, mask, {"scaling": 0.5})
+    output = interface.AttentionCapture(model, watch).run_attention(
+        model["attention"], q, q, q, mask, {"scaling": 0.5}
+    )
     expected = ((q @ q.mT) * 0.5 + mask).softmax(-1) @ q
     torch.testing.assert_close(output, expected)
     assert seen[0].bias_name == "position"
@@ -132,7 +159,12 @@ def test_an_additive_mask_is_permission_and_bias():
 
 def test_patches_of_a_picture_go_the_same_way():
     config = CONFIG_MAPPING["vit"](
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40, image_size=16, patch_size=4
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=40,
+        image_size=16,
+        patch_size=4,
     )
     torch.manual_seed(0)
     model = AutoModel.from_config(config, attn_implementation="eager").eval()
