@@ -374,8 +374,16 @@ def _olmo2(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
         return {"model_type": "olmo2", "hidden_act": "silu", **_whole_rotary(metadata, config)}
     slides = metadata.get("attention.sliding_window_pattern", value_type=list)
     types = ["sliding_attention" if slides_here else "full_attention" for slides_here in slides]
-    windows = {"model_type": "olmo3", "sliding_window": window, "layer_types": types}
-    return {"hidden_act": "silu", **windows, **_whole_rotary(metadata, config)}
+    rotary = _whole_rotary(metadata, config)
+    plain = {"rope_type": "default", "rope_theta": rotary["rope_theta"]}
+    stretched = plain | rotary.get("rope_scaling", {})
+    return {
+        "model_type": "olmo3",
+        "hidden_act": "silu",
+        "sliding_window": window,
+        "layer_types": types,
+        "rope_parameters": {"full_attention": stretched, "sliding_attention": plain},
+    }
 
 
 def _granite(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.escape import escape_control
 from attnscope.checkpoints.tokenization import tokenizer_json
 from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer
-from attnscope.checkpoints.tokenization.pieces import MAX_TEXT, WordTokenizer
+from attnscope.checkpoints.tokenization.pieces import MAX_TEXT
 from attnscope.checkpoints.tokenization.rust import call_rust
+from attnscope.checkpoints.tokenization.word_tokenizer import WordTokenizer
 from tests.helpers.folders import within
 from tests.helpers.tokenizer_files import content, write
 

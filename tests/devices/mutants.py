@@ -57,7 +57,6 @@ EQUIVALENT = {
     'return q.device.type != "cpu" and plain and not _tiled_heads … → True': _SPEED,
     "cells < _WORTH_A_THREAD or device.type": "tests/model/test_workers.py looks at threads",
     'every_row_sees = a < b or (device.type == "cpu" … → False': _SPEED,
-    'device is None or device.type == "cpu" … → False': _SPEED,
     "if shared > 1 and q.is_cuda and q.dtype == torch.float32 … → True": _SPEED,
     "m * n * e < _WORTH_A_CALL or a.device.type": _SPEED,
     'has_peaks = has_peaks and measure.device.type == "cpu"': "one argmax, which the statistics of rows take as well",
