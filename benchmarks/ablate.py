@@ -50,7 +50,8 @@ TEXTS = tuple(
 LIMIT = 40.0  # plain forward passes
 PRODUCTS = 1.5  # times the products with weights
 RISE = 5.0  # times that of random heads
-FIRST = 20  # tokens of a copy that the loss leaves out: its first ones are not yet known to be a repetition
+# tokens of a copy that the loss leaves out: its first ones are not yet known to be a repetition
+FIRST = 20
 
 
 class Model:
@@ -171,9 +172,8 @@ def loss(engine: Engine, batch: Batch, variants: list[Variant], half: int) -> np
     cut = uncut.run([variants[n] for n in order], None)
     ids, found = batch.tokens.ids[0][0], np.empty(len(variants) + 1)
     for place, hidden in [(0, uncut.hidden[0]), *((1 + n, cut[i]) for i, n in enumerate(order))]:
-        rows = torch.arange(
-            half + FIRST, 2 * half
-        )  # each predicts the token behind it; one token is in front
+        # each predicts the token behind it; one token is in front
+        rows = torch.arange(half + FIRST, 2 * half)
         logs = engine.logits(hidden[rows]).double().log_softmax(-1)
         found[place] = float(-logs[torch.arange(len(rows)), ids[rows + 1]].mean() / np.log(2))
     return found

@@ -58,9 +58,8 @@ class Contest:
     def __init__(self, size: int, mask: str, heads: int = HEADS) -> None:
         torch.manual_seed(0)
         self.heads = heads
-        made = (
-            torch.randn(1, size, heads * WIDTH) for _ in range(3)
-        )  # as a model's projections lay them
+        # as a model's projections lay them
+        made = (torch.randn(1, size, heads * WIDTH) for _ in range(3))
         self.q, self.k, self.v = (one.unflatten(-1, (heads, WIDTH)).transpose(1, 2) for one in made)
         self.causal, self.real = mask == "causal", torch.ones(1, size, dtype=torch.bool)
         self.inputs = AttentionInputs(

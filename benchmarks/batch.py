@@ -189,15 +189,13 @@ def _matrices(count: int, turns: int, folder: Path) -> bool:
     ours.dump(texts, folder / "warm")
     took: dict[str, list[float]] = {"attnscope batch": [], "save_file": [], "save_file, fsync": []}
     for turn in range(turns):
-        with tempfile.TemporaryDirectory(
-            dir=folder
-        ) as new:  # everybody writes new files, and removes no old ones
+        # everybody writes new files, and removes no old ones
+        with tempfile.TemporaryDirectory(dir=folder) as new:
             full, before, after = (Path(new) / name for name in ("matrices", "before", "after"))
             passed = forward_alone(ours, texts, before)
             dumped = seconds(ours.dump, texts, full)
-            passed = (
-                passed + forward_alone(ours, texts, after)
-            ) / 2  # a machine that slows down slows both
+            # a machine that slows down slows both
+            passed = (passed + forward_alone(ours, texts, after)) / 2
             took["attnscope batch"].append(dumped - passed)
             shards = [in_memory(shard) for shard in sorted(full.glob("*.safetensors"))]
         peers = ["save_file", "save_file, fsync"]

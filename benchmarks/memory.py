@@ -68,10 +68,8 @@ SELECTIONS: dict[str, list[str]] = {
     "in 16 bits": ["--layer", "all", "--head", "0", "--query", "1", "--dtype", "bfloat16"],
 }
 _SHARES = {"lowest": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "highest": 1.0}
-_CACHE_LIMITS = (
-    "LRU_CACHE_CAPACITY",
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
-)  # which a run has to set itself
+# which a run has to set itself
+_CACHE_LIMITS = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
 _ALL_LAYERS = ("all layers", "in 16 bits")
 
 

@@ -51,9 +51,8 @@ class Plain:
         )
         special = encoded.pop("special_tokens_mask").bool()
         real = encoded["attention_mask"].bool()
-        weights = torch.stack(
-            self.model(**encoded, output_attentions=True).attentions, 1
-        )  # (B, L, H, T, T)
+        # (B, L, H, T, T)
+        weights = torch.stack(self.model(**encoded, output_attentions=True).attentions, 1)
         top = weights.topk(min(TOP, weights.shape[-1]))
         marks = self.punctuation[encoded["input_ids"]] & real & ~special
         stats = statistics(weights, special & real, real, marks)

@@ -74,16 +74,14 @@ def copying(model: Any) -> Array:
     heads = model.config.n_head
     found = []
     for block in model.h:
-        value = (
-            block.attn.c_attn.weight.detach().double().numpy()[:, -model.config.n_embd :]
-        )  # (D, H·E)
+        # (D, H·E)
+        value = block.attn.c_attn.weight.detach().double().numpy()[:, -model.config.n_embd :]
         output = block.attn.c_proj.weight.detach().double().numpy()  # (H·E, D)
         values = output.reshape(heads, -1, len(value)) @ value.T.reshape(
             heads, -1, len(value)
         ).transpose(0, 2, 1)
-        eigenvalues = np.linalg.eigvals(
-            values
-        )  # (H, E): those of the (D, D) product that are not 0
+        # (H, E): those of the (D, D) product that are not 0
+        eigenvalues = np.linalg.eigvals(values)
         found.append(eigenvalues.sum(-1).real / np.abs(eigenvalues).sum(-1))
     return np.stack(found)
 
@@ -102,9 +100,8 @@ def _add_text(found: _Texts, weights: Array) -> None:
         found.add("uniform", np.minimum(weights[:, :, row, : row + 1], 1 / (row + 1)).sum(-1))
     found.add("content", _beyond_means(weights))
     for offset in range(size - 1):
-        same = weights.diagonal(-offset, 2, 3)[
-            ..., max(1, 2 - offset) :
-        ]  # rows from 2 on, keys from 1 on
+        # rows from 2 on, keys from 1 on
+        same = weights.diagonal(-offset, 2, 3)[..., max(1, 2 - offset) :]
         found.offsets.setdefault(min(offset, FURTHEST + 1), []).append(same)
 
 

@@ -25,9 +25,8 @@ from measure import busy
 ROOT = Path(__file__).parent.parent
 ATTNSCOPE = [sys.executable, "-m", "attnscope"]
 TEXT = "The bank by the river"
-LONGER = (
-    "The animal did not cross the street because it was too tired today"  # 14 tokens of SmolLM2
-)
+# 14 tokens of SmolLM2
+LONGER = "The animal did not cross the street because it was too tired today"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 

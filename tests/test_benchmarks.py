@@ -155,9 +155,8 @@ def test_a_table_is_recorded_in_the_section_of_its_script_and_replaced_by_the_ne
         assert before == "# Benchmarks\n\n## Import: `python benchmarks/imports.py`\n\nText.\n\n"
         limits = re.findall(r"([\d.]+) \(at most ([\d.]+)\)", printed)
         assert len(limits) == 2 and "cores" in machine
-        assert code == int(
-            any(float(ratio) > float(limit) for ratio, limit in limits)
-        )  # a busy machine misses some
+        # a busy machine misses some
+        assert code == int(any(float(ratio) > float(limit) for ratio, limit in limits))
         assert after == f"{printed.rstrip()}\n```\n\n## Other\n\nEnd.\n"
         tables.add(after)
     assert len(tables) == 2, "times differ"

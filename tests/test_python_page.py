@@ -69,9 +69,8 @@ def statements(block):
 
 
 def test_the_notebook_runs_and_shows_what_it_shows(monkeypatch):
-    monkeypatch.setenv(
-        "PYTHONWARNINGS", "ignore:IProgress not found"
-    )  # tqdm's, where Jupyter's widgets are missing
+    # tqdm's, where Jupyter's widgets are missing
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore:IProgress not found")
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     saved = nbformat.read(DOCS / "attnscope.ipynb", as_version=4)
     ran = nbclient.NotebookClient(

@@ -33,10 +33,8 @@ ROOMS = {
     "cli": "base findings request checkpoints engines run views studies batch",
     "__main__": "cli",
 }
-AT_ONCE = {
-    "cli": "base cli request views",
-    "__init__": "base",
-}  # what it may import before it knows what is wanted
+# what it may import before it knows what is wanted
+AT_ONCE = {"cli": "base cli request views", "__init__": "base"}
 # Declarations that options are made of, and the names of the package, too
 LIGHT = (
     "attnscope.batch.formats",

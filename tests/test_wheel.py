@@ -22,9 +22,8 @@ def installed(tmp_path_factory):
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        wheel = folder / importlib.import_module(backend).build_wheel(
-            str(folder)
-        )  # as pip calls it
+        # as pip calls it
+        wheel = folder / importlib.import_module(backend).build_wheel(str(folder))
     zipfile.ZipFile(wheel).extractall(folder / "site")
     return folder / "site"
 

@@ -34,13 +34,11 @@ class OptionName(NamedTuple):
     """An option that an error names, or a word that the command line and Python spell differently."""
 
     name: str
-    value: Value = (
-        None  # its value; True or False for a flag, None if the error names the option alone
-    )
+    # its value; True or False for a flag, None if the error names the option alone
+    value: Value = None
     placeholder: str = ""  # placeholder of the value, such as `WORD`
-    typed: str = (
-        ""  # how the command line spells it; empty for the spelling that its option table declares
-    )
+    # how the command line spells it; empty for the spelling that its option table declares
+    typed: str = ""
 
     def in_python(self) -> str:
         """Spell it as in a Python call."""

@@ -9,9 +9,8 @@ import msgspec
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.layer_kinds import LayerPaths, attends
 
-Positive = Annotated[
-    float, msgspec.Meta(ge=1e-30, le=1e30)
-]  # what float32 holds, and so do products of two of them
+# what float32 holds, and so do products of two of them
+Positive = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]
 
 
 class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,13 +22,11 @@ class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     factor: Positive  # ratio of the new length to the old
     # the length trained on (`llama3`, `yarn`, `longrope`)
     original_max_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 62)] | None = None
-    low_freq_factor: Positive = (
-        1.0  # `llama3`: wavelengths above original/low are divided by `factor`
-    )
+    # `llama3`: wavelengths above original/low are divided by `factor`
+    low_freq_factor: Positive = 1.0
     high_freq_factor: Positive = 4.0  # `llama3`: wavelengths below original/high are kept
-    beta_fast: Positive = (
-        32.0  # `yarn`: rotations over the original length above which a frequency is kept
-    )
+    # `yarn`: rotations over the original length above which a frequency is kept
+    beta_fast: Positive = 32.0
     beta_slow: Positive = 1.0  # `yarn`: rotations below which it is divided by `factor`
     # `yarn`, `longrope`: factor on cos and sin; None for 0.1·ln(factor) + 1, or for √(1 + ln(factor) /
     # ln(original_max_positions))
@@ -44,13 +41,11 @@ class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rotary positions (Su et al., 2021)."""
 
     theta: Positive = 10000.0  # base of the frequencies theta^(−2i/width)
-    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = (
-        1.0  # share of each head's width that is rotated
-    )
+    # share of each head's width that is rotated
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     scaling: RopeScaling | None = None  # stretching for long texts; None for none
-    interleaved: bool = (
-        False  # the numbers of a rotated pair are neighbours (Cohere, GLM), not half a width apart
-    )
+    # the numbers of a rotated pair are neighbours (Cohere, GLM), not half a width apart
+    interleaved: bool = False
 
 
 def rotated_pairs(width: int, *, interleaved: bool) -> tuple[slice, slice]:
@@ -69,30 +64,29 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
 class RelativeBias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A learned number for each head and bucket of distances, added to the scaled scores (T5: Raffel et al., 2020)."""
 
-    buckets: Annotated[int, msgspec.Meta(ge=4, le=1 << 20)] = (
-        32  # half of them for keys after the query
-    )
-    max_distance: Annotated[int, msgspec.Meta(ge=4, le=1 << 40)] = (
-        128  # distance from which on all share a bucket
-    )
+    # half of them for keys after the query
+    buckets: Annotated[int, msgspec.Meta(ge=4, le=1 << 20)] = 32
+    # distance from which on all share a bucket
+    max_distance: Annotated[int, msgspec.Meta(ge=4, le=1 << 40)] = 128
 
 
 class Disentangled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Scores of content with distances, added to those of content with content (DeBERTa: He et al., 2021)."""
 
-    span: Size  # distances from −span to span − 1 have a vector each, which all layers share; farther ones are clamped
+    # distances from −span to span − 1 have a vector each, which all layers share; farther ones are clamped
+    span: Size
     # distances beyond half of the span are put into `span` logarithmically growing buckets up to this; None for none
     max_distance: Annotated[int, msgspec.Meta(ge=2, le=1 << 40)] | None = None
     content_position: bool = True  # the query with a key made of the distance
     position_content: bool = True  # a query made of the distance with the key
-    shared: bool = (
-        False  # distances are projected by the layer's own projections of queries and keys
-    )
+    # distances are projected by the layer's own projections of queries and keys
+    shared: bool = False
     norm: bool = False  # distances are normed first
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-_NAMED = 8  # number of different windows up to which all are listed; otherwise only the smallest and largest are
+# number of different windows up to which all are listed; otherwise only the smallest and largest are
+_NAMED = 8
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
 
 
@@ -121,21 +115,18 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     d_head: Size
     d_value: Size
     d_mlp: Count = 0  # hidden width of the MLP; 0 where there is none
-    max_positions: Size | None = (
-        None  # largest number of tokens that the model takes; None if there is no limit
-    )
+    # largest number of tokens that the model takes; None if there is no limit
+    max_positions: Size | None = None
     mask: str = "causal"  # mask expression of every layer, such as `causal`
     # per layer, N of an additional `window:N`, or None; empty if no layer has one
     windows: tuple[Size | None, ...] = ()
     scale: float | None = None  # factor on q·k; None for 1/√d_head
-    softcap: Annotated[float, msgspec.Meta(gt=0)] | None = (
-        None  # c of c·tanh(x/c) on the scaled scores; None for none
-    )
+    # c of c·tanh(x/c) on the scaled scores; None for none
+    softcap: Annotated[float, msgspec.Meta(gt=0)] | None = None
     qkv_bias: bool = False
     out_bias: bool = False
-    sinks: bool = (
-        False  # a logit per head takes part in the softmax and belongs to no key (gpt-oss)
-    )
+    # a logit per head takes part in the softmax and belongs to no key (gpt-oss)
+    sinks: bool = False
     # queries and keys are normed before positions are applied, per head or all heads as a `whole`
     qk_norm: bool | Literal["whole"] = False
     out_projection: bool = True
@@ -146,55 +137,48 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # id of a token that takes this row of the position table and is not counted (RoBERTa); None for none
     padding_id: Count | None = None
     rope: Rope = Rope()  # rotary parameters, if positions is `rope`
-    rope_local: Rope | None = (
-        None  # rotary parameters of the layers with a window, if they differ; otherwise None
-    )
-    rope_layers: tuple[
-        bool, ...
-    ] = ()  # whether each layer uses positions, if positions is `rope`; empty if all do
-    relative_bias: RelativeBias | None = (
-        None  # a learned bias by distance, shared by all layers; None for none
-    )
-    disentangled: Disentangled | None = (
-        None  # scores of content with distances (DeBERTa); None for none
-    )
+    # rotary parameters of the layers with a window, if they differ; otherwise None
+    rope_local: Rope | None = None
+    # whether each layer uses positions, if positions is `rope`; empty if all do
+    rope_layers: tuple[bool, ...] = ()
+    # a learned bias by distance, shared by all layers; None for none
+    relative_bias: RelativeBias | None = None
+    # scores of content with distances (DeBERTa); None for none
+    disentangled: Disentangled | None = None
     n_segments: Count = 0  # rows of the segment embedding; 0 where there is none
     embedding_norm: bool = False
     embedding_scale: float | None = None  # factor on the token embedding; None for 1
-    norm: Literal["layernorm", "rmsnorm", "none"] = (
-        "layernorm"  # kind of norm; `none` leaves it out everywhere
-    )
+    # kind of norm; `none` leaves it out everywhere
+    norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
     norm_eps: Annotated[float, msgspec.Meta(ge=0)] = 1e-5
     norm_bias: bool = True  # a LayerNorm has a bias
     norm_plus_one: bool = False  # RMSNorm multiplies by 1 + weight (Gemma)
-    norm_wide: bool = False  # RMSNorm multiplies by its weight before it rounds to the model's type (OLMo 2, gpt-oss)
+    # RMSNorm multiplies by its weight before it rounds to the model's type (OLMo 2, gpt-oss)
+    norm_wide: bool = False
     # `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `output` what comes out before
     # it, `sandwich` what goes in and what comes out
     norm_order: Literal["pre", "post", "output", "sandwich"] = "pre"
-    first_norm: bool = (
-        True  # what enters attention in layer 0 is normed as in the others (not in ModernBERT)
-    )
+    # what enters attention in layer 0 is normed as in the others (not in ModernBERT)
+    first_norm: bool = True
     residual: bool = True
-    residual_scale: Positive | None = (
-        None  # factor on what attention and MLP add (Granite); None for 1
-    )
+    # factor on what attention and MLP add (Granite); None for 1
+    residual_scale: Positive | None = None
     parallel: bool = False  # attention and MLP read the same input (GPT-NeoX)
-    shared_norm: bool = (
-        False  # attention and MLP read it after one norm, not after a norm each (Falcon)
-    )
+    # attention and MLP read it after one norm, not after a norm each (Falcon)
+    shared_norm: bool = False
     activation: Activation = "gelu"
     gated: bool = False  # the MLP multiplies two branches (GLU)
     # bound of those branches: of the activated one from above, of the other on both sides; None for no bound
     glu_limit: Annotated[float, msgspec.Meta(gt=0, le=1e38)] | None = None
     glu_plus_one: bool = False  # 1 is added to the branch that is not activated (gpt-oss)
     mlp_bias: bool = False
-    n_experts: Count = 0  # number of MLPs in a layer, of which a router chooses some for each token; 0 for a single MLP
+    # number of MLPs in a layer, of which a router chooses some for each token; 0 for a single MLP
+    n_experts: Count = 0
     experts_per_token: Count = 0  # number of experts that the router chooses for each token
     experts_share: bool = True  # the weights of the chosen experts sum to 1 (not in OLMoE)
     router_bias: bool = False
-    head: OutputHead | None = (
-        None  # the final norm and the output head; None if the weights hold neither
-    )
+    # the final norm and the output head; None if the weights hold neither
+    head: OutputHead | None = None
     # the kinds of each layer's paths (layer_kinds.LAYER_KINDS); empty if every layer is one path of attention
     layer_kinds: tuple[LayerPaths, ...] = ()
 

@@ -109,9 +109,8 @@ def from_arrow(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[I
             for batch in (
                 map(reader.get_batch, range(reader.num_record_batches)) if indexed else reader
             ):
-                batch.validate(
-                    full=True
-                )  # else a damaged offset reads memory that is not the file's
+                # else a damaged offset reads memory that is not the file's
+                batch.validate(full=True)
                 yield from (batch.slice(begin, _ROWS) for begin in range(0, batch.num_rows, _ROWS))
 
     yield from _items(batches(), name, column, ".arrow")
@@ -143,13 +142,8 @@ def _items(batches: Iterator[Any], name: str, column: str, file_format: str) -> 
             for row in _rows(part, name):
                 yield from_row(index, index + 1, name, row, column)
                 index += 1
-    except (
-        pyarrow.ArrowException,
-        OSError,
-        EOFError,
-        UnicodeDecodeError,
-        MemoryError,
-    ) as e:  # of a size or a name
+    # of a size or a name
+    except (pyarrow.ArrowException, OSError, EOFError, UnicodeDecodeError, MemoryError) as e:
         lines = str(e).splitlines() or [type(e).__name__]
         raise AttnscopeError(f"damaged {file_format} file ({lines[0]})", where=name) from e
 

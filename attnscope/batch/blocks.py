@@ -16,7 +16,8 @@ from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, Grouping, Settings
 from attnscope.batch.items import Item, cost
 from attnscope.batch.reader import InputReader
 
-_FEWEST = 1024  # texts of a block, and tokens of a small input's: fewer make groups smaller, more make shards uneven
+# texts of a block, and tokens of a small input's: fewer make groups smaller, more make shards uneven
+_FEWEST = 1024
 _BLOCKS = 8  # at least, even of a small input, so that there is something to share out
 
 

@@ -204,11 +204,8 @@ def _with_arrays(record: Record, shard: Shard, path: Path) -> Record:
         return msgspec.structs.replace(
             record, shard=None, shard_check=None, **gathered(Record, arrays)
         )
-    except (
-        TypeError,
-        ValueError,
-        LookupError,
-    ) as e:  # an additional name, or a missing one, or another shape
+    # an additional name, or a missing one, or another shape
+    except (TypeError, ValueError, LookupError) as e:
         raise AttnscopeError(
             f"its arrays do not match its records ({e})", where=path, hint=_RESTORE
         ) from e

@@ -17,7 +17,8 @@ from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.machine import available_memory
 from attnscope.batch.formats import format_of
 
-_STEP = 1024  # compressed bytes read at a time: four bytes may decompress to 128 KiB, so at most 32 MiB result
+# compressed bytes read at a time: four bytes may decompress to 128 KiB, so at most 32 MiB result
+_STEP = 1024
 _BUFFER_BYTES = 1 << 16
 # the default of both programs
 _GZIP_LEVEL = 6

@@ -21,9 +21,8 @@ class TextSize:
     tokens: int
     sources: int
     values: int
-    beside: int = (
-        0  # numbers that are held in addition while it is computed, and that a group does not share
-    )
+    # numbers that are held in addition while it is computed, and that a group does not share
+    beside: int = 0
 
     @property
     def longest(self) -> int:

@@ -12,9 +12,8 @@ from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.record_parts import PARTS, RECORD_PARTS
 from attnscope.findings.row_statistics import STATISTICS
 
-CHARACTERS_OF_A_TOKEN = (
-    4  # in English; a block of another language has a few windows, or a short one
-)
+# in English; a block of another language has a few windows, or a short one
+CHARACTERS_OF_A_TOKEN = 4
 SCHEMA = "attnscope.dump/1"
 MAGIC = b'{"schema":"attnscope.dump/'  # first bytes of a header line
 END = b'{"end":'  # first bytes of an end line
@@ -175,12 +174,8 @@ _OPTIONS = (
     "provenance.engine", "provenance.dtype", "provenance.device",
     "provenance.part", "provenance.tokenizer",
 )  # fmt: skip
-_FREE = (
-    "provenance.model",
-    "provenance.adapter",
-    "provenance.values",
-    "input.name",
-)  # names, and what follows others
+# names, and what follows others
+_FREE = ("provenance.model", "provenance.adapter", "provenance.values", "input.name")
 _CONFIGURED = "configured."  # where values came from, not what they are
 _WORDS = {
     "provenance.fingerprint": "was started with another model, adapter, tokenizer or file of arrays",

@@ -24,16 +24,12 @@ PICTURE = "image"  # member of a record that names its picture, or a list of pic
 SOUND = "audio"  # member of a record that names its sound
 _BESIDE = 2 * CHARACTERS_OF_A_TOKEN  # characters that special tokens stand for
 _DEEPEST = 100  # levels of a JSON line
-_BRACKETS = re.compile(
-    r'"(?:[^"\\]|\\.)*"|[\[\]{}]'
-)  # strings (which may contain brackets), and brackets
+# strings (which may contain brackets), and brackets
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet", "arrow")
 ARRAYS = "qkv"  # the texts of given queries and keys
-_KINDS: dict[str, Any] = {
-    "id": int | str | None,
-    "pair": str | None,
-    "context": str | None,
-}  # known beside the text
+# known beside the text
+_KINDS: dict[str, Any] = {"id": int | str | None, "pair": str | None, "context": str | None}
 
 
 @dataclass(frozen=True)
@@ -215,9 +211,8 @@ def _check_depth(text: str) -> None:
 def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Iterator[Item]:
     """Yield one row of a CSV or TSV file with a header row."""
     csv.field_size_limit(MAX_LINE)
-    lines = (
-        b"\xff" if line is None else line for _, _, line in read_lines(file)
-    )  # one that is too long is not UTF-8
+    # one that is too long is not UTF-8
+    lines = (b"\xff" if line is None else line for _, _, line in read_lines(file))
     texts = (line.decode(errors="surrogateescape") + "\n" for line in lines)
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
     header = _header(reader, name)

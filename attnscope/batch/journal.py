@@ -52,17 +52,15 @@ class _RecordLine(msgspec.Struct):
 class JournalState:
     """State of an existing file."""
 
-    header: bytes | None = (
-        None  # the header line's JSON, without its check; None if the file has none yet
-    )
+    # the header line's JSON, without its check; None if the file has none yet
+    header: bytes | None = None
     indices: "array[int]" = field(default_factory=lambda: array("Q"))
     hashes: "array[int]" = field(default_factory=lambda: array("Q"))
     counts: "Counter[str]" = field(default_factory=Counter)
     # index of every record that failed for lack of memory, to the numbers that it needs
     too_large: dict[int, int] = field(default_factory=dict)
-    shards: dict[str, str | None] = field(
-        default_factory=dict
-    )  # checksums of shards with records, in order
+    # checksums of shards with records, in order
+    shards: dict[str, str | None] = field(default_factory=dict)
     ended: bool = False
     size: int = 0  # bytes of whole lines
     crc: int = 0  # CRC-32 of these

@@ -86,16 +86,13 @@ class DumpConfig:
     output: Path  # a .jsonl file, a folder, or `-` for lines to standard output
     settings: Settings
     run: RunConfig  # model, mask and machine; its texts and selection are not looked at
-    force: bool = (
-        False  # start over; an existing dump is kept until records of the new one are safe
-    )
+    # start over; an existing dump is kept until records of the new one are safe
+    force: bool = False
     strict: bool = False
-    max_minutes: float | None = (
-        None  # stop after this time, with everything saved; None for no limit
-    )
-    workers: int | None = (
-        0  # processes that compute; 0 for this one alone, None for the faster choice
-    )
+    # stop after this time, with everything saved; None for no limit
+    max_minutes: float | None = None
+    # processes that compute; 0 for this one alone, None for the faster choice
+    workers: int | None = 0
     configured: Mapping[str, str] = field(
         default_factory=dict
     )  # options from settings files, and where these have them
@@ -105,9 +102,8 @@ class DumpConfig:
 class Loaded:
     """Workers, header and limits of a dump."""
 
-    work: Callable[
-        [int], ModelWorker
-    ]  # returns the ModelWorker of a process, by the worker's number from 0
+    # returns the ModelWorker of a process, by the worker's number from 0
+    work: Callable[[int], ModelWorker]
     header: Header
     holds: int
     workers: int  # number of processes; 0 for this one

@@ -51,9 +51,8 @@ class PartSet:
 
     parts: list[ShardPart]  # the parts that have a header, by the number of their shard
     header: Header
-    missing: list[int] = field(
-        default_factory=list
-    )  # numbers of the shards of which no part was given
+    # numbers of the shards of which no part was given
+    missing: list[int] = field(default_factory=list)
     unfinished: list[ShardPart] = field(default_factory=list)
     empty: list[Path] = field(default_factory=list)
 

@@ -66,9 +66,8 @@ class Task:
 class _WindowResult:
     encoded: Any
     new: int
-    outcomes: Sequence[
-        tuple[str, str | None, int]
-    ]  # status, error and number of tokens of each new record
+    # status, error and number of tokens of each new record
+    outcomes: Sequence[tuple[str, str | None, int]]
     slowest: list[SlowText]
 
 
@@ -83,9 +82,8 @@ class _Block:
     ended: bool = False
     # how each worker ended that died while it computed a group, by the numbers of the group's texts
     deaths: dict[tuple[int, ...], list[str]] = field(default_factory=dict)
-    idle_deaths: int = (
-        0  # how often one died before it began to compute, since the last one that began
-    )
+    # how often one died before it began to compute, since the last one that began
+    idle_deaths: int = 0
     suspects: Suspects = field(default_factory=Suspects)
     # groups of the window that is being computed; see Task
     groups: dict[tuple[int, ...], bytes] = field(default_factory=dict)
@@ -197,9 +195,8 @@ class PoolRunner(Generic[T]):
     def _send(self, process: _Process, block: _Block) -> None:
         process.block = block
         process.group = ()
-        with suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # it is dead, which `_receive` finds out
+        # it is dead, which `_receive` finds out
+        with suppress(BrokenPipeError, ConnectionResetError):
             process.pipe.send(Task(block.items, block.received, block.suspects, block.groups))
 
     def _receive(self) -> None:

@@ -27,9 +27,8 @@ from attnscope.studies.ablate.other_texts import plan_others
 from attnscope.studies.ablate.plan import AblationOptions, AblationRun, bytes_per_token
 from attnscope.studies.ablate.spans import read_answer
 
-NUMBER_BYTES = (
-    40  # bytes per number: in a recorder, as a separate array, in a line, and in gaps between them
-)
+# bytes per number: in a recorder, as a separate array, in a line, and in gaps between them
+NUMBER_BYTES = 40
 
 
 @dataclass(frozen=True)

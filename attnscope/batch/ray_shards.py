@@ -43,9 +43,8 @@ class RayConfig:
     """How a dump is spread over a cluster."""
 
     address: str = "local"  # address of the cluster; `local` for one that is started here
-    actors: int | None = (
-        None  # number of actors; None for as many as the cluster's CPUs (or GPUs) allow
-    )
+    # number of actors; None for as many as the cluster's CPUs (or GPUs) allow
+    actors: int | None = None
     cpus: float = 1
     gpus: float = 0
     resources: dict[str, float] | None = None

@@ -19,9 +19,8 @@ from attnscope.batch.sinks import INDEX
 _MOST_BYTES = 128 << 20  # JSON of records that is kept
 _EVERY = 64  # records between two reports of progress
 
-Progress = Callable[
-    [int, int], None
-]  # records read, and how many there are; 0 if that is not known
+# records read, and how many there are; 0 if that is not known
+Progress = Callable[[int, int], None]
 
 
 class RecordBrief(msgspec.Struct):
@@ -44,9 +43,8 @@ class RecordStore:
         # A screen draws a record while a thread reads on.
         self._bytes = 0
         self._lock = RLock()
-        self._places = array(
-            "Q"
-        )  # of each record: bytes before its line, or records before it if it is compressed
+        # of each record: bytes before its line, or records before it if it is compressed
+        self._places = array("Q")
         file_format = format_of(path)
         self._plain = (
             file_format is not None

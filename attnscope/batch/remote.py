@@ -96,9 +96,8 @@ class Store:
         url, path = self._name(name)
 
         def remove() -> None:
-            self._files.info(
-                path
-            )  # that it is missing is an error of its own; Hugging Face refuses to remove it
+            # that it is missing is an error of its own; Hugging Face refuses to remove it
+            self._files.info(path)
             self._files.rm_file(path)
 
         self._tried(remove, url, missing=True)

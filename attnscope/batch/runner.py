@@ -49,7 +49,8 @@ class RunOptions:
     """How one run over an input goes on."""
 
     bounds: Grouping
-    holds: int  # number of values of one text that fit into memory; a window may have four times as many
+    # number of values of one text that fit into memory; a window may have four times as many
+    holds: int
     before: JournalState
     on_progress: SummaryCallback  # called at the start, and whenever records arrive or are written
     strict: bool = False
@@ -74,9 +75,8 @@ class Runner(Generic[T]):
         self._computer = WindowComputer(
             work, options.bounds, holds=holds, needs_all_records=everything
         )
-        self._limit = _TimeLimit(
-            options.until
-        )  # its method, not one of this run: the model goes as the run does
+        # its method, not one of this run: the model goes as the run does
+        self._limit = _TimeLimit(options.until)
         self._computer.run_group = self._limit.run_group
         self._sink = sink
         self._options = options

@@ -111,7 +111,8 @@ class _Staged:
 
     def send(self, path: Path) -> None:
         """Send a part that has its name, and leave an empty file of it."""
-        if not self._sent:  # what says that the dump in the store is complete goes before one of its parts is replaced
+        # what says that the dump in the store is complete goes before one of its parts is replaced
+        if not self._sent:
             self._sent = True
             self.store.remove(COMPLETE if self.is_table else INDEX)
             if self.is_table:

@@ -27,15 +27,13 @@ class Summary:
 
     counts: "Counter[str]" = field(default_factory=Counter)
     resumed: int = 0
-    recomputed: int = (
-        0  # of those computed now, records that were there, such as texts in a group that grew
-    )
+    # of those computed now, records that were there, such as texts in a group that grew
+    recomputed: int = 0
     computed: int = 0  # records computed now; the last of these may not be written yet
     tokens: int = 0
     failures: list[str] = field(default_factory=list)  # the first failures, `line: why` each
-    started: float = field(
-        default_factory=time.monotonic
-    )  # when the run began, on the monotonic clock
+    # when the run began, on the monotonic clock
+    started: float = field(default_factory=time.monotonic)
     slowest: list[SlowText] = field(default_factory=list)
     workers: int = 0  # processes that compute; 0 for this one
     nodes: int = 0  # machines of a cluster that take part; 0 for this one alone

@@ -197,9 +197,8 @@ def tables(table_kind: str, record: Record) -> Iterator[Table]:
             for table in _flattened(
                 record, declared_at(Record, f"stages.{stage}").axes, {"value": array}
             ):
-                value = np.where(
-                    np.isfinite(table["value"]), table["value"], np.float32("nan")
-                )  # not allowed, or none
+                # not allowed, or none
+                value = np.where(np.isfinite(table["value"]), table["value"], np.float32("nan"))
                 missing = dict.fromkeys((*_KEY, "dimension"), [None] * len(value))
                 yield missing | table | {"stage": _same(stage, len(value)), "value": value}
         return

@@ -78,12 +78,10 @@ class Suspects:
     # when texts that ended a process alone, or together after each ran alone, are tried again, on the monotonic clock;
     # after all other texts of their window
     retry_at: Mapping[int, float] = field(default_factory=dict)
-    apart: Collection[
-        int
-    ] = ()  # numbers of texts whose group ended too many processes, and is not run together again
-    failed: Mapping[int, str] = field(
-        default_factory=dict
-    )  # numbers of the texts that are given up, to the reason
+    # numbers of texts whose group ended too many processes, and is not run together again
+    apart: Collection[int] = ()
+    # numbers of the texts that are given up, to the reason
+    failed: Mapping[int, str] = field(default_factory=dict)
 
     def start_time(self, indices: Iterable[int]) -> float:
         """Return when texts may be computed, on the monotonic clock; 0 for at once."""

@@ -122,10 +122,8 @@ class ModelWorker:
         self._launched.clear()
         if not ready or self.device.type != "cuda":
             return
-        with (
-            suppress(AttnscopeError),
-            device_failures(),
-        ):  # it fails again when its turn comes, alone on the device
+        # it fails again when its turn comes, alone on the device
+        with suppress(AttnscopeError), device_failures():
             self._launched[_group_key(ready)] = self._launch(ready)
 
     def _plan(self, text_plans: list[TextPlan]) -> RunPlan:
@@ -197,9 +195,8 @@ def _record(
             else np.round(a, settings.digits) + np.float32(0)
             for n, a in arrays.items()
         }
-    unknown, _ = describe_unknown(
-        [(item.text.text, item.text.pair, text_plan.tokens)]
-    )  # empty if it knows all
+    # empty if it knows all
+    unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])
     left_out = {f"rows.{name}" for name in STATISTICS if name not in settings.kept_statistics}
     parts = gathered(
         Record, {name: array for name, array in arrays.items() if name not in left_out}

@@ -28,14 +28,8 @@ _INERT = frozenset(
     "task_type".split()
 )
 _LARGEST = 1e9  # rank or alpha; not infinity, and no whole number beyond what a float can be
-_PLAIN_STARTS = (
-    True,
-    False,
-    None,
-    "gaussian",
-    "eva",
-    "orthogonal",
-)  # other values also change the base weights
+# other values also change the base weights
+_PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 @dataclass(frozen=True)
@@ -45,12 +39,10 @@ class _Adapter:
     path: Path
     config: Mapping[str, Any]
     modules: dict[str, dict[str, TensorInfo]]  # module to its tensors by part (`lora_A`, …)
-    full_tensors: dict[
-        str, TensorInfo
-    ]  # tensors that replace those of the base, by the base's names
-    named: dict[str, frozenset[str]] = field(
-        default_factory=dict
-    )  # modules by the expression that names them
+    # tensors that replace those of the base, by the base's names
+    full_tensors: dict[str, TensorInfo]
+    # modules by the expression that names them
+    named: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def wrong(self, key: str, message: str, hint: str) -> AttnscopeError:
         return AttnscopeError(message, where=f"{self.path / ADAPTER_CONFIG}: {key}", hint=hint)

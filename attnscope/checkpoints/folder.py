@@ -28,13 +28,8 @@ INDEX = "model.safetensors.index.json"
 MAX_CONFIG = 4 * MB
 MAX_TOKENIZER = 200 * MB
 MAX_INDEX = 50 * MB
-_TRAINING = (
-    "training_args",
-    "optimizer",
-    "scheduler",
-    "scaler",
-    "rng_state",
-)  # pickles that hold no weights
+# pickles that hold no weights
+_TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
@@ -46,20 +41,18 @@ class Folder:
     config: dict[str, Any]
     tensors: dict[str, TensorInfo]
     files: dict[str, int]
-    fingerprint: str  # SHA-256 over config.json, tokenizer.json, tensor headers and samples, first 16 hex digits
+    # SHA-256 over config.json, tokenizer.json, tensor headers and samples, first 16 hex digits
+    fingerprint: str
     metadata: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
-    stamps: dict[Path, FileStamp] = field(
-        default_factory=dict
-    )  # of files with tensors, as their headers were read
-    tokenizer: bytes | None = (
-        None  # content of the tokenizer.json, if it was built from another file
-    )
+    # of files with tensors, as their headers were read
+    stamps: dict[Path, FileStamp] = field(default_factory=dict)
+    # content of the tokenizer.json, if it was built from another file
+    tokenizer: bytes | None = None
     replaced: dict[str, TensorInfo] = field(default_factory=dict)
-    chat: ChatTemplates | None = (
-        None  # its chat templates, if no file of their own has them; None if files have them
-    )
+    # its chat templates, if no file of their own has them; None if files have them
+    chat: ChatTemplates | None = None
 
     @property
     def config_path(self) -> Path:

@@ -29,18 +29,16 @@ class GenerationRules:
     """Rules that change the logits of the next token or end a text; named as in transformers."""
 
     eos_token_id: tuple[int, ...] = ()
-    repetition_penalty: float = (
-        1.0  # the logit of an id that the text has is divided by it, or multiplied if negative
-    )
+    # the logit of an id that the text has is divided by it, or multiplied if negative
+    repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0  # no n tokens follow each other twice; 0 for no such rule
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     min_length: int = 0
     min_new_tokens: int = 0
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
-    not_applied: tuple[
-        str, ...
-    ] = ()  # keys that `generate(do_sample=False)` obeys, and `--generate` does not
+    # keys that `generate(do_sample=False)` obeys, and `--generate` does not
+    not_applied: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:

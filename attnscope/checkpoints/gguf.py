@@ -61,9 +61,8 @@ class _Metadata:
         self.architecture = architecture
         self.path = path
         self.seen = set[str]()
-        self.tables = {
-            name: self.tensors[name] for name in _ROPE_TABLES if name in self.tensors
-        }  # until it is read
+        # until it is read
+        self.tables = {name: self.tensors[name] for name in _ROPE_TABLES if name in self.tensors}
 
     def get(
         self, name: str, default: Any = ..., *, value_type: type[Any] | tuple[type[Any], ...]
@@ -120,15 +119,13 @@ class _Metadata:
 class _Architecture:
     """How llama.cpp writes the models of one `general.architecture`."""
 
-    config: Callable[
-        [_Metadata, dict[str, Any]], dict[str, Any]
-    ]  # fields of config.json beyond `_shared_config`
+    # fields of config.json beyond `_shared_config`
+    config: Callable[[_Metadata, dict[str, Any]], dict[str, Any]]
     # module within a block to the module of transformers, if it differs from `_INSIDE`
     names: Mapping[str, str] = field(default_factory=dict)
     paired: bool = False
-    norm_offset: float = (
-        0.0  # offset of the weights of norms: Gemma's are stored with the 1 that transformers adds
-    )
+    # offset of the weights of norms: Gemma's are stored with the 1 that transformers adds
+    norm_offset: float = 0.0
 
 
 def open_gguf(path: Path) -> Folder:

@@ -48,9 +48,8 @@ class GgufHeader:
     """Header of a GGUF file."""
 
     metadata: dict[str, Any]
-    tensors: dict[
-        str, TensorInfo
-    ]  # its tensors by name, their shapes with the widest step first, as everywhere else
+    # its tensors by name, their shapes with the widest step first, as everywhere else
+    tensors: dict[str, TensorInfo]
     stamp: FileStamp
     digest: bytes
 

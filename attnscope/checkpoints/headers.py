@@ -37,21 +37,20 @@ class TensorInfo:
 
     name: str
     file: Path
-    dtype: str  # element type in safetensors' spelling, such as `BF16`, or a block type of GGUF, such as `Q4_K`
+    # element type in safetensors' spelling, such as `BF16`, or a block type of GGUF, such as `Q4_K`
+    dtype: str
     shape: tuple[int, ...]
     start: int  # first byte, counted from the start of the file
     end: int
-    block: tuple[int, int] | None = (
-        None  # numbers and bytes of a block; None if numbers are not stored in blocks
-    )
+    # numbers and bytes of a block; None if numbers are not stored in blocks
+    block: tuple[int, int] | None = None
     # number of heads whose rows are stored in rotary pairs (0, d/2, 1, d/2 + 1, …), as Llama's queries and keys in
     # GGUF; 0 if rows are in order
     paired_heads: int = 0
     offset: float = 0.0
     low_rank: "LowRank | None" = None
-    scales: "TensorInfo | None" = (
-        None  # exponents of the blocks, if they are in a separate tensor (MXFP4); else None
-    )
+    # exponents of the blocks, if they are in a separate tensor (MXFP4); else None
+    scales: "TensorInfo | None" = None
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,8 @@ class LowRank:
     b: TensorInfo  # (out, rank)
     scale: float
     turned: bool  # the tensor is stored as (in, out)
-    magnitude: TensorInfo | None = (
-        None  # norm of every row of the sum, (out,), if trained (DoRA, Liu et al., 2024)
-    )
+    # norm of every row of the sum, (out,), if trained (DoRA, Liu et al., 2024)
+    magnitude: TensorInfo | None = None
 
 
 @dataclass(frozen=True)

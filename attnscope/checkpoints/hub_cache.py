@@ -18,12 +18,8 @@ _SNAPSHOTS = "snapshots"
 _REFS = "refs"
 _BLOBS = "blobs"
 _REF_BYTES = 1000
-_NEEDED = (
-    ".json",
-    ".txt",
-    ".model",
-    ".safetensors",
-)  # extensions of the files that are read if they exist
+# extensions of the files that are read if they exist
+_NEEDED = (".json", ".txt", ".model", ".safetensors")
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx")
 
 

@@ -35,26 +35,23 @@ class ModelSource:
     weights: str  # `trained` (from a checkpoint that does not say otherwise), `random`, or `live`
     fingerprint: str
     tokenizer: FileTokenizer | WordTokenizer | MissingTokenizer | GivenTokens
-    load: Callable[
-        ..., Any
-    ]  # loads the first n layers: called with n, a torch.dtype and a torch.device
+    # loads the first n layers: called with n, a torch.dtype and a torch.device
+    load: Callable[..., Any]
     folder: Folder | None
     # remarks for the user that affect how the numbers are read, such as what was ignored when the model was opened
     notes: tuple[str, ...] = ()
     details: tuple[str, ...] = ()  # how it was found and read, as a matter of course
     trained_masks: tuple[str, ...] = ()  # masks that it was trained under, if more than its own
     engine: str = "native"
-    part: str | None = (
-        None  # `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere
-    )
+    # `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere
+    part: str | None = None
     decoder_start: Token | None = None
     no_projection: str = ""  # why `projected` contributions cannot be computed; empty if they can
     has_values: bool = True
     stages: tuple[str, ...] | None = None  # stages that can be shown; None for all of them
     runs: bool = True  # there are layers to run; False if their queries and keys were given
-    layers: tuple[int, ...] | None = (
-        None  # layers whose attention can be shown, ascending; None for all
-    )
+    # layers whose attention can be shown, ascending; None for all
+    layers: tuple[int, ...] | None = None
     # layers with a path that has no softmax, whose matrix between tokens can be shown
     mixing: Mapping[int, MixingLayer] = field(default_factory=dict)
     # compares given outputs of attention with computed ones, for an engine and a batch; None if none were given
@@ -62,38 +59,31 @@ class ModelSource:
     # origin of a text to the first position whose query is known, if queries of a text's last tokens alone were given
     first_queries: Mapping[str, int] = field(default_factory=dict)
     dtype: str | None = None
-    libraries: tuple[
-        str, ...
-    ] = ()  # libraries that tokenize its texts and run it, other than torch
-    layerwise: bool = (
-        True  # whether its weights can be read layer by layer, because they are not in memory yet
-    )
-    mask_known: bool = True  # whether the config determines each layer's mask; otherwise only running the model does
+    # libraries that tokenize its texts and run it, other than torch
+    libraries: tuple[str, ...] = ()
+    # whether its weights can be read layer by layer, because they are not in memory yet
+    layerwise: bool = True
+    # whether the config determines each layer's mask; otherwise only running the model does
+    mask_known: bool = True
     dense_masks: bool = False  # running it makes masks of the size (texts, tokens, tokens)
-    dense_biases: int = (
-        0  # how many biases of the size (heads, tokens, tokens) it holds at once while it runs
-    )
-    tokenizer_name: str | None = (
-        None  # tokenizer that the user named instead of the model's own; None if none
-    )
+    # how many biases of the size (heads, tokens, tokens) it holds at once while it runs
+    dense_biases: int = 0
+    # tokenizer that the user named instead of the model's own; None if none
+    tokenizer_name: str | None = None
     # name and size in bytes of the files of a tokenizer that `folder` does not list
     tokenizer_files: dict[str, int] = field(default_factory=dict)
-    ignored_keys: tuple[
-        str, ...
-    ] = ()  # keys of its config.json that no code reads or the user wanted ignored
-    predicts: PredictionKind | None = (
-        None  # its head's target, `next` or `masked` token; None without a head
-    )
+    # keys of its config.json that no code reads or the user wanted ignored
+    ignored_keys: tuple[str, ...] = ()
+    # its head's target, `next` or `masked` token; None without a head
+    predicts: PredictionKind | None = None
     generation: GenerationRules = field(default_factory=GenerationRules)
-    begin: int | None = (
-        None  # id of the token that its config names as the begin of a text; None if it names none
-    )
+    # id of the token that its config names as the begin of a text; None if it names none
+    begin: int | None = None
     chat: Callable[[], ChatTemplates] = ChatTemplates
     # reads a text with pictures or sounds, a TextInput, to a MediaText; None for a model that takes characters alone
     read_media: Callable[..., Any] | None = None
-    only_media: MediaKind | None = (
-        None  # the kind of media that it takes in place of characters; None for none
-    )
+    # the kind of media that it takes in place of characters; None for none
+    only_media: MediaKind | None = None
 
     @property
     def shown_layers(self) -> Sequence[int]:

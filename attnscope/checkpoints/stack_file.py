@@ -19,16 +19,14 @@ class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of a TOML file apart from the model."""
 
     description: str = ""
-    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = (
-        0  # of random weights, if there is no checkpoint
-    )
-    weights: str | None = (
-        None  # a safetensors file with our parameter names, beside the TOML file; None for random
-    )
-    random_weights: bool = (
-        False  # the file's weights were drawn, not trained; every view then says so
-    )
-    tokenizer: str = "words"  # `words` (made from the texts themselves), or a tokenizer.json relative to the TOML file
+    # of random weights, if there is no checkpoint
+    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    # a safetensors file with our parameter names, beside the TOML file; None for random
+    weights: str | None = None
+    # the file's weights were drawn, not trained; every view then says so
+    random_weights: bool = False
+    # `words` (made from the texts themselves), or a tokenizer.json relative to the TOML file
+    tokenizer: str = "words"
     punctuation: Literal["keep", "drop"] = "keep"
     # rows of the token embedding; None for as many as the tokenizer has words
     vocab_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -40,9 +38,8 @@ class StackDescription(msgspec.Struct, frozen=True):
     path: Path
     data: bytes
     file: StackFile
-    model: dict[
-        str, Any
-    ]  # fields of a ModelConfig that it sets, sizes filled in, `vocab_size` not among them
+    # fields of a ModelConfig that it sets, sizes filled in, `vocab_size` not among them
+    model: dict[str, Any]
 
     def config(self, vocab_size: int) -> ModelConfig:
         """Return the config of the stack for a vocabulary size."""

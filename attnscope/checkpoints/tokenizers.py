@@ -40,7 +40,8 @@ class FoundTokenizer:
 
     tokenizer: FileTokenizer | MissingTokenizer
     files: dict[str, int]  # name and size in bytes of its files, if a Folder does not list them
-    digest: str  # SHA-256 (hex) over these files; empty if the Folder's fingerprint counts the tokenizer
+    # SHA-256 (hex) over these files; empty if the Folder's fingerprint counts the tokenizer
+    digest: str
     name: str | None = None  # name that the user gave; None for the checkpoint's own tokenizer
 
     def give_to(self, source: ModelSource) -> ModelSource:

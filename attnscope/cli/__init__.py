@@ -28,7 +28,8 @@ _NO_MEMORY = (
     "out of memory",
     "could not create a primitive",
 )
-_NOT_MAPPED = "failed to map segment from shared object"  # how the dynamic linker says that there is no address space
+# how the dynamic linker says that there is no address space
+_NOT_MAPPED = "failed to map segment from shared object"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -118,9 +119,8 @@ def _report_error(error: BaseException) -> int:
             {"message": message, "where": None, "hint": None, "exit_code": int(Exit.BUG)},
         )
         return Exit.BUG
-    from attnscope.request.options import (
-        on_command_line,
-    )  # the option table is only imported for errors
+    # the option table is only imported for errors
+    from attnscope.request.options import on_command_line
 
     parts = {
         name: part and spell_options(part, on_command_line)

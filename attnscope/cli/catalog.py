@@ -30,10 +30,8 @@ VARIABLES = {
     "NO_COLOR": "if set, no colour is written",
     "COLUMNS": "width of tables",
 }
-_PYTHON = {
-    **{name: name for name in STUDIES if name != "learn"},
-    "run": "inspect",
-}  # Python function of a command
+# Python function of a command
+_PYTHON = {**{name: name for name in STUDIES if name != "learn"}, "run": "inspect"}
 _SKILL = """\
 ---
 name: attnscope

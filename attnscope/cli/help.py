@@ -20,9 +20,8 @@ from attnscope.request.arguments import with_ray_address
 from attnscope.request.options import COMMANDS
 from attnscope.studies.registry import options_of
 
-_REFUSING_REPEATS = (
-    "compare",
-)  # where a repeated option asks for a comparison; elsewhere the last value counts
+# where a repeated option asks for a comparison; elsewhere the last value counts
+_REFUSING_REPEATS = ("compare",)
 
 
 def _refuse_repeats(options: list[Any]) -> None:

@@ -75,8 +75,7 @@ def with_statistics(text: str) -> str:
     """Name the row statistics in a text of help."""
     if "{row_statistics}" not in text:
         return text
-    from attnscope.findings.row_statistics import (
-        STATISTICS,
-    )  # takes NumPy, which other help does without
+    # takes NumPy, which other help does without
+    from attnscope.findings.row_statistics import STATISTICS
 
     return text.replace("{row_statistics}", ", ".join(STATISTICS))

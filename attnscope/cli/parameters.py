@@ -23,9 +23,8 @@ class Given(SimpleNamespace):
 
     typed: frozenset[str]
     command_name: str
-    settings: Mapping[
-        str, str
-    ]  # options whose value is from a settings file, and where that file has it
+    # options whose value is from a settings file, and where that file has it
+    settings: Mapping[str, str]
     command_line: tuple[str, ...]
 
     if TYPE_CHECKING:

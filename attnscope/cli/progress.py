@@ -11,7 +11,8 @@ from attnscope.base.system.escape import escape_control
 from attnscope.base.system.signals import at_signal
 
 _PATIENCE = 0.5  # seconds that a step may take before a bar appears: for less it would only flicker
-_START = 2.5  # the same before the first step, where importing torch takes more than a second at the best of times
+# the same before the first step, where importing torch takes more than a second at the best of times
+_START = 2.5
 
 _ECHO = 3  # columns that stay free: for ^C, and the cursor behind it
 

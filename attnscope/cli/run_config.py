@@ -23,9 +23,8 @@ _LINES = (".txt", ".md", ".toml")
 _RECORDS = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst")
 _FINDINGS = (".json", ".safetensors", ".npy", ".npz", ".svg", ".html")
 _MODEL = ".gguf"  # and of a model in one file
-_LONGEST = (
-    16 << 20
-)  # largest standard input in bytes, so that an endless one does not fill the memory
+# largest standard input in bytes, so that an endless one does not fill the memory
+_LONGEST = 16 << 20
 
 
 def model_fields(options: Given) -> dict[str, Any]:

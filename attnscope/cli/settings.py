@@ -45,7 +45,8 @@ class Setting:
     """The default of an option, from a file."""
 
     option: Option
-    typed: Any  # its value as Typer takes it: text, texts of an option that is repeated, or a bool for a flag
+    # its value as Typer takes it: text, texts of an option that is repeated, or a bool for a flag
+    typed: Any
     path: Path
     key: str  # where it is in the file, such as `profile.paper.run.precision`
 

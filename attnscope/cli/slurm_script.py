@@ -34,14 +34,8 @@ while kill -0 "$child" 2> /dev/null; do wait "$child"; code=$?; done
 if [ -n "$late" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"
 """
-_LEFT_OUT = {
-    "--sbatch": 1,
-    "--output": 1,
-    "-o": 1,
-    "--shard": 1,
-    "--force": 0,
-    "--status": 0,
-}  # and their values
+# and their values
+_LEFT_OUT = {"--sbatch": 1, "--output": 1, "-o": 1, "--shard": 1, "--force": 0, "--status": 0}
 
 
 def part_name(output: Path, part_number: str) -> str:

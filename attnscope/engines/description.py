@@ -19,9 +19,8 @@ from attnscope.request.memory import embedding_parameters, head_parameters, laye
 from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig, TextInput
 
-_SAMPLE_TEXT = TextInput(
-    "The bank by the river"
-)  # the text from which a vocabulary of words is made
+# the text from which a vocabulary of words is made
+_SAMPLE_TEXT = TextInput("The bank by the river")
 
 
 def describe(model: str | None, config: str | None, **options: Any) -> Description:

@@ -25,15 +25,13 @@ class EngineSettings:
     """How a model runs."""
 
     terms: tuple[MaskTerm, ...]  # the requested mask; `own` is the model's
-    resolved: Mapping[MaskTerm, Mask] = field(
-        default_factory=dict
-    )  # masks of terms for files or hidden tokens
+    # masks of terms for files or hidden tokens
+    resolved: Mapping[MaskTerm, Mask] = field(default_factory=dict)
     # recorders see that mask applied to the scores that the model computed under its own; without, the whole model runs
     # under it
     same_scores: bool = False
-    encoder_texts: TokenTensors | None = (
-        None  # the encoder's if the decoder's self-attention is recorded; else None
-    )
+    # the encoder's if the decoder's self-attention is recorded; else None
+    encoder_texts: TokenTensors | None = None
     tile_elements: int | None = None
     all_outputs: bool = False  # compute the output of every layer, also of the last one that runs
     padded_rows: bool = False

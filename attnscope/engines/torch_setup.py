@@ -16,31 +16,20 @@ from attnscope.base.system.machine import count_threads
 if TYPE_CHECKING:
     import torch
 
-_OPENMP_WAITING = (
-    "GOMP_SPINCOUNT",
-    "OMP_WAIT_POLICY",
-)  # how long threads look for work before they sleep
+# how long threads look for work before they sleep
+_OPENMP_WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _OPENMP_PATIENCE = "3000"  # turns of a waiting loop, about 0.05 ms
-_on_return: list[
-    Callable[[], None]
-] = []  # restores what import_torch set, after the first call from Python
+# restores what import_torch set, after the first call from Python
+_on_return: list[Callable[[], None]] = []
 _NARROW_SUMS = (
     "fp16_reduced_precision_reduction",
     "bf16_reduced_precision_reduction",
     "fp16_accumulation",
 )
-_GPU_LIBRARIES = (
-    "CUDA",
-    "cuDNN",
-    "CUDNN_",
-    "CUBLAS_",
-    "HIP",
-    "MPS",
-    "NVIDIA driver",
-)  # in messages of torch
-_WORTH_A_THREAD = (
-    1 << 30
-)  # multiplications below which waking a second thread costs more than it saves
+# in messages of torch
+_GPU_LIBRARIES = ("CUDA", "cuDNN", "CUDNN_", "CUBLAS_", "HIP", "MPS", "NVIDIA driver")
+# multiplications below which waking a second thread costs more than it saves
+_WORTH_A_THREAD = 1 << 30
 
 
 def import_torch(*, freeze: bool = True) -> None:

@@ -49,9 +49,8 @@ class Along:
     positions: str | None = None  # axis on which its whole numbers are positions
     ascending: bool = False  # whether they ascend
     or_none: bool = False  # whether −1 stands for no position
-    runs: str | None = (
-        None  # axis that it divides into runs: the start of each run, then the length of the axis
-    )
+    # axis that it divides into runs: the start of each run, then the length of the axis
+    runs: str | None = None
     filled: bool = False  # whether it has at least one entry
     names: tuple[str, ...] = ()  # allowed keys of a dict; empty for any
     # axes of arrays in a dict that differ from the others, by name

@@ -43,7 +43,8 @@ class HeadAverage:
     name: str  # name in JSON, tables and Python
     meaning: str  # definition and unit
     compute: Callable[[HeadRows], Any]  # computes it of every row, NaN in rows that have none
-    aligned: bool = False  # whether it requires queries and keys to be the same tokens; null under cross-attention
+    # whether it requires queries and keys to be the same tokens; null under cross-attention
+    aligned: bool = False
     largest: bool = False  # whether it is the largest of the rows, not their mean
 
 

@@ -39,9 +39,8 @@ class Quantities:
     texts: int
     units: int  # number of layers and heads, or means over them, of one text
     sources: int  # number of tokens of the longest text
-    rows: int = (
-        0  # number of rows whose matrices and contributors are kept, over all texts and units
-    )
+    # number of rows whose matrices and contributors are kept, over all texts and units
+    rows: int = 0
     counted: int = 0  # number of rows whose statistics are kept, over all texts and units
     cells: int = 0  # number of matrix cells, over all texts, units and stages
     top: int = 0  # number of contributors per row
@@ -82,27 +81,23 @@ class RecordPart:
 
     name: str  # name in `--keep`, in settings and in records
     phrase: str  # description in the help of `--keep`; empty if another option selects the part
-    numbers: Callable[
-        [Quantities], int
-    ]  # float32s that findings take, over all texts, layers and heads
-    beside: Callable[[Quantities], int] = lambda _: (
-        0
-    )  # number of additional float32 values in its recorders
-    tile: Callable[[TileSize], int] = lambda _: (
-        0
-    )  # bytes that its recorders need to reduce the largest tile
+    # float32s that findings take, over all texts, layers and heads
+    numbers: Callable[[Quantities], int]
+    # number of additional float32 values in its recorders
+    beside: Callable[[Quantities], int] = lambda _: 0
+    # bytes that its recorders need to reduce the largest tile
+    tile: Callable[[TileSize], int] = lambda _: 0
     table: RecordTable | None = None  # table of `attnscope convert`; None for none
-    means: RecordTable | None = (
-        None  # its table of means over texts, of `attnscope convert` alone; None for none
-    )
+    # its table of means over texts, of `attnscope convert` alone; None for none
+    means: RecordTable | None = None
     # whether reports hold it: always, only for texts with a map, or never
     reported: Literal["always", "map", "never"] = "never"
     # whether the model runs again for it, once for every cut; then it is not part of `--keep all`
     runs_again: bool = False
-    averaged: bool = False  # whether it averages over rows, so that a mean over heads has none; not part of `all`, too
-    of_spans: bool = (
-        False  # whether it needs texts divided into spans; then it is not part of `--keep all`
-    )
+    # whether it averages over rows, so that a mean over heads has none; not part of `all`, too
+    averaged: bool = False
+    # whether it needs texts divided into spans; then it is not part of `--keep all`
+    of_spans: bool = False
 
 
 def _top_tile(tile: TileSize) -> int:

@@ -22,7 +22,8 @@ class RolloutMeasure:
     # whether it is computed by running layers again without the value of a token, instead of from weights
     zeroing: bool
     residual: bool  # whether the layer's input is added to the weights
-    cumulative: bool  # whether the matrices of all layers are multiplied into one; otherwise each layer has a matrix
+    # whether the matrices of all layers are multiplied into one; otherwise each layer has a matrix
+    cumulative: bool
 
 
 _ROLLOUT = "weights A averaged over heads, multiplied over layers"

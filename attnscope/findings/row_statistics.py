@@ -63,15 +63,15 @@ class RowStatistic:
     aligned: bool = False
     # largest distance of the keys whose weight it sums, in tokens; None for another statistic
     within: int | None = None
-    on: str | None = (
-        None  # for a weight that headers show: the keys that it is on, such as `the first token`
-    )
-    phrase: str | None = (
-        None  # format in a header of another statistic; None if headers do not show it
-    )
+    # for a weight that headers show: the keys that it is on, such as `the first token`
+    on: str | None = None
+    # format in a header of another statistic; None if headers do not show it
+    phrase: str | None = None
     place: int = 0  # order in a header
-    added: bool = False  # whether it was added after version 1 of the formats: older reports and dumps do not have it
-    linear: bool = True  # whether it is a sum of weights, so that the statistic of a mean row is the mean of the heads'
+    # whether it was added after version 1 of the formats: older reports and dumps do not have it
+    added: bool = False
+    # whether it is a sum of weights, so that the statistic of a mean row is the mean of the heads'
+    linear: bool = True
     missing: str = ""  # when it is null, or means something else; empty if never
     largest: bool = False  # whether the number of a head is the largest of its rows, not their mean
 
@@ -201,9 +201,8 @@ KEY_TOKENS = {
     if statistic.key_token is not None
 }
 _SELECTED: dict[Callable[[Token], bool], dict[tuple[int, str, bool], bool]] = {}
-_MOST_SELECTED = (
-    1 << 17
-)  # spellings that are remembered: as many as a vocabulary has ids, or a few more
+# spellings that are remembered: as many as a vocabulary has ids, or a few more
+_MOST_SELECTED = 1 << 17
 
 
 def select_tokens(texts: Sequence[Sequence[Token]], selects: Callable[[Token], bool]) -> list[bool]:

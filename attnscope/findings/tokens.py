@@ -103,7 +103,8 @@ def describe_unknown(
     return f"{share} unknown to the tokenizer", list(dict.fromkeys(unknown))
 
 
-CONTINUES = "##"  # prefix of a piece that continues a word: WordPiece's own, written for other tokenizers, too
+# prefix of a piece that continues a word: WordPiece's own, written for other tokenizers, too
+CONTINUES = "##"
 
 
 def continues(tokens: Sequence[Token], position: int) -> bool:

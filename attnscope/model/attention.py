@@ -216,10 +216,8 @@ def _tile_inputs(
     groups = inputs.group(torch.tensor(heads)).tolist()
     used = sorted(set(groups))
     # products need each head's rows to be contiguous
-    k, v = (
-        inputs.k[:, as_slice(used)],
-        inputs.v[:, as_slice(used)].float().contiguous(),
-    )  # (B, used, K, E)
+    # (B, used, K, E)
+    k, v = inputs.k[:, as_slice(used)], inputs.v[:, as_slice(used)].float().contiguous()
     k = (k if multiplies_narrow(k) else k.float()).contiguous()
 
     def of_block(block: TileBlock) -> Iterator[TileInputs]:

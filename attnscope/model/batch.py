@@ -25,11 +25,11 @@ _TYPES = "token_type_ids"  # how the names of inputs end that have a value for e
 class TokenTensors:
     """Texts as tensors, padded on the right."""
 
-    ids: Ids  # token ids, type ids and position ids, (B, T) each, int64; None for positions that the model counts
+    # token ids, type ids and position ids, (B, T) each, int64; None for positions that the model counts
+    ids: Ids
     lengths: list[int]  # real tokens of every text
-    kinds: Mapping[
-        str, Tensor
-    ]  # tokens of each kind that a row statistic names, (B, T), bool; padding is of none
+    # tokens of each kind that a row statistic names, (B, T), bool; padding is of none
+    kinds: Mapping[str, Tensor]
     real: Tensor  # tokens that are not padding, (B, T), bool
 
     @property
@@ -96,9 +96,8 @@ class Batch:
     """Texts that go through a model together."""
 
     tokens: TokenTensors
-    context: (
-        TokenTensors | None
-    )  # the texts of the keys and values in cross-attention; None in self-attention
+    # the texts of the keys and values in cross-attention; None in self-attention
+    context: TokenTensors | None
     texts: Sequence[Sequence[Token]]  # the Tokens behind `tokens`
     # what the model takes besides, or in place of, token ids, by the name of its argument; empty for texts alone
     media: Mapping[str, Tensor] = field(default_factory=dict)

@@ -23,12 +23,8 @@ from attnscope.model.tensors import contiguous, read_tensors
 from attnscope.model.uploads import Uploads
 from attnscope.model.weights import BlockIndex, WeightStore
 
-_FLOATS = (
-    "F64",
-    "F32",
-    "F16",
-    "BF16",
-)  # other types are quantised, and have no meaning without their scales
+# other types are quantised, and have no meaning without their scales
+_FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -42,12 +38,10 @@ class ParameterSlice:
     # rows (start, stop, all) within the tensor once it is laid (out, in); None for the whole
     rows: tuple[int, int, int] | None = None
     step: int = 1
-    groups: int = (
-        0  # key/value heads among whose rows the parts are interleaved; 0 where they are not
-    )
-    expert: tuple[int, int] | None = (
-        None  # number of the expert and of all, in a tensor that holds all; None otherwise
-    )
+    # key/value heads among whose rows the parts are interleaved; 0 where they are not
+    groups: int = 0
+    # number of the expert and of all, in a tensor that holds all; None otherwise
+    expert: tuple[int, int] | None = None
 
     @property
     def block(self) -> BlockIndex:

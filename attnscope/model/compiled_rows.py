@@ -25,9 +25,8 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 LANES = 16  # numbers of a vector: a register of AVX-512, two of AVX2, four of NEON
-CHUNK = (
-    2 * LANES
-)  # scores of a chunk, whose maximum is kept: the largest scores are looked for among these maxima
+# scores of a chunk, whose maximum is kept: the largest scores are looked for among these maxima
+CHUNK = 2 * LANES
 _BLOCK = 64  # vectors that are added up in float32; the sums of blocks are added up in float64
 
 _FLOAT = ir.FloatType()
@@ -36,11 +35,8 @@ _INT = ir.IntType(32)
 _LONG = ir.IntType(64)
 _FLOATS, _DOUBLES, _INTS = (ir.VectorType(kind, LANES) for kind in (_FLOAT, _DOUBLE, _INT))
 _ADDRESS = ir.PointerType()
-_NUMBERS = (
-    "nnan",
-    "nsz",
-    "contract",
-)  # no NaN gets here; a product and its sum may be one instruction
+# no NaN gets here; a product and its sum may be one instruction
+_NUMBERS = ("nnan", "nsz", "contract")
 _NOTHING = -np.inf
 _NO_PLACE = 2**31 - 1
 _Terms = list[tuple[Any, Any]]  # of a sum: a vector, and what it is multiplied by, or None
@@ -85,9 +81,8 @@ def softmax(
     _softmax(*addresses, n, size, places.shape[1])
     # Σ e^(s − largest), and the sum of its terms times s − largest.
     total, weighted, largest = totals.T
-    bits: NDArray[Any] = (np.log(total) - weighted / total) / np.log(
-        2
-    )  # since log w = (s − largest) − log Σ
+    # since log w = (s − largest) − log Σ
+    bits: NDArray[Any] = (np.log(total) - weighted / total) / np.log(2)
     bits = np.maximum(bits, 0, dtype=np.float32)
     return bits, largest.astype(np.float32)
 
@@ -365,9 +360,8 @@ def _strongest(b: Any, scores: _Row, n_chunks: Any, maxima: Any, count: Any, pla
                 chunk = _combine(
                     b, _smaller, b.select(b.fcmp_ordered("==", best, values), at, nowhere)
                 )
-                again = b.fcmp_ordered(
-                    "==", value, b.load(last, typ=_FLOAT)
-                )  # equal scores are found in their order
+                # equal scores are found in their order
+                again = b.fcmp_ordered("==", value, b.load(last, typ=_FLOAT))
                 start = _everywhere(b, b.select(again, b.load(behind, typ=_INT), _INT(0)))
                 lowest = nowhere
                 halves = []

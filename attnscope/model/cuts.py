@@ -18,9 +18,8 @@ class HeadCut:
     """A head whose output is replaced, for every query."""
 
     head: int
-    output: Tensor | None = (
-        None  # replacement for the head's output, (Ev,) for every query, or (Q, Ev); None for 0
-    )
+    # replacement for the head's output, (Ev,) for every query, or (Q, Ev); None for 0
+    output: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,8 @@ class EdgeCut:
     heads: Sequence[int]
     queries: Sequence[int]
     keys: Sequence[int]
-    renormalised: bool = True  # the score becomes −inf; otherwise the weight becomes 0 and the others stay as they are
+    # the score becomes −inf; otherwise the weight becomes 0 and the others stay as they are
+    renormalised: bool = True
     # addition to the output of these heads at these queries, (heads, queries, Ev); None for nothing
     added: Tensor | None = None
 

@@ -252,9 +252,8 @@ def layer_kernel(
     blended = (output * share[:, None]).to(OUT.dtype.element_ty)
     tl.store(OUT + line * E + (rows[:, None] * E + e[None]), blended, mask=inside[:, None])
     step = tl.num_programs(2).to(tl.int64) * heads * n
-    seen = tl.where(
-        m > float("-inf"), 0.0, float("nan")
-    )  # a row that sees nothing has no statistics
+    # a row that sees nothing has no statistics
+    seen = tl.where(m > float("-inf"), 0.0, float("nan"))
     tl.store(STATS + line + rows, (base + log_denominator) / LOG2E, mask=inside)
     bits = (log_denominator * total - spread) * share
     tl.store(STATS + (step + line) + rows, tl.maximum(bits, 0.0) + seen, mask=inside)
@@ -333,9 +332,8 @@ def ranking_kernel(
     beyond = 2147483647
     for i in tl.static_range(CHUNKS):
         best = tl.max(ranked, 1)
-        key = tl.min(
-            tl.where((ranked == best[:, None]) & there, keys, beyond), 1
-        )  # the first of equals
+        # the first of equals
+        key = tl.min(tl.where((ranked == best[:, None]) & there, keys, beyond), 1)
         is_chosen = keys == key[:, None]
         weight = tl.exp(tl.max(tl.where(is_chosen & there, s, float("-inf")), 1) - log_sum)
         exists = best > float("-inf")

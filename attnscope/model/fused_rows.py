@@ -31,9 +31,8 @@ FAILED: list[str] = []  # why kernels cannot be compiled here; from then on oper
 _WIDEST = 128  # of heads: registers hold no more
 # Cells; for fewer, operators take less time than compiling does: 3 s once a machine, for every width and kind of mask.
 _WORTH_A_KERNEL = 1 << 23
-_WORTH_EVERY_CELL = (
-    8  # the kernel computes a whole layer in the time that operators take for about an eighth of it
-)
+# the kernel computes a whole layer in the time that operators take for about an eighth of it
+_WORTH_EVERY_CELL = 8
 
 
 @dataclass(frozen=True)

@@ -33,22 +33,20 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 class LayerModules:
     """The modules of a model, native or of transformers, that make the queries and keys of one layer."""
 
-    stack: Stack  # the native model, with the parameters of the embedding and of the layer's queries and keys
+    # the native model, with the parameters of the embedding and of the layer's queries and keys
+    stack: Stack
     embedded: nn.Module
     blocks: Sequence[nn.Module]
     q: nn.Module  # the projection to queries; it may give keys and values as well
     k: nn.Module
     q_norm: nn.Module | None  # the norm over queries; None if there is none
     k_norm: nn.Module | None
-    queries: Callable[[Tensor], Tensor] = lambda projected: (
-        projected
-    )  # queries, (1, T, H·E), of the output of `q`
-    keys: Callable[[Tensor], Tensor] = lambda projected: (
-        projected
-    )  # keys, (1, K, G·E), of the output of `k`
-    whole_block: nn.Module | None = (
-        None  # our own block of the layer; None for a layer of another engine
-    )
+    # queries, (1, T, H·E), of the output of `q`
+    queries: Callable[[Tensor], Tensor] = lambda projected: projected
+    # keys, (1, K, G·E), of the output of `k`
+    keys: Callable[[Tensor], Tensor] = lambda projected: projected
+    # our own block of the layer; None for a layer of another engine
+    whole_block: nn.Module | None = None
 
 
 def modules_of(stack: Stack, layer: int) -> LayerModules:

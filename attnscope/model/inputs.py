@@ -56,9 +56,8 @@ class AttentionInputs:
     v: Tensor  # (B, G, K, Ev)
     spec: AttentionSpec
     out_weight: Tensor | None = None  # the output projection, (D, H·Ev); None if the layer has none
-    rotation: Rotation | None = (
-        None  # rotation of `q` and `k`, if it was applied here and not in a model
-    )
+    # rotation of `q` and `k`, if it was applied here and not in a model
+    rotation: Rotation | None = None
     # factor on the output in front of the output projection, (B, H, Q, Ev or 1); None if there is none
     gate: Tensor | None = None
     # what the model's mask would be if no indexer had selected keys; None if none has
@@ -117,9 +116,10 @@ class AttentionInputs:
         """W_O^h W_O^hᵀ of every head, (H, Ev, Ev), float32; None without an output projection."""
         if self.out_weight is None:
             return None
+        # (H, D, Ev)
         w = (
             self.out_weight.float()
             .reshape(len(self.out_weight), self.q.shape[1], -1)
             .transpose(0, 1)
-        )  # (H, D, Ev)
+        )
         return w.mT @ w

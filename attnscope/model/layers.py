@@ -14,9 +14,8 @@ from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import layer_uses_onednn, linear
 from attnscope.model.positions import DisentangledBias, rotate
 
-_ROWS = (
-    1024  # positions that an MLP processes at a time, so that intermediate results stay in cache
-)
+# positions that an MLP processes at a time, so that intermediate results stay in cache
+_ROWS = 1024
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -24,11 +23,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
 }
-_FUSED = {
-    "gelu": ("gelu", "none"),
-    "gelu_tanh": ("gelu", "tanh"),
-    "relu": ("relu", ""),
-}  # oneDNN's names for them
+# oneDNN's names for them
+_FUSED = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}
 
 
 class KeyValueCache:
@@ -134,9 +130,8 @@ class Experts(nn.Module):
         shares = shares.to(x.dtype)
         output = torch.zeros_like(tokens)
         for expert_id in expert_ids.unique().tolist():
-            at, rank = (expert_ids == expert_id).nonzero(
-                as_tuple=True
-            )  # whose it is, and which of their choices
+            # whose it is, and which of their choices
+            at, rank = (expert_ids == expert_id).nonzero(as_tuple=True)
             output.index_add_(0, at, self.experts[expert_id](tokens[at]) * shares[at, rank, None])
         return output.view_as(x)
 
@@ -177,20 +172,16 @@ class LayerContext:
     """Arguments of a block in addition to its input."""
 
     spec: AttentionSpec
-    rotary: (
-        tuple[Tensor, Tensor] | None
-    )  # cos and sin, (T, R) or (B, 1, T, R) each; None if nothing is rotated
-    context: (
-        Tensor | None
-    )  # hidden states of keys and values in cross-attention, (B, K, D); None in self-attention
+    # cos and sin, (T, R) or (B, 1, T, R) each; None if nothing is rotated
+    rotary: tuple[Tensor, Tensor] | None
+    # hidden states of keys and values in cross-attention, (B, K, D); None in self-attention
+    context: Tensor | None
     hooks: AttentionHooks
-    cache: KeyValueCache | None = (
-        None  # keys and values of the tokens before the block's input; None if there are none
-    )
+    # keys and values of the tokens before the block's input; None if there are none
+    cache: KeyValueCache | None = None
     rows: Sequence[int] | None = None  # positions whose output is needed, ascending; None for all
-    distances: Tensor | None = (
-        None  # vectors of distances, (2·span, D); None without disentangled scores
-    )
+    # vectors of distances, (2·span, D); None without disentangled scores
+    distances: Tensor | None = None
 
 
 class Attention(nn.Module):

@@ -20,9 +20,8 @@ from attnscope.model.module_hooks import listening
 from attnscope.model.stack import Stack
 from attnscope.model.tile import Recorder, Tile
 
-PullBack = Callable[
-    [Tensor], tuple[Tensor, Tensor]
-]  # a direction behind a norm to one before it, and the bias's share
+# a direction behind a norm to one before it, and the bias's share
+PullBack = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
@@ -51,9 +50,8 @@ class LayerParts:
     """What one layer does to the residual stream at one position of every text, in float64."""
 
     change: Tensor  # its output minus its input, (B, D)
-    projected: (
-        Tensor | None
-    )  # output of its output projection, (B, D); None for a layer without attention
+    # output of its output projection, (B, D); None for a layer without attention
+    projected: Tensor | None
     bias: Tensor | None  # the output projection's bias, (D,); None if there is none
 
 
@@ -105,9 +103,8 @@ class StreamCapture:
         self.layers: list[LayerParts] = []
         self._entering: list[Tensor] = []
         self._projected: list[Tensor] = []
-        self._pull_backs: list[
-            PullBack
-        ] = []  # of the norm between each output projection and the residual stream
+        # of the norm between each output projection and the residual stream
+        self._pull_backs: list[PullBack] = []
         self._last = torch.empty(0)
 
     @property
@@ -209,9 +206,8 @@ class HeadLogits(Recorder):
             laid = self._direction[text]
             if inputs.out_weight is not None:
                 laid = to_float64(inputs.out_weight).mT @ laid  # (H·Ev,)
-            values = to_float64(
-                inputs.v[text, inputs.group(heads), tile.k0 : tile.k1]
-            )  # (h, k, Ev)
+            # (h, k, Ev)
+            values = to_float64(inputs.v[text, inputs.group(heads), tile.k0 : tile.k1])
             by_head = laid.view(-1, width)
             if inputs.gate is not None:
                 by_head = by_head * to_float64(inputs.gate[text, :, position])
@@ -229,9 +225,8 @@ class LogitParts:
     # contribution of the bias of each layer's output projection (and of the norm after it)
     attention_biases: list[float] = field(default_factory=list)
     mlps: list[float] = field(default_factory=list)  # of the rest of each layer
-    edges: Tensor = field(
-        default_factory=lambda: torch.empty(0)
-    )  # contribution of each source by head, (L, H, K)
+    # contribution of each source by head, (L, H, K)
+    edges: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 def logit_parts(

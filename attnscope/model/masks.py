@@ -22,9 +22,8 @@ def _longest_run(hidden: Tensor) -> tuple[int, int]:
     """Return the longest range without a hidden key, (K,), bool."""
     places = hidden.nonzero()[:, 0].cpu()
     ends = torch.cat((torch.tensor([-1]), places, torch.tensor([len(hidden)])))
-    longest = int(
-        ends.diff().argmax()
-    )  # not in a loop of Python: a function of a long text has thousands of runs
+    # not in a loop of Python: a function of a long text has thousands of runs
+    longest = int(ends.diff().argmax())
     return int(ends[longest]) + 1, int(ends[longest + 1])
 
 
@@ -91,14 +90,14 @@ class HiddenKeysMask(Mask):
 class DocumentsMask(Mask):
     """In every text a query sees the keys of its own document."""
 
-    starts: Tensor  # start of each token's document, (B, T), int64; it never falls from one token to the next
+    # start of each token's document, (B, T), int64; it never falls from one token to the next
+    starts: Tensor
     ends: Tensor
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         at = q[:, 0].clamp(max=self.starts.shape[1] - 1)
-        return ((self.starts[:, at, None] <= k) & (k < self.ends[:, at, None]))[
-            :, None
-        ]  # (B, 1, Q, K)
+        # (B, 1, Q, K)
+        return ((self.starts[:, at, None] <= k) & (k < self.ends[:, at, None]))[:, None]
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Cover the documents of the first and the last query, in any text."""
@@ -235,9 +234,8 @@ class FunctionMask(Mask):
                 cells = cells.flatten(0, 2)
                 visible.append(cells.any(0))
                 everywhere.append(cells.all(0))
-            cells = torch.stack(
-                (torch.cat(visible), torch.cat(everywhere))
-            ).cpu()  # one wait for a GPU
+            # one wait for a GPU
+            cells = torch.stack((torch.cat(visible), torch.cat(everywhere))).cpu()
             places = cells[0].nonzero()[:, 0]
             seen = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
             self._evaluated[run_index, n_keys] = seen, _longest_run(~cells[1])

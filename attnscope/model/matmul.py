@@ -10,7 +10,8 @@ from torch import Tensor
 from attnscope.base.system.machine import amd_family
 
 _DOT = 8192  # BLAS uses several threads for longer vectors
-_FEW_ROWS = 64  # tokens of texts whose linear layers MKL multiplies on every processor, since it is more exact
+# tokens of texts whose linear layers MKL multiplies on every processor, since it is more exact
+_FEW_ROWS = 64
 _WORTH_A_CALL = 1 << 19  # multiplications; smaller products are faster together, as one batch
 
 

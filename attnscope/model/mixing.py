@@ -42,24 +42,23 @@ class MixingInputs:
     """What one layer without softmax computes its output from, for one batch: in the shapes of the module docstring."""
 
     kind: str  # of base.layer_kinds
-    q: Tensor  # (B, G, T, E), with every factor on them; G divides H: each serves as many adjacent heads
+    # (B, G, T, E), with every factor on them; G divides H: each serves as many adjacent heads
+    q: Tensor
     k: Tensor  # (B, G, T, E)
     v: Tensor  # (B, H, T, Ev)
     log_decay: Tensor  # log α, (B, H, T, 1) or, with a decay of each channel, (B, H, T, E)
     delta: bool  # whether the delta rule takes away what the state holds
     output: Tensor  # what the model itself computed, before norm and gate, (B, H, T, Ev)
-    write: Tensor | None = (
-        None  # w, (B, H, T): β of the delta rule, Δ of a state space; None for 1 everywhere
-    )
+    # w, (B, H, T): β of the delta rule, Δ of a state space; None for 1 everywhere
+    write: Tensor | None = None
     rates: Tensor | None = (
-        None  # factor on the log decay of each channel, (H, 1 or E), where it is a product; else None
+        # factor on the log decay of each channel, (H, 1 or E), where it is a product; else None
+        None
     )
-    skip: Tensor | None = (
-        None  # factor on a token's own value that is added to its output, (H,); None for none
-    )
-    bonus: Tensor | None = (
-        None  # u of a layer that averages, (H,); its keys are (B, H, T, 1), and it has no queries
-    )
+    # factor on a token's own value that is added to its output, (H,); None for none
+    skip: Tensor | None = None
+    # u of a layer that averages, (H,); its keys are (B, H, T, 1), and it has no queries
+    bonus: Tensor | None = None
     stabilizer: Tensor | None = None  # of a layer whose rows are divided, (B, H, T): see HeadMixing
     subtracted: Tensor | None = None  # λ of differential attention, (H,); None for every other kind
     # factor on the output, behind the norm or before it, (B, H, T, Ev); None if there is none, or if it is not seen
@@ -290,9 +289,8 @@ class HeadMixing(Rows):
 
     def _averages(self, rows: Tensor, bonus: Tensor) -> Tensor:
         """Return rows of a layer that averages: see the module docstring."""
-        passed = self._doubled(self.log_decay).cumsum(-2)[
-            ..., 0
-        ]  # (T,), of a state up to each token
+        # (T,), of a state up to each token
+        passed = self._doubled(self.log_decay).cumsum(-2)[..., 0]
         before = (passed - self._doubled(self.log_decay)[..., 0])[..., rows, None]
         logits = (before - passed[..., None, :]).to(self.k.dtype) + self.k[..., None, :, 0]
         keys = torch.arange(self.length, device=rows.device)
@@ -382,9 +380,8 @@ class _Chunk:
     def _products(self, vectors: Tensor, places: Tensor) -> Tensor:
         """Return products of keys with vectors at places of the chunk, decayed; 0 for keys behind them."""
         later = torch.arange(self.length, device=self.k.device) > places[:, None]
-        between = (
-            self.log_decay[..., places, None, :] - self.log_decay[..., None, :, :]
-        )  # (R, C, 1 or E)
+        # (R, C, 1 or E)
+        between = self.log_decay[..., places, None, :] - self.log_decay[..., None, :, :]
         decay = between.to(self.k.dtype).masked_fill_(later[..., None], -torch.inf).exp_()
         if decay.shape[-1] == 1:
             return (vectors @ self.k.mT) * decay[..., 0]

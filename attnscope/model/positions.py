@@ -83,12 +83,10 @@ class DisentangledBias:
     scale: float
     q: Tensor  # (B, H, Q, E)
     k: Tensor  # (B, G, K, E)
-    distance_k: (
-        Tensor | None
-    )  # keys made of distances, (H, 2·span, E); None without `content_position`
-    distance_q: (
-        Tensor | None
-    )  # queries made of distances, (H, 2·span, E); None without `position_content`
+    # keys made of distances, (H, 2·span, E); None without `content_position`
+    distance_k: Tensor | None
+    # queries made of distances, (H, 2·span, E); None without `position_content`
+    distance_q: Tensor | None
     start: int = 0  # position of the first query
 
     def __call__(self, q_at: Tensor, k_at: Tensor, heads: Tensor) -> Tensor:
@@ -106,9 +104,8 @@ class DisentangledBias:
                 products.gather(-1, rows.expand(*products.shape[:2], -1, -1)) * self.scale
             )
         if self.distance_q is not None:
-            keys = self.k[:, heads // (self.q.shape[1] // self.k.shape[1])][
-                :, :, k_at[0]
-            ].float()  # (B, H, K, E)
+            # (B, H, K, E)
+            keys = self.k[:, heads // (self.q.shape[1] // self.k.shape[1])][:, :, k_at[0]].float()
             products = keys @ self.distance_q[heads].float().mT  # (B, H, K, 2·span)
             rows = self._rows(q_at - k_at).mT
             products = products.gather(-1, rows.expand(*products.shape[:2], -1, -1)) * self.scale
@@ -230,12 +227,12 @@ def rotary_table(
 ) -> tuple[Tensor, Tensor]:
     """Compute cos and sin of n positions and every rotated dimension, (n, width) each."""
     frequencies, factor = rotary_frequencies(rope, width, length, device)
-    angles = (
-        torch.arange(n, device=device, dtype=torch.float32)[:, None] * frequencies
-    )  # (n, width / 2)
+    # (n, width / 2)
+    angles = torch.arange(n, device=device, dtype=torch.float32)[:, None] * frequencies
+    # (n, width)
     angles = (
         angles.repeat_interleave(2, -1) if rope.interleaved else torch.cat((angles, angles), -1)
-    )  # (n, width)
+    )
     return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
 
 

@@ -8,9 +8,8 @@ from attnscope.model.inputs import AttentionInputs
 from attnscope.model.tile import Recorder, Recorders, Tile
 from attnscope.model.workers import Deferred
 
-_RECORDED_FACTOR = (
-    3.0  # cost of a recorded head relative to one computed by scaled_dot_product_attention
-)
+# cost of a recorded head relative to one computed by scaled_dot_product_attention
+_RECORDED_FACTOR = 3.0
 _SAMPLES = 256  # number of queries whose key range is computed as a sample
 _PARTS = 1000  # of a bar
 

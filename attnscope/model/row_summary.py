@@ -24,12 +24,8 @@ from torch import Tensor
 from attnscope.request.estimate import WORTH_COMPILED_LOOPS
 from attnscope.request.masks.terms import Mask
 
-_PROCESSORS = {
-    "x86_64",
-    "amd64",
-    "aarch64",
-    "arm64",
-}  # others are not known to work with LLVM's way of loading code
+# others are not known to work with LLVM's way of loading code
+_PROCESSORS = {"x86_64", "amd64", "aarch64", "arm64"}
 
 
 def row_loops(cells: int, device: torch.device) -> ModuleType | None:
@@ -95,7 +91,8 @@ class RowSummary:
     loops: ModuleType
     entropy: Tensor  # in bits, (B, h, q)
     largest: Tensor  # largest masked score, (B, h, q); −inf without an allowed key
-    places: Tensor  # places of the largest weights, counted from k0, (B, h, q, count); −1 where fewer keys are allowed
+    # places of the largest weights, counted from k0, (B, h, q, count); −1 where fewer keys are allowed
+    places: Tensor
     strongest: Tensor  # these weights, (B, h, q, count); 0 where fewer keys are allowed
 
     def sums(self, weights: Tensor, kinds: Tensor, reaches: Sequence[int], query: int) -> Tensor:

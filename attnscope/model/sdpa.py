@@ -93,9 +93,8 @@ def _sdpa(
     k = inputs.k[:, groups, slice(*keys)]
     v = inputs.v[:, groups, slice(*keys)]
     shared = q.shape[1] // k.shape[1]
-    if (
-        shared > 1 and q.is_cuda and q.dtype == torch.float32
-    ):  # no fused CUDA kernel takes groups in float32
+    # no fused CUDA kernel takes groups in float32
+    if shared > 1 and q.is_cuda and q.dtype == torch.float32:
         k = k.repeat_interleave(shared, 1)
         v = v.repeat_interleave(shared, 1)
     gqa = k.shape[1] != q.shape[1]
@@ -111,9 +110,8 @@ def _sdpa_mask(
     q_at = torch.arange(box[0], box[1], device=q.device)[:, None]  # (q, 1)
     k_at = torch.arange(box[2], box[3], device=q.device)[None]  # (1, k)
     allowed = spec.mask.allowed(q_at, k_at, heads)
-    fully_masked = (
-        None if allowed is None else ~allowed.any(-1, keepdim=True)
-    )  # (q, 1), or with B and h
+    # (q, 1), or with B and h
+    fully_masked = None if allowed is None else ~allowed.any(-1, keepdim=True)
     if spec.bias is None:
         return allowed, fully_masked
     bias = spec.bias(q_at, k_at, heads)

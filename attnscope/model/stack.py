@@ -64,12 +64,10 @@ class PredictionHead(nn.Module):
 # token ids, segments, and position ids that take the place of counted ones, (B, T) each, int64, padded on the right
 Ids = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
 RunBlock = Callable[[Tensor, AttentionHooks], Tensor]  # runs a block on another input (B, T, D)
-Progress = Callable[
-    [int, int], None
-]  # called after each layer with the layers done, and all that run
-BlockObserver = Callable[
-    [int, RunBlock, Tensor, Tensor, Mask], None
-]  # layer, its block, input, output, and mask
+# called after each layer with the layers done, and all that run
+Progress = Callable[[int, int], None]
+# layer, its block, input, output, and mask
+BlockObserver = Callable[[int, RunBlock, Tensor, Tensor, Mask], None]
 
 
 class Embed(nn.Module):

@@ -20,24 +20,8 @@ _DTYPES = {
     "BF16": torch.bfloat16, "U32": torch.uint32, "I32": torch.int32, "F32": torch.float32,
     "U64": torch.uint64, "I64": torch.int64, "F64": torch.float64,
 }  # fmt: skip
-_FP4 = [
-    0.0,
-    0.5,
-    1.0,
-    1.5,
-    2.0,
-    3.0,
-    4.0,
-    6.0,
-    -0.0,
-    -0.5,
-    -1.0,
-    -1.5,
-    -2.0,
-    -3.0,
-    -4.0,
-    -6.0,
-]  # E2M1
+# E2M1
+_FP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
 _CHUNK = 1 << 20
 _OWN_PAGES = 1 << 18  # bytes from which on a tensor has pages of its own
 
@@ -142,9 +126,8 @@ def _read(
                 raise _not_finite(file, info)
             if raw is not part:
                 raw = raw + info.offset if info.offset else raw
-                part.copy_(
-                    raw.mT.contiguous().mT if transposed else raw
-                )  # torch transposes in blocks only there
+                # torch transposes in blocks only there
+                part.copy_(raw.mT.contiguous().mT if transposed else raw)
     return tensor
 
 
@@ -227,9 +210,8 @@ def _fill_decoded(tensor: torch.Tensor, file: BinaryIO, info: TensorInfo, start:
     from gguf import GGMLQuantizationType, dequantize
 
     numbers, size = info.block
-    stored = torch.empty(
-        1, tensor.numel() // numbers * size, dtype=torch.uint8
-    )  # the library takes 16 rows at a time
+    # the library takes 16 rows at a time
+    stored = torch.empty(1, tensor.numel() // numbers * size, dtype=torch.uint8)
     _fill(stored, file, info, start)
     with np.errstate(all="ignore"):  # what is not finite is refused where parameters are checked
         decoded = dequantize(stored.numpy(), GGMLQuantizationType[info.dtype])

@@ -92,30 +92,29 @@ class Tile:
     q0: int
     q1: int  # end of the queries, exclusive
     k0: int
-    k1: int  # end of the keys, exclusive; keys outside the range are not allowed for any of these queries
-    all_visible_range: tuple[
-        int, int
-    ]  # keys, from and to, that all of the queries may see; (k0, k0) if none are known
-    scores: (
-        Tensor | None
-    )  # (B, h, q, k), as are scaled, masked and weights; None if no recorder reads it
+    # end of the keys, exclusive; keys outside the range are not allowed for any of these queries
+    k1: int
+    # keys, from and to, that all of the queries may see; (k0, k0) if none are known
+    all_visible_range: tuple[int, int]
+    # (B, h, q, k), as are scaled, masked and weights; None if no recorder reads it
+    scores: Tensor | None
     scaled: Tensor | None
-    masked: Tensor  # −inf where not allowed; a tensor on `meta`, without values, where weights have overwritten them
+    # −inf where not allowed; a tensor on `meta`, without values, where weights have overwritten them
+    masked: Tensor
     weights: Tensor  # 0 in a fully masked row
     values: Tensor  # (B, h, k, Ev), or (B, g, k, Ev), each of g groups for as many of the heads
     checks: FiniteChecks  # refuses an output that is not finite
     # True where a query may see nothing, broadcastable to (B, h, q); None if every query sees something
     fully_masked: Tensor | None
     workspace: Workspace
-    sink: Tensor | None = (
-        None  # weight of each row on the sink, (B, h, q); None if the layer has no sinks
-    )
+    # weight of each row on the sink, (B, h, q); None if the layer has no sinks
+    sink: Tensor | None = None
     # weight of each row that keys which an indexer left out would have had, (B, h, q); None without an indexer
     unselected: Tensor | None = None
-    summary: RowSummary | None = (
-        None  # summary of the rows by compiled loops; None if operators computed them
-    )
-    scored: bool = True  # `masked` holds scores; False if weights were given, and it only orders the keys as they do
+    # summary of the rows by compiled loops; None if operators computed them
+    summary: RowSummary | None = None
+    # `masked` holds scores; False if weights were given, and it only orders the keys as they do
+    scored: bool = True
     _gated_norms: dict[str, Tensor] = field(default_factory=dict)
 
     def stage(self, name: str) -> Tensor:
@@ -189,7 +188,8 @@ class Recorder:
     needs_scores = False
     # whether it reads `masked` also of tiles with a `summary`; if no recorder does, weights may overwrite them
     needs_masked = False
-    n_strongest = 0  # number of a row's largest weights that it takes from the tile's `summary`, if there is one
+    # number of a row's largest weights that it takes from the tile's `summary`, if there is one
+    n_strongest = 0
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int]) -> None:
         self.heads: Sequence[int] = list(heads)

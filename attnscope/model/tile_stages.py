@@ -73,9 +73,8 @@ class TileInputs:
     k: Tensor  # (B, h, k, E), or (B, g, k, E), each of g groups for as many of the heads
     v: Tensor
     block: TileBlock
-    all_visible_range: tuple[
-        int, int
-    ]  # the keys, from and to, that every query of the block may see
+    # the keys, from and to, that every query of the block may see
+    all_visible_range: tuple[int, int]
     bounded: bool  # no score of the layer can overflow
     changes_scores: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
 

@@ -10,15 +10,14 @@ from attnscope.model.inputs import AttentionInputs
 from attnscope.model.tile import Recorder
 from attnscope.request.masks.terms import Mask
 
-_ON_CPU = (
-    1 << 20
-)  # scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache
-_MOST_ROWS = 256  # where a block's keys are those of all of its rows, so that taller ones hold more that is not allowed
+# scores: 4 MiB a stage, two or three of which fit in a core's share of the last cache
+_ON_CPU = 1 << 20
+# where a block's keys are those of all of its rows, so that taller ones hold more that is not allowed
+_MOST_ROWS = 256
 _MOST_ROWS_ON_GPU = 1024
 _ENOUGH_ROWS = 128  # below these, a tile of twice the scores is the faster one
-_FEWEST_ROWS = (
-    32  # products of fewer rows are slow; memory still grows with the text, not with its square
-)
+# products of fewer rows are slow; memory still grows with the text, not with its square
+_FEWEST_ROWS = 32
 
 
 @dataclass(frozen=True)

@@ -48,18 +48,15 @@ class UnitRecorders:
     """The recorders of heads of one layer, or of a mean; `rows` has one recorder a layer."""
 
     matrices: MatrixRecorder
-    top: (
-        TopRecorder | None
-    )  # strongest sources; None for a mean, whose ranking follows from `contributions`
-    contributions: (
-        MatrixRecorder | None
-    )  # mean contributions over every key; None if nothing is averaged
+    # strongest sources; None for a mean, whose ranking follows from `contributions`
+    top: TopRecorder | None
+    # mean contributions over every key; None if nothing is averaged
+    contributions: MatrixRecorder | None
     rows: list[RowRecorder]
     sums: dict[str, SumRecorder]
     units: slice  # the units in the block that they fill
-    mean_rows: MeanRowRecorder | None = (
-        None  # statistics of mean rows; None if nothing is averaged, or no row is kept
-    )
+    # statistics of mean rows; None if nothing is averaged, or no row is kept
+    mean_rows: MeanRowRecorder | None = None
 
 
 @dataclass
@@ -74,9 +71,8 @@ class Trace:
     order: list[int]  # index of every unit in the block, where heads of a layer are neighbours
     parts: list[UnitRecorders] = field(default_factory=list)
     recorders: dict[int, list[Recorder]] = field(default_factory=dict)
-    hidden: Tensor | None = (
-        None  # the final hidden states, (B, T, D); None if nothing is predicted from them
-    )
+    # the final hidden states, (B, T, D); None if nothing is predicted from them
+    hidden: Tensor | None = None
 
     def finish(self) -> None:
         """Complete the block after the pass, and move it to the CPU; the final hidden states stay on the device."""
@@ -262,9 +258,8 @@ def _mean(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
         if name in w.parts
     }
     mean_rows = None
-    complete = (
-        w.counted if len(unit.layers) == 1 else w.rows
-    )  # of several layers, whole rows are kept until the last
+    # of several layers, whole rows are kept until the last
+    complete = w.counted if len(unit.layers) == 1 else w.rows
     if rows and complete:
         mean_rows = MeanRowRecorder(unit.heads, complete, tokens.sources, len(unit.layers))
     for index, layer in enumerate(unit.layers):

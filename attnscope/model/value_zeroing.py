@@ -44,9 +44,8 @@ def output_changes(
     changes = torch.zeros(n, n, dtype=torch.float64, device=unchanged.device)
     for start in range(0, n, copies):
         positions = torch.arange(start, min(start + copies, n), device=x.device)
-        again = run_block(
-            x.expand(len(positions), -1, -1), WithoutValues(positions)
-        )  # (copies, T, D)
+        # (copies, T, D)
+        again = run_block(x.expand(len(positions), -1, -1), WithoutValues(positions))
         cosine = torch.cosine_similarity(to_float64(again), unchanged, dim=-1)
         changes[:, start : start + len(positions)] = (1 - cosine).clamp_min(0.0).T
         advance(len(positions))

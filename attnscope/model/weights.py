@@ -15,9 +15,8 @@ from attnscope.model.workers import one_openmp_thread
 
 # a block's number, None for the embedding, or the output head
 BlockIndex: TypeAlias = int | Literal["head"] | None
-ReadParameters = Callable[
-    [BlockIndex], Iterator[tuple[str, Tensor]]
-]  # parameters of a piece, by their names within it
+# parameters of a piece, by their names within it
+ReadParameters = Callable[[BlockIndex], Iterator[tuple[str, Tensor]]]
 # what a thread reads, and when its copies arrive; None if it is there already
 _Pending = Future[tuple[dict[str, Tensor], Arrival | None]] | None
 _BeginReading = Callable[[BlockIndex], _Pending]
@@ -46,9 +45,8 @@ class WeightStore:
         self._read = read
         self._keep = True
         self._head = head
-        self._nothing = [
-            block.state_dict() for block in blocks if read is not None
-        ]  # tensors on "meta"
+        # tensors on "meta"
+        self._nothing = [block.state_dict() for block in blocks if read is not None]
 
     @property
     def keep(self) -> bool:
@@ -74,9 +72,8 @@ class WeightStore:
                 if pending[0] is not None and meanwhile is not None:
                     meanwhile()
                 self._fill(None, pending.pop(0))
-                yield self._in_turn(
-                    range(first_block, count), begin, pending.pop()
-                )  # a name would hold the block
+                # a name would hold the block
+                yield self._in_turn(range(first_block, count), begin, pending.pop())
             finally:
                 pending.clear()
                 self._drop(range(count))

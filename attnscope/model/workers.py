@@ -17,9 +17,8 @@ import torch
 
 Part = TypeVar("Part")
 Deferred = Callable[[], None]  # what must happen in the order of the parts
-_AHEAD = (
-    4  # parts of which a thread may be in front of the slowest one: what they deferred takes memory
-)
+# parts of which a thread may be in front of the slowest one: what they deferred takes memory
+_AHEAD = 4
 
 
 def run_parts(

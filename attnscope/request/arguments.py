@@ -13,27 +13,22 @@ EngineWord = Literal["auto", "native", "transformers"]
 PartWord = Literal["encoder", "decoder", "cross"]
 WhatIf = Literal["stack", "same-scores"]
 By = Literal["weight", "value", "projected"]
-RankBy = Literal[
-    "weight", "value", "projected", "logit"
-]  # logit: not of a head, but what parts add to a prediction
+# logit: not of a head, but what parts add to a prediction
+RankBy = Literal["weight", "value", "projected", "logit"]
 Each = Literal["head", "layer", "edge", "span"]
 Replacement = Literal["zero", "mean", "resample"]
 LARGEST_POOL = 1024
 GENERATED = 4096  # largest --generate
-CHECKED_TEXTS = (  # default texts of `check`: words, numbers and code, other scripts, one token again and again
+# default texts of `check`: words, numbers and code, other scripts, one token again and again
+CHECKED_TEXTS = (
     "The bank by the river was eroded",
     "if x >= 20.5: y = 7",
     "Straße, река, 河岸",
     "no no no no no no no no",
 )
 LESSON_NAMES = ("scores", "scale", "mask", "softmax", "output", "heads", "directions", "sinks")
-STAGES = (
-    "scores",
-    "scaled",
-    "masked",
-    "weights",
-    "output",
-)  # as in findings.run.STAGES, without NumPy
+# as in findings.run.STAGES, without NumPy
+STAGES = ("scores", "scaled", "masked", "weights", "output")
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?) ?(in|cm|mm|pt|px)")

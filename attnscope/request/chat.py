@@ -12,11 +12,8 @@ from attnscope.request.spans import RESERVED, SpanRange
 MESSAGES = "messages"
 CHAT_KEYS = (MESSAGES, "documents", "tools", "chat_template", "add_generation_prompt", "continue_final_message",
          "chat_template_kwargs")  # fmt: skip
-REASONING = (
-    "reasoning_content",
-    "thinking",
-    "reasoning",
-)  # keys of a message's reasoning; templates read the first
+# keys of a message's reasoning; templates read the first
+REASONING = ("reasoning_content", "thinking", "reasoning")
 _HINT = 'expected a list of {"role": …, "content": …}, or an object with "messages"'
 _MOST_MESSAGES = 10_000
 _DEEPEST = 100
@@ -41,17 +38,14 @@ class Chat(msgspec.Struct, frozen=True):
 
     messages: list[dict[str, Any]]
     documents: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = (
-        None  # tools that the model may call, as JSON schemas; None for none
-    )
-    chat_template: str | None = (
-        None  # name of one of the checkpoint's templates, or a template; None for its default
-    )
+    # tools that the model may call, as JSON schemas; None for none
+    tools: list[dict[str, Any]] | None = None
+    # name of one of the checkpoint's templates, or a template; None for its default
+    chat_template: str | None = None
     # end with the header of the assistant's next message; None: only if the last message is not the assistant's
     add_generation_prompt: bool | None = None
-    continue_final_message: bool = (
-        False  # end within the last message, which the model then continues
-    )
+    # end within the last message, which the model then continues
+    continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
 
     @property

@@ -25,12 +25,13 @@ from attnscope.request.spans import (
     unique_name,
 )
 
+# in this order
 _OF_KIND: dict[SpanKind, str] = {
     "special": SPECIAL,
     "template": TEMPLATE,
     "pair": PAIR,
     "rest": REST,
-}  # in this order
+}
 _ASSISTANT = "assistant"  # how turns that answer are named
 _CLOSING = "\"'”’»›)\\]}）」』】*_"
 _WIDE = "。！？｡"  # no blank follows these

@@ -31,7 +31,8 @@ BUFFERS = 52 << 20  # of matrix products in addition, whatever their size
 OF_A_THREAD = 16 << 20  # of another thread's products and small blocks, whatever their size
 SHAPE = 4 << 20  # of a product's preparation for one width of tile
 WRITING = 12 << 20  # of numbers while they are written one after the other
-WRITTEN_TOKEN = 390  # of a token in JSON, and in two copies of the text without its numbers, while it is written
+# of a token in JSON, and in two copies of the text without its numbers, while it is written
+WRITTEN_TOKEN = 390
 UNIT = 12 << 10  # of a layer and head of a text as Python objects, and their names in JSON
 DRAWN = 100  # of a number in a drawn table
 PICTURE = 3600  # of a number in an .svg
@@ -39,9 +40,8 @@ KERNEL_CELL = 6  # of a cell of a kernel's mask: bool, and the number that is ad
 KERNEL_BIAS = 16  # of a cell if heads have biases: their distances, masked
 
 # Sizes of tiles
-TILE = (
-    1 << 20
-)  # smallest number of scores, and of cells of a mask that a kernel takes, for each padded text
+# smallest number of scores, and of cells of a mask that a kernel takes, for each padded text
+TILE = 1 << 20
 TILE_ROWS = 32  # smallest number of rows
 ENOUGH_ROWS = 128  # number of rows up to which a tile may have twice the scores
 WINDOW_ROWS = 256  # largest number of rows under a window
@@ -71,9 +71,8 @@ class MemoryDemand:
     heads: int = 1  # recorded heads of a layer
     words: bool = False  # tokens are words, without a tokenizer.json
     n_merges: int = 0
-    copied_elements: int = (
-        0  # elements of the largest tensor whose parts are copied out as it is read
-    )
+    # elements of the largest tensor whose parts are copied out as it is read
+    copied_elements: int = 0
     streamed: bool = False  # blocks are read again in every pass, one while another runs
     tiled_queries: int = 0  # queries of a text in tiles
     masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
@@ -117,9 +116,8 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
         min(d.pool, d.tokens),
     )
     kept_values = sum(part.numbers(kept) + part.beside(kept) for part in RECORD_PARTS)
-    kept_values += (
-        3 * d.predicted * c.vocab_size
-    )  # logits, the same capped or ranked, and probabilities
+    # logits, the same capped or ranked, and probabilities
+    kept_values += 3 * d.predicted * c.vocab_size
     running = _layer_bytes(c, size, d)
     tile = _tile_bytes(c, d, kept)
     # texts with different rows or columns are copied
@@ -155,14 +153,12 @@ def _layer_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     branches = 2 + c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)
     part = branches * c.d_mlp + (3 + 2 * bool(c.n_experts)) * c.d_model + c.n_experts
     copy = everything * c.d_model * size
-    holes = (
-        4 * copy * (copy < RETAINED_BLOCK and d.layers > 1)
-    )  # left between the kept tensors of several layers
+    # left between the kept tensors of several layers
+    holes = 4 * copy * (copy < RETAINED_BLOCK and d.layers > 1)
     turned = c.positions == "rope"
     wide = 4 // size
-    tiled = d.layers > 1 and (
-        c.softcap is not None or c.sinks
-    )  # no kernel knows the layers that are not recorded
+    # no kernel knows the layers that are not recorded
+    tiled = d.layers > 1 and (c.softcap is not None or c.sinks)
     recorded = min(c.n_kv_heads, c.n_heads if tiled else d.heads)
     q = c.n_heads * c.d_head
     kv = c.d_head + c.d_value

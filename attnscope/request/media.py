@@ -28,9 +28,8 @@ class Speech:
 
     prompt: int  # how many tokens the decoder starts with, before those that it wrote
     end: int  # id of the token that ends the text, which is not among the tokens
-    heads: tuple[
-        tuple[int, int], ...
-    ]  # layer and head of those that align; empty if the checkpoint lists none
+    # layer and head of those that align; empty if the checkpoint lists none
+    heads: tuple[tuple[int, int], ...]
     median_width: int  # frames of the median that smooths their weights
 
 
@@ -48,15 +47,12 @@ class MediaText:
     warnings: tuple[str, ...] = ()
     prompt: str | None = None  # of a text with pictures, the text as it was given; None for others
     sound: Sound | None = None  # the sound whose frames are tokens, or keys; None for none
-    context: tuple[Token, ...] | None = (
-        None  # the tokens of the keys in cross-attention; None in self-attention
-    )
+    # the tokens of the keys in cross-attention; None in self-attention
+    context: tuple[Token, ...] | None = None
     # further keys (in self-attention, further tokens) that the model has behind these, for the padding of its features
     padding: int = 0
     tokens_are_frames: bool = False  # of that sound
-    speech: Speech | None = (
-        None  # of a text that the model reads across to the sound; None for others
-    )
-    next_start: float | None = (
-        None  # second at which the next window of the sound starts; None for the last window
-    )
+    # of a text that the model reads across to the sound; None for others
+    speech: Speech | None = None
+    # second at which the next window of the sound starts; None for the last window
+    next_start: float | None = None

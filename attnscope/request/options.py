@@ -70,9 +70,8 @@ PATIENCE = 5  # seconds that a command which needs no text waits for a pipe to b
 class Option:
     """An option, or an argument, of one or several commands."""
 
-    name: (
-        str  # name in Python, and of the field of a RunConfig or of a dump's settings that it sets
-    )
+    # name in Python, and of the field of a RunConfig or of a dump's settings that it sets
+    name: str
     group: str
     help: str
     read: Reader | None = None  # parses the typed text; None for text as it is
@@ -80,9 +79,8 @@ class Option:
     default: Any = None  # default, as typed; None for none
     flag: str | None = None  # its name on the command line; None for `--name`
     short: str | None = None
-    complete: (
-        str | tuple[str, ...]
-    ) = ()  # name of a function of `cli.completion`, or the words to complete
+    # name of a function of `cli.completion`, or the words to complete
+    complete: str | tuple[str, ...] = ()
     # how often it may be given: `no`, `yes` (its values belong together), or `compared`
     several: Literal["no", "yes", "compared"] = "no"
     argument: bool = False  # whether it is an argument, not an option
@@ -93,9 +91,8 @@ class Option:
     brief: str = ""  # its line in `-h`; empty for an option that only `--help` lists
     aliases: tuple[str, ...] = ()  # further names that the command line takes, and no help lists
     hidden: bool = False  # another way to say what a listed option says, which no help lists
-    bounds: tuple[int, int | None] | None = (
-        None  # least and largest whole number; None for other values
-    )
+    # least and largest whole number; None for other values
+    bounds: tuple[int, int | None] | None = None
     overrides: tuple[str, ...] = ()  # options that it takes the place of if they come from settings
     excludes: tuple[str, ...] = ()  # options that are refused beside it
     needs: tuple[str, ...] = ()  # options of which one is needed, as `name` or `name=value`

@@ -8,12 +8,10 @@ class RecordSpec:
     """The contents to record of every layer and head."""
 
     stages: tuple[str, ...]
-    rows: list[
-        int
-    ]  # query positions of matrices and contributors, sorted: all that any text of the batch shows
-    counted: list[
-        int
-    ]  # query positions of row statistics and sums, sorted: `rows`, or all where a text is pooled
+    # query positions of matrices and contributors, sorted: all that any text of the batch shows
+    rows: list[int]
+    # query positions of row statistics and sums, sorted: `rows`, or all where a text is pooled
+    counted: list[int]
     columns: list[int]  # key positions of matrices, sorted
     top: int
     by: str

@@ -29,19 +29,16 @@ class TextInput(msgspec.Struct, frozen=True):
     pair: str | None = None  # the second segment of an encoder's pair
     context: str | None = None  # the text that keys and values come from under cross-attention
     where: str = arg("text")  # origin of the text, for errors: `TEXT`, or a file and a line
-    spans: tuple[
-        SpanRange, ...
-    ] = ()  # named ranges of this text; empty if RunConfig.spans divides it
-    chat: Chat | None = (
-        None  # messages that the text is rendered from once the model is known; None for a text
-    )
+    # named ranges of this text; empty if RunConfig.spans divides it
+    spans: tuple[SpanRange, ...] = ()
+    # messages that the text is rendered from once the model is known; None for a text
+    chat: Chat | None = None
     rendered: RenderedChat | None = None  # the rendered messages; None before that
     # token ids in place of the text, which is spelled from them once the model is known; None for a text
     given: GivenIds | None = None
     media: tuple[MediaFile, ...] = ()  # pictures and sounds beside, or in place of, the text
-    read: MediaText | None = (
-        None  # the text with its media as the model takes them; None before that
-    )
+    # the text with its media as the model takes them; None before that
+    read: MediaText | None = None
 
     @property
     def turns(self) -> tuple[SpanRange, ...]:
@@ -81,9 +78,8 @@ class RunConfig(msgspec.Struct, frozen=True):
     # length in tokens of the longest text whose matrices are shown whole; also the number of rows and columns shown
     # beside those that the user names; None for no limit
     window: int | None = None
-    pool: int | None = (
-        None  # size of a pooled map to show; None for a map only if a text is longer than `window`
-    )
+    # size of a pooled map to show; None for a map only if a text is longer than `window`
+    pool: int | None = None
     truncate: bool = False
     max_memory: int | None = None  # bytes; None for half of the free memory
     threads: int | None = None
@@ -91,21 +87,18 @@ class RunConfig(msgspec.Struct, frozen=True):
     part: PartWord | None = None
     hash_weights: bool = False
     show_padding: bool = False
-    onsets: bool = (
-        False  # words of speech start at onsets of the sound near the times of the alignment
-    )
+    # words of speech start at onsets of the sound near the times of the alignment
+    onsets: bool = False
     measure: str = "weights"
-    picture: bool = (
-        False  # the findings are written as an .svg, which is built as a whole before it is written
-    )
+    # the findings are written as an .svg, which is built as a whole before it is written
+    picture: bool = False
     ignore_key: tuple[str, ...] = ()
     trust_config: bool = False
     # rows and columns by which `auto` ranks heads, if all of them are kept; None for those of `query` and `key`
     auto_query: PositionSelection | None = None
     auto_key: PositionSelection | None = None
-    predict: bool | None = (
-        False  # None for only if the checkpoint has an output head and predictions cost little
-    )
+    # None for only if the checkpoint has an output head and predictions cost little
+    predict: bool | None = False
     generate: int = 0
     words: bool = False
     least: int = 0
@@ -114,12 +107,10 @@ class RunConfig(msgspec.Struct, frozen=True):
     target: tuple[str, ...] | None = None
     # arrays that the expression names, (queries, keys) or (heads, queries, keys), bool, True if allowed
     matrices: dict[str, Any] = {}
-    spans: SpanRequest | None = (
-        None  # how texts are divided; None for none, unless a text names its own
-    )
-    cuts: tuple[
-        CutExpression, ...
-    ] = ()  # heads and edges that are taken out of attention, in every text
+    # how texts are divided; None for none, unless a text names its own
+    spans: SpanRequest | None = None
+    # heads and edges that are taken out of attention, in every text
+    cuts: tuple[CutExpression, ...] = ()
 
     def __post_init__(self) -> None:
         """Apply masks to given queries and keys themselves, and search all heads for ignored tokens."""

@@ -18,7 +18,8 @@ _RANGE = re.compile(r"[lh]?(-?[0-9]{1,18})(?:-[lh]?([0-9]{1,18}))?", re.IGNORECA
 _UNIT = re.compile(r"l([0-9]{1,18})h([0-9]{1,18})", re.IGNORECASE)
 _SLICE = re.compile(r"(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
-_QUOTED = "'[^']+'|“[^“”]+”|‘[^‘’]+’|„[^„“]+“|«[^«»]+»"  # may be part of words, unlike a straight double quote
+# may be part of words, unlike a straight double quote
+_QUOTED = "'[^']+'|“[^“”]+”|‘[^‘’]+’|„[^„“]+“|«[^«»]+»"
 # a patch or box of patches of a picture: its comma joins row and column
 _PLACE = r"(?:[0-9]{1,18}\s+)?(?:image|thumbnail|frame\[[0-9]+\])(?:\[[0-9]+\])?:[0-9]+,[0-9]+(?:-[0-9]+,[0-9]+)?"
 _LISTED = re.compile(
@@ -32,18 +33,18 @@ _ARROW = re.compile(r'((?:"[^"]*"|[^"])*?)(?:←|→|<-|->)((?:"[^"]*"|[^"])*)')
 _PRINTED_EDGE = re.compile(
     r"\s*(l[0-9]+h[0-9]+|\*)\s+([^:]*(?:←|→|<-|->).*)", re.IGNORECASE | re.DOTALL
 )
-_SECONDS = re.compile(
-    r"([0-9]+(?:\.[0-9]+)?)\s*s(?:\s*[-–]\s*([0-9]+(?:\.[0-9]+)?)\s*s)?"
-)  # of a sound: `2.4s-3.1s`
-_LABEL = re.compile(
-    r"\s*([0-9]{1,18})\s+(\S.*)", re.DOTALL
-)  # of a token, as screens print it: `4 river`
+# of a sound: `2.4s-3.1s`
+_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*s(?:\s*[-–]\s*([0-9]+(?:\.[0-9]+)?)\s*s)?")
+# of a token, as screens print it: `4 river`
+_LABEL = re.compile(r"\s*([0-9]{1,18})\s+(\S.*)", re.DOTALL)
 _MOST_PICKED = 1_000_000  # largest list of layers or heads that is expanded
-PRINTED = 64  # tokens: matrices of longer texts are unreadable on a screen, and a pooled map replaces them
+# tokens: matrices of longer texts are unreadable on a screen, and a pooled map replaces them
+PRINTED = 64
 PAGE = 1024  # tokens of the longest text whose matrices a page holds whole
 WALKED = ("scores", "scaled", "masked", "weights")  # the stages of a page, one after the other
 _SPELLED = 40  # tokens that an error names
-FEW = 10  # rows or columns that are shown, where most weight is or moves, of a text that is too long to print
+# rows or columns that are shown, where most weight is or moves, of a text that is too long to print
+FEW = 10
 POOL = 64  # default size of a pooled map on a screen
 
 
@@ -61,9 +62,8 @@ class IndexSelection:
     """Selected layers or heads: one of the words `auto`, `all`, `mean`, or numbers."""
 
     word: Literal["auto", "all", "mean"] | None = None
-    ranges: tuple[
-        tuple[int, int], ...
-    ] = ()  # inclusive ranges; negative numbers count from the end
+    # inclusive ranges; negative numbers count from the end
+    ranges: tuple[tuple[int, int], ...] = ()
     # start, stop and step of a Python slice instead of ranges; None for none
     slice: tuple[int | None, int | None, int | None] | None = None
     # for heads: (layer, head) pairs if layers differ; `ranges` then covers all of them
@@ -348,7 +348,8 @@ class PositionItem:
     text: str  # name in errors, and the word to look up
     # the position, or start and end of a slice; negative numbers count from the end; None for a word
     position: int | tuple[int | None, int | None] | None = None
-    word: bool = True  # whether it is also looked up as a word if there is no such position; never for Python numbers
+    # whether it is also looked up as a word if there is no such position; never for Python numbers
+    word: bool = True
 
     def find(self, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
         """Return its positions in a text; none if the text does not have it.
@@ -384,10 +385,8 @@ class PositionItem:
         position = int(label[1])
         name = label[2].strip().replace("␣", " ").strip()
         spelled = escape_control(spell_piece(tokens, position)).strip()
-        if spelled in (
-            name,
-            re.sub(r"^[?+]", "", name),
-        ):  # which mark tokens that are unknown or generated
+        # which mark tokens that are unknown or generated
+        if spelled in (name, re.sub(r"^[?+]", "", name)):
             return [position]
         found = _find_word(name, tokens, texts)
         rest = takewhile(

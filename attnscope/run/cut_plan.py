@@ -23,12 +23,10 @@ class Cut:
 
     written: str  # as it was typed; empty if it was not
     heads: tuple[tuple[int, int], ...]
-    queries: tuple[int, ...] | None = (
-        None  # positions of the queries of edges; None for whole heads
-    )
-    keys: tuple[int, ...] | None = (
-        None  # positions of the keys of these edges; None if whole heads are cut
-    )
+    # positions of the queries of edges; None for whole heads
+    queries: tuple[int, ...] | None = None
+    # positions of the keys of these edges; None if whole heads are cut
+    keys: tuple[int, ...] | None = None
 
     @property
     def layers(self) -> list[int]:

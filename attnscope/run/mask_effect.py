@@ -24,12 +24,10 @@ from attnscope.run.cost import allowed_pairs
 if TYPE_CHECKING:
     from attnscope.findings.arrays import Array
 
-    LengthsOfTerms = Mapping[
-        MaskTerm, tuple[int, ...]
-    ]  # lengths of a text's documents, by the term that needs them
-    Matrices = Mapping[
-        str, Array
-    ]  # of a mask's files: (queries, keys) or (heads, queries, keys), bool
+    # lengths of a text's documents, by the term that needs them
+    LengthsOfTerms = Mapping[MaskTerm, tuple[int, ...]]
+    # of a mask's files: (queries, keys) or (heads, queries, keys), bool
+    Matrices = Mapping[str, Array]
 
 
 class MaskedText(NamedTuple):

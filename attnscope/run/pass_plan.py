@@ -11,9 +11,8 @@ from attnscope.request.selection import ALL
 from attnscope.run.plan import SHORTER, RunPlan, memory_demand, plan_for_texts, spare_memory
 from attnscope.run.text_plan import TextPlan
 
-_AT_ONCE = (
-    2048  # largest number of tokens in a pass, padding included, unless one sequence has more
-)
+# largest number of tokens in a pass, padding included, unless one sequence has more
+_AT_ONCE = 2048
 
 
 def batches_by_length(lengths: Sequence[int], *, padded: bool = True) -> list[list[int]]:

@@ -67,10 +67,8 @@ _SPAN_TOTAL = 16
 # bytes of a row's share of a span, and of a token
 _SPAN_SHARE = 16
 _SPAN_TOKEN = 64
-_SPAN_KEYS = (
-    4,
-    16 << 20,
-)  # bytes of a key for every span, and of the largest block of keys in all threads
+# bytes of a key for every span, and of the largest block of keys in all threads
+_SPAN_KEYS = 4, 16 << 20
 _ON_HOST = ("program", "text", "report")  # what a run needs there, whatever the device
 _GPU_SHARE = 0.9  # of a GPU's free memory that a run may take
 SELECT_LESS = f"select less with {arg('layer')}, {arg('head')}, {arg('query')}, {arg('key')} or {arg('stages')}"
@@ -96,16 +94,13 @@ class RunPlan:
     # the matrices of the mask's files, (queries, keys) or (heads, queries, keys), bool, True where allowed
     matrices: "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]"
     multiplications: int  # approximate number of multiplications of the layers that run
-    stream_reason: str = (
-        ""  # why weights are read again in every pass, layer by layer; empty if they are kept
-    )
-    predicted: Sequence[
-        PredictedPlaces
-    ] = ()  # places of every text where the model predicts; empty if it does not
+    # why weights are read again in every pass, layer by layer; empty if they are kept
+    stream_reason: str = ""
+    # places of every text where the model predicts; empty if it does not
+    predicted: Sequence[PredictedPlaces] = ()
     memory: MemoryLimit | None = None
-    sides: int = (
-        1  # number of similar runs whose findings are kept at the same time, to be compared
-    )
+    # number of similar runs whose findings are kept at the same time, to be compared
+    sides: int = 1
 
     @property
     def auto(self) -> bool:

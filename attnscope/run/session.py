@@ -68,9 +68,8 @@ if TYPE_CHECKING:
     MakeRecorders = Callable[[Batch, Engine], Recorders]  # of a batch and what runs it
 
 
-ProgressCallback = Callable[
-    [str, int, int], None
-]  # the current step, how much of it is done, and its total
+# the current step, how much of it is done, and its total
+ProgressCallback = Callable[[str, int, int], None]
 
 
 class InMemory(Protocol):
@@ -496,9 +495,8 @@ class SelectedHeads:
 
     units: "list[HeadSelection]"
     observed: bool = False  # whether other recorders have seen a pass under the mask that is shown
-    hidden: "torch.Tensor | None" = (
-        None  # the final hidden states of that pass, (B, T, D), if there are predictions
-    )
+    # the final hidden states of that pass, (B, T, D), if there are predictions
+    hidden: "torch.Tensor | None" = None
 
 
 def select_heads(

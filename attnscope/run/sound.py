@@ -101,7 +101,8 @@ class RecordedHeads:
     engine: "Engine"
     hidden: "Tensor"  # final hidden states, (1, tokens, D)
     heads: list[tuple[int, int]]  # layer and head of the recorded heads, in order
-    weights: "Array"  # of these heads, in the rows that predict what was said, on the sound: (heads, rows, frames)
+    # of these heads, in the rows that predict what was said, on the sound: (heads, rows, frames)
+    weights: "Array"
 
 
 def record_heads(

@@ -52,16 +52,14 @@ class TextPlan:
     auto_keys: list[int] | None = None  # columns that `auto` ranks heads by; None for `keys`
     hidden: tuple[int, ...] = ()  # keys that no query sees, sorted
     padding: int = 0  # tokens of padding after the text whose rows and columns are shown
-    narrowed: Part | None = (
-        None  # whether only the rows or columns with most weight are shown; None for all
-    )
+    # whether only the rows or columns with most weight are shown; None for all
+    narrowed: Part | None = None
     spans: TextSpans | None = None  # the text divided into spans; None if that was not asked for
     # lengths of the text's documents, for every term of the mask that needs them
     documents: Mapping[MaskTerm, tuple[int, ...]] = field(default_factory=dict)
     positions: list[int] | None = None  # position id of every token; None if it equals its place
-    media: MediaText | None = (
-        None  # the text with its pictures and sounds; None for characters alone
-    )
+    # the text with its pictures and sounds; None for characters alone
+    media: MediaText | None = None
 
 
 @dataclass(frozen=True)

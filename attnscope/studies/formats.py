@@ -26,9 +26,8 @@ class FileFormat:
     ending: str
     # yields the bytes of a file
     write: Callable[[Any, DisplaySettings], Iterator[bytes]]
-    drawn: bool = (
-        False  # made for reading: a window of a long text is enough, and numbers are rounded
-    )
+    # made for reading: a window of a long text is enough, and numbers are rounded
+    drawn: bool = False
     picture: bool = False
     page: bool = False  # a page to walk through, which holds more than it first shows
     extra: Extra | None = None  # the library that it needs

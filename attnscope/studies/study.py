@@ -17,14 +17,8 @@ if TYPE_CHECKING:
     from attnscope.request.run_config import RunConfig, TextInput
     from attnscope.run.session import Session
 
-DRAWN = (
-    ".json",
-    ".txt",
-    ".svg",
-    ".png",
-    ".pdf",
-    ".html",
-)  # formats that every kind with a screen of parts can have
+# formats that every kind with a screen of parts can have
+DRAWN = (".json", ".txt", ".svg", ".png", ".pdf", ".html")
 TABLES = (".csv", ".parquet")
 
 
@@ -94,12 +88,10 @@ class StudyCommand:
     help: str  # its help; the first line says what it does
     examples: str
     answer: Callable[[Request], Any]
-    options: tuple[
-        Option, ...
-    ] = ()  # its options; empty if `request/options.py` lists them under the study's name
-    own: tuple[str, ...] = (
-        "top",
-    )  # options that a RunConfig has, too, and that here mean something else
+    # its options; empty if `request/options.py` lists them under the study's name
+    options: tuple[Option, ...] = ()
+    # options that a RunConfig has, too, and that here mean something else
+    own: tuple[str, ...] = ("top",)
     # returns what the given options, and the sides of a comparison, make of it; refuses some of them. None if it always
     # has named texts and the study's first kind of findings
     call: Callable[[Mapping[str, Any], Sides | None], Call] | None = None

@@ -20,7 +20,8 @@ SINK = -1
 class Axis:
     """Rows or columns of a matrix, or every token that could be one."""
 
-    kind: AxisKind  # kind of the entries; `context` is a key of another text, and `new` a generated token
+    # kind of the entries; `context` is a key of another text, and `new` a generated token
+    kind: AxisKind
     # position of each entry, as `--query` and `--key` count; SINK for the column of a head's sink
     positions: Sequence[int]
     names: Sequence[Span]  # each token; dimensions have none

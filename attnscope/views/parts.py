@@ -92,11 +92,11 @@ class Table(msgspec.Struct, frozen=True):
     labels: Sequence[Spans] = ()
     # a share of a full bar for each row, below 0 to the left; None for no bar; if there are bars
     bars: Sequence[float | None] | None = None
-    axis: tuple[float, str] | None = (
-        None  # value of a full bar, with its unit; None for bars that no axis measures
-    )
+    # value of a full bar, with its unit; None for bars that no axis measures
+    axis: tuple[float, str] | None = None
     further: Sequence[Column] = ()
-    further_name: str = ""  # name of `further` columns, with the option that shows all; empty if only data are shown
+    # name of `further` columns, with the option that shows all; empty if only data are shown
+    further_name: str = ""
     indent: int = 1
     spelled: bool = False  # whole names follow for `keys` that had to be shortened
 
@@ -121,9 +121,8 @@ class Panel(msgspec.Struct, frozen=True):
     arithmetic_of_picture: Spans = ()  # the same for cells that are drawn as colours
     # for roles, the colour of each cell at full strength, as `#rrggbb`, in place of a ramp
     colours: Sequence[Sequence[str]] | None = None
-    names: Sequence[Sequence[str]] | None = (
-        None  # what the cells' letters stand for; None if the texts are no letters
-    )
+    # what the cells' letters stand for; None if the texts are no letters
+    names: Sequence[Sequence[str]] | None = None
 
 
 class Matrices(msgspec.Struct, frozen=True):
@@ -158,9 +157,8 @@ class SoundMap(msgspec.Struct, frozen=True):
     weights: Matrix  # (rows, frames); rows need not sum to 1
     seconds: Sequence[float]  # at which each frame starts, then the end of the last
     levels: Sequence[float]  # loudness of each frame, 0 to 1
-    path: Sequence[
-        int
-    ] = ()  # frame in which a path through the map reaches each row; empty for no path
+    # frame in which a path through the map reaches each row; empty for no path
+    path: Sequence[int] = ()
 
     def path_of(self, row: int) -> range:
         """Return the frames of the path in a row, at least one."""
@@ -186,9 +184,8 @@ class Bars(msgspec.Struct, frozen=True):
 
     sources: Axis
     measures: Sequence[str]  # headings of the numbers; the first is the weight
-    rows: Sequence[
-        Sequence[Bar] | None
-    ]  # per query its sources, strongest first; None if it may attend to nothing
+    # per query its sources, strongest first; None if it may attend to nothing
+    rows: Sequence[Sequence[Bar] | None]
     queries: Axis | None = None  # the queries; None for the one row of a whole text
     title: Spans = ()
     meaning: Spans = ()
@@ -211,9 +208,8 @@ class Strip(msgspec.Struct, frozen=True):
     """A line of cells of colour."""
 
     name: str
-    values: Sequence[
-        float
-    ]  # one for each cell; the colour of the largest size is the end of a ramp
+    # one for each cell; the colour of the largest size is the end of a ramp
+    values: Sequence[float]
     end: Spans = ()  # what follows the cells
 
 
@@ -235,9 +231,8 @@ class PictureMap(msgspec.Struct, frozen=True):
     # each kind of token with its share of the row: the patches of this picture first, then what is beside it
     shares: Sequence[tuple[str, float]]
     facts: Sequence[str] = ()  # a few numbers of the row; short ones of a thumbnail
-    query: tuple[int, int] | None = (
-        None  # row and column of the patch that is the query; None if it is no patch
-    )
+    # row and column of the patch that is the query; None if it is no patch
+    query: tuple[int, int] | None = None
 
 
 class Pictures(msgspec.Struct, frozen=True):

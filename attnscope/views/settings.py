@@ -17,15 +17,12 @@ Format = Literal["table", "heat", "verdict", "page"]
 class FigureSettings:
     """How a figure is drawn."""
 
-    width: float | None = (
-        None  # CSS pixels, of which an inch has 96; None for the width of its content
-    )
-    labels: FigureLabels | None = (
-        None  # what names rows and columns of tokens; None for position and token
-    )
-    only: FigureParts | None = (
-        None  # parts that are drawn: matrices and maps, or tables with bars; None for all
-    )
+    # CSS pixels, of which an inch has 96; None for the width of its content
+    width: float | None = None
+    # what names rows and columns of tokens; None for position and token
+    labels: FigureLabels | None = None
+    # parts that are drawn: matrices and maps, or tables with bars; None for all
+    only: FigureParts | None = None
     font: FigureFont = "sans"
 
 
@@ -33,9 +30,8 @@ class FigureSettings:
 class Listing:
     """The heads that are listed below a picture."""
 
-    top: int | None = (
-        None  # number of heads of each role or measure; None for as many as fit on a line, or ten
-    )
+    # number of heads of each role or measure; None for as many as fit on a line, or ten
+    top: int | None = None
     sort: Literal["value", "layer"] = "value"  # order of the listed heads
     signed: bool = True  # whether values below 0 are weak; otherwise the magnitude counts
 
@@ -73,7 +69,8 @@ class DisplaySettings:
     percent: bool = False
     map_scale: Literal["row", "max"] = "row"  # where the colours of maps on pictures end
     ramp: "Shape" = "sqrt"  # how colours follow weights
-    sinks: bool = True  # whether the colours of weights end at 1; otherwise at the largest weight on another token
+    # whether the colours of weights end at 1; otherwise at the largest weight on another token
+    sinks: bool = True
     least: int = 10  # number of least attended tokens that are listed
     streamed: bool = False  # generated tokens were printed while they were generated
     summary: bool = False  # of a comparison, show how much moves in every head, and no matrices

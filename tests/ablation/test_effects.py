@@ -78,9 +78,8 @@ def test_every_head(gpt2, engine, monkeypatch):
         (n, h) for n in range(3) for h in range(4)
     ]
     before, hidden, weights = seen(model, ids_of(found))
-    off_sink = (
-        weights[:, :, 1:-1, 1:-1].sum(-1).mean(-1)
-    )  # from words to words: the first and </s> are left out
+    # from words to words: the first and </s> are left out
+    off_sink = weights[:, :, 1:-1, 1:-1].sum(-1).mean(-1)
     np.testing.assert_allclose(found.grid(found.weights), off_sink, atol=1e-6)
     kl, moved = np.empty((3, 4)), np.empty((3, 4))
     for layer in range(3):
@@ -177,9 +176,8 @@ def test_mean_over_a_reference_text(gpt2):
     before, _, _ = seen(model, ids_of(found))
     kl = divergence(before, after)
     assert found.effects[0].predictions[0].kl == pytest.approx(kl, rel=1e-4)
-    with_edge = cutting(
-        ("L1H2", "L2: -1→9"), replacement="mean", reference=reference
-    )  # it has no token 9
+    # it has no token 9
+    with_edge = cutting(("L1H2", "L2: -1→9"), replacement="mean", reference=reference)
     assert [effect.how for effect in ablate(run, with_edge).effects] == [
         "renormalised",
         "unnormalised",

@@ -426,9 +426,8 @@ def ggufs(r: random.Random) -> Case:
         data = damage(r, data[:header]) + data[header:]
     else:
         changed = bytearray(data)
-        for _ in range(
-            r.randint(1, 2)
-        ):  # a value: the bytes behind a key, and the number of its type
+        # a value: the bytes behind a key, and the number of its type
+        for _ in range(r.randint(1, 2)):
             key = r.choice(list(re.finditer(rb"[a-z0-9]+(?:[._][a-z0-9_]+){1,4}", data[:6000])))
             place = key.end() + r.choice([0, 0, 4, 4, 5, 8])
             changed[place : place + r.choice([1, 4, 8])] = r.choice(_VALUES)

@@ -49,9 +49,8 @@ def _opened_by(path: Path) -> tuple[AttnscopeError, list[str]]:
     global _OPENED
     _OPENED = []
     try:
-        return _refusal(path), list(
-            dict.fromkeys(_OPENED)
-        )  # open() with an opener is reported twice
+        # open() with an opener is reported twice
+        return _refusal(path), list(dict.fromkeys(_OPENED))
     finally:
         _OPENED = None
 

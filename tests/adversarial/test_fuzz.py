@@ -5,9 +5,10 @@ import pytest
 from tests.adversarial.fuzzers import judge, make, working_folder
 from tests.helpers.draws import drawn
 
+# peft's
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"
-)  # peft's
+)
 CASES = {
     "arguments": 30,
     "configs": 15,

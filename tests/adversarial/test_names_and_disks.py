@@ -19,9 +19,8 @@ from tests.helpers.folders import within
 
 RIVERBANK = Path(__file__).parents[2] / "sample_weights" / "riverbank"
 CAUSAL = Path(__file__).parents[2] / "configs" / "causal.toml"
-FAILING = Path(
-    "/proc/self/mem"
-)  # a regular file that nothing can be read from: address 0 is not there
+# a regular file that nothing can be read from: address 0 is not there
+FAILING = Path("/proc/self/mem")
 ODD = b"b\xffnk".decode(errors="surrogateescape")
 TEXT = "The bank by the river"
 
@@ -155,10 +154,8 @@ def test_a_disk_that_fails_while_it_is_read(tmp_path: Path, reader: str) -> None
     argv = READERS[reader](tmp_path)
     ending = ended(tmp_path, *argv)
     assert ending.code == 1
-    said = (
-        "input/output error",
-        "invalid argument",
-    )  # .parquet is read from its end, which this file has not
+    # .parquet is read from its end, which this file has not
+    said = ("input/output error", "invalid argument")
     assert any(words in ending.err.lower() for words in said), ending.err
     assert not (tmp_path / "out.csv").exists()
 

@@ -253,9 +253,8 @@ def test_threads_leave_stderr_as_it_was(tmp_path: Path, capfd: pytest.CaptureFix
         call_rust(lambda: (second_is_in.set(), first_is_out.wait(5)), tmp_path, "fails")
 
     thread = threading.Thread(target=second)
-    call_rust(
-        lambda: (thread.start(), second_is_in.wait(0.2)), tmp_path, "fails"
-    )  # must not come in meanwhile
+    # must not come in meanwhile
+    call_rust(lambda: (thread.start(), second_is_in.wait(0.2)), tmp_path, "fails")
     first_is_out.set()
     thread.join()
     os.write(2, b"still here")

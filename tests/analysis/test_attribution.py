@@ -75,9 +75,8 @@ def test_parts_sum_to_the_logit_of_transformers(row: Row, tmp_path: Path) -> Non
     ):
         with torch.inference_mode():
             rows = model(torch.tensor([ids])).logits[0, place]
-        if (
-            cap is not None and float((rows / cap).abs().max()) > 0.999
-        ):  # rounding hides what the cap was applied to
+        # rounding hides what the cap was applied to
+        if cap is not None and float((rows / cap).abs().max()) > 0.999:
             continue
         expected = _logit(rows, cap, pair)
         assert found.total == pytest.approx(expected, abs=1e-4 * max(1, abs(expected)))

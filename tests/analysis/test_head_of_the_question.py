@@ -173,9 +173,8 @@ def test_the_head_that_moves_most_between_two_texts(
         another = next(other for other in NAMES if other not in text)
         other_text = text.replace(name, f" {another}")
         first, second = (_weights(smollm2, _ids(side, model)) for side in (text, other_text))
-        moved = 0.5 * np.abs(second - first).sum(-1).max(
-            -1
-        )  # a replaced token is paired by its position
+        # a replaced token is paired by its position
+        moved = 0.5 * np.abs(second - first).sum(-1).max(-1)
         layer, head = _largest(moved)
         assert main(["compare", text, other_text, "--model", str(smollm2), "--color", "never"]) == 0
         screen = capsys.readouterr().out

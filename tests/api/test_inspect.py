@@ -75,9 +75,8 @@ def test_every_call_gives_what_the_same_command_gives(seed, capfdbinary):
     drawn = {
         name: rng.choice(VALUES[name]) for name in rng.sample(sorted(VALUES), rng.randint(1, 8))
     }
-    if (
-        drawn.get("config", (None, None))[0] is not None
-    ):  # of one layer and several heads, or without weights to hash
+    # of one layer and several heads, or without weights to hash
+    if drawn.get("config", (None, None))[0] is not None:
         drawn = {
             name: value
             for name, value in drawn.items()
@@ -346,9 +345,8 @@ def test_texts_models_and_reports_are_compared(capfdbinary, tmp_path, minilm):
     models = attnscope.compare(TEXT, model=["riverbank", minilm], head=0, layer=0)
     words = ("--model", "riverbank", "--model", str(minilm), "--head", "0", "--layer", "0")
     assert models.to_json() == typed(capfdbinary, "compare", TEXT, *words)
-    named = attnscope.compare(
-        TEXT, model=[None, Path(minilm)], head=0, layer=0
-    )  # None is the bundled sample
+    # None is the bundled sample
+    named = attnscope.compare(TEXT, model=[None, Path(minilm)], head=0, layer=0)
     assert named.to_json() == models.to_json()
     reports = [
         attnscope.inspect(TEXT, layer=0, head="all", mask=mask) for mask in ("own", "causal")

@@ -152,9 +152,8 @@ def test_tokens_are_those_of_the_tokenizer(kind):
     words = tokenizer(kind)
     for text in (TEXT, "The  river bank,\nwas eroded."):
         words.pad_token = words.convert_ids_to_tokens(0)
-        words(
-            text, padding="max_length", max_length=30, truncation=True
-        )  # leaves its mark on the tokenizer
+        # leaves its mark on the tokenizer
+        words(text, padding="max_length", max_length=30, truncation=True)
         before = words.backend_tokenizer.to_str()
         report = attnscope.inspect(text, model=made("llama"), tokenizer=words)
         assert words.backend_tokenizer.to_str() == before
@@ -243,9 +242,8 @@ def test_the_model_runs_in_another_thread_meanwhile():
         assert_equal_up_to_rounding(logits, expected)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16]
-)  # rounding is only measured in the second
+# rounding is only measured in the second
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_model_runs_in_another_thread_while_its_modules_are_watched(dtype):
     model, words = made("llama").to(dtype).eval(), tokenizer()
     ids, here, logits = (

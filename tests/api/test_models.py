@@ -58,9 +58,8 @@ def test_a_model_is_opened_and_loaded_once(opened):
         model.inspect(TEXTS[0])
         assert [id(p) for p in loaded.module.parameters()] == parameters
     assert found == expected
-    assert (
-        opened.count("riverbank") == 1 + 3
-    )  # and by each of the functions that are not the model's
+    # and by each of the functions that are not the model's
+    assert opened.count("riverbank") == 1 + 3
     with pytest.raises(
         attnscope.AttnscopeError,
         match=r"model: the model is closed; use it inside its `with` block",

@@ -116,9 +116,8 @@ def test_a_repl_shows_the_tables(report, monkeypatch, capsys):
     one = attnscope.inspect(TEXT)
     assert main(["run", TEXT, "--color", "never", "--stage", "scores,masked,weights"]) == 0
     screen, shown, shown_all = capsys.readouterr().out, repr(one), repr(report)
-    assert shown == screen[: screen.index("\nmore ")].rstrip(
-        "\n"
-    )  # which options show more is the command's affair
+    # which options show more is the command's affair
+    assert shown == screen[: screen.index("\nmore ")].rstrip("\n")
     assert "--" not in shown + repr(attnscope.compare(TEXT)) + repr(
         attnscope.explain(TEXT, query=1)
     )

@@ -150,9 +150,8 @@ def draw(rng: np.random.Generator) -> Drawn:
         }
         for name, (heads, size) in kinds.items()
     }
-    if (
-        rng.random() < 0.3
-    ):  # a step of decoding; texts with an axis of their own have equally many queries
+    # a step of decoding; texts with an axis of their own have equally many queries
+    if rng.random() < 0.3:
         last = min(lengths) if rng.random() < 0.5 else 1
         parts["q"] = {
             layer: [text[:, -last:] for text in texts] for layer, texts in parts["q"].items()

@@ -130,9 +130,8 @@ def test_commands_read_them_from_a_file(tmp_path, monkeypatch, capfdbinary):
     assert json.loads(capfdbinary.readouterr().out)["query"] == 8
     assert main(["batch", "--qkv", "step.npz", "-o", "dump.jsonl", "--quiet"]) == 0
     (record,) = attnscope.read_dump("dump.jsonl")
-    entropy = np.asarray(record.rows.entropy, float).reshape(
-        2, 4
-    )  # of the only row, with three digits
+    # of the only row, with three digits
+    entropy = np.asarray(record.rows.entropy, float).reshape(2, 4)
     expected = np.stack([[every[n, h].rows.entropy[8] for h in range(4)] for n in range(2)])
     np.testing.assert_allclose(entropy, expected, atol=6e-4)
 

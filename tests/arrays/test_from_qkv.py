@@ -151,9 +151,8 @@ def test_a_rotation_is_that_of_transformers():
     np.testing.assert_allclose(
         attnscope.from_qkv(q[0], k[0], rope=500).weights, expected, atol=2e-6
     )
-    order = torch.stack(
-        (torch.arange(8), torch.arange(8) + 8), -1
-    ).flatten()  # neighbours are what halves were
+    # neighbours are what halves were
+    order = torch.stack((torch.arange(8), torch.arange(8) + 8), -1).flatten()
     rope = {"theta": 500.0, "interleaved": True}
     found = attnscope.from_qkv(q[0][..., order], k[0][..., order], rope=rope)
     np.testing.assert_allclose(found.weights, expected, atol=2e-6)
@@ -306,9 +305,8 @@ def test_a_masked_array_that_hides_nothing_is_a_plain_one():
 
 def test_a_window_narrows_every_alternative_of_a_mask(tmp_path):
     """In arrays, in a file of arrays and in a stack, of one layer and of several."""
-    q, k, v = (
-        np.random.default_rng(5).normal(size=(3, 2, 2, 9, 4)).astype("float32")
-    )  # (layer, head, token, width)
+    # (layer, head, token, width)
+    q, k, v = np.random.default_rng(5).normal(size=(3, 2, 2, 9, 4)).astype("float32")
     query, key = np.arange(9)[:, None], np.arange(9)[None]
     expected = ((key <= query) | (key < 1)) & (abs(query - key) < 3)
     np.savez(tmp_path / "qkv.npz", q=q, k=k, v=v, mask="causal|sink:1", window=3)

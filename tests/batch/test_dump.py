@@ -163,9 +163,8 @@ def test_padding_changes_nothing(tmp_path, config):
             dump(tmp_path, PADDED, name=f"{i}.jsonl", settings=settings, config=config, total=1)
             (alone,) = found(tmp_path, f"{i}.jsonl")
             for name, array in arrays_of(alone).items():
-                scale = max(
-                    1.0, np.abs(array[np.isfinite(array)]).max()
-                )  # 1 for weights and their sums
+                # 1 for weights and their sums
+                scale = max(1.0, np.abs(array[np.isfinite(array)]).max())
                 found_here = arrays_of(together[i])[name]
                 np.testing.assert_allclose(
                     found_here, array, rtol=0, atol=1e-6 * scale, err_msg=name
@@ -426,12 +425,8 @@ def test_overflow_in_one_text_fails_that_text_alone(tmp_path, monkeypatch):
         return real(plan, *rest)
 
     monkeypatch.setattr(worker, "start_frame", start_frame)
-    texts = (
-        *TEXTS[:2],
-        *TEXTS[3:],
-        "The bank erodes",
-        "banks erode Rivers",
-    )  # three words each, so one group
+    # three words each, so one group
+    texts = (*TEXTS[:2], *TEXTS[3:], "The bank erodes", "banks erode Rivers")
     summary = dump(tmp_path, texts)
     assert summary.counts == {"ok": 5, "failed": 1, "skipped": 1}
     assert spoilt == [3, 1]
@@ -490,9 +485,8 @@ def test_a_text_that_memory_could_not_hold_is_done_when_there_is_more(tmp_path, 
     memory_holds(8000)
     summary = dump(tmp_path, texts, name=name)
     assert summary.counts == {"ok": 5, "failed": 1, "skipped": 1}
-    numbers = (
-        600 * 8 * (3 * 2 + len(STATISTICS))
-    )  # tokens, heads, sources with 2 numbers each, and statistics
+    # tokens, heads, sources with 2 numbers each, and statistics
+    numbers = 600 * 8 * (3 * 2 + len(STATISTICS))
     assert summary.failures == [f"4: {numbers:,} numbers are more than memory holds"]
     memory_holds(1 << 30)
     assert dump(tmp_path, texts, name=name).counts == {"ok": 6, "skipped": 1}

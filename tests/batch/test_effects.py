@@ -98,9 +98,8 @@ def test_records_are_those_of_ablate_and_tables_theirs(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["dump.jsonl", "dump"])
 def test_an_interrupted_dump_goes_on_to_the_same_bytes(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(
-        loading, "_ON_CPU", loading._ON_CPU._replace(work=1.0)
-    )  # a window for each text
+    # a window for each text
+    monkeypatch.setattr(loading, "_ON_CPU", loading._ON_CPU._replace(work=1.0))
     settings = Settings(layer="0-1", keep=("effects",))
     dump(tmp_path / f"whole-{name}", MASKED, settings)
     with pytest.raises(Crash):

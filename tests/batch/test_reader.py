@@ -50,9 +50,8 @@ def test_json_lines(tmp_path):
     content = '{"text":"a","id":"x","score":1.50,"deep":{"k":[1]}}\n\n{"pair":"p","text":"b","context":"c"}\n'
     first, second = read(write(tmp_path, "a.jsonl", content))
     assert (first.id, first.text.text, first.line) == ("x", "a", 1)
-    assert (
-        msgspec.json.encode(first.fields) == b'{"score":1.50,"deep":{"k":[1]}}'
-    )  # as it stood there
+    # as it stood there
+    assert msgspec.json.encode(first.fields) == b'{"score":1.50,"deep":{"k":[1]}}'
     assert (second.id, second.text.pair, second.text.context, second.index) == (3, "p", "c", 1)
 
 

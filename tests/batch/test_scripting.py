@@ -33,10 +33,8 @@ def snippet(tool, about=""):
     return one
 
 
-CAUSAL = {
-    "model": None,
-    "mask": "causal",
-}  # rows of different length, so that repeated ones would show in a mean
+# rows of different length, so that repeated ones would show in a mean
+CAUSAL = {"model": None, "mask": "causal"}
 
 
 @pytest.fixture

@@ -98,9 +98,8 @@ def test_a_measurement_leaves_no_trace_in_the_model(tokenizer: Any) -> None:
     assert torch.equal(torch.get_rng_state(), states[0])
     assert np.array_equal(np.random.get_state()[1], states[1])
     assert torch.get_num_threads() == states[2]
-    model(
-        **{name: one[None] for name, one in Texts()[1].items()}
-    ).loss.backward()  # autograd still works
+    # autograd still works
+    model(**{name: one[None] for name, one in Texts()[1].items()}).loss.backward()
 
 
 def test_the_numbers_are_those_of_eager_attention(tokenizer: Any) -> None:
@@ -234,15 +233,8 @@ def test_a_stand_in_for_lightning_calls_it_once_for_each_step_of_the_optimizer(
     module = torch.nn.Module()
     module.net, module.tokenizer = make_model(), tokenizer
     callback, logger = AttentionStatistics(TEXT, every=2), Logger()
-    for step in (
-        0,
-        1,
-        1,
-        2,
-        2,
-        3,
-        4,
-    ):  # with gradients accumulated over two batches, some steps come twice
+    # with gradients accumulated over two batches, some steps come twice
+    for step in (0, 1, 1, 2, 2, 3, 4):
         trainer = SimpleNamespace(global_step=step, is_global_zero=True, loggers=[logger])
         callback.on_train_batch_end(trainer, module, None, None, 0)
     callback.on_train_end(trainer, module)

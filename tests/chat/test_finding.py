@@ -96,9 +96,8 @@ def test_a_chat_is_a_text_with_the_ids_of_transformers(folder, tmp_path, capsys)
     report = attnscope.inspect(messages=CHAT, model=folder)
     assert [token.id for token in report.data.texts[0].tokens] == ids
     assert {"system 1", "user 1", "(template)"} <= set(report.spans)
-    reference = attnscope.inspect(
-        text["text"], model=folder
-    )  # no special tokens are added to a text of this Llama
+    # no special tokens are added to a text of this Llama
+    reference = attnscope.inspect(text["text"], model=folder)
     added = len(reference.data.texts[0].tokens) - len(ids)
     assert added == sum(
         token.special and token.start is None for token in reference.data.texts[0].tokens

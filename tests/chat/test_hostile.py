@@ -17,10 +17,8 @@ AGAIN = (
 )
 HOSTILE = {
     "loop": (AGAIN + "{% endfor %}{% endfor %}", "takes more than"),
-    "power": (
-        "{{ 9 ** (9 ** 9) }}",
-        "takes more than",
-    ),  # in C, so that the process has to be ended
+    # in C, so that the process has to be ended
+    "power": ("{{ 9 ** (9 ** 9) }}", "takes more than"),
     "class": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "was stopped"),
     "globals": ("{{ raise_exception.__globals__ }}", "was stopped"),
     "filter": ("{{ messages | attr('__class__') }}", "was stopped"),
@@ -59,9 +57,8 @@ def test_a_hostile_template_gets_one_line_and_the_next_chat_is_rendered(monkeypa
     assert expected in line
     assert line.startswith("chat.json: the chat template ")
     assert "\n" not in line and "\x1b" not in line
-    assert (
-        time.monotonic() - started < 10
-    )  # a second of computing, on a machine that does much else
+    # a second of computing, on a machine that does much else
+    assert time.monotonic() - started < 10
     assert (
         render_chat(CHAT, ChatTemplates({"default": "{{ messages[0].content }}"})).text == "Hello"
     )

@@ -74,9 +74,8 @@ def test_disambiguation_numbers(mask: str) -> None:
     now, then = measured()["disambiguation"][mask], stored()["disambiguation"][mask]
     assert now["head"] == then["head"]
     for half in ("dev", "held-out"):
-        one_sentence = (
-            1 / now[half]["sentences"] + 1e-3
-        )  # near ties may fall otherwise on another processor
+        # near ties may fall otherwise on another processor
+        one_sentence = 1 / now[half]["sentences"] + 1e-3
         for key in ("cue_first", "auto", "random", "nearest"):
             assert now[half][key] == pytest.approx(then[half][key], abs=one_sentence)
 

@@ -161,9 +161,8 @@ class RealModel:
     """A published model in a package of PyPI."""
 
     package: str
-    open: Callable[
-        [Path], RunConfig
-    ]  # gives the model's part of a request; called with a folder for files of its own
+    # gives the model's part of a request; called with a folder for files of its own
+    open: Callable[[Path], RunConfig]
     draw: Callable[[Random], str]  # draws a text
 
 

@@ -14,9 +14,8 @@ from tests.helpers.draws import drawn
 from tests.helpers.unpickling import unpickle_here
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MODELS if name != "smollm2"]
-)  # for smollm2, the next test
+# for smollm2, the next test
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "smollm2"])
 def test_no_sentence_raises_a_false_alarm(name, tmp_path, monkeypatch):
     if find_spec(MODELS[name].package) is None:
         pytest.skip(f"{MODELS[name].package} is not installed")

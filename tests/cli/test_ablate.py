@@ -35,9 +35,8 @@ def test_json_keeps_to_its_schema_and_screens_say_what_it_holds(name, args, capf
         several = len(found["effects"]) > 1
         sizes = [] if several else found["effects"][0]["change"]
         states = [value for effect in found["effects"] for value in effect["cosine"]] + sizes
-        numbers += [
-            f"{float(np.float32(value)):.5f}" for value in states
-        ]  # as they are, not as their digits say
+        # as they are, not as their digits say
+        numbers += [f"{float(np.float32(value)):.5f}" for value in states]
         numbers += [
             f"{100 * float(np.float32(change)) / float(np.float32(norm)):.1f} %"
             for effect in found["effects"]

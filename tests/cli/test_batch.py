@@ -216,9 +216,8 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
     assert err[0].startswith("attnscope: failed: in.jsonl:501: not valid JSON (")
     assert err[1].startswith("attnscope: wrote: dump.jsonl (999 texts ok, 1 failed; ")
     assert len(err) == 2
-    assert (
-        main(["batch", "in.jsonl", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 3
-    )  # finished, and still not all well
+    # finished, and still not all well
+    assert main(["batch", "in.jsonl", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 3
     assert main(["batch", "in.jsonl", "-o", "strict.jsonl", *CONFIG, "--strict"]) == 1
     assert "remove --strict to skip failed records" in capsys.readouterr().err
 
@@ -340,9 +339,8 @@ def test_a_signal_while_a_tokenizer_works_ends_it_and_fails_no_text(texts):
     with process:
         code, said = process.wait(timeout=30), process.stderr.read()
     assert (code, said) == (130, b"")
-    assert (
-        time.monotonic() - sent < 2
-    )  # a second, and what a busy machine takes besides; the call takes more than four
+    # a second, and what a busy machine takes besides; the call takes more than four
+    assert time.monotonic() - sent < 2
     assert b'"failed"' not in target.read_bytes()
     assert target.read_bytes().count(b"\n") == 1
 

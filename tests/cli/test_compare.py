@@ -273,7 +273,8 @@ def test_models_are_compared_in_every_head_and_the_one_that_moved_most_is_shown(
     code, out, _ = run(capsys, *sides, "--layer", "1", "--head", "0")
     assert "what moved  nothing: both sides have the same weights in this head\n" in out
     code, out, _ = run(capsys, TEXT, "--engine", "native", "--engine", "transformers")
-    same = "nothing: both sides have the same weights in all 16 heads"  # or rounding, by how many threads there are
+    # or rounding, by how many threads there are
+    same = "nothing: both sides have the same weights in all 16 heads"
     assert re.search(
         f"^what moved  ({same}|at most .e-0[78] of a row's weight in any of 16 heads)$", out, re.M
     )
@@ -500,9 +501,8 @@ def test_a_saved_report_beside_another_text_says_what_only_one_has(capsys, tmp_p
 
 
 def test_options_choose_among_what_is_saved_or_are_refused(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv(
-        "ATTNSCOPE_MODEL", "riverbank"
-    )  # what the environment says is no option that was typed
+    # what the environment says is no option that was typed
+    monkeypatch.setenv("ATTNSCOPE_MODEL", "riverbank")
     path = str(tmp_path / "a.json")
     assert main(["run", TEXT, *STACK, "--output", path, "--layer", "0", "--head", "all"]) == 0
     capsys.readouterr()
@@ -928,15 +928,7 @@ def test_what_enters_and_leaves_the_top_has_weight(capsys):
     assert code == 0
     table = out.partition("top contributors that change")[2].partition("\n\n")[0].splitlines()
     rows = [line.split() for line in table]
-    assert [
-        "1",
-        "bank",
-        "4",
-        "river",
-        "·",
-        "2",
-        "by",
-    ] in rows  # 1 bank leaves it, with a weight of 0.0005
-    assert [
-        row for row in rows if row[:2] == ["4", "river"]
-    ] == []  # none of its weights changes by 0.005
+    # 1 bank leaves it, with a weight of 0.0005
+    assert ["1", "bank", "4", "river", "·", "2", "by"] in rows
+    # none of its weights changes by 0.005
+    assert [row for row in rows if row[:2] == ["4", "river"]] == []

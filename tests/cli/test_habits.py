@@ -177,9 +177,8 @@ def test_the_rest_of_a_loops_list_is_no_text(line, texts, tmp_path, monkeypatch,
     stop_at_the_texts(asked := [], monkeypatch)
     (tmp_path / "list").write_text("models/a\nmodels/b\n")
     with open(tmp_path / "list", encoding="utf-8") as stdin:
-        os.lseek(
-            stdin.fileno(), line * len("models/a\n"), os.SEEK_SET
-        )  # where the shell's `read` has left it
+        # where the shell's `read` has left it
+        os.lseek(stdin.fileno(), line * len("models/a\n"), os.SEEK_SET)
         monkeypatch.setattr("sys.stdin", stdin)
         assert main(["heads"]) == 130
     assert [text.text for text in asked[0]] == texts
@@ -241,10 +240,8 @@ def test_quiet_leaves_data_alone(pipeline, capsys):
     assert main(["run", TEXT, "--quiet"]) == 0
     quiet = capsys.readouterr().out.splitlines()
     begun = [n for n, line in enumerate(loud) if re.match(r" ?L0H1|scores ", line)]
-    data = [
-        *loud[begun[0] : begun[0] + 1],
-        *loud[begun[1] - 1 :],
-    ]  # without the lines between title and matrices
+    # without the lines between title and matrices
+    data = [*loud[begun[0] : begun[0] + 1], *loud[begun[1] - 1 :]]
     end = next(n for n, line in enumerate(data) if line.startswith("more "))
     assert quiet == [data[0].partition("  chosen")[0].rstrip(), *data[1 : end - 1]]
     assert "weights" in " ".join(quiet)
@@ -262,10 +259,8 @@ def test_quiet_prints_tables_without_remarks(capsys):
         out, err = capsys.readouterr()
         assert err == ""
         head = out
-        if command == [
-            "compare",
-            TEXT,
-        ]:  # begins with how much moved in every head, without the remark on the choice
+        # begins with how much moved in every head, without the remark on the choice
+        if command == ["compare", TEXT]:
             every, head = out.split("\n\nL", 1)
             assert re.match(r"what moved  causal → bidirectional  .*\n head +0 .*\n", every), every[
                 :80

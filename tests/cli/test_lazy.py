@@ -42,9 +42,8 @@ def loaded(program, tmp_path, *args):
 def test_importing_the_command_line_loads_nothing_heavy(tmp_path, module):
     code, _, modules = loaded(f"{LOADED}\nimport {module}", tmp_path)
     assert code == 0
-    assert not modules & (
-        HEAVY - {"rich"} if module.endswith("app") else HEAVY
-    )  # what Typer itself imports is its own
+    # what Typer itself imports is its own
+    assert not modules & (HEAVY - {"rich"} if module.endswith("app") else HEAVY)
 
 
 @pytest.mark.parametrize("args", [("--help",), ("run", "--help"), ("--version",)])
@@ -119,8 +118,5 @@ def test_a_run_does_load_torch(tmp_path):
     )
     assert (code, stderr) == (0, "")
     assert "torch" in modules
-    assert not modules & {
-        "transformers",
-        "rich",
-        "pydantic",
-    }  # Typer would read values of options with the last
+    # Typer would read values of options with the last
+    assert not modules & {"transformers", "rich", "pydantic"}

@@ -97,6 +97,7 @@ ARGUMENTS = {
     "batch pool": "2 --keep pooled",
     "measure": "rollout",
     "heads measure": "entropy",
+    "explain measure": "weights",
     "show_padding": ("--file texts.txt", ""),
     "generate": "1 --mask causal",
     "ablate generate": ("1 --each span --spans words --model decoder", TEXT),

@@ -451,12 +451,8 @@ def test_a_target_after_a_word_is_taken_with_its_space(smollm2, capsys):
         ("When Mary and John went", " Mary", "␣Mary", False),
         ("When Mary and John went", "<25653>", "Mary", False),
         ("When Mary and John went ", "Mary", "Mary", False),
-        (
-            "When Mary and John went",
-            "trophy",
-            "␣trophy",
-            False,
-        ),  # without the space, it is two tokens
+        # without the space, it is two tokens
+        ("When Mary and John went", "trophy", "␣trophy", False),
         ("When Mary and John went", ".", ".", False),
     ):
         assert main([*asked, text, "--target", target]) == 0

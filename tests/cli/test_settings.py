@@ -72,11 +72,8 @@ def test_which_of_several_settings_wins(project, tmp_path, monkeypatch):
         here / "pyproject.toml",
         "[tool.attnscope.run]\ntop = 3\n[tool.attnscope.profile.paper]\nprecision = 4\n",
     )
-    assert values("run") == {
-        "top": "3",
-        "precision": "1",
-        "threads": "1",
-    }  # the nearest project's file is the only one
+    # the nearest project's file is the only one
+    assert values("run") == {"top": "3", "precision": "1", "threads": "1"}
     assert values("run", "--profile", "paper") == {"top": "6", "precision": "4", "threads": "1"}
     write(here / "attnscope.toml", "top = 4\n")
     assert values("run")["top"] == "4"  # before pyproject.toml

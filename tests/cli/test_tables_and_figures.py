@@ -161,13 +161,8 @@ def test_tokens_are_printed_while_they_are_generated(monkeypatch):
     monkeypatch.setattr(sys, "stdout", written)
     asked = ["run", "She sat by the bank of the", "--mask", "causal", "--generate", "4"]
     assert main(asked) == 0
-    assert printed == [
-        0,
-        3,
-        4,
-        5,
-        6,
-    ]  # a title, a heading, and a line for each token before; last, the prediction
+    # a title, a heading, and a line for each token before; last, the prediction
+    assert printed == [0, 3, 4, 5, 6]
     report = attnscope.inspect(asked[1], mask="causal", generate=4).data.texts[0]
     lines = written.getvalue().split("model ")[0].splitlines()[2:6]
     for line, one in zip(lines, report.generated, strict=True):

@@ -40,9 +40,8 @@ class Pair:
     """Two sides of a comparison."""
 
     argv: list[str]  # the arguments after `attnscope`
-    difference: list[
-        float
-    ]  # largest change of a weight in every layer, in float64; empty if the sides are equal
+    # largest change of a weight in every layer, in float64; empty if the sides are equal
+    difference: list[float]
     about: str  # what was drawn
 
     def fault(self) -> str:

@@ -259,9 +259,8 @@ def compare(case: Case, device: str) -> None:
         )
         torch.testing.assert_close(*chosen, **close)
     for measure, values in top.measures.items():
-        compared = (
-            torch.ones_like(same) if measure == case.by else same
-        )  # exchanged keys have other vectors
+        # exchanged keys have other vectors
+        compared = torch.ones_like(same) if measure == case.by else same
         torch.testing.assert_close(fused_top.measures[measure][compared], values[compared], **close)
     for statistic, values in statistics.recorded.items():
         torch.testing.assert_close(

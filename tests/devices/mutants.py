@@ -48,17 +48,17 @@ EQUIVALENT = {
     'recorders/packed.py if like.device.type != "cpu": … → True': _SPEED,
     "model.device.type == 'cpu' → False … if model.device.type": "then each worker reads the weights for itself",
     'limit = 0.0 if exam.subject.device.type == "cpu" … → True': "sums of the simulation have the CPU's order",
-    "ahead = torch.ones(len(tokens), len(tokens)": _INDEX,
+    "check/run.py len(tokens), len(tokens), dtype=torch.bool": _INDEX,
     "torch.tensor(self.config.embedding_scale, dtype=": "a number; operators take it from the host",
-    "torch.tensor(embed.config.embedding_scale, dtype=": "a number; operators take it from the host",
+    "head_capture.py embed.config.embedding_scale, dtype=": "a number; operators take it from the host",
     "transformers/reference.py q_at = torch.arange(scores.shape[2], device=scores.device)[:, None]": _INDEX,
     "transformers/reference.py k_at = torch.arange(scores.shape[3], device=scores.device)[None]": _INDEX,
-    "result = model(input_ids=torch.zeros(1, len(hidden)": "the embedding that would read them is replaced",
+    "input_ids=torch.zeros(1, len(hidden)": "the embedding that would read them is replaced",
     'return q.device.type != "cpu" and plain and not _tiled_heads … → True': _SPEED,
     "cells < _WORTH_A_THREAD or device.type": "tests/model/test_workers.py looks at threads",
     'every_row_sees = a < b or (device.type == "cpu" … → False': _SPEED,
     "if shared > 1 and q.is_cuda and q.dtype == torch.float32 … → True": _SPEED,
-    "m * n * e < _WORTH_A_CALL or a.device.type": _SPEED,
+    "matmul.py or a.device.type != ": _SPEED,
     'has_peaks = has_peaks and measure.device.type == "cpu"': "one argmax, which the statistics of rows take as well",
     'if rows.device.type != "cpu": … → True': _SPEED,
     'on_cpu = masked.device.type == "cpu" … → False': _SPEED,
@@ -76,7 +76,7 @@ EQUIVALENT = {
     "v[torch.arange(len(v), device=v.device), :, self.positions] = 0": _INDEX,
     "output[row : row + 1, places.to(output.device)]": _INDEX,
     "shown_rows[index, torch.tensor(text_rows, device=device)] = True": _INDEX,
-    "wanted[side, index, torch.tensor(keys[side][index], dtype=": _INDEX,
+    "side, index, torch.tensor(keys[side][index], dtype=": _INDEX,
     "logs = to_float64(engine.logits(hidden[0, list(prompt.reading)])).log_softmax(-1).cpu()": _READ,
     "v[:, :, start : start + count, :count] = torch.eye(count": "copied into a tensor of the device",
     'limit = 0.0 if exam.subject.device.type == "cpu" … → False': "equal passes are within every limit",
@@ -203,9 +203,8 @@ class Trials:
     def pytest_collection(self) -> None:
         from hypothesis import Phase, settings
 
-        settings.register_profile(
-            "mutants", parent=settings(), phases=[Phase.generate]
-        )  # shrinks nothing
+        # shrinks nothing
+        settings.register_profile("mutants", parent=settings(), phases=[Phase.generate])
         settings.load_profile("mutants")
 
     def pytest_runtest_logreport(self, report: Any) -> None:

@@ -101,9 +101,8 @@ def calls(draw: st.DrawFn) -> Call:
         st.sampled_from(["matrices", "ranks", "sums", "patterns", "logits", "nothing", "all"])
     )
     cuts = None
-    if (
-        observed is None and kind not in ("ranks", "all") and draw(st.booleans())
-    ):  # no caller ranks where it cuts
+    # no caller ranks where it cuts
+    if observed is None and kind not in ("ranks", "all") and draw(st.booleans()):
         replaced = HeadCut(n_heads - 1, torch.ones(inputs.v.shape[-1]))
         kept_sum = EdgeCut([0, n_heads - 1], [n_queries - 1], [0], renormalised=False)
         edges = draw(st.sampled_from([(), (EdgeCut([0], [0], [0]),), (kept_sum,)]))
@@ -273,9 +272,8 @@ def numbers(call: Call, device: torch.device) -> dict[str, Tensor]:
         for n, (recorder, get) in enumerate(recorders)
         for name, x in get(recorder).items()
     }
-    places = (
-        {device} if has_float64(device) else {device, torch.device("cpu")}
-    )  # the CPU has the numbers in float64
+    # the CPU has the numbers in float64
+    places = {device} if has_float64(device) else {device, torch.device("cpu")}
     assert {x.device for x in found.values() if x is not None} <= places
     return {
         name: x.cpu().double() for name, x in {**found, "output": output}.items() if x is not None

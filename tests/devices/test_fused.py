@@ -141,14 +141,8 @@ LONG = 1500  # tokens, 2.25 million cells a head
         (HOPPER, torch.float32, 4, LONG, "operators", False),
         (HOPPER, torch.float32, 3, LONG, None, False),  # too few cells to compile for
         (HOPPER, torch.float32, 3, LONG, "triton", True),
-        (
-            HOPPER,
-            torch.float32,
-            8,
-            LONG // 10,
-            None,
-            False,
-        ),  # kernels would compute ten times as much
+        # kernels would compute ten times as much
+        (HOPPER, torch.float32, 8, LONG // 10, None, False),
         (AMPERE, torch.bfloat16, 4, LONG, None, True),
         (AMPERE, torch.float32, 4, LONG, None, False),
         (AMPERE, torch.float32, 4, LONG, "triton", True),
@@ -181,9 +175,8 @@ def test_the_kernel_needs_triton_and_a_gpu(
     monkeypatch: pytest.MonkeyPatch, inputs: AttentionInputs
 ) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(
-        torch.version, "cuda", "13.0"
-    )  # a build for GPUs, but the layer is on the CPU
+    # a build for GPUs, but the layer is on the CPU
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setenv("ATTNSCOPE_KERNEL", "triton")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(fused_rows, "find_spec", lambda name: object())

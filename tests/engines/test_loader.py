@@ -206,9 +206,8 @@ def test_a_dump_is_the_same(tmp_path: Path, minilm: Path) -> None:
             lambda *_: None,
         )
         lines = map(json.loads, (tmp_path / name).read_bytes().splitlines()[1:])
-        return [
-            {key: value for key, value in line.items() if key != "check"} for line in lines
-        ]  # of the header, too
+        # of the header, too
+        return [{key: value for key, value in line.items() if key != "check"} for line in lines]
 
     expected = dump("whole.jsonl", ROOMY)
     with pytest.raises(AttnscopeError) as refused:

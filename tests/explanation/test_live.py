@@ -21,11 +21,8 @@ def made(name, folder):
     return model, hf.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
 
 
-ONLY_NATIVE = (
-    "value",
-    "norm of the residual",
-    "layer output",
-)  # of modules that only our own blocks have
+# of modules that only our own blocks have
+ONLY_NATIVE = ("value", "norm of the residual", "layer output")
 
 
 def assert_same(one, other):

@@ -26,11 +26,8 @@ _norm_of, _exponentials, _softmax = (
     tile_stages._softmax,
 )
 
-LATER = {
-    "value",
-    "norm of the residual",
-    "layer output",
-}  # what is made by the same code after the planted bug
+# what is made by the same code after the planted bug
+LATER = {"value", "norm of the residual", "layer output"}
 
 
 def _scaled(*, scale=True, cap=True, bias=True):

@@ -46,13 +46,11 @@ class Truth:
     stages: dict  # other stages in the same way, where they are known
     values: dict  # α·‖v‖ in the same way
     texts: dict  # by text and side: the TextReport
-    rounded: int | None = (
-        None  # decimals that numbers were rounded to when they were saved; None for exact ones
-    )
+    # decimals that numbers were rounded to when they were saved; None for exact ones
+    rounded: int | None = None
     kept: int | None = None  # only this many sources of every row are known; None for all
-    without: object = (
-        None  # returns the Report of a side of a text under cuts; None if nothing can be cut
-    )
+    # returns the Report of a side of a text under cuts; None if nothing can be cut
+    without: object = None
     known: dict = field(default_factory=dict)
     words: dict = field(default_factory=dict)
 
@@ -383,9 +381,8 @@ class Checker:
                     else None,
                     "first": weights[:, 0],
                 }[state.place.display]
-                known = (
-                    weights.sum(1) > 0 if state.place.display == "entropy" else True
-                )  # of a row without keys: none
+                # of a row without keys: none
+                known = weights.sum(1) > 0 if state.place.display == "entropy" else True
                 self.equal(text, rows[counted & known].mean(), state.place.display, 2e-4)
 
     def _strongest(self, lines):
@@ -437,9 +434,8 @@ def truth_of(*reports, rounded=None, kept=None, without=None):
                     name: stage.astype(np.float64) for name, stage in head.stages.items()
                 }
                 values = np.full(head.stages["weights"].shape, np.nan)
-                rows, ranks = np.nonzero(
-                    head.top.keys >= 0
-                )  # a key that is cut, or not allowed, is no source
+                # a key that is cut, or not allowed, is no source
+                rows, ranks = np.nonzero(head.top.keys >= 0)
                 values[rows, head.top.keys[rows, ranks]] = head.top.value[rows, ranks]
                 truth.values[place] = values
     return truth
@@ -485,9 +481,8 @@ async def walk(source, truth, keys, seed, size=(120, 40), painted_every=50):
                 app.do("display", str(rng.choice(app.state.bounds.displays)))
             else:
                 press(app, key)
-            if (
-                app.worker.busy or app.state._shown[0] != app.state.variant()
-            ):  # or a result waits for its turn
+            # or a result waits for its turn
+            if app.worker.busy or app.state._shown[0] != app.state.variant():
                 await settled(app, pilot)
             painted = n % painted_every == 0
             if painted:

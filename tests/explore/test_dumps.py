@@ -96,9 +96,8 @@ def test_every_record_of_a_long_dump_is_reached(many):
     expected = attnscope.inspect(PAIR[here.text % 2], layer=here.layer, head=here.head)[
         here.layer, here.head
     ]
-    assert np.allclose(
-        rows, expected.rows.entropy, atol=6e-4
-    )  # of a brief dump, which keeps three decimals
+    # of a brief dump, which keeps three decimals
+    assert np.allclose(rows, expected.rows.entropy, atol=6e-4)
 
 
 def test_records_are_read_again_where_they_are_not_kept(many, monkeypatch):

@@ -80,9 +80,8 @@ def test_a_digit_after_the_key_of_the_lens_goes_to_a_strong_head(report):
     app, _ = walk(report, *cell, "a", "2")
     spot = app.state.place.spot
     assert (spot.layer, spot.head, spot.query, spot.key) == (*second, 1, 2)
-    app, _ = walk(
-        report, *cell, "a", "left", "2"
-    )  # another key is itself, and digits are panels again
+    # another key is itself, and digits are panels again
+    app, _ = walk(report, *cell, "a", "left", "2")
     assert app.state.place.panel == "matrix"
 
 

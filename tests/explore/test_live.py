@@ -286,9 +286,8 @@ def test_what_is_no_longer_wanted_is_cancelled():
 def test_matrices_are_forgotten_beyond_the_memory_given():
     assert live(max_memory=4 << 30)._budget == 1 << 30
     source = live()
-    source._budget = (
-        100_000  # of two variants, each 16 heads × (4 stages × 8 × 8 cells + outputs of 8 × 48)
-    )
+    # of two variants, each 16 heads × (4 stages × 8 × 8 cells + outputs of 8 × 48)
+    source._budget = 100_000
     for mask in ("own", "causal", "window:4"):
         variant = Variant(mask=mask)
         while source.missing(variant, 1, 1, "weights", (0, 7)):

@@ -41,9 +41,8 @@ def saved(tmp_path_factory):
 def test_quitting_prints_the_command_below_the_old_screen(saved):
     with closing(PseudoTerminal("explore", saved)) as terminal:
         terminal.wait_for(b"softmax of masked")
-        assert (
-            b"libtorch" not in Path(f"/proc/{terminal.process.pid}/maps").read_bytes()
-        )  # the model is not needed
+        # the model is not needed
+        assert b"libtorch" not in Path(f"/proc/{terminal.process.pid}/maps").read_bytes()
         terminal.press(b"}]jG")
         terminal.read(0.3)
         terminal.press(b"q")

@@ -38,9 +38,8 @@ from tests.helpers.watched_attention import WatchedAttention
 
 TABLE = Path(__file__).parent.parent.parent / "docs" / "architectures.md"
 TEXT, SHORT = "the bank by the river was old", "the river"
-TOLERANCE = (
-    1e-4  # of float32 after layers of large random weights: another order of sums changes 5e-5
-)
+# of float32 after layers of large random weights: another order of sums changes 5e-5
+TOLERANCE = 1e-4
 _SECONDS = 300  # that one type may take
 _MOST_PARAMETERS = 20_000_000
 VOCAB = 128
@@ -106,9 +105,8 @@ class Finding:
     model: str = ""  # class of transformers
     engine: str = ""
     layers: str = ""  # those with attention, and all
-    mixing: str = (
-        "–"  # kinds of paths without softmax whose matrix is shown, and why that of others is not
-    )
+    # kinds of paths without softmax whose matrix is shown, and why that of others is not
+    mixing: str = "–"
     reason: str = ""  # of what is not right
     softmax: bool = True  # it has softmax attention over the tokens of a text
     differences: dict[str, float] = field(default_factory=dict)  # largest of each of MEASURES
@@ -350,9 +348,8 @@ def examine(model_type: str) -> Finding:
         config_class = hf.CONFIG_MAPPING[model_type]
         kind = text_class(config_class)
         takes = main_input(config_class, kind)
-    except (
-        Exception
-    ) as e:  # transformers names a class that it does not have, or that needs another package
+    # transformers names a class that it does not have, or that needs another package
+    except Exception as e:
         return Finding(model_type, "not built", reason=_said(e))
     if takes != "input_ids":
         return Finding(model_type, "not text", reason=f"takes {takes}")
@@ -439,9 +436,8 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
         abs(float(logits[token.id]) - token.logit) for token in prediction.tokens
     )
     causal = all(float(weights.triu(1).abs().max()) == 0 for weights in watched.weights)
-    if not (
-        model.can_generate() and causal
-    ):  # a cache of keys is not that of a text that is read both ways
+    # a cache of keys is not that of a text that is read both ways
+    if not (model.can_generate() and causal):
         return
     longer = attnscope.inspect(TEXT, **options, generate=3).data.texts[0]
     with torch.inference_mode():

@@ -91,9 +91,8 @@ def _build(case: Case) -> hf.PreTrainedModel:
         kind.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     )
     with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(
-            0.1
-        )  # as small as trained ones, so that an epsilon shows
+        # as small as trained ones, so that an epsilon shows
+        model.get_input_embeddings().weight.mul_(0.1)
     return model
 
 

@@ -25,7 +25,8 @@ class Case:
 
     seed: int  # what it was drawn from
     raw: dict[str, Any]  # the file
-    with_head: bool  # the checkpoint is saved with a head for language modelling, so that its names have a prefix
+    # the checkpoint is saved with a head for language modelling, so that its names have a prefix
+    with_head: bool
 
     @property
     def model_type(self) -> str:
@@ -260,9 +261,8 @@ def _gpt2(d: _Drawing) -> dict[str, Any]:
 
 def _gpt_neox(d: _Drawing) -> dict[str, Any]:
     rotary = d.rotary("rotary_emb_base", ("rotary_pct",))
-    if (
-        d.rng.random() < 0.15
-    ):  # as transformers 4.46 wrote them, beside the names of its own dialect
+    # as transformers 4.46 wrote them, beside the names of its own dialect
+    if d.rng.random() < 0.15:
         rotary |= {"rope_theta": rotary.get("rotary_emb_base", 500.0)}
     if d.rng.random() < 0.15:
         rotary |= {"partial_rotary_factor": rotary.get("rotary_pct", 0.5)}

@@ -45,14 +45,12 @@ _SUPPORTED = 5  # older releases add names that were read once, but no defaults
 class Sources:
     """What is found in the files of one family, or in shared ones."""
 
-    names: set[str] = field(
-        default_factory=set
-    )  # what a key of a config could be called to be read
+    # what a key of a config could be called to be read
+    names: set[str] = field(default_factory=set)
     classes: set[str] = field(default_factory=set)  # classes of models
     fields: set[str] = field(default_factory=set)  # fields of its config classes
-    defaults: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # values of these fields, by release
+    # values of these fields, by release
+    defaults: list[dict[str, Any]] = field(default_factory=list)
 
 
 def names_held(tree: ast.AST) -> Iterator[str]:

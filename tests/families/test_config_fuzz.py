@@ -85,9 +85,8 @@ def test_a_file_that_differs_is_told_without_the_keys_that_do_not_matter(
         for name in case.raw
         if name.startswith(("rope_", "num_")) or name.endswith(("_size", "embeddings"))
     }
-    few = replace(
-        case, raw={name: value for name, value in case.raw.items() if name in keys}
-    )  # each takes a model
+    # each takes a model
+    few = replace(case, raw={name: value for name, value in case.raw.items() if name in keys})
     fewer = least(few).raw
     assert (
         "sliding_window" in fewer

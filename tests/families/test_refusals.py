@@ -333,9 +333,8 @@ def _refusal(model_type: str, **changes: Any) -> str:
 def test_a_value_that_cannot_be_used_is_refused(
     model_type: str, changes: dict[str, Any], message: str | None
 ) -> None:
-    if (
-        message is None
-    ):  # 0.3 of a head of 128 is 38.4 dimensions, of which 38 are rotated, as in transformers
+    # 0.3 of a head of 128 is 38.4 dimensions, of which 38 are rotated, as in transformers
+    if message is None:
         assert (
             read_config(FAMILIES[model_type], {**_BY_TYPE[model_type], **changes}, "").rotary_width
             == 38

@@ -31,10 +31,8 @@ def _open(model_type: str, *, trusted: bool = False, **changes: Any) -> tuple[st
     ("model_type", "auto_map"),
     [
         ("qwen2", _STELLA),
-        (
-            "qwen2",
-            {"AutoModel": "modeling_qwen2.Qwen2Model"},
-        ),  # never published so: its own code, whatever the name
+        # never published so: its own code, whatever the name
+        ("qwen2", {"AutoModel": "modeling_qwen2.Qwen2Model"}),
         ("bert", {"AutoModel": "org/impl--modeling_bert.JinaBertModel"}),
         ("llama", {"AutoModelForCausalLM": "modeling_llama_together_yarn.LlamaForCausalLM"}),
         ("phi3", {"AutoModel": "modeling_phi3.Phi3VModel"}),

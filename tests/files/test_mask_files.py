@@ -144,8 +144,7 @@ def test_a_files_name_is_neither_rewritten_nor_read_as_a_word(path, tmp_path, mo
         run = requested(
             (text,), config="bidirectional", mask=mask, layer="0", head="0", query="40", window=20
         )
-        report = inspect(
-            run, lambda *_: None
-        )  # with progress, which estimates the work from the mask
+        # with progress, which estimates the work from the mask
+        report = inspect(run, lambda *_: None)
         assert report.mask.used == mask.replace("own+", "bidirectional+")
         assert report.texts[0].keys == list(range(30, 50))

@@ -92,9 +92,8 @@ class Work:
             queries=[*range(len(words))],
             units=[(0, 0)],
             top=Top(keys, weight),
-            stages={
-                "weights": weight.repeat(64, 2)
-            },  # so that a shard is longer than what is written at once
+            # so that a shard is longer than what is written at once
+            stages={"weights": weight.repeat(64, 2)},
         )
 
 

@@ -10,7 +10,8 @@ WORDS = ["The", "bank", "by", "the", "river"]
 
 
 def small_report(words=WORDS, notes=()):
-    import numpy as np  # not with this file: its threads would take the signals that `main` is about to block
+    # not with this file: its threads would take the signals that `main` is about to block
+    import numpy as np
 
     from attnscope.findings.heads import HeadRef, Heads, Top
     from attnscope.findings.provenance import MaskUse, Provenance

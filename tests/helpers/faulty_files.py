@@ -84,9 +84,8 @@ def _method(name):
 
     def call(self, *args):
         if name == "close":
-            real(
-                self, *args
-            )  # the descriptor is given back, also where that reports an error and when a process ends
+            # the descriptor is given back, also where that reports an error and when a process ends
+            real(self, *args)
         if self._due(name) and self.how != "short":
             raise Crash if self.dead else OSError(self.code, os.strerror(self.code))
         if name == "replace":

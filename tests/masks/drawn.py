@@ -102,9 +102,8 @@ def draw_function(random: Random) -> tuple[Callable[..., Any], tuple[int, int, i
         lambda b, h, q, k: torch.where(h == head, q >= k, q <= k + size),
         lambda b, h, q, k: (b != text) | (k % (h + 1) == 0),
         lambda b, h, q, k: table[b, h, q, k],
-        lambda b, h, q, k: torch.stack(
-            [q == k, h == head]
-        ).any(),  # a reduction, which only vmap keeps within a cell
+        # a reduction, which only vmap keeps within a cell
+        lambda b, h, q, k: torch.stack([q == k, h == head]).any(),
     ]
     first, second = random.choice(parts), random.choice(parts)
     join = random.choice((torch.logical_and, torch.logical_or))
@@ -116,9 +115,8 @@ def check_function(
 ) -> None:
     """Compare a function's mask, block by block and for some heads, with what FlexAttention makes of it."""
     texts, heads, queries, keys = sizes
-    expected = create_mask(
-        function, texts, heads, queries, keys, device="cpu"
-    ).numpy()  # (B, H, Q, K)
+    # (B, H, Q, K)
+    expected = create_mask(function, texts, heads, queries, keys, device="cpu").numpy()
     mask = FunctionMask(function, texts, heads, queries, torch.device("cpu"))
     for _ in range(3):
         q0 = random.randrange(queries)

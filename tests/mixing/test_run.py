@@ -264,9 +264,8 @@ def test_one_row_is_the_sum_of_what_is_read_and_what_the_delta_rule_takes_away(
     )
     rows = out.splitlines()
     (header,) = [line for line in rows if line.split()[:1] == ["key"] and name in line]
-    factors_before = (
-        len(header.partition(name)[0].split()) - 1
-    )  # columns between the token and the product
+    # columns between the token and the product
+    factors_before = len(header.partition(name)[0].split()) - 1
     at = rows.index(header)
     for line in rows[at + 1 : at + 2 + query]:
         _, token, *numbers = line.split()

@@ -39,9 +39,8 @@ def truth(case: Case) -> dict[str, Tensor]:
     heads, share = case.sizes[1], case.inputs.q.shape[1] // case.inputs.k.shape[1]
     v = case.inputs.v.double().repeat_interleave(share, dim=1)  # (B, H, K, Ev)
     out = case.inputs.out_weight.double().unflatten(1, (heads, -1))  # (D, H, Ev)
-    vectors = torch.einsum(
-        "bhqk,bhke,dhe->bhqkd", found.weights, v, out
-    )  # the tensor that must never be built
+    # the tensor that must never be built
+    vectors = torch.einsum("bhqk,bhke,dhe->bhqkd", found.weights, v, out)
     return {
         **{
             name: getattr(found, name)

@@ -149,12 +149,8 @@ KINDS = {
     "predictions": ["run", "The bank by the [MASK] was steep"],
     "effects": ["ablate", "The bank by the [MASK] was steep", "--each", "head"],
 }
-OPENED = {
-    "": "document",
-    "r": "'.heads-panel'",
-    "e": "'dialog'",
-    ":": "'dialog'",
-}  # keys, and what is examined then
+# keys, and what is examined then
+OPENED = {"": "document", "r": "'.heads-panel'", "e": "'dialog'", ":": "'dialog'"}
 
 
 def test_no_accessibility_violations(open_page, pages, tmp_path):
@@ -388,9 +384,8 @@ def test_texts_of_different_lengths_are_compared_token_by_token(open_page, tmp_p
             )
             cells = page.locator(".matrix-panel p.cell").all_text_contents()
             row = [pair[1] for pair in change["queries"]].index(query)
-            expected = second["stages"]["weights"][query][
-                key
-            ]  # of a token that the first text lacks, all has moved
+            # of a token that the first text lacks, all has moved
+            expected = second["stages"]["weights"][query][key]
             if key != 7:
                 expected = change["difference"][row][
                     [pair[1] for pair in change["keys"]].index(key)
@@ -401,9 +396,8 @@ def test_texts_of_different_lengths_are_compared_token_by_token(open_page, tmp_p
     assert shows(
         page, "location.hash", f"#head={HeadRef(*change['first'])}&query=6&key=1&stage=weights"
     )
-    page.locator(".matrix-panel canvas").nth(1).press(
-        "ArrowLeft"
-    )  # in the second text, from its steep and bank
+    # in the second text, from its steep and bank
+    page.locator(".matrix-panel canvas").nth(1).press("ArrowLeft")
     assert shows(
         page,
         "location.hash",
@@ -457,11 +451,8 @@ def test_a_printed_page_is_light_and_has_no_controls(open_page, pages):
     assert page.evaluate(screen.format(".controls", "display")) == "none"
     assert page.evaluate(screen.format("body", "backgroundColor")) == "rgb(255, 255, 255)"
     assert page.evaluate(screen.format("body", "color")) == "rgb(28, 36, 48)"
-    for painted in (
-        ".meter span",
-        ".ramp .stops",
-        ".token.query",
-    ):  # a browser leaves out backgrounds otherwise
+    # a browser leaves out backgrounds otherwise
+    for painted in (".meter span", ".ramp .stops", ".token.query"):
         assert page.evaluate(screen.format(painted, "printColorAdjust")) == "exact"
 
 
@@ -706,9 +697,8 @@ def test_the_lens_shows_a_cell_in_every_head(open_page, pages):
         assert shows(page, "document.activeElement.id", "lens-first")
         page.keyboard.press("2")
         assert shows(page, "document.querySelector('#where').textContent", listed[1][0])
-        page.evaluate(
-            f"location.hash = '#head=L1H1&query={cells[0][0]}&stage=weights'"
-        )  # the row: no sink, not itself
+        # the row: no sink, not itself
+        page.evaluate(f"location.hash = '#head=L1H1&query={cells[0][0]}&stage=weights'")
         assert shows(
             page,
             "document.querySelector('.heads-panel h2').textContent.endsWith('its strongest')",
@@ -834,9 +824,8 @@ def test_labels_are_whole_and_apart(open_page, pages, tmp_path):
 
 
 def test_a_row_that_is_not_listed_names_the_nearest_that_is(open_page, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "attnscope.run.summary_plan._ROWS", 16 * 30
-    )  # so that of 120 rows, every fourth is listed
+    # so that of 120 rows, every fourth is listed
+    monkeypatch.setattr("attnscope.run.summary_plan._ROWS", 16 * 30)
     path = tmp_path / "page.html"
     assert main(["run", "the river ran past the bank " * 20, "-o", str(path), "--quiet"]) == 0
     (scene,) = read_page(path).of_kind("walk")[0]["scenes"]

@@ -38,9 +38,8 @@ def test_a_page_loads_nothing_and_allows_only_its_own_script(command, tmp_path):
     path = tmp_path / "page.html"
     assert main([*COMMANDS[command], "-o", str(path), "--quiet"]) == 0
     page = read_page(path)
-    assert {"model", "mask"} <= {
-        term[2] for term in page.elements("dt")
-    }  # a page is read elsewhere, even with --quiet
+    # a page is read elsewhere, even with --quiet
+    assert {"model", "mask"} <= {term[2] for term in page.elements("dt")}
     assert any(
         re.sub(r"\W+", " ", text_in(value)).startswith("riverbank bert ")
         for value in page.elements("dd")
@@ -172,9 +171,8 @@ def test_a_comparison_shows_spans_before_its_walk_and_a_head_after(tmp_path):
             main(["run", text, *every, "-o", str(tmp_path / "exact.npz"), "--quiet", "--force"])
             == 0
         )
-        weights = (
-            np.load(tmp_path / "exact.npz")["weights"].astype(np.float64).mean((0, 1))
-        )  # (queries, keys)
+        # (queries, keys)
+        weights = np.load(tmp_path / "exact.npz")["weights"].astype(np.float64).mean((0, 1))
         expected.append(
             np.array([[weights[row][:, column].sum(1).mean() for column in spans] for row in spans])
         )
@@ -192,14 +190,12 @@ def test_the_share_that_moved_is_that_of_the_weights(tmp_path):
             main(["run", text, *every, "-o", str(tmp_path / "exact.npz"), "--quiet", "--force"])
             == 0
         )
-        weights.append(
-            np.load(tmp_path / "exact.npz")["weights"].astype(np.float64)
-        )  # (layers, heads, queries, keys)
+        # (layers, heads, queries, keys)
+        weights.append(np.load(tmp_path / "exact.npz")["weights"].astype(np.float64))
     moved = weights[1] - weights[0]
     of_a_row = np.abs(moved).sum(-1).max(-1) / 2  # of the row in which most moved
-    of_maps = (
-        np.abs(moved.sum(-2)).sum(-1) / 2 / moved.shape[-2]
-    )  # a map keeps the weight that each token receives
+    # a map keeps the weight that each token receives
+    of_maps = np.abs(moved.sum(-2)).sum(-1) / 2 / moved.shape[-2]
     for options, expected in ([], of_a_row), (["--pool", "8"], of_maps):
         assert (
             main(
@@ -261,9 +257,8 @@ def test_roles_on_a_page_are_those_of_its_text(command, tmp_path):
     page = read_page(path)
     scene = page.of_kind("walk")[0]["scenes"][-1]  # of a comparison: the side that is bidirectional
     roles = scene["roles"]
-    weights = np.load(exact)["weights"].astype(np.float64)[
-        scene["layers"]
-    ]  # (layers, heads, queries, keys)
+    # (layers, heads, queries, keys)
+    weights = np.load(exact)["weights"].astype(np.float64)[scene["layers"]]
     count = weights.shape[-1]
     rows = np.arange(2, count)  # words from the third token on; this text has no special tokens
     expected = {

@@ -158,9 +158,8 @@ def _older(raw: dict[str, Any]) -> dict[str, Any]:
     if "partial_rotary_factor" in table:
         older["partial_rotary_factor"] = table.pop("partial_rotary_factor")
     kind = table.pop("rope_type")
-    typed = raw["model_type"].startswith(
-        ("gemma3", "olmo3")
-    )  # which have never read the older name
+    # which have never read the older name
+    typed = raw["model_type"].startswith(("gemma3", "olmo3"))
     name = "rope_type" if typed else "type"
     older["rope_scaling"] = None if kind == "default" else {name: kind, **table}
     return older

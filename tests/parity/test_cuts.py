@@ -119,9 +119,8 @@ def masked_edges(
             handle.remove()
 
 
-ZEROED: dict[
-    int, tuple[list[int], list[int], list[int]]
-] = {}  # id of an attention module to what has no weight
+# id of an attention module to what has no weight
+ZEROED: dict[int, tuple[list[int], list[int], list[int]]] = {}
 
 
 def zeroing(
@@ -214,9 +213,8 @@ def test_cuts_equal_transformers(name: str, tmp_path: Path) -> None:
             expected += [both, logits(model)]
         for mine, theirs in zip(ours, expected, strict=True):
             assert_near(mine, theirs)
-            assert (
-                float((theirs - plain).abs().max()) > 1e-3
-            )  # a cut that changes nothing would prove nothing
+            # a cut that changes nothing would prove nothing
+            assert float((theirs - plain).abs().max()) > 1e-3
 
 
 def width(engine: Engine) -> int:

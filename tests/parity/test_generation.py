@@ -113,9 +113,8 @@ def test_a_continuation_under_a_generation_config_is_that_of_transformers(
 
     plain = generate()
     settings = RULES[name]
-    if (
-        name == "suppressed"
-    ):  # also what the model would say otherwise: single tokens, pairs, and pairs that go on
+    # also what the model would say otherwise: single tokens, pairs, and pairs that go on
+    if name == "suppressed":
         settings = {**settings, "bad_words_ids": [[plain[7]], plain[8:10], [PROMPT[-1], plain[9]]]}
     model.generation_config = hf.GenerationConfig(**settings)
     expected = generate()
@@ -339,9 +338,8 @@ def test_the_cache_is_part_of_the_estimate_and_the_bar_counts_tokens(
     (longest, _) = caches
     held = sum(tensor.nbytes for pair in longest._layers.values() for tensor in pair)
     layers, tokens = source.config.n_layers, len(report.texts[0].tokens)
-    most = (
-        held * (layers + 1) // layers * (tokens + 1) // (tokens - 1)
-    )  # the last token is not put into it, and </s>
+    # the last token is not put into it, and </s>
+    most = held * (layers + 1) // layers * (tokens + 1) // (tokens - 1)
     plain, grown = (make_plan(one, source).memory.estimate for one in (given, run))
     assert grown - plain == most
     assert [step for step in steps if step[0] == "generating"] == [

@@ -36,10 +36,8 @@ _OTHER_VALUES: dict[str, Any] = {
     "classifier_pooling": "mean",
     "transformers_version": "4.0.0",
 }
-_NOT_PERTURBED = {
-    "dtype",
-    "model_type",
-}  # the type of the numbers, which we report and choose; the family itself
+# the type of the numbers, which we report and choose; the family itself
+_NOT_PERTURBED = {"dtype", "model_type"}
 # T5 writes what it derives from feed_forward_proj, which is read; its encoder returns a tuple if its config says so.
 _NOT_PERTURBED_IN = {"t5": {"dense_act_fn", "is_gated_act", "return_dict"}}
 
@@ -104,11 +102,8 @@ def test_keys_that_are_no_fields_change_no_attention(
     """Keys that others write, and keys that are ignored since no source reads them; all of them at once."""
     row = _ROWS[family]
     fields = {field.name for field in dataclasses.fields(row.model.config_class)}
-    reserved = {
-        "attnscope",
-        "auto_map",
-        "transformers.js_config",
-    }  # of our own, of the loader, no name of an attribute
+    # of our own, of the loader, no name of an attribute
+    reserved = {"attnscope", "auto_map", "transformers.js_config"}
     others = COMMON_INERT - fields - FAMILIES[family].reads - _NOT_PERTURBED - reserved
     changes = {name: _OTHER_VALUES.get(name, "other") for name in sorted(others)}
     changed = _attentions(family, **{**changes, **INERT})

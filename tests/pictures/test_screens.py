@@ -203,9 +203,8 @@ def test_of_256_colours_a_patch_has_one_and_a_mixture_is_none() -> None:
         if "▀" in line and (halves := _numbers(line))
     ]
     size = 7 * ROWS, 7 * COLUMNS  # seven pixels for a patch
-    drawn = (
-        np.array(rows).transpose(0, 2, 1).reshape(2 * len(rows), -1)[: size[0], -size[1] :]
-    )  # behind the picture
+    # behind the picture
+    drawn = np.array(rows).transpose(0, 2, 1).reshape(2 * len(rows), -1)[: size[0], -size[1] :]
     patches = drawn.reshape(ROWS, 7, COLUMNS, 7).transpose(0, 2, 1, 3).reshape(ROWS * COLUMNS, -1)
     row = WEIGHTS[0, 1, 0, 2:]
     found = []

@@ -243,9 +243,8 @@ def test_what_if_stack_and_same_scores_agree_in_layer_0_and_differ_later():
 
 def test_a_report_says_whose_mask_it_shows():
     assert run(mask="own").mask.what_if is None
-    assert (
-        run(mask="causal", model="riverbank").mask.what_if is None
-    )  # riverbank was trained under this mask, too
+    # riverbank was trained under this mask, too
+    assert run(mask="causal", model="riverbank").mask.what_if is None
     assert (
         run(mask="causal", what_if="same-scores", model="riverbank").mask.what_if == "same-scores"
     )

@@ -28,7 +28,8 @@ def one_thread(monkeypatch):
 LINUX = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process"
 )
-CASES = [  # a sample: benchmarks/memory.py has all selections and lengths of all stacks, and draws others
+# a sample: benchmarks/memory.py has all selections and lengths of all stacks, and draws others
+CASES = [
     ("windowed", "one head", 16_384),
     ("pieces", "one head", 512),
     ("causal", "rows, as JSON", 4_096),
@@ -57,7 +58,8 @@ def test_the_estimate_is_the_peak_or_up_to_twice_that(stack, selection, tokens, 
 
 
 HEADS = "d_model = {0}\nn_heads = {0}\nn_layers = 2\nmask = 'causal'\n"
-DRAWS = {  # what once took more than it was estimated to: up to three times as much; the last three in CI
+# what once took more than it was estimated to: up to three times as much; the last three in CI
+DRAWS = {
     "large maps": Draw(
         0,
         STACKS["windowed"],

@@ -35,9 +35,8 @@ class Call:
     texts: tuple[str, ...]
     pair: str | None = None  # the second text of a pair; only for a single text
     file: Path | None = None  # the texts come from a file, written here; None for TEXT
-    layer: str | None = (
-        None  # as typed, as are head, query, key, stage and mask; None where nothing is typed
-    )
+    # as typed, as are head, query, key, stage and mask; None where nothing is typed
+    layer: str | None = None
     head: str | None = None
     query: str | None = None
     key: str | None = None
@@ -53,13 +52,8 @@ class Call:
     engine: str | None = None  # `native` or `transformers`
     grown: tuple[int, ...] = ()  # tokens that a model adds to the text, by id
     auto_key: str | None = None  # typed for another purpose than to select columns
-    more: tuple[str, ...] = (
-        "--format",
-        "json",
-        "--quiet",
-        "--max-memory",
-        "4G",
-    )  # whatever is free at the moment
+    # whatever is free at the moment
+    more: tuple[str, ...] = ("--format", "json", "--quiet", "--max-memory", "4G")
 
     def argv(self) -> list[str]:
         """The arguments after `attnscope`."""

@@ -32,9 +32,8 @@ class Comparing:
     sides: list[Call]  # what every side's Report must be, as a call of `attnscope run`
     labels: list[str]  # what the sides are called
     argv: list[str]  # the arguments after `attnscope`
-    saved: list[
-        tuple[Path, Call]
-    ]  # files of saved reports, each with the call that makes it; none where models run
+    # files of saved reports, each with the call that makes it; none where models run
+    saved: list[tuple[Path, Call]]
     key: str | None  # columns of the difference, as typed
     stages: list[str]  # stages whose worst cells are told
     tolerance: tuple[float, float] | None  # absolute and relative; None for none
@@ -53,9 +52,8 @@ def call(models: Models, seed: int, number: int) -> Comparing:
     random = Random(f"compare {seed}:{number}")
     base = replace(draw.call(models, seed, 500_000 + number, divided=False), more=_KEPT)
     if base.stage == "none":
-        base = replace(
-            base, stage="weights"
-        )  # what `compare` keeps then: without them it could compare nothing
+        # what `compare` keeps then: without them it could compare nothing
+        base = replace(base, stage="weights")
     tolerance = (
         (random.choice((0.0, 1e-6, 0.05, 1e9)), random.choice((0.0, 1e-3)))
         if random.random() < 0.3
@@ -80,9 +78,8 @@ def call(models: Models, seed: int, number: int) -> Comparing:
                 )
             )
             given = masks or ["causal", "bidirectional"]
-            base = (
-                base if masks else replace(base, hide=None)
-            )  # alone, it would be what is compared
+            # alone, it would be what is compared
+            base = base if masks else replace(base, hide=None)
             if random.random() < 0.3:
                 base = replace(
                     base,
@@ -113,10 +110,8 @@ def call(models: Models, seed: int, number: int) -> Comparing:
             )
             typed, given = [], [base.texts[0], *more]
             sides = [replace(base, texts=(text,)) for text in given]
-    if tolerance is not None or axis not in (
-        "layer",
-        "head",
-    ):  # then all heads are compared, unless others are typed
+    # then all heads are compared, unless others are typed
+    if tolerance is not None or axis not in ("layer", "head"):
         every = {name: "all" for name in ("layer", "head") if getattr(sides[0], name) is None}
         sides = [replace(side, **every) for side in sides]
     maps = axis != "text" and base.query is None and base.key is None and base.pool is not None
@@ -197,9 +192,8 @@ def _reports(
     for name, value in wanted.items():
         words += [f"--{name}", value]
     asked = replace(base, **wanted).stages
-    narrower = {
-        name: value for name, value in wanted.items() if value != "all"
-    }  # of a saved mean, it is the mean
+    # of a saved mean, it is the mean
+    narrower = {name: value for name, value in wanted.items() if value != "all"}
     sides = [replace(c, **{**narrower, "stage": ",".join(_with_weights(asked))}) for c in calls]
     saved = list(zip(paths, calls, strict=True))
     labels = _numbered([str(path) for path in paths])
@@ -479,9 +473,8 @@ def _moved(
     partner = dict(aligned)
     own = [j for j in range(n_second) if j not in partner.values()]
     rows = len(p.value)
-    there = [
-        partner.get(i) for i in range(n_first)
-    ]  # outcomes: every key of the first, the second's own, the sink
+    # outcomes: every key of the first, the second's own, the sink
+    there = [partner.get(i) for i in range(n_first)]
 
     def outcomes(kind: str) -> tuple[Any, Any]:
         mine, theirs = getattr(p, kind), getattr(q, kind)

@@ -46,9 +46,8 @@ class Cut:
 
     written: str  # as typed
     heads: tuple[tuple[range, range], ...]  # layers and heads of each of its terms
-    query: str | None = (
-        None  # queries of edges, as typed, empty for all; None where whole heads are cut
-    )
+    # queries of edges, as typed, empty for all; None where whole heads are cut
+    query: str | None = None
     key: str | None = None  # their keys, likewise
 
     @property

@@ -45,9 +45,8 @@ def call(
     texts, pair = _texts(random, model)
     counts = [count_tokens(model, text, pair) for text in texts]
     spans, apart = None, Random(f"spans {seed}:{number}")
-    if (
-        divided and apart.random() < 0.3
-    ):  # a sequence of its own, so that the other options stay as they were drawn
+    # a sequence of its own, so that the other options stay as they were drawn
+    if divided and apart.random() < 0.3:
         spans, texts = spanning.draw(apart, texts, counts, models.place / f"spans-{seed}-{number}")
     layers, heads = (6, 12) if name == MINILM else (3, 4)
     mask = _mask(random, models.place, counts, seed, number)
@@ -75,9 +74,8 @@ def call(
         pool=random.choice((1, 2, 3, 5, 8, 64)) if chance() < 0.3 else None,
         engine="transformers" if chance() < 0.2 else None,
     )
-    if (
-        chance() < 0.3
-    ):  # most people type few options; what is left out takes ways of its own through the recorders
+    # most people type few options; what is left out takes ways of its own through the recorders
+    if chance() < 0.3:
         few = {
             "mask": None,
             "what_if": None,
@@ -97,9 +95,8 @@ def call(
             layer=random.choice(("all", "0,1", "1")),
             head=_pick(random, heads),
         )
-    return (
-        replace(made, by=None) if made.top == 0 else made
-    )  # a measure that ranks nothing is refused
+    # a measure that ranks nothing is refused
+    return replace(made, by=None) if made.top == 0 else made
 
 
 def _texts(random: Random, model: Model) -> tuple[tuple[str, ...], str | None]:

@@ -56,13 +56,12 @@ _TABLES = {
 class Dumping:
     """One call of `attnscope batch`."""
 
-    call: Call  # what every record must hold, as a call of `attnscope run`; its `stage` is None where none is kept
-    items: list[
-        tuple[str, str | None]
-    ]  # text and second text of every line; an empty text for a blank line
-    own_spans: list[
-        list[dict[str, Any]] | None
-    ]  # ranges of every line, where texts have spans of their own
+    # what every record must hold, as a call of `attnscope run`; its `stage` is None where none is kept
+    call: Call
+    # text and second text of every line; an empty text for a blank line
+    items: list[tuple[str, str | None]]
+    # ranges of every line, where texts have spans of their own
+    own_spans: list[list[dict[str, Any]] | None]
     source: Path  # the file of texts
     output: Path  # the dump
     keep: list[str]  # what is kept besides stages

@@ -150,7 +150,8 @@ class Unit:
 
     layers: Sequence[Attention]  # the attention of each of its layers over one text
     heads: Sequence[int]
-    single: bool  # one layer and one head, and no mean: its ranking by weight is that of the masked scores
+    # one layer and one head, and no mean: its ranking by weight is that of the masked scores
+    single: bool
 
     @property
     def dead(self) -> Allowed:

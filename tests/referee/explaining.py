@@ -73,12 +73,10 @@ class _Found:
     streams: list[Any] = field(default_factory=list)  # what enters each layer, (T, D)
     # Names of the attention's linear modules to what goes in and comes out, (T, …).
     linear: list[dict[str, tuple[Any, Any]]] = field(default_factory=list)
-    normed: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # `q_norm` or `k_norm` to what comes out
-    tables: dict[str, Any] = field(
-        default_factory=dict
-    )  # names of embeddings to what comes out, (T, D)
+    # `q_norm` or `k_norm` to what comes out
+    normed: list[dict[str, Any]] = field(default_factory=list)
+    # names of embeddings to what comes out, (T, D)
+    tables: dict[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
@@ -347,9 +345,8 @@ class _Check:
                     x[1] * np.cos(angle) + x[0] * np.sin(angle),
                 ]
             )
-            longer = np.linalg.norm(y) / max(
-                float(np.linalg.norm(x)), 1e-30
-            )  # yarn scales rotated vectors
+            # yarn scales rotated vectors
+            longer = np.linalg.norm(y) / max(float(np.linalg.norm(x)), 1e-30)
             slack = 200 * U * (1 + at) * float(np.linalg.norm(y)) + 1e-30
             close("rotated pair", y, Number(turned * longer, np.full(2, slack)))
 

@@ -33,10 +33,8 @@ _FUNCTIONS = {
     "mamba": "mamba_selective_scan",
     "rwkv": "rwkv_linear_attention",
 }
-_MODULES = {
-    "recurrent_gemma": "rg_lru",
-    "xlstm": "mlstm_backend",
-}  # model type → module that computes the layer
+# model type → module that computes the layer
+_MODULES = {"recurrent_gemma": "rg_lru", "xlstm": "mlstm_backend"}
 _WITHOUT_ATTENTION = ("mamba", "rwkv", "xlstm")  # in the others, every second layer has attention
 _WORDS = ("the", "bank", "by", "river", "was", "old", "we", "sat")
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -61,9 +59,8 @@ def _folder(model_type: str) -> Path:
     made = hybrids.with_long_states(hybrids.make_hybrid(model_type, max_position_embeddings=512))
     for name, parameter in made.named_parameters():
         if name.endswith("igate_preact.bias"):
-            parameter.data += (
-                3  # so that some rows of an xlstm, not all, sum to more than 1, and are divided
-            )
+            # so that some rows of an xlstm, not all, sum to more than 1, and are divided
+            parameter.data += 3
     return hybrids.save_hybrid(Path(tempfile.mkdtemp()) / model_type, made)
 
 

@@ -43,9 +43,8 @@ class Model:
     after: int  # special tokens behind it
     after_pair: int  # special tokens behind the second text of a pair
     segments: bool  # it tells the two texts of a pair apart
-    odd: tuple[
-        str, ...
-    ] = ()  # words that are no plain ones: special tokens, and one that the vocabulary lacks
+    # words that are no plain ones: special tokens, and one that the vocabulary lacks
+    odd: tuple[str, ...] = ()
 
 
 def _huge_sinks(row: Row) -> Row:

@@ -60,9 +60,8 @@ def raw_and_scaled(layer: Layer) -> tuple[Array, Array]:
     return scores, scaled
 
 
-Blend = Callable[
-    [int, Layer, Allowed, Array], Array
-]  # what heads give, of the layer, the mask and the weights
+# what heads give, of the layer, the mask and the weights
+Blend = Callable[[int, Layer, Allowed, Array], Array]
 
 
 def plain_blend(number: int, layer: Layer, used: Allowed, weights: Array) -> Array:
@@ -192,21 +191,16 @@ class Pass:
     layers: list[Layer]  # every layer's attention
     weights: list[Array]  # its weights under the mask that was used, (H, Q, K)
     streams: list[Array]  # what enters each layer, and what leaves the last, (T, D) each
-    attended: list[
-        Array
-    ]  # what each layer's attention hands on, with whatever norm lies behind it, (T, D) each
-    after_norm: list[
-        Array
-    ]  # a factor that such a norm put on each number of it, likewise; 1 where there is none
+    # what each layer's attention hands on, with whatever norm lies behind it, (T, D) each
+    attended: list[Array]
+    # a factor that such a norm put on each number of it, likewise; 1 where there is none
+    after_norm: list[Array]
     final: Array  # final hidden states as the base model gives them, (T, D)
     logits: Array | None  # (T, V); None where the checkpoint has no output head
 
 
-_NORMED_BEHIND = (
-    "gemma2",
-    "gemma3_text",
-    "olmo2",
-)  # whose post_attention_layernorm is what its name says
+# whose post_attention_layernorm is what its name says
+_NORMED_BEHIND = ("gemma2", "gemma3_text", "olmo2")
 
 
 @torch.no_grad()
@@ -237,9 +231,10 @@ def run_through(
         names = [
             name for name, _ in block.named_children() if "attention" in name or "attn" in name
         ]
+        # a norm's name
         attention = block.get_submodule(
             next(name for name in names if not name.startswith("post_"))
-        )  # a norm's name
+        )
         handles.append(
             attention.register_forward_hook(lambda _, __, out: made.attended.append(_array(out)))
         )

@@ -117,9 +117,8 @@ def _zeroed(model: Model, text: Text, number: int) -> Number:
         for gone in range(-1, text.n)
     )
     cosines = np.array([change_of(whole, one)[0] for one in others]).T
-    cosines = np.where(
-        1 - cosines < 1e-12, 1.0, cosines
-    )  # float64 leaves rounding where nothing changes
+    # float64 leaves rounding where nothing changes
+    cosines = np.where(1 - cosines < 1e-12, 1.0, cosines)
     value = shares(1 - cosines)
     # A change below rounding may be listed or not; 1e-300 is above 0 and below every limit.
     value = np.where((value == 0) & visible & value.any(-1, keepdims=True), 1e-300, value)

@@ -198,9 +198,8 @@ def close(where: str, found: Any, expected: Number) -> None:
     if not np.array_equal(np.isnan(ours), np.isnan(expected.value)):
         at = tuple(np.argwhere(np.isnan(ours) != np.isnan(expected.value))[0])
         raise Mismatch(f"{where}{list(map(int, at))}: {ours[at]}, expected {expected.value[at]}")
-    off = np.fmax(
-        np.abs(ours - expected.value), 0.0
-    )  # 0 where there is none, or both are the same infinity
+    # 0 where there is none, or both are the same infinity
+    off = np.fmax(np.abs(ours - expected.value), 0.0)
     allowed = expected.slack + 4 * U * np.fmin(np.abs(expected.value), np.finfo(np.float64).max)
     if (off > allowed).any():
         at = tuple(np.argwhere(off > allowed)[0])
@@ -622,9 +621,8 @@ def _whole(where: str, found: Json, unit: Unit, text: Text, pool: int | None) ->
             and len(unit.layers) > 1
             and len(found["rows"][name]) < text.n
         ):
-            same(
-                where + f"means.{name}", found["means"][name], None
-            )  # the mean's other rows are not kept
+            # the mean's other rows are not kept
+            same(where + f"means.{name}", found["means"][name], None)
             continue
         rows = unit.statistic(name)[counted]
         live = rows[~np.isnan(rows.value)]
@@ -703,9 +701,8 @@ def ranking(
             expected = measure[query, taken] if taken else Number(np.zeros(0), np.zeros(0))
             expected = Number(np.append(expected.value, pad), np.append(expected.slack, pad * 0))
             close(f"{where}.{name} of query {query}", found[name][row], expected)
-        if (
-            by != "weight" or not unit.single
-        ):  # what ranks stands in the Report: among equals the first keys win
+        # what ranks stands in the Report: among equals the first keys win
+        if by != "weight" or not unit.single:
             values = found[by][row]
             for i in range(len(taken) - 1):
                 if values[i] < values[i + 1] or (

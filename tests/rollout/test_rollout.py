@@ -113,10 +113,8 @@ def _zeroing(name, folder, ids, layer):
             values[:, zeroed] = 0
 
     blocks = LAYERS[name](model)
-    block, before = (
-        blocks[layer],
-        layer if blocks[0] is blocks[-1] else 0,
-    )  # a shared module has run so often before
+    # a shared module has run so often before
+    block, before = blocks[layer], layer if blocks[0] is blocks[-1] else 0
     block.register_forward_pre_hook(enter)
     block.register_forward_hook(keep)
     block.get_submodule(VALUES[name]).register_forward_hook(zero)

@@ -53,9 +53,8 @@ class Kills:
         )
         (folder / "texts.txt").write_text("\n".join(lines) + "\n")
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        self.environment["RAY_worker_niceness"] = (
-            "0"  # 15 otherwise, for which a busy machine has no time
-        )
+        # 15 otherwise, for which a busy machine has no time
+        self.environment["RAY_worker_niceness"] = "0"
         os.environ.update(self.environment)
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
         self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(2)]

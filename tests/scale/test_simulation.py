@@ -25,9 +25,8 @@ def test_a_slow_disk_and_failures_cost_what_they_should():
     calm = {"spread": 0.0, "stragglers": 0.0, "hours_between_failures": 1e9, "start": 0.0}
     costs = Costs(1024 * 1000, 100, 100.0, 10_000, **calm)
     assert simulate(costs, 1, shards_each=1) == (pytest.approx(10 * 10.24), 0.0, 0, costs.texts)
-    slow = Costs(
-        1024 * 1000, 100, 100.0, 10_000, disk=10e6, **calm
-    )  # 100 kB a second for each: ten texts
+    # 100 kB a second for each: ten texts
+    slow = Costs(1024 * 1000, 100, 100.0, 10_000, disk=10e6, **calm)
     assert simulate(slow, 1, shards_each=1)[0] == pytest.approx(10 * 102.4)
     failing = Costs(1024 * 1000, 100, 100.0, 10_000, **calm | {"hours_between_failures": 0.05})
     end, lost, restarts, _ = simulate(failing, 1, shards_each=1)
@@ -38,9 +37,8 @@ def test_a_slow_disk_and_failures_cost_what_they_should():
 def test_a_disk_is_full_when_the_blocks_that_fit_are_written():
     calm = {"spread": 0.0, "stragglers": 0.0, "hours_between_failures": 1e9, "start": 0.0}
     costs = Costs(1024 * 1000, 100, 100.0, 10_000, capacity=250.9 * 1024 * 10_000, **calm)
-    end, _, _, written = simulate(
-        costs, 1, shards_each=1
-    )  # 100 blocks every 10.24 s; the 251st does not fit
+    # 100 blocks every 10.24 s; the 251st does not fit
+    end, _, _, written = simulate(costs, 1, shards_each=1)
     assert (end, written) == (pytest.approx(3 * 10.24), 250 * 1024)
 
 

@@ -79,10 +79,8 @@ def check(model: Model, texts: Sequence[str], options: dict[str, Any]) -> float:
     report = attnscope.inspect(list(texts), **given, max_memory="4G")
     worst = 0.0
     for text, ranges in zip(report.texts, options["spans"], strict=True):
-        weights, of_token = (
-            text.weights.astype(np.float64),
-            np.array(text.span_of_token),
-        )  # (L, H, T, T)
+        # (L, H, T, T)
+        weights, of_token = text.weights.astype(np.float64), np.array(text.span_of_token)
         members = np.eye(len(text.spans))[of_token]  # (T, S)
         assert members.sum(1).tolist() == [1.0] * len(text.tokens), (
             "a token is in no span, or in several"

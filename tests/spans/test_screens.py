@@ -142,9 +142,8 @@ def test_at_most_twenty_rows_and_columns() -> None:
     )
     sizes = np.bincount(report.span_of_token).tolist()
     np.testing.assert_allclose(shown.join(found.weights.mean((0, 1)), sizes), expected, atol=1e-6)
-    screen = attnscope.inspect(text, spans="sentences", layer="0", head="0").text(
-        width=80
-    )  # 50,000 lines fewer
+    # 50,000 lines fewer
+    screen = attnscope.inspect(text, spans="sentences", layer="0", head="0").text(width=80)
     assert max(map(len, screen.splitlines())) <= 80
     assert "37 spans, neighbours joined" in " ".join(screen.split())
 

@@ -112,9 +112,8 @@ def test_heads_that_were_built_by_hand(tmp_path):
         and values["content"][0, 0] < 0.25
     )
     assert values["copying"][1, 0] == pytest.approx(1.0)  # it writes the word that it reads
-    assert np.isnan(
-        values["copying"][[0, 0, 1], [0, 1, 1]]
-    ).all()  # the others never write what they read
+    # the others never write what they read
+    assert np.isnan(values["copying"][[0, 0, 1], [0, 1, 1]]).all()
 
 
 # Wang et al., 2023 (Interpretability in the Wild).

@@ -86,9 +86,8 @@ def test_contributions_are_weights_times_norms(minilm, eager, measure):
             assert found.values[layer, head] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "measure", [name for name in STATISTICS if name != "max_score"]
-)  # weights hold no score
+# weights hold no score
+@pytest.mark.parametrize("measure", [name for name in STATISTICS if name != "max_score"])
 def test_statistics_of_the_average_word(minilm, eager, measure):
     found = asked(minilm, measure)
     seen = eager.text(TEXT)
@@ -195,9 +194,8 @@ def test_many_texts_are_several_passes():
         requested(tuple(TextInput(t) for t in TEXTS), "riverbank"), SurveyOptions(draws=2)
     )
     for many, few in zip(survey.roles, once.roles, strict=True):
-        if (
-            few.measured == "texts" and few.name != "content"
-        ):  # what offsets predict is known better from more texts
+        # what offsets predict is known better from more texts
+        if few.measured == "texts" and few.name != "content":
             np.testing.assert_allclose(many.values, few.values, atol=1e-5, err_msg=few.name)
 
 

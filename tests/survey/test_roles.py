@@ -54,9 +54,8 @@ def assert_same(survey, expected):
                 np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4, err_msg=role.name)
 
 
-@pytest.mark.parametrize(
-    "kind", ["gpt2", "llama", "gemma2", "phi3"]
-)  # others: test_planted_bugs.py
+# others: test_planted_bugs.py
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2", "phi3"])
 def test_roles_of_an_architecture(kind, tmp_path):
     folder = architectures.save(tmp_path, architectures.make(kind, architectures.ONE_PART[kind]))
     assert_same(*found_and_expected(folder))

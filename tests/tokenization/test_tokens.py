@@ -324,9 +324,8 @@ def _check_spelled(kind: str, text: str, normal: Callable[[str], str]) -> None:
     found = [(t.start, t.end, t.text) for t in tokens if t.start is not None and t.end is not None]
     assert sorted(found, key=lambda one: one[:2]) == found
     covered = {place for start, end, _ in found for place in range(start, end)}
-    assert (
-        covered >= {i for i, c in enumerate(text) if not c.isspace()} or kind == "wordpiece"
-    )  # which drops some
+    # which drops some
+    assert covered >= {i for i, c in enumerate(text) if not c.isspace()} or kind == "wordpiece"
     stretches: list[tuple[int, int, list[str]]] = []
     for start, end, shown in found:
         if stretches and start < stretches[-1][1]:

@@ -17,9 +17,8 @@ from attnscope.views.settings import DisplaySettings
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens, words
 from tests.helpers.screens import contributors, draw, read_tables
 
-FIFTEEN = (
-    "The bank by the river was eroded and the old mill fell in"  # for MiniLM, with [CLS] and [SEP]
-)
+# for MiniLM, with [CLS] and [SEP]
+FIFTEEN = "The bank by the river was eroded and the old mill fell in"
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -358,9 +358,8 @@ def test_a_figure_is_well_formed_and_loads_nothing(n):
 def test_what_the_parts_say_is_in_the_figure():
     made = explanation()
     said = " ".join(" ".join(texts(parsed(made))).split())
-    drawn = b"".join(
-        formats.export(made, Path("x.txt"), columns=60)
-    ).decode()  # with fewer dimensions than a figure
+    # with fewer dimensions than a figure
+    drawn = b"".join(formats.export(made, Path("x.txt"), columns=60)).decode()
     numbers = set(re.findall(r"−?\d+\.\d{2}\b", drawn))
     assert len(numbers) > 20
     assert [number for number in numbers if number not in said] == []
@@ -373,9 +372,8 @@ def test_files_are_small():
         stages=STAGES[:4],
         projected=True,
     )
-    assert (
-        len(figure(report(long))) < 480_000
-    )  # of 8 matrices of noise, and 768 sources with three numbers
+    # of 8 matrices of noise, and 768 sources with three numbers
+    assert len(figure(report(long))) < 480_000
     assert len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]))))) < 185_000
     heads = [(layer, head) for layer in range(6) for head in range(12)]
     assert (

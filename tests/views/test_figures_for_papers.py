@@ -66,10 +66,8 @@ def check_svg(path, width):
     root = ElementTree.parse(path).getroot()
     assert float(root.get("width")) * 0.75 == pytest.approx(width, abs=0.1)  # CSS pixels to points
     left, _, across, down = map(float, root.get("viewBox").split())
-    assert (across, down) == (
-        float(root.get("width")),
-        float(root.get("height")),
-    )  # nothing is scaled
+    # nothing is scaled
+    assert (across, down) == (float(root.get("width")), float(root.get("height")))
     (group,) = (element for element in root if element.get("font-size"))
     sizes = {float(attributes["font-size"]) for attributes, _ in lines(group, **group.attrib)}
     assert min(sizes) * 0.75 >= 6.0

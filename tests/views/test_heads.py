@@ -159,9 +159,8 @@ def test_a_contact_sheet_draws_where_the_weight_is():
     first = next(n for n, line in enumerate(plain) if line.startswith("L0 "))
     assert [line[3:9].rstrip() for line in plain[first : first + 3]] == ["██", "  ██", "    ██"]
     colour = draw(made, 60, format="heat", colour="truecolor")
-    assert (
-        colour.count("▀") + colour.count("▄") == 2 * 5 * 6
-    )  # where one of two cells has the weight
+    # where one of two cells has the weight
+    assert colour.count("▀") + colour.count("▄") == 2 * 5 * 6
 
 
 def test_a_weight_of_a_contact_sheet_is_a_square_if_there_is_room():
@@ -193,9 +192,8 @@ def test_shades_of_a_contact_sheet_lie_between_the_weights_that_its_legend_names
         for head, row, column in np.ndindex(5, 6, 6):
             shade = shades.index(lines[first + row].ljust(80)[3 + 13 * head + 2 * column])
             weight = drawn[5 * layer + head, row, column]
-            assert (
-                0.94 * bounds[shade] <= weight <= 1.06 * bounds[shade + 1]
-            )  # bounds have two digits
+            # bounds have two digits
+            assert 0.94 * bounds[shade] <= weight <= 1.06 * bounds[shade + 1]
 
 
 def test_rows_of_many_heads_name_the_key_of_every_column():

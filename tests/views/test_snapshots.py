@@ -254,9 +254,8 @@ for kind, (findings, form) in EVERY_WIDTH.items():
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_is_as_reviewed(name):
     made, width, how = SCREENS[name]
-    shown = draw(made, width, **how).replace(
-        "\x1b", "␛"
-    )  # so that a diff shows escapes and no pager obeys them
+    # so that a diff shows escapes and no pager obeys them
+    shown = draw(made, width, **how).replace("\x1b", "␛")
     path = FOLDER / f"{name}.txt"
     if os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write":
         path.parent.mkdir(exist_ok=True)

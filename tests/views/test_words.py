@@ -72,10 +72,8 @@ def test_labels_are_taken_as_they_are_printed():
         Token(n, word, word, start, start + len(word))
         for n, (word, start) in enumerate([("in", 0), ("4", 3), ("houses", 5)])
     ]
-    assert parse_positions("4 houses").find(house, ("in 4 houses",), "--query") == [
-        1,
-        2,
-    ]  # words of the text
+    # words of the text
+    assert parse_positions("4 houses").find(house, ("in 4 houses",), "--query") == [1, 2]
 
 
 @pytest.mark.parametrize("text", ["漢字", "a,b", "x 3"])

@@ -15,9 +15,8 @@ _HINT = (
     "expected one matrix with a row per query and a column per key, or one for every head: true where attention is "
     "allowed, or, in .npy and .safetensors, floats that are 0 there and −inf elsewhere"
 )
-_MASKED = (
-    -6e4
-)  # float16's smallest number is −65,504: what transformers adds where attention is not allowed
+# float16's smallest number is −65,504: what transformers adds where attention is not allowed
+_MASKED = -6e4
 
 
 def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":

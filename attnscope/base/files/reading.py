@@ -13,7 +13,8 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.file_system import open_nonblocking
 
 MB = 1_000_000
-MAX_JSON_PARTS = 5_000_000  # commas and brackets; 20 times a vocabulary of 250,000, and under a gigabyte once parsed
+# commas and brackets; 20 times a vocabulary of 250,000, and under a gigabyte once parsed
+MAX_JSON_PARTS = 5_000_000
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # how JSON spells a half of a pair
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (

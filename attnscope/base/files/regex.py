@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterable
 
 _PATIENCE = 5  # seconds of a CPU; what real files have takes a few milliseconds
-_REPEATS = re.compile(
-    r"[*+?{]"
-)  # without any of them, an expression takes as long as it has characters
+# without any of them, an expression takes as long as it has characters
+_REPEATS = re.compile(r"[*+?{]")
 _MATCH = """
 import json, re, sys
 try:

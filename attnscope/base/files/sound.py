@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     Samples = np.ndarray[Any, np.dtype[np.float32]]
 
 ENDINGS = (".wav", ".flac", ".ogg")
-_MARGIN = (
-    0.05  # seconds around a part, so that the filter of the resampler sees what is beyond its edges
-)
-_OGG_PAGE = 65_307  # bytes of a page of .ogg at most; the fifth behind its name has 4 on the page that ends a stream
+# seconds around a part, so that the filter of the resampler sees what is beyond its edges
+_MARGIN = 0.05
+# bytes of a page of .ogg at most; the fifth behind its name has 4 on the page that ends a stream
+_OGG_PAGE = 65_307
 _STREAMED = (0, 0xFFFFFFFF)  # sizes in the header of a .wav whose writer did not know its length
 
 

@@ -4,9 +4,8 @@ import os
 import sys
 from dataclasses import dataclass
 
-WORTH_A_GPU = (
-    1 << 35
-)  # multiplications below which starting a GPU takes longer than a second of the CPU
+# multiplications below which starting a GPU takes longer than a second of the CPU
+WORTH_A_GPU = 1 << 35
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 _MOST_SCORES = 1 << 26
 _FEWEST_SCORES = 1 << 20

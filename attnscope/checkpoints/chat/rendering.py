@@ -23,17 +23,11 @@ _OPEN = "\uf8f2"
 _CLOSE = "\uf8f3"
 _END = "\uf8f4"
 _MARK = re.compile(f"([{_OPEN}{_CLOSE}])([0-9]+){_END}")
-_AS_PYTHON = re.compile(
-    f"""['"]text['"]: ['"]{_OPEN}"""
-)  # a list of parts that a template wrote as it is
+# a list of parts that a template wrote as it is
+_AS_PYTHON = re.compile(f"""['"]text['"]: ['"]{_OPEN}""")
 _PARTS = ("messages", "documents", "tools")  # variables that hold what users wrote
-_UNSPOKEN = (
-    "role",
-    "type",
-    "id",
-    "tool_call_id",
-    "name",
-)  # keys of a message that are not what it says
+# keys of a message that are not what it says
+_UNSPOKEN = ("role", "type", "id", "tool_call_id", "name")
 _NAMES = ("name", "title")  # keys that name a document
 _JOINT = "\n"  # between the parts of a content for templates that take texts alone
 _ERRORS = {
@@ -50,12 +44,10 @@ _ERRORS = {
 class _UserText:
     """A text among the variables of a template."""
 
-    paths: tuple[
-        tuple[str | int, ...], ...
-    ]  # keys and numbers from the variables down to the text; several for copies
-    pieces: tuple[
-        tuple[str, str], ...
-    ]  # name of the span and text of each piece; joined they are the text
+    # keys and numbers from the variables down to the text; several for copies
+    paths: tuple[tuple[str | int, ...], ...]
+    # name of the span and text of each piece; joined they are the text
+    pieces: tuple[tuple[str, str], ...]
     as_hull: bool = False  # its span reaches from the first to the last of its texts
 
 
@@ -263,9 +255,8 @@ def _marked(variables: Mapping[str, Any], texts: Sequence[_UserText]) -> dict[st
     return copy
 
 
-Ranges = dict[
-    tuple[int, int], list[tuple[int, int]]
-]  # number of a text and place of a piece, to where it is written
+# number of a text and place of a piece, to where it is written
+Ranges = dict[tuple[int, int], list[tuple[int, int]]]
 
 
 def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges | None:

@@ -22,23 +22,22 @@ SPECIAL_TOKENS = (
     "cls_token",
     "mask_token",
 )
+# spelled so
 _GGUF_IDS = {
     "unk_token": "unknown_token",
     "sep_token": "seperator_token",
     "pad_token": "padding_token",
-}  # spelled so
+}
 
 
 @dataclass(frozen=True)
 class ChatTemplates:
     """The chat templates of a checkpoint."""
 
-    templates: Mapping[str, str] = field(
-        default_factory=dict
-    )  # texts by name; a single one is `default`
-    special_tokens: Mapping[str, str] = field(
-        default_factory=dict
-    )  # those in templates, such as `bos_token`
+    # texts by name; a single one is `default`
+    templates: Mapping[str, str] = field(default_factory=dict)
+    # those in templates, such as `bos_token`
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
     where: str = ""
 
     def choose(self, name: str | None, *, tools: bool) -> tuple[str, str]:

@@ -16,12 +16,8 @@ from safetensors.torch import save_file
 from attnscope.base.system.machine import limit_process
 
 _GLOBAL = re.compile(r"(?:GLOBAL|global|class) ([\w.]+)")
-_WRAPPERS = (
-    "state_dict",
-    "model_state_dict",
-    "model",
-    "module",
-)  # keys under which training scripts store the weights
+# keys under which training scripts store the weights
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "module")
 
 
 class _NotWeights(Exception):

@@ -90,9 +90,8 @@ class DescribedModel:
 
     family: Family
     config: ModelConfig
-    raw: dict[
-        str, Any
-    ]  # the file, with its `model_type` and without keys that the user wanted ignored
+    # the file, with its `model_type` and without keys that the user wanted ignored
+    raw: dict[str, Any]
     notes: tuple[str, ...]
     ignored_keys: tuple[str, ...]
 

@@ -65,9 +65,8 @@ class ConfigReading:
     config: ModelConfig
     ignored: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    filled: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # missing keys, with the reference's values
+    # missing keys, with the reference's values
+    filled: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -69,9 +69,8 @@ FALCON = Family(
         "blocks.{l}.mlp.down": f"{_LAYER}.mlp.dense_4h_to_h",
     },
     prefixes=("", "transformer."),
-    requires={
-        "alibi": False
-    },  # with it, transformers adds the bias once under sdpa and twice under eager
+    # with it, transformers adds the bias once under sdpa and twice under eager
+    requires={"alibi": False},
     inert=frozenset(
         {"attention_dropout", "hidden_dropout", "apply_residual_connection_post_layernorm"}
     ),

@@ -8,10 +8,8 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.families.spec import Chunk, Entry, Family, Head, Outside, Stacked
 
-_OLD_NAMES = {
-    "weight": "gamma",
-    "bias": "beta",
-}  # names of norms in checkpoints converted from TensorFlow
+# names of norms in checkpoints converted from TensorFlow
+_OLD_NAMES = {"weight": "gamma", "bias": "beta"}
 _FREQUENCIES = re.compile(r"(.*\.)?rotary_emb\.(\w+_)?inv_freq")
 _NUMBERS = re.compile(r"^blocks\.(\d+)(?:\.mlp\.experts\.(\d+))?")
 

@@ -112,9 +112,8 @@ class Stacked:
     part: str = ""  # which of `parts` this is; empty if it is the only one
     parts: tuple[str, ...] = ()
     transposed: bool = False  # each expert's weight is stored as (in, out)
-    alternating: bool = (
-        False  # output rows of the parts take turns, not one part whole after the other
-    )
+    # output rows of the parts take turns, not one part whole after the other
+    alternating: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,23 +147,20 @@ class Family:
     # native module to the checkpoint's, with `{l}` for the layer and `{x}` for the expert; weight and bias follow. All
     # names, if checkpoints use several
     modules: Mapping[str, Entry]
-    prefixes: tuple[str, ...] = (
-        "",
-    )  # of every tensor's name; the first under which the token embedding is found
-    transposed: frozenset[str] = (
-        frozenset()
-    )  # native modules (last part of the name) stored as (in, out)
-    requires: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # keys that hold one value, if they exist
+    # of every tensor's name; the first under which the token embedding is found
+    prefixes: tuple[str, ...] = ("",)
+    # native modules (last part of the name) stored as (in, out)
+    transposed: frozenset[str] = frozenset()
+    # keys that hold one value, if they exist
+    requires: Mapping[str, Any] = field(default_factory=dict)
     # the same, but transformers runs a model in which they hold another value, if it is installed
     only: Mapping[str, Any] = field(default_factory=dict)
     inert: frozenset[str] = frozenset()
-    leftover: tuple[
-        str, ...
-    ] = ()  # regular expressions for tensors that attention does not need, without prefix
+    # regular expressions for tensors that attention does not need, without prefix
+    leftover: tuple[str, ...] = ()
     head: Head | None = None  # the output head; None if the family's models have none
-    upstreamed: bool = False  # published with model code of its own that transformers took over, under the same names
+    # published with model code of its own that transformers took over, under the same names
+    upstreamed: bool = False
 
     @property
     def reads(self) -> set[str]:

@@ -17,9 +17,8 @@ DATA = Path(__file__).with_name("transformers_keys.json")
 class ReferenceKeys:
     """Keys and classes of one family in the releases of transformers."""
 
-    names: frozenset[
-        str
-    ]  # names in its own files or shared ones: a key of another name is read by none of them
+    # names in its own files or shared ones: a key of another name is read by none of them
+    names: frozenset[str]
     classes: frozenset[str]
     elsewhere: frozenset[str]  # fields of the configs of all models that are no native family
     defaults: Mapping[str, Any]  # values of missing keys, if all supported releases agree

@@ -14,9 +14,8 @@ from attnscope.checkpoints.families.reader import ConfigReader, format_json
 from attnscope.checkpoints.families.spec import Family
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 
-_MOST = (
-    200  # largest number of unknown keys in a file: each is compared with every key that is read
-)
+# largest number of unknown keys in a file: each is compared with every key that is read
+_MOST = 200
 _LONGEST = 100  # characters of a key's name
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # Parts of names that have to do with attention, or with what enters or leaves it.
@@ -31,9 +30,8 @@ ATTENTION_WORDS = (
     "prefix_lm", "memory", "mem_", "token_type", "fusion", "merge", "prun", "skip", "mixer", "conv", "mamba", "ssm",
     "rwkv", "retention", "hyena", "fourier", "hash", "bucket",
 )  # fmt: skip
-_TOKEN_ID = re.compile(
-    r"\w*_(?:token|start|end)_(?:ids?|index)"
-)  # ids of tokens that are special to a tokenizer
+# ids of tokens that are special to a tokenizer
+_TOKEN_ID = re.compile(r"\w*_(?:token|start|end)_(?:ids?|index)")
 _DROPOUT = re.compile(r"(?:\w+_)?(?:dropout|pdrop)(?:_prob|_rate|_p)?")  # acts in training only
 
 

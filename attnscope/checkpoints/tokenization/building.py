@@ -29,6 +29,7 @@ VOCAB_TXT = "vocab.txt"
 VOCAB_JSON = "vocab.json"
 MERGES = "merges.txt"
 MODEL = "tokenizer.model"
+# in this order
 _NAMED = (
     "bos_token",
     "eos_token",
@@ -37,7 +38,7 @@ _NAMED = (
     "pad_token",
     "cls_token",
     "mask_token",
-)  # in this order
+)
 _BERT_TOKENS = {
     f"{role}_token": f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")
 }
@@ -191,12 +192,10 @@ class Built:
 
     content: dict[str, Any]
     note: str = ""  # decisions made while building it; empty if there were none
-    pieces: PieceModel | None = (
-        None  # splits a text between special tokens, in place of the tokenizer.json's model
-    )
-    spaced: str = (
-        "always"  # which texts between special tokens a space is put before: `always` or `first`
-    )
+    # splits a text between special tokens, in place of the tokenizer.json's model
+    pieces: PieceModel | None = None
+    # which texts between special tokens a space is put before: `always` or `first`
+    spaced: str = "always"
 
 
 def _wordpiece(sources: Sources) -> Built:

@@ -42,11 +42,8 @@ _SPLITS = {
     "tekken": _TEKKEN,
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
 }
-_WHOLE_WORDS = (
-    "llama3",
-    "llama-v3",
-    "llama-bpe",
-)  # a word that is in the vocabulary is one token, whatever the merges
+# a word that is in the vocabulary is one token, whatever the merges
+_WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe")
 
 
 def tokenizer_json(

@@ -39,9 +39,8 @@ class TokenizerJson:
     content: dict[str, Any]  # its values; null for a vocabulary and merges that stay text
     text: str
     notes: list[str]
-    unparsed: (
-        int | None
-    )  # entries of a vocabulary that stays text, if it is an object: duplicate words count twice
+    # entries of a vocabulary that stays text, if it is an object: duplicate words count twice
+    unparsed: int | None
     merges: int
 
 

@@ -69,9 +69,8 @@ class ArrayFile:
     path: Path
     layers: dict[int, dict[str, StoredArray]]
     shared: dict[str, StoredArray]
-    values: dict[str, Any] = field(
-        default_factory=dict
-    )  # setting to its value, for all layers or, in a dict, by layer
+    # setting to its value, for all layers or, in a dict, by layer
+    values: dict[str, Any] = field(default_factory=dict)
     digest: bytes = b""  # SHA-256 over its header and samples of its data
 
     def read(self, array: StoredArray) -> "np.ndarray[Any, Any]":
@@ -174,9 +173,8 @@ def _setting(path: Path, name: str, held: Any) -> Any:
 
 def _safetensors(path: Path) -> tuple[dict[str, StoredArray], Mapping[str, Any], bytes]:
     header = read_header(path)
-    metadata = {
-        name: text for name, text in header.metadata.items() if name != "format"
-    }  # safetensors' own key
+    # safetensors' own key
+    metadata = {name: text for name, text in header.metadata.items() if name != "format"}
     stored = {
         name: StoredArray(name, t.shape, _TYPES.get(t.dtype, t.dtype.lower()), t.end - t.start, t)
         for name, t in header.tensors.items()

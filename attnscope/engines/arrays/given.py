@@ -28,12 +28,10 @@ class GivenSizes:
 class GivenConfig(ModelConfig, frozen=True):
     """The sizes of given arrays, whose layers may have masks that differ by more than a window."""
 
-    masks: dict[int, str] = msgspec.field(
-        default_factory=dict
-    )  # expression by layer; empty if all have the same
-    score_mod: str | None = (
-        None  # the function that changes scores, as a report names it; None for none
-    )
+    # expression by layer; empty if all have the same
+    masks: dict[int, str] = msgspec.field(default_factory=dict)
+    # the function that changes scores, as a report names it; None for none
+    score_mod: str | None = None
 
     def mask_of(self, layer: int) -> str:
         """Return the mask expression of one layer."""
@@ -62,26 +60,21 @@ class GivenArrays:
     sizes: GivenSizes
     settings: Mapping[int, LayerSettings]
     axes: tuple[str, ...]  # order of the axes of the arrays that `read` returns
-    ranges: list[
-        tuple[int, int]
-    ]  # first row of every text in packed keys and values, and the row after its last
-    query_ranges: list[
-        tuple[int, int]
-    ]  # the same for queries, which may cover only a text's last tokens
+    # first row of every text in packed keys and values, and the row after its last
+    ranges: list[tuple[int, int]]
+    # the same for queries, which may cover only a text's last tokens
+    query_ranges: list[tuple[int, int]]
     texts: list[tuple[str, list[Token]]]  # every text with its tokens
-    read: Callable[
-        [int], Mapping[str, Any]
-    ]  # arrays of a layer by name: `q`, `k`, perhaps `v`, or `weights`
+    # arrays of a layer by name: `q`, `k`, perhaps `v`, or `weights`
+    read: Callable[[int], Mapping[str, Any]]
     layer_bytes: int
     # what mask expressions name: boolean matrices, (queries, keys) or (heads, queries, keys), or a `mask_mod` of
     # FlexAttention
     matrices: Mapping[str, Any] = field(default_factory=dict)
-    biases: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # name of a matrix to the addition where it allows
-    score_mod: ScoreFunction | None = (
-        None  # what a Python function makes of scaled scores; None for none
-    )
+    # name of a matrix to the addition where it allows
+    biases: Mapping[str, Any] = field(default_factory=dict)
+    # what a Python function makes of scaled scores; None for none
+    score_mod: ScoreFunction | None = None
     dtype: str = "float32"  # type in which they are computed: `float32`, `bfloat16` or `float16`
     fingerprint: str = ""
     weights: bool = False

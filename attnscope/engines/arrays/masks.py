@@ -28,9 +28,8 @@ class GivenMasks:
     """The masks of all layers."""
 
     masks: dict[int, str] = field(default_factory=dict)
-    windows: dict[int, int | None] = field(
-        default_factory=dict
-    )  # N of a `window:N` by layer; None for none
+    # N of a `window:N` by layer; None for none
+    windows: dict[int, int | None] = field(default_factory=dict)
     # what expressions name: boolean matrices with a row for every token, (queries, keys) or (heads, queries, keys), or
     # a `mask_mod` of FlexAttention
     matrices: dict[str, Any] = field(default_factory=dict)

@@ -26,9 +26,8 @@ def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
     layers = engine.given.layers
     lengths = batch.tokens.lengths
     firsts = [engine.given.first_queries[index] for index in engine.numbers(batch)]
-    texts: list[list[tuple[Tensor, Tensor, Tensor]]] = [
-        [] for _ in lengths
-    ]  # given, computed, difference
+    # given, computed, difference
+    texts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in lengths]
     with torch.inference_mode():
         for layer in layers:
             inputs, given_output = _layer(engine, layer, batch)
@@ -68,9 +67,8 @@ def _compared(
     layers: list[int], layer_outputs: Sequence[tuple[Tensor, Tensor, Tensor]], first_query: int
 ) -> GivenOutput:
     """Compare one text; `first_query` is the position of its first query."""
-    differences = np.stack(
-        [gap.amax((1, 2)).numpy() for _, _, gap in layer_outputs]
-    )  # (layers, heads)
+    # (layers, heads)
+    differences = np.stack([gap.amax((1, 2)).numpy() for _, _, gap in layer_outputs])
     limits = [
         _share(given_output) * max(1e-6, float(computed.abs().max()))
         for given_output, computed, _ in layer_outputs

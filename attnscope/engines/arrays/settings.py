@@ -34,12 +34,10 @@ class LayerSettings:
     scale: float | None = None  # factor on q·k; None for 1/√width
     softcap: float | None = None  # c of c·tanh(x/c) on the scaled scores; None for none
     window: int | None = None  # n of an additional `window:N`; None for none
-    sinks: tuple[float, ...] | None = (
-        None  # a logit for every head, in the softmax, of no key; None for none
-    )
-    rope: GivenRope | None = (
-        None  # rotation of queries and keys; None if they are as attention takes them
-    )
+    # a logit for every head, in the softmax, of no key; None for none
+    sinks: tuple[float, ...] | None = None
+    # rotation of queries and keys; None if they are as attention takes them
+    rope: GivenRope | None = None
     mask: str = "causal"
 
 

@@ -32,9 +32,8 @@ def as_tensor(array: Any, where: str, dtype: str | None = None) -> Tensor:
         raise AttnscopeError(
             "is a tensor of the device meta, without numbers", where=where, hint="load the numbers"
         )
-    expanded = (
-        not tensor.is_quantized and tensor.untyped_storage().nbytes() < tensor.nbytes
-    )  # repeats its numbers
+    # repeats its numbers
+    expanded = not tensor.is_quantized and tensor.untyped_storage().nbytes() < tensor.nbytes
     if expanded or tensor.dtype == torch.float64:
         _require_copy(4 * tensor.numel(), where)
     if tensor.dtype == torch.float64:

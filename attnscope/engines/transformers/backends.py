@@ -174,9 +174,8 @@ def kind_of(model: Any) -> str | None:
     masked: Any = transformers.MODEL_FOR_MASKED_LM_MAPPING
     if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
         return "bidirectional"
-    if not getattr(config, "is_causal", True) or not getattr(
-        config, "causal", True
-    ):  # `causal`: XLM, Flaubert
+    # `causal`: XLM, Flaubert
+    if not getattr(config, "is_causal", True) or not getattr(config, "causal", True):
         return "bidirectional"
     names = [base.__name__ for base in type(model).__mro__]
     predicts = type(config) in causal and isinstance(model, causal[type(config)])

@@ -480,9 +480,8 @@ class TransformersContinuation:
             # Qwen's take a mask, which hides nothing here, for new tokens.
             if not self._seen:
                 inputs |= _in_type(padded_media(self._media, longer), self._loaded.model.dtype)
-        elif (
-            self._says_positions
-        ):  # the cache of a hybrid model may count tokens in a layer that does not keep them
+        # the cache of a hybrid model may count tokens in a layer that does not keep them
+        elif self._says_positions:
             inputs["position_ids"] = torch.arange(self._seen, longer, device=tokens.real.device)[
                 None
             ]
@@ -491,9 +490,8 @@ class TransformersContinuation:
                 **inputs, **{self._cache_name: self._cache}, use_cache=True
             )
         self._cache = getattr(result, self._cache_name, None)
-        self._seen = (
-            0 if self._cache is None else longer
-        )  # without a cache to hand on, the whole text runs again
+        # without a cache to hand on, the whole text runs again
+        self._seen = 0 if self._cache is None else longer
         logits: Tensor = result.logits[0, -1].float()
         return logits
 

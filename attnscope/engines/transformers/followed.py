@@ -88,9 +88,8 @@ class _Product:
     columns: Tensor  # the second, (…, columns, inner)
     factor: float = 1.0
     term: Tensor | None = None  # that is added to it
-    order: tuple[
-        int, ...
-    ] = ()  # dimensions of the result in those of (…, rows, columns); empty if they are the same
+    # dimensions of the result in those of (…, rows, columns); empty if they are the same
+    order: tuple[int, ...] = ()
 
     @property
     def in_order(self) -> bool:
@@ -167,13 +166,11 @@ class _Operators(TorchFunctionMode):
         self._paused = False
         self.length = 0  # tokens of a text, in the input of the outermost module
         self.texts = 1  # of the batch
-        self._rows: dict[
-            nn.Module, Tensor
-        ] = {}  # the last row of weights of each module that attended
+        # the last row of weights of each module that attended
+        self._rows: dict[nn.Module, Tensor] = {}
         self._scores: MutableMapping[Tensor, _Scores] = WeakTensorKeyDictionary()
-        self._factors: MutableMapping[Tensor, float] = (
-            WeakTensorKeyDictionary()
-        )  # that tensors were multiplied by
+        # that tensors were multiplied by
+        self._factors: MutableMapping[Tensor, float] = WeakTensorKeyDictionary()
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Listen to a module that begins to run."""

@@ -286,10 +286,8 @@ class AttentionCapture:
         """Answer a question about a tensor, once if layers share it."""
         key = tensor.data_ptr(), question
         if key not in self._found:
-            self._found[key] = (
-                tensor,
-                bool(answer(tensor)),
-            )  # kept, so that its memory is not reused
+            # kept, so that its memory is not reused
+            self._found[key] = tensor, bool(answer(tensor))
         return self._found[key][1]
 
 
@@ -349,9 +347,8 @@ def selecting_modules(model: nn.Module) -> list[nn.Module]:
 
 def part_of(name: str) -> str:
     """Tell which part of a model with two halves a module belongs to, by its name."""
-    words = [
-        word.removeprefix("text_") for word in name.split(".")
-    ]  # Seamless M4T has encoders of sound, too
+    # Seamless M4T has encoders of sound, too
+    words = [word.removeprefix("text_") for word in name.split(".")]
     halves = [word for word in words if word in ("encoder", "decoder")]
     if halves[:1] != ["decoder"]:
         return "encoder"

@@ -14,7 +14,8 @@ from attnscope.request.memory import DTYPE_BYTES
 
 _SAMPLE = 256  # how many values of a tensor enter its fingerprint
 _CAPTURES = "_output_capturing_hooks_installed"  # transformers' own mark on a model with such hooks
-IMPLEMENTATION = "_attn_implementation_internal"  # behind `_attn_implementation`, which sets those of sub-configs, too
+# behind `_attn_implementation`, which sets those of sub-configs, too
+IMPLEMENTATION = "_attn_implementation_internal"
 
 
 def check_live(model: Any) -> tuple[str, str]:

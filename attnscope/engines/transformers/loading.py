@@ -45,9 +45,8 @@ from attnscope.findings.predictions import PredictionKind
 from attnscope.model.tensors import read_tensors
 from attnscope.request.media import MediaKind
 
-_AFTER = re.compile(
-    r"(.*\.)?pooler\..*"
-)  # tensors that do not affect attention and that checkpoints may omit
+# tensors that do not affect attention and that checkpoints may omit
+_AFTER = re.compile(r"(.*\.)?pooler\..*")
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,8 @@ class TransformersModel:
     """A loaded model."""
 
     model: Any
-    parts: dict[
-        str, ModelPart
-    ]  # the attention of each part; a model with one part has an empty name
+    # the attention of each part; a model with one part has an empty name
+    parts: dict[str, ModelPart]
     vocab_size: int
     d_model: int
     max_positions: int | None  # longest text; None if nothing limits it
@@ -65,14 +63,12 @@ class TransformersModel:
     decoder_start: int | None  # the id that a decoder starts with; None if there is none
     notes: tuple[str, ...]  # remarks on parts of the folder that are not used
     chosen: str = ""  # the part whose attention is shown; empty if there is only one
-    layout: PatchLayout | None = (
-        None  # the tokens of a vision model; None for a model that takes token ids
-    )
+    # the tokens of a vision model; None for a model that takes token ids
+    layout: PatchLayout | None = None
     frames: FrameLayout | None = None  # those of a model that takes sound; None for others
     defaults: tuple[str, ...] = ()  # inputs that a text does not have; see default_inputs
-    predicting: Any = (
-        None  # the same model with its head for language, if the checkpoint has one; else None
-    )
+    # the same model with its head for language, if the checkpoint has one; else None
+    predicting: Any = None
 
     @property
     def predicts(self) -> PredictionKind | None:

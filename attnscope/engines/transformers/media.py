@@ -25,7 +25,8 @@ from attnscope.request.media import MediaText
 from attnscope.request.run_config import TextInput
 
 PIXELS = "pixel_values"
-_GRIDS = "spatial_shapes"  # rows and columns of the patches of each picture, of a model that takes these (NaFlex)
+# rows and columns of the patches of each picture, of a model that takes these (NaFlex)
+_GRIDS = "spatial_shapes"
 _REAL = "pixel_attention_mask"  # which of its patches are no padding
 _SMALL = 2, 3  # rows and columns of patches of a picture that is small, and whose sides differ
 

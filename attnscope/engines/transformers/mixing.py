@@ -58,9 +58,8 @@ def _state_space(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
         step = step + arguments["dt_bias"].to(step.dtype)
     if arguments.get("dt_softplus"):
         step = F.softplus(step)
-    step = _by_head(
-        step.clamp(*arguments.get("dt_limit", (0.0, float("inf")))).float()
-    )  # (B, H, T)
+    # (B, H, T)
+    step = _by_head(step.clamp(*arguments.get("dt_limit", (0.0, float("inf")))).float())
     return MixingInputs(
         kind="mamba",
         q=_by_head(arguments["C"]),

@@ -18,15 +18,10 @@ from attnscope.request.media import MediaKind
 
 _COUNTS = re.compile(r"(\w+_)?(num|n)_(\w+_)?(layer|expert|block)s?|(\w+_)?layers|depth")
 _MOST = 10_000
-TAKEN = (
-    "input_ids",
-    "pixel_values",
-    "input_features",
-    "input_values",
-)  # main inputs of models that can run
-_OTHERS_KEYS = (
-    "shared_kv_states"  # what drafting models take of another model, and have no cache for
-)
+# main inputs of models that can run
+TAKEN = "input_ids", "pixel_values", "input_features", "input_values"
+# what drafting models take of another model, and have no cache for
+_OTHERS_KEYS = "shared_kv_states"
 _FLOAT_TAG = "__float__"
 _SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -37,9 +32,8 @@ class ModelClass:
 
     model: Any
     config: Any
-    within: str = (
-        ""  # name of the part that is looked at, and that alone needs tensors; empty for all of it
-    )
+    # name of the part that is looked at, and that alone needs tensors; empty for all of it
+    within: str = ""
     takes: str = "input_ids"  # main input of what is looked at
 
 
@@ -69,9 +63,8 @@ def find_model_class(folder: Folder, media: MediaKind | None = None) -> ModelCla
             found := _tower(model_class, config, tower)
         ) is not None:
             return found
-        takes = (
-            model_class.main_input_name
-        )  # what stands for a class that needs another package raises here
+        # what stands for a class that needs another package raises here
+        takes = model_class.main_input_name
         needs = signature(model_class.forward).parameters
     except (ImportError, ValueError) as e:
         reason = " ".join(str(e).split())[:200] or type(e).__name__

@@ -101,7 +101,8 @@ class LiveModel:
     """A model that is in memory already, and somebody else's."""
 
     model: Any  # the model of transformers, while it is borrowed (see live.borrowed)
-    tokenizer: Any  # its tokenizer, or a value of `--tokenizer`; None for the tokenizer beside the model's checkpoint
+    # its tokenizer, or a value of `--tokenizer`; None for the tokenizer beside the model's checkpoint
+    tokenizer: Any
     name: str
 
     def open(self, run: RunConfig) -> ModelSource:

@@ -28,9 +28,8 @@ def head_class(plain: ModelClass) -> Any:
         and getattr(config, "tie_word_embeddings", False)
     )
     for model_class in _predicting(config):
-        of_type = tied and model_class.config_class is type(
-            config
-        )  # ShieldGemma 2 wraps a model of another type
+        # ShieldGemma 2 wraps a model of another type
+        of_type = tied and model_class.config_class is type(config)
         if not class_names or of_type or model_class.__name__ in class_names:
             return model_class
     return None
@@ -51,9 +50,8 @@ def base_of(model: Any) -> Any:
 
     try:
         plain: Any = transformers.MODEL_MAPPING.get(type(model.config), None)
-    except (
-        ValueError
-    ):  # transformers names a class that it does not have (VoxtralRealtimeTextModel)
+    # transformers names a class that it does not have (VoxtralRealtimeTextModel)
+    except ValueError:
         plain = None
     if type(model) is plain and model.main_input_name == "pixel_values":
         return model  # DINOv3ViTModel names its encoder as a base model
@@ -61,9 +59,8 @@ def base_of(model: Any) -> Any:
     if model.base_model is model and is_predicting(model) and len(inside) == 1:
         return inside[0]
     base = model.base_model
-    if base is not model and is_predicting(
-        base
-    ):  # ShieldGemma 2 decides by what a language model predicts
+    # ShieldGemma 2 decides by what a language model predicts
+    if base is not model and is_predicting(base):
         return base_of(base)
     within = [child for child in base.children() if isinstance(child, PreTrainedModel)]
     # BartForCausalLM holds its decoder in a module that only passes arguments on.

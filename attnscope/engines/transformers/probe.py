@@ -53,12 +53,10 @@ class ModelPart:
     looks_ahead: bool  # the first of two tokens sees the second
     position_bias: bool  # a layer adds a bias for every pair of positions (T5)
     modules: frozenset[str] = frozenset()  # names of the modules that attend
-    listed: str = (
-        ""  # name of the list of its layers in the model; empty if they are not the items of one
-    )
-    mixing: Mapping[int, MixingLayer] = field(
-        default_factory=dict
-    )  # layers with a path without softmax
+    # name of the list of its layers in the model; empty if they are not the items of one
+    listed: str = ""
+    # layers with a path without softmax
+    mixing: Mapping[int, MixingLayer] = field(default_factory=dict)
 
 
 def no_attention_found(family: str, where: str | Path) -> AttnscopeError:
@@ -109,9 +107,8 @@ def probe(model: Any, inputs: Mapping[str, Any], where: str | Path) -> dict[str,
         return {"": _without_attention(running)}
     if not parts:
         raise no_attention_found(model.config.model_type, where)
-    names = {
-        module: name for name, module in model.named_modules()
-    }  # BigBird exchanges modules while it runs
+    # BigBird exchanges modules while it runs
+    names = {module: name for name, module in model.named_modules()}
     changed = {calls.modules[index] for calls in parts.values() for index in calls.paths.changed}
     if changed or any(module in CALLED_TWICE or module in WEIGHS_TWICE for module in names):
         parts, running = _run(model, inputs, where, changed)
@@ -176,7 +173,8 @@ def _run(
         for calls in parts.values():
             for handle in calls.paths.handles:
                 handle.remove()
-        sessions.clear()  # it has on_attention, which has it: the two would keep the model's weights
+        # it has on_attention, which has it: the two would keep the model's weights
+        sessions.clear()
     return parts, running
 
 

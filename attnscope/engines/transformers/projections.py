@@ -17,10 +17,8 @@ from attnscope.model.checkpoint import ParameterSlice, parameter_slice, shapes_o
 from attnscope.model.head_capture import LayerModules
 from attnscope.model.stack import Stack
 
-_PLAIN = (
-    nn.Linear,
-    Conv1D,
-)  # exactly these: a subclass, such as that of an adapter, may add something to its weight
+# exactly these: a subclass, such as that of an adapter, may add something to its weight
+_PLAIN = (nn.Linear, Conv1D)
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,8 @@ from attnscope.request.media import MediaFile, MediaText
 from attnscope.request.run_config import TextInput
 
 _LARGEST = 1 << 26  # bytes of a file of settings, which may list a vocabulary
-_SIZES = (
-    "image_sizes"  # height and width of each picture within values that are padded to the largest
-)
+# height and width of each picture within values that are padded to the largest
+_SIZES = "image_sizes"
 _PATCHES = "image_grid_thw"  # frames, rows and columns of the patches of each picture
 _COLUMN_AND_ROW = "image_position_ids"  # those of each patch of each picture; −1 for padding
 _NOT_INPUTS = ("input_ids", "attention_mask", "labels")
@@ -43,9 +42,8 @@ class Recorded:
 
     text: str = ""  # the text with a placeholder for each picture
     expanded: str = ""  # the text with what stands in their place
-    offsets: Sequence[
-        Mapping[str, Any]
-    ] = ()  # `span` of each placeholder in the text, `new_span` in the other
+    # `span` of each placeholder in the text, `new_span` in the other
+    offsets: Sequence[Mapping[str, Any]] = ()
     values: Mapping[str, Any] | None = None  # what its image processor gave
 
 

@@ -30,9 +30,8 @@ class ReferenceInputs:
 
     loaded: TransformersModel
     batch: Batch
-    encoder_texts: (
-        TokenTensors | None
-    )  # texts of the encoder if the decoder's self-attention is shown
+    # texts of the encoder if the decoder's self-attention is shown
+    encoder_texts: TokenTensors | None
 
 
 def load_reference(
@@ -68,9 +67,8 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
     for stages, weights in zip(layers, _weights(engine, work.batch), strict=True):
         stages["weights"] = weights.float()
         left = stages.pop("left")
-        if bool(
-            (stages["weights"].sum(-1) - 1 > -1e-4).all()
-        ):  # without the sink, which scales the output (Granite)
+        # without the sink, which scales the output (Granite)
+        if bool((stages["weights"].sum(-1) - 1 > -1e-4).all()):
             stages["weights"] = stages["weights"] * left[..., None]
         stages["output"] = stages["weights"] @ stages.pop("values")
     if through_interface(loaded.model):
@@ -95,9 +93,8 @@ def _stages(inputs: AttentionInputs) -> dict[str, Tensor]:
     masked = scaled if allowed is None else scaled.masked_fill(~allowed, -torch.inf)
     total = masked.logsumexp(-1)
     sinks = spec.sink_logits()
-    left = (
-        torch.ones_like(total) if sinks is None else (total - total.logaddexp(sinks)).exp()
-    )  # of weights on keys
+    # of weights on keys
+    left = torch.ones_like(total) if sinks is None else (total - total.logaddexp(sinks)).exp()
     return {"scores": scores, "scaled": scaled, "masked": masked, "values": v.float(), "left": left}
 
 
@@ -113,9 +110,8 @@ def _weights(engine: TransformersEngine, batch: Batch) -> list[Tensor]:
             )
     finally:
         model.set_attn_implementation(implementation)  # for the next text
-    if (
-        weights is not None and len(weights) == engine.sizes[0]
-    ):  # some models return those of other layers, too
+    # some models return those of other layers, too
+    if weights is not None and len(weights) == engine.sizes[0]:
         weights = [weights[layer] for layer in engine.layers]
     if (
         weights is None

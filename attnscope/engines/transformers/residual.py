@@ -141,10 +141,11 @@ class ResidualStream:
     def directions(self, targets: Sequence[tuple[int, int | None]]) -> Directions:
         """Return the directions of every text's target."""
         head = self._loaded.predicting.get_output_embeddings()
+        # (B, D)
         rows = (
             torch.stack([difference(head.weight.detach(), *pair) for pair in targets])
             * self._factor
-        )  # (B, D)
+        )
         constant = rows.new_zeros(len(rows))
         if getattr(head, "bias", None) is not None:
             constant = (

@@ -17,10 +17,8 @@ from attnscope.model.module_hooks import replaced_forward
 def rotation_limits(config: Any) -> set[int]:
     """Return the lengths of text beyond which all tokens are rotated otherwise (LongRoPE)."""
     table = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    tables = [
-        table,
-        *(value for value in table.values() if isinstance(value, dict)),
-    ]  # of each type of layer
+    # of each type of layer
+    tables = [table, *(value for value in table.values() if isinstance(value, dict))]
     return {
         table["original_max_position_embeddings"]
         for table in tables

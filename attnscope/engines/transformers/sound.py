@@ -36,9 +36,8 @@ from attnscope.request.run_config import TextInput
 SOUNDS = "input_features", "input_values"
 WINDOW = 30.0  # seconds that are read at a time
 _PROBED = 16_000  # samples of a sound that is small: a second, for nearly every model
-_TOKENS_A_SECOND = (
-    6.5  # a model that repeats itself is stopped here, as the authors of Moonshine advise
-)
+# a model that repeats itself is stopped here, as the authors of Moonshine advise
+_TOKENS_A_SECOND = 6.5
 _FRAMES = 1500  # tokens of a window, by which its multiplications are estimated
 _TIME = 0.02  # seconds between the marks of time that Whisper writes
 
@@ -216,9 +215,8 @@ class SoundReader:
         """Return samples between features; 1 for a model that takes samples."""
         if self.model.main_input_name == "input_features":
             return int(extractor.hop_length)
-        return (
-            extractor.sampling_rate // 100 if self.layout.bands > 1 else 1
-        )  # Kaldi's banks are 10 ms apart
+        # Kaldi's banks are 10 ms apart
+        return extractor.sampling_rate // 100 if self.layout.bands > 1 else 1
 
     def _read(
         self, written: str, file: SoundFile, extractor: Any, start: float, longest: float

@@ -14,9 +14,8 @@ from attnscope.model.tile import Overlap, Recorder, Workspace
 class KeyTokens:
     """The key side of a batch, for recorders."""
 
-    kinds: Mapping[
-        str, Tensor
-    ]  # tokens of each kind that row_statistics.KEY_TOKENS names, (B, K), bool
+    # tokens of each kind that row_statistics.KEY_TOKENS names, (B, K), bool
+    kinds: Mapping[str, Tensor]
     real: Tensor  # tokens that are not padding, (B, K), bool
     self_attention: bool = True  # queries and keys are the same tokens (no cross-attention)
     _members: dict[tuple[str, ...], Tensor] = field(default_factory=dict, init=False)

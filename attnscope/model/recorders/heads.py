@@ -20,9 +20,8 @@ class AveragedRows:
     """The rows that averages of heads count, and the keys that these averages name."""
 
     counted: Tensor  # (B, Q), bool
-    targets: (
-        Tensor  # key position for each of TARGETS, (B, Q, targets), int64; −1 where a row has none
-    )
+    # key position for each of TARGETS, (B, Q, targets), int64; −1 where a row has none
+    targets: Tensor
 
     @classmethod
     def of(cls, ids: Tensor, special: Tensor, shown_rows: Tensor) -> "AveragedRows":
@@ -35,9 +34,8 @@ class AveragedRows:
 
 def _after_last(ids: Tensor) -> Tensor:
     """Return the position after the last place of each token that is at least two before it; −1 for none."""
-    order = torch.sort(
-        ids, dim=1, stable=True
-    ).indices  # equal tokens side by side, in the order of the text
+    # equal tokens side by side, in the order of the text
+    order = torch.sort(ids, dim=1, stable=True).indices
     of_order = ids.gather(1, order)
     after = torch.full_like(order, -1)
     for step in (2, 1):  # the nearer place, unless it is the neighbour's
@@ -97,9 +95,8 @@ class HeadRecorder(SumRecorder):
 
     def _reduced(self, values: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Return sums, counts and largest values of rows that count, (averages, B, h) each."""
-        counts = (
-            self._averaged.counted[:, None, as_slice(rows)] & ~values.isnan()
-        )  # (averages, B, h, r)
+        # (averages, B, h, r)
+        counts = self._averaged.counted[:, None, as_slice(rows)] & ~values.isnan()
         largest = values.masked_fill(~counts, -torch.inf).amax(-1)
         return values.masked_fill(~counts, 0.0).sum(-1), counts.sum(-1), largest
 

@@ -118,11 +118,9 @@ class MatrixRecorder(Recorder):
         """Return stage to (B, heads, rows, columns); one head, the mean, if `mean`."""
         if self.mean and not self._averaged:
             self._averaged = True
-            with (
-                torch.inference_mode()
-            ):  # what tiles of a model are summed in may be changed only in there
-                for total in (
-                    self.recorded.values()
-                ):  # in place, since every text requests it and keeps a view
+            # what tiles of a model are summed in may be changed only in there
+            with torch.inference_mode():
+                # in place, since every text requests it and keeps a view
+                for total in self.recorded.values():
                     total /= len(self.heads) * max(1, len(self.layers))
         return self.recorded

@@ -14,9 +14,8 @@ from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
 from attnscope.model.workers import Deferred
 
 FURTHEST = 256  # largest offset in tokens; larger ones are counted together, on each side
-LEAST = (
-    1 / 16
-)  # smallest weight that is compared with what predicts it; a row has 16 of them at most
+# smallest weight that is compared with what predicts it; a row has 16 of them at most
+LEAST = 1 / 16
 
 
 class TargetRecorder(Recorder):
@@ -46,9 +45,8 @@ class TargetRecorder(Recorder):
         on_targets = weights.gather(-1, index)  # (B, h, r, N)
         if self._strongest:
             largest = weights.amax(-1, keepdim=True)  # (B, h, r, 1)
-            alone = (weights == largest).sum(
-                -1, keepdim=True
-            ) == 1  # a uniform row does not attend to any target
+            # a uniform row does not attend to any target
+            alone = (weights == largest).sum(-1, keepdim=True) == 1
             on_targets = ((on_targets == largest) & alone).float()
         part = (on_targets * inside[:, None]).sum(2)
         return partial(add_to, self.sums, part, (slice(None), overlap.index))
@@ -231,9 +229,8 @@ class UniformRecorder(Recorder):
         visible = (tile.masked[:, :1] > -torch.inf).sum(-1)  # (B, 1, r)
         counted = (self._counted[:, None, overlap.rows] & (visible > 0)).float()  # (B, 1, r)
         buffer = tile.workspace.buffer("recorder", weights.shape, weights.device)
-        alike = torch.minimum(weights, (1.0 / visible.clamp_min(1))[..., None], out=buffer).sum(
-            -1
-        )  # (B, h, r)
+        # (B, h, r)
+        alike = torch.minimum(weights, (1.0 / visible.clamp_min(1))[..., None], out=buffer).sum(-1)
         rows = counted.sum(-1).expand(-1, weights.shape[1])
         shared = (alike * counted).sum(-1)
 
@@ -264,14 +261,12 @@ class AlignmentRecorder(Recorder):
             return None
         exact = self.sums.dtype
         rows = self.rows[overlap.rows]
-        counted = self._rows[:, None, as_slice(rows)].expand(
-            -1, len(overlap.heads), -1
-        )  # (B, h, r)
+        # (B, h, r)
+        counted = self._rows[:, None, as_slice(rows)].expand(-1, len(overlap.heads), -1)
         fully_masked = overlap.fully_masked(tile)
         counted = (counted if fully_masked is None else counted & ~fully_masked).to(exact)
-        weights = (
-            overlap.cut(tile.weights).to(exact) * self._keys[:, None, None, tile.k0 : tile.k1]
-        )  # (B, h, r, k)
+        # (B, h, r, k)
+        weights = overlap.cut(tile.weights).to(exact) * self._keys[:, None, None, tile.k0 : tile.k1]
         positions = torch.arange(tile.k0, tile.k1, device=weights.device).to(exact)
         row = torch.arange(rows[0], rows[-1] + 1, device=weights.device).to(exact)
         s = weights.sum(-1)

@@ -132,9 +132,8 @@ class ReadsRows(Protocol):
 
     rows: Sequence[int]
     sources: KeyTokens
-    kinds: tuple[
-        str, ...
-    ]  # kinds of keys, of row_statistics.KEY_TOKENS, on which weights are summed
+    # kinds of keys, of row_statistics.KEY_TOKENS, on which weights are summed
+    kinds: tuple[str, ...]
 
 
 def rows_of_tile(recorder: ReadsRows, tile: Tile, overlap: Overlap) -> "TileRows":
@@ -216,9 +215,8 @@ class TileRows:
     def on_others(self) -> Tensor:
         if not self._aligned:
             return self._sums["content"]
-        own_content = self._members[
-            :, :1, self._first : self._last
-        ]  # (B, 1, r), or fewer behind the last key
+        # (B, 1, r), or fewer behind the last key
+        own_content = self._members[:, :1, self._first : self._last]
         missing = self._last - self._first - own_content.shape[-1]
         own_content = F.pad(own_content, (0, missing)) if missing else own_content
         return (self._sums["content"] - self.on_self() * own_content).clamp_min_(0.0)
@@ -240,9 +238,10 @@ class TileRows:
         outside = outside + self._sums["right"] * (self._last - 1 - rows)
         if k0 >= k1:
             return outside
+        # (r, k)
         apart = (
             rows[:, None] - torch.arange(k0, k1, dtype=torch.float32, device=rows.device)
-        ).abs_()  # (r, k)
+        ).abs_()
         return outside + (self.weights[..., k0 - self._k0 : k1 - self._k0] * apart).sum(-1)
 
     @cached_property
@@ -257,9 +256,8 @@ class TileRows:
     @cached_property
     def _near(self) -> tuple[Tensor, int]:
         """The weights near the diagonal (see diagonal_band), and the column of the rows' own positions."""
-        reach = max(
-            (n for n in WITHIN if n < self._furthest), default=0
-        )  # all weight is nearer than the others
+        # all weight is nearer than the others
+        reach = max((n for n in WITHIN if n < self._furthest), default=0)
         before = min(reach, max(0, self._last - 1 - self._k0))
         ahead = min(reach, max(0, self._k1 - 1 - self._first))
         return diagonal_band(self.weights, self._box, before, ahead, self._tile.workspace), before

@@ -12,9 +12,8 @@ from attnscope.model.recorders.base import SumRecorder, exact_zeros
 from attnscope.model.tile import Overlap, Tile, as_slice
 from attnscope.model.workers import Deferred
 
-_MEMBERSHIPS = (
-    1 << 20
-)  # cells of a matrix of keys and spans: short texts have one, long ones make it block by block
+# cells of a matrix of keys and spans: short texts have one, long ones make it block by block
+_MEMBERSHIPS = 1 << 20
 
 
 class SpanTokens:
@@ -108,9 +107,8 @@ class TokenReading:
                 for row in text_rows[here]
             }
         )
-        shares = self._spans.sum_keys(
-            over_heads[:, chosen_rows], k0, self.received.dtype
-        )  # (B, chosen, S)
+        # (B, chosen, S)
+        shares = self._spans.sum_keys(over_heads[:, chosen_rows], k0, self.received.dtype)
         index_of = {row + rows[0]: index for index, row in enumerate(chosen_rows)}
 
         def add() -> None:
@@ -132,9 +130,8 @@ class SpanRecorder(SumRecorder):
     """
 
     path = "spans.weights"
-    n_strongest = (
-        1  # so that compiled loops make the weights of a large layer, in less time than operators
-    )
+    # so that compiled loops make the weights of a large layer, in less time than operators
+    n_strongest = 1
 
     def __init__(
         self,
@@ -163,9 +160,8 @@ class SpanRecorder(SumRecorder):
         weights = overlap.cut(tile.weights)
         exact = self._sum.dtype
         members = self._spans.members(rows, present)  # (B, P, r)
-        by_key = (
-            members[:, None] @ weights
-        )  # (B, h, P, k): queries first, since a tile has few spans of them
+        # (B, h, P, k): queries first, since a tile has few spans of them
+        by_key = members[:, None] @ weights
         part = self._spans.sum_keys(by_key, tile.k0, exact)  # (B, h, P, S)
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
         live = members[:, None].expand(-1, weights.shape[1], -1, -1)  # (B, h, P, r)

@@ -46,9 +46,8 @@ class ColumnRecorder(SumRecorder):
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         self._layers.add(tile.inputs.layer)
-        shown_rows = self._shown[:, as_slice(self.rows[overlap.rows])].float()[
-            :, None, None
-        ]  # (B, 1, 1, r)
+        # (B, 1, 1, r)
+        shown_rows = self._shown[:, as_slice(self.rows[overlap.rows])].float()[:, None, None]
         given = overlap.cut(
             tile.weights
             if self._by == "weight" or tile.inputs.gate is None
@@ -98,9 +97,10 @@ class ReceivedRecorder(SumRecorder):
         if self._same:
             queries = torch.tensor(list(self.rows[overlap.rows]), device=allowed.device)[:, None]
             counted = counted * (queries != torch.arange(tile.k0, tile.k1, device=allowed.device))
+        # (2, B, h, k)
         part = torch.stack(
             [(matrix * counted).sum(2) for matrix in (overlap.cut(tile.weights), even)]
-        )  # (2, B, h, k)
+        )
         index = slice(None), slice(None), self.place(overlap), slice(tile.k0, tile.k1)
         return partial(add_to, self._sums, self.over_heads(part, axis=2), index)
 
@@ -133,12 +133,12 @@ class PooledRecorder(SumRecorder):
         super().__init__(heads, range(shown_rows.shape[1]), mean=mean)
         # Runs of queries refer to the whole text, whatever rows are shown.
         lengths = (sources.real if real is None else real).sum(1)
+        # (B, n, Q)
         self._queries = (
             _run_membership(lengths, shown_rows.shape[1], size) * shown_rows.float()[:, None]
-        )  # (B, n, Q)
-        self._keys = _run_membership(
-            sources.real.sum(1), sources.real.shape[1], size
-        ).mT  # (B, K, n)
+        )
+        # (B, K, n)
+        self._keys = _run_membership(sources.real.sum(1), sources.real.shape[1], size).mT
         shape = (len(shown_rows), self.n_kept, self._queries.shape[1], self._keys.shape[2])
         self._sum = torch.zeros(shape, device=shown_rows.device)
         self._count = torch.zeros(*shape[:3], 1, device=shown_rows.device)
@@ -147,17 +147,16 @@ class PooledRecorder(SumRecorder):
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         queries = self._queries[:, None, :, as_slice(self.rows[overlap.rows])]  # (B, 1, n, r)
-        part = self.over_heads(
-            queries @ weights @ self._keys[:, None, tile.k0 : tile.k1]
-        )  # (B, h, n, n)
+        # (B, h, n, n)
+        part = self.over_heads(queries @ weights @ self._keys[:, None, tile.k0 : tile.k1])
         # The mask determines whether a row counts, not its weights: a sink may take all of them.
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
+        # (B, 1 or h, r)
         live = (
             torch.ones_like(queries[:, :, 0]) if fully_masked is None else (~fully_masked).float()
-        )  # (B, 1 or h, r)
-        count = self.over_heads(
-            (queries @ live[..., None]).expand(-1, weights.shape[1], -1, -1)
-        )  # (B, h, n, 1)
+        )
+        # (B, h, n, 1)
+        count = self.over_heads((queries @ live[..., None]).expand(-1, weights.shape[1], -1, -1))
         index = slice(None), self.place(overlap)
 
         def add() -> None:
@@ -170,12 +169,10 @@ class PooledRecorder(SumRecorder):
         """Return (B, heads, n, n); NaN where a run has no query that may see anything."""
         if not self._averaged:
             self._averaged = True
-            with (
-                torch.inference_mode()
-            ):  # what tiles of a model are summed in may be changed only in there
-                self._sum /= (
-                    self._count
-                )  # in place, since every text and head requests it and keeps a view
+            # what tiles of a model are summed in may be changed only in there
+            with torch.inference_mode():
+                # in place, since every text and head requests it and keeps a view
+                self._sum /= self._count
         return self._sum
 
 
@@ -199,9 +196,8 @@ class MeanOutputRecorder(Recorder):
         self._sum = torch.zeros(len(self.heads), width, device=real.device)
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
-        real = self._real[:, as_slice(self.rows[overlap.rows])].float()[
-            :, None, :, None
-        ]  # (B, 1, r, 1)
+        # (B, 1, r, 1)
+        real = self._real[:, as_slice(self.rows[overlap.rows])].float()[:, None, :, None]
         part = (overlap.cut(tile.gated) * real).sum((0, 2))  # (h, Ev)
         return partial(add_to, self._sum, part, (overlap.index,))
 
@@ -238,12 +234,10 @@ class RecordedTokens:
     shown: Tensor  # rows that each text's sums count, (B, Q), bool
     real: Tensor  # queries that are not padding, (B, Q), bool
     spans: SpanTokens | None = None  # spans of the tokens; None if these are not recorded
-    averaged: AveragedRows | None = (
-        None  # rows that averages of heads count; None if these are not recorded
-    )
-    ranks_all: bool | None = (
-        None  # every key takes part in the ranking; None if only the device knows
-    )
+    # rows that averages of heads count; None if these are not recorded
+    averaged: AveragedRows | None = None
+    # every key takes part in the ranking; None if only the device knows
+    ranks_all: bool | None = None
 
 
 def _span_recorder(

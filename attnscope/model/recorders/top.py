@@ -244,9 +244,8 @@ def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     n, size = rows.shape
     chunked = size // _CHUNK * _CHUNK
     peaks = rows[:, :chunked].view(n, -1, _CHUNK).amax(-1)  # (n, size / chunk)
-    chunks = (
-        _few_or_many(peaks, count)[0].sort(-1).values
-    )  # in the order of the row, for the sake of equals
+    # in the order of the row, for the sake of equals
+    chunks = _few_or_many(peaks, count)[0].sort(-1).values
     lines = torch.arange(0, n * size, size, device=rows.device)[:, None]
     candidates = (
         rows.view(-1).unfold(0, _CHUNK, 1).index_select(0, (lines + chunks * _CHUNK).flatten())
@@ -254,9 +253,8 @@ def _by_chunks(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     repeated = chunks[:, 1:] == chunks[:, :-1]  # where fewer chunks than that hold anything
     if rows.device.type != "cpu" or repeated.any():
         candidates.view(n, count, _CHUNK)[:, 1:].masked_fill_(repeated[..., None], -torch.inf)
-    candidates = torch.cat(
-        (candidates.view(n, -1), rows[:, chunked:]), -1
-    )  # (n, count · chunk and the rest)
+    # (n, count · chunk and the rest)
+    candidates = torch.cat((candidates.view(n, -1), rows[:, chunked:]), -1)
     at, values = _few_or_many(candidates, count)
     inside = at < count * _CHUNK
     places = chunks.gather(-1, (at // _CHUNK).clamp_(max=count - 1)) * _CHUNK + at % _CHUNK

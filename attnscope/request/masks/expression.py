@@ -20,11 +20,11 @@ from attnscope.request.masks.terms import (
 )
 
 MASK_WORDS = (*(term.form for term in TERMS), MatrixFile.form)
-MATRIX_NAME = re.compile(
-    r"array:[0-9a-f]{8}|function:[^+|()]+"
-)  # of what Python code passed as `mask`
+# of what Python code passed as `mask`
+MATRIX_NAME = re.compile(r"array:[0-9a-f]{8}|function:[^+|()]+")
 MASK_FILES = (".json", ".npy", ".safetensors")
-_SIZE_DIGITS = 18  # digits of a mask's size: larger than any text, without overflow in a 64-bit sum with a position
+# digits of a mask's size: larger than any text, without overflow in a 64-bit sum with a position
+_SIZE_DIGITS = 18
 _DEEPEST = 32  # parentheses inside parentheses
 _JOINS = ("+", "|")
 _LEXEME = re.compile(

@@ -348,11 +348,7 @@ def replace_leaves(
     return tuple(replacements)
 
 
-OF_ONE_TEXT = (
-    MatrixFile,
-    Hidden,
-    Documents,
-    DocumentEnds,
-)  # what they allow depends on the text, or its length
+# what they allow depends on the text, or its length
+OF_ONE_TEXT = (MatrixFile, Hidden, Documents, DocumentEnds)
 _OF_POSITIONS = (Own, Causal, Bidirectional, SlidingWindow, Prefix, BlockDiagonal, FirstKeys)
 TERMS: tuple[type[MaskTerm], ...] = (*_OF_POSITIONS, Documents, DocumentEnds)

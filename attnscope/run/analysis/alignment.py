@@ -92,9 +92,8 @@ def warp(cost: "Matrix") -> WarpPath:
     return WarpPath(found[:, 0], found[:, 1])
 
 
-_MONOTONE = (
-    0.9  # correlation of a row with the mean frame that it reads, from which a head is monotone
-)
+# correlation of a row with the mean frame that it reads, from which a head is monotone
+_MONOTONE = 0.9
 _ROUNDS = 2  # the path is found again by the heads that are strong on the one before
 _HEARD = 2 / 3  # of the largest weight on the path: heads above it find the next
 _CHOSEN = 3 / 8  # of the largest gain: heads above it are chosen

@@ -27,10 +27,10 @@ class HeadRanking:
     none: str  # phrase for the first head if every value is 0
     values: Tensor  # the value of every head, (layers, heads)
     layers: Sequence[int]  # the layers of its rows
-    mask: str | None = (
-        None  # the model's own mask, under which they were measured; None for the mask that is shown
-    )
-    is_cell: bool = False  # whether the values are weights of named rows on named keys, which are told of more heads
+    # the model's own mask, under which they were measured; None for the mask that is shown
+    mask: str | None = None
+    # whether the values are weights of named rows on named keys, which are told of more heads
+    is_cell: bool = False
 
     def of_layer(self, layer: int) -> Tensor:
         """Return the values of the heads of a layer, (heads,)."""

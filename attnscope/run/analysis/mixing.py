@@ -18,12 +18,8 @@ from attnscope.run.text_plan import TextPlan
 _RANKED_ROWS = 64  # rows of a text by which a head is chosen if no rows are shown
 _LISTED = 10  # heads that a choice names
 _VECTORS = ("row_sum", "size", "half_life", "write", "gate")
-_OF_A_ROW = (
-    "direct",
-    "products",
-    "decay",
-    "key_write",
-)  # of a report whose texts have one row each
+# of a report whose texts have one row each
+_OF_A_ROW = ("direct", "products", "decay", "key_write")
 _RANKED = ("keys", "mixing", "share", "value")
 
 
@@ -64,9 +60,8 @@ class LayerRecorder:
         self.units: list[HeadRef] = []
         self.kind = ""
         self.chosen: str | None = None
-        self.kept: list[
-            dict[str, list[Any]]
-        ] = []  # the arrays of every text by name, one for each unit
+        # the arrays of every text by name, one for each unit
+        self.kept: list[dict[str, list[Any]]] = []
         self.done = False
         self._scored = scored
         self._in_detail = in_detail

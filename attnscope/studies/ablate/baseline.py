@@ -87,9 +87,8 @@ class Baseline:
         self._outputs = self.uncut_weights.mean_outputs()
         if means and other_plans:
             reference_batch, reference_engine = prepare(other_plans[0], *loaded)
-            head_cuts = [
-                cut for cut in cuts if cut.queries is None
-            ]  # edges refer to the text, not to the reference
+            # edges refer to the text, not to the reference
+            head_cuts = [cut for cut in cuts if cut.queries is None]
             averaged = UncutWeights(reference_batch, head_cuts, width, means=True)
             reference_engine.forward(
                 reference_batch, averaged.recorders, lambda n, total: self._check()

@@ -43,26 +43,22 @@ LOGITS = 1 << 23  # number of logits that are compared at a time
 class AblationOptions:
     """The cuts, their replacement, and where their effect is compared."""
 
-    cuts: tuple[
-        CutExpression, ...
-    ] = ()  # cut expressions, all made together; empty if `each` is given
+    # cut expressions, all made together; empty if `each` is given
+    cuts: tuple[CutExpression, ...] = ()
     each: Unit | None = None  # unit to cut one at a time; None if `cuts` are given
     replacement: Replacement = "zero"
-    reference: str | None = (
-        None  # a text over whose tokens `mean` averages; None for the text itself
-    )
+    # a text over whose tokens `mean` averages; None for the text itself
+    reference: str | None = None
     # positions whose predictions and hidden states are compared; None for the last token of a causal model, and the
     # mask tokens of a masked one
     at: PositionSelection | None = None
     # text that answers the text, for `each` span; None for what the text has, or the model generates
     answer: str | None = None
     generate: int | None = None  # number of tokens to generate as the answer; None for a default
-    target: tuple[
-        str, ...
-    ] = ()  # a token whose logit is compared, or two whose difference is; empty for none
-    patch_from: str | None = (
-        None  # a text of as many tokens whose activations replace those of the text; None for none
-    )
+    # a token whose logit is compared, or two whose difference is; empty for none
+    target: tuple[str, ...] = ()
+    # a text of as many tokens whose activations replace those of the text; None for none
+    patch_from: str | None = None
     others: tuple[str, ...] = ()  # texts that `resample` draws from; empty for built-in ones
     draws: int | None = None  # number of draws of `resample`; None for a default
     seed: int | None = None  # seed of these draws; None for 0
@@ -208,12 +204,10 @@ class AblationRun:
     notes: list[str]
     # ids of one token whose logit is compared, or of two whose difference is; empty for none
     targets: Sequence[int] = ()
-    answer: Sequence[
-        int
-    ] = ()  # positions of the answer's tokens that is cut off from spans; empty without one
-    rows: Sequence[
-        int
-    ] = ()  # positions that are cut off: those that predict the answer, or those that the user named
+    # positions of the answer's tokens that is cut off from spans; empty without one
+    answer: Sequence[int] = ()
+    # positions that are cut off: those that predict the answer, or those that the user named
+    rows: Sequence[int] = ()
 
     @classmethod
     def of(

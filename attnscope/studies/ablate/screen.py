@@ -34,9 +34,8 @@ from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
 _LISTED = 10
 _ROWS = 16  # number of tokens whose hidden states are shown
-_UNCHANGED = (
-    0.0005  # smaller changes of a hidden state, relative to its length, would show as 0.0 %
-)
+# smaller changes of a hidden state, relative to its length, would show as 0.0 %
+_UNCHANGED = 0.0005
 _HOW = {
     "zero": ("set to 0", "{} replaced by 0"),
     "mean": ("set to mean", "{} replaced by {}"),
@@ -235,9 +234,8 @@ def _effects(
     )
     if survey.unit == "head":
         yield head_numbers(survey.grid(effects.effect), settings)
-    elif (
-        survey.unit == "layer" and len(survey.layers) > _LISTED
-    ):  # else the list below has all of them
+    # else the list below has all of them
+    elif survey.unit == "layer" and len(survey.layers) > _LISTED:
         write = signed if survey.targets else sized
         sizes = [write(value, settings.precision) for value in effects.effect.tolist()]
         labels = [ours(f"L{layer}") for layer in survey.layers]

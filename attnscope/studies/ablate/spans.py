@@ -114,9 +114,8 @@ def _with_answer(
     (text_input,) = run.texts
     full_text = text_input.text + answer
     prompt_length = len(prompt) - count_closing(prompt)
-    if (
-        text_input.read is not None
-    ):  # the tokens of its pictures are not those of their placeholders
+    # the tokens of its pictures are not those of their placeholders
+    if text_input.read is not None:
         added = source.tokenizer.encode(answer, None, where=where, special=False)
         shift = len(text_input.text)
         moved = [

@@ -72,9 +72,8 @@ class StageRecorder(Recorder):
             for stage in STAGES[:4]
         }
         stages["output"] = like.new_full((*shape, tile.output.shape[-1]), torch.nan)
-        inputs = replace(
-            tile.inputs, out_weight=None
-        )  # drop the model's weight, so that it can be freed
+        # drop the model's weight, so that it can be freed
+        inputs = replace(tile.inputs, out_weight=None)
         return LayerStages(
             inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape)
         )

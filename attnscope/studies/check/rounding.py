@@ -102,9 +102,8 @@ def sum_rounding(module: nn.Module, x: Any) -> Tensor | None:
         return None
     if not (weight.is_floating_point() and x.is_floating_point()):
         return None
-    matrix = (
-        weight if isinstance(module, nn.Linear) else weight.mT
-    )  # transformers' Conv1D is stored as (K, N)
+    # transformers' Conv1D is stored as (K, N)
+    matrix = weight if isinstance(module, nn.Linear) else weight.mT
     if matrix.shape[1] != x.shape[-1]:
         return None
     size = (x.float().square() @ matrix.float().square().mT).sqrt()

@@ -123,9 +123,8 @@ def check(
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
     source.require_model("check")
-    run = replace(
-        run, layer=ALL, head=ALL, stages=STAGES, mask=(Own(),)
-    )  # memory is estimated for this
+    # memory is estimated for this
+    run = replace(run, layer=ALL, head=ALL, stages=STAGES, mask=(Own(),))
     if built_in:
         run = replace(run, texts=fitting_texts(run.texts, source), truncate=True)
     plan = make_plan(run, source)

@@ -34,9 +34,8 @@ def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
         raise AttnscopeError(
             message, hint="compare shorter texts, or the same text under another mask or model"
         )
-    longest = np.zeros(
-        (len(a) + 1, len(b) + 1), dtype=np.int32
-    )  # length of the common subsequence from (i, j) on
+    # length of the common subsequence from (i, j) on
+    longest = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)
     codes = {piece: n for n, piece in enumerate({*a, *b})}
     right = np.array([codes[p] for p in b])
     for i in range(len(a) - 1, -1, -1):

@@ -45,9 +45,8 @@ if TYPE_CHECKING:
 
 _CAP = 4 << 30
 _LONGEST = 30  # longest text, in characters, that is used as its own label
-_MOST_CELLS = (
-    1 << 26
-)  # numbers of all heads of one side that are compared unless the user asks for every head
+# numbers of all heads of one side that are compared unless the user asks for every head
+_MOST_CELLS = 1 << 26
 _NOW = "this run"  # label of the side that is compared with a saved report
 _SAVED = ("layer", "head", "query", "key")  # what a saved report is narrowed down to
 _ROWS = 1024  # rows that are compared for a table, of which it shows those where most weight moves

@@ -612,9 +612,8 @@ def _moved_sources(
         yield Table("source", columns, token_axis("source", sources, order), indent=0)
 
 
-Columns = list[
-    tuple[int | None, int | None]
-]  # positions in both sides; None if a side lacks the token
+# positions in both sides; None if a side lacks the token
+Columns = list[tuple[int | None, int | None]]
 
 
 def shown_columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
@@ -688,12 +687,8 @@ def _both(
 
 
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")
-_PARTIAL_TITLES = (
-    "query",
-    "outside",
-    "future",
-    "entropy",
-)  # the values that do not need whole rows
+# the values that do not need whole rows
+_PARTIAL_TITLES = ("query", "outside", "future", "entropy")
 
 
 _WORDS = ("gains", "loses", "enter the top", "leave the top")  # columns of names of tokens

@@ -31,9 +31,8 @@ class Finding:
     value: float
     limit: float  # the largest value that is ok
     layer: str  # with its stack in an encoder-decoder
-    index: tuple[
-        int, ...
-    ]  # row of the batch, and positions of the query and, if there is one, of the key
+    # row of the batch, and positions of the query and, if there is one, of the key
+    index: tuple[int, ...]
     head: int | None = None  # None for all
     cells: int = 0  # number of wrong pairs of a query and a key
     note: str = ""  # what it is
@@ -53,21 +52,18 @@ class Audit:
     subject: Subject
     batch: ExaminedBatch
     backend: str
-    decoder: ExaminedBatch | None = (
-        None  # the decoder's input in an encoder-decoder; `batch` is then the encoder's
-    )
+    # the decoder's input in an encoder-decoder; `batch` is then the encoder's
+    decoder: ExaminedBatch | None = None
     layers: int = 0  # number of layers that were read
     # by check
     read: set[str] = field(default_factory=set)  # checks that masks were read for
     leaks: dict[str, Finding] = field(default_factory=dict)  # keys that queries see and should not
-    hidden: dict[str, Finding] = field(
-        default_factory=dict
-    )  # keys that queries should see and do not
+    # keys that queries should see and do not
+    hidden: dict[str, Finding] = field(default_factory=dict)
     findings: dict[str, Finding] = field(default_factory=dict)  # other measurements
     skipped: dict[str, str] = field(default_factory=dict)  # why it was not measured
-    widest: dict[int, int] = field(
-        default_factory=dict
-    )  # the widest observed window, by width of a configured one
+    # the widest observed window, by width of a configured one
+    widest: dict[int, int] = field(default_factory=dict)
     returned: int = 0  # layers that returned weights
     _masks: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
 

@@ -24,9 +24,8 @@ class ExaminedBatch:
     name: str  # name in reports
     given: dict[str, Any]  # the batch as the model takes it
     ids: Tensor  # (B, T)
-    padding: (
-        Tensor  # which tokens are padding, (B, T), by the mask, by their id, or by the collator
-    )
+    # which tokens are padding, (B, T), by the mask, by their id, or by the collator
+    padding: Tensor
     documents: Tensor | None = None  # number of the document of every token, (B, T), -1 for padding
     documents_from: str | None = None  # how documents are told apart
     attended: Tensor | None = None  # the 2-D attention mask, (B, T)
@@ -34,9 +33,8 @@ class ExaminedBatch:
     positions: Tensor | None = None  # position_ids, (B, T)
     labels: Tensor | None = None  # labels, (B, T)
     types: Tensor | None = None  # token_type_ids, (B, T)
-    prefix: Tensor | None = (
-        None  # number of tokens at the start of each row that see each other, (B,)
-    )
+    # number of tokens at the start of each row that see each other, (B,)
+    prefix: Tensor | None = None
     notes: list[str] = field(default_factory=list)  # on what was left out
 
     @property

@@ -20,9 +20,8 @@ class AttentionCheck:
     why: str
     repair: str
     examine: Callable[[Examination], list[Evidence]]
-    reads_only: bool = (
-        False  # it only reads the batch or the model, so that dropout does not matter
-    )
+    # it only reads the batch or the model, so that dropout does not matter
+    reads_only: bool = False
 
 
 CHECKS = (

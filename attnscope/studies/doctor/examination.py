@@ -36,16 +36,14 @@ class Examination:
     pad: int
     batches: list[ExaminedBatch]  # the user's, and the collator's
     texts: list[str]  # texts of the probes, as reports name them
-    features: list[list[int]] | None = (
-        None  # token ids of the texts given to the collator; None without a collator
-    )
+    # token ids of the texts given to the collator; None without a collator
+    features: list[list[int]] | None = None
     longest_probe: int = 512  # number of tokens
     with_backends: bool = True  # the user named the backends
     collator_error: str | None = None  # why the collator made no batch
     text_source: str = "own"  # whose the texts are: `own` or `given`
-    names: list[str] | None = (
-        None  # names of the tokens of a picture; None for a model that takes texts
-    )
+    # names of the tokens of a picture; None for a model that takes texts
+    names: list[str] | None = None
     processor: Any = None  # the image processor of such a model; None if there is none
     probe_source: str = "own"  # and the probes, which may be `random` tokens in their place
     _made: dict[Hashable, Any] = field(default_factory=dict)
@@ -327,9 +325,8 @@ class Case:
         return wrong(self.examined, value, limit, location, finding.note or reason)
 
 
-Measure = Callable[
-    [Case], Evidence | str | None
-]  # evidence, why there is none, or None for nothing to say
+# evidence, why there is none, or None for nothing to say
+Measure = Callable[[Case], Evidence | str | None]
 
 
 def measured(

@@ -197,9 +197,8 @@ def _neighbours_replaced(
     """Replace every other document, and compare the outputs of the others; then the other way round."""
     documents = batch.documents
     assert documents is not None
-    order = torch.full_like(
-        documents, -1
-    )  # number of every token's document within its row; -1 for padding
+    # number of every token's document within its row; -1 for padding
+    order = torch.full_like(documents, -1)
     for row, columns in batch.document_places():
         order[row, columns] = order[row].max() + 1
 

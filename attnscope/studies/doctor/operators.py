@@ -13,12 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_PRODUCTS = {
-    "mm": 0,
-    "bmm": 0,
-    "addmm": 1,
-    "baddbmm": 1,
-}  # by operator, the place of its first factor
+# by operator, the place of its first factor
+_PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 _OTHERS = {
     "sum", "mean", "var", "cumsum", "_softmax", "softmax", "native_layer_norm", "_fused_rms_norm", "convolution",
     "exp", "tanh", "gelu", "silu", "sigmoid", "erf", "rsqrt", "linear", "matmul", "scaled_dot_product_attention",

@@ -42,7 +42,8 @@ ALSO_OF_PICTURES = (
     "score_range",
     "dropout",
 )
-_LARGEST = 10.0  # of a pixel that was rescaled to 0…1 and normalised: values are within −3 and 3 in practice
+# of a pixel that was rescaled to 0…1 and normalised: values are within −3 and 3 in practice
+_LARGEST = 10.0
 _INTERPOLATIONS = [
     (mode, antialias) for mode in ("bicubic", "bilinear") for antialias in (False, True)
 ]

@@ -15,7 +15,8 @@ from attnscope.studies.doctor.batches import FROM_MASK
 from attnscope.studies.doctor.examination import Examination, inapplicable, ok, unknown, wrong
 
 _ANGLE = 0.25  # largest error of an angle, in radians: cos 0.25 is 0.97
-_FREQUENCY = 1e-3  # largest relative error of a frequency: half a step of bfloat16 is 0.002, and judged by angles
+# largest relative error of a frequency: half a step of bfloat16 is 0.002, and judged by angles
+_FREQUENCY = 1e-3
 
 
 def max_positions(exam: Examination) -> list[Evidence]:
@@ -71,9 +72,8 @@ def _frequencies(
     exam: Examination, name: str, module: nn.Module, key: str, held: Tensor
 ) -> Evidence:
     config = exam.subject.config
-    layer_type = (
-        key.removesuffix("inv_freq").rstrip("_") or None
-    )  # of a type of layers, as in Gemma 3
+    # of a type of layers, as in Gemma 3
+    layer_type = key.removesuffix("inv_freq").rstrip("_") or None
     table = _table(config, layer_type)
     if table is None:
         return unknown(name, "the config has no rope_parameters or rope_theta")
@@ -191,9 +191,8 @@ def _used(
     the buffer.
     """
     positions = torch.tensor([[0, 1, length - 1]], device=held.device)
-    like = torch.zeros(
-        1, 3, 1, device=held.device
-    )  # float32: the type that cos and sin are returned in
+    # float32: the type that cos and sin are returned in
+    like = torch.zeros(1, 3, 1, device=held.device)
     try:
         cos, sin = (
             module(like, positions) if layer_type is None else module(like, positions, layer_type)

@@ -27,12 +27,8 @@ from attnscope.studies.doctor.operators import RoundedOperators
 
 Call = Callable[[nn.Module, dict[str, Any]], Any]
 OWN = "own"  # name of the backend of a module that has no attention interface
-_NOT_GIVEN = (
-    "labels",
-    "shift_labels",
-    "num_items_in_batch",
-    "return_loss",
-)  # what a loss takes and logits do not need
+# what a loss takes and logits do not need
+_NOT_GIVEN = ("labels", "shift_labels", "num_items_in_batch", "return_loss")
 
 
 @dataclass
@@ -44,7 +40,8 @@ class Subject:
     kind: str | None  # `causal`, `bidirectional`, `encoder-decoder`, or None if unknown
     config: Any  # its config; None for a module without one
     call: Call | None = None
-    core: Any = None  # the transformers model itself or within wrappers (peft, torch.compile); None if there is none
+    # the transformers model itself or within wrappers (peft, torch.compile); None if there is none
+    core: Any = None
     passes: int = 0  # number of forward passes so far
     seeds: set[int] = field(default_factory=set)  # seeds used so far
     interface: bool = False  # its attention was seen to run through the attention interface

@@ -23,9 +23,8 @@ from attnscope.studies.explain.arithmetic import Numbers, check
 from attnscope.studies.explain.origins import GivenOrigin, ModelOrigin, vector
 
 Captured = Mapping[str, Numbers]
-Softmax = (
-    tuple[Numbers, float, float] | None
-)  # exponentials, their maximum and their sum; None in a fully masked row
+# exponentials, their maximum and their sum; None in a fully masked row
+Softmax = tuple[Numbers, float, float] | None
 
 
 def build(

@@ -48,9 +48,8 @@ class ModelOrigin:
         self._embedding = head_capture.embedding_parts(stack, ids, capture.query)
         rotary = head_capture.rotary_numbers(*at)
         self._factor = 1.0 if rotary is None else rotary.factor
-        self.lengths = (
-            None if rotary is None else rotary.wavelengths
-        )  # tokens per turn of each rotated pair
+        # tokens per turn of each rotated pair
+        self.lengths = None if rotary is None else rotary.wavelengths
         self.interleaved = stack.config.rope.interleaved
 
     def inputs(self) -> list[Vector]:
@@ -263,9 +262,8 @@ class GivenOrigin:
             )
         )
         held = np.vstack((captured["q_used"], captured["k_used"]))
-        turns = 2.0**-22 * float(
-            np.abs(angles).max(initial=1.0)
-        )  # angles are float32, and grow with the position
+        # angles are float32, and grow with the position
+        turns = 2.0**-22 * float(np.abs(angles).max(initial=1.0))
         sizes = (
             2
             * np.abs(np.vstack((captured["q"], captured["k"]))).max(-1, keepdims=True)

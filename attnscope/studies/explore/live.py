@@ -86,15 +86,13 @@ class LiveSource(UnitSource):
     run: RunConfig  # texts, model, mask and machine; the walk begins at its layer and head
     opener: Opener  # opens a session with the model for some texts; reports progress
     masks: Sequence[str] = MASKS  # masks to choose from
-    command: str | None = (
-        None  # name of the text in commands: `--file texts.txt` or `-`; None for the text itself
-    )
+    # name of the text in commands: `--file texts.txt` or `-`; None for the text itself
+    command: str | None = None
     computes: ClassVar[bool] = True
     _known: dict[Variant, _Known] = field(default_factory=dict)
     _heads: OrderedDict[Key, WalkHead] = field(default_factory=OrderedDict)
-    _forecasts: dict[Variant, list[Forecast]] = field(
-        default_factory=dict
-    )  # with cuts, beside those without
+    # with cuts, beside those without
+    _forecasts: dict[Variant, list[Forecast]] = field(default_factory=dict)
     _survey: HeadRoles | None = None
     _layers: Sequence[int] = ()  # layers whose attention can be shown
 
@@ -184,9 +182,8 @@ class LiveSource(UnitSource):
     ) -> RunConfig:
         """Return the run of a variant; of one layer and head if `layer_head` has their indices in the scene."""
         fixed: dict[str, Any] = {
-            "texts": (
-                structs.replace(self.run.texts[variant.text], chat=None),
-            ),  # it has been rendered
+            # it has been rendered
+            "texts": (structs.replace(self.run.texts[variant.text], chat=None),),
             "mask": parse_mask(variant.mask),
             "cuts": tuple(parse_cut(cut.written) for cut in variant.cuts),
         }
@@ -205,9 +202,8 @@ class LiveSource(UnitSource):
         self._layers = source.shown_layers
         sizes = list[Number](self._layers), list[Number](range(source.config.n_heads))
         run = self._config(variant, head if self._known else None)
-        if (
-            not self._known
-        ):  # Where a walk begins is named in its first text; later, the head stays.
+        # Where a walk begins is named in its first text; later, the head stays.
+        if not self._known:
             run = structs.replace(run, auto_query=self.run.auto_query, auto_key=self.run.auto_key)
         chat = self.run.texts[variant.text].rendered is not None
         kept_settings = self._kept(session, run)
@@ -236,9 +232,8 @@ class LiveSource(UnitSource):
         scene = text_scene(report, text, command, sizes)
         words = len(scene.queries.positions) * len(scene.keys.positions) <= _CELLS
         units = units_known(words=words, spans=text.spans is not None)
-        scene = replace(
-            scene, width=source.config.d_value, units=units
-        )  # of a long text, it is computed later
+        # of a long text, it is computed later
+        scene = replace(scene, width=source.config.d_value, units=units)
         if not scene.predictions:
             scene = replace(scene, no_predictions=_why_none(run, source, text, computed=False))
         unit_source = text_units(text, scene)
@@ -307,9 +302,8 @@ class LiveSource(UnitSource):
         run = structs.replace(run, **self._kept(session, run))
         try:
             report = inspect(run, session.progress, session)
-        except (
-            AttnscopeError
-        ) as e:  # such as memory: what is looked at is still computed head by head
+        # such as memory: what is looked at is still computed head by head
+        except AttnscopeError as e:
             live_text.failed = str(e)
             raise
         self._keep(variant, report)
@@ -417,9 +411,8 @@ class LiveSource(UnitSource):
         first_text = self.run.texts[0]
         if first_text.chat is not None:
             raise AttnscopeError("a chat is not edited", hint="pass a text to edit it")
-        places = dict.fromkeys(
-            ("query", "key", "auto_query", "auto_key")
-        )  # words of the text before
+        # words of the text before
+        places = dict.fromkeys(("query", "key", "auto_query", "auto_key"))
         run = structs.replace(self.run, texts=(structs.replace(first_text, text=text),), **places)
         other = LiveSource(run, self.opener, self.masks, None)
         other._survey = self._survey

@@ -41,9 +41,8 @@ def text_units(text: TextReport, scene: Scene) -> TextUnits:
     def of_head(layer: int, head: int) -> tuple[Matrix, Floats | None] | None:
         at = scene.layers[layer]
         which = scene.heads[head]
-        if not isinstance(at, int) or not isinstance(
-            which, int
-        ):  # the report has all heads of the model, and no means
+        # the report has all heads of the model, and no means
+        if not isinstance(at, int) or not isinstance(which, int):
             return None
         return spans.weights[at, which], None if spans.sink is None else spans.sink[at, which]
 

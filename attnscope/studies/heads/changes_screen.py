@@ -98,9 +98,8 @@ def _roles(
     size = np.abs(comparison.changed_most)
     n_layers, n_heads = size.shape
     mains = [[row[:n_heads] for row in side.main[:n_layers]] for side in sides]
-    pairs = [
-        list(zip(*rows, strict=True)) for rows in zip(*mains, strict=True)
-    ]  # of every layer and head
+    # of every layer and head
+    pairs = [list(zip(*rows, strict=True)) for rows in zip(*mains, strict=True)]
     changed = sum(a != b for row in pairs for a, b in row)
     has = "has" if changed == 1 else "have"
     text = f"  largest change of a role; {changed} of {size.size} heads {has} another main role"

@@ -22,12 +22,8 @@ _ROWS = {
     ("retrieval",): "copied",
     ("second-order",): "thirds",
 }
-_OFFSETS = [
-    -1,
-    1,
-    0,
-    *(sign * n for n in range(2, NEAR + 1) for sign in (-1, 1)),
-]  # previous, next, self, local
+# previous, next, self, local
+_OFFSETS = [-1, 1, 0, *(sign * n for n in range(2, NEAR + 1) for sign in (-1, 1))]
 
 
 class Sums:
@@ -168,9 +164,10 @@ def counted_rows(batch: Batch) -> Tensor:
 def _offset_targets(counted: Tensor, real: Tensor) -> Tensor:
     """Return the keys at each of _OFFSETS from a counted row, (B, Q, N); −1 for no key."""
     size = counted.shape[1]
+    # (Q, N)
     at = torch.arange(size, device=counted.device)[:, None] + torch.tensor(
         _OFFSETS, device=counted.device
-    )  # (Q, N)
+    )
     there = (at >= 0) & (at < size) & real[:, at.clamp(0, size - 1)] & counted[:, :, None]
     return torch.where(there, at, -1)
 

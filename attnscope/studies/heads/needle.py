@@ -46,9 +46,8 @@ class NeedleOptions:
     """The hidden needle, its filler, and the lengths and depths to try."""
 
     needle: str
-    answer: (
-        str | None
-    )  # the part of the needle whose probability is measured; None for its last word
+    # the part of the needle whose probability is measured; None for its last word
+    answer: str | None
     filler: str | None  # the text around the needle; None for built-in texts
     lengths: tuple[int, ...]  # lengths of the texts, in tokens
     depths: tuple[float, ...]  # shares of the filler before the needle

@@ -97,9 +97,8 @@ def _run_both_kinds(request: Request, found: HeadRoles | HeadScores) -> list[Rep
             )
             try:
                 reports.append(report(of_kind, request.progress, request.session))
-            except (
-                AttnscopeError
-            ):  # such as too little memory: the map of heads is shown all the same
+            # such as too little memory: the map of heads is shown all the same
+            except AttnscopeError:
                 return []
     return [report for report in reports if len(report.texts[0].tokens) <= PRINTED]
 

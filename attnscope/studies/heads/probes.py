@@ -31,11 +31,11 @@ class RandomProbes:
 
     # the sequences: those repeated once, then those whose needle comes again, then those repeated twice
     probes: list[Probe]
-    repeated: (
-        int  # number of different tokens in a sequence that is repeated once; 0 if there is none
-    )
+    # number of different tokens in a sequence that is repeated once; 0 if there is none
+    repeated: int
     needle: int  # number of tokens of each needle; 0 if the model is too small
-    tripled: int  # number of different tokens in a sequence that is repeated twice; 0 if the model is too small
+    # number of different tokens in a sequence that is repeated twice; 0 if the model is too small
+    tripled: int
     before: list[Token]  # special tokens in front
     after: list[Token]  # special tokens behind
 
@@ -98,9 +98,8 @@ def draw_probes(
     for draw in range(draws if needle else 0):
         wanted = random.choice(ids, needle, replace=False)
         other_ids = random.choice(np.setdiff1d(ids, wanted), 2 * half - 2 * needle)
-        depth = int(
-            random.integers(0, len(other_ids) - needle + 1)
-        )  # at least a needle's length before its copy
+        # at least a needle's length before its copy
+        depth = int(random.integers(0, len(other_ids) - needle + 1))
         rows = range(start + 2 * half - needle, start + 2 * half - 1)
         keys = range(start + depth + 1, start + depth + needle)
         numbers = np.concatenate((other_ids[:depth], wanted, other_ids[depth:], wanted))

@@ -223,9 +223,8 @@ class _Question:
             elif self._measure in LAYER_STATISTICS and self._measure not in rows.of_layers:
                 continue
             else:
-                values = (
-                    (rows.recorded | rows.of_layers)[self._measure].cpu().double()
-                )  # (B, H, rows)
+                # (B, H, rows)
+                values = (rows.recorded | rows.of_layers)[self._measure].cpu().double()
                 is_known = live & ~values.isnan()
                 count = is_known.sum((0, 2))
                 if self._measure in _LARGEST:

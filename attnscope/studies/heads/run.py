@@ -53,9 +53,8 @@ class SurveyOptions:
     roles: tuple[str, ...] | None = None  # names of roles; None for all
     draws: int = 8  # number of random sequences of each kind
     seed: int = 0
-    mixing: bool = (
-        False  # whether layers that have attention and a path without softmax show the latter
-    )
+    # whether layers that have attention and a path without softmax show the latter
+    mixing: bool = False
 
 
 def survey_heads(
@@ -126,12 +125,10 @@ class ShownHeads:
 
     n_layers: int
     attention: Mapping[int, int]  # number of heads of layers with attention
-    shares: dict[
-        int, int
-    ]  # number of heads of layers without softmax, of which shares of |M| are shown
-    channels: dict[
-        int, int
-    ]  # of those whose heads are channels, whose mean is shown as one head, their number
+    # number of heads of layers without softmax, of which shares of |M| are shown
+    shares: dict[int, int]
+    # of those whose heads are channels, whose mean is shown as one head, their number
+    channels: dict[int, int]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -334,9 +331,8 @@ def _bytes_kept(
     largest_group = max(len(group) for group in groups)
     recorded = largest_group * heads * (4 * longest + 8 * (2 * offsets + 20))
     blocks = min(16, n_texts)
-    return (
-        recorded + heads * (4 * blocks + 8) * 8 * offsets
-    )  # sums, squares, and what a jackknife makes of them
+    # sums, squares, and what a jackknife makes of them
+    return recorded + heads * (4 * blocks + 8) * 8 * offsets
 
 
 def role_values(

@@ -54,9 +54,8 @@ class HeadTracker:
             forward(self._plan, batch, engine, by_layer, ("measuring heads", None))
         measures = {name: np.full(engine.sizes, np.nan) for name in MEASURES}
         for name, of_heads in measures.items():
-            values = torch.stack(
-                [recorder.recorded[name][0] for recorder in recorders.values()]
-            )  # (L, H, rows)
+            # (L, H, rows)
+            values = torch.stack([recorder.recorded[name][0] for recorder in recorders.values()])
             values = values.cpu().double()
             mean = values.nanmean(-1)
             if name == "max_score":

@@ -178,9 +178,8 @@ def _panel(
     cells = _cells(text, matrix, digits)
     masked = [False] * len(text.queries)
     scale = scale_for(MIXING, matrix)
-    if (
-        settings.format == "page"
-    ):  # which writes cells itself: a later token is no 0 that happens to be one
+    # which writes cells itself: a later token is no 0 that happens to be one
+    if settings.format == "page":
         matrix = np.where(
             np.array(text.keys) > np.array(text.queries)[:, None], -np.inf, matrix
         ).astype(np.float32)

@@ -48,9 +48,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 2048  # number of tokens in a batch of copies of a text, unless one copy has more
 _SELECT = f"remove it; {arg('query')} and {arg('key')} select rows and columns"
-_FLOATS = (
-    6  # number of float64 matrices of a text, apart from one per layer, that the arithmetic needs
-)
+# number of float64 matrices of a text, apart from one per layer, that the arithmetic needs
+_FLOATS = 6
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from attnscope.model.tile import Recorder
     from attnscope.studies.heads.measure import TextPass
 
-_CELLS = 400_000_000  # largest number of weights of all heads that roles are measured on, which takes a second or two
+# largest number of weights of all heads that roles are measured on, which takes a second or two
+_CELLS = 400_000_000
 
 
 @dataclass(frozen=True)

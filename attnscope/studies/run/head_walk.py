@@ -41,9 +41,8 @@ class HeadsOfPage:
     role_texts: Sequence[int] = ()  # number of the text that a head of each role is shown on
     # position of the row to begin at in each text; None for that of a page of the text
     queries: Sequence[int | None] = (None,)
-    of_ids: int | None = (
-        None  # number of the text that is made of ids, which no command can spell; None for none
-    )
+    # number of the text that is made of ids, which no command can spell; None for none
+    of_ids: int | None = None
 
 
 def run_texts(run: RunConfig, session: Session, head: tuple[int, int]) -> RunWithEveryHead | None:

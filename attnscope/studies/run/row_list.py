@@ -33,9 +33,8 @@ def row_list(
     bars = row[listed].tolist() + [float(omitted.sum())] * bool(omitted.size)
     columns = []
     for panel in panels:
-        cells = [
-            panel.texts[0][i] if i < len(panel.texts[0]) else "" for i in listed
-        ]  # the sink has no score
+        # the sink has no score
+        cells = [panel.texts[0][i] if i < len(panel.texts[0]) else "" for i in listed]
         if omitted.size:
             cells.append(panel.digits.text(bars[-1]) if panel is weights else "")
         columns.append(Column(panel.name, cells))

@@ -23,17 +23,13 @@ from attnscope.views.parts import Facts, OneLine, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import NEW, UNKNOWN, Span, Spans, note, ours, token_span, untrusted
 
-_LONGEST_TEXT = (
-    120,
-    400,
-)  # Characters that a header repeats in full, usually and verbose; of more, the first half.
+# Characters that a header repeats in full, usually and verbose; of more, the first half.
+_LONGEST_TEXT = 120, 400
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
-_LONGEST_PATH = (
-    30  # Longest name of a model that is shown whole; of a longer one, the end is shown.
-)
-_ABSOLUTE = re.compile(
-    r"[/\\~]|[A-Za-z]:[/\\]"
-)  # of a path that says more of a machine than of a model
+# Longest name of a model that is shown whole; of a longer one, the end is shown.
+_LONGEST_PATH = 30
+# of a path that says more of a machine than of a model
+_ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 _UNKNOWN_WORDS = Span(" UNKNOWN WORDS ", "alarm")
 _LONGEST_ROWS = 11  # Longest list of rows beside the length of the text.
 _NAMED = 5  # number of unknown words, and hidden tokens, that are named

@@ -72,11 +72,8 @@ def _heading(report: Report, text: TextReport, prediction: Prediction) -> Text:
     under = (Span(", under the model's own mask", "dim"),) if own else ()
     blank: Spans = ()
     if any(" " in token.text for token in prediction.tokens):
-        blank = (
-            Span("; ", "dim"),
-            Span(" ", "dim", "token"),
-            Span(" is a space", "dim"),
-        )  # as tokens spell it
+        # as tokens spell it
+        blank = Span("; ", "dim"), Span(" ", "dim", "token"), Span(" is a space", "dim")
     return paragraph((Span("prediction", "bold"), where, position_span, token, *under, *blank))
 
 

@@ -350,9 +350,8 @@ def present_strips(
     if shares is None or not len(shares):
         return
     names = spans.text.names
-    told = [
-        span_kind == "text" for span_kind in spans.text.kinds
-    ]  # sinks and templates take most, whatever is read
+    # sinks and templates take most, whatever is read
+    told = [span_kind == "text" for span_kind in spans.text.kinds]
     mean = np.nanmean(shares, axis=0)
     rows = np.vstack((shares, mean))
     full = float(np.nanmax(rows)) or 1.0

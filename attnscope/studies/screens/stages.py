@@ -12,10 +12,8 @@ from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Spans, ours
 
-BIAS_NAMES = {
-    "alibi": "ALiBi",
-    "relative": "relative position",
-}  # of position biases, as their papers write them
+# of position biases, as their papers write them
+BIAS_NAMES = {"alibi": "ALiBi", "relative": "relative position"}
 
 
 def stage_matrices(
@@ -76,9 +74,8 @@ def matrix_panel(
     """Return a stage, or another matrix of weights or of their differences."""
     stage = name if name in STAGES else "weights"
     if stage == "weights":
-        digits = weight_digits(
-            matrix, max(settings.precision, 1), settings
-        )  # 0 is not 0.3 without decimals
+        # 0 is not 0.3 without decimals
+        digits = weight_digits(matrix, max(settings.precision, 1), settings)
     else:
         digits = digits_for(matrix, settings.precision)
     if stage == "weights" and (matrix == 0).any():

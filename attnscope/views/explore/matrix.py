@@ -122,12 +122,10 @@ class MatrixPanel:
         room = max(1, width - label)
         least = state.written(_digits_of)[1] if place.digits else 2
         whole = state.drawn is not None and state.drawn.holds(state.drawn_stage, 0, n_rows - 1)
-        lines -= (
-            zoom > 1 or not whole or n_rows > lines or least * n_columns > room
-        )  # a remark on the cells
-        square = (
-            2 if zoom == 1 or 2 * n_columns <= room else 1
-        )  # of a map, all columns are in sight if they fit
+        # a remark on the cells
+        lines -= zoom > 1 or not whole or n_rows > lines or least * n_columns > room
+        # of a map, all columns are in sight if they fit
+        square = 2 if zoom == 1 or 2 * n_columns <= room else 1
         per_line = 1
         tall = 1
         numbers = False

@@ -58,9 +58,8 @@ class TextPanel:
             (n for n, line in enumerate(lines) for piece in line if piece.query == query), 0
         )
         top = max(0, min(here - (height - 1) // 2, len(lines) - height + 1))
-        shares = np.zeros(
-            len(scene.keys.positions), dtype=np.float32
-        )  # weights of the row, as far as they are known
+        # weights of the row, as far as they are known
+        shares = np.zeros(len(scene.keys.positions), dtype=np.float32)
         if head is not None and (row := head.row("weights", query)) is not None:
             shares = np.nan_to_num(row)
         elif head is not None and (listed := listed_weights(scene, head, query)):

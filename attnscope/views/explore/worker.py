@@ -15,9 +15,8 @@ class Job:
     kind: str  # only the last of several jobs of a kind is wanted
     run: Callable[[Progress], Any]
     done: Callable[[Any], None]
-    key: Any = (
-        None  # identity of the job: a job with the key of the running one does not replace it
-    )
+    # identity of the job: a job with the key of the running one does not replace it
+    key: Any = None
 
 
 class Worker:

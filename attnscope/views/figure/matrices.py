@@ -122,9 +122,8 @@ class _Drawn:
     panel: Panel
     cell: tuple[float, float]  # width and height
     inner: float
-    labels: (
-        float  # width of the labels of its rows; 0 if the matrix to its left has the same labels
-    )
+    # width of the labels of its rows; 0 if the matrix to its left has the same labels
+    labels: float
 
     @property
     def width(self) -> float:

@@ -343,9 +343,8 @@ def _alike(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, e
 
     if first_head.sources is not None and listed.size:
         ranked = [head.sources for head in heads.values() if head.sources is not None]
-        places = np.stack(
-            [sources.places[listed].T for sources in ranked], axis=1
-        )  # (ranks, heads, rows)
+        # (ranks, heads, rows)
+        places = np.stack([sources.places[listed].T for sources in ranked], axis=1)
         size = np.int16 if places.max(initial=0) < 1 << 15 else np.int32
         node["by"] = first_head.sources.by
         node["leftOut"] = list(first_head.sources.left_out)

@@ -58,9 +58,8 @@ class Neighbour:
     stage: Panel
     layout: Layout
     labelled: bool  # its rows are labelled; otherwise the labels of the panel before it are
-    other_columns: (
-        bool  # its columns are not those of the panel before it, and its title says which they are
-    )
+    # its columns are not those of the panel before it, and its title says which they are
+    other_columns: bool
     widened: int = 0  # cells that are added, so that its title is one line
 
     @cached_property

@@ -42,9 +42,8 @@ class Screen:
 
     def __init__(self, console: Console, background: Sequence[int] | None = None) -> None:
         self.console = console
-        self.background = (
-            background  # red, green and blue behind the lines; None for that of the console
-        )
+        # red, green and blue behind the lines; None for that of the console
+        self.background = background
         self.width = max(NARROWEST, console.width)  # columns that a layout may use
         self.line = min(self.width, _PROSE)  # columns of a line of prose
         self.ascii = console.options.ascii_only  # whether its encoding knows ASCII only

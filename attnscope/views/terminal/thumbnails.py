@@ -113,9 +113,8 @@ def draw_thumbnails(
     )
     if isinstance(scale, LogScale):
         draw_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
-    if shape[0] == 1 and not isinstance(
-        scale, LogScale
-    ):  # one query: the heads have no room for names of columns
+    # one query: the heads have no room for names of columns
+    if shape[0] == 1 and not isinstance(scale, LogScale):
         keys = labels(screen, panels[0].columns)
         firsts = [n * shape[1] // width for n in range(width)]
         key_names = [f"{panels[0].columns.number(n)} {keys.names[n]}" for n in firsts]

@@ -21,21 +21,18 @@ _UNUSUAL = ("scaled", "output")
 class CellNumbers:
     """What is known of one query and one key."""
 
-    stages: dict[
-        str, float
-    ]  # number of every stage that is known; −inf in `masked` stands for not allowed
+    # number of every stage that is known; −inf in `masked` stands for not allowed
+    stages: dict[str, float]
     allowed: bool | None  # whether the query may attend to the key; None if that is not known
     masked_row: bool
-    log_sum: (
-        float | None
-    )  # logarithm of the sum that the softmax divides by; None if it is not known
+    # logarithm of the sum that the softmax divides by; None if it is not known
+    log_sum: float | None
     value: float | None  # α·‖v‖; None unless the key is among the strongest sources
     projected: float | None  # α·‖v W‖, in the same way
     exact: bool  # the weight is exact; otherwise it is not known, only that it is at most `at_most`
     at_most: float | None  # weight of the last listed source; None if the weight is exact
-    rounded: int | None = (
-        None  # decimal places that saved weights were rounded to; None for exact ones
-    )
+    # decimal places that saved weights were rounded to; None for exact ones
+    rounded: int | None = None
 
     @property
     def weight(self) -> float | None:

@@ -67,18 +67,16 @@ class Bounds:
     patches: Sequence[np.ndarray] = ()
 
 
-LENS = (
-    "lens"  # display of the panel of heads: the weight of the cell under the cursor in every head
-)
+# display of the panel of heads: the weight of the cell under the cursor in every head
+LENS = "lens"
 
 
 @dataclass(frozen=True)
 class Place:
     """Where one is."""
 
-    spot: Spot = (
-        Spot()
-    )  # the cell under the cursor; its key is None for the strongest source of the row
+    # the cell under the cursor; its key is None for the strongest source of the row
+    spot: Spot = Spot()
     stage: str = "weights"
     panel: str = "matrix"
     zoom: int = 1
@@ -89,9 +87,8 @@ class Place:
     cuts: tuple[WalkCut, ...] = ()
     unit: str = "tokens"  # what positions are: `tokens`, `words` or `spans`
     history: tuple[Spot, ...] = ()
-    trail: tuple[
-        Spot, ...
-    ] = ()  # the cells that were followed to this one, the first of them first
+    # the cells that were followed to this one, the first of them first
+    trail: tuple[Spot, ...] = ()
     needle: str = ""
     predictions: bool = False
     shape: Shape = "sqrt"  # how colours follow weights

@@ -54,12 +54,10 @@ class RunCommand:
     words: str  # text and model, such as `"The bank" --model bert`
     # options of the mask with their quoted values, such as `--mask` and `causal`; empty for the model's own
     mask: Mapping[str, str] = field(default_factory=dict)
-    piped: str | None = (
-        None  # the quoted text, if it is printed into the command because it looks like an option
-    )
-    shared_words: str | None = (
-        None  # `words` without the folders of this machine; None if they name none
-    )
+    # the quoted text, if it is printed into the command because it looks like an option
+    piped: str | None = None
+    # `words` without the folders of this machine; None if they name none
+    shared_words: str | None = None
 
     def spell(self, *options: str, command: str = "run", shared: bool = False) -> str:
         """Return it with more options, or as another command.
@@ -137,9 +135,8 @@ class SceneRoles:
     main: np.ndarray  # index of every head's main role, (layers, heads); −1 for none
     strength: Matrix  # value of the main role, (layers, heads)
     measured: str = ""
-    texts: Sequence[
-        int
-    ] = ()  # number of the text that a page shows a head of each role on; empty for the current one
+    # number of the text that a page shows a head of each role on; empty for the current one
+    texts: Sequence[int] = ()
     # index of the query of that text whose row shows the role of a head best, (layers, heads); −1 for none
     rows: np.ndarray | None = None
 
@@ -148,12 +145,10 @@ class SceneRoles:
 class Alignment:
     """The tokens of two sides of a comparison that have different tokens, side by side."""
 
-    queries: Sequence[
-        tuple[int, int]
-    ]  # aligned queries: index in the first side, and in the second
-    keys: Sequence[
-        tuple[int, int]
-    ]  # keys of both sides in the same form; −1 for a key that a side lacks
+    # aligned queries: index in the first side, and in the second
+    queries: Sequence[tuple[int, int]]
+    # keys of both sides in the same form; −1 for a key that a side lacks
+    keys: Sequence[tuple[int, int]]
     rows: Axis  # names of the aligned queries, such as `4│5 river`
     columns: Axis  # names of the keys
 
@@ -164,7 +159,8 @@ class ScenePicture:
 
     name: str  # such as `image`
     pixels: Array  # as the model saw it, (height, width, 3), uint8
-    sources: np.ndarray  # index on the axis of sources of every patch, (rows, columns); −1 for a patch without a token
+    # index on the axis of sources of every patch, (rows, columns); −1 for a patch without a token
+    sources: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -173,9 +169,8 @@ class RankedSources:
 
     by: str
     places: np.ndarray  # index on the axis of sources, (queries, ranks); −1 for none
-    measures: Mapping[
-        str, Matrix
-    ]  # name to numbers, (queries, ranks): `weight`, `value`, `projected`
+    # name to numbers, (queries, ranks): `weight`, `value`, `projected`
+    measures: Mapping[str, Matrix]
     left_out: Sequence[LeftOut] = ()  # excluded sources
 
 
@@ -198,12 +193,10 @@ class WalkHead(Owner):
     rows: Mapping[str, Floats] = field(default_factory=dict)
     map: Pooled | None = None  # the map of a long text; None for none
     chosen: str = ""  # why this head is shown first; empty if it is not
-    exact: bool = (
-        True  # its exact numbers are requested; for other heads, a page keeps a few decimals
-    )
-    score_mod: str | None = (
-        None  # name of the Python function that changed `scaled` last; None for none
-    )
+    # its exact numbers are requested; for other heads, a page keeps a few decimals
+    exact: bool = True
+    # name of the Python function that changed `scaled` last; None for none
+    score_mod: str | None = None
     width: int | None = None  # numbers in a query and a key; None if that is not known
 
     @property
@@ -255,9 +248,8 @@ class Scene(Owner):
     roles: SceneRoles | None = None  # roles of every head; None if they are not known
     command: RunCommand | None = None  # the command that shows it; None if no command does
     mask: str = ""
-    rounded: int | None = (
-        None  # decimal places that saved numbers were rounded to; None for exact ones
-    )
+    # decimal places that saved numbers were rounded to; None for exact ones
+    rounded: int | None = None
     first: tuple[int, int] = (0, 0)
     start: int | None = None  # index of the row that is shown first; None for the last
     random: bool = False
@@ -270,9 +262,8 @@ class Scene(Owner):
     division: str = ""
     # of a side of a comparison, with the first side; None if both have the same tokens
     alignment: Alignment | None = None
-    display: str = (
-        "thumbnails"  # what a page shows of every head first: `roles`, or the name of a number
-    )
+    # what a page shows of every head first: `roles`, or the name of a number
+    display: str = "thumbnails"
     pictures: Sequence[ScenePicture] = ()
     # of a text with pictures, each kind of token with the indices of its sources: those of each picture first
     kinds: Sequence[tuple[str, Sequence[int]]] = ()
@@ -305,14 +296,12 @@ class Source:
     """Source of scenes and heads: a live model, a Report, a comparison or a dump; some compute nothing."""
 
     texts: Sequence[str]  # the texts, or their names; only those that have been read
-    masks: Sequence[
-        str
-    ]  # masks, or sides of a comparison, that one can choose; the first is shown first
+    # masks, or sides of a comparison, that one can choose; the first is shown first
+    masks: Sequence[str]
     named: ClassVar[bool] = False  # whether `texts` are names
     computes: ClassVar[bool] = False  # whether it can compute missing heads
-    compared: bool = (
-        False  # whether the masks are sides of a comparison, whose difference is shown first
-    )
+    # whether the masks are sides of a comparison, whose difference is shown first
+    compared: bool = False
 
     @property
     def total(self) -> int:

@@ -44,9 +44,8 @@ class _Allocation:
         self._key = memory.allocate(numbers)
 
     def __del__(self) -> None:
-        if (
-            self._key is not None and memory is not None
-        ):  # at the end of the interpreter, it is gone
+        # at the end of the interpreter, it is gone
+        if self._key is not None and memory is not None:
             memory.free(self._key, self._size)
 
 
@@ -350,9 +349,8 @@ def _compute(
             tensor_float_32(x) if isinstance(x, Tensor) and x.dtype == torch.float32 else x
             for x in args
         ]
-    if (
-        op in (aten._softmax.default, aten._log_softmax.default) and args[2]
-    ):  # CUDA's kernels widen on their way
+    # CUDA's kernels widen on their way
+    if op in (aten._softmax.default, aten._log_softmax.default) and args[2]:
         return op(args[0].float(), args[1], False)
     if op is aten.histc.default and not args[0].is_floating_point():  # CUDA counts integers, too
         return op(args[0].float(), *args[1:], **kwargs).to(args[0].dtype)
@@ -388,7 +386,6 @@ def _attention(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     output = op(
         **{name: x.numbers if isinstance(x, SimulatedTensor) else x for name, x in given.items()}
     )
-    output = (
-        output.transpose(1, 2).contiguous().transpose(1, 2)
-    )  # as fused kernels lay it out: (B, Q, H, E)
+    # as fused kernels lay it out: (B, Q, H, E)
+    output = output.transpose(1, 2).contiguous().transpose(1, 2)
     return SimulatedTensor(output, q.device)

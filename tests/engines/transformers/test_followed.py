@@ -124,9 +124,8 @@ def test_a_head_that_is_cut_changes_the_prediction_as_a_hook_does(folder):
     expected, changed = (
         outputs["logits"][0, cut.data.positions].log_softmax(-1) for outputs in (before, after)
     )
-    divergence = float((expected.exp() * (expected - changed)).sum(-1).mean()) / np.log(
-        2
-    )  # in bits
+    # in bits
+    divergence = float((expected.exp() * (expected - changed)).sum(-1).mean()) / np.log(2)
     assert divergence > 1e-3
     assert float(cut.data.effects[0].kl[0]) == pytest.approx(divergence, abs=1e-4)
 

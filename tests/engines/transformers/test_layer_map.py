@@ -154,9 +154,8 @@ def test_every_study_takes_the_layers_that_attend(folders):
         True,
         False,
     ]
-    assert not any(
-        value is None for row in roles["previous"] for value in row
-    )  # of shares in the others
+    # of shares in the others
+    assert not any(value is None for row in roles["previous"] for value in row)
     effects = attnscope.ablate(TEXT, each="head", **options)
     assert np.isnan(effects.values[[0, 2]]).all()
     assert np.isfinite(effects.values[[1, 3]]).all()

@@ -396,8 +396,7 @@ def test_an_index_out_of_range_in_the_model_is_its_failure_and_one_of_ours_is_no
         patched.setattr(LlamaMLP, "forward", short)
         assert "the model fails on a text of 12 tokens (index " in refused(folder)
     monkeypatch.setattr(engine, "intersect", lambda *masks: [][len(masks)])
-    monkeypatch.setitem(
-        globals(), "__name__", "attnscope.model.masks"
-    )  # where it stands for something
+    # where it stands for something
+    monkeypatch.setitem(globals(), "__name__", "attnscope.model.masks")
     with pytest.raises(IndexError):
         run(folder, mask="causal+window:2")

@@ -31,9 +31,8 @@ def made(model_type):
     if model_type in hybrids.HYBRIDS:
         return hybrids.make_hybrid(model_type)
     settings = {"index_topk": 2}
-    if (
-        model_type == "minimax_m3_vl_text"
-    ):  # which selects blocks of keys, others for each key/value head
+    # which selects blocks of keys, others for each key/value head
+    if model_type == "minimax_m3_vl_text":
         settings = {
             "index_block_size": 2,
             "index_topk_blocks": 2,

@@ -12,7 +12,8 @@ from tests.helpers.architectures import TWO_PARTS, make, save
 from tests.helpers.requests import requested
 from tests.pipeline.test_pipeline import BY_CONTENT, beyond_means
 
-TEXT = "the zebra by the okapi </s> was old"  # the last of them but one is a special token that was typed
+# the last of them but one is a special token that was typed
+TEXT = "the zebra by the okapi </s> was old"
 UNKNOWN, WORDS, SPECIAL = [1, 4], [0, 1, 2, 3, 4, 6, 7], [5, 8]
 
 
