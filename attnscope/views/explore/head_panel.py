@@ -269,7 +269,7 @@ def _strongest(state: WalkState, scene: Scene, weights: Matrix, keys: np.ndarray
             else f"{name} {ink.name(scene.keys.names[keys[layer, head]])}"
         )
         found.append(f"{source} {weight:.2f}")
-    return ink.plain(f"strongest: {' · '.join(found) or 'no head'}")
+    return ink.plain(f"strongest: {' · '.join(found) or 'no head reads it'}")
 
 
 def _of_cell(ink: Ink, weight: float, step: int, *, percent: bool) -> tuple[str, Style]:
