@@ -151,9 +151,9 @@ class HeadsPanel:
             drawn_lines += _layer_lines(state, scene, layer, heads, label, wide, tall, weights)
         described = _marked(state, scene)
         if weights is not None:
-            described.append(
-                _strongest(state, scene, weights, lens[1] if isinstance(lens, tuple) else None)
-            )
+            sources = lens[1] if isinstance(lens, tuple) else None
+            # first, since a small panel has one line for both
+            described.insert(0, _strongest(state, scene, weights, sources))
             lines_below = [[Segment(line, DIM)] for line in flowed(described, width, "; ")]
         else:
             lines_below = [[Segment(line, DIM)] for line in flowed(described, width, "; ")]
