@@ -12,6 +12,7 @@ cut, against a model of transformers whose attention function is watched.
 import argparse
 import json
 import multiprocessing
+import re
 import signal
 import sys
 import tempfile
@@ -309,7 +310,7 @@ def build(model_type: str, kind: Any, **settings: Any) -> Any:
     """
     config_class = hf.CONFIG_MAPPING[model_type]
     built = None
-    reason: Exception = ValueError("no config")
+    reason: Exception | None = None
     for changes in (_HYBRID, *_CHANGES) if model_type in HYBRIDS else _CHANGES:
         try:
             if changes is _HYBRID:
@@ -336,9 +337,9 @@ def build(model_type: str, kind: Any, **settings: Any) -> Any:
             if watch_attention(model, torch.tensor([[5, 6]])).weights:
                 return model
         except Exception as e:  # whatever its config makes of small sizes
-            reason = e
+            reason = reason or e
     if built is None:
-        raise reason
+        raise reason or ValueError("no config")
     return built
 
 
@@ -659,10 +660,24 @@ def document(findings: list[Finding], left: list[str]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
         *(finding.line() for finding in sorted(text, key=lambda finding: finding.model_type)),
     ]
-    unbuilt = sorted(finding.model_type for finding in findings if finding.verdict == "not built")
+    unbuilt = sorted(
+        f"- `{finding.model_type}`: {_why_unbuilt(finding.reason)}"
+        for finding in findings
+        if finding.verdict == "not built"
+    )
     if unbuilt:
-        lines += ["", f"Not built: {', '.join(f'`{name}`' for name in unbuilt)}."]
+        lines += ["", "Not built:", "", *unbuilt]
     return "\n".join(lines) + "\n"
+
+
+def _why_unbuilt(reason: str) -> str:
+    """Return why a model could not be built from small sizes, without paths of this machine."""
+    if package := re.search(r"requires the (\S+) library", reason):
+        return f"needs the package {package[1]}"
+    if count := re.search(r"ValueError: ([\d,]+) parameters", reason):
+        return f"{count[1]} parameters, since some of its sizes cannot be set"
+    sentence = re.split(r"\w+Error: ", reason.partition(". ")[0])[-1]
+    return f"transformers does not take the small sizes: {sentence}"
 
 
 def main() -> int:
