@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError, Exit, arg, spell_options
+from attnscope.base.system.allocation import small_product_caches
 from attnscope.base.system.escape import escape_control
-from attnscope.base.system.library_memory import small_product_caches
 from attnscope.base.system.signals import end_on_signals
 from attnscope.cli.process import (
     PipeClosed,

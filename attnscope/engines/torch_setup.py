@@ -9,8 +9,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from attnscope.base.errors import AttnscopeError, DeviceFailed, DeviceMemoryExceeded, arg
+from attnscope.base.system.allocation import small_product_caches
 from attnscope.base.system.gpu import cuda_device
-from attnscope.base.system.library_memory import small_product_caches
 from attnscope.base.system.machine import count_threads
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """The transformer and its attention, in torch."""
 
-from attnscope.base.system.library_memory import configure_malloc
+from attnscope.base.system.allocation import configure_malloc
 
 configure_malloc()

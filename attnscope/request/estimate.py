@@ -7,7 +7,7 @@ Where kinds of runs differ little, all are counted as the largest. What recorder
 from dataclasses import dataclass, field
 
 from attnscope.base.model_config import ModelConfig
-from attnscope.base.system.library_memory import RETAINED_BLOCK
+from attnscope.base.system.allocation import RETAINED_BLOCK
 from attnscope.base.system.machine import count_threads
 from attnscope.findings.record_parts import RECORD_PARTS, Quantities, TileSize
 from attnscope.findings.row_statistics import STATISTICS, WITHIN
