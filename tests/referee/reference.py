@@ -199,8 +199,14 @@ class Pass:
     logits: Array | None  # (T, V); None where the checkpoint has no output head
 
 
-# whose post_attention_layernorm is what its name says
-_NORMED_BEHIND = ("gemma2", "gemma3_text", "olmo2")
+# the norm of what attention gives, in the families that have one
+_NORMED_BEHIND = {
+    **dict.fromkeys(
+        ("gemma2", "gemma3_text", "olmo2", "olmo3"),
+        "post_attention_layernorm",
+    ),
+    "glm4": "post_self_attn_layernorm",
+}
 
 
 @torch.no_grad()
@@ -238,9 +244,9 @@ def run_through(
         handles.append(
             attention.register_forward_hook(lambda _, __, out: made.attended.append(_array(out)))
         )
-        if model.config.model_type in _NORMED_BEHIND:
+        if norm_name := _NORMED_BEHIND.get(model.config.model_type):
             handles.append(
-                block.post_attention_layernorm.register_forward_hook(_normed_behind(made))
+                block.get_submodule(norm_name).register_forward_hook(_normed_behind(made))
             )
     handles.append(block.register_forward_hook(lambda _, __, out: made.streams.append(_array(out))))
     handles.append(
