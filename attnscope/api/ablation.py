@@ -2,28 +2,27 @@
 
 from dataclasses import dataclass
 
-from attnscope.api.results import Float1, Float2, Result, TableResult, shortcut
+from attnscope.api.results import Float1, Float2, Result, TableResult
 from attnscope.base.errors import UsageError
 from attnscope.findings.ablation import Ablation, CutEffect, EffectSurvey, LogitTarget
 
 
 class AblationResult(Result[Ablation]):
-    """The result of `ablate` with `cut`: what the cuts change."""
+    """The result of `ablate` with `cut`: what the cuts change.
 
+    Attributes:
+        effects: The changes; for edges, one entry for each of both ways to cut them.
+        targets: The tokens of `target`, with their logits without cuts; empty without any.
+    """
+
+    effects: list[CutEffect]
+    targets: list[LogitTarget]
     _digits = 3
-
-    effects: list[CutEffect] = shortcut(
-        "data.effects", "The changes; for edges, one entry for each of both ways to cut them."
-    )
 
     @property
     def kl(self) -> list[float]:
         """KL(before ‖ after) in bits at each position, under the first effect; empty without an output head."""
         return [change.kl for change in self.data.effects[0].predictions]
-
-    targets: list[LogitTarget] = shortcut(
-        "data.targets", "The tokens of `target`, with their logits without cuts; empty without any."
-    )
 
     @property
     def target_change(self) -> float | None:
@@ -55,11 +54,18 @@ class UnitEffect:
 
 
 class EffectsResult(TableResult[EffectSurvey]):
-    """The result of `ablate` with `each`: the effect of every head, layer or edge, each cut alone."""
+    """The result of `ablate` with `each`: the effect of every head, layer or edge, each cut alone.
 
+    Attributes:
+        unit: `head`, `layer`, `edge` or `span`.
+        targets: The tokens of `target`, with their logits without cuts; empty without any.
+        weights: Weight of each unit, in the order of `effect`.
+    """
+
+    unit: str
+    targets: list[LogitTarget]
+    weights: Float1
     _digits = 3
-
-    unit: str = shortcut("data.unit", "`head`, `layer`, `edge` or `span`.")
 
     @property
     def ranked_by(self) -> str:
@@ -70,10 +76,6 @@ class EffectsResult(TableResult[EffectSurvey]):
     def correlation(self) -> float | None:
         """Spearman's rank correlation between weight and effect; None if either is constant."""
         return self.data.effects[0].correlation
-
-    targets: list[LogitTarget] = shortcut(
-        "data.targets", "The tokens of `target`, with their logits without cuts; empty without any."
-    )
 
     @property
     def restored(self) -> Float1 | Float2 | None:
@@ -87,10 +89,10 @@ class EffectsResult(TableResult[EffectSurvey]):
             return shares
         return self.data.grid(shares)
 
-    spans: list[str] = shortcut(
-        "data.span_names", "Name of each span, in the order of `effect`; empty for other units."
-    )
-    weights: Float1 = shortcut("data.weights", "Weight of each unit, in the order of `effect`.")
+    @property
+    def spans(self) -> list[str]:
+        """Name of each span, in the order of `effect`; empty for other units."""
+        return self.data.span_names
 
     @property
     def effect(self) -> Float1:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from attnscope.api.options import file_path, read_values
-from attnscope.api.results import TableResult, shortcut
+from attnscope.api.results import TableResult
 from attnscope.base.errors import UsageError
 from attnscope.findings.doctor import DoctorCheck, DoctorReport
 from attnscope.request.run_config import RunConfig, TextInput
@@ -17,10 +17,15 @@ KINDS = ("causal", "bidirectional", "encoder-decoder")
 
 
 class DoctorResult(TableResult[DoctorReport]):
-    """The result of `doctor`."""
+    """The result of `doctor`.
 
-    passed: bool = shortcut("data.passed", "Whether no check is wrong.")
-    checks: list[DoctorCheck] = shortcut("data.checks", "Every check, in order.")
+    Attributes:
+        passed: Whether no check is wrong.
+        checks: Every check, in order.
+    """
+
+    passed: bool
+    checks: list[DoctorCheck]
 
     @property
     def wrong(self) -> list[DoctorCheck]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnscope.api.results import Float2, TableResult, shortcut
+from attnscope.api.results import Float2, TableResult
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison
@@ -38,9 +38,13 @@ def _strongest(values: Matrix, errors: Matrix, k: int, *, signed: bool = True) -
 
 
 class SurveyResult(TableResult[HeadRoles]):
-    """The result of `heads`: every role of every head, as arrays (roles, layers, heads) with labels."""
+    """The result of `heads`: every role of every head, as arrays (roles, layers, heads) with labels.
 
-    probes: Probes = shortcut("data.probes", "The data on which the heads were measured.")
+    Attributes:
+        probes: The data on which the heads were measured.
+    """
+
+    probes: Probes
 
     @property
     def roles(self) -> list[str]:
@@ -74,12 +78,15 @@ class SurveyResult(TableResult[HeadRoles]):
 
 
 class MeasuredResult(TableResult[HeadScores]):
-    """The result of `heads` with `measure` or `key`: one number for every head."""
+    """The result of `heads` with `measure` or `key`: one number for every head.
 
-    measure: str = shortcut("data.measure", "Name of the number.")
-    values: Float2 = shortcut(
-        "data.values", "The number of every head, (layers, heads); with `against`, the difference."
-    )
+    Attributes:
+        measure: Name of the number.
+        values: The number of every head, (layers, heads); with `against`, the difference.
+    """
+
+    measure: str
+    values: Float2
 
     @property
     def of_keys(self) -> Float2:
@@ -99,7 +106,13 @@ class MeasuredResult(TableResult[HeadScores]):
 
 
 class HeadChangesResult(TableResult[HeadComparison]):
-    """The result of `heads` for two models: what differs between their heads, second minus first."""
+    """The result of `heads` for two models: what differs between their heads, second minus first.
+
+    Attributes:
+        changed_most: Difference of each head's role that changed most, (layers, heads).
+    """
+
+    changed_most: Float2
 
     @property
     def labels(self) -> list[str]:
@@ -120,10 +133,6 @@ class HeadChangesResult(TableResult[HeadComparison]):
     def errors(self) -> Float3:
         """Standard error of each difference, (roles, layers, heads); NaN if there is none."""
         return np.stack([difference.error for difference in self.data.differences])
-
-    changed_most: Float2 = shortcut(
-        "data.changed_most", "Difference of each head's role that changed most, (layers, heads)."
-    )
 
     @property
     def role(self) -> Names:
@@ -152,22 +161,20 @@ class HeadChangesResult(TableResult[HeadComparison]):
 
 
 class NeedleResult(TableResult[NeedleSurvey]):
-    """The result of `heads` with `needle`: what heads read of it, by the length of the text and the needle's depth."""
+    """The result of `heads` with `needle`: what heads read of it, by the length of the text and the needle's depth.
 
-    heads: list[tuple[int, int]] = shortcut(
-        "data.heads", "Layer and head of each retrieval head, the strongest first."
-    )
-    lengths: list[int] = shortcut(
-        "data.lengths", "Tokens of the texts: the first axis of the arrays."
-    )
-    depths: list[float] = shortcut(
-        "data.depths", "Share of the text before the needle: the second axis."
-    )
-    weight: Float2 = shortcut(
-        "data.weight",
-        "Weight of what predicts the answer on the needle, mean of the retrieval heads, (lengths, depths).",
-    )
-    all_heads: Float2 = shortcut("data.all_heads", "The same, mean of all heads.")
-    log_probability: Float2 = shortcut(
-        "data.log_probability", "Log-probability of the answer in bits, (lengths, depths)."
-    )
+    Attributes:
+        heads: Layer and head of each retrieval head, the strongest first.
+        lengths: Tokens of the texts: the first axis of the arrays.
+        depths: Share of the text before the needle: the second axis.
+        weight: Weight of what predicts the answer on the needle, mean of the retrieval heads, (lengths, depths).
+        all_heads: The same, mean of all heads.
+        log_probability: Log-probability of the answer in bits, (lengths, depths).
+    """
+
+    heads: list[tuple[int, int]]
+    lengths: list[int]
+    depths: list[float]
+    weight: Float2
+    all_heads: Float2
+    log_probability: Float2

@@ -1,12 +1,11 @@
 """What the functions that `import attnscope` gives return: findings with arrays, tables and files."""
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -27,7 +26,7 @@ from attnscope.findings.row_statistics import Rows
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token, spell_piece
-from attnscope.request.arguments import figure_width, number
+from attnscope.request.arguments import STAGES, figure_width, number
 from attnscope.request.selection import PRINTED, PositionSelection
 from attnscope.views.settings import (
     DisplaySettings,
@@ -56,11 +55,6 @@ _LARGEST_FRAME = 8 << 20
 _FRAME_HEIGHT = 720
 
 
-def shortcut(path: str, doc: str) -> Any:
-    """Return a property that stands for a path of fields, such as `data.row.scores`."""
-    return property(attrgetter(path), doc=doc)
-
-
 @dataclass(frozen=True)
 class Contributor:
     """One token that contributes to a query.
@@ -80,25 +74,40 @@ class Contributor:
     projected: float | None = None
 
 
-class Result(Generic[Data]):
+class Fields:
+    """Attributes that a class declares without a value are read by its method `_field`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in cls.__annotations__.keys() - vars(cls).keys():
+            setattr(cls, name, property(partial(_read, name=name)))
+
+    @abstractmethod
+    def _field(self, name: str) -> Any:
+        """Return the value of an attribute."""
+
+
+def _read(result: Fields, name: str) -> Any:
+    return result._field(name)
+
+
+class Result(Fields, Generic[Data]):
     """Findings that can be shown, saved and converted to tables.
 
     Attributes:
         data: The findings as plain data, with the names used in the JSON.
+        provenance: The model, versions and settings that produced the numbers.
     """
 
+    provenance: Provenance
     # Default number of decimal places.
     _digits = 2
 
     def __init__(self, data: Data) -> None:
         self.data: Data = data
 
-    @property
-    def provenance(self) -> Provenance:
-        """The model, versions and settings that produced the numbers."""
-        data: Any = self.data
-        provenance: Provenance = data.provenance
-        return provenance
+    def _field(self, name: str) -> Any:
+        return getattr(self.data, name)
 
     def to_json(self) -> bytes:
         """Return the findings as JSON on one line, as `--json` gives them."""
@@ -249,20 +258,20 @@ def _abridged(data: Any) -> Any:
     return msgspec.structs.replace(data, texts=texts)
 
 
-def _stage_of_head(name: str, doc: str) -> Any:
-    """Return a property that reads a stage of a HeadResult."""
-    return property(lambda result: _stage(result._head.stages, name), doc=doc)
+class TextAxes(Fields):
+    """Labels of rows and columns.
 
+    Attributes:
+        queries: Positions of the rows.
+        keys: Positions of the columns.
+    """
 
-class TextAxes(ABC):
-    """Labels of rows and columns."""
+    queries: list[int]
+    keys: list[int]
 
     @property
     @abstractmethod
     def _text(self) -> TextReport: ...
-
-    queries: list[int] = shortcut("_text.queries", "Positions of the rows.")
-    keys: list[int] = shortcut("_text.keys", "Positions of the columns.")
 
     @property
     def query_tokens(self) -> list[str]:
@@ -280,7 +289,26 @@ class HeadResult(Result[Report], TextAxes):
 
     Attributes:
         data: A report of this head alone.
+        layer: Number of the layer, or `mean`.
+        head: Number of the head, or `mean`.
+        chosen: Why this head was chosen; None if the user named it.
+        rows: Statistics of every query's whole row of weights.
+        scores: The scores q·k, (queries, keys).
+        scaled: The scores after scale, soft-cap and position bias, (queries, keys).
+        masked: The scaled scores, −inf where the mask does not allow a key, (queries, keys).
+        weights: The softmax of the masked scores, (queries, keys); NaN in rows that may attend to nothing.
+        output: The weighted sums of the values, (queries, value width).
     """
+
+    layer: int | str
+    head: int | str
+    chosen: str | None
+    rows: Rows
+    scores: Float2
+    scaled: Float2
+    masked: Float2
+    weights: Float2
+    output: Float2
 
     def __init__(self, report: Report, text: TextReport, index: int) -> None:
         head = msgspec.structs.replace(text, heads=text.heads.only([index]))
@@ -294,27 +322,11 @@ class HeadResult(Result[Report], TextAxes):
     def _head(self) -> HeadReport:
         return self.data.texts[0].heads[0]
 
-    layer: int | str = shortcut("_head.layer", "Number of the layer, or `mean`.")
-    head: int | str = shortcut("_head.head", "Number of the head, or `mean`.")
-    chosen: str | None = shortcut(
-        "_head.chosen", "Why this head was chosen; None if the user named it."
-    )
-    rows: Rows = shortcut("_head.rows", "Statistics of every query's whole row of weights.")
-
-    scores: Float2 = _stage_of_head("scores", "The scores q·k, (queries, keys).")
-    scaled: Float2 = _stage_of_head(
-        "scaled", "The scores after scale, soft-cap and position bias, (queries, keys)."
-    )
-    masked: Float2 = _stage_of_head(
-        "masked", "The scaled scores, −inf where the mask does not allow a key, (queries, keys)."
-    )
-    weights: Float2 = _stage_of_head(
-        "weights",
-        "The softmax of the masked scores, (queries, keys); NaN in rows that may attend to nothing.",
-    )
-    output: Float2 = _stage_of_head(
-        "output", "The weighted sums of the values, (queries, value width)."
-    )
+    def _field(self, name: str) -> Any:
+        if name in STAGES:
+            return _stage(self._head.stages, name)
+        owner = self._text if name in TextAxes.__annotations__ else self._head
+        return getattr(owner, name)
 
     def top(self, query: int | str, k: int | None = None) -> list[Contributor]:
         """Return the tokens that contribute most to one query, strongest first, ranked by the measure `by`.
@@ -379,19 +391,39 @@ def _one_position(query: PositionSelection, text: TextReport) -> int:
     raise UsageError(message, where="query", hint="choose one by its position")
 
 
-def _stage_of_text(name: str, doc: str) -> Any:
-    """Return a property that gives a stage of all heads of a text."""
-    return property(lambda result: result._stack(name), doc=doc)
-
-
 class TextArrays(TextAxes):
-    """Arrays and labels of one text: a TextResult has them, and an InspectResult of one text."""
+    """Arrays and labels of one text: a TextResult has them, and an InspectResult of one text.
+
+    Attributes:
+        tokens: All tokens of the text.
+        scores: The scores q·k, (layers, heads, queries, keys).
+        scaled: The scores after scale, soft-cap and position bias, (layers, heads, queries, keys).
+        masked: The scaled scores, −inf where the mask does not allow a key, (layers, heads, queries, keys).
+        weights: The softmax of the masked scores, (layers, heads, queries, keys); NaN in rows that may attend to
+            nothing.
+        output: The weighted sums of the values, (layers, heads, queries, value width).
+        predictions: The model's predictions: the next token, or the token at each mask token; empty if it has no output
+            head.
+        generated: For each generated token, the prediction that it was chosen from.
+        attribution: Contributions of the model's parts to a logit; None without `by="logit"`.
+    """
+
+    tokens: list[Token]
+    scores: Float4
+    scaled: Float4
+    masked: Float4
+    weights: Float4
+    output: Float4
+    predictions: list[Prediction]
+    generated: list[Prediction]
+    attribution: Attribution | None
 
     @property
     @abstractmethod
     def _report(self) -> Report: ...
 
-    tokens: list[Token] = shortcut("_text.tokens", "All tokens of the text.")
+    def _field(self, name: str) -> Any:
+        return self._stack(name) if name in STAGES else getattr(self._text, name)
 
     @property
     def layers(self) -> list[int | str]:
@@ -424,39 +456,15 @@ class TextArrays(TextAxes):
         )
         return stacked
 
-    scores: Float4 = _stage_of_text("scores", "The scores q·k, (layers, heads, queries, keys).")
-    scaled: Float4 = _stage_of_text(
-        "scaled",
-        "The scores after scale, soft-cap and position bias, (layers, heads, queries, keys).",
-    )
-    masked: Float4 = _stage_of_text(
-        "masked",
-        "The scaled scores, −inf where the mask does not allow a key, (layers, heads, queries, keys).",
-    )
-    weights: Float4 = _stage_of_text(
-        "weights",
-        "The softmax of the masked scores, (layers, heads, queries, keys); NaN in rows that may attend to nothing.",
-    )
-    output: Float4 = _stage_of_text(
-        "output", "The weighted sums of the values, (layers, heads, queries, value width)."
-    )
+    @property
+    def spans(self) -> list[str]:
+        """Names of the spans of the text, in order: see findings.spans.TextSpans."""
+        return self._divided.text.names
 
-    predictions: list[Prediction] = shortcut(
-        "_text.predictions",
-        "The model's predictions: the next token, or the token at each mask token; empty if it has no output head.",
-    )
-    generated: list[Prediction] = shortcut(
-        "_text.generated", "For each generated token, the prediction that it was chosen from."
-    )
-    attribution: Attribution | None = shortcut(
-        "_text.attribution",
-        'Contributions of the model\'s parts to a logit; None without `by="logit"`.',
-    )
-    spans: list[str] = shortcut(
-        "_divided.text.names",
-        "Names of the spans of the text, in order: see findings.spans.TextSpans.",
-    )
-    span_of_token: list[int] = shortcut("_divided.text.of_token", "Number of each token's span.")
+    @property
+    def span_of_token(self) -> list[int]:
+        """Number of each token's span."""
+        return self._divided.text.of_token
 
     @property
     def span_weights(self) -> Float4:
@@ -537,9 +545,12 @@ class InspectResult(Result[Report], TextArrays):
 
     With one text, the arrays and labels of the report are those of the text; with several, each text in `texts` has its
     own.
+
+    Attributes:
+        mask: Which keys a query could see, and why.
     """
 
-    mask: MaskUse = shortcut("data.mask", "Which keys a query could see, and why.")
+    mask: MaskUse
 
     @cached_property
     def texts(self) -> list[TextResult]:
@@ -562,6 +573,11 @@ class InspectResult(Result[Report], TextArrays):
     @property
     def _text(self) -> TextReport:
         return self._only.data
+
+    def _field(self, name: str) -> Any:
+        if name in ("mask", "provenance"):
+            return getattr(self.data, name)
+        return TextArrays._field(self, name)
 
     def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """Return one of the tables that `attnscope convert` writes.
@@ -633,14 +649,22 @@ class TableResult(Result[Data]):
 
 
 class CompareResult(TableResult[Comparison]):
-    """The result of `compare`: the sides, and what differs between each of them and the first."""
+    """The result of `compare`: the sides, and what differs between each of them and the first.
+
+    Attributes:
+        axis: The setting that differs between the sides, such as `mask`.
+        changes: One entry per side after the first.
+        verdict: The verdict under the tolerance; None without one.
+    """
+
+    axis: str
+    changes: list[Change]
+    verdict: Verdict | None
 
     @property
-    def provenance(self) -> Provenance:
+    def provenance(self) -> Provenance:  # type: ignore[override]
         """What produced the numbers of the first side."""
         return self.data.sides[0].report.provenance
-
-    axis: str = shortcut("data.axis", "The setting that differs between the sides, such as `mask`.")
 
     @property
     def labels(self) -> list[str]:
@@ -652,38 +676,40 @@ class CompareResult(TableResult[Comparison]):
         """The report of each side."""
         return [InspectResult(side.report) for side in self.data.sides]
 
-    changes: list[Change] = shortcut("data.changes", "One entry per side after the first.")
-    verdict: Verdict | None = shortcut(
-        "data.verdict", "The verdict under the tolerance; None without one."
-    )
-
 
 class ExplainResult(TableResult[Explanation]):
-    """The result of `explain`: the arithmetic of one query of one head; `data` holds every step."""
+    """The result of `explain`: the arithmetic of one query of one head; `data` holds every step.
 
+    Attributes:
+        layer: Number of the layer.
+        head: Number of the head.
+        query: Position of the query.
+        keys: Positions of the keys that are kept.
+        scores: The scores q·k, (keys,).
+        scaled: The scores after scale, soft-cap and position bias, (keys,).
+        masked: The scaled scores, −inf where the mask does not allow a key, (keys,).
+        weights: The softmax of the masked scores, (keys,).
+        output: The output of attention for the query, (value width,).
+    """
+
+    layer: int
+    head: int
+    query: int
+    keys: list[int]
+    scores: Float1
+    scaled: Float1
+    masked: Float1
+    weights: Float1
+    output: Float1
     _digits = 4
 
-    layer: int = shortcut("data.layer", "Number of the layer.")
-    head: int = shortcut("data.head", "Number of the head.")
-    query: int = shortcut("data.query", "Position of the query.")
-    keys: list[int] = shortcut("data.keys", "Positions of the keys that are kept.")
+    def _field(self, name: str) -> Any:
+        return getattr(self.data.row if hasattr(self.data.row, name) else self.data, name)
 
     @property
     def key_tokens(self) -> list[str]:
         """Their tokens."""
         return [self.data.sources[key].text for key in self.data.keys]
-
-    scores: Float1 = shortcut("data.row.scores", "The scores q·k, (keys,).")
-    scaled: Float1 = shortcut(
-        "data.row.scaled", "The scores after scale, soft-cap and position bias, (keys,)."
-    )
-    masked: Float1 = shortcut(
-        "data.row.masked", "The scaled scores, −inf where the mask does not allow a key, (keys,)."
-    )
-    weights: Float1 = shortcut("data.row.weights", "The softmax of the masked scores, (keys,).")
-    output: Float1 = shortcut(
-        "data.output", "The output of attention for the query, (value width,)."
-    )
 
     @property
     def holds(self) -> bool:
@@ -692,13 +718,17 @@ class ExplainResult(TableResult[Explanation]):
 
 
 class CheckResult(TableResult[CheckReport]):
-    """The result of `check`."""
+    """The result of `check`.
 
-    passed: bool = shortcut("data.passed", "Whether no check failed.")
-    checks: list[Check] = shortcut("data.checks", "Every check, in order.")
-    differences: list[Differences] = shortcut(
-        "data.differences", "The differences that the comparisons measured, by layer and head."
-    )
+    Attributes:
+        passed: Whether no check failed.
+        checks: Every check, in order.
+        differences: The differences that the comparisons measured, by layer and head.
+    """
+
+    passed: bool
+    checks: list[Check]
+    differences: list[Differences]
 
 
 def result_type(findings: type) -> type[Result[Any]]:

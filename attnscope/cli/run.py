@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.cli.parameters import Given
+from attnscope.request.arguments import check_targets
 from attnscope.request.selection import PAGE, PRINTED, WALKED
 from attnscope.studies.study import TABLES
 
@@ -67,11 +68,7 @@ def run(options: Given) -> None:
         raise UsageError(
             f"applies only to {arg('by', 'logit')}", where=arg("target"), hint="remove one of them"
         )
-    if len(options.target) > 2:
-        message = f"given {len(options.target)} times"
-        raise UsageError(
-            message, where=arg("target"), hint="give one token, or two for a difference"
-        )
+    check_targets(options.target)
     config = run_config(
         read_texts(options),
         options,

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from attnscope.base.errors import UsageError, arg, did_you_mean, suggestion
@@ -307,6 +307,15 @@ def roles(text: str) -> tuple[str, ...]:
     return some_of(arg("role"), "role", tuple(ROLES), text)
 
 
+def check_targets(targets: Sequence[str]) -> None:
+    """Refuse more than two tokens whose logits are compared."""
+    if len(targets) > 2:
+        message = f"given {len(targets)} times"
+        raise UsageError(
+            message, where=arg("target"), hint="give one token, or two for a difference"
+        )
+
+
 def measure(text: str) -> str:
     """Read the name of a measure of heads: a contribution, a statistic of rows, or `mixing`, whose roles are shown."""
     from attnscope.base.layer_kinds import MIXING
@@ -330,12 +339,6 @@ def asks_one_number(arguments: Mapping[str, Any]) -> bool:
         raise UsageError(
             f"{arg('role')} cannot be used with {arg('measure')} or {arg('key')}",
             hint="remove one of them",
-        )
-    if arguments.get("against") is not None and arguments.get("key") is None:
-        raise UsageError(
-            f"needs {arg('key')}",
-            where=arg("against"),
-            hint=f"add {arg('key', placeholder='WORD')}",
         )
     for name in ("draws", "seed"):
         if one_number and arguments.get(name) is not None:

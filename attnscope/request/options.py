@@ -411,7 +411,7 @@ HEADS = (
     SPANS, MASK, WHAT_IF, HIDE,
     Option("against", MEASURE, "Keys to compare {key} with, in the same form: shows the weight on {key} minus the "
         "weight on these keys, and lists heads by the size of this difference.",
-        partial(_positions, arg("against")), "COLUMNS",
+        partial(_positions, arg("against")), "COLUMNS", needs=("key",),
         brief="Keys to compare {key} with."),
     Option("role", MEASURE,
         "Show only these roles, separated by commas, with their values for every head; see Roles below.",

@@ -268,4 +268,4 @@ def test_two_keys_are_contrasted_over_all_heads(minilm, tmp_path, capsys):
 
 def test_a_contrast_needs_a_key(capsys):
     assert main(["heads", TEXT, "--against", "street", "--measure", "entropy"]) == 2
-    assert "--against: needs --key" in capsys.readouterr().err
+    assert "--against: applies only to --key; add --key" in capsys.readouterr().err

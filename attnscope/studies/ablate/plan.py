@@ -8,6 +8,7 @@ from typing import Literal
 from attnscope.base.errors import TEXTS_FILE, AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.merge_pieces import TextWords, words_of
+from attnscope.request.arguments import check_targets
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression, PositionSelection
 from attnscope.run.cut_plan import Cut
@@ -130,10 +131,7 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
 
 def _check_replacement(options: AblationOptions) -> None:
     """Refuse replacements that spans do not have, and more than two targets."""
-    if len(options.target) > 2:
-        message = f"given {len(options.target)} times"
-        hint = "give one token, or two for a difference"
-        raise UsageError(message, where=arg("target"), hint=hint)
+    check_targets(options.target)
     if options.each == "span":
         for name in ("target", "patch_from"):
             if getattr(options, name) not in (None, ()):
