@@ -4,9 +4,11 @@ Nothing is looked up by the name of a model. How a picture is cut into tiles is 
 picture of the same size whose colours are coordinates.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -103,7 +105,27 @@ def _processor_class(path: Path, config: Any) -> Any:
         raise AttnscopeError(
             message, where=path, hint="attnscope shows its attention in texts alone"
         )
-    return found
+    return (
+        _without_torchvision(found)
+        if getattr(found, "_backends", None) == ["torchvision"]
+        else found
+    )
+
+
+def _without_torchvision(stand_in: Any) -> Any:
+    """Return the class that transformers has a stand-in for, because torchvision is not installed.
+
+    Only the image processor that its module imports a function of needs torchvision. That for Pillow has the same one.
+    """
+    model = stand_in.__module__.rpartition("processing_")[2]
+    package = f"transformers.models.{model}"
+    name = f"{package}.image_processing_{model}"
+    sys.modules[name] = import_module(f"{package}.image_processing_pil_{model}")
+    try:
+        module = import_module(f"{package}.processing_{model}")
+    finally:
+        del sys.modules[name]
+    return getattr(module, stand_in.__name__)
 
 
 def open_processor(path: Path, config: Any) -> Any:
