@@ -28,7 +28,7 @@ NEEDS = {"smolvlm": "num2words"}
 _EVERY = [
     pytest.param(name, marks=[] if name in SHORT else pytest.mark.exhaustive) for name in ROWS
 ]
-_MIXES = re.compile(
+MIXES = re.compile(
     r"(vision|visual).*att.*\.(out_proj|proj|projection_layer|o_proj)\.(linear\.)?(weight|bias)"
 )
 
@@ -91,7 +91,7 @@ def test_painting_the_picture_changes_the_token_of_that_place(models, name: str)
     height, width = grid.pixels.shape[:2]
     rows, columns = grid.shape
     exact = picture(height, width)  # of the size that the model sees
-    state = {n: p.clone() for n, p in model.named_parameters() if _MIXES.search(n)}
+    state = {n: p.clone() for n, p in model.named_parameters() if MIXES.search(n)}
     assert state
     try:
         with torch.no_grad():
@@ -100,7 +100,7 @@ def test_painting_the_picture_changes_the_token_of_that_place(models, name: str)
                     parameter.zero_()
         seen = attnscope.inspect(QUESTION, image=exact, model=str(folder)).data.texts[0].images[0]
         assert seen.shape == grid.shape
-        plain = _embedded(model, _inputs(row, folder, model, exact))
+        plain = embedded(model, _inputs(row, folder, model, exact))
         for y, x in ((0, columns - 1), (rows - 1, 0), (rows // 2, columns // 2 - 1)):
             painted = exact.copy()
             box = (
@@ -108,9 +108,7 @@ def test_painting_the_picture_changes_the_token_of_that_place(models, name: str)
                 slice(x * width // columns, (x + 1) * width // columns),
             )
             painted[box] = 255 - painted[box]
-            changes = (
-                (_embedded(model, _inputs(row, folder, model, painted)) - plain).abs().amax(-1)
-            )
+            changes = (embedded(model, _inputs(row, folder, model, painted)) - plain).abs().amax(-1)
             changed = [n for n in seen.tokens.ravel() if changes[n] > 1e-4]
             assert changed == [seen.tokens[y, x]]
             assert text.tokens[changed[0]].text == f"image:{y},{x}"
@@ -121,7 +119,7 @@ def test_painting_the_picture_changes_the_token_of_that_place(models, name: str)
                     parameter.copy_(state[parameter_name])
 
 
-def _embedded(model: transformers.PreTrainedModel, inputs: dict[str, Any]) -> torch.Tensor:
+def embedded(model: transformers.PreTrainedModel, inputs: dict[str, Any]) -> torch.Tensor:
     """Return what the first layer of the language model takes, (tokens, width)."""
     layer = next(
         m for n, m in model.named_modules() if re.search(r"(language|text)_model.*layers\.0$", n)

@@ -205,7 +205,8 @@ class TransformersEngine:
             raise AttnscopeError(message, where=arg("text"), hint=hint) from e
         except ValueError as e:
             written = next(iter(str(e).splitlines()), "")[:200]
-            if not batch.media or "image tokens" not in written:
+            counted = [kind for kind in ("image", "video") if f"{kind} tokens" in written]
+            if not batch.media or not counted:
                 raise
             # A model may generate the placeholder of a picture, which transformers only reads with one.
             hint = f"generate fewer tokens ({arg('generate')})"

@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import suppress
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,18 @@ _DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # modes with more than 8 
 _FORMATS = "use a PNG, JPEG, WebP, BMP, TIFF or GIF"
 
 
+_UNTIMED = 100.0  # milliseconds of a frame that says no time, as browsers show it
+_VIDEOS = ("avi", "m4v", "mkv", "mov", "mp4", "mpeg", "mpg", "webm")
+
+
+@dataclass(frozen=True)
+class Clip:
+    """The frames of a moving picture."""
+
+    frames: "list[Image.Image]"  # 8-bit RGB
+    frames_a_second: float
+
+
 def pillow() -> Any:
     """Import Pillow's module Image."""
     try:
@@ -35,17 +48,7 @@ def pillow() -> Any:
 
 def open_picture(file: MediaFile) -> "tuple[Image.Image, list[str]]":
     """Return a picture as 8-bit RGB, turned as its camera says, and notes on what was left out of it."""
-    image_module = pillow()
-    try:
-        picture = _decoded(file, image_module)
-    except image_module.UnidentifiedImageError as e:
-        raise AttnscopeError("is not a picture", where=file.name, hint=_FORMATS) from e
-    except (OSError, ValueError, SyntaxError, EOFError) as e:
-        # Pillow's decoders raise these for damaged files.
-        reason = " ".join(str(e).split())[:200]
-        raise AttnscopeError(
-            f"cannot be read as a picture ({reason})", where=file.name, hint=_FORMATS
-        ) from e
+    picture = _read(file)
     notes = []
     if getattr(picture, "n_frames", 1) > 1:
         notes.append(f"{file.name}: the first of {picture.n_frames} frames is shown")
@@ -59,6 +62,41 @@ def open_picture(file: MediaFile) -> "tuple[Image.Image, list[str]]":
     from PIL import ImageOps
 
     return ImageOps.exif_transpose(picture).convert("RGB"), notes
+
+
+def open_clip(file: MediaFile) -> Clip | None:
+    """Return the frames of a moving picture; None for one that does not move."""
+    picture = _read(file)
+    count = getattr(picture, "n_frames", 1)
+    if count == 1:
+        return None
+    width, height = picture.size
+    if count * width * height > pillow().MAX_IMAGE_PIXELS:
+        raise _too_many_pixels(file.name)
+    frames = []
+    milliseconds = 0.0
+    for index in range(count):
+        picture.seek(index)
+        frames.append(picture.convert("RGB"))
+        milliseconds += picture.info.get("duration") or _UNTIMED
+    return Clip(frames, 1000 * count / milliseconds)
+
+
+def _read(file: MediaFile) -> Any:
+    """Return a decoded picture, or say in one line why it is none."""
+    image_module = pillow()
+    try:
+        return _decoded(file, image_module)
+    except image_module.UnidentifiedImageError as e:
+        ending = file.name.rpartition(".")[2].lower()
+        hint = f"ffmpeg -i {file.name} -vf fps=2 clip.gif" if ending in _VIDEOS else _FORMATS
+        raise AttnscopeError("is not a picture", where=file.name, hint=hint) from e
+    except (OSError, ValueError, SyntaxError, EOFError) as e:
+        # Pillow's decoders raise these for damaged files.
+        reason = " ".join(str(e).split())[:200]
+        raise AttnscopeError(
+            f"cannot be read as a picture ({reason})", where=file.name, hint=_FORMATS
+        ) from e
 
 
 def _decoded(file: MediaFile, image_module: Any) -> Any:
@@ -87,13 +125,17 @@ def _opened(path: Any, name: str, image_module: Any) -> Any:
             warnings.simplefilter("error", image_module.DecompressionBombWarning)
             return image_module.open(BytesIO(read_file(Path(path), cap=_CAP)))
     except (image_module.DecompressionBombWarning, image_module.DecompressionBombError) as e:
-        hint = f"shrink it to {image_module.MAX_IMAGE_PIXELS:,} pixels or fewer"
-        raise AttnscopeError("has too many pixels", where=name, hint=hint) from e
+        raise _too_many_pixels(name) from e
     except TypeError as e:
         hint = "pass a path, a PIL image, or a uint8 array (height, width, 3)"
         raise AttnscopeError(
             f"{type(path).__name__} is not a picture", where=arg("image"), hint=hint
         ) from e
+
+
+def _too_many_pixels(name: str) -> AttnscopeError:
+    hint = f"shrink it to {pillow().MAX_IMAGE_PIXELS:,} pixels or fewer"
+    return AttnscopeError("has too many pixels", where=name, hint=hint)
 
 
 def joined_patches(patches: Array, rows: int, columns: int) -> Array:

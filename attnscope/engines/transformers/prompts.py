@@ -4,10 +4,12 @@ Nothing is looked up by the name of a model. How a picture is cut into tiles is 
 picture of the same size whose colours are coordinates.
 """
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -22,12 +24,25 @@ from attnscope.checkpoints.chat.rendering import render_chat
 from attnscope.checkpoints.chat.templates import ChatTemplates
 from attnscope.engines.transformers.media import PIXELS, open_image_processor
 from attnscope.engines.transformers.model_class import first_line, quiet
-from attnscope.engines.transformers.pictures import joined_patches, open_picture, seen_pixels
+from attnscope.engines.transformers.pictures import (
+    Clip,
+    joined_patches,
+    open_clip,
+    open_picture,
+    seen_pixels,
+)
+from attnscope.engines.transformers.videos import (
+    VIDEO_GRIDS,
+    VIDEO_VALUES,
+    FrameProcessor,
+    frames_of,
+    open_frame_processor,
+)
 from attnscope.findings.arrays import Array
 from attnscope.findings.images import ImageGrid, encode_png
 from attnscope.findings.tokens import Token
 from attnscope.request.chat import Chat
-from attnscope.request.media import MediaFile, MediaText
+from attnscope.request.media import MediaText
 from attnscope.request.run_config import TextInput
 
 _LARGEST = 1 << 26  # bytes of a file of settings, which may list a vocabulary
@@ -47,10 +62,11 @@ class Recorded:
     # `span` of each placeholder in the text, `new_span` in the other
     offsets: Sequence[Mapping[str, Any]] = ()
     values: Mapping[str, Any] | None = None  # what its image processor gave
+    video_values: Mapping[str, Any] | None = None  # what its video processor gave
 
 
 class _Recording:
-    """A mixin for a processor, which keeps what it does, and needs none of its parts for videos."""
+    """A mixin for a processor, which keeps what it does, and needs torchvision for none of its parts."""
 
     recorded: Recorded
 
@@ -74,6 +90,11 @@ class _Recording:
     def _process_images(self, images: Any, **settings: Any) -> Any:
         values, replacements = super()._process_images(images, **settings)  # type: ignore[misc]
         self.recorded.values = dict(values)
+        return values, replacements
+
+    def _process_videos(self, videos: Any, **settings: Any) -> Any:
+        values, replacements = super()._process_videos(videos, **settings)  # type: ignore[misc]
+        self.recorded.video_values = dict(values)
         return values, replacements
 
     def get_text_with_replacements(self, text: list[str], *more: Any, **named: Any) -> Any:
@@ -135,7 +156,10 @@ def open_processor(path: Path, config: Any) -> Any:
             plain = _processor_class(path, config)
             plain.get_attributes()  # a stand-in for a class that needs another package says so
             recording: Any = type(plain.__name__, (_Recording, plain), {})
-            return recording.from_pretrained(path, local_files_only=True)
+            processor = recording.from_pretrained(path, local_files_only=True)
+            if hasattr(processor.image_processor, "temporal_patch_size"):
+                processor.video_processor = open_frame_processor(path, processor.image_processor)
+            return processor
     except AttnscopeError:
         raise
     except Exception as e:  # a class of transformers may raise anything for a strange value
@@ -160,42 +184,71 @@ class PromptReader:
     def __call__(self, text: TextInput) -> MediaText:
         """Return a text with its pictures as tokens and inputs of the model."""
         processor = self.open_processor()
-        opened = [open_picture(file) for file in text.media]
-        prompt, is_rendered = self._prompt(text, processor.image_token)
-        recorded, inputs = self._process(
-            processor, prompt, [picture for picture, _ in opened], text.where
-        )
+        names = signature(self.model.forward).parameters
+        moves = VIDEO_VALUES in names and VIDEO_GRIDS in names
+        media: list[tuple[Any, list[str]]] = []  # a clip or picture, and notes
+        for file in text.media:
+            clip = open_clip(file) if moves else None
+            media.append(open_picture(file) if clip is None else (clip, []))
+        opened = [medium for medium, _ in media]
+        prompt, is_rendered = self._prompt(text, processor, opened)
+        recorded, inputs = self._process(processor, prompt, opened, text.where)
         ids = inputs["input_ids"][0].tolist()
         tokens = _tokens(self.tokenizer, processor.tokenizer, ids, recorded, text.where)
-        placeholder = _placeholder(self.model.config, processor)
         grids = []
-        for index, (file, offset) in enumerate(zip(text.media, recorded.offsets, strict=True)):
-            positions = _within(self.tokenizer, ids, recorded, offset, placeholder)
-            grids += _grids(
-                file, index, positions, processor, recorded.values or {}, [p for p, _ in opened]
+        pictures = [medium for medium in opened if not isinstance(medium, Clip)]
+        n_clips = 0
+        for index, (file, offset, medium) in enumerate(
+            zip(text.media, recorded.offsets, opened, strict=True)
+        ):
+            is_clip = isinstance(medium, Clip)
+            placeholder = _placeholder(
+                self.model.config, processor, "video" if is_clip else "image"
             )
+            positions = _within(self.tokenizer, ids, recorded, offset, placeholder)
+            of_file = partial(ImageGrid, file.name, index, len(opened))
+            if is_clip:
+                values = recorded.video_values or {}
+                grids += _frame_grids(
+                    of_file, n_clips, positions, processor.video_processor, values
+                )
+            else:
+                number = index - n_clips
+                values = recorded.values or {}
+                grids += _grids(of_file, number, positions, processor, values, pictures, file.name)
+            n_clips += is_clip
         for grid in grids:
             for row, column in np.argwhere(grid.tokens >= 0):
                 position = int(grid.tokens[row, column])
                 name = grid.patch_name(int(row), int(column))
                 tokens[position] = Token(tokens[position].id, name, name)
-        names = signature(self.model.forward).parameters
         taken = {
             name: value
             for name, value in inputs.items()
             if name in names and name not in _NOT_INPUTS
         }
-        notes = [note for _, picture_notes in opened for note in picture_notes]
+        notes = [note for _, medium_notes in media for note in medium_notes]
         if is_rendered:
             notes.append("the text and its pictures are rendered with the model's chat template")
         return MediaText(
             recorded.text, tuple(tokens), taken, tuple(grids), tuple(notes), prompt=text.text
         )
 
-    def _prompt(self, text: TextInput, placeholder: str) -> tuple[str, bool]:
-        """Return the text with a placeholder for every picture, and whether the chat template has written them."""
-        count = len(text.media)
-        written = text.text.count(placeholder)
+    def _prompt(self, text: TextInput, processor: Any, opened: Sequence[Any]) -> tuple[str, bool]:
+        """Return the text with a placeholder for every picture or clip, and whether the chat template wrote them.
+
+        Templates write those of pictures; a clip has its own in the same place.
+        """
+        image = processor.image_token
+        video = getattr(processor, "video_token", None) or image
+        either = re.compile(f"{re.escape(image)}|{re.escape(video)}")
+        count = len(opened)
+
+        def typed(prompt: str) -> str:
+            tokens = iter(video if isinstance(medium, Clip) else image for medium in opened)
+            return either.sub(lambda _: next(tokens), prompt)
+
+        written = len(either.findall(text.text))
         if not written and text.rendered is None:
             templates = self.templates()
             if templates.templates:
@@ -204,37 +257,46 @@ class PromptReader:
                 ]
                 chat = Chat([{"role": "user", "content": parts}])
                 rendered = render_chat(chat, templates, text.where).text
-                if rendered.count(placeholder) == count:
-                    return rendered, True
-            return placeholder * count + text.text, False
+                if rendered.count(image) == count:
+                    return typed(rendered), True
+            return typed(image * count + text.text), False
         if written != count:
-            message = (
-                f"the text has {written} places for pictures ({placeholder}), and {count} are given"
-            )
+            message = f"the text has {written} places for pictures ({image}), and {count} are given"
             raise UsageError(message, where=text.where, hint=f"pass {arg('image')} once for each")
-        return text.text, False
+        return typed(text.text), False
 
     def _process(
-        self, processor: Any, prompt: str, pictures: Sequence[Any], where: str
+        self, processor: Any, prompt: str, opened: Sequence[Any], where: str
     ) -> tuple[Recorded, dict[str, Array]]:
+        from transformers.video_utils import VideoMetadata
+
         processor.recorded = recorded = Recorded()
         begins = processor.tokenizer.bos_token
         # As apply_chat_template does: a template writes its own special tokens.
         special = not (begins is not None and prompt.startswith(begins))
+        pictures = [medium for medium in opened if not isinstance(medium, Clip)]
+        clips = [medium for medium in opened if isinstance(medium, Clip)]
+        moving: dict[str, Any] = {}
+        if clips:
+            moving["videos"] = [frames_of(clip) for clip in clips]
+            moving["video_metadata"] = [
+                VideoMetadata(len(clip.frames), clip.frames_a_second) for clip in clips
+            ]
         try:
             with quiet(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # some processors use deprecated functions of NumPy
                 made = processor(
-                    images=list(pictures),
+                    images=pictures or None,
                     text=[prompt],
                     add_special_tokens=special,
                     return_tensors="pt",
+                    **moving,
                 )
         except Exception as e:  # a class of transformers may raise anything for a strange value
             raise AttnscopeError(
                 f"the model's processor fails ({first_line(e)})", where=where
             ) from e
-        if len(recorded.offsets) != len(pictures):
+        if len(recorded.offsets) != len(opened):
             message = "transformers does not say where the model's processor puts pictures"
             raise AttnscopeError(
                 message, where=where, hint="attnscope shows its attention in texts alone"
@@ -244,10 +306,10 @@ class PromptReader:
         }
 
 
-def _placeholder(config: Any, processor: Any) -> int:
-    """Return the id of the tokens that become patches."""
-    names = ("image_token_id", "image_token_index")
-    ids = [getattr(config, name, None) for name in names] + [processor.image_token_id]
+def _placeholder(config: Any, processor: Any, kind: str) -> int:
+    """Return the id of the tokens that become patches of an `image` or a `video`."""
+    names = (f"{kind}_token_id", f"{kind}_token_index")
+    ids = [getattr(of, name, None) for of in (config, processor) for name in names]
     return next(token_id for token_id in ids if isinstance(token_id, int))
 
 
@@ -328,33 +390,57 @@ def _count(tokenizer: Any, text: str, placeholder: int) -> int:
     return sum(token.id == placeholder for token in tokenizer.encode(text, None, special=False))
 
 
+def _frame_grids(
+    of_file: Callable[..., ImageGrid],
+    index: int,
+    positions: Sequence[int],
+    frames: FrameProcessor,
+    values: Mapping[str, Any],
+) -> list[ImageGrid]:
+    """Return a grid for every group of frames of a video, which shows its first.
+
+    Args:
+        index: Number of the video.
+        positions: Positions of its placeholders.
+        values: What the video processor made of all videos.
+    """
+    seen = _joined_merged(values[VIDEO_VALUES], values[VIDEO_GRIDS], index, frames.images)
+    rows, columns = values[VIDEO_GRIDS][index][1:] // frames.merge_size
+    places = np.array(positions).reshape(len(seen), rows, columns)
+    return [
+        of_file(tokens, encode_png(seen_pixels(pixels, frames.images)), frame=number)
+        for number, (tokens, pixels) in enumerate(zip(places, seen, strict=True))
+    ]
+
+
 def _grids(
-    file: MediaFile,
+    of_file: Callable[..., ImageGrid],
     index: int,
     positions: Sequence[int],
     processor: Any,
     values: Mapping[str, Any],
     pictures: Sequence[Any],
+    name: str,
 ) -> list[ImageGrid]:
     """Return the grid of a picture, and of its thumbnail if it has one.
 
     Args:
-        index: Number of the picture.
+        of_file: Makes a grid of the picture.
+        index: Number of the picture in `pictures`.
         positions: Positions of its placeholders.
         values: What the image processor made of all `pictures`.
+        name: Name of the picture in errors.
     """
     image_processor = processor.image_processor
     tiles = _tiles(image_processor, values, index, len(pictures))
     if len(positions) % len(tiles):
-        raise _unknown_layout(file.name, len(positions), len(tiles))
+        raise _unknown_layout(name, len(positions), len(tiles))
     of_tile = len(positions) // len(tiles)
-    rows, columns = _shape(positions[:of_tile], tiles[0].shape[1:], file.name)
+    rows, columns = _shape(positions[:of_tile], tiles[0].shape[1:], name)
     places = np.array(positions).reshape(len(tiles), rows, columns)
     seen = [seen_pixels(tile, image_processor) for tile in tiles]
     boxes = (
-        [(0, 0)]
-        if len(tiles) == 1
-        else _tile_places(processor, pictures, index, len(tiles), file.name)
+        [(0, 0)] if len(tiles) == 1 else _tile_places(processor, pictures, index, len(tiles), name)
     )
     whole = [number for number, box in enumerate(boxes) if box is not None]
     grids = []
@@ -365,9 +451,9 @@ def _grids(
     if whole:
         order = sorted(whole, key=lambda number: boxes[number] or (0, 0))
         tokens, pixels = (_stitched([parts[n] for n in order], layout) for parts in (places, seen))
-        grids.append(ImageGrid(file.name, index, len(pictures), tokens, encode_png(pixels)))
+        grids.append(of_file(tokens, encode_png(pixels)))
     grids += [
-        ImageGrid(file.name, index, len(pictures), places[n], encode_png(seen[n]), thumbnail=True)
+        of_file(places[n], encode_png(seen[n]), thumbnail=True)
         for n, box in enumerate(boxes)
         if box is None
     ]
@@ -394,7 +480,7 @@ def _tiles(processor: Any, values: Mapping[str, Any], index: int, count: int) ->
     """Return the values of every tile of a picture, (3, height, width) each."""
     array = np.asarray(values[PIXELS])
     if _PATCHES in values:
-        return [_joined_merged(array, np.asarray(values[_PATCHES]), index, processor)]
+        return _joined_merged(array, np.asarray(values[_PATCHES]), index, processor)
     if _COLUMN_AND_ROW in values:
         places = np.asarray(values[_COLUMN_AND_ROW])[index]
         columns, rows = places.max(axis=0) + 1
@@ -415,22 +501,23 @@ def _tiles(processor: Any, values: Mapping[str, Any], index: int, count: int) ->
     return tiles
 
 
-def _joined_merged(array: Array, grids: Array, index: int, processor: Any) -> Array:
-    """Return a picture, (3, height, width), of patches in the order of Qwen's vision models, (patches, values).
+def _joined_merged(array: Array, grids: Array, index: int, processor: Any) -> list[Array]:
+    """Return the pictures, (3, height, width) each, of patches in the order of Qwen's vision models, (patches, values).
 
-    Patches of `merge_size` rows and columns, which become one token, follow each other.
+    Patches of `merge_size` rows and columns, which become one token, follow each other. A picture is one, and a video
+    one for every group of frames, of which the first is returned.
     """
     starts = np.concatenate([[0], grids.prod(axis=1).cumsum()])
-    _, rows, columns = grids[index]
+    count, rows, columns = grids[index]
     merge = processor.merge_size
     side = processor.patch_size
     frames = processor.temporal_patch_size
     patches = array[starts[index] : starts[index + 1]].reshape(
-        rows // merge, columns // merge, merge, merge, 3, frames, side, side
+        count, rows // merge, columns // merge, merge, merge, 3, frames, side, side
     )
-    # the first frame, as (3, row of tokens, row, y, column of tokens, column, x)
-    first_frame = patches[:, :, :, :, :, 0].transpose(4, 0, 2, 5, 1, 3, 6)
-    return first_frame.reshape(3, rows * side, columns * side)
+    # the first frames, as (count, 3, row of tokens, row, y, column of tokens, column, x)
+    first_frames = patches[:, :, :, :, :, :, 0].transpose(0, 5, 1, 3, 6, 2, 4, 7)
+    return list(first_frames.reshape(count, 3, rows * side, columns * side))
 
 
 def _shape(positions: Sequence[int], pixels: tuple[int, ...], name: str) -> tuple[int, int]:

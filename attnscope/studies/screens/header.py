@@ -315,8 +315,12 @@ def text_header(
 
 def _picture(grids: Sequence[ImageGrid], number: int) -> OneLine:
     own = [grid for grid in grids if grid.image == number]
+    frames = f"{len(own)} frames of "
     sizes = [
-        f"{'thumbnail ' * grid.thumbnail}{grid.shape[0]} × {grid.shape[1]} patches" for grid in own
+        f"{frames * (grid.frame is not None)}{'thumbnail ' * grid.thumbnail}"
+        f"{grid.shape[0]} × {grid.shape[1]} patches"
+        for grid in own
+        if not grid.frame
     ]
     return OneLine(untrusted(own[0].name), ours("".join(f" · {size}" for size in sizes)), end=True)
 
