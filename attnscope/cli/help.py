@@ -22,6 +22,11 @@ from attnscope.studies.registry import options_of
 
 # where a repeated option asks for a comparison; elsewhere the last value counts
 _REFUSING_REPEATS = ("compare",)
+# what others call --output, to an example of its value
+_FILES = {
+    **{f"--{ending}": f"FILE.{ending}" for ending in ("html", "svg", "png", "pdf", "csv", "npz")},
+    **dict.fromkeys(("--export", "--save", "--save-to", "--outfile"), "FILE"),
+}
 
 
 def _refuse_repeats(options: list[Any]) -> None:
@@ -161,6 +166,8 @@ def _near(option: str, context: Any) -> str:
     if others and context:
         *all_but_last, last = others
         return f"it is an option of {', '.join(all_but_last)}{' and ' * bool(all_but_last)}{last}"
+    if option in _FILES and "--output" in names:
+        return f"use -o {_FILES[option]}"
     near = nearest(option, [name for name in names if name.startswith("--")])
     if near is None:
         return f"{_see_help(context)}; put -- before a text that starts with '-'"

@@ -60,10 +60,11 @@ class _Writer:
         """Write paragraphs, separated by empty lines."""
         for paragraph in text.strip().split("\n\n"):
             self.line()
-            joined = " ".join(paragraph.split())
-            self._lines += textwrap.wrap(
-                joined, self._width, initial_indent="  ", subsequent_indent="  "
-            )
+            self.indented(" ".join(paragraph.split()))
+
+    def indented(self, text: str) -> None:
+        """Write a text over as many lines as it takes."""
+        self._lines += textwrap.wrap(text, self._width, initial_indent="  ", subsequent_indent="  ")
 
     def definitions(self, rows: Sequence[tuple[str, str]]) -> None:
         """Write names and what they mean in two columns."""
@@ -166,16 +167,14 @@ def topic_help(topic_name: str, command: str | None = None) -> str:
             f"no such topic '{topic_name}'", hint=did_you_mean(topic_name, topic_names)
         )
     topic = TOPICS[topic_name]
-    commands = [name for name in COMMANDS if topic.options_among(options_of(name))]
+    by_command = {name: topic.options_among((*options_of(name), *COMMON)) for name in COMMANDS}
+    commands = [name for name, options in by_command.items() if options]
     if command is not None and command not in commands:
         raise UsageError(
             f"{command} has no options of the topic '{topic_name}'",
             hint=f"{', '.join(commands)} have some",
         )
-    of_command = command or max(
-        commands, key=lambda name: len(topic.options_among(options_of(name)))
-    )
-    options = topic.options_among(options_of(of_command))
+    of_command = command or max(commands, key=lambda name: len(by_command[name]))
     writer = _Writer()
     writer.line(f"{topic.title} (attnscope help {topic_name})")
     writer.paragraphs(described(of_command, topic.text))
@@ -183,9 +182,9 @@ def topic_help(topic_name: str, command: str | None = None) -> str:
         writer.heading("What to type")
         writer.definitions(topic.forms)
     writer.heading(f"Options of attnscope {of_command}")
-    writer.definitions(_rows(of_command, options))
+    writer.definitions(_rows(of_command, by_command[of_command]))
     writer.heading("Commands")
-    writer.line(f"  {', '.join(commands)}")
+    writer.indented(", ".join(commands))
     if topic.page:
         writer.line()
         writer.line(f"See also docs/{topic.page}.md")
@@ -198,7 +197,9 @@ def _rows(command: str, options: Sequence[Option]) -> list[tuple[str, str]]:
 
 
 def _topics_of(options: Sequence[Option]) -> list[str]:
-    return [name for name, topic in TOPICS.items() if len(topic.options_among(options)) > 1]
+    return [
+        name for name, topic in TOPICS.items() if len(topic.options_among((*options, *COMMON))) > 1
+    ]
 
 
 def _usage(name: str, options: Sequence[Option]) -> str:

@@ -91,7 +91,8 @@ TOPICS = {
         ("spans", "words", "chat"),
         """
         Spans divide a text, and the weight between them is summed. {query} and {key} then take their names. The
-        messages of a {chat} are spans without being asked for.
+        messages of a {chat} are spans without being asked for. A prompt of several lines comes from standard input, or
+        in quotes: --file has one text on each line.
         """,
         (
             ("--spans sentences", "also lines, paragraphs, words, whole-words"),
@@ -114,13 +115,13 @@ TOPICS = {
             ("--model my-llama.gguf", "a GGUF file"),
             ("--model org/name", "a repository in the Hugging Face cache"),
             ("--config causal", "a bundled stack with random weights; attnscope info --list lists them"),
-            ("--engine transformers", "nearly every other architecture"),
+            ("--engine transformers", "by transformers; auto does so for what attnscope does not have itself"),
         ),
         "checkpoints",
     ),
     "settings": Topic(
         "Defaults of your own",
-        ("settings_listed",),
+        ("settings_listed", "profile", "no_settings"),
         """
         attnscope.toml in the working folder or above, or [tool.attnscope] in pyproject.toml, holds defaults of options,
         each under its name without dashes; your own file in ~/.config/attnscope comes after it. What is typed comes
@@ -147,7 +148,7 @@ TOPICS = {
     ),
     "output": Topic(
         "Screens and files",
-        (*_SCREEN, "table", "percent", "map_scale", "ramp", "sinks", "ids", "input_ids"),
+        (*_SCREEN, "table", "percent", "map_scale", "ramp", "sinks", "ids"),
         """
         Results go to standard output, and all else to standard error. The extension of {output} sets the format.
         """,

@@ -200,7 +200,8 @@ THE_MACHINE = (
     number("threads", MACHINE, 1,
         "Number of CPU threads; default: OMP_NUM_THREADS, or the CPUs available to this process.", arguments.THREADS),
     choice("engine", MACHINE, EngineWord, "Run the model with attnscope's own code (native), or with transformers "
-        "(install attnscope[transformers]), which has nearly every architecture. auto: native if it has this one.",
+        "(install attnscope[transformers]), which has nearly every architecture. auto: "
+        "native if it has this one, else transformers.",
         default="auto"),
     choice("part", MACHINE, PartWord, "Attention of an encoder-decoder to show; for "
         "decoder and cross, TEXT is the decoder's input and {context} the encoder's."),

@@ -220,7 +220,11 @@ def plan_texts(
         except NotInText as e:
             missing.append((text, e))
     if missing and not text_plans:
-        raise missing[0][1]
+        text, error = missing[0]
+        if len(run.texts) == 1:
+            raise error
+        message = f"{error.parts.message} ({text.where})"
+        raise NotInText(message, where=error.parts.where, hint=error.parts.hint)
     for text, error in missing:
         skipped = f"{text.where}: skipped: {error.parts.where} {error.parts.message}"
         warnings.warn(spell_options(skipped, on_command_line), stacklevel=2)

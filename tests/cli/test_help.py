@@ -11,6 +11,7 @@ from attnscope.cli.commands import COMMANDS
 from attnscope.cli.option_text import described, names_of
 from attnscope.cli.topics import TOPICS
 from attnscope.request.options import COMMANDS as TABLE
+from attnscope.request.options import COMMON
 from attnscope.studies.registry import options_of
 from tests.helpers.cli_runner import on_terminal
 
@@ -113,7 +114,7 @@ def test_a_topic_of_a_command_lists_its_options_as_the_full_help_does(capsys):
     for name in COMMANDS:
         whole = " ".join(shown(capsys, name, "--help").split())
         for topic, declared in TOPICS.items():
-            options = declared.options_among(options_of(name))
+            options = declared.options_among((*options_of(name), *COMMON))
             if not options:
                 assert main(["help", name, topic]) == 2
                 assert "have some" in capsys.readouterr().err
@@ -131,7 +132,7 @@ def test_a_topic_of_a_command_lists_its_options_as_the_full_help_does(capsys):
 
 
 def test_every_option_of_a_topic_exists():
-    every = {option.name for options in TABLE.values() for option in options}
+    every = {option.name for options in (*TABLE.values(), COMMON) for option in options}
     for name, topic in TOPICS.items():
         assert set(topic.options) <= every, name
 

@@ -70,6 +70,8 @@ def test_refused(before, last, line, pipeline, capsys):
         (["info", "--cst"], "no such option '--cst'; did you mean '--cost'?"),
         (["info", "--format=heat"], "--format: must be table or json, not 'heat'"),
         (["--verison"], "no such option '--verison'; did you mean '--version'?"),
+        (["run", TEXT, "--html", "x.html"], "no such option '--html'; use -o FILE.html"),
+        (["heads", "--export", "x.csv"], "no such option '--export'; use -o FILE"),
         (["run", TEXT, "--limit", "3"], "no such option '--limit'; it is an option of batch"),
         (
             ["run", TEXT, "--chat", "--layer", "3"],
@@ -147,3 +149,12 @@ def test_a_text_may_start_with_a_dash(pipeline):
     asked = pipeline("fine")
     assert main(["run", "--quiet", "--", "-5 degrees"]) == 0
     assert asked[0].texts[0].text == "-5 degrees"
+
+
+def test_a_mark_that_no_line_of_a_file_has_names_the_line(tmp_path, capsys):
+    """`--file` has a text on every line, and a prompt of several lines has its marks on several."""
+    (tmp_path / "prompt.txt").write_text("Doc 1: the bank\nQuestion: which river\n")
+    words = ["run", "--file", str(tmp_path / "prompt.txt"), "--spans", "Doc 1:,Question:"]
+    assert main(words) == 2
+    where = f"{tmp_path / 'prompt.txt'}:1"
+    assert f"the mark 'Question:' is not in the text ({where});" in capsys.readouterr().err
