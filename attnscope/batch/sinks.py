@@ -13,6 +13,7 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.background import RecordSink
+from attnscope.batch.encoders import Lines, lines_here
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import Settings
 from attnscope.batch.journal import Journal, Stream, scan
@@ -32,16 +33,21 @@ _PAGE = 4096  # bytes
 
 
 class JsonlSink(RecordSink):
-    """Everything of a record in its line: `dump.jsonl`, or compressed, with a frame for each window."""
+    """Everything of a record in its line: `dump.jsonl`, or compressed, with a frame for each window.
+
+    Attributes:
+        lines: Returns the line of each record; see encoders.encoder_processes.
+    """
 
     needs_all_records = False
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(journal)
         self.whole_windows = journal.framed
+        self.lines: Lines = lines_here
 
     def encode(self, records: Sequence[Record], new: int) -> list[bytes]:
-        return [encode(record) for record in records[len(records) - new :]]
+        return self.lines(records[len(records) - new :])
 
     def first(self, encoded: list[bytes], count: int) -> list[bytes]:
         return encoded[:count]

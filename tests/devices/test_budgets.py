@@ -1,15 +1,23 @@
 """What a recorded layer costs on a GPU: launches, waits for the device, and bytes that leave it."""
 
 import json
+import os
+import pickle
 import shutil
+import signal
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from attnscope.base.system.forking import Connection, fork
 from attnscope.batch.dump_reader import Dump
+from attnscope.batch.encoders import lines_here
+from attnscope.batch.records import Record
 from attnscope.cli import main
 from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.model.attention import attend
@@ -443,3 +451,48 @@ def test_scores_of_narrow_numbers_are_exact_without_wide_copies(
         stages[device] = recorder.compute()["scores"].cpu()
     torch.testing.assert_close(stages[simulated], stages["cpu"], atol=1e-5, rtol=1e-5)
     assert counts.kernels["_to_copy"] <= 2  # the values, which nobody reads, and a position
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_beside_a_gpu_other_processes_write_json(
+    simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """The same bytes as in one process, also if all of them are killed."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the bank by the river\nthe river\n" * 20)
+    writers = set[int]()
+    loads = pickle.loads
+    started = []
+
+    def forked(call: Callable[[Connection], object]) -> tuple[int, Connection]:
+        pid, pipe = fork(call)
+        started.append(pid)
+        if killed:
+            os.kill(pid, signal.SIGKILL)
+        return pid, pipe
+
+    def here(records: Sequence[Record]) -> list[bytes]:
+        writers.add(os.getpid())
+        return lines_here(records)
+
+    def received(data: bytes) -> Any:
+        writers.add(0)
+        return loads(data)
+
+    dumps = []
+    for cpus in (2, 5):
+        monkeypatch.setattr("attnscope.batch.encoders.count_cpus", lambda cpus=cpus: cpus)
+        if cpus == 5:
+            monkeypatch.setattr("attnscope.batch.encoders.fork", forked)
+            monkeypatch.setattr("attnscope.batch.encoders.lines_here", here)
+            monkeypatch.setattr("attnscope.batch.encoders.pickle.loads", received)
+        path = tmp_path / f"{cpus}.jsonl"
+        words = ["batch", str(texts), "--model", str(gpt2), "--quiet", "--device", simulated]
+        assert main([*words, "-o", str(path)]) == 0
+        dumps.append(path.read_bytes())
+    assert len(started) == 3
+    assert writers == ({os.getpid()} if killed else {0})
+    assert dumps[0].splitlines()[1:] == dumps[1].splitlines()[1:]
+    for pid in started:
+        with pytest.raises(ChildProcessError):  # it has been waited for
+            os.waitpid(pid, os.WNOHANG)
