@@ -136,6 +136,8 @@ def save_vision(folder):
         folder / "my-qwen2-vl", template=True
     )
     Image.fromarray(picture(300, 440)).save(folder / "cat.png")
+    first, second = (Image.fromarray(picture(32, 48, seed=seed)) for seed in (0, 1))
+    first.save(folder / "clip.gif", save_all=True, append_images=[second, first, second])
     (tiny,) = blocks(DOCS / "images.md", "python")
     exec(tiny.replace('"my-vit"', repr(str(folder / "my-vit"))))
 

@@ -11,7 +11,7 @@ import msgspec
 from attnscope.base.errors import AttnscopeError, NotInText, UsageError, arg, listed
 from attnscope.base.layer_kinds import MIXING
 from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
-from attnscope.findings.images import CLS, find_places
+from attnscope.findings.images import CLS, find_places, picture_of
 from attnscope.findings.merge_pieces import whole_words
 from attnscope.findings.sound import Sound
 from attnscope.findings.spans import TextSpans
@@ -222,7 +222,7 @@ def _with_row(run: RunConfig, tokens: Sequence[Token], units: int) -> tuple[RunC
     if named or run.window is None or len(tokens) <= run.window:
         return run, []
     rows = find_places(CLS, tokens)
-    if not rows and find_places("image", [tokens[-1]]):
+    if not rows and picture_of(tokens[-1]) is not None:
         return run, []
     row = rows[0] if rows else len(tokens) - 1
     note = f"the row of {tokens[row].text or tokens[row].piece} is shown; --query ROWS shows others"
@@ -420,7 +420,7 @@ def _choose_cells(
     found_queries = queries
     found_keys = keys
     narrowed = _narrowed(run, queries, keys, n_queries, n_keys)
-    if narrowed == "columns" and find_places("image", columns_of.tokens):
+    if narrowed == "columns" and any(map(picture_of, columns_of.tokens)):
         # A picture is drawn with all of its patches.
         narrowed = None
         found_keys = list(range(n_keys))

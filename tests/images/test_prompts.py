@@ -72,7 +72,7 @@ def test_weights_equal_eager_transformers(models, name: str) -> None:
     with torch.inference_mode():
         eager = model(**_inputs(row, folder, model, picture()), output_attentions=True).attentions
     expected = torch.cat([weights[0] for weights in eager]).numpy()
-    np.testing.assert_allclose(text.heads.stages["weights"], expected, atol=1e-5)
+    np.testing.assert_allclose(text.heads.stages["weights"], expected, atol=1e-5, rtol=1e-5)
     assert [grid.shape for grid in text.images] == row.shapes
     shares = row_shares(text.heads.stages["weights"], text.images, text.tokens)
     np.testing.assert_allclose(sum(shares.values()), 1, atol=1e-5)

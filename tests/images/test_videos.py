@@ -1,6 +1,7 @@
 """Moving pictures for models that take videos: frames are grids, and weights equal those of eager transformers."""
 
 import json
+import re
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +16,7 @@ import transformers
 
 import attnscope
 from attnscope.base.errors import AttnscopeError
+from attnscope.cli import main
 from attnscope.engines.transformers.prompts import open_processor
 from attnscope.engines.transformers.videos import VIDEO_GRIDS, VIDEO_VALUES, open_frame_processor
 from attnscope.findings.images import row_shares
@@ -166,6 +168,19 @@ def test_a_text_about_a_clip_goes_on_as_transformers_continues_it(
             **inputs_of(prompt, clip(), folder, model), max_new_tokens=4, do_sample=False
         )[0, len(prompt.tokens) :].tolist()
     assert made == expected[: len(made)] and len(made) > 1
+
+
+def test_a_screen_has_a_map_of_every_frame(
+    models: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a text that is too long for all rows and columns."""
+    folder, _ = models("qwen2_vl")
+    file = write(clip(), tmp_path / "clip.png")
+    words = ["run", QUESTION, "--image", str(file), "-m", str(folder), "--layer", "0"]
+    assert main([*words, "--head", "1"]) == 0
+    screen = capsys.readouterr().out
+    assert re.search(r"frame\[0\] L0H1.*frame\[1\] L0H1.*frame\[2\] L0H1", screen)
+    assert "3 frames of 4 × 6 patches" in screen
 
 
 def test_frames_are_selected_and_are_spans(models: Callable[[str], Any], tmp_path: Path) -> None:

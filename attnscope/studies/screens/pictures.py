@@ -179,7 +179,7 @@ def _map(
     )
     name = Span(str(head.ref), "bold"), Span(" "), *row.name
     if len(text.images) > 1:
-        name = (*name, Span(f" on {grid.prefix}"))
+        name = (Span(f"{grid.prefix} "), *name)
     weights = np.where(grid.tokens < 0, np.nan, of_patches).astype(np.float32)
     query = (int(place[0][0]), int(place[0][1])) if len(place) else None
     return PictureMap(name, grid.pixels, weights, scale, shares, facts, query)
