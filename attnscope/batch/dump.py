@@ -120,7 +120,7 @@ def write_dump(
         if on_start is not None:
             on_start(lambda: len(before.indices) if journal.beside else journal.saved, total)
         with encoder_processes(encoders, journal.release) as lines:
-            if encoders:
+            if isinstance(sink, JsonlSink):
                 sink.lines = lines
             summary = runner.run(items.select(header.grouping))
         if not summary.stopped:

@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import local
 
 from attnscope.base.system.forking import Connection, fork
@@ -50,7 +51,7 @@ def encoder_processes(count: int, in_child: Callable[[], None]) -> Iterator[Line
     children: list[tuple[int, Connection]] = []
     for _ in range(count):
         before = [pipe for _, pipe in children]
-        children.append(fork(lambda pipe, before=before: _serve(pipe, before, in_child)))
+        children.append(fork(partial(_serve, before=before, in_child=in_child)))
     idle = [pipe for _, pipe in children]
     of_thread = local()
 
