@@ -245,6 +245,13 @@ def block_sizes(capability: tuple[int, int], dtype: torch.dtype) -> dict[str, in
     return sizes | ({"BN": 32, "RUN": 16} if capability[0] == 10 else {})
 
 
+def _widened(side: Tensor, width: int) -> Tensor:
+    """Return queries, keys or values side by side in memory, with zeros up to a width; padding by nothing copies."""
+    if side.shape[-1] < width:
+        return pad(side, (0, width - side.shape[-1]))
+    return side.contiguous()
+
+
 def _run(
     inputs: AttentionInputs,
     rule: FusedRule,
@@ -260,7 +267,7 @@ def _run(
     spec = inputs.spec
     device = inputs.q.device
     wide = max(16, 1 << (width - 1).bit_length())  # Triton's sizes are powers of two
-    q, k, v = (pad(side, (0, wide - width)).contiguous() for side in (inputs.q, inputs.k, inputs.v))
+    q, k, v = (_widened(side, wide) for side in (inputs.q, inputs.k, inputs.v))
     content = (
         torch.ones(batch, n, dtype=torch.bool, device=device)
         if rows is None
