@@ -165,7 +165,7 @@ HEAD_ROLES = (
         "Voita et al., 2019", "texts", _OFFSETS, _positional, clear=0.5, rank=_CAUSES,
     ),
     _mean(
-        "content", "C", "#d97957", "content",
+        "content", "C", "#d97957", "content weight",
         "Mean weight of a word on other words, beyond the mean of their offset and the mean of all words on them.",
         "docs/heads.md", "texts", "rows", clear=0.25, rank=_CAUSES,
     ),

@@ -139,8 +139,8 @@ def number(
 
 _NUMBERS = "or numbers: 3, -1 (the last), or 0,2,5-7 (7 is included)."
 _AUTO_HEAD = (
-    "auto picks the head with the most weight from {query} on {key}; without {key}, the one whose weights depend most "
-    "on content rather than on distance, special tokens, the first token, or a token that all rows attend to."
+    "auto picks the head with the most weight from {query} on {key}; without {key}, the one with the most "
+    "content weight: on other words, beyond what their distance explains and what all rows give to the same word."
 )
 _DATA_ONLY = "Print data only: no header, hints or notes, and no progress on standard error."
 _TABLE_OR_JSON = Literal["table", "json"]
@@ -512,7 +512,7 @@ EXPLORE = (
     *THE_MODEL,
     replace(LAYER, help="Layer to begin at; -1 is the last.", metavar="LAYER", complete=("auto",),
         brief="Layer to begin at; -1 is the last."),
-    replace(HEAD, help="Head to begin at, in the same form; auto picks the one whose weights depend most on content.",
+    replace(HEAD, help="Head to begin at, in the same form; auto picks the one with the most content weight.",
         metavar="HEAD", complete=("auto",), brief="Head to begin at."),
     replace(QUERY, help="Row to begin at: a position such as 3, or a word.", metavar="TOKEN",
         brief="Row to begin at: a word, or a position."),
@@ -536,7 +536,7 @@ LEARN = (
     replace(LAYER, help="Layer of the head, counted from 0; -1 is the last.", metavar="LAYER", complete=("auto",),
         brief="Layer of the head."),
     replace(HEAD, help=f"Head, in the same form. {_AUTO_HEAD}", metavar="HEAD", complete=("auto",),
-        brief="Head; auto picks one that depends on content."),
+        brief="Head; auto picks the most content weight."),
     replace(QUERY, help="Token whose row the lesson is about: a position such as 3, or a word; default: the last word.",
         metavar="TOKEN", brief="Token whose row it is about."),
     MASK,

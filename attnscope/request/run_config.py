@@ -333,8 +333,8 @@ class HeadArguments(TypedDict, total=False):
         layer: Layers from 0: a number, several, a slice or range, `auto`, `all` or `mean`; -1 is the last. Or heads by
             their labels, as for `head`.
         head: Heads, in the same form, or `"L2H3,L0H1"`; `auto` takes the one with the most weight from `query` on
-            `key`; without `key`, the one whose weights depend most on content, not on distance, special tokens, the
-            first, or a token that all rows attend to.
+            `key`; without `key`, the one with the most content weight: on other words, beyond what their distance
+            explains and what all rows give to the same word.
     """
 
     layer: Indices

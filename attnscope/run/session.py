@@ -481,7 +481,7 @@ class HeadChoice:
     """What `auto` chooses layers and heads by.
 
     The question of a run decides: the logit that is taken apart, else the weight of the named rows on the named
-    columns, else how much weights depend on content. Weights are those under the model's own mask, so that another mask
+    columns, else the content weight. Weights are those under the model's own mask, so that another mask
     shows the same head.
     """
 

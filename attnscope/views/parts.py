@@ -92,6 +92,7 @@ class Table(msgspec.Struct, frozen=True):
     labels: Sequence[Spans] = ()
     # a share of a full bar for each row, below 0 to the left; None for no bar; if there are bars
     bars: Sequence[float | None] | None = None
+    measured: int = 0  # index of the column whose numbers the bars draw
     # value of a full bar, with its unit; None for bars that no axis measures
     axis: tuple[float, str] | None = None
     further: Sequence[Column] = ()

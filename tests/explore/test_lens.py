@@ -166,6 +166,48 @@ def test_cut_and_pinned_heads_are_marked_where_all_heads_are():
     assert any("× cut; • pinned" in line for line in lines)
 
 
+def test_a_cut_head_is_neither_listed_nor_followed():
+    from tests.explore.test_live import live
+    from tests.explore.test_live import walk as walk_live
+
+    def listed(app):
+        lines = " ".join(line.strip("│ ") for line in lines_of(app, "heads", True))
+        return re.findall(r"\d (L\d+H\d+) [\d.]+", lines)
+
+    async def act(app, press, _pilot):
+        await press("a")
+        before = listed(app)
+        await press("1", "1", "x")
+        shown = region_text(app, "matrix"), region_text(app, "row")
+        return before, listed(app), app.state.place, [text[0] for text in shown], app.state.lens()
+
+    before, after, place, (matrix, row), lens = walk_live(act, live())
+    (cut,) = place.cuts
+    assert cut.written == before[0] and cut.written not in after and after
+    assert np.argwhere(np.isnan(lens)).tolist() == [[place.spot.layer, place.spot.head]]
+    assert "cut: nothing takes in what it reads" in matrix and f"{cut.written}, cut" in row
+
+
+def test_the_list_of_the_strongest_heads_ends_with_a_whole_entry(report):
+    for size in ((80, 24), (99, 40), (120, 40)):
+        _, shown = walk(report, "a", size=size)
+        lines = " ".join(line.strip("│ ") for line in shown["heads"])
+        entries = lines.partition("strongest: ")[2].replace(" · ", " ").split("╰")[0].strip()
+        assert re.fullmatch(r"(\d L\dH\d \d\.\d\d ?)+", entries), entries
+
+
+def test_weights_in_cells_of_four_columns_have_numbers(minilm):
+    """15 tokens at 120 × 40: a cell of four columns has a number without the 0 before its point."""
+    text = "The quick brown fox jumped over the lazy dog by the river bank"
+    found = attnscope.inspect(text, model=str(minilm), layer=2, head=8, stages="weights").data
+    app, shown = walk(found, "g")
+    weights = found.texts[0].heads[0].stages["weights"]
+    (line,) = (line for line in shown["matrix"] if re.search(r"\W1 The ", line))
+    numbers = re.findall(r"\d?\.\d\d", line)
+    assert [float(number) for number in numbers] == pytest.approx(weights[1], abs=0.0051)
+    assert app.state.drawn_stage == "weights" and len(numbers) == 15
+
+
 def test_typing_a_token_finds_it_at_once_and_escape_goes_back(report):
     app, _ = walk(report, "g", "/", "r", "i")
     assert report.texts[0].tokens[app.state.place.spot.query].text.strip() == "river"

@@ -458,29 +458,24 @@ def _ranking(call: Call, texts: list[Text]) -> _Ranking:
     by_layer = zip(*(text.own_layers for text in texts), strict=True)
     found = [measure(list(layers), texts, queries or words, keys or words) for layers in by_layer]
     of = Number(np.array([one.value for one in found]), np.array([one.slack for one in found]))
+    rows = (
+        "all words"
+        if queries is None
+        else "this row"
+        if sum(map(len, queries)) == 1
+        else "these rows"
+    )
     if keys is not None:
-        rows = (
-            "all words"
-            if queries is None
-            else "this row"
-            if sum(map(len, queries)) == 1
-            else "these rows"
-        )
         weight = f"weight from {rows} on {'this column' if sum(map(len, keys)) == 1 else 'these columns'}"
         mean = f"the layer with the most {weight} (NUMBER on average over these heads)"
         return _Ranking(
             f"most {weight} (NUMBER)", mean, f"no head has {weight}, so the first is shown", of
         )
-    rows = (
-        ""
-        if queries is None
-        else "in this row, "
-        if sum(map(len, queries)) == 1
-        else "in these rows, "
+    weight = f"content weight from {rows}"
+    mean = f"the layer with the most {weight} (NUMBER on average over these heads)"
+    return _Ranking(
+        f"most {weight} (NUMBER)", mean, f"no head has {weight}, so the first is shown", of
     )
-    mean = f"{rows}the weights of its heads depend most on content (mean score NUMBER)"
-    none = f"{rows}no head's weights depend on content, so the first is shown"
-    return _Ranking(f"{rows}its weights depend most on content (score NUMBER)", mean, none, of)
 
 
 def _named(typed: str | None, texts: list[Text]) -> list[list[int]] | None:

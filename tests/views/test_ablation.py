@@ -130,13 +130,29 @@ def test_effects(unit, width):
     words = re.sub(r"\s+", " ", shown)
     if unit == "head":
         assert "L0 0.100 0.400 L1 0.300 0.200" in words
-        assert "L0H1 0.400 2.000 0.300 2" in words
-        assert (
-            "at 2 bank" in words
-            and "rank correlation of weight and effect −0.50 (Spearman, 4 heads)" in words
-        )
+        # the bar stands behind the effect that it draws
+        assert re.search(r"L0H1 0\.400 (█+ )?2\.000 0\.300 2", words)
+        assert "at 2 bank" in words
+        assert "heads with more weight matter less: rank correlation −0.50 of weight" in words
+        assert "Spearman, 4 heads" in words
     else:
-        assert "L0H1 2 bank ← 1 b" in words and "effect 1.00 (Spearman, 4 edges)" in words
+        assert "L0H1 2 bank ← 1 b" in words
+        assert "weight tells which edges matter: rank correlation 1.00 of weight" in words
+
+
+def test_bars_stand_beside_the_numbers_that_they_draw():
+    (table,) = [
+        part for part in present(survey("head"), precision=3) if isinstance(part, parts.Table)
+    ]
+    measured = table.columns[table.measured]
+    assert measured.heading == "KL"
+    largest = max(abs(float(str(cell).replace("−", "-"))) for cell in measured.cells)
+    for cell, share in zip(measured.cells, table.bars, strict=True):
+        assert float(str(cell).replace("−", "-")) / largest == pytest.approx(share, abs=2e-3)
+    lines = draw(survey("head"), 80, precision=3).splitlines()
+    heading = next(line for line in lines if "KL" in line and "hidden" in line and "weight" in line)
+    strongest = next(line for line in lines if "█" in line)
+    assert heading.index("KL") < strongest.index("█") < heading.index("hidden")
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -183,6 +199,6 @@ def test_effects_are_ranked_bars_as_long_as_they_are_large(unit):
     assert [table.heading for table in tables] == [unit]
     assert tables[0].bars == pytest.approx((effects / effects[0]).tolist())
     lengths = [
-        line.count("█") for line in draw(found, 120).splitlines() if re.search(r"L\d.*█$", line)
+        line.count("█") for line in draw(found, 120).splitlines() if re.search(r"L\d.*█", line)
     ]
     assert lengths[0] == max(lengths) and lengths == sorted(lengths, reverse=True)

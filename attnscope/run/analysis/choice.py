@@ -38,7 +38,7 @@ class HeadRanking:
 
 
 class RankingRecorders:
-    """Recorders for `auto`: of the weight on named keys, or of the weight that depends on content.
+    """Recorders for `auto`: of the weight on named keys, or of the content weight (docs/heads.md).
 
     Args:
         queries: Named rows of every text; None if none are named.
@@ -103,10 +103,11 @@ class RankingRecorders:
             torch.stack([recorder.excess.cpu().double().sum(0) for recorder in self._words])
             / count.cpu()
         )
-        where = "" if not self._named else "in this row, " if count == 1 else "in these rows, "
-        description = f"{where}its weights depend most on content (score {{}})"
-        mean = f"{where}the weights of its heads depend most on content (mean score {{}})"
-        none = f"{where}no head's weights depend on content, so the first is shown"
+        rows = "all words" if not self._named else "this row" if count == 1 else "these rows"
+        weight = f"content weight from {rows}"
+        description = f"most {weight} ({{}})"
+        mean = f"the layer with the most {weight} ({{}} on average over these heads)"
+        none = f"no head has {weight}, so the first is shown"
         return HeadRanking(description, mean, none, values, self._layers)
 
 

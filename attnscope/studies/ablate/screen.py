@@ -9,6 +9,7 @@ from attnscope.studies.ablate.span_screen import present_spans
 from attnscope.studies.ablate.target_screen import (
     before_target,
     changed_target,
+    correlation_text,
     other_text,
     signed,
     sized,
@@ -241,10 +242,7 @@ def _effects(
         labels = [ours(f"L{layer}") for layer in survey.layers]
         yield Table("layer", [Column(_HEADINGS[effects.ranked_by], sizes)], labels=labels)
     if effects.correlation is not None:
-        count = f"Spearman, {len(survey.layers):,} {survey.unit}s"
-        value = formatted(effects.correlation, "z.2f")
-        effect = "size of the effect" if survey.targets else "effect"
-        yield paragraph(ours(f"rank correlation of weight and {effect} {value} ({count})"))
+        yield paragraph(ours(correlation_text(survey, effects.correlation)))
 
 
 def effect_meaning(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Spans:

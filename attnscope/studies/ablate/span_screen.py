@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.findings.ablation import Effects, EffectSurvey
+from attnscope.studies.ablate.target_screen import correlation_text
 from attnscope.studies.screens.header import counted, more_options, notes
 from attnscope.studies.screens.spans import spell_run
 from attnscope.views.numbers import formatted
@@ -37,11 +38,8 @@ def present_spans(
     yield GAP
     for effects in survey.effects:
         if effects.correlation is not None:
-            value = formatted(effects.correlation, "z.2f")
-            count = f"Spearman, {len(survey.weights)} spans"
-            yield paragraph(
-                ours(f"rank correlation of weight and effect, {effects.how}: {value} ({count})")
-            )
+            text = correlation_text(survey, effects.correlation)
+            yield paragraph(ours(f"{effects.how}: {text}"))
     yield GAP
     yield notes(_meanings(survey))
     more = ["--top K (list more)", "--query SPAN (who is cut off)"]

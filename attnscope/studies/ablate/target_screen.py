@@ -11,6 +11,9 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
 _LISTED = 8  # number of tokens that are named in which two texts differ
+# Rank correlations from which weights tell partly, and mostly, which units matter.
+_PARTLY = 0.3
+_MOSTLY = 0.7
 
 
 def other_text(study: Ablation | EffectSurvey) -> Iterator[ViewPart]:
@@ -116,6 +119,20 @@ def sized(value: float, digits: int, sign: str = "") -> str:
 def signed(value: float, digits: int) -> str:
     """Write a change with its sign; see `sized`."""
     return sized(value, digits, "+")
+
+
+def correlation_text(survey: EffectSurvey, correlation: float) -> str:
+    """Say whether weights tell which units matter, and by which number."""
+    units = f"{survey.unit}s"
+    answer = f"weight does not tell which {units} matter"
+    if correlation >= _PARTLY:
+        answer = f"weight tells {'partly ' * (correlation < _MOSTLY)}which {units} matter"
+    elif correlation <= -_PARTLY:
+        answer = f"{units} with more weight matter less"
+    count = f"Spearman, {len(survey.weights):,} {units}"
+    value = formatted(correlation, "z.2f")
+    ends = "1: the same order, 0: unrelated, −1: reversed"
+    return f"{answer}: rank correlation {value} of weight and effect ({ends}; {count})"
 
 
 def target_columns(

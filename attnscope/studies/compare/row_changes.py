@@ -61,4 +61,13 @@ def row_changes(
     which = f"the {len(listed)} keys whose weight changes most; {show_all} lists all"
     keys = difference.columns.select(listed)
     shares = [bar / largest for bar in bars]
-    yield from row_table(difference.rows, keys, side_columns, shares, formulas, len(omitted), which)
+    yield from row_table(
+        difference.rows,
+        keys,
+        side_columns,
+        shares,
+        len(side_columns) - 1,
+        formulas,
+        len(omitted),
+        which,
+    )

@@ -234,7 +234,7 @@ def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table
         Column("exp", column_texts([*exponentials, e.exponential_sum], precision, zero=NO_WEIGHT)),
         Column("weight", column_texts([*weights, total], precision, zero=NO_WEIGHT)),
     ]
-    return Table("key", columns, axis, labels, bars=[*weights, None])
+    return Table("key", columns, axis, labels, bars=[*weights, None], measured=len(columns) - 1)
 
 
 def _spread(e: Explanation, cells: list[str]) -> list[str]:

@@ -72,7 +72,8 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         none = n_heads - sum(name is not None for name in main)
         have = "has" if none == 1 else "have"
         message = Span(f"{none} of {n_heads} heads {have} no clear role", "bold")
-        legend = f" ({UNCLEAR}). A fuller colour or shade is a stronger role. Each head counts once, for its main role"
+        legend = f" ({UNCLEAR}). Values are averages over these texts or tokens. A fuller colour or shade is a"
+        legend += " stronger role. Each head counts once, for its main role"
         has_unranked = any(ROLES[role.name].rank is None for role in survey.roles)
         legend += "; a role with – is never the main one." if has_unranked else "."
         yield paragraph((message, Span(legend)), remark=True)

@@ -236,6 +236,7 @@ def _one_row(
         for name, values in _factors(mixing, unit).items()
     ]
     columns += [Column(name, written(values, digits)) for name, values in terms.items()]
+    measured = len(columns) - 1  # M itself
     shares = _with_others(sizes / (float(mixing.size[unit, 0]) or 1.0), listed, others)
     columns.append(Column("share", column_texts(shares, settings.precision)))
     ranked = dict(zip(mixing.keys[unit, 0].tolist(), mixing.value[unit, 0].tolist(), strict=True))
@@ -253,7 +254,7 @@ def _one_row(
     queries = token_axis("query", text.tokens, text.queries)
     keys = token_axis("key", text.sources, text.keys).select(listed)
     yield GAP
-    yield from row_table(queries, keys, columns, bars, [formula], others.size, which)
+    yield from row_table(queries, keys, columns, bars, measured, [formula], others.size, which)
     yield GAP
     if parts:
         yield _strips(

@@ -46,7 +46,14 @@ def row_list(
     which = f"the {len(listed)} keys with the largest {weights.name}; {others}"
     yield GAP
     yield from row_table(
-        panels[0].rows, weights.columns.select(listed), columns, bars, formulas, omitted.size, which
+        panels[0].rows,
+        weights.columns.select(listed),
+        columns,
+        bars,
+        len(panels) - 1,
+        formulas,
+        omitted.size,
+        which,
     )
 
 
@@ -55,18 +62,24 @@ def row_table(
     keys: Axis,
     columns: Sequence[Column],
     bars: Sequence[float],
+    measured: int,
     formulas: Iterable[Spans],
     omitted: int,
     which: str,
 ) -> Iterator[ViewPart]:
-    """Present a row as a table of its keys; the last line sums the `omitted` ones, and `which` describes the others."""
+    """Present a row as a table of its keys; the last line sums the `omitted` ones, and `which` describes the others.
+
+    `bars` draw the column of the index `measured`.
+    """
     title = (Span("row", "bold"), Span(f" {query.number(0)} "), query.names[0])
     yield paragraph((*title, Span(f"  {which}" if omitted else "", "dim")))
     yield Text(
         [tuple(replace(span, look="dim") for span in line) for line in formulas], " │ ", remark=True
     )
     labels = [ours(f"{omitted:,} others", "dim")] if omitted else ()
-    yield Table(keys.kind, columns, keys=keys, labels=labels, bars=bars, spelled=True)
+    yield Table(
+        keys.kind, columns, keys=keys, labels=labels, bars=bars, measured=measured, spelled=True
+    )
 
 
 def _contributions(

@@ -73,7 +73,8 @@ def _words(sound: Sound, settings: DisplaySettings) -> Table:
         ),
     ]
     labels: list[Spans] = [(Span(word.text.strip(), "", "token"),) for word in sound.words]
-    return Table("word", columns, labels=labels, bars=[word.confidence for word in sound.words])
+    bars = [word.confidence for word in sound.words]
+    return Table("word", columns, labels=labels, bars=bars, measured=len(columns) - 1)
 
 
 def _lines(sound: Sound, settings: DisplaySettings) -> Iterator[ViewPart]:

@@ -214,6 +214,7 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
         columns,
         labels=labels,
         bars=[value / largest for value in values],
+        measured=len(columns) - 1,
         axis=(largest, ""),
     )
     if settings.verbose:

@@ -150,13 +150,14 @@ class HeadsPanel:
         for layer in layers:
             drawn_lines += _layer_lines(state, scene, layer, heads, label, wide, tall, weights)
         described = _marked(state, scene)
+        marks = flowed(described, width, "; ")
         if weights is not None:
             sources = lens[1] if isinstance(lens, tuple) else None
-            # first, since a small panel has one line for both
-            described.insert(0, _strongest(state, scene, weights, sources))
-            lines_below = [[Segment(line, DIM)] for line in flowed(described, width, "; ")]
-        else:
-            lines_below = [[Segment(line, DIM)] for line in flowed(described, width, "; ")]
+            listed = flowed(_strongest(state, scene, weights, sources), width, " · ")
+            # a small panel has one line for the list alone
+            marks = [*listed[: max(1, legend - len(marks))], *marks]
+        lines_below: list[Line] = [[Segment(line, DIM)] for line in marks]
+        if weights is None:
             lines_below += _legend(state, scene, width)
         drawn_lines += lines_below[:legend]
         return [*drawn_lines, *[[]] * (height - len(drawn_lines))]
@@ -257,7 +258,9 @@ def _marked(state: WalkState, scene: Scene) -> list[str]:
     return [f"{_mark(state.ink, kind)} {kind}" for kind in sorted(marked)]
 
 
-def _strongest(state: WalkState, scene: Scene, weights: Matrix, keys: np.ndarray | None) -> str:
+def _strongest(
+    state: WalkState, scene: Scene, weights: Matrix, keys: np.ndarray | None
+) -> list[str]:
     """List the heads with the largest weights of the lens, which digits go to; of a row, with the sources."""
     ink = state.ink
     found = []
@@ -268,8 +271,9 @@ def _strongest(state: WalkState, scene: Scene, weights: Matrix, keys: np.ndarray
             if keys is None
             else f"{name} {ink.name(scene.keys.names[keys[layer, head]])}"
         )
-        found.append(f"{source} {weight:.2f}")
-    return ink.plain(f"strongest: {' · '.join(found) or 'no head reads it'}")
+        found.append(ink.plain(f"{source} {weight:.2f}"))
+    first, *others = found or ["no head reads it"]
+    return [f"strongest: {first}", *others]
 
 
 def _of_cell(ink: Ink, weight: float, step: int, *, percent: bool) -> tuple[str, Style]:

@@ -139,6 +139,8 @@ class MatrixPanel:
         elif ink.ascii or (n_rows <= lines and 2 * n_columns <= room):
             # Blocks are as large as there is room, with numbers if they fit.
             wide = state.written(_digits_of)[1]
+            # weights need no 0 before the point
+            wide -= _is_short(state)
             across = room // n_columns
             mode = "blocks"
             tall = max(1, min(_TALLEST, lines // n_rows, (across + 1) // 2))
@@ -209,11 +211,15 @@ class MatrixPanel:
             description = (
                 "difference" if state.drawn is not None else "no difference: other tokens or cells"
             )
+        look = DIM
+        if state.head_cut:
+            description = "cut: nothing takes in what it reads"
+            look = ink.style("warning")
         title = [
             Segment(f" {ink.plain(name)} ", state.title("matrix")),
             Segment(" " + ink.plain(stage), BOLD),
         ]
-        title.append(Segment(ink.plain(f"  {description}"), DIM))
+        title.append(Segment(ink.plain(f"  {description}"), look))
         return [title, *_column_names(state, layout, width), _ruler(state, scene, layout, width)]
 
 
@@ -246,6 +252,16 @@ def _digits_of(matrix: np.ndarray) -> tuple[Digits, int]:
     finite = matrix[np.isfinite(matrix)]
     ends = [float(finite.min()), float(finite.max())] if finite.size else [0.0]
     return digits, max(4, max(len(digits.text(value)) for value in ends) + 1)
+
+
+def _is_short(state: WalkState) -> bool:
+    """Tell whether the numbers of the matrix are weights, or their differences, which are at most 1."""
+    return state.place.stage == "weights"
+
+
+def _without_zero(text: str) -> str:
+    """Return a number without blanks and without a 0 before its point: `.70`."""
+    return re.sub(r"^([−-]?)0\.", r"\1.", text.strip())
 
 
 def scroll(start: int, at: int, fits: int, count: int, around: int = 2) -> int:
@@ -417,7 +433,8 @@ def _texts(
         return [
             (NO_WEIGHT if step == FORBIDDEN else "").center(layout.cell) for step in row.tolist()
         ]
-    digits, _ = state.written(_digits_of)
+    digits, wide = state.written(_digits_of)
+    is_short = layout.mode == "blocks" and layout.cell < wide
     masked = head is not None and layout.rows[n] in head.masked_rows
     texts = []
     for value in window.values[n].tolist():
@@ -431,7 +448,7 @@ def _texts(
         else:
             text = cell_text(stage, value, masked, digits)
         # Columns of digits are aligned; blocks have their numbers in the middle.
-        text = ink.plain(text)
+        text = _without_zero(ink.plain(text)) if is_short else ink.plain(text)
         texts.append(
             text.strip().center(layout.cell)
             if layout.mode == "blocks"
@@ -450,7 +467,7 @@ def _cells(
     ]
     if here >= 0:
         left, right = "<>" if ink.ascii else "‹›"
-        inside = re.sub(r"^([−-]?)0\.", r"\1.", texts[here].strip()) if layout.numbers else ""
+        inside = _without_zero(texts[here]) if layout.numbers else ""
         fits = len(inside) + 2 <= layout.cell and layout.mode == "blocks"
         styles[here] = colours[here] + BOLD if fits else CURSOR
         frame = left + inside.center(layout.cell - 2) + right if fits else texts[here]

@@ -171,7 +171,7 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
     axis = scene.queries
     ink = state.ink
     name = ink.name(axis.names[query]) if axis.names else ""
-    of_head = "" if head is None else f"  {head.name}"
+    of_head = "" if head is None else f"  {head.name}{', cut' * state.head_cut}"
     has_values = head is not None and head.sources is not None and "value" in head.sources.measures
     names = f"{'weight':>7}{'α·‖v‖' if has_values else '':>7}" if width >= _TITLED else ""
     room = width - len(" row ") - len(of_head) - len(names)

@@ -179,7 +179,7 @@ class WalkState:
             self.error = "nothing is below the first layer: it reads embeddings"
             return None
         layer = spot.layer - 1
-        heads = [self.source.head(self.variant(), layer, head) for head in range(len(scene.heads))]
+        heads = [self._uncut(layer, head) for head in range(len(scene.heads))]
         writer = strongest_writer(scene, heads, query)
         if writer is None and any(head is not None and head.sources is not None for head in heads):
             self.error = "in the layer below, it reads sinks and itself alone"
@@ -309,6 +309,11 @@ class WalkState:
         return frozenset([*["cut"] * is_cut, *["pinned"] * is_pinned])
 
     @property
+    def head_cut(self) -> bool:
+        """Whether the place's head is cut, so that nothing takes in what it reads."""
+        return "cut" in self.marks(self.place.spot.layer, self.place.spot.head)
+
+    @property
     def key(self) -> int:
         """Index of the key under the cursor."""
         return self.place.spot.key or 0
@@ -390,19 +395,19 @@ class WalkState:
         return replace(WEIGHTS, high=high, shape=place.shape)
 
     def _every_head(self) -> tuple[Scene, list[WalkHead | None], tuple[int, int]]:
-        """Return the scene, its heads, layer by layer, and how many layers and heads there are."""
+        """Return the scene, its heads, layer by layer, and how many layers and heads there are; a cut head is None."""
         scene = self.scene
         assert scene is not None
         shape = len(scene.layers), len(scene.heads)
-        variant = self.variant()
-        return (
-            scene,
-            [self.source.head(variant, *divmod(n, shape[1])) for n in range(shape[0] * shape[1])],
-            shape,
-        )
+        return scene, [self._uncut(*indices) for indices in np.ndindex(*shape)], shape
+
+    def _uncut(self, layer: int, head: int) -> WalkHead | None:
+        """Return the known numbers of a head; None if it is cut."""
+        is_cut = "cut" in self.marks(layer, head)
+        return None if is_cut else self.source.head(self.variant(), layer, head)
 
     def lens(self) -> Matrix:
-        """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known."""
+        """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known, or cut."""
         scene, heads, shape = self._every_head()
         query = self.place.spot.query
         weights = [weight_of_cell(scene, head, query, self.key) for head in heads]

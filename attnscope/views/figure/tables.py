@@ -171,17 +171,17 @@ def draw_table(canvas: Canvas, table: Table) -> None:
 def _shown_columns(
     canvas: Canvas, table: Table, labels: Sequence[Spans], room: float
 ) -> list[Column]:
-    """Return the columns; beside bars on a page of a named width, as many as leave room for these."""
+    """Return the columns, the one that bars draw the last; on a page of a named width, as many as leave room for these."""
     columns = [*table.columns, *table.further[:_FURTHER]]
     if table.bars is None:
         return columns
-    if canvas.settings.only == "bars":
-        columns = columns[:1]
+    measured = columns.pop(table.measured)
+    columns = [measured] if canvas.settings.only == "bars" else [*columns, measured]
     while canvas.fixed and len(columns) > 1:
         widths = column_widths(_rows(canvas, table, labels, columns), SMALL)
         if sum(widths) + SIZE * len(widths) + _BAR <= room:
             break
-        columns.pop()
+        columns.pop(-2)
     return columns
 
 

@@ -94,17 +94,18 @@ def _table(table: parts.Table, _container: Container) -> list[Node]:
     columns = [*table.columns, *table.further]
     headings = [_cell(column.heading) for column in columns]
     label_heading = [element("th", table.heading, scope="col")] if labels else []
-    bars = [] if table.bars is None else [hidden_heading("bar")]
     name_cells = [
         element("th", *heading, scope="col", look="left" if column.left else "")
         if heading
         else element("td")
         for heading, column in zip(headings, columns, strict=True)
     ]
+    if table.bars is not None:
+        name_cells.insert(table.measured, hidden_heading("bar"))
     count = max(len(labels), *(len(column.cells) for column in columns), 0)
     rows = [element("tr", *_table_row(table, columns, labels, row)) for row in range(count)]
     title = table.heading or ", ".join(map(plain, headings)) or "table"
-    head = element("thead", element("tr", *label_heading, *bars, *name_cells))
+    head = element("thead", element("tr", *label_heading, *name_cells))
     return [scrolling(title, element("table", head, element("tbody", *rows), look="data"))]
 
 
@@ -114,10 +115,10 @@ def _table_row(
     cells = (
         [element("th", *(labels[row] if row < len(labels) else ()), scope="row")] if labels else []
     )
-    if table.bars is not None:
-        share = table.bars[row] if row < len(table.bars) else None
-        cells.append(element("td", *([] if share is None else [meter(share)]), look="bars"))
-    for column in columns:
+    for index, column in enumerate(columns):
+        if table.bars is not None and index == table.measured:
+            share = table.bars[row] if row < len(table.bars) else None
+            cells.append(element("td", *([] if share is None else [meter(share)]), look="bars"))
         look = " ".join(
             [*(["left"] if column.left else []), *([f"look-{column.look}"] if column.look else [])]
         )

@@ -131,8 +131,9 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
             else min(BAR, (room - _BETWEEN - 1) // 2 if min(shares) < 0 else room - _BETWEEN)
         )
         if cells >= _SHORTEST_BAR:
-            columns.append(_Numbers("", _bars(shares, cells), screen.bar, bars=True))
-            room -= columns[-1].width
+            bars = _Numbers("", _bars(shares, cells), screen.bar, bars=True)
+            columns.insert(table.measured + 1, bars)
+            room -= bars.width
     shown_columns: list[_Numbers] = []
     for column in table.further:
         shown_columns.append(_numbers(screen, column))

@@ -13,6 +13,7 @@ GLOSSARY: dict[str, str] = {
     "weight": "α, the share that a query takes from a key.",
     "value": "α·‖v‖: the weight times the length of what is read.",
     "projected": "α·‖v W‖: the length of what this head writes from there.",
+    "content weight": "Weight on other words beyond what their distance, and what all rows give to the same word, predict.",
     "sinks": "Tokens that heads rest on: the first, special ones, and sinks that a head has learned.",
     "reads": "A row: what a token takes from others.",
     "read": "A column: who takes something from a token.",
