@@ -85,9 +85,9 @@ def layer_kernel(
 ):  # fmt: skip
     """Compute a block of BM rows of one head of one text.
 
-    Q, OUT (B, H, n, E); K, V (B, H / SHARE, n, E); KINDS (B, 3, n) float32, n rounded up to BN; NORMS
-    (B, H / SHARE, n), logarithms, read if BY_VALUE; LENGTHS (B) int32; SINKS (H) float32; STATS (14, B, H, n) float32;
-    KEPT (B, H, n, SLOTS) int32.
+    Q, OUT (B, H, n, E); K, V (B, H / SHARE, n, E); KINDS (B, 3, n) float32, of content, special tokens and punctuation,
+    n rounded up to BN; NORMS (B, H / SHARE, n), logarithms, read if BY_VALUE; LENGTHS (B) int32; SINKS (H) float32;
+    STATS (14, B, H, n) float32; KEPT (B, H, n, SLOTS) int32.
     """
     # the last blocks, which are the longest under a causal mask, first
     start = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM
@@ -184,9 +184,11 @@ def layer_kernel(
         apart = (rows[:, None] - first_key).to(tl.float32) * added - _sum(p * within.to(tl.float32))
         distance = distance * down + tl.where(k0 > start, -apart, apart)
         kinds = KINDS + (text.to(tl.int64) * 3 * padded + k0) + order
-        special = special * down + _sum(p * tl.reshape(tl.load(kinds), CHUNKED))
-        punctuation = punctuation * down + _sum(p * tl.reshape(tl.load(kinds + padded), CHUNKED))
-        content = content * down + _sum(p * tl.reshape(tl.load(kinds + 2 * padded), CHUNKED))
+        content = content * down + _sum(p * tl.reshape(tl.load(kinds), CHUNKED))
+        special = special * down + _sum(p * tl.reshape(tl.load(kinds + padded), CHUNKED))
+        punctuation = punctuation * down + _sum(
+            p * tl.reshape(tl.load(kinds + 2 * padded), CHUNKED)
+        )
         near16 = near16 * down
         near64 = near64 * down
         near256 = near256 * down

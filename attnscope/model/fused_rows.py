@@ -53,6 +53,7 @@ class FusedRows:
         keys: The strongest keys of every row, (B, H, Q, 5), −1 where there are fewer.
         weights: Their weights, in the same form; NaN if there are fewer.
         numbers: By name in fused_kernels.STATISTICS, (B, H, Q) each.
+        content: 1 for a key that is content, else 0, (B, 1, K); see KeyTokens.members.
     """
 
     def __init__(
@@ -127,9 +128,7 @@ class FusedRows:
         return self.numbers["self"]
 
     def on_others(self) -> Tensor:
-        return (
-            self.numbers["content"] - self.numbers["self"] * self._content[:, None].float()
-        ).clamp_min(0.0)
+        return (self.numbers["content"] - self.numbers["self"] * self._content).clamp_min(0.0)
 
     def within(self, n: int) -> Tensor:
         return self.numbers[f"within_{n}"]
@@ -246,7 +245,7 @@ def block_sizes(capability: tuple[int, int], dtype: torch.dtype) -> dict[str, in
 
 
 def _widened(side: Tensor, width: int) -> Tensor:
-    """Return queries, keys or values side by side in memory, with zeros up to a width; padding by nothing copies."""
+    """Return rows side by side in memory, with zeros up to a width; torch would copy to pad by nothing."""
     if side.shape[-1] < width:
         return pad(side, (0, width - side.shape[-1]))
     return side.contiguous()
@@ -268,18 +267,15 @@ def _run(
     device = inputs.q.device
     wide = max(16, 1 << (width - 1).bit_length())  # Triton's sizes are powers of two
     q, k, v = (_widened(side, wide) for side in (inputs.q, inputs.k, inputs.v))
-    content = (
-        torch.ones(batch, n, dtype=torch.bool, device=device)
-        if rows is None
-        else rows.sources.content()
-    )
-    kinds = torch.zeros(batch, 3, n, device=device)
-    if rows is not None:
-        kind_masks = rows.sources.kinds
-        kinds = torch.stack([kind_masks["special"], kind_masks["punctuation"], content], 1).float()
+    # (B, 3, n)
+    if rows is None:
+        kinds = torch.zeros(batch, 3, n, device=device)
+    else:
+        kinds = rows.sources.members(("special", "punctuation"))
+    content = kinds[:, :1]
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
     sizes = block_sizes(capability, inputs.q.dtype) | BLOCKS
-    kinds = pad(kinds, (0, -n % sizes["BN"]))
+    kinds = _widened(kinds, n + -n % sizes["BN"])
     norms = inputs.v.float().norm(dim=-1).log().clamp_min(-1e30) if by_value else kinds
     lengths = torch.full((batch,), n, device=device) if rule.lengths is None else rule.lengths
     sinks = kinds if spec.sinks is None else spec.sinks.float()

@@ -87,7 +87,7 @@ class HeadRecorder(SumRecorder):
 
     def take(self, rows: HeadRows) -> None:
         """Keep the averages of a whole layer, of whose rows `rows` gives (B, H, Q)."""
-        values = torch.stack([self.select(of_average) for of_average in self._values(rows)])
+        values = self._values(rows)[:, :, as_slice(self.heads)][..., as_slice(self.rows)]
         self._add(*self._reduced(values, self.rows), slice(None))
 
     def _values(self, rows: HeadRows) -> Tensor:

@@ -89,8 +89,9 @@ class RowRecorder(Recorder):
         self.fully_masked[:] = fully_masked[:, None, as_slice(self.rows)]
         if sink is not None:
             self._of_layer("sink")[:] = self.select(sink)
-        for statistic in self._statistics:
-            self.recorded[statistic.name][:] = self.select(statistic.compute(rows))
+        if self._statistics:
+            computed = [self.select(statistic.compute(rows)) for statistic in self._statistics]
+            self._put(torch.stack(computed), slice(None), slice(None))
 
     def _record(self, tile: Tile, overlap: Overlap) -> None:
         self.specs[tile.inputs.layer] = tile.inputs.spec
@@ -115,11 +116,15 @@ class RowRecorder(Recorder):
         values = overlap.select_rows(computed)  # (statistics, B, h, r)
         if fully_masked is not None:
             values = values.masked_fill(fully_masked, torch.nan)
+        self._put(values, overlap.index, overlap.rows)
+
+    def _put(self, values: Tensor, heads: list[int] | slice, rows: list[int] | slice) -> None:
+        """Keep the statistics of some heads and rows, (statistics, B, h, r)."""
         if isinstance(self._defined, slice):
-            self._all[self._defined, :, overlap.index, overlap.rows] = values
+            self._all[self._defined, :, heads, rows] = values
         else:
             for index, of_statistic in zip(self._defined, values, strict=True):
-                self._all[index, :, overlap.index, overlap.rows] = of_statistic
+                self._all[index, :, heads, rows] = of_statistic
 
 
 def finite_scores(scores: Tensor) -> Tensor:
