@@ -13,21 +13,8 @@ from typing import Literal
 
 from attnscope.findings.head_averages import AVERAGES
 
-# Numbers of tensors of a tile's size
-# Number of further stages if raw scores are kept.
-RAW = 2
-# Contributions of every source are a further stage if means are ranked by them.
-MEASURE = 1
-# Rows in which ties are broken are a further stage if contributors are sorted.
-MANY = 1
-# Up to this number, contributors are found one by one.
-FEW = 8
-# Bytes per contributor while a tile is ranked: positions and values, copied, and with gaps filled.
-RANKED = 44
 # Number of values kept of a row in addition to its statistics.
 ROW_FACTS = 6
-# Bytes of a float32.
-_FLOAT = 4
 # Number of float32s of the largest blocks of keys and spans, in all threads.
 _SPAN_KEYS = 1 << 22
 
@@ -52,18 +39,6 @@ class Quantities:
 
 
 @dataclass(frozen=True)
-class TileSize:
-    """The size of a run's largest tile."""
-
-    scores: int  # number of its scores
-    rows: int  # number of its rows, over all texts and heads
-    heads: int  # number of its heads
-    raw: bool  # whether raw scores are kept
-    within: int  # number of tokens on both sides of a row whose weights are summed at once
-    kept: Quantities  # quantities over all tiles
-
-
-@dataclass(frozen=True)
 class RecordTable:
     """The table that a part becomes."""
 
@@ -85,8 +60,6 @@ class RecordPart:
     numbers: Callable[[Quantities], int]
     # number of additional float32 values in its recorders
     beside: Callable[[Quantities], int] = lambda _: 0
-    # bytes that its recorders need to reduce the largest tile
-    tile: Callable[[TileSize], int] = lambda _: 0
     table: RecordTable | None = None  # table of `attnscope convert`; None for none
     # its table of means over texts, of `attnscope convert` alone; None for none
     means: RecordTable | None = None
@@ -98,30 +71,6 @@ class RecordPart:
     averaged: bool = False
     # whether it needs texts divided into spans; then it is not part of `--keep all`
     of_spans: bool = False
-
-
-def _top_tile(tile: TileSize) -> int:
-    """Return the bytes of ranking: rows ranked at once, and their contributors."""
-    quantities = tile.kept
-    stages = MEASURE + MANY * (quantities.top > FEW)
-    cells = (
-        RANKED * min(quantities.top, quantities.sources) * tile.scores // quantities.sources
-        if quantities.rows
-        else 0
-    )
-    return _FLOAT * stages * tile.scores + cells
-
-
-def _pooled_tile(tile: TileSize) -> int:
-    """Return the bytes of the run numbers of queries and keys, and of the sums of runs."""
-    quantities = tile.kept
-    return (
-        _FLOAT
-        * quantities.texts
-        * tile.heads
-        * quantities.pool
-        * (tile.rows + 2 * quantities.sources + 3 * quantities.pool)
-    )
 
 
 RECORD_PARTS = (
@@ -137,7 +86,6 @@ RECORD_PARTS = (
             if quantities.rows
             else 0
         ),
-        tile=_top_tile,
         table=RecordTable("contributors", "one row per query and rank"),
         reported="always",
     ),
@@ -146,10 +94,6 @@ RECORD_PARTS = (
         "statistics of every row: {row_statistics}",
         numbers=lambda quantities: quantities.counted * quantities.statistics,
         beside=lambda quantities: quantities.counted * ROW_FACTS,
-        # the weights near the diagonal, from which those within n tokens are summed
-        tile=lambda tile: (
-            _FLOAT * (tile.scores * (tile.rows + 2 * tile.within) // tile.kept.sources)
-        ),
         table=RecordTable("rows", "statistics, one row per query"),
         reported="always",
     ),
@@ -166,8 +110,6 @@ RECORD_PARTS = (
         numbers=lambda quantities: quantities.texts * quantities.units * len(AVERAGES),
         # sums and counts in float64, and largest values
         beside=lambda quantities: 5 * quantities.texts * quantities.units * len(AVERAGES),
-        # the averages of every row, and which of them count
-        tile=lambda tile: 2 * _FLOAT * len(AVERAGES) * tile.rows,
         table=RecordTable("heads", "averages over rows, one row per head", AVERAGES),
         averaged=True,
     ),
@@ -176,8 +118,6 @@ RECORD_PARTS = (
         "",
         numbers=lambda quantities: quantities.texts * quantities.units * quantities.sources,
         beside=lambda quantities: quantities.texts * quantities.units * quantities.sources,
-        # The recorder makes three matrices: allowed keys, even shares, and counted weights.
-        tile=lambda tile: 3 * _FLOAT * tile.scores,
     ),
     RecordPart(
         "pooled",
@@ -185,7 +125,6 @@ RECORD_PARTS = (
         numbers=lambda quantities: quantities.texts * quantities.units * quantities.pool**2,
         # which run each query and each key belongs to
         beside=lambda quantities: quantities.texts * quantities.pool * 2 * quantities.sources,
-        tile=_pooled_tile,
         reported="map",
     ),
     RecordPart(
@@ -230,7 +169,6 @@ RECORD_PARTS = (
         "stages",
         "",
         numbers=lambda quantities: quantities.cells,
-        tile=lambda tile: _FLOAT * RAW * tile.raw * tile.scores,
         table=RecordTable("matrices", "one row per cell of a stage"),
     ),
 )

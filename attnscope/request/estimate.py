@@ -1,7 +1,7 @@
 """Estimate the peak memory of a run before anything is allocated: never too low, at most two and a half times too high.
 
-Where kinds of runs differ little, all are counted as the largest. What recorders take is declared with them
-(`record_parts`), every other constant is here; `benchmarks/memory.py` compares the sum with the memory of real runs.
+Where kinds of runs differ little, all are counted as the largest. What recorders keep is declared with them
+(`record_parts`), everything else is here; `benchmarks/memory.py` compares the sum with the memory of real runs.
 """
 
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.allocation import RETAINED_BLOCK
 from attnscope.base.system.machine import count_threads
-from attnscope.findings.record_parts import RECORD_PARTS, Quantities, TileSize
-from attnscope.findings.row_statistics import STATISTICS, WITHIN
+from attnscope.findings.record_parts import RECORD_PARTS, Quantities
+from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.masks.terms import Function, MaskTerm, leaves
 from attnscope.request.memory import (
     DTYPE_BYTES,
@@ -20,6 +20,7 @@ from attnscope.request.memory import (
     layer_parameters,
 )
 
+MARGIN = 0.03  # of the sum, as allocators and libraries differ
 # Bytes
 TOKEN = 450  # of a token as Python objects: its struct, its strings, its numbers in lists
 ENCODED = 850  # of a token in `tokenizers` while it encodes, in addition
@@ -38,6 +39,13 @@ DRAWN = 100  # of a number in a drawn table
 PICTURE = 3600  # of a number in an .svg
 KERNEL_CELL = 6  # of a cell of a kernel's mask: bool, and the number that is added
 KERNEL_BIAS = 16  # of a cell if heads have biases: their distances, masked
+# of a score of a tile: its stages, and what recorders make of them
+SCORE = 52
+STAGES = 12  # of a score in the three stages of a layer that is not recorded
+SINK = 12  # of a score beside sinks
+BIAS = 8  # of a score with a bias
+FUNCTION = 32  # of a score that functions of the caller change
+RANKED = 44  # of a contributor while a tile is ranked: positions and values, copied, and with gaps filled
 
 # Sizes of tiles
 # smallest number of scores, and of cells of a mask that a kernel takes, for each padded text
@@ -46,9 +54,8 @@ TILE_ROWS = 32  # smallest number of rows
 ENOUGH_ROWS = 128  # number of rows up to which a tile may have twice the scores
 WINDOW_ROWS = 256  # largest number of rows under a window
 SHAPES = 32  # largest number of widths that are prepared
-NARROWER = 384  # tokens of a text per width, under a mask whose tiles become wider
+NARROWER = 384  # tokens of a text per width, under a mask without a window
 PART = 1024  # tokens that an MLP takes at a time
-RANKED_SINGLY = 8  # sources of a row that are selected one by one; more are sorted
 WORTH_COMPILED_LOOPS = 1 << 23  # cells of a layer's recorded heads: from 12 heads and 837 tokens on
 
 
@@ -91,17 +98,9 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     ) * layer_parameters(c)
     parameters += d.copied_elements + (head_parameters(c) if d.predicted else 0)
     # the largest parameter while it is drawn, before it becomes 16 bits wide
-    draw_bytes = (
-        (size < 4)
-        * 4
-        * c.d_model
-        * max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
-    )
-    library = (
-        0
-        if d.words
-        else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
-    )
+    largest = max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
+    draw_bytes = 4 * c.d_model * largest
+    library = c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     counted = max(d.rows, d.units * everything) if d.pool else d.rows
     kept = Quantities(
         d.batch,
@@ -129,70 +128,62 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     )
     report += (PICTURE if d.picture else DRAWN) * d.drawn
     # libraries keep these, or never take them, as processors differ
-    widening = any(
-        all(t.window is None for t in mask) and any(t.left_to_right for t in mask)
-        for mask in d.masks
-    )
-    shapes = min(SHAPES, d.tokens // NARROWER, -(-d.tiled_queries // ENOUGH_ROWS)) * widening
+    widening = any(all(term.window is None for term in mask) for mask in d.masks)
+    shapes = min(SHAPES, d.tokens // NARROWER) * widening
     compiled = everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
-    return {
+    purposes = {
         "program": PROGRAM + COMPILED_LOOPS * compiled,
         "weights": parameters * size + (draw_bytes if d.words else READING),
-        "text": everything * TOKEN + library + 8 * d.characters,
+        "text": everything * (TOKEN + ENCODED) + library + 8 * d.characters,
         "activations": running,
         "tile": tile + BUFFERS + OF_A_THREAD * (d.threads - 1) + SHAPE * shapes,
         "kept": 4 * kept_values,
         "report": max(0, report - running - tile),
     }
+    return {**purposes, "margin": int(MARGIN * sum(purposes.values()))}
 
 
 def _layer_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     """Return the bytes of the one layer that runs; `size` is the bytes of a number, and norms are float32."""
     everything = d.batch * d.tokens
     # the MLP's branches; its input normed, what it makes of that, and the sum, the same of experts
-    branches = 2 + c.gated + 3 * (c.glu_limit is not None or c.glu_plus_one)
-    part = branches * c.d_mlp + (3 + 2 * bool(c.n_experts)) * c.d_model + c.n_experts
+    part = 6 * c.d_mlp + 5 * c.d_model + c.n_experts
     copy = everything * c.d_model * size
     # left between the kept tensors of several layers
-    holes = 4 * copy * (copy < RETAINED_BLOCK and d.layers > 1)
-    turned = c.positions == "rope"
+    holes = 4 * copy * (copy < RETAINED_BLOCK)
     wide = 4 // size
-    # no kernel knows the layers that are not recorded
-    tiled = d.layers > 1 and (c.softcap is not None or c.sinks)
-    recorded = min(c.n_kv_heads, c.n_heads if tiled else d.heads)
-    q = c.n_heads * c.d_head
+    queries = 2 * c.n_heads * c.d_head
     kv = c.d_head + c.d_value
-    out = c.n_heads * c.d_value
-    # a layer's input, the same normed, and what is made of it; then the output as tiles fill it, and what is left
-    sides = 2 * c.d_model + q + c.n_kv_heads * kv
-    attending = sides + wide * recorded * kv + (2 + tiled) * out
-    numbers = max(
-        c.d_model * max(4, 1 + 2 * wide),
-        sides + q * turned,
-        attending,
-        max(sides, 3 * c.d_model) + out,
-    )
-    numbers += 2 * c.d_head * turned
+    recorded = c.n_heads if _tiles_all(c) else d.heads
+    keys_and_values = (c.n_kv_heads + wide * min(c.n_kv_heads, recorded)) * kv
+    # a layer's input, the same normed, and what is made of it; the output as tiles fill it, and what is left
+    attending = 3 * c.d_model + queries + keys_and_values + 3 * c.n_heads * c.d_value
+    numbers = max(5 * c.d_model, attending)
     # fragmentation between short-lived tensors takes 6 %
     return int(1.06 * everything * numbers * size) + holes + min(PART, everything) * part * 4
+
+
+def _tiles_all(c: ModelConfig) -> bool:
+    """Tell whether layers that are not recorded are computed in tiles, too, as no kernel knows them."""
+    return c.softcap is not None or c.sinks
 
 
 def _tile_bytes(c: ModelConfig, d: MemoryDemand, kept: Quantities) -> int:
     """Return the bytes of tiles and of a kernel's mask, which findings reuse."""
     calls_functions = any(isinstance(term, Function) for mask in d.masks for term in leaves(mask))
-    # two stages, and what recorders make of them; of sinks, biases and functions what they and their copies take
-    stages = 3 + 3 * c.sinks + 2 * c.has_bias + 8 * calls_functions
+    more = SINK * c.sinks + BIAS * c.has_bias + FUNCTION * calls_functions
     scores, count = _tile_scores(d, d.tiled_queries, d.heads)
+    ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens
     rows = min(d.tiled_queries, max(TILE_ROWS, scores // (d.batch * d.tokens)))
-    near = max((within for within in WITHIN if within < d.tokens), default=0)
     heads = max(1, min(d.heads, scores // (d.batch * d.tokens * rows)))
-    largest = TileSize(scores, rows, heads, raw=d.raw, within=near, kept=kept)
-    tiles = int(count * (4 * stages * scores + sum(part.tile(largest) for part in RECORD_PARTS)))
+    # the run numbers of queries and keys, and the sums of runs
+    pooled = 4 * d.batch * heads * kept.pool * (rows + 2 * d.tokens + 3 * kept.pool)
+    tiles = int(count * ((SCORE + more) * scores + ranked + pooled))
     if d.layers == 1:
         return tiles
-    if c.softcap is not None or c.sinks:
+    if _tiles_all(c):
         scores, count = _tile_scores(d, d.tokens, c.n_heads)
-        return max(tiles, int(count * 4 * stages * scores))
+        return max(tiles, int(count * (STAGES + more) * scores))
     if c.has_bias or calls_functions:
         a_row = d.batch * c.n_heads * d.tokens
         return tiles + KERNEL_BIAS * min(max(TILE, a_row), a_row * d.tokens)

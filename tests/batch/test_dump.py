@@ -436,7 +436,7 @@ def test_overflow_in_one_text_fails_that_text_alone(tmp_path, monkeypatch):
 def test_memory_bounds_the_groups_and_refuses_what_never_fits(tmp_path, minilm):
     with pytest.raises(AttnscopeError, match=r"needs about .* max_memory is 10.0 MiB"):
         dump(tmp_path, model=str(minilm), max_memory=10 << 20)
-    dump(tmp_path, ["the " * 12] * 9, max_memory=348 << 20, threads=1, settings=Settings(top=1))
+    dump(tmp_path, ["the " * 12] * 9, max_memory=360 << 20, threads=1, settings=Settings(top=1))
     small = Dump(tmp_path / "dump.jsonl").header.grouping
     dump(
         tmp_path,
@@ -458,7 +458,7 @@ def test_the_header_does_not_depend_on_free_memory(tmp_path, monkeypatch):
         monkeypatch.setattr(memory, "available_memory", lambda free=free: free)
         dump(tmp_path, name=name)
     assert (tmp_path / "little.jsonl").read_bytes() == (tmp_path / "much.jsonl").read_bytes()
-    monkeypatch.setattr(memory, "available_memory", lambda: 740 << 20)
+    monkeypatch.setattr(memory, "available_memory", lambda: 780 << 20)
     with pytest.raises(
         AttnscopeError, match=r"a group of texts needs .* half of the free memory is .*max_memory"
     ):

@@ -1,4 +1,4 @@
-"""The memory estimate against what runs take: never below, and at most twice as much."""
+"""The memory estimate against what runs take: never below, and at most 2.5 times as much."""
 
 import re
 from pathlib import Path
@@ -44,17 +44,17 @@ def test_the_estimate_is_as_near_where_weights_are_stored_kept_or_read_again(tmp
         measure("stored", "all layers", 256, tmp_path, streamed=streamed)
         for streamed in (False, True)
     )
-    assert 1.0 <= kept.ratio <= 2.0, kept
-    assert 1.0 <= streamed.ratio <= 2.0, streamed
+    assert 1.0 <= kept.ratio <= 2.5, kept
+    assert 1.0 <= streamed.ratio <= 2.5, streamed
     layers = 4 * (4 * 1024 * 1024 + 2 * 1024 * 6144) * 4  # all but two of six
     assert kept.peak - streamed.peak > 0.85 * layers
 
 
 @LINUX
 @pytest.mark.parametrize(("stack", "selection", "tokens"), CASES, ids=lambda case: str(case))
-def test_the_estimate_is_the_peak_or_up_to_twice_that(stack, selection, tokens, tmp_path):
+def test_the_estimate_is_the_peak_or_up_to_2_5_times_that(stack, selection, tokens, tmp_path):
     measured = measure(stack, selection, tokens, tmp_path)
-    assert 1.0 <= measured.ratio <= 2.0, measured
+    assert 1.0 <= measured.ratio <= 2.5, measured
 
 
 HEADS = "d_model = {0}\nn_heads = {0}\nn_layers = 2\nmask = 'causal'\n"
@@ -113,7 +113,7 @@ DRAWS = {
 @pytest.mark.parametrize("name", list(DRAWS)[: drawn(4)])
 def test_a_run_keeps_to_its_own_estimate(name):
     estimate, taken = measure_drawn(DRAWS[name])
-    assert 1.0 <= estimate / taken <= 2.0, (estimate, taken)
+    assert 1.0 <= estimate / taken <= 2.5, (estimate, taken)
 
 
 @LINUX
@@ -156,7 +156,7 @@ def test_a_logit_of_many_heads_keeps_to_its_estimate(tmp_path):
         "--quiet",
     ]
     taken = peak([*asked, "--max-memory", str(estimate)])
-    assert 1.0 <= estimate / taken <= 2.0, (estimate, taken)
+    assert 1.0 <= estimate / taken <= 2.5, (estimate, taken)
 
 
 def need(tmp_path, text="river " * 3000, **options):

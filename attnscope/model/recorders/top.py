@@ -10,8 +10,8 @@ from torch import Tensor
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.recorders.block import MakeArray, own_array
 from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
-from attnscope.request.estimate import RANKED_SINGLY
 
+RANKED_SINGLY = 8  # sources of a row that are selected one by one; more are sorted
 _LONG = 1 << 14
 _CHUNK = 64
 _FEW_CHUNKS = 4  # a GPU looks into chunks where a row has so many times those that it looks into
