@@ -15,7 +15,7 @@ class RecordSink:
 
     Attributes:
         needs_all_records: Whether it needs every record of a window, including those written before.
-        whole_windows: Whether it writes each window as one piece (a shard, a frame), which a later run cannot extend.
+        whole_windows: Whether it writes each window as one piece (a shard), which a later run cannot extend.
     """
 
     needs_all_records = whole_windows = True

@@ -19,6 +19,8 @@ from attnscope.batch.dump import DumpProgress, check_output, write_dump
 from attnscope.batch.dump_reader import Dump, sealed_end
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import DUMPS, TABLES, DumpFormat, ending_of, format_of
+from attnscope.batch.frames import new_packer
+from attnscope.batch.journal import seal
 from attnscope.batch.loading import DumpConfig
 from attnscope.batch.merge import write_merged
 from attnscope.batch.parts import gather_parts_of
@@ -78,9 +80,12 @@ def convert(
         )
     if here.extra is not None:
         here.extra.require(here.ending)
+    if here.layout == "compressed":
+        new_packer(target)  # refuses .zst without its library
     with _replacing(target, force=force) as temporary:
         if not here.table:
-            write_copy = _write_document if here.layout == "document" else _write_dump
+            writers = {"document": _write_document, "compressed": _write_compressed}
+            write_copy = writers.get(here.layout, _write_dump)
             return write_copy(Dump(source), temporary), "records"
         what, rows = _rows(report or Dump(source), table)
         return tables.write(rows, here.layout, temporary), what
@@ -113,6 +118,27 @@ def _windows(dump: Dump) -> Iterator[list[Record]]:
         values += size
     if window:
         yield window
+
+
+def _write_compressed(dump: Dump, target: Path) -> int:
+    """Write compressed lines, which are those of a .jsonl file, and return the number of records."""
+    packer = new_packer(target)
+    crc = 0
+    with naming_errors(target), open(target, "wb") as file:
+        for body in _bodies(dump):
+            line, crc = seal(body, crc)
+            file.write(packer.compress(line))
+        file.write(packer.flush())
+    assert dump.end is not None
+    return dump.end.records
+
+
+def _bodies(dump: Dump) -> Iterator[bytes]:
+    """Yield the JSON of header, records and end, with the arrays of the records."""
+    yield encode(dump.header)
+    yield from map(encode, dump.records())
+    assert dump.end is not None
+    yield encode(dump.end)
 
 
 def _write_document(dump: Dump, target: Path) -> int:
@@ -172,11 +198,7 @@ def merge(
     here = _format(target, arg("output"))
     there = "shards" if paths[0].is_dir() else "lines"
     if here.layout != there or any(path.is_dir() != paths[0].is_dir() for path in paths):
-        hint = (
-            "use a name without extension"
-            if there == "shards"
-            else "use .jsonl, .jsonl.gz or .jsonl.zst"
-        )
+        hint = "use a name without extension" if there == "shards" else "use .jsonl"
         kinds = "folders" if there == "shards" else "files"
         raise UsageError(
             f"'{target}' cannot hold parts that are {kinds}", where=arg("output"), hint=hint

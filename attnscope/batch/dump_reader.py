@@ -12,7 +12,7 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.checksum import crc32
 from attnscope.batch.formats import format_of
-from attnscope.batch.frames import TruncatedFrame, bounded_lines, open_lines
+from attnscope.batch.frames import bounded_lines, open_lines
 from attnscope.batch.header import END, MAGIC, MEASURES, SCHEMA, Header, Settings
 from attnscope.batch.journal import unseal
 from attnscope.batch.records import End, Record
@@ -173,8 +173,6 @@ def dump_lines(path: Path) -> Iterator[bytes]:
                     )
                 body, crc = unsealed
                 yield body
-    except TruncatedFrame as e:
-        raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON) from e
     except OSError as e:
         raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
 

@@ -1,7 +1,7 @@
 """The formats of dumps, and of the tables that are made of them, each declared once.
 
-The options of `attnscope batch` and `attnscope convert`, their help and their refusals, what compresses lines and what
-reads a dump follow from here. A new format is an entry in DUMP_FORMATS; where its layout is new, too, what reads and
+The options of `attnscope batch` and `attnscope convert`, their help and their refusals, and what reads a dump, follow
+from here. A new format is an entry in DUMP_FORMATS; where its layout is new, too, what reads and
 writes it is in `dump_reader.py` and `convert.py`, or in `tables.py`.
 """
 
@@ -17,15 +17,19 @@ class DumpFormat:
     """One format."""
 
     ending: str  # ending of the name, with its dot; empty for a folder
-    # one record a line, a folder of shards, one document, or the rows of a table
-    layout: Literal["lines", "shards", "document", "csv", "parquet"]
-    packing: Literal["gzip", "zstd"] | None = None
+    # one record a line, a folder of shards, compressed lines, one document, or the rows of a table
+    layout: Literal["lines", "shards", "compressed", "document", "csv", "parquet"]
     extra: Extra | None = None
 
     @property
     def table(self) -> bool:
         """Whether it is a table, which holds a part of a dump."""
         return self.layout in ("csv", "parquet")
+
+    @property
+    def batch(self) -> bool:
+        """Whether `attnscope batch` writes it; `attnscope convert` writes all."""
+        return self.resumes or self.layout == "document"
 
     @property
     def resumes(self) -> bool:
@@ -51,8 +55,8 @@ def format_of(path: Path) -> DumpFormat | None:
 
 DUMP_FORMATS = (
     DumpFormat(".jsonl", "lines"),
-    DumpFormat(".jsonl.gz", "lines", packing="gzip"),
-    DumpFormat(".jsonl.zst", "lines", packing="zstd"),
+    DumpFormat(".jsonl.gz", "compressed"),
+    DumpFormat(".jsonl.zst", "compressed"),
     DumpFormat(".json", "document"),
     DumpFormat("", "shards"),
     DumpFormat(".csv", "csv"),

@@ -3,9 +3,6 @@
 A journal is a header line, one line per record, and an end line. Each is a JSON object whose last member, `check`, is
 the CRC-32 of all bytes of the file before it, so that damaged, missing, repeated and moved lines are detected. Only the
 last line may be torn (without its newline): it is dropped, and written again.
-
-If the file's name ends in .gz or .zst, the lines are compressed: lines that are made safe together form one frame (a
-member of a .gz file), which is written as a whole. A truncated last frame is dropped, and written again.
 """
 
 import os
@@ -18,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, BinaryIO, Literal
 
 import msgspec
 
@@ -28,7 +25,7 @@ from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem, copy_permissions
 from attnscope.base.system.signals import defer_signals
 from attnscope.batch.file_errors import naming_errors
-from attnscope.batch.frames import bounded_lines, not_a_dump, open_lines, packing_of, whole_frames
+from attnscope.batch.frames import bounded_lines, not_a_dump
 from attnscope.batch.header import END, MAGIC
 from attnscope.batch.records import End, encode
 from attnscope.findings.codec import decode_json
@@ -96,13 +93,13 @@ def unseal(line: bytes, crc: int) -> tuple[bytes, int] | None:
     return b"".join((body, b"}")), crc32(tail, check)
 
 
-def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
-    """Read a journal, and check every whole line of it; if it is of whole frames (`framed`), no line may be torn."""
+def scan(file: BinaryIO, path: Path) -> JournalState:
+    """Read a journal, and check every whole line of it."""
     state = JournalState()
     for line_number, line in enumerate(bounded_lines(file, path), 1):
         if line_number == 1 and not line.startswith(MAGIC[: len(line)]):
             raise not_a_dump(path)
-        if not line.endswith(b"\n") and not framed:
+        if not line.endswith(b"\n"):
             break  # torn
         unsealed = unseal(line, state.crc)
         if unsealed is None or state.ended:
@@ -140,16 +137,6 @@ def _note(state: JournalState, body: bytes) -> None:
         state.too_large[line.index] = line.needs
 
 
-@dataclass
-class _Frame:
-    """Lines that are compressed, but not written yet."""
-
-    packer: Any
-    parts: list[bytes] = field(default_factory=list)
-    size: int = 0  # bytes of the lines
-    records: int = 0
-
-
 class Journal:
     """A journal that is open for writing, and locked.
 
@@ -165,9 +152,6 @@ class Journal:
         self.path = path
         self._files = files
         self.written = JournalState()
-        self._packing = packing_of(path)
-        self.framed = self._packing is not None
-        self._frame: _Frame | None = None
         self._new = path.with_name(f".{path.name}.new")
         self._is_new = not path.exists()
         self._old: int | None = None
@@ -211,17 +195,12 @@ class Journal:
 
     def _go_on(self) -> None:
         """Read the existing journal, and drop a torn last line."""
-        with naming_errors(self.path, reading=True):
-            complete_bytes = (
-                None if self._packing is None else whole_frames(self.path, self._packing, MAGIC)
-            )
-            with open_lines(self.path, complete_bytes) as file:
-                self.written = scan(file, self.path, framed=complete_bytes is not None)
+        with naming_errors(self.path, reading=True), open(self.path, "rb") as file:
+            self.written = scan(file, self.path)
         self.saved = len(self.written.indices)
         with naming_errors(self.path):
-            end = self.written.size if complete_bytes is None else complete_bytes
-            if os.fstat(self._descriptor).st_size > end:
-                self._files.truncate(self._descriptor, end)
+            if os.fstat(self._descriptor).st_size > self.written.size:
+                self._files.truncate(self._descriptor, self.written.size)
 
     def _begin_anew(self, owed: int) -> None:
         """Continue in a new file, which replaces this one after `owed` records."""
@@ -252,7 +231,6 @@ class Journal:
             if line.shard is not None:
                 self.written.shards[line.shard] = line.shard_check
             self.append(body)
-        self._end_frame()
         self.settle(count)
         return statuses
 
@@ -269,31 +247,13 @@ class Journal:
         self.written.header = header
 
     def append(self, body: bytes) -> None:
-        """Write one JSON object as a line, or put it into the frame that is written next."""
+        """Write one JSON object as a line."""
         line, crc = seal(body, self.written.crc)
-        is_record = not body.startswith((MAGIC, END))
-        if self._packing is None:
-            self._put(line, len(line), is_record)
-        else:
-            frame = self._frame = self._frame or _Frame(self._packing.new_frame())
-            frame.parts.append(frame.packer.compress(line))
-            frame.size += len(line)
-            frame.records += is_record
-        self.written.crc = crc
-
-    def _put(self, data: bytes, size: int, records: int) -> None:
-        """Write whole lines, or a frame of them."""
         with naming_errors(self.path), defer_signals():
-            self._files.write_all(self._descriptor, data)
-            self.saved += records
-        self.written.size += size
-
-    def _end_frame(self) -> None:
-        """Write the frame of the lines that have come so far, if there are any and they are compressed."""
-        if self._frame is not None:
-            frame = self._frame
-            self._frame = None
-            self._put(b"".join((*frame.parts, frame.packer.flush())), frame.size, frame.records)
+            self._files.write_all(self._descriptor, line)
+            self.saved += not body.startswith((MAGIC, END))
+        self.written.size += len(line)
+        self.written.crc = crc
 
     def settle(self, count: int) -> None:
         """Replace the old file, if there is one and enough records are safe."""
@@ -317,7 +277,6 @@ class Journal:
 
     def sync(self) -> None:
         """Wait until every line is safe on disk."""
-        self._end_frame()
         with naming_errors(self.path):
             self._files.sync(self._descriptor)
 
@@ -350,7 +309,7 @@ class Journal:
 
 def _old_lines(path: Path) -> Iterator[bytes]:
     """Yield the records of a journal that `scan` accepted, as JSON without their checks."""
-    with open_lines(path) as file:
+    with open(path, "rb") as file:
         _, crc = unseal(file.readline(), 0) or (b"", 0)
         for line in file:
             body, crc = unseal(line, crc) or (b"", 0)
@@ -363,7 +322,6 @@ class Stream(Journal):
     def __init__(self) -> None:
         self.path = Path("standard output")
         self.written = JournalState()
-        self.framed = False
         self._old = None
         self._owed = 0
         self.saved = 0

@@ -20,7 +20,6 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.file_errors import naming_errors
-from attnscope.batch.frames import packing_of
 from attnscope.batch.journal import sealing
 from attnscope.batch.part_lines import END_LINE, RESTORE, OutOfOrder, PartLines
 from attnscope.batch.parts import PartSet
@@ -44,7 +43,6 @@ class _Target:
     """Writer of the new dump's lines, in a thread of its own."""
 
     def __init__(self, path: Path) -> None:
-        self._packing = packing_of(path)
         self._crc = 0
         files = FileSystem()
         self._descriptor = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -55,7 +53,7 @@ class _Target:
         self._pending.set_result(None)
 
     def put(self, bodies: list[bytes]) -> None:
-        """Write lines with the check of this file, as one frame if compressed, while the next ones are read."""
+        """Write lines with the check of this file, while the next ones are read."""
         pieces: list[bytes | memoryview] = []
         for body in bodies:
             start = memoryview(body)[:-1]
@@ -65,11 +63,7 @@ class _Target:
         self._pending = self._pool.submit(self._write, pieces)
 
     def _write(self, pieces: list[bytes | memoryview]) -> None:
-        data = b"".join(pieces)
-        if self._packing is not None:
-            packer = self._packing.new_frame()
-            data = packer.compress(data) + packer.flush()
-        self._blocks.put(np.frombuffer(data, dtype=np.uint8))
+        self._blocks.put(np.frombuffer(b"".join(pieces), dtype=np.uint8))
 
     def finish(self) -> None:
         self._pending.result()

@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch.file_errors import naming_errors
-from attnscope.batch.frames import Packing, damaged_frame, packing_of
 from attnscope.batch.header import END, MAGIC
 from attnscope.batch.journal import unseal
 
@@ -17,7 +15,6 @@ END_LINE = 1 << 64  # in the order of lines, among numbers of records
 _HEADER_LINE = -1
 _NOTHING = END_LINE + 1
 _CHUNK = 1 << 21  # bytes that are read at a time
-_PACKED = 1 << 16  # the same of a compressed file
 _HEAD = 64  # bytes of a line in which its number is
 _INDEX = re.compile(rb'\{"index":(\d{1,19}),')
 
@@ -37,14 +34,12 @@ class PartLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._packing = packing_of(path)
-        # `_inside` counts the lines of a frame that ends in a later run.
-        self._place = self._inside = self._crc = self._number = self.records = 0
+        self._place = self._crc = self._number = self.records = 0
         self.next_index = _HEADER_LINE
         self._skip()
 
     def runs(self, count: int) -> Iterator[list[bytes]]:
-        """Yield the JSON of the next records in chunks, each frame by itself; OutOfOrder if another record comes."""
+        """Yield the JSON of the next records in chunks; OutOfOrder if another record comes."""
         first_index = self.next_index
         begun = self._number
         with naming_errors(self.path, reading=True), open(self.path, "rb") as file:
@@ -81,17 +76,8 @@ class PartLines:
     def _chunk(self, file: BinaryIO, max_lines: int) -> list[bytes]:
         """Read and check at most `max_lines` lines, and return their JSON."""
         file.seek(self._place)
-        if self._packing is None:
-            lines = file.readlines(_CHUNK)[:max_lines]
-            self._place += sum(map(len, lines))
-        else:
-            content, size = self._frame(file, self._packing)
-            every = BytesIO(content).readlines()
-            lines = every[self._inside : self._inside + max_lines]
-            self._inside += len(lines)
-            if self._inside == len(every):
-                self._place = self._place + size
-                self._inside = 0
+        lines = file.readlines(_CHUNK)[:max_lines]
+        self._place += sum(map(len, lines))
         if not lines:
             raise self._damaged("the line is cut off")
         return [self._unsealed(line) for line in lines]
@@ -106,33 +92,10 @@ class PartLines:
         self._number += 1
         return body
 
-    def _frame(
-        self, file: BinaryIO, packing: Packing, least: int | None = None
-    ) -> tuple[bytearray, int]:
-        """Read one frame, or its first bytes, and return its content and its size; nothing at the end of the file."""
-        reader = packing.new_reader()
-        content = bytearray()
-        size = 0
-        try:
-            while not reader.eof and (least is None or len(content) < least):
-                if not (packed := file.read(_PACKED if least is None else _HEAD)):
-                    if not size:
-                        return content, 0
-                    raise EOFError("it is cut off")
-                content += reader.decompress(packed)
-                size += len(packed)
-        except (packing.damage, EOFError) as e:
-            raise damaged_frame(self.path, self._place, e) from e
-        return content, size - len(reader.unused_data)
-
     def _peek(self, file: BinaryIO) -> int:
         """Return the number of the next record; see `next_index`."""
         file.seek(self._place)
-        if self._packing is None:
-            return self._index(file.read(_HEAD))
-        if not self._inside:
-            return self._index(bytes(self._frame(file, self._packing, _HEAD)[0]))
-        return self._index(BytesIO(self._frame(file, self._packing)[0]).readlines()[self._inside])
+        return self._index(file.read(_HEAD))
 
     def _index(self, head: bytes) -> int:
         if match := _INDEX.match(head):

@@ -12,7 +12,6 @@ from attnscope.base.errors import AttnscopeError, UsageError, listed
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import format_of
-from attnscope.batch.frames import TruncatedFrame, open_lines
 from attnscope.batch.header import END, MAGIC, Header, find_change
 from attnscope.batch.journal import unseal
 from attnscope.batch.records import End
@@ -121,22 +120,17 @@ def read_part(path: Path, *, count: bool = False) -> ShardPart:
         raise AttnscopeError("no such file", where=path)
     with naming_errors(lines, reading=True):
         header = _read_header(lines)
-        end = None
-        if header is not None:
-            end = read_end(lines) if layout.packing is None else None
+        end = None if header is None else read_end(lines)
         if header is None or end is not None:
             return ShardPart(path, header, end, 0 if end is None else end.records)
-        if layout.packing is not None or count:
+        if count:
             return _counted(path, lines, header)
         return ShardPart(path, header, None, 0)
 
 
 def _read_header(lines: Path) -> Header | None:
-    try:
-        with open_lines(lines) as file:
-            line = file.readline(1 << 16)
-    except (TruncatedFrame, EOFError):
-        return None
+    with open(lines, "rb") as file:
+        line = file.readline(1 << 16)
     if not line.endswith(b"\n") and MAGIC.startswith(line[: len(MAGIC)]):
         return None
     unsealed = unseal(line, 0) if line.startswith(MAGIC) and line.endswith(b"\n") else None
@@ -166,13 +160,10 @@ def _counted(path: Path, lines: Path, header: Header) -> ShardPart:
     """Count the records of a part by its lines, of which the first is the header and the last may be cut off."""
     count = -1
     last = b""
-    try:
-        with open_lines(lines) as file:
-            while piece := file.read(_PIECE):
-                count += piece.count(b"\n")
-                last = (last + piece)[-_END_BYTES:]
-    except (TruncatedFrame, EOFError):
-        pass
+    with open(lines, "rb") as file:
+        while piece := file.read(_PIECE):
+            count += piece.count(b"\n")
+            last = (last + piece)[-_END_BYTES:]
     end = end_of(last) if last.endswith(b"\n") else None
     return ShardPart(path, header, end, max(0, count) if end is None else end.records)
 

@@ -23,7 +23,6 @@ from attnscope.batch.convert import merge
 from attnscope.batch.dump import write_dump
 from attnscope.batch.file_errors import OutputInUse
 from attnscope.batch.formats import ending_of
-from attnscope.batch.frames import packing_of
 from attnscope.batch.header import Header, find_change
 from attnscope.batch.loading import DumpConfig
 from attnscope.batch.parts import gather_parts_of, lines_path, read_part
@@ -100,7 +99,7 @@ class RecordCounter:
         """Return the number of records."""
         for part in self._lines.keys() - self.finished.keys():
             path = lines_path(part)
-            if not path.exists() or packing_of(path) is not None:
+            if not path.exists():
                 continue
             with open(path, "rb") as file:
                 file.seek(self._places[part])

@@ -4,16 +4,13 @@ The input is read twice: once to hash it, count its records and find duplicate i
 that can be read only once (a pipe, standard input, an object of a store) is copied to a temporary file first.
 """
 
-import gzip
 import os
 import shutil
 import stat
 import sys
 import tempfile
-import zlib
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import PurePath
@@ -26,7 +23,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.file_system import open_nonblocking, wait_for_data
 from attnscope.batch.arrow_input import ENDINGS, folder_files, from_arrow, from_parquet
-from attnscope.batch.frames import open_zstandard
+from attnscope.batch.frames import COMPRESSED, open_decompressed
 from attnscope.batch.header import InputFacts, Settings
 from attnscope.batch.items import (
     ARRAYS,
@@ -39,8 +36,6 @@ from attnscope.batch.items import (
     from_txt,
 )
 from attnscope.batch.remote import Store, url_of
-
-_COMPRESSED = (".gz", ".zst")
 
 
 class InputReader:
@@ -57,7 +52,7 @@ class InputReader:
     def __init__(self, name: str, format: str | None, column: str) -> None:
         self.name = "standard input" if name == "-" else name
         endings = [] if name == "-" else PurePath(name).suffixes
-        self._packing = endings.pop() if endings and endings[-1].lower() in _COMPRESSED else ""
+        self._packing = endings.pop() if endings and endings[-1].lower() in COMPRESSED else ""
         files = [name]
         if name != "-" and os.path.isdir(name):
             self._packing = ""
@@ -94,7 +89,7 @@ class InputReader:
         for file in self._files:
             file.seek(0)
         if len(self._files) == 1:
-            with _open_decompressed(self._files[0], self._packing.lower(), self.name) as file:
+            with open_decompressed(self._files[0], self._packing.lower(), self.name) as file:
                 yield from self._parsed(file)
         else:
             read = from_parquet if self.format == "parquet" else from_arrow
@@ -220,26 +215,6 @@ def _open(name: str) -> BinaryIO:
         raise AttnscopeError(
             f"cannot be read ({getattr(e, 'strerror', None) or e})", where=name
         ) from e
-
-
-@contextmanager
-def _open_decompressed(file: BinaryIO, ending: str, name: str) -> Iterator[IO[bytes]]:
-    """Read a file's content, decompressed if the ending is `.gz` or `.zst`."""
-    try:
-        if ending == ".gz":
-            with gzip.GzipFile(fileobj=file) as content:
-                yield content  # type: ignore[misc]
-        elif ending == ".zst":
-            with open_zstandard(file, name) as content:
-                yield content
-        else:
-            yield file
-    except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-        raise AttnscopeError(
-            f"damaged {ending} file ({e})", where=name, hint="compress it again"
-        ) from e
-    except OSError as e:
-        raise AttnscopeError(f"cannot be read ({e.strerror or e})", where=name) from e
 
 
 def _spool(copy_to: Callable[[IO[bytes]], None], name: str) -> BinaryIO:

@@ -46,11 +46,7 @@ class RecordStore:
         # of each record: bytes before its line, or records before it if it is compressed
         self._places = array("Q")
         file_format = format_of(path)
-        self._plain = (
-            file_format is not None
-            and file_format.layout in ("lines", "shards")
-            and file_format.packing is None
-        )
+        self._plain = file_format is not None and file_format.resumes
         self._lines = path / INDEX if path.is_dir() else path
         self._at = 0
         end = None

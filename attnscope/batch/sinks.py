@@ -33,17 +33,16 @@ _PAGE = 4096  # bytes
 
 
 class JsonlSink(RecordSink):
-    """Everything of a record in its line: `dump.jsonl`, or compressed, with a frame for each window.
+    """Everything of a record in its line: `dump.jsonl`.
 
     Attributes:
         lines: Returns the line of each record; see encoders.encoder_processes.
     """
 
-    needs_all_records = False
+    needs_all_records = whole_windows = False
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(journal)
-        self.whole_windows = journal.framed
         self.lines: Lines = lines_here
 
     def encode(self, records: Sequence[Record], new: int) -> list[bytes]:

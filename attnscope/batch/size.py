@@ -27,7 +27,6 @@ _BINARY = 4.0
 _ROUNDED_BINARY = 2.1
 _TOKEN = 75
 _UNIT = 8
-_PACKED = {"gzip": 0.36, "zstd": 0.38}  # size of compressed lines in proportion to the lines
 
 
 @dataclass(frozen=True)
@@ -75,12 +74,12 @@ def estimate_size(
     texts = counts / settings.shard[1]
 
     def total(settings: Settings) -> int:
-        value, of_line = _value_bytes(settings, dump_format)
+        value = _value_bytes(settings, dump_format)
         size = 0.0
         for n, count in zip(lengths, texts, strict=True):
             shown_sizes = round(n * queries), round(n * keys), n
             values = count_values(settings, preparer.units, shown_sizes, preparer.d_value, spans)
-            size += count * (value * values + of_line * (_TOKEN * n + _UNIT * preparer.units))
+            size += count * (value * values + _TOKEN * n + _UNIT * preparer.units)
         return round(size)
 
     averages = replace(settings, keep=("heads",), stages=(), digits=None)
@@ -100,12 +99,11 @@ def _sample(
     return sample
 
 
-def _value_bytes(settings: Settings, dump_format: DumpFormat | None) -> tuple[float, float]:
-    """Return the bytes of a number, and the share that is left of what a line has beside numbers."""
+def _value_bytes(settings: Settings, dump_format: DumpFormat | None) -> float:
+    """Return the bytes of a number."""
     if dump_format is not None and dump_format.layout == "shards":
-        return _BINARY if settings.digits is None else _ROUNDED_BINARY, 1.0
-    share = 1.0 if dump_format is None else _PACKED.get(dump_format.packing or "", 1.0)
-    return share * (_ROUNDED if settings.digits is not None else _EXACT), share
+        return _BINARY if settings.digits is None else _ROUNDED_BINARY
+    return _EXACT if settings.digits is None else _ROUNDED
 
 
 def _decimal(size: float) -> str:

@@ -10,7 +10,7 @@ import typer
 from attnscope.base.errors import AttnscopeError, Exit, UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.base.system.signals import at_signal
-from attnscope.batch.formats import DUMPS, format_of
+from attnscope.batch.formats import DUMP_FORMATS, format_of
 from attnscope.cli.batch_progress import progress
 from attnscope.cli.next_command import suggest
 from attnscope.cli.parameters import Given
@@ -32,7 +32,7 @@ EXAMPLES = """
 attnscope batch texts.txt -o dump.jsonl
 attnscope batch texts.jsonl -o dump.jsonl --top 5 --model ./my-bert
 attnscope batch reviews.csv --column review -o dump.jsonl --limit 1000
-attnscope batch texts.txt -o dump.jsonl.zst --keep all
+attnscope batch texts.txt -o dump.jsonl --keep all
 attnscope batch texts.txt.gz -o matrices --stage weights --layer -1
 attnscope batch texts.txt -o effects.jsonl --keep effects
 attnscope batch texts.txt -o spans.jsonl --keep spans --spans sentences
@@ -179,14 +179,17 @@ def _check_ending(output: Path) -> bool:
 
     check_name(output)
     dump_format = format_of(output)
-    if dump_format is not None and not dump_format.table:
+    if dump_format is not None and dump_format.batch:
         return dump_format.resumes
-    hint = f"use {', '.join(DUMPS)}, or a name without extension for a folder"
+    endings = (other.ending for other in DUMP_FORMATS if other.ending and other.batch)
+    hint = f"use {', '.join(endings)}, or a name without extension for a folder"
     if dump_format is not None:
         hint = f"use .jsonl, then: attnscope convert dump.jsonl dump{dump_format.ending}"
         if dump_format.ending == ".parquet":
             hint += f"; or {output}/ for a folder of tables"
-    raise UsageError(f"'{output}' is not a dump format", where=arg("output"), hint=hint)
+    compressed = dump_format is not None and not dump_format.table
+    what = "could not be resumed" if compressed else "is not a dump format"
+    raise UsageError(f"'{output}' {what}", where=arg("output"), hint=hint)
 
 
 def _order(name: str, options: Given) -> "DumpConfig":
@@ -367,11 +370,7 @@ def _check_shared(name: str, options: Given, who: str, option: str, *, resumes: 
     ):
         what = "standard input" if name == "-" else f"'{shown(options.output)}'"
         hint = "pass FILE on a disk that all nodes share"
-        hint = (
-            hint
-            if name == "-"
-            else "use .jsonl, .jsonl.gz, .jsonl.zst or a folder, on a disk that all nodes share"
-        )
+        hint = hint if name == "-" else "use .jsonl or a folder, on a disk that all nodes share"
         raise UsageError(f"{who} cannot share {what}", where=arg(option), hint=hint)
 
 

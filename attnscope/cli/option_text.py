@@ -62,7 +62,7 @@ def _spelled(command: str, name: str) -> str:
         "whole": lambda: ", ".join(
             dump_format.ending
             for dump_format in DUMP_FORMATS
-            if not dump_format.resumes and not dump_format.table
+            if dump_format.batch and not dump_format.resumes
         ),
     }
     if name in formats:

@@ -707,7 +707,7 @@ BATCH = (
     Option("output", OUTPUT, "Output: {resumed}, or a name without extension for a folder of .safetensors shards (all "
         "resumable); {whole} (one document); - writes .jsonl to standard output. An s3://, gs:// or hf:// URL is "
         "written as whole objects.", Path, "OUT", short="-o", complete="files", required=True,
-        brief="Output: .jsonl, .jsonl.zst, a folder … (resumable)."),
+        brief="Output: .jsonl, a folder … (resumable)."),
     Option("table", OUTPUT, "Tables of a .parquet folder, separated by commas: "
         f"{', '.join(table.name for table in _TABLES)}; several become subfolders. Default: the first of these that is "
         "kept.", partial(arguments.some_of, arg("table"), "table", tuple(table.name for table in _TABLES)), "TABLES",

@@ -118,9 +118,9 @@ def workers_of(process):
 
 
 def cases(folder, long_words, count):
-    """Short texts and long ones, as lines, frames and shards, some over an older dump that `--force` replaces.
+    """Short texts and long ones, as lines and shards, some over an older dump that `--force` replaces.
 
-    So many of these twelve, drawn.
+    So many of these eight, drawn.
     """
     luck = random.Random(5)
     short, long, old = folder / "short.txt", folder / "long.txt", folder / "old.txt"
@@ -131,7 +131,7 @@ def cases(folder, long_words, count):
     made = []
     texts = (("short", short, ["--top", "12"]), ("long", long, ["--truncate"]))
     for (name, source, more), kind, force in luck.sample(
-        list(product(texts, (".jsonl", ".jsonl.gz", ""), (False, True))), count
+        list(product(texts, (".jsonl", ""), (False, True))), count
     ):
         target = folder / f"{name}{'-forced' * force}{kind}"
         arguments = ["batch", str(source), "-o", str(target), "--quiet", *more]

@@ -57,7 +57,7 @@ def test_every_head_of_every_text(gpt2, tmp_path, engine):  # noqa: F811
                 assert record.effects.weight[n] == pytest.approx(off_sink, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["dump.jsonl", "dump", "dump.jsonl.gz"])
+@pytest.mark.parametrize("name", ["dump.jsonl", "dump"])
 def test_records_are_those_of_ablate_and_tables_theirs(tmp_path, name):
     """A text without a mask token, which has no KL divergence, lies in one shard with others that have it."""
     settings = Settings(keep=("columns", "effects", "stages"), stages=("weights",))

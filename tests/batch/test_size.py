@@ -18,7 +18,6 @@ BRIEF = Settings(statistics=BRIEF_STATISTICS, digits=BRIEF_DIGITS)
 CASES = {
     "brief": ("dump.jsonl", BRIEF),
     "a folder": ("dump", Settings()),
-    "compressed": ("dump.jsonl.gz", Settings()),
     "matrices": ("matrices", Settings(keep=("stages",), stages=("weights",))),
     "averages": ("heads.jsonl", Settings(keep=("heads",))),
     "some rows": ("rows.jsonl", Settings(query="0:3", keep=("rows",))),

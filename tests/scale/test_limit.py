@@ -12,7 +12,7 @@ def write(output, *options):
     return main(["batch", "texts.txt", "-o", output, *QUIET, *options])
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", "", ".parquet/"])
+@pytest.mark.parametrize("ending", [".jsonl", "", ".parquet/"])
 def test_a_limit_may_grow(folder, ending):
     """From within a block, twice, with workers and without, and at last to the whole input."""
     for limit in (97, None):

@@ -1,6 +1,5 @@
 """Parts of a dump: joined, they are the file of one process, and whatever is wrong with one is said."""
 
-import gzip
 import json
 import random
 import shutil
@@ -24,11 +23,11 @@ def lines(count, seed=1):
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory):
-    """150 texts, the dump of one process, and three parts of it, as lines, frames and folders."""
+    """150 texts, the dump of one process, and three parts of it, as lines and folders."""
     folder = tmp_path_factory.mktemp("parts")
     (folder / "texts.txt").write_text("".join(f"{line}\n" for line in lines(150)))
     with chdir(folder):
-        for ending in (".jsonl", ".jsonl.gz", ""):
+        for ending in (".jsonl", ""):
             assert main(["batch", "texts.txt", "-o", f"whole{ending}", *QUIET]) == 0
             for number in (1, 2, 3):
                 arguments = ["-o", f"part-{number}{ending}", "--shard", f"{number}/3", *QUIET]
@@ -56,7 +55,7 @@ def content(path):
     return {p.name: p.read_bytes() for p in path.iterdir()} if path.is_dir() else path.read_bytes()
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ""], ids=["lines", "frames", "shards"])
+@pytest.mark.parametrize("ending", [".jsonl", ""], ids=["lines", "shards"])
 def test_joined_parts_are_the_file_of_one_process(folder, capsys, ending):
     assert main(["merge", *parts(ending), "-o", f"joined{ending}"]) == 0
     assert capsys.readouterr().err.startswith(f"attnscope: merged: joined{ending} (1")
@@ -86,13 +85,8 @@ def test_small_chunks_change_nothing(folder, monkeypatch):
     from attnscope.batch import part_lines
 
     monkeypatch.setattr(part_lines, "_CHUNK", 700)
-    monkeypatch.setattr(part_lines, "_PACKED", 100)
     assert main(["merge", *parts(), "-o", "joined.jsonl", "--quiet"]) == 0
     assert content(folder / "joined.jsonl") == content(folder / "whole.jsonl")
-    assert main(["merge", *parts(".jsonl.gz"), "-o", "joined.jsonl", "--quiet", "--force"]) == 0
-    assert content(folder / "joined.jsonl") == content(folder / "whole.jsonl")
-    assert main(["merge", *parts(), "-o", "joined.jsonl.gz", "--quiet"]) == 0
-    assert gzip.decompress(content(folder / "joined.jsonl.gz")) == content(folder / "whole.jsonl")
 
 
 def test_parts_of_a_selection(folder):
@@ -189,7 +183,6 @@ def test_what_is_missing_or_unfinished_is_said(folder, capsys):
         ),
         ("part-3.jsonl", lambda data: b"", "1 without a header"),
         ("part-3.jsonl", lambda data: b"text\n", "is not a dump"),
-        ("part-2.jsonl.gz", lambda data: flipped(data, len(data) // 2), "is damaged"),
     ],
 )
 def test_a_damaged_part_is_refused(folder, capsys, name, change, message):
@@ -248,7 +241,7 @@ def test_verify(folder, capsys):
     said = capsys.readouterr().err
     right = "every checksum and count is right, and the texts are those of texts.txt"
     assert said == f"attnscope: verified: whole.jsonl ({counts}): {right}\n"
-    for name in ("whole", "whole.jsonl.gz", "part-2.jsonl"):
+    for name in ("whole", "part-2.jsonl"):
         assert main(["verify", name, "--input", "texts.txt", "--quiet"]) == 0
 
 

@@ -63,9 +63,7 @@ def written(tmp_path, texts=MANY, name="dump.jsonl", **options):
     return content(tmp_path / name), made
 
 
-@pytest.mark.parametrize(
-    ("name", "numbers"), [("dump.jsonl", (1, 2, 3, 7)), ("dump.jsonl.gz", (3,)), ("dump", (1, 3))]
-)
+@pytest.mark.parametrize(("name", "numbers"), [("dump.jsonl", (1, 2, 3, 7)), ("dump", (1, 3))])
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path, name, numbers):
     texts, written_by = TEXTS + MANY[:40], {}
     for workers in (0, *numbers):
