@@ -33,7 +33,7 @@ from tests.page.cells import check_cells
 from tests.page.conftest import SHORT
 from tests.page.reading import read_page
 from tests.page.test_page import COMMANDS, TEXT
-from tests.page.walking import number, read_places, shows
+from tests.page.walking import middle_of_cell, number, read_places, shows
 
 WEB = Path(__file__).parent.parent.parent / "web"
 CASES = drawn(40)  # of each page
@@ -490,13 +490,7 @@ def test_pointing_at_a_side_shows_that_side_and_marks_the_cell_on_all(open_page,
     for number_of_side, mask in enumerate([*sides, "difference"]):
         picture = page.locator(".matrix-panel canvas").nth(number_of_side)
         picture.scroll_into_view_if_needed()
-        left, top, size = (float(part) for part in picture.get_attribute("data-cells").split())
-        picture.hover(
-            position={
-                "x": left + (4.5 - number_of_side) * size,
-                "y": top + (6.5 + number_of_side) * size,
-            }
-        )
+        picture.hover(position=middle_of_cell(picture, 6 + number_of_side, 4 - number_of_side))
         captions = page.locator(".matrix-panel p.cell").all_text_contents()
         cells = [caption.rpartition(": ") for caption in captions]
         assert len({cell for cell, _, _ in cells}) == 1, captions
@@ -680,11 +674,8 @@ def test_the_lens_shows_a_cell_in_every_head(open_page, pages):
                 found = tuple(int(part) for part in head[1:].split("H"))
                 assert known[found] == pytest.approx(known[place], abs=1.1e-3)
             picture = page.locator("#panel-heads")
-            left, top, size = (float(part) for part in picture.get_attribute("data-cells").split())
             for layer, head in ((0, 0), (2, 1), (3, 3)):
-                picture.hover(
-                    position={"x": left + (head + 0.5) * size, "y": top + (layer + 0.5) * size}
-                )
+                picture.hover(position=middle_of_cell(picture, layer, head))
                 said = page.locator(".heads-panel p.cell").text_content()
                 assert said.startswith(f"L{layer}H{head}: {query} ")
                 if known.get((layer, head)) is None:
@@ -765,16 +756,17 @@ def test_no_grid_of_heads_is_cropped(open_page, tmp_path):
 
 def test_the_query_is_in_sight_in_a_long_text(open_page, pages):
     page = open_page(pages["long"][0], "#head=L3H0&query=90").page
-    inside = """(() => {
-      const panel = document.getElementById("panel-text").getBoundingClientRect();
-      const query = document.querySelector("#panel-text .query").getBoundingClientRect();
-      return panel.height < 600 && query.top >= panel.top && query.bottom <= panel.bottom;
-    })()"""
-    assert shows(page, inside, True)
+    inside = """(() => ["text", "lines"].map((name) => {
+      const panel = document.getElementById(`panel-${name}`);
+      const query = panel?.querySelector(".query").getBoundingClientRect();
+      const { top, bottom, height } = panel?.getBoundingClientRect() ?? {};
+      return query && height < 700 && query.top >= top && query.bottom <= bottom;
+    }).join())()"""
+    assert shows(page, inside, "true,")
     page.get_by_role("button", name="lines").click()
-    assert shows(page, inside, True)
+    assert shows(page, inside, "true,true")
     page.evaluate("location.hash = '#head=L3H0&query=3'")
-    assert shows(page, inside, True)
+    assert shows(page, inside, "true,true")
 
 
 DRAWN = """

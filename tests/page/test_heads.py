@@ -12,7 +12,7 @@ from attnscope.cli import main
 from tests.helpers.hybrids import make_hybrid, save_hybrid, with_long_states
 from tests.page.reading import read_page
 from tests.page.test_browser import SHOWS
-from tests.page.walking import number, shows
+from tests.page.walking import middle_of_cell, number, shows
 
 TEXT = "She sat by the [MASK] of the river"
 PAGES = {
@@ -29,8 +29,7 @@ def click_head(page, layer, head):
 
 
 def click_cell(picture, row, column):
-    left, top, size = (float(part) for part in picture.get_attribute("data-cells").split())
-    picture.click(position={"x": left + (column + 0.5) * size, "y": top + (row + 0.5) * size})
+    picture.click(position=middle_of_cell(picture, row, column))
 
 
 @pytest.mark.parametrize("display", PAGES)
@@ -281,7 +280,7 @@ def test_the_lens_says_what_the_model_loses_without_a_head(open_page, tmp_path):
     assert page.evaluate(SHOWS) == "lens"
     page.locator("#lens-first").click()
     name, value, rank, count = re.match(
-        r"Does L(\d+H\d+) matter\? Without it: (\S+), number (\d+) of (\d+) heads\. How much the predictions change",
+        r".*Does L(\d+H\d+) matter\? Without L\1: (\S+), number (\d+) of (\d+) heads\. How much the predictions change",
         page.locator(".matters").text_content(),
     ).groups()
     layer, head = map(int, name.split("H"))

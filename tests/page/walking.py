@@ -52,3 +52,9 @@ def shows(page, expression, value, seconds=4.0):
             return True
         page.wait_for_timeout(25)
     return False
+
+
+def middle_of_cell(picture, row, column):
+    """Where the middle of a cell is on a heat map, as `position` takes it."""
+    left, top, wide, high = map(float, picture.get_attribute("data-cells").split())
+    return {"x": left + (column + 0.5) * wide, "y": top + (row + 0.5) * high}

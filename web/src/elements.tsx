@@ -15,6 +15,28 @@ export function Bar({ share }: { share: number }) {
   );
 }
 
+// A word of the text, in quotes.
+export const Word = ({ name }: { name: string | undefined }) => (
+  <q>
+    <bdi>{name}</bdi>
+  </q>
+);
+
+// The head that a panel shows, between those before and behind it.
+export const HeadNav = (props: { name: string; act: (action: string) => void; meaning?: string }) => (
+  <span class="nav">
+    <button type="button" onClick={() => props.act("previous_head")} aria-label="Previous head" title="[">
+      ‹
+    </button>
+    <strong class="where" id="where" title={props.meaning}>
+      {props.name}
+    </strong>
+    <button type="button" onClick={() => props.act("next_head")} aria-label="Next head" title="]">
+      ›
+    </button>
+  </span>
+);
+
 export const ThemeButton = () => (
   <button type="button" onClick={toggleTheme} aria-label={`Use the ${theme() === "dark" ? "light" : "dark"} theme`}>
     {theme() === "dark" ? "☀" : "☾"}

@@ -10,15 +10,14 @@ import {
   inkOn,
   parseHex,
   type Scale,
-  sizedText,
+  scaleOf,
   surface,
 } from "./format";
 import { canvasOf, Heat, THEMES } from "./heat";
-import { LensList, sayOf, useLens } from "./lens";
-import type { Head, Scene } from "./model";
+import { Cell, LensList, Matters, sayOf, useLens } from "./lens";
+import type { Head } from "./model";
 import { type PanelProps, stacked, weightScale } from "./panel";
 import { mapOf, pictureScale, summaryOf } from "./pictures";
-import type { Spot } from "./spot";
 import { theme as currentTheme } from "./theme";
 
 const SMALL = 32; // cells of a thumbnail
@@ -51,39 +50,14 @@ function thumbnail(head: Head, theme: "light" | "dark", scale: Scale, query: num
   return canvas;
 }
 
-// Pixels around the picture, those of a list below it, and of a remark.
+// Pixels around the picture, those of a list below it, of a remark, and of what the lens says above.
 const FRAME = 136;
 const LIST = 225;
 const REMARK = 60;
+const MATTERS = 130;
 
 // What a display of the heads is called.
 const TITLES: Record<string, string> = { lens: "this cell or row" };
-
-// What the model loses without a head, if it was measured, or else the command that measures it.
-function Matters({ scene, spot }: { scene: Scene; spot: Spot }) {
-  const { numbers, command } = scene.data;
-  const effect = numbers.find((one) => one.name === "effect of head");
-  const name = scene.headName(spot.layer, spot.head);
-  if (!effect && !command) return null;
-  const { at, data } = effect ? scene.store.matrix(effect.values) : { at: () => 0, data: [] };
-  const own = at(spot.layer, spot.head);
-  const rank = [...data].filter((value) => Math.abs(value) > Math.abs(own)).length + 1;
-  return (
-    <p class="small matters">
-      Does {name} matter?{" "}
-      {effect ? (
-        <>
-          <b>
-            Without it: {sizedText(own)}, number {rank} of {data.length} heads.
-          </b>{" "}
-          <span class="dim">{effect.meaning}</span>
-        </>
-      ) : (
-        <code>{`${command.replace("scope run", "scope ablate")} --cut ${name}`}</code>
-      )}
-    </p>
-  );
-}
 
 export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelProps & { displays: string[] }) {
   const theme = currentTheme();
@@ -107,15 +81,13 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
     return row < 0 ? {} : { query: row, key: null };
   };
   const finite = values ? [...values.data].filter(Number.isFinite) : [];
-  const least = Math.min(...finite);
-  const largest = Math.max(...finite);
   const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
   const lens = useLens(scene, place.spot, place.display === "lens");
   const { query, key } = place.spot;
   const labels = (letter: string, all: (number | string)[]) =>
     all.map((n) => ({ number: n === "mean" ? "mean" : letter + n, name: "" }));
   const look = THEMES[theme];
-  const tall = layers.length > 1.4 * heads.length; // its list has room beside the picture
+  const tall = layers.length > (lens ? 0.9 : 1.4) * heads.length; // its list has room beside the picture
   return (
     <section
       class={`card heads-panel ${tall ? "tall" : ""}`}
@@ -125,8 +97,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
       <div class="bar">
         {lens ? (
           <h2 class="of-tokens">
-            <bdi>{scene.queries.labels[query]?.name}</bdi> ←{" "}
-            {key === null ? "its strongest" : <bdi>{scene.keys.labels[key]?.name}</bdi>}
+            <Cell scene={scene} query={query} reads={key} />
           </h2>
         ) : (
           <h2>Heads</h2>
@@ -143,6 +114,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
           ))}
         </select>
       </div>
+      {lens && <Matters scene={scene} seen={lens} place={place} />}
       <div class="picture">
         <Heat
           id="panel-heads"
@@ -170,9 +142,10 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
           }}
           scale={
             finite.length && !lens
-              ? least < 0
-                ? { low: -Math.max(-least, largest), high: Math.max(-least, largest), signed: true }
-                : { low: least, high: largest, signed: false }
+              ? scaleOf(
+                  finite,
+                  finite.some((value) => value < 0),
+                )
               : scene.data.pictures && !lens && !strength
                 ? pictureScale(scene, place.shape)
                 : weightScale({ ...place, sinks: true }, null)
@@ -181,7 +154,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
           label="layers and heads"
           height={Math.max(
             stacked() ? layers.length * 17 : 150,
-            room - FRAME - (tall ? (strength || lens ? 1.5 * REMARK : 0) : lens || strength ? LIST : 0),
+            room - FRAME - (lens ? MATTERS : strength && tall ? REMARK : 0) - ((lens || strength) && !tall ? LIST : 0),
           )}
           cursor={[place.spot.layer, place.spot.head]}
           onCursor={(layer, head) => goto({ layer, head, text: roleText(layer, head), ...roleRow(layer, head) })}
@@ -203,7 +176,8 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
                     );
                   const inset = size > 12 ? 1.5 : 0.5;
                   const [left, top, wide] = [x + inset, y + inset, size - 2 * inset];
-                  g.fillStyle = css(surface(theme, "unknown"));
+                  g.strokeStyle = g.fillStyle = css(surface(theme, "unknown"));
+                  g.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
                   // A matrix fills the square, a picture keeps its shape.
                   const tall = picture && scene.data.pictures ? picture.height / picture.width : 1;
                   if (picture) g.drawImage(picture, left, top, wide / Math.max(1, tall), wide * Math.min(1, tall));
@@ -232,7 +206,6 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
           </ul>
         )}
       </div>
-      {lens && <Matters scene={scene} spot={place.spot} />}
       {shown && <p class="dim small">{shown.meaning}</p>}
       {strength && <p class="dim small">{roles!.measured}</p>}
     </section>

@@ -42,7 +42,6 @@ export interface HeatProps {
   onHover?: (cell: [number, number] | null) => void;
   pointed?: [number, number] | null; // the cell that any panel points at; undefined if only this picture knows
   height?: number;
-  limit?: number; // largest size of a cell
   digits?: boolean; // numbers although cells are too small for them, or none although they are large enough
   id?: string;
   legend?: string;
@@ -58,6 +57,11 @@ const LONGEST = 132;
 const LEAST_LABEL = 9; // a cell with a label, which is as large as the cell up to LARGEST_LABEL
 const LARGEST_LABEL = 12;
 const LARGEST_CELL = 96;
+const ROOMY_CELL = 44; // from which labels are larger
+const ROOMY_LABEL = 15;
+const LEVEL = 22; // pixels of labels above their columns that do not stand upright
+const NUMBERED = 16; // and of labels that are numbers
+const TALLEST = 20; // height of cells that are much narrower
 const GAP = 6;
 const STRIP = 36; // pixels of the loudness above a map over seconds
 
@@ -85,7 +89,7 @@ export function Heat(props: HeatProps) {
   }, []);
 
   const layout = plan(props, width, zoom);
-  const { cell, left, top, shownRows, shownColumns } = layout;
+  const { cell, line, left, top, shownRows, shownColumns } = layout;
   const r0 = Math.max(0, Math.min(corner[0], rows.length - shownRows));
   const c0 = Math.max(0, Math.min(corner[1], columns.length - shownColumns));
 
@@ -111,7 +115,7 @@ export function Heat(props: HeatProps) {
   const cellAt = (event: MouseEvent): [number, number] | null => {
     const bounds = canvas.current!.getBoundingClientRect();
     const column = c0 + Math.floor((event.clientX - bounds.left - left) / cell);
-    const row = r0 + Math.floor((event.clientY - bounds.top - top) / cell);
+    const row = r0 + Math.floor((event.clientY - bounds.top - top) / line);
     const inside = row >= r0 && column >= c0 && row < r0 + shownRows && column < c0 + shownColumns;
     return inside && row < rows.length && column < columns.length ? [row, column] : null;
   };
@@ -119,7 +123,7 @@ export function Heat(props: HeatProps) {
   const labelAt = (event: MouseEvent): [number | null, number | null] => {
     const bounds = canvas.current!.getBoundingClientRect();
     const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
-    const row = x < left && y > top ? r0 + Math.floor((y - top) / cell) : rows.length;
+    const row = x < left && y > top ? r0 + Math.floor((y - top) / line) : rows.length;
     const column = y < top && x > left ? c0 + Math.floor((x - left) / cell) : columns.length;
     return [row < rows.length ? row : null, column < columns.length ? column : null];
   };
@@ -171,7 +175,7 @@ export function Heat(props: HeatProps) {
       {/* biome-ignore lint/a11y/noInteractiveElementToNoninteractiveRole: keys move its cursor */}
       <canvas
         id={props.id}
-        data-cells={`${left} ${top} ${cell}`} // where the first cell begins, and the size of all
+        data-cells={`${left} ${top} ${cell} ${line}`} // where the first cell begins, and the width and height of all
         ref={canvas}
         tabIndex={0}
         role="application"
@@ -190,7 +194,7 @@ export function Heat(props: HeatProps) {
         onPointerMove={(event) => {
           const from = drag.current;
           if (from && event.buttons && partial) {
-            const by = [Math.round((event.clientY - from.y) / cell), Math.round((event.clientX - from.x) / cell)];
+            const by = [Math.round((event.clientY - from.y) / line), Math.round((event.clientX - from.x) / cell)];
             from.moved ||= by[0] !== 0 || by[1] !== 0;
             if (from.moved) setCorner([Math.max(0, from.corner[0] - by[0]!), Math.max(0, from.corner[1] - by[1]!)]);
           } else look(cellAt(event));
@@ -211,7 +215,7 @@ export function Heat(props: HeatProps) {
         {known ? props.say(said[0], said[1]) : ""}
       </p>
       <div class="legend">
-        <Ramp scale={props.scale} theme={theme} colours={props.colours} legend={props.legend} />
+        {props.colours ? <span /> : <Ramp scale={props.scale} legend={props.legend} />}
         {(partial || rows.length > 40 || columns.length > 40) && (
           <span class="zoom">
             {partial && (
@@ -236,10 +240,8 @@ export function Heat(props: HeatProps) {
 const APART = 0.09; // share of a ramp between two numbers under it
 
 // The colours of a scale with the numbers that they stand for.
-function Ramp(props: { scale: Scale; theme: Theme; colours?: string[][] | null; legend?: string }) {
-  if (props.colours) return <span />;
-  const { scale, theme, legend } = props;
-  const stops = ramp(theme, scale.signed)
+export function Ramp({ scale, legend }: { scale: Scale; legend?: string }) {
+  const stops = ramp(currentTheme(), scale.signed)
     .filter((_, n) => n % 16 === 0)
     .map(css)
     .join(",");
@@ -271,8 +273,9 @@ function Ramp(props: { scale: Scale; theme: Theme; colours?: string[][] | null; 
 }
 
 interface Layout {
-  cell: number;
-  fit: number;
+  cell: number; // width of a cell
+  line: number; // and its height
+  fit: number; // size of the smaller side of a cell that is not zoomed
   left: number;
   top: number;
   width: number;
@@ -280,7 +283,7 @@ interface Layout {
   space: number;
   shownRows: number;
   shownColumns: number;
-  named: boolean; // labels have names, else only some of them a number
+  named: [boolean, boolean]; // labels of rows and of columns have names, else only some of them a number
   size: number; // of the letters of labels
   upright: boolean; // names of columns stand upright
   bare: boolean; // cells without numbers
@@ -303,53 +306,69 @@ function textWidth(text: string, size: number): number {
 
 function plan(props: HeatProps, width: number, zoom: number): Layout {
   const { rows, columns } = props;
-  let size = LARGEST_LABEL;
-  const widest = (labels: Label[], names = true) => {
+  const widest = (labels: Label[], size: number, names: boolean) => {
     let most = 0;
     const step = Math.max(1, Math.floor(labels.length / 400));
     for (let n = step - 1; n < labels.length; n += step) {
       most = Math.max(most, textWidth(names ? nameOf(labels[n]!) : labels[n]!.number, size));
     }
-    return Math.min(LONGEST, Math.ceil(most));
+    return Math.min(LONGEST, Math.ceil(most)) + GAP;
   };
   const space = Math.max(60, width - GAP);
-  let left = widest(rows) + GAP;
-  let names = widest(columns) + GAP;
-  const most = props.limit ?? LARGEST_CELL;
-  const room = Math.max(40, props.height ?? 640);
-  const level = 22; // what labels above their columns take if they do not stand upright
-  const above = Math.max(names, level);
-  let fit = Math.min(most, (space - left) / columns.length, Math.max(0.2, (room - above) / rows.length));
-  if (fit < size && !zoom && fit >= LEAST_LABEL - 2) {
-    // smaller letters leave more room for cells
-    size = Math.max(LEAST_LABEL, Math.floor(fit));
-    left = widest(rows) + GAP;
-    names = widest(columns) + GAP;
-    fit = Math.min(most, (space - left) / columns.length, (room - Math.max(names, level)) / rows.length);
+  const strip = props.levels ? STRIP : 0;
+  const room = Math.max(40, (props.height ?? 640) - strip);
+  const named: [boolean, boolean] = [true, true];
+  // Cells are squares; of a grid that is much longer than wide, or the other way round, they take the room beside it.
+  const fitted = (size: number) => {
+    const left = widest(rows, size, named[0]);
+    const names = named[1] ? widest(columns, size, true) : NUMBERED;
+    const across = Math.min(LARGEST_CELL, (space - left) / columns.length);
+    const down = Math.min(LARGEST_CELL, Math.max(0.2, (room - Math.max(names, named[1] ? LEVEL : 0)) / rows.length));
+    const fit = Math.min(across, down);
+    const longer = props.paint ? 1 : rows.length / columns.length;
+    return {
+      size,
+      left,
+      names,
+      fit,
+      cell: Math.min(across, fit * Math.max(1, longer)),
+      line: Math.min(down, Math.max(fit, Math.min(TALLEST, fit / longer))),
+    };
+  };
+  let found = fitted(LARGEST_LABEL);
+  const own = zoom || props.digits; // the size of cells is asked for
+  const lie = ({ cell, names }: typeof found) => cell - 4 >= names - GAP; // names of columns need not stand upright
+  const large = fitted(ROOMY_LABEL);
+  if (large.fit >= ROOMY_CELL && lie(large) === lie(found)) found = large;
+  // smaller letters leave more room for cells
+  if (!own && found.fit < LARGEST_LABEL) found = fitted(Math.max(LEAST_LABEL, Math.floor(found.fit)));
+  if (!own && found.fit < LEAST_LABEL) {
+    const longer = Math.max(found.cell, found.line);
+    named[0] = found.line >= LEAST_LABEL;
+    named[1] = found.cell >= LEAST_LABEL;
+    found = fitted(longer < LEAST_LABEL ? LARGEST_LABEL - 1 : Math.min(LARGEST_LABEL - 1, Math.floor(longer)));
   }
-  const crowded = fit < LEAST_LABEL && !zoom && !props.digits;
-  if (crowded) {
-    size = LARGEST_LABEL - 1;
-    left = widest(rows, false) + GAP;
-    names = 16;
-    fit = Math.min(most, (space - left) / columns.length, (room - names) / rows.length);
-  }
-  const roomy = fit >= 26;
-  if (props.digits && !roomy) fit = 40;
-  const cell = zoom ? Math.max(zoom, fit) : fit;
-  const upright = cell - 4 < names - GAP;
-  const named = cell >= LEAST_LABEL && !crowded;
-  const top = (named ? (upright ? names : level) : 16) + (props.levels ? STRIP : 0);
+  const { size, left, names } = found;
+  const roomy = found.fit >= 26;
+  const fit = props.digits && !roomy ? 40 : found.fit;
+  const least = zoom || fit;
+  const cell = Math.max(least, found.cell);
+  const line = Math.max(least, found.line);
+  named[1] &&= cell >= LEAST_LABEL;
+  named[0] &&= line >= LEAST_LABEL;
+  const upright = !lie({ ...found, cell });
+  const above = named[1] ? (upright ? names : LEVEL) : NUMBERED;
   const shownColumns = Math.max(1, Math.min(columns.length, Math.floor((space - left) / cell + 0.001)));
-  const shownRows = Math.max(1, Math.min(rows.length, Math.floor((room - top) / cell + 0.001)));
+  const shownRows = Math.max(1, Math.min(rows.length, Math.floor((room - above) / line + 0.001)));
   return {
     cell,
+    line,
     fit,
     left,
-    top,
+    top: strip + above,
     width: left + shownColumns * cell + 1,
-    height: top + shownRows * cell + 1,
-    space: Math.min(space - left, room - top),
+    height: strip + above + shownRows * line + 1,
+    space: Math.min(space - left, room - above),
     shownRows,
     shownColumns,
     named,
@@ -420,7 +439,7 @@ function draw(
   hover: [number, number] | null,
   colours: () => HTMLCanvasElement,
 ) {
-  const { cell, left, top, shownRows, shownColumns } = layout;
+  const { cell, line, left, top, shownRows, shownColumns } = layout;
   const look = THEMES[theme];
   const ratio = window.devicePixelRatio || 1;
   canvas.width = Math.round(layout.width * ratio);
@@ -428,25 +447,24 @@ function draw(
   const g = canvas.getContext("2d")!;
   g.scale(ratio, ratio);
   g.clearRect(0, 0, layout.width, layout.height);
-  g.imageSmoothingEnabled = cell * ratio < 1 && !props.paint;
-  if (!props.paint) g.drawImage(colours(), left, top, shownColumns * cell, shownRows * cell);
+  g.imageSmoothingEnabled = Math.min(cell, line) * ratio < 1 && !props.paint;
+  if (!props.paint) g.drawImage(colours(), left, top, shownColumns * cell, shownRows * line);
   else {
     for (let r = 0; r < shownRows; r++)
-      for (let c = 0; c < shownColumns; c++) props.paint(g, r0 + r, c0 + c, left + c * cell, top + r * cell, cell);
+      for (let c = 0; c < shownColumns; c++) props.paint(g, r0 + r, c0 + c, left + c * cell, top + r * line, cell);
   }
   if (props.forbidden) hatch(g, props.forbidden, theme, layout, r0, c0);
-  const gap = cell >= 14 && !props.paint ? 1 : 0;
-  if (gap) {
+  if (Math.min(cell, line) >= 14 && !props.paint) {
     g.strokeStyle = css(look.page);
     g.lineWidth = 1;
     g.beginPath();
     for (let r = 0; r <= shownRows; r++) {
-      g.moveTo(left, Math.round(top + r * cell) + 0.5);
-      g.lineTo(left + shownColumns * cell, Math.round(top + r * cell) + 0.5);
+      g.moveTo(left, Math.round(top + r * line) + 0.5);
+      g.lineTo(left + shownColumns * cell, Math.round(top + r * line) + 0.5);
     }
     for (let c = 0; c <= shownColumns; c++) {
       g.moveTo(Math.round(left + c * cell) + 0.5, top);
-      g.lineTo(Math.round(left + c * cell) + 0.5, top + shownRows * cell);
+      g.lineTo(Math.round(left + c * cell) + 0.5, top + shownRows * line);
     }
     g.stroke();
   }
@@ -456,21 +474,24 @@ function draw(
   labels(g, props, layout, r0, c0, cursor, hover, look);
   // Pointer and cursor are ink on a line of the page, which is seen on every colour; the pointer has a crosshair.
   const across = (row: number, column: number, rows: number, columns: number, wide: number) => {
-    const size = Math.max(cell, 5);
-    const shift = (cell - size) / 2;
-    const box = [left + column * cell + shift, top + row * cell + shift] as const;
+    const [x, y] = [Math.min(0, cell - 5) / 2, Math.min(0, line - 5) / 2]; // a frame is seen around a tiny cell
     for (const [colour, width] of [
       [css(look.page), wide + 2],
       [look.ink, wide],
     ] as const) {
       g.strokeStyle = colour;
       g.lineWidth = width;
-      g.strokeRect(box[0] + 0.5, box[1] + 0.5, columns * cell - 2 * shift - 1, rows * cell - 2 * shift - 1);
+      g.strokeRect(
+        left + column * cell + x + 0.5,
+        top + row * line + y + 0.5,
+        columns * cell - 2 * x - 1,
+        rows * line - 2 * y - 1,
+      );
     }
   };
   g.save();
   g.beginPath();
-  g.rect(left - 2, top - 2, shownColumns * cell + 4, shownRows * cell + 4);
+  g.rect(left - 2, top - 2, shownColumns * cell + 4, shownRows * line + 4);
   g.clip();
   if (hover) {
     const [r, c] = [hover[0] - r0, hover[1] - c0];
@@ -503,18 +524,18 @@ function loudness(
 function path(
   g: CanvasRenderingContext2D,
   steps: [number, number][],
-  { cell, left, top, shownRows, shownColumns }: Layout,
+  { cell, line, left, top, shownRows, shownColumns }: Layout,
   r0: number,
   c0: number,
   colours: [string, string],
 ) {
   g.save();
   g.beginPath();
-  g.rect(left, top, shownColumns * cell, shownRows * cell);
+  g.rect(left, top, shownColumns * cell, shownRows * line);
   g.clip();
   g.beginPath();
   steps.forEach(([first, end], row) => {
-    const y = top + (row - r0 + 0.5) * cell;
+    const y = top + (row - r0 + 0.5) * line;
     g.lineTo(left + (first - c0) * cell, y);
     g.lineTo(left + (end - c0) * cell, y);
   });
@@ -533,7 +554,7 @@ function hatch(
   g: CanvasRenderingContext2D,
   forbidden: NonNullable<HeatProps["forbidden"]>,
   theme: Theme,
-  { cell, left, top, shownRows, shownColumns }: Layout,
+  { cell, line, left, top, shownRows, shownColumns }: Layout,
   r0: number,
   c0: number,
 ) {
@@ -554,7 +575,7 @@ function hatch(
       const inside = c < shownColumns && forbidden(r0 + r, c0 + c);
       if (inside && start < 0) start = c;
       if (!inside && start >= 0) {
-        g.fillRect(left + start * cell, top + r * cell, (c - start) * cell, cell);
+        g.fillRect(left + start * cell, top + r * line, (c - start) * cell, line);
         start = -1;
       }
     }
@@ -564,18 +585,19 @@ function numbers(
   g: CanvasRenderingContext2D,
   props: HeatProps,
   theme: Theme,
-  { cell, left, top, shownRows, shownColumns, bare }: Layout,
+  { cell, line, left, top, shownRows, shownColumns, bare }: Layout,
   r0: number,
   c0: number,
 ) {
-  if (cell < 20 || bare) return;
+  if (bare) return;
   let longest = 1;
   for (let r = 0; r < shownRows; r++)
     for (let c = 0; c < shownColumns; c++) {
       const text = props.text(r0 + r, c0 + c);
       if (/\d/.test(text)) longest = Math.max(longest, text.length); // a word is condensed instead
     }
-  const size = Math.min(13, Math.floor(((cell - 4) / longest) * 1.64));
+  // a letter is 0.6 as wide as high
+  const size = Math.floor(Math.min(18, Math.max(13, line / 4), line * 0.75, (cell - 4) / longest / 0.6));
   if (size < 8) return;
   g.font = `${size}px ${FONT}`;
   g.textAlign = "center";
@@ -585,7 +607,7 @@ function numbers(
       const colour = cellColour(props, theme, r0 + r, c0 + c);
       g.fillStyle = colour ? inkOn(colour) : THEMES[theme].dim;
       if (props.forbidden?.(r0 + r, c0 + c)) continue;
-      g.fillText(props.text(r0 + r, c0 + c), left + (c + 0.5) * cell, top + (r + 0.5) * cell + 0.5, cell - 4);
+      g.fillText(props.text(r0 + r, c0 + c), left + (c + 0.5) * cell, top + (r + 0.5) * line + 0.5, cell - 4);
     }
 }
 
@@ -598,7 +620,7 @@ function round(least: number): number {
 function labels(
   g: CanvasRenderingContext2D,
   props: HeatProps,
-  { cell, left, top, shownRows, shownColumns, named, size, upright, width }: Layout,
+  { cell, line, left, top, shownRows, shownColumns, named, size, upright, width }: Layout,
   r0: number,
   c0: number,
   cursor: [number, number],
@@ -616,18 +638,19 @@ function labels(
   const across = (n: number) => Math.min(left + (n - c0 + 0.5) * cell, width - wide / 2);
   // Numbers stand at round distances, and none of them touches that of the cursor.
   const skipped = (n: number, axis: 0 | 1) => {
-    if (named || n === cursor[axis]) return false;
-    const apart = axis ? Math.abs(across(n) - across(cursor[1])) - wide : Math.abs(n - cursor[0]) * cell - 2 * size;
-    return n % round(Math.max(48, wide) / cell) !== 0 || apart < 0 || (axis && across(n + 1) === across(n));
+    if (named[axis] || n === cursor[axis]) return false;
+    const apart = axis ? Math.abs(across(n) - across(cursor[1])) - wide : Math.abs(n - cursor[0]) * line - 2 * size;
+    const every = axis ? round(Math.max(48, wide) / cell) : round(48 / line);
+    return n % every !== 0 || apart < 0 || (axis && across(n + 1) === across(n));
   };
   for (let r = 0; r < shownRows; r++) {
     const n = r0 + r;
     if (skipped(n, 0)) continue;
     const label = props.rows[n]!;
-    const y = top + (r + 0.5) * cell;
+    const y = top + (r + 0.5) * line;
     g.textAlign = "right";
     style(n, 0);
-    g.fillText(named ? shorten(nameOf(label), left - GAP, size) : label.number, left - GAP + 2, y);
+    g.fillText(named[0] ? shorten(nameOf(label), left - GAP, size) : label.number, left - GAP + 2, y);
   }
   for (let c = 0; c < shownColumns; c++) {
     const n = c0 + c;
@@ -635,7 +658,7 @@ function labels(
     const label = props.columns[n]!;
     const x = left + (c + 0.5) * cell;
     style(n, 1);
-    if (!named) {
+    if (!named[1]) {
       g.textAlign = "center";
       g.fillText(label.number, across(n), top - 8);
     } else if (upright) {

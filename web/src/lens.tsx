@@ -1,10 +1,10 @@
 // The lens: one cell in all heads, or of one row the strongest source of every head that is no sink.
 import { useMemo, useRef } from "preact/hooks";
 import { weightText } from "./arithmetic";
-import { Bar } from "./elements";
+import { Bar, Word } from "./elements";
 import { fixed, sizedText } from "./format";
 import type { Head, Scene } from "./model";
-import type { Spot } from "./spot";
+import type { Place, Spot } from "./spot";
 
 // What a head has of a cell.
 export interface Seen {
@@ -84,10 +84,56 @@ export function useLens(scene: Scene, spot: Spot, active: boolean): (Seen | null
 
 const LISTED = 9; // heads with a key of their own
 
-export function sayOf(scene: Scene, seen: Seen): string {
-  const weight = Number.isNaN(seen.weight) ? "not known" : `${seen.bound ? "at most " : ""}${weightText(seen.weight)}`;
-  return `${seen.name}: ${scene.queries.name(seen.query)} ← ${scene.keys.name(seen.key)} ${weight}`;
+const amountOf = ({ weight, bound }: Seen) =>
+  Number.isNaN(weight) ? "not known" : `${bound ? "at most " : ""}${weightText(weight)}`;
+
+export const sayOf = (scene: Scene, seen: Seen): string =>
+  `${seen.name}: ${scene.queries.name(seen.query)} ← ${scene.keys.name(seen.key)} ${amountOf(seen)}`;
+
+// The heads that have most of what the lens shows, strongest first.
+function ranked(seen: (Seen | null)[][]): Seen[] {
+  const known = seen.flat().filter((one): one is Seen => one !== null && !one.bound && one.weight > 0);
+  return known.sort((a, b) => b.weight - a.weight);
 }
+
+// What the model loses without the strongest head of a cell, or without the one that was chosen there: the effect if it
+// was measured, or else the command that measures it.
+export function Matters({ scene, seen, place }: { scene: Scene; seen: (Seen | null)[][]; place: Place }) {
+  const { numbers, command } = scene.data;
+  const { layer, head } = place.spot;
+  const effect = numbers.find((one) => one.name === "effect of head");
+  const [strongest] = ranked(seen);
+  const about = (!place.headChosen && strongest) || seen[layer]![head];
+  if (!about || (!effect && !command)) return null;
+  const { name } = about;
+  const { at, data } = effect ? scene.store.matrix(effect.values) : { at: () => 0, data: [] };
+  const own = at(about.layer, about.head);
+  const rank = [...data].filter((value) => Math.abs(value) > Math.abs(own)).length + 1;
+  return (
+    <p class="small matters">
+      <b>{name}</b> has <b>{amountOf(about)}</b> at <Cell scene={scene} query={about.query} reads={about.key} />
+      {about === strongest && ", the most of all heads"}. Does {name} matter?{" "}
+      {effect ? (
+        <>
+          <b>
+            Without {name}: {sizedText(own)}, number {rank} of {data.length} heads.
+          </b>{" "}
+          <span class="dim">{effect.meaning}</span>
+        </>
+      ) : (
+        <code>{`${command.replace("scope run", "scope ablate")} --cut ${name}`}</code>
+      )}
+    </p>
+  );
+}
+
+// A cell in words: “it” ← “animal”.
+export const Cell = ({ scene, query, reads }: { scene: Scene; query: number; reads: number | null }) => (
+  <>
+    <Word name={scene.queries.labels[query]?.name} /> ←{" "}
+    {reads === null ? "its strongest" : <Word name={scene.keys.labels[reads]?.name} />}
+  </>
+);
 
 export function LensList(props: {
   scene: Scene;
@@ -97,8 +143,7 @@ export function LensList(props: {
 }) {
   const { scene, seen, spot, goto } = props;
   const list = useRef<HTMLOListElement>(null);
-  const known = seen.flat().filter((one): one is Seen => one !== null && !one.bound && one.weight > 0);
-  const strong = known.sort((a, b) => b.weight - a.weight).slice(0, LISTED);
+  const strong = ranked(seen).slice(0, LISTED);
   const go = (one: Seen) => goto({ layer: one.layer, head: one.head, key: spot.key ?? one.key });
   return (
     <ol

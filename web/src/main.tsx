@@ -3,7 +3,7 @@ import { render } from "preact";
 import { type Data, type Header, read } from "./data";
 import { ThemeButton } from "./elements";
 import { setPalette } from "./format";
-import { Nodes } from "./parts";
+import { aboutOf, Nodes } from "./parts";
 import { change, startTheme } from "./theme";
 
 const VERSION = 1;
@@ -25,7 +25,7 @@ function Title({ title }: { title: string }) {
 function Page({ header, data }: { header: Header; data: Data }) {
   return (
     <>
-      {!header.nodes.some((node) => node.k === "walk") && <Title title={header.title} />}
+      {header.nodes[aboutOf(header.nodes).length].k !== "walk" && <Title title={header.title} />}
       <main>
         <Nodes nodes={header.nodes} data={data} />
       </main>

@@ -1,11 +1,13 @@
 // The matrix of a head; side by side with other sides of a comparison, or with a pinned head, and the difference.
 
-import { useMemo } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { type Matrix, matrixOf } from "./data";
+import { HeadNav } from "./elements";
 import { cellText, digitsFor, digitsText, exactText, fixed, type Scale, scaleOf } from "./format";
 import { Heat, type HeatProps, type Label, nameOf } from "./heat";
 import { Axis, type Head, type Scene, type SceneData } from "./model";
 import { type PanelProps, stacked, weightScale } from "./panel";
+import { Lines } from "./text";
 
 const runLabels = (starts: number[]): Label[] =>
   starts.slice(0, -1).map((start, n) => {
@@ -67,6 +69,7 @@ export function MatrixPanel(
 ) {
   const { scene, head, place, sceneAt, masks, title, stageHelp, words, act, glossary, room } = props;
   const { spot, stage, pinned } = place;
+  const [lines, setLines] = useState(false);
   const views: View[] = [];
   if (masks.length > 1) {
     for (let mask = 0; mask < masks.length; mask++) {
@@ -91,17 +94,7 @@ export function MatrixPanel(
   return (
     <section class="card matrix-panel" aria-label="matrix" style={{ maxHeight: `${room}px` }}>
       <div class="bar">
-        <span class="nav">
-          <button type="button" onClick={() => act("previous_head")} aria-label="Previous head" title="[">
-            ‹
-          </button>
-          <strong class="where" id="where" title={[glossary.head, head?.unit.chosen].filter(Boolean).join(" ")}>
-            {title}
-          </strong>
-          <button type="button" onClick={() => act("next_head")} aria-label="Next head" title="]">
-            ›
-          </button>
-        </span>
+        <HeadNav name={title} act={act} meaning={[glossary.head, head?.unit.chosen].filter(Boolean).join(" ")} />
         <span class="stages" role="group" aria-label="Stage">
           {scene.data.stages.map((name) => (
             <button
@@ -120,34 +113,42 @@ export function MatrixPanel(
             picture
           </button>
         )}
-        <span class="axes">
-          <span class="term" title={glossary.query}>
-            reads ↓
-          </span>{" "}
-          <span class="term" title={glossary.key}>
-            is read →
-          </span>
-        </span>
+        <button type="button" aria-pressed={lines} onClick={() => setLines(!lines)}>
+          lines
+        </button>
       </div>
-      <div class={views.length > 1 ? `sides sides-${views.length}` : ""}>
-        {views.map((view, n) => (
-          <figure key={n} class={view.other ? "difference" : ""}>
-            <figcaption>
-              {view.name && (
-                <strong>
-                  <bdi>{view.name}</bdi>
-                </strong>
-              )}{" "}
-              <span class="dim">{stage}</span> <Exactness head={view.other ? null : view.head} words={words} />
-            </figcaption>
-            <MatrixView
-              {...props}
-              view={view}
-              main={n === (masks.length > 1 ? spot.mask : 0)}
-              several={views.length > 1}
-            />
-          </figure>
-        ))}
+      <div class="drawn">
+        <div class={views.length > 1 ? "sides" : ""} inert={lines}>
+          {views.map((view, n) => (
+            <figure key={n} class={view.other ? "difference" : ""}>
+              <figcaption>
+                {view.name && (
+                  <strong>
+                    <bdi>{view.name}</bdi>
+                  </strong>
+                )}{" "}
+                <span class="dim">{stage}</span> <Exactness head={view.other ? null : view.head} words={words} />
+                {(view.other || views.length === 1) && (
+                  <span class="axes">
+                    <span class="term" title={glossary.query}>
+                      reads ↓
+                    </span>{" "}
+                    <span class="term" title={glossary.key}>
+                      is read →
+                    </span>
+                  </span>
+                )}
+              </figcaption>
+              <MatrixView
+                {...props}
+                view={view}
+                main={n === (masks.length > 1 ? spot.mask : 0)}
+                several={views.length > 1}
+              />
+            </figure>
+          ))}
+        </div>
+        {lines && <Lines {...props} />}
       </div>
     </section>
   );
@@ -200,6 +201,7 @@ export function matrixProps(
       scale: stage === "weights" ? weights : scaleOf(matrix.data, true),
       label,
       forbidden,
+      levels: scene.data.levels.length ? scene.data.levels : undefined,
       legend: "",
     };
     return { props, matrix, map: false };

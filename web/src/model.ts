@@ -13,6 +13,9 @@ interface AxisData {
   total: number;
 }
 
+const NO_LABEL: Label = { number: "", name: "" };
+const RIGHT_TO_LEFT = /\p{sc=Hebr}|\p{sc=Arab}/u; // words that would draw numbers beside them to their other side
+
 export class Axis {
   readonly labels: Label[];
   readonly positions: number[];
@@ -34,8 +37,8 @@ export class Axis {
   }
 
   name(n: number): string {
-    const label = this.labels[n];
-    return label ? nameOf(label) : "";
+    const { number, name } = this.labels[n] ?? NO_LABEL;
+    return nameOf({ number, name: RIGHT_TO_LEFT.test(name) ? `\u2068${name}\u2069` : name });
   }
 }
 
@@ -86,7 +89,7 @@ export interface SceneData {
   passages: [string, number, number][];
   stages: string[];
   aligned: boolean;
-  predictions: { title: Tree[]; tokens: string[]; probabilities: number[] }[];
+  predictions: { position: number; title: Tree[]; tokens: string[]; probabilities: number[] }[];
   numbers: { name: string; meaning: string; values: Ref }[];
   roles: null | {
     names: string[];
@@ -100,6 +103,8 @@ export interface SceneData {
     rows: Ref | null; // the query of that text whose row shows the role of a head best, -1 for none
   };
   command: string;
+  comparison: string; // the command that shows both sides, if their masks alone differ
+  levels: number[]; // loudness of every key, if keys are frames of a sound
   first: [number, number];
   start: number | null;
   display: string; // what every head shows first

@@ -9,14 +9,24 @@ import { Walk } from "./walk";
 // biome-ignore lint/suspicious/noExplicitAny: nodes are what rendering.py writes
 export type Node = any;
 
+// Model, mask, text and warnings, which a page with a walk has in its first line.
+export const aboutOf = (nodes: Node[]): Node[] =>
+  nodes.some((node) => node.k === "walk")
+    ? nodes.slice(
+        0,
+        nodes.findIndex((node) => !isAbout(node)),
+      )
+    : [];
+
+const isAbout = (node: Node) =>
+  node[0] === "dl" || (node[0] === "div" && /look-(alarm|warning)/.test(JSON.stringify(node)));
+
 export function Nodes({ nodes, data }: { nodes: Node[]; data: Data }) {
-  // Model, mask and text, which a page with a walk has in its first line.
-  const walk = nodes.findIndex((node) => node.k === "walk");
-  const about = nodes.filter((node, n) => n < walk && node[0] === "dl");
+  const about = aboutOf(nodes);
   return (
     <>
-      {nodes.map((node, n) =>
-        about.includes(node) ? null : Array.isArray(node) ? (
+      {nodes.slice(about.length).map((node, n) =>
+        Array.isArray(node) ? (
           tree(node as Tree)
         ) : node.k === "walk" ? (
           <Walk key={n} node={node} data={data} about={about} />

@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Data, Ref } from "./data";
-import { type Tree, tree } from "./elements";
+import { HeadNav, type Tree, tree } from "./elements";
 import {
   colourOf,
   css,
@@ -10,12 +10,11 @@ import {
   palette,
   place as placeOn,
   type Rgb,
-  ramp,
   type Scale,
   surface,
   type Theme,
 } from "./format";
-import { canvasOf, THEMES } from "./heat";
+import { canvasOf, Ramp, THEMES } from "./heat";
 import type { Head, Scene } from "./model";
 import type { PanelProps } from "./panel";
 import { theme as currentTheme } from "./theme";
@@ -141,16 +140,19 @@ export function PictureCanvas(props: CanvasProps) {
     frame(pointed, 1);
   });
   const at = (event: MouseEvent): [number, number] => {
-    const { left, top } = box.current!.getBoundingClientRect();
+    const seen = box.current!.getBoundingClientRect();
     const clamp = (share: number, count: number) => Math.max(0, Math.min(count - 1, Math.floor(share * count)));
-    return [clamp((event.clientY - top) / height, map.rows), clamp((event.clientX - left) / width, map.columns)];
+    return [
+      clamp((event.clientY - seen.top) / seen.height, map.rows),
+      clamp((event.clientX - seen.left) / seen.width, map.columns),
+    ];
   };
   return (
     <canvas
       ref={box}
       id={id}
       class="picture-canvas"
-      style={{ width: `${width}px`, height: `${height}px`, cursor: onChoose ? "pointer" : undefined }}
+      style={{ width: `${width}px`, aspectRatio: `${width}/${height}`, cursor: onChoose ? "pointer" : undefined }}
       role="img"
       aria-label={label}
       tabIndex={onChoose ? 0 : undefined}
@@ -170,33 +172,7 @@ export function PictureCanvas(props: CanvasProps) {
   );
 }
 
-const TICKS = [0.25, 0.5, 1];
-
-// The ramp of a map, with the shares that its colours stand for.
-export function PictureLegend({ scale, relative = "" }: { scale: Scale; relative?: string }) {
-  const colours = ramp(currentTheme(), false);
-  const stops = [0, 1, 2, 3, 4, 5, 6, 7, 8].map((n) => css(colours[n * 32]!)).join(",");
-  const share = (place: number) => {
-    if (scale.shape === "sqrt") return scale.high * place ** 2;
-    return scale.shape === "log" ? scale.high * palette.ratio ** (place - 1) : scale.high * place;
-  };
-  return (
-    <div class="picture-legend">
-      <div class="ramp" style={{ background: `linear-gradient(90deg,${stops})` }} />
-      <span style={{ left: 0 }}>0</span>
-      {relative ? (
-        <span style={{ left: "100%" }}>{relative}</span>
-      ) : (
-        TICKS.map((place) => (
-          <span key={place} style={{ left: `${place * 100}%` }}>
-            {Number((100 * share(place)).toPrecision(2))}
-            {place === 1 ? " % of the row on one patch" : ""}
-          </span>
-        ))
-      )}
-    </div>
-  );
-}
+const ON_PATCH = "of the row on one patch";
 
 export interface PicturesNode {
   caption: Tree[];
@@ -252,7 +228,10 @@ export function Pictures({ node, data }: { node: PicturesNode; data: Data }) {
         })}
       </div>
       {small && <p class="dim small">below each: {node.facts}</p>}
-      <PictureLegend scale={node.maps[0]!.scale} relative={node.relative} />
+      <Ramp
+        scale={node.relative ? { ...node.maps[0]!.scale, high: 1 } : node.maps[0]!.scale}
+        legend={node.relative ? `1: ${node.relative}` : ON_PATCH}
+      />
     </section>
   );
 }
@@ -348,11 +327,11 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
   // Without sinks, the scale ends at the largest patch.
   const largest = place.sinks || !head ? 0 : Math.max(...grids.map((_, n) => largestOf(mapOf(head, n, query))));
   if (largest) scale.high = largest;
-  const size = Math.max(160, Math.min(grids.length > 1 ? 260 : 560, room - FRAME));
+  const size = Math.max(160, Math.min(grids.length > 1 ? 260 : 720, room - FRAME));
   const beside = scene.data.pictures!.kinds.filter((_, n) => n >= grids.length);
   const shares = head ? sharesOf(head, query) : [];
   const say = () => {
-    if (!pointed || !head) return props.glossary.first_patch;
+    if (!pointed || !head) return "";
     const [grid, [r, c]] = pointed;
     const weight = mapOf(head, grid, query)?.at(r, c);
     const known = weight === undefined || Number.isNaN(weight) ? "no token" : percent(weight);
@@ -362,17 +341,7 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
   return (
     <section class="card matrix-panel picture-panel" aria-label="picture" style={{ maxHeight: `${room}px` }}>
       <div class="bar">
-        <span class="nav">
-          <button type="button" onClick={() => act("previous_head")} aria-label="Previous head" title="[">
-            ‹
-          </button>
-          <strong class="where" id="where">
-            {title}
-          </strong>
-          <button type="button" onClick={() => act("next_head")} aria-label="Next head" title="]">
-            ›
-          </button>
-        </span>
+        <HeadNav name={title} act={act} />
         <span>
           <span class="dim">weights of</span> <bdi>{scene.queries.labels[query]?.name}</bdi>
         </span>
@@ -455,7 +424,7 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
       <p class="said-patch" aria-live="polite">
         {say()}
       </p>
-      <PictureLegend scale={scale} />
+      <Ramp scale={scale} legend={ON_PATCH} />
     </section>
   );
 }

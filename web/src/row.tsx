@@ -1,7 +1,7 @@
 // The row of the cursor: the arithmetic of its cell, its sources and statistics; its explanation; and predictions.
 import { arithmetic } from "./arithmetic";
 import { Dialog } from "./commands";
-import { Bar, tree } from "./elements";
+import { Bar } from "./elements";
 import { exactText, fixed, sizedText } from "./format";
 import type { Head, Scene } from "./model";
 import type { Compared, PanelProps, Pointed } from "./panel";
@@ -196,34 +196,6 @@ export function RowPanel({
         </dl>
       )}
       {head && <p class="dim small">{words[exact ? "digits" : "rounded"]}</p>}
-    </section>
-  );
-}
-
-export function Predictions({ scene }: { scene: Scene }) {
-  return (
-    <section class="card predictions" aria-label="predictions">
-      <h2>Predictions</h2>
-      {scene.data.predictions.map((one, n) => (
-        <div key={n}>
-          <p class="dim">{one.title.map(tree)}</p>
-          <table class="data">
-            <tbody>
-              {one.tokens.map((token, rank) => (
-                <tr key={rank}>
-                  <th scope="row">
-                    <bdi>{token}</bdi>
-                  </th>
-                  <td class="bars">
-                    <Bar share={one.probabilities[rank]!} />
-                  </td>
-                  <td>{fixed(one.probabilities[rank]!, 3)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      ))}
     </section>
   );
 }

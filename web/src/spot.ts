@@ -24,6 +24,7 @@ export interface Place {
   sinks: boolean; // the scale of weights reaches those on sinks
   read: boolean; // panels show who reads the key, not what the query reads
   touched: boolean; // a token or a cell was chosen
+  headChosen: boolean; // the head was chosen after the cell
 }
 
 export interface Bounds {
@@ -65,12 +66,14 @@ export function fit(place: Place, b: Bounds): Place {
   };
 }
 
-// The same place once a token or a cell is chosen.
+// The same place once a head, a token or a cell is chosen.
 // From the first token that is chosen on, heads show the lens; on pictures they go on showing maps, and roles stay.
-export function touch(place: Place, before: Place, pictured: boolean): Place {
+export function touch(place: Place, before: Place, pictured: boolean, headChosen: boolean): Place {
   const { spot } = place;
-  if (place.touched || (spot.query === before.spot.query && spot.key === before.spot.key)) return place;
-  return { ...place, touched: true, display: place.display === "roles" || pictured ? place.display : LENS };
+  const sameCell = spot.query === before.spot.query && spot.key === before.spot.key;
+  const chosen = { ...place, headChosen: headChosen || (sameCell && place.headChosen) };
+  if (place.touched || sameCell) return chosen;
+  return { ...chosen, touched: true, display: place.display === "roles" || pictured ? place.display : LENS };
 }
 
 export function visit(place: Place, spot: Spot): Place {

@@ -1,8 +1,9 @@
-// The text, with the sources of a query shaded; or two columns of tokens with lines from each query to its sources.
+// The text, with the sources of a query shaded and what the model predicts; and lines from each query to its sources.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { weightText } from "./arithmetic";
+import { tree } from "./elements";
 import { colourOf, css, fixed, inkOn, ramp } from "./format";
 import { type PanelProps, weightScale } from "./panel";
 import { theme as currentTheme } from "./theme";
@@ -15,10 +16,12 @@ const SAID = 4; // sources that the line under the text names
 
 export function TextPanel(props: Props & { choices: ComponentChildren }) {
   const { scene, head, place, act, choices, glossary } = props;
-  const [lines, setLines] = useState(false);
   return (
     <section class="card text-panel" aria-label="text">
-      {lines ? <Lines {...props} /> : <Shaded {...props} />}
+      <div class="sentence">
+        <Shaded {...props} />
+        {place.predictions && <Predictions {...props} />}
+      </div>
       <div class="bar">
         {choices}
         <p class="said-of" aria-live="polite">
@@ -28,13 +31,6 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
             glossary[scene.data.pictures ? "first_patch" : "first_word"]
           )}
           {head && <span class="dim"> in {head.unit.name}</span>}
-          {scene.data.predictions[0] && (
-            <span class="dim">
-              {" "}
-              · predicts <bdi>{scene.data.predictions[0].tokens[0]}</bdi>{" "}
-              {fixed(scene.data.predictions[0].probabilities[0]!, 2)}
-            </span>
-          )}
         </p>
         <span class="stages" role="group" aria-label="Direction">
           {[false, true].map((read) => (
@@ -49,11 +45,24 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
             </button>
           ))}
         </span>
-        <button type="button" aria-pressed={lines} onClick={() => setLines(!lines)}>
-          lines
-        </button>
       </div>
     </section>
+  );
+}
+
+// What the model predicts at the chosen token, or else at the first for which it is known.
+function Predictions({ scene, place }: Props) {
+  const all = scene.data.predictions;
+  const one = all.find(({ position }) => scene.queries.find(position) === place.spot.query) ?? all[0]!;
+  return (
+    <p class="small predictions">
+      <span class="dim">predicted {one.title.map(tree)}:</span>
+      {one.tokens.map((token, rank) => (
+        <span key={rank} class="item">
+          <bdi>{token}</bdi> {fixed(one.probabilities[rank]!, 3)}
+        </span>
+      ))}
+    </p>
   );
 }
 
@@ -67,9 +76,9 @@ function Sources({ scene: here, head: chosen, place, cursorKey, hovered }: Props
   const strong = shares.sort((a, b) => b[1] - a[1]).slice(0, SAID);
   return (
     <>
-      <b>
+      <q>
         <bdi>{(read ? scene.keys.labels[key ?? -1] : scene.queries.labels[query])?.name}</bdi>
-      </b>{" "}
+      </q>{" "}
       {read ? "is read by: " : "reads: "}
       {strong.map(([n, share], rank) => (
         <span key={n}>
@@ -85,7 +94,7 @@ function Sources({ scene: here, head: chosen, place, cursorKey, hovered }: Props
 const AT_ONCE = 1000; // passages that are drawn in one task
 
 // What the texts need of a place: the row, the column, and what a token does that is pointed at or clicked.
-function useTokens({ scene, head, place, cursorKey, hovered, goto, setHovered, compared }: Props) {
+function useTokens({ scene, head, place, cursorKey, hovered, goto, setHovered, compared }: PanelProps) {
   const { read } = place;
   // Of sides with the same tokens, the one that the pointer is at is shown.
   const source = hovered && !hovered.scene.data.pairs && !scene.data.pairs ? hovered.head : head;
@@ -210,7 +219,7 @@ function reveal(panel: HTMLElement, top: number) {
 const LINE = 20;
 const MOST = 160; // tokens on each side
 
-function Lines(props: Props) {
+export function Lines(props: PanelProps) {
   const { scene, head, place } = props;
   const { query } = place.spot;
   const { row, choose, point } = useTokens(props);
@@ -247,7 +256,7 @@ function Lines(props: Props) {
     ));
   return (
     <div
-      id="panel-text"
+      id="panel-lines"
       ref={box}
       class="lines"
       role="group"

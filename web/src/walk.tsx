@@ -10,7 +10,7 @@ import { MatrixPanel } from "./matrix";
 import { Scene, type SceneData } from "./model";
 import type { Compared, Pointed } from "./panel";
 import { PicturePanel } from "./pictures";
-import { Explain, Predictions, RowPanel } from "./row";
+import { Explain, RowPanel } from "./row";
 import { exportsOf } from "./save";
 import { apply, type Bounds, fit, fragment, LENS, type Place, placeOf, type Spot, touch, visit } from "./spot";
 import { TextPanel } from "./text";
@@ -83,6 +83,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       sinks: true,
       read: false,
       touched: false,
+      headChosen: false,
     };
     const found = placeOf(location.hash, start, sceneAt);
     return fit(found, boundsOf(found.spot));
@@ -161,7 +162,9 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
           const there = scene.on(to, "keys", next.spot.key ?? -1);
           next.spot = { ...next.spot, query: scene.on(to, "queries", query), key: there < 0 ? null : there };
         }
-        return touch(fit(next, boundsOf(next.spot)), now, scene.data.pictures !== null);
+        const { layer, head } = now.spot;
+        const headChosen = next.spot.layer !== layer || next.spot.head !== head;
+        return touch(fit(next, boundsOf(next.spot)), now, scene.data.pictures !== null, headChosen);
       });
     }
   };
@@ -186,21 +189,22 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
 
   const [room, above] = useRoom();
   const title = scene.headName(spot.layer, spot.head);
-  const words = scene.data.command;
   const { pinned } = place;
-  const heads =
+  const { command: own, comparison } = scene.data;
+  const [words, heads] =
     pinned?.mask === spot.mask
-      ? ["compare", `--head ${scene.headName(pinned.layer, pinned.head)} --head ${title}`]
-      : ["run", `--layer ${scene.data.layers[spot.layer]} --head ${scene.data.heads[spot.head]}`];
-  const command =
-    words &&
-    `${words.replace("scope run", `scope ${heads[0]}`)} ${heads[1]} --query ${scene.queries.positions[spot.query]}`;
+      ? [
+          own.replace("scope run", "scope compare"),
+          `--head ${scene.headName(pinned.layer, pinned.head)} --head ${title}`,
+        ]
+      : [comparison || own, `--layer ${scene.data.layers[spot.layer]} --head ${scene.data.heads[spot.head]}`];
+  const command = words && `${words} ${heads} --query ${scene.queries.positions[spot.query]}`;
   const goto = (changes: Partial<Spot>) =>
     setPlace((now) => {
       const { text = now.spot.text } = changes;
       if (text === now.spot.text) {
         const next = { ...now, spot: { ...now.spot, ...changes } };
-        return touch(fit(next, boundsOf(next.spot)), now, scene.data.pictures !== null);
+        return touch(fit(next, boundsOf(next.spot)), now, scene.data.pictures !== null, changes.head !== undefined);
       }
       const other = { ...now.spot, query: startOf(sceneAt(text, now.spot.mask)!), key: null, ...changes };
       return fit({ ...now, spot: other, pinned: null }, boundsOf(other));
@@ -241,7 +245,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   return (
     <div class="walk">
       <header class="top">
-        <details class="about" open={JSON.stringify(about).includes("look-warning")}>
+        <details class="about" open={/look-(alarm|warning)/.test(JSON.stringify(about))}>
           <summary>
             <h1 dir="ltr">
               <bdi>{scene.data.model || "attnscope"}</bdi>{" "}
@@ -330,7 +334,6 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
         )}
         <div class="aside" style={{ maxHeight: `${room}px` }}>
           <RowPanel {...panel} phrases={node.phrases} side={side} />
-          {scene.data.predictions.length > 0 && place.predictions && <Predictions scene={scene} />}
         </div>
       </div>
       {dialog === "explain" && head ? (

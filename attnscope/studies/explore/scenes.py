@@ -26,6 +26,7 @@ from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import MASK_FILES, mask_files, parse_mask
 from attnscope.studies.screens.header import report_header, short_path
 from attnscope.studies.screens.pictures import kind_name, picture_scale
+from attnscope.studies.screens.sound import sound_of_keys
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.parts import Facts, joined
 from attnscope.views.settings import DisplaySettings
@@ -138,6 +139,7 @@ def scene_of(
         pictures=[ScenePicture(grid.prefix, grid.pixels, grid.tokens) for grid in text.images],
         kinds=[(kind_name(text, kind), positions) for kind, positions in kinds.items()],
         picture_scale=picture_scale(text) if text.images else None,
+        levels=_levels(text, keys),
         numbers=head_numbers(
             rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)
         ),
@@ -173,6 +175,14 @@ def _start(text: TextReport, queries: Sequence[int]) -> int | None:
     return next(
         (n for n in range(len(queries) - 1, -1, -1) if not text.tokens[queries[n]].special), None
     )
+
+
+def _levels(text: TextReport, keys: Sequence[int]) -> list[float]:
+    """Return the loudness of every key, 0 for a token before the frames; empty if keys are no frames."""
+    sound = sound_of_keys(text)
+    if sound is None:
+        return []
+    return [float(sound.levels[key - sound.before]) if key >= sound.before else 0.0 for key in keys]
 
 
 def units_known(*, words: bool, spans: bool) -> list[str]:
@@ -303,7 +313,8 @@ def passages(
             if token.special and position and text.tokens[position - 1].special is False:
                 yield Passage(Span(" "))
             yield Passage(name, *cell)
-            if token.special and position < len(text.tokens) - 1:
+            is_frame = text.sound is not None and token.start is None
+            if (token.special or is_frame) and position < len(text.tokens) - 1:
                 yield Passage(Span(" "))
             continue
         at = max(token.start, reached[token.segment])
@@ -322,7 +333,12 @@ def passages(
         yield Passage(Span(spelled or name.text, name.look, name.origin), *cell)
     for segment, segment_text in enumerate(texts):
         rest = (segment_text or "")[reached[segment] :]
-        if rest and not behind_picture and any(token.segment == segment for token in text.tokens):
+        unheard = text.sound is not None and not reached[segment]  # the name of a file of sound
+        if (
+            rest
+            and not (behind_picture or unheard)
+            and any(token.segment == segment for token in text.tokens)
+        ):
             yield Passage(Span(rest, origin="untrusted"))
     for position in range(len(text.context or ())):
         yield Passage(Span("\n" if position == 0 else " "))
@@ -342,6 +358,7 @@ def forecast(text: TextReport, prediction: Prediction) -> Forecast:
         [Span(token.text, "", "token") for token in prediction.tokens],
         [token.probability for token in prediction.tokens],
         [token.logit for token in prediction.tokens],
+        position=prediction.position,
     )
 
 

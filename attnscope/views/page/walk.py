@@ -13,7 +13,7 @@ from attnscope.views.numbers import scale_text
 from attnscope.views.page.container import Array, Container, Reference
 from attnscope.views.page.elements import spans_of, text_of
 from attnscope.views.spans import Span
-from attnscope.views.walk.cell import later_steps
+from attnscope.views.walk.cell import compared_masks, later_steps
 from attnscope.views.walk.glossary import GLOSSARY
 from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_keys
 from attnscope.views.walk.scene import Passage, Scene, Source, Variant, WalkHead
@@ -172,8 +172,6 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
     exact = {indices: head for indices, head in heads.items() if head.exact}
     rounded = {indices: head for indices, head in heads.items() if not head.exact}
     command = "" if scene.command is None else scene.command.spell(shared=True)
-    # Control characters in a command would not be pasted into a terminal.
-    pasted = command.replace("\n", "").replace("\\", "")
     queries = _axis(scene.queries)
     keys = _axis(scene.keys)
     sources = _axis(scene.sources)
@@ -187,8 +185,8 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "stages": [stage for stage in scene.stages if stage in _STAGES],
         "aligned": scene.aligned,
         "predictions": [
-            {"title": spans_of(item.title), "tokens": [text_of(token) for token in item.tokens],
-             "probabilities": list(item.probabilities)}
+            {"position": item.position, "title": spans_of(item.title),
+             "tokens": [text_of(token) for token in item.tokens], "probabilities": list(item.probabilities)}
             for item in scene.predictions
         ],
         "numbers": [
@@ -201,7 +199,8 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
             "measured": scene.roles.measured, "texts": list(scene.roles.texts),
             "rows": None if scene.roles.rows is None else container.add(scene.roles.rows.astype(np.int32)),
         },
-        "command": command if escape_control(pasted) == pasted else "",
+        "command": _pasted(command),
+        "comparison": _pasted(_comparison(source, variant, scene)),
         "first": list(scene.first),
         "start": scene.start,
         "display": scene.display,
@@ -213,6 +212,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
             "rows": _axis(scene.alignment.rows), "columns": _axis(scene.alignment.columns),
         },
         "random": scene.random,
+        "levels": [round(level, _STATISTIC) for level in scene.levels],
         "pictures": None if scene.picture_scale is None else {
             "grids": [
                 {"name": picture.name, "pixels": container.picture(picture.pixels), "shape": picture.sources.shape,
@@ -226,6 +226,23 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "units": [_head(indices, head, container) for indices, head in heads.items()],
         "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],
     }  # fmt: skip
+
+
+def _pasted(command: str) -> str:
+    """Return a command; empty if it has control characters, which would not be pasted into a terminal."""
+    words = command.replace("\n", "").replace("\\", "")
+    return command if escape_control(words) == words else ""
+
+
+def _comparison(source: Source, variant: Variant, scene: Scene) -> str:
+    """Return the command that compares a side with the first, or the first with the second; empty for none."""
+    first, *others = source.masks
+    if not others:
+        return ""
+    sides = [first, variant.mask if variant.mask != first else others[0]]
+    before, after = (source.scene(replace(variant, mask=mask)) for mask in sides)
+    compared = None if before is None or after is None else compared_masks(before, after)
+    return "" if compared is None else compared.spell(command="compare", shared=True)
 
 
 def _pictured_rows(

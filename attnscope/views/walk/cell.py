@@ -9,7 +9,7 @@ import numpy as np
 from attnscope.base.system.escape import quote_for_shell
 from attnscope.views.numbers import formatted, number_text, scale_text
 from attnscope.views.walk.place import Spot
-from attnscope.views.walk.scene import STAGES, Scene, WalkCut, WalkHead
+from attnscope.views.walk.scene import STAGES, RunCommand, Scene, WalkCut, WalkHead
 
 # Characters of a token that names a query in a command.
 _LONGEST = 32
@@ -324,32 +324,40 @@ def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[Wal
 
 def comparing_command(here: Scene, there: Scene, spots: tuple[Spot, Spot]) -> str | None:
     """Return the `compare` of a place with a pinned one; None if they differ in more than the mask, or the head."""
-    if here.command is None or there.command is None:
-        return None
     spot, pin = spots
     heads = [
         (scene.layers[at.layer], scene.heads[at.head]) for scene, at in ((there, pin), (here, spot))
     ]
-    masks = there.command.mask, here.command.mask
-    same_mask = masks[0] == masks[1]
-    same_head = heads[0] == heads[1]
-    numbered = all(isinstance(index, int) for head in heads for index in head)
-    if (
-        replace(there.command, mask=masks[1]) != here.command
-        or same_mask == same_head
-        or not numbered
-    ):
+    if not all(isinstance(index, int) for head in heads for index in head):
         return None
     query = f"--query {query_word(here, spot.query)}"
-    if same_mask:
-        return here.command.spell(
-            *(f"--head L{layer}H{head}" for layer, head in heads), query, command="compare"
-        )
+    if heads[0] == heads[1]:
+        both = compared_masks(there, here)
+        options = [f"--layer {heads[0][0]}", f"--head {heads[0][1]}", query]
+        return None if both is None else both.spell(*options, command="compare")
+    if here.command is None or here.command != there.command:
+        return None
+    options = [f"--head L{layer}H{head}" for layer, head in heads]
+    return here.command.spell(*options, query, command="compare")
+
+
+def compared_masks(before: Scene, after: Scene) -> RunCommand | None:
+    """Return what `compare` takes to show two scenes, with both masks; None if more than their masks differs."""
+    if before.command is None or after.command is None:
+        return None
+    masks = before.command.mask, after.command.mask
+    if masks[0] == masks[1] or replace(before.command, mask=masks[1]) != after.command:
+        return None
     if any(mask.keys() - {"--mask"} for mask in masks):
         return None
-    sides = [f"--mask {mask.get('--mask', 'own')}" for mask in masks]
-    sides += [f"--layer {heads[0][0]}", f"--head {heads[0][1]}", query]
-    return replace(here.command, mask={}).spell(*sides, command="compare")
+    sides = "".join(f" --mask {mask.get('--mask', 'own')}" for mask in masks)
+    words, shared = after.command.words, after.command.shared_words
+    return replace(
+        after.command,
+        words=words + sides,
+        shared_words=None if shared is None else shared + sides,
+        mask={},
+    )
 
 
 def query_word(scene: Scene, query: int) -> str:

@@ -18,7 +18,7 @@ GLOSSARY: dict[str, str] = {
     "reads": "A row: what a token takes from others.",
     "read": "A column: who takes something from a token.",
     # what to do before anything was chosen
-    "first_word": "Point at a word: what it reads turns blue. Click it, then a cell: which heads read this?",
-    "first_patch": "Point at a patch or a word: what it reads turns blue. Click it, then a head.",
+    "first_word": "Point at a word: what the word reads turns blue. Click a cell: every head shows its weight there.",
+    "first_patch": "Point at a patch or a word: what the patch reads turns blue. Click a patch, then a head.",
     **{statistic.name: statistic.meaning for statistic in ROW_STATISTICS},
 }

@@ -101,6 +101,7 @@ class Forecast:
     before: Sequence[float] | None = None  # probabilities without the cuts; None without cuts
     note: str = ""
     is_change: bool = False  # it is about hidden states
+    position: int = -1  # of the token that the prediction follows or replaces
 
 
 class Owner:
@@ -268,6 +269,7 @@ class Scene(Owner):
     # of a text with pictures, each kind of token with the indices of its sources: those of each picture first
     kinds: Sequence[tuple[str, Sequence[int]]] = ()
     picture_scale: Scale | None = None  # of weights on patches
+    levels: Sequence[float] = ()  # loudness of every key, 0 to 1, if keys are frames of a sound
 
     def tokens_of(self, query: int) -> Sequence[int]:
         """Return the positions of the tokens of a row."""

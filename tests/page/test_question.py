@@ -1,0 +1,175 @@
+"""The question that people bring, on the page: which head makes one word read another, does it matter, what comes next?"""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.cli import main
+from tests.page.conftest import SHORT
+from tests.page.reading import read_page
+from tests.page.test_browser import LISTED
+from tests.page.test_heads import PAGES, click_cell
+from tests.page.test_page import TEXT
+from tests.page.walking import number, shows
+
+MATTERS = "document.querySelector('.matters').textContent"
+
+
+def ranked_heads(weights, query, key):
+    """Heads by their weight at a cell, as the page names them."""
+    order = np.argsort(-weights[..., query, key], axis=None)
+    return [
+        f"L{layer}H{head}" for layer, head in zip(*np.unravel_index(order, (4, 4)), strict=True)
+    ]
+
+
+def test_the_question_is_about_the_strongest_head_of_the_cell(open_page, pages):
+    weights = attnscope.inspect(SHORT, layer="all", head="all", stages="weights").weights
+    page = open_page(pages["short"][0], size=(1280, 800)).page
+    words = SHORT.split()
+    chosen = page.locator("#where").text_content()
+    for query, key in ((4, 1), (10, 3)):
+        click_cell(page.locator("#panel-matrix"), query, key)
+        first, second = ranked_heads(weights, query, key)[:2]
+        cell = f"{words[query]} ← {words[key]}"
+        assert shows(page, f"{MATTERS}.startsWith('{first} has ')", True)
+        said = page.evaluate(MATTERS)
+        assert f" at {cell}, the most of all heads. Does {first} matter? " in said
+        layer, head = map(int, first[1:].split("H"))
+        expected = float(weights[layer, head, query, key])
+        assert number(said.split()[2]) == pytest.approx(expected, abs=5.1e-3)
+        assert said.endswith(f" --cut {first}")
+        # a head that is chosen there is what is asked about, until another cell is chosen
+        page.keyboard.press("a")
+        assert shows(page, "document.activeElement.id", "lens-first")
+        page.keyboard.press("2")
+        assert shows(page, f"{MATTERS}.startsWith('{second} has ')", True)
+        assert f" at {cell}. Does {second} matter? " in page.evaluate(MATTERS)
+    assert chosen != second
+    page.keyboard.press("]")
+    where = page.locator("#where").text_content()
+    assert shows(page, f"{MATTERS}.includes('Does {where} matter?')", True)
+
+
+def test_predictions_stand_beside_the_sentence(open_page, tmp_path):
+    text = "The [MASK] by the [MASK] was steep"
+    path = tmp_path / "page.html"
+    assert main(["run", text, "-o", str(path), "--quiet"]) == 0
+    first, second = attnscope.inspect(text, predict=True).data.texts[0].predictions
+    page = open_page(path, size=(1280, 800)).page
+    for prediction, chosen in ((first, None), (second, second.position), (first, 0)):
+        if chosen is not None:
+            page.locator("#panel-text .token").nth(chosen).click()
+        said = f"{prediction.position} [MASK]:"
+        line = "document.querySelector('.sentence .predictions').textContent"
+        assert shows(page, f"{line}.includes('{said}')", True)
+        items = page.locator(".predictions .item").all_text_contents()
+        assert [item.split()[0] for item in items] == [one.text for one in prediction.tokens]
+        shown = [float(item.split()[1]) for item in items]
+        assert shown == pytest.approx([one.probability for one in prediction.tokens], abs=5.1e-4)
+    box = page.locator(".predictions").bounding_box()
+    assert box["y"] < 140  # in sight without scrolling, above the panels
+
+
+def test_lines_are_drawn_where_the_matrix_was(open_page, pages):
+    page = open_page(pages["short"][0], size=(1280, 800)).page
+    panels = (".text-panel", ".heads-panel", ".matrix-panel", ".row-panel")
+    places = [page.locator(panel).bounding_box() for panel in panels]
+    page.get_by_role("button", name="lines").click()
+    assert shows(page, "document.querySelectorAll('.matrix-panel .lines line').length > 3", True)
+    assert [page.locator(panel).bounding_box() for panel in panels] == places
+
+
+def test_a_page_of_masks_names_the_command_that_compares_them(open_page, tmp_path, capsys):
+    path = tmp_path / "masks.html"
+    assert main(["compare", TEXT, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, "#head=L1H2&query=3&key=1&stage=weights").page
+    command = shlex.split(page.locator(".command").text_content())
+    assert command[:2] == ["attnscope", "compare"]
+    assert main([*command[1:], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    change = found["changes"][0]["heads"][0]
+    assert [change["first"], change["queries"]] == [[1, 2], [[3, 3]]]
+    weights = np.array([attnscope.inspect(TEXT, layer=1, head=2, mask=mask).weights[0, 0, 3]
+                        for mask in ("causal", "bidirectional")])  # fmt: skip
+    sides = page.locator("[data-sides]").text_content().replace("→", " ").split()
+    shown = [float(part) for part in sides if part.replace(".", "").isdigit()][:2]
+    assert shown == pytest.approx(weights[:, 1], abs=5.1e-4)
+
+
+def test_on_a_phone_the_strongest_heads_follow_the_matrix_and_no_table_is_cut(open_page, tmp_path):
+    commands = {"run": ["run", TEXT], "compare": ["compare", TEXT], **PAGES}
+    for name in ("run", "compare", "effect of head"):
+        path = tmp_path / "page.html"
+        assert main([*commands[name], "-o", str(path), "--quiet", "--force"]) == 0
+        page = open_page(path, size=(360, 640)).page
+        click_cell(page.locator("#panel-matrix"), 3, 1)
+        assert shows(page, f"{LISTED}.length > 0", True)
+        tops = [
+            page.locator(panel).first.bounding_box()["y"]
+            for panel in (".matrix-panel", ".lens", "#panel-heads", ".row-panel")
+        ]
+        assert tops == sorted(tops), name
+        cut = page.evaluate(
+            "[...document.querySelectorAll('.scrolling')].filter((box) => box.scrollWidth > box.clientWidth)"
+            ".map((box) => box.ariaLabel)"
+        )
+        assert cut == [], name
+        assert (
+            page.evaluate("getComputedStyle(document.querySelector('.above')).position") == "static"
+        )
+
+
+def test_a_long_text_is_printed_above_the_panels(open_page, pages):
+    page = open_page(pages["long"][0], size=(718, 1040)).page
+    page.emulate_media(media="print")
+    inside = "(({ scrollHeight, clientHeight }) => scrollHeight <= clientHeight + 1)"
+    assert shows(page, f"{inside}(document.getElementById('panel-text'))", True)
+
+
+def test_a_wide_table_is_printed_whole(open_page, tmp_path):
+    path = tmp_path / "explained.html"
+    assert main(["explain", TEXT, "--query", "bank", "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(718, 1040)).page
+    page.emulate_media(media="print")
+    widest = "Math.max(...[...document.querySelectorAll('td, th')].map((one) => one.getBoundingClientRect().right))"
+    assert page.evaluate(widest) <= 718
+
+
+def test_a_long_grid_of_heads_has_numbers_that_can_be_read(open_page, tmp_path):
+    draw, arrays, path = np.random.default_rng(0), tmp_path / "qk.npz", tmp_path / "page.html"
+    np.savez(arrays, **{name: draw.standard_normal((30, 9, 4, 2), np.float32) for name in "qk"})
+    assert main(["run", "--qkv", str(arrays), "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(1920, 1080)).page
+    page.evaluate(SIZES)
+    page.evaluate("location.hash = '#head=L0H0&query=3&key=1'")
+    assert shows(page, "window.sizes.length > 100", True)
+    assert min(page.evaluate("window.sizes")) >= 12
+    _, _, wide, high = map(float, page.locator("#panel-heads").get_attribute("data-cells").split())
+    assert wide > 1.2 * high
+
+
+# The size of every number that is written on the grid of heads.
+SIZES = """
+window.sizes = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+  if (this.canvas.id === "panel-heads" && text.startsWith(".")) window.sizes.push(parseFloat(this.font));
+  return write.call(this, text, x, y, ...rest);
+};
+0
+"""
+
+
+def test_right_to_left_words_keep_their_place_in_what_is_said(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["run", "שלום the bank", "-o", str(path), "--quiet"]) == 0
+    assert read_page(path).of_kind("walk")
+    page = open_page(path, "#head=L2H0&query=2&key=0").page
+    said = page.locator(".matrix-panel p.cell").text_content()
+    number_of_key, word = said.split(" ← ")[1].split(": ")[0].split(" ", 1)
+    assert number_of_key == "0"
+    assert word[0] == "\N{FIRST STRONG ISOLATE}" and word[-1] == "\N{POP DIRECTIONAL ISOLATE}"
