@@ -124,9 +124,21 @@ def _first_text(findings: Any) -> str | None:
         first_entry = texts[0]
         if isinstance(first_entry, str):
             return first_entry
-        return getattr(first_entry, "text", None)
+        return _asked(first_entry) or getattr(first_entry, "text", None)
     text = getattr(findings, "text", None)
     return text if isinstance(text, str) else None
+
+
+def _asked(entry: Any) -> str | None:
+    """Return the first message of the user in a chat, whose text begins with its template; None for other texts."""
+    if getattr(entry, "chat", None) is None or entry.spans is None:
+        return None
+    spans = entry.spans.text
+    user = spans.number("user 1")
+    if user is None or not spans.characters[user]:
+        return None
+    characters = spans.characters[user]
+    return str(entry.text[characters[0].start : characters[-1].end])
 
 
 def _subtitles(function: str, findings: Any, _settings: DisplaySettings) -> Iterator[bytes]:

@@ -635,8 +635,8 @@ def test_forbidden_cells_are_hatched_and_zero_is_the_background(open_page, tmp_p
     page = open_page(path, "#head=L2H0&query=3&key=1&stage=weights").page
     colours = """([row, column]) => {
       const canvas = document.getElementById("panel-matrix");
-      const [left, top, size] = canvas.dataset.cells.split(" ").map(Number);
-      const { data } = canvas.getContext("2d").getImageData(left + column * size + 2, top + row * size + 2, 14, 14);
+      const [left, top, wide, high] = canvas.dataset.cells.split(" ").map(Number);
+      const { data } = canvas.getContext("2d").getImageData(left + column * wide + 2, top + row * high + 2, 14, 14);
       return [...new Set(Array.from({ length: data.length / 4 }, (_, n) => data.slice(4 * n, 4 * n + 3).join()))];
     }"""
     assert len(page.evaluate(colours, [2, 8])) > 1
@@ -652,6 +652,12 @@ def test_forbidden_cells_are_hatched_and_zero_is_the_background(open_page, tmp_p
         "document.querySelector('.matrix-panel p.cell').textContent",
         "2 by ← 8 so: not allowed",
     )
+    draw, arrays = np.random.default_rng(0), tmp_path / "qk.npz"
+    np.savez(arrays, **{name: draw.standard_normal((1, 1, 1100, 4), np.float32) for name in "qk"})
+    command = ["run", "--qkv", str(arrays), "--mask", "causal"]
+    assert main([*command, "-o", str(path), "--quiet", "--force"]) == 0
+    page = open_page(path, "#head=L0H0&query=1000&key=1").page
+    assert len(page.evaluate(colours, [10, 40])) > 1  # of a map, runs that are forbidden altogether
 
 
 def test_the_lens_shows_a_cell_in_every_head(open_page, pages):

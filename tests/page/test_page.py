@@ -240,6 +240,27 @@ def test_long_lists_are_folded(tmp_path):
     assert folded[:3] == ["181"] * 3  # of a length and 192 numbers, 12 are in sight
 
 
+def test_a_role_lists_three_heads_and_folds_the_rest(tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["heads", "--draws", "2", "-o", str(path), "--quiet"]) == 0
+    rows = [text_in(row) for row in read_page(path).elements("tr")]
+    folded = [row for row in rows if " more" in row]
+    assert len(folded) > 5
+    for row in folded:
+        shown, rest = re.split(r"… \d+ more", row)
+        assert len(re.findall(r"L\d+H\d+", shown)) == 3
+        assert len(re.findall(r"L\d+H\d+", rest)) == int(re.search(r"… (\d+) more", row)[1])
+
+
+def test_the_title_of_a_chat_is_what_the_user_asked(smollm2, tmp_path):
+    chat, path = tmp_path / "chat.json", tmp_path / "page.html"
+    messages = [{"role": "user", "content": "Which river is longer?"}]
+    chat.write_text(json.dumps(messages), encoding="utf-8")
+    command = ["run", "--chat", str(chat), "--model", str(smollm2)]
+    assert main([*command, "-o", str(path), "--quiet"]) == 0
+    assert read_page(path).header["title"] == "Which river is longer? · attnscope run"
+
+
 def test_a_page_can_be_replaced(tmp_path):
     path = tmp_path / "page.html"
     assert main(["run", TEXT, "-o", str(path), "--quiet"]) == 0

@@ -95,3 +95,22 @@ def test_the_matrix_is_a_click_away_and_back(open_page, path):
     assert shown.locator(".picture-panel").count() == 0
     shown.get_by_role("button", name="picture", exact=True).click()
     assert shown.locator(".picture-panel").count() == 1
+
+
+@pytest.mark.parametrize("size", [(360, 640), (1280, 800), (1920, 1080)])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_picture_keeps_its_shape_and_fits_every_screen(open_page, path, size, theme):
+    shown = open_page(path, size=size, theme=theme).page
+    assert shown.evaluate("document.documentElement.scrollWidth") <= size[0]
+    panel = shown.locator(".picture-panel").bounding_box()
+    for canvas in shown.locator(".picture-canvas").all():
+        box = canvas.bounding_box()
+        height, width = pixels().shape[:2]
+        assert box["width"] / box["height"] == pytest.approx(width / height, rel=0.03)
+        assert box["x"] + box["width"] <= panel["x"] + panel["width"]
+    ticks = shown.evaluate(
+        "[...document.querySelectorAll('.picture-panel .stops span')].map((one) => [one.style.left, one.textContent])"
+    )
+    high = 1.0  # of 16 even shares among so few tokens
+    for left, text in ticks:
+        assert float(left.rstrip("%")) / 100 == pytest.approx(np.sqrt(float(text) / high), abs=5e-3)

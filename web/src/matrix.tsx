@@ -222,6 +222,7 @@ export function matrixProps(
     scale: { ...weights, high: most || 1 },
     label: `${label}, map`,
     legend: "weights of runs on runs",
+    forbidden: head.exact ? (r: number, c: number) => map.matrix.at(r, c) === 0 : undefined, // no query reads a key there
   };
   return { props, matrix: map.matrix, map: true };
 }

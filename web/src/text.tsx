@@ -15,12 +15,12 @@ interface Props extends PanelProps {
 const SAID = 4; // sources that the line under the text names
 
 export function TextPanel(props: Props & { choices: ComponentChildren }) {
-  const { scene, head, place, act, choices, glossary } = props;
+  const { scene, place, act, choices, glossary } = props;
   return (
     <section class="card text-panel" aria-label="text">
       <div class="sentence">
         <Shaded {...props} />
-        {place.predictions && <Predictions {...props} />}
+        {place.predictions && scene.data.predictions.length > 0 && <Predictions {...props} />}
       </div>
       <div class="bar">
         {choices}
@@ -30,7 +30,6 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
           ) : (
             glossary[scene.data.pictures ? "first_patch" : "first_word"]
           )}
-          {head && <span class="dim"> in {head.unit.name}</span>}
         </p>
         <span class="stages" role="group" aria-label="Direction">
           {[false, true].map((read) => (
@@ -87,6 +86,7 @@ function Sources({ scene: here, head: chosen, place, cursorKey, hovered }: Props
         </span>
       ))}
       {!strong.length && "nothing that is listed"}
+      {head && <span class="dim"> in {head.unit.name}</span>}
     </>
   );
 }

@@ -32,9 +32,11 @@ _INDENT = 1.25
 _MOST_FRAMES = 160  # columns of a map over seconds; neighbouring frames are summed
 _HEAD = re.compile(r"(L\d+H\d+) \w")  # the title of the matrix of a head, with its kind
 _WIDE = 24
-# Items of a list that are shown if it is folded, and longest list that is not.
+# Items of a list that are shown if it is folded, and longest list that is not; in a cell of a table, these are fewer.
 _SHOWN = 12
 _FOLDED = 18
+_SHOWN_IN_CELL = 3
+_FOLDED_IN_CELL = 5
 
 
 def render(view_parts: Iterable[Any], container: Container) -> list[Node]:
@@ -59,22 +61,22 @@ def _text(text: parts.Text, _container: Container) -> list[Node]:
     ]
 
 
-def _items(text: parts.Text) -> list[Element]:
+def _items(text: parts.Text, shown: int = _SHOWN, longest: int = _FOLDED) -> list[Element]:
     """Return the items of a text, which lines do not break where they need not; a long list is folded."""
     if len(text.items) == 1:
         return spans_of(text.items[0])
     items = [element("span", *spans_of(item), look="item") for item in text.items]
     apart = [child for item in items for child in (text.between, item)][1:]
-    if len(items) <= _FOLDED:
+    if len(items) <= longest:
         return apart
-    limit = 2 * _SHOWN - 1
-    more = element("span", f"… {len(items) - _SHOWN} more", look="item dim")
+    limit = 2 * shown - 1
+    more = element("span", f"… {len(items) - shown} more", look="item dim")
     return [element("details", element("summary", *apart[:limit], " ", more), *apart[limit + 1 :])]
 
 
-def _cell(cell: Any) -> list[Element]:
+def _cell(cell: Any, shown: int = _SHOWN, longest: int = _FOLDED) -> list[Element]:
     if isinstance(cell, parts.Text):
-        return _items(cell)
+        return _items(cell, shown, longest)
     return spans_of(parts.joined(cell))
 
 
@@ -123,7 +125,15 @@ def _table_row(
             [*(["left"] if column.left else []), *([f"look-{column.look}"] if column.look else [])]
         )
         cells.append(
-            element("td", *(_cell(column.cells[row]) if row < len(column.cells) else ()), look=look)
+            element(
+                "td",
+                *(
+                    _cell(column.cells[row], _SHOWN_IN_CELL, _FOLDED_IN_CELL)
+                    if row < len(column.cells)
+                    else ()
+                ),
+                look=look,
+            )
         )
     return cells
 
