@@ -57,6 +57,7 @@ const LONGEST = 132;
 const LEAST_LABEL = 9; // a cell with a label, which is as large as the cell up to LARGEST_LABEL
 const LARGEST_LABEL = 12;
 const LARGEST_CELL = 96;
+const SMALL_NUMBER = 11; // letters of numbers that leave out the zero before their point
 const ROOMY_CELL = 44; // from which labels are larger
 const ROOMY_LABEL = 15;
 const LEVEL = 22; // pixels of labels above their columns that do not stand upright
@@ -589,16 +590,25 @@ function numbers(
   r0: number,
   c0: number,
 ) {
-  if (bare) return;
-  let longest = 1;
-  for (let r = 0; r < shownRows; r++)
-    for (let c = 0; c < shownColumns; c++) {
-      const text = props.text(r0 + r, c0 + c);
-      if (/\d/.test(text)) longest = Math.max(longest, text.length); // a word is condensed instead
-    }
-  // a letter is 0.6 as wide as high
-  const size = Math.floor(Math.min(18, Math.max(13, line / 4), line * 0.75, (cell - 4) / longest / 0.6));
-  if (size < 8) return;
+  if (bare || Math.min(cell, line) < LEAST_LABEL + 2) return;
+  let write = props.text;
+  const fitted = () => {
+    let longest = 1;
+    for (let r = 0; r < shownRows; r++)
+      for (let c = 0; c < shownColumns; c++) {
+        const text = write(r0 + r, c0 + c);
+        // words are condensed instead, and so is 1.00 among numbers below 1
+        if (/\d/.test(text) && text !== "1.00") longest = Math.max(longest, text.length);
+      }
+    // a letter is 0.6 as wide as high
+    return Math.floor(Math.min(18, Math.max(13, line / 4), line * 0.75, (cell - 4) / longest / 0.6));
+  };
+  let size = fitted();
+  if (size < SMALL_NUMBER) {
+    write = (r, c) => props.text(r, c).replace(/\b0\./, ".");
+    size = fitted();
+  }
+  if (size < LEAST_LABEL - 1) return;
   g.font = `${size}px ${FONT}`;
   g.textAlign = "center";
   g.textBaseline = "middle";
@@ -607,7 +617,7 @@ function numbers(
       const colour = cellColour(props, theme, r0 + r, c0 + c);
       g.fillStyle = colour ? inkOn(colour) : THEMES[theme].dim;
       if (props.forbidden?.(r0 + r, c0 + c)) continue;
-      g.fillText(props.text(r0 + r, c0 + c), left + (c + 0.5) * cell, top + (r + 0.5) * line + 0.5, cell - 4);
+      g.fillText(write(r0 + r, c0 + c), left + (c + 0.5) * cell, top + (r + 0.5) * line + 0.5, cell - 4);
     }
 }
 
