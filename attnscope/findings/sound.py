@@ -13,13 +13,17 @@ class SoundWord(msgspec.Struct, frozen=True):
 
     Attributes:
         text: The word with its punctuation.
-        start: Second in the file at which it starts.
-        end: Second at which the next token starts.
+        onset: Second in the file at which its sound starts.
+        offset: Second at which its sound ends.
+        start: Second at which the path through attention reaches it, as in transformers.
+        end: Second at which the path reaches the next token.
         confidence: Mean probability of its tokens, each after those before it.
         tokens: First token of the word in the text, and the token after its last; null for a word of another window.
     """
 
     text: str
+    onset: float
+    offset: float
     start: float
     end: float
     confidence: float
@@ -35,7 +39,6 @@ class SoundPath(msgspec.Struct, frozen=True):
         rows: Positions of the tokens whose rows of weights were aligned, each of which predicts the token after it.
         starts: Frame in which the path reaches each of these rows.
         weights: Weights of these rows on the frames of the sound, averaged over the heads.
-        onsets: Whether words start at onsets of the sound near the path (`--onsets`), and not where it reaches them.
     """
 
     heads: list[tuple[int, int]]
@@ -43,7 +46,6 @@ class SoundPath(msgspec.Struct, frozen=True):
     rows: Annotated[list[int], along("aligned row", positions="token", ascending=True)]
     starts: Annotated[list[int], along("aligned row", positions="frame")]
     weights: Annotated[Matrix, along("aligned row", "frame")]
-    onsets: bool = False
 
 
 class Sound(msgspec.Struct, frozen=True):
@@ -116,10 +118,12 @@ def subtitles(words: Sequence[SoundWord]) -> Iterator[list[SoundWord]]:
     line = list[SoundWord]()
     for word in words:
         text = "".join(entry.text for entry in [*line, word]).strip()
-        too_long = len(text) > _LONGEST_LINE or (line and word.end - line[0].start > _LONGEST_SHOWN)
+        too_long = len(text) > _LONGEST_LINE or (
+            line and word.offset - line[0].onset > _LONGEST_SHOWN
+        )
         if line and (
             too_long
-            or word.start - line[-1].end > _PAUSE
+            or word.onset - line[-1].offset > _PAUSE
             or line[-1].text.rstrip("\"'”’)")[-1:] in ".?!。？！"
         ):
             yield line
@@ -132,20 +136,20 @@ def subtitles(words: Sequence[SoundWord]) -> Iterator[list[SoundWord]]:
 def srt_lines(words: Sequence[SoundWord]) -> Iterator[str]:
     """Yield the lines of an .srt file."""
     for number, line in enumerate(subtitles(words), 1):
-        yield f"{number}\n{_clock(line[0].start, ',')} --> {_clock(line[-1].end, ',')}\n{_spoken(line)}\n\n"
+        yield f"{number}\n{_clock(line[0].onset, ',')} --> {_clock(line[-1].offset, ',')}\n{_spoken(line)}\n\n"
 
 
 def vtt_lines(words: Sequence[SoundWord]) -> Iterator[str]:
     """Yield the lines of a .vtt file, in which every word has its own time."""
     yield "WEBVTT\n\n"
     for line in subtitles(words):
-        yield f"{_clock(line[0].start, '.')} --> {_clock(line[-1].end, '.')}\n"
+        yield f"{_clock(line[0].onset, '.')} --> {_clock(line[-1].offset, '.')}\n"
         escaped = [
             word.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
             for word in line
         ]
         timed = "".join(
-            f"<{_clock(word.start, '.')}>{text}"
+            f"<{_clock(word.onset, '.')}>{text}"
             for word, text in zip(line[1:], escaped[1:], strict=True)
         )
         yield f"{escaped[0].lstrip()}{timed}\n\n"

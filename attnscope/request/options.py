@@ -335,8 +335,6 @@ RUN = (
         "mixing, show the matrices of layers without softmax, as of those that {layer} names by themselves.",
         arguments.rollout_measure, "NAME", "weights", complete="rollout_measures", overrides=("stages", "words")),
     Option("show_padding", COMPUTE, "With several texts ({file}), also show the rows and columns of padding."),
-    Option("onsets", COMPUTE, "With speech ({audio}), start words where the sound changes near the times of the "
-        "alignment, and end them with their last sound. Default: the times of the alignment, as in transformers."),
     Option("predict", COMPUTE, "Leave out the five most probable tokens (the next one, or those at every [MASK]). They "
         "are shown if the checkpoint has an output head, all layers run anyway and the texts are short; --predict "
         "shows them in any case.", off="--no-predict"),

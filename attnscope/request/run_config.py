@@ -87,8 +87,6 @@ class RunConfig(msgspec.Struct, frozen=True):
     part: PartWord | None = None
     hash_weights: bool = False
     show_padding: bool = False
-    # words of speech start at onsets of the sound near the times of the alignment
-    onsets: bool = False
     measure: str = "weights"
     # the findings are written as an .svg, which is built as a whole before it is written
     picture: bool = False
@@ -384,7 +382,6 @@ class ModelInspectArguments(PairArguments, TokenArguments, KeepArguments, total=
         target: With `by="logit"`, the token whose logit to break down, such as `" store"` with its leading space, or
             two for the difference; None for the most probable one.
         show_padding: With several texts, also keep the rows and columns of padding.
-        onsets: With speech, start words at onsets of the sound near the times of the alignment.
         cut: Heads and edges that the model runs without, as for `ablate`: `L5H1`, `"L5H1: it←animal"`, or several.
     """
 
@@ -397,7 +394,6 @@ class ModelInspectArguments(PairArguments, TokenArguments, KeepArguments, total=
     generate: int
     target: str | Sequence[str] | None
     show_padding: bool
-    onsets: bool
     cut: str | Sequence[str] | None
 
 

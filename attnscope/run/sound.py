@@ -160,8 +160,7 @@ def aligned(
         places = choose_alignment_heads(alignment_gains(weights, speech.median_width))
         heads = [heads[place] for place in places]
         weights = weights[places]
-    path = align(weights, speech.median_width)
-    starts = path.starts()
+    starts = align(weights, speech.median_width).starts()
     ends = [*starts.tolist(), sound.n_frames]
     rows = range(speech.prompt - 1, len(tokens))
     logits = recorded.engine.logits(recorded.hidden[0, rows.start :])
@@ -178,19 +177,18 @@ def aligned(
         lambda position: probabilities[position - speech.prompt],
     )
     mean = weights.mean(axis=0, dtype=np.float64).astype(np.float32)
-    if run.onsets:
-        words = _at_onsets(words, sound)
-    return words, SoundPath(heads, not speech.heads, list(rows), starts.tolist(), mean, run.onsets)
+    path = SoundPath(heads, not speech.heads, list(rows), starts.tolist(), mean)
+    return _with_onsets(words, sound), path
 
 
-def _at_onsets(words: list[SoundWord], sound: Sound) -> list[SoundWord]:
-    """Return words with the times of their sounds in place of the path's."""
+def _with_onsets(words: list[SoundWord], sound: Sound) -> list[SoundWord]:
+    """Return words with the times of their sounds, which the path's are near."""
     samples = open_sound(Path(sound.name)).read(
         ONSET_RATE, sound.start, sound.n_frames * sound.frame
     )
     near = [word.start - sound.start for word in words]
     times = word_times(samples, near, [word.text for word in words])
     return [
-        replace(word, start=round(sound.start + start, 2), end=round(sound.start + end, 2))
-        for word, (start, end) in zip(words, times, strict=True)
+        replace(word, onset=round(sound.start + onset, 2), offset=round(sound.start + offset, 2))
+        for word, (onset, offset) in zip(words, times, strict=True)
     ]

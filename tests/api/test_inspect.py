@@ -47,7 +47,6 @@ VALUES = {
     "predict": [(None, None), (False, "")],
     "generate": [(0, None), (0, "0")],
     "show_padding": [(False, None), (True, "")],
-    "onsets": [(False, None), (True, "")],
     "words": [(False, None), (True, "")],
     "least": [(0, None), (3, "3")],
     "dtype": [("float32", "float32"), ("bfloat16", "bfloat16")],

@@ -97,7 +97,7 @@ def test_the_command_of_a_page_names_the_sound(tiny: Tiny, sound: Path, tmp_path
         spelled = text_scene(report, report.texts[0]).command
         return None if spelled is None else spelled.spell()
 
-    assert f"run ' abc de' --audio {sound} --onsets" in str(command("abc de", sound, onsets=True))
+    assert f"run ' abc de' --audio {sound} --model" in str(command("abc de", sound))
     assert f"run --audio {sound} --model" in str(command(None, sound))
     soundfile.write(tmp_path / "long.wav", noise(8), 16_000)
     assert command(None, tmp_path / "long.wav", key="7.9s") is None

@@ -9,7 +9,6 @@ import soundfile
 import soxr
 
 import attnscope
-from attnscope.findings.sound import Sound
 from attnscope.run.analysis.onsets import ONSET_RATE, word_times
 from tests.helpers.espeak import say
 from tests.helpers.tiny_sound import noise
@@ -66,31 +65,21 @@ def test_onsets_of_a_synthesised_sentence_correct_a_path_that_is_off(
     assert (np.array(errors) <= 0.08).mean() >= share
 
 
-def test_the_option_moves_words_and_leaves_the_path(
+def test_words_have_the_onsets_of_their_sounds_beside_the_path(
     tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
     soundfile.write(tmp_path / "bursts.wav", bursts(), ONSET_RATE, subtype="FLOAT")
-    found: list[Sound] = []
-    for onsets in (False, True):
-        report = attnscope.inspect(
-            "abc de fg",
-            model=tiny("whisper"),
-            audio=tmp_path / "bursts.wav",
-            layer=0,
-            head=0,
-            onsets=onsets,
-        )
-        sound = report.data.texts[0].sound
-        assert sound is not None
-        assert sound.path is not None
-        assert sound.path.onsets is onsets
-        found.append(sound)
-    plain, moved = found
-    assert plain.path is not None and moved.path is not None
-    assert plain.path.starts == moved.path.starts
-    expected = word_times(
-        bursts(), [word.start for word in plain.words], [word.text for word in plain.words]
+    report = attnscope.inspect(
+        "abc de fg", model=tiny("whisper"), audio=tmp_path / "bursts.wav", layer=0, head=0
     )
+    sound = report.data.texts[0].sound
+    assert sound is not None
+    starts = [word.start for word in sound.words]
+    expected = word_times(bursts(), starts, [word.text for word in sound.words])
     np.testing.assert_allclose(
-        [(word.start, word.end) for word in moved.words], expected, atol=0.006
+        [(word.onset, word.offset) for word in sound.words], expected, atol=0.006
     )
+    assert [word.onset for word in sound.words] != starts
+    screen = str(report)
+    for word in sound.words:
+        assert f"{word.onset:.2f}" in screen and f"{word.start:.2f}" in screen

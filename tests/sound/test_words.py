@@ -83,6 +83,7 @@ def test_times_and_confidence_follow_from_the_heads_of_the_generation_config(
         assert word["tokens"] == [prompt + first, prompt + end]
         assert word["start"] == pytest.approx(starts[first] * FRAME)
         assert word["end"] == pytest.approx(starts[end] * FRAME)
+        assert 0 <= word["onset"] <= word["offset"] <= 2
         assert word["confidence"] == pytest.approx(of_text[first:end].mean().item(), abs=1e-5)
 
 
@@ -136,6 +137,7 @@ def test_words_are_divided_as_in_whisper() -> None:
     )
     assert [word.text for word in words] == [' "Well,', " it's", ' unbelievable."']
     assert [(word.start, word.end) for word in words] == [(2, 5), (5, 7), (7, 12)]
+    assert [(word.onset, word.offset) for word in words] == [(2, 5), (5, 7), (7, 12)]
     assert words[1].confidence == pytest.approx((0.5 + 0.6) / 2)
 
 
@@ -159,12 +161,11 @@ def test_subtitles_end_with_sentences_pauses_and_lengths() -> None:
         (" four", 5, 6),
         *((" word", n, n + 1) for n in range(6, 20)),
     ]
-    lines = list(subtitles([SoundWord(text, start, end, 1.0) for text, start, end in said]))
+    words = [SoundWord(text, onset, offset, 0.0, 0.0, 1.0) for text, onset, offset in said]
+    lines = list(subtitles(words))
     assert ["".join(word.text for word in line) for line in lines[:2]] == [" One two.", " Three"]
-    assert all(line[-1].end - line[0].start <= 7 for line in lines)
-    assert [word for line in lines for word in line] == [
-        SoundWord(text, start, end, 1.0) for text, start, end in said
-    ]
+    assert all(line[-1].offset - line[0].onset <= 7 for line in lines)
+    assert [word for line in lines for word in line] == words
 
 
 def test_subtitles_have_the_words_and_times_of_the_report(
@@ -176,12 +177,12 @@ def test_subtitles_have_the_words_and_times_of_the_report(
     result.save(tmp_path / "words.vtt")
     number, times, text, *_ = (tmp_path / "words.srt").read_text().splitlines()
     assert (number, text) == ("1", "abc de")
-    assert times == f"00:00:0{words[0]['start']:.3f} --> 00:00:0{words[-1]['end']:.3f}".replace(
+    assert times == f"00:00:0{words[0]['onset']:.3f} --> 00:00:0{words[-1]['offset']:.3f}".replace(
         ".", ","
     )
     vtt = (tmp_path / "words.vtt").read_text()
     assert vtt.startswith("WEBVTT\n\n")
-    assert re.findall(r"<00:00:0([0-9.]+)>", vtt) == [f"{words[1]['start']:.3f}"]
+    assert re.findall(r"<00:00:0([0-9.]+)>", vtt) == [f"{words[1]['onset']:.3f}"]
 
 
 def test_the_screen_has_words_first_then_the_map(tiny: Callable[[str], Path], sound: Path) -> None:

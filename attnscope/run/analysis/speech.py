@@ -30,7 +30,7 @@ def speech_words(
     end_of: Callable[[int], float],
     probability_of: Callable[[int], float],
 ) -> list[SoundWord]:
-    """Return the words of a text, divided as in Whisper and transformers.
+    """Return the words of a text, divided as in Whisper and transformers; their onsets are not moved to sounds yet.
 
     Args:
         text: The text that spans of tokens refer to.
@@ -43,6 +43,8 @@ def speech_words(
     return [
         SoundWord(
             piece.text,
+            start_of(piece.first),
+            end_of(piece.end - 1),
             start_of(piece.first),
             end_of(piece.end - 1),
             sum(map(probability_of, range(piece.first, piece.end))) / (piece.end - piece.first),

@@ -395,9 +395,8 @@ def head_roles(
 
 def _sound_options(text: TextReport, sound: Sound) -> str:
     """Return what names a sound on a command line, after the text that was said if it was given."""
-    onsets = " --onsets" if sound.path is not None and sound.path.onsets else ""
     told = f"{quote_for_shell(text.text)} " if sound.told else ""
-    return f"{told}--audio {quote_for_shell(sound.name)}{onsets}"
+    return f"{told}--audio {quote_for_shell(sound.name)}"
 
 
 def run_command(

@@ -49,7 +49,7 @@ def present_sound(text: TextReport, sound: Sound, settings: DisplaySettings) -> 
         )
         return
     if len(sound.words) <= _MOST_WORDS:
-        caption = "  seconds in the file, and the mean probability of each word's tokens"
+        caption = "  in seconds: onset and offset of its sound; start and end by attention, as in transformers"
         yield paragraph(
             (
                 Span(f"{len(sound.words)} word{'s' * (len(sound.words) > 1)}", "bold"),
@@ -66,8 +66,10 @@ def present_sound(text: TextReport, sound: Sound, settings: DisplaySettings) -> 
 
 def _words(sound: Sound, settings: DisplaySettings) -> Table:
     columns = [
-        Column("start", [f"{word.start:.2f}" for word in sound.words]),
-        Column("end", [f"{word.end:.2f}" for word in sound.words]),
+        *(
+            Column(name, [f"{getattr(word, name):.2f}" for word in sound.words])
+            for name in ("onset", "offset", "start", "end")
+        ),
         Column(
             "confidence", [number_text(word.confidence, settings.precision) for word in sound.words]
         ),
@@ -85,7 +87,7 @@ def _lines(sound: Sound, settings: DisplaySettings) -> Iterator[ViewPart]:
     shown = lines if not settings.brief else lines[:_MOST_LINES]
     for line in shown:
         text = "".join(word.text for word in line).strip()
-        yield paragraph((Span(f"{line[0].start:>8.2f}  ", "dim"), *untrusted(text)))
+        yield paragraph((Span(f"{line[0].onset:>8.2f}  ", "dim"), *untrusted(text)))
     if len(shown) < len(lines):
         yield paragraph(ours(f"not shown: {len(lines) - len(shown)} lines", "dim"), remark=True)
 
