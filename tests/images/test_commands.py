@@ -9,6 +9,7 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
+from tests.explore.headless import walk_without_terminal
 from tests.helpers.tiny_vision import VISION, picture
 from tests.helpers.tiny_vlm import PROMPTS, QUESTION
 
@@ -194,3 +195,15 @@ def test_a_span_of_a_picture_counts_its_patches(capsys: pytest.CaptureFixture[st
     assert main(["run", "--image", "cat.png", "-m", "dinov2", "--spans", "images"]) == 0
     screen = capsys.readouterr().out
     assert "16 patches" in screen and "register:0 register:1 register:2" in screen
+
+
+def test_explore_names_the_places_that_a_row_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    screens = walk_without_terminal(monkeypatch)
+    words = ["--image", "cat.png", "-m", "dinov2", "--layer", "1", "--head", "2"]
+    assert main(["explore", *words]) == 0
+    text = attnscope.inspect(image="cat.png", model="dinov2", layer=1, head=2).data.texts[0]
+    weights = text.heads.stages["weights"][0, 0]  # of cls, where a walk starts
+    listed = [line for line in screens[0] if "← " in line]
+    for position in np.argsort(-weights)[:3]:
+        name = f"← {position} {text.tokens[position].text} "
+        assert any(name in line for line in listed), (name, listed)

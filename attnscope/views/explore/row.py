@@ -59,6 +59,7 @@ _TITLED = 34
 _TWO = 76
 # Lines of a title and two sources, and between what is below them.
 _FEW = 6
+_BAR = 5  # columns of a bar beside long names
 # Lines from which statistics of the row have room.
 _ROOMY = 13
 
@@ -128,7 +129,8 @@ class RowPanel:
         self._keys = {
             n: source.key for n, source in enumerate(sources, 1) if source.key is not None
         }
-        lines = [_source(source, state, width) for source in sources]
+        longest = max((cell_len(source.label) for source in sources if scene.pictures), default=0)
+        lines = [_source(source, state, width, longest) for source in sources]
         if query in head.masked_rows:
             lines.append([Segment(fit(MASKED + ": no key is allowed", width), DIM)])
         elif others is not None:
@@ -228,12 +230,14 @@ def _named(axis: Axis, index: int, ink: Ink) -> str:
     return f"{axis.number(index)} {ink.name(axis.names[index])}"
 
 
-def _source(source: SourceLine, state: WalkState, width: int) -> Line:
+def _source(source: SourceLine, state: WalkState, width: int, longest: int) -> Line:
+    """Return a source with a bar, which leaves room for the names of places: `image:3,4`."""
     ink = state.ink
     value = "" if source.value is None else formatted(source.value, ".2f")
     numbers = f" {formatted(source.weight, '.3f'):>6}{value:>7}"
-    name = max(8, min(18, (width - 2 - len(numbers)) // 2))
-    wide = width - 2 - name - len(numbers)
+    room = width - 2 - len(numbers)
+    name = max(8, min(18, max(room // 2, min(longest + 1, room - _BAR))))
+    wide = room - name
     style = CURSOR if source.key == state.key else PLAIN
     return [
         Segment(ink.plain("← "), DIM),
