@@ -436,7 +436,7 @@ def test_overflow_in_one_text_fails_that_text_alone(tmp_path, monkeypatch):
 def test_memory_bounds_the_groups_and_refuses_what_never_fits(tmp_path, minilm):
     with pytest.raises(AttnscopeError, match=r"needs about .* max_memory is 10.0 MiB"):
         dump(tmp_path, model=str(minilm), max_memory=10 << 20)
-    dump(tmp_path, ["the " * 12] * 9, max_memory=360 << 20, threads=1, settings=Settings(top=1))
+    dump(tmp_path, ["the " * 12] * 9, max_memory=376 << 20, threads=1, settings=Settings(top=1))
     small = Dump(tmp_path / "dump.jsonl").header.grouping
     dump(
         tmp_path,
