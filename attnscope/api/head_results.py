@@ -37,6 +37,13 @@ def _strongest(values: Matrix, errors: Matrix, k: int, *, signed: bool = True) -
     return [HeadValue(*head, float(values[head]), float(errors[head])) for head in places]
 
 
+def _index(role: str, roles: list[str]) -> int:
+    """Return the index of a role among those that there are."""
+    if role not in roles:
+        raise UsageError(f"there is no role '{role}'", hint=did_you_mean(role, roles))
+    return roles.index(role)
+
+
 class SurveyResult(TableResult[HeadRoles]):
     """The result of `heads`: every role of every head, as arrays (roles, layers, heads) with labels.
 
@@ -68,13 +75,12 @@ class SurveyResult(TableResult[HeadRoles]):
 
     def __getitem__(self, role: str) -> Float2:
         """Return one role of every head, (layers, heads)."""
-        if role not in self.roles:
-            raise UsageError(f"there is no role '{role}'", hint=did_you_mean(role, self.roles))
-        return self.data.roles[self.roles.index(role)].values
+        return self.data.roles[_index(role, self.roles)].values
 
     def strongest(self, role: str, k: int = 10) -> list[HeadValue]:
         """Return the heads with the largest values of a role, the strongest first."""
-        return _strongest(self[role], self.data.roles[self.roles.index(role)].errors, k)
+        values = self.data.roles[_index(role, self.roles)]
+        return _strongest(values.values, values.errors, k)
 
 
 class MeasuredResult(TableResult[HeadScores]):
@@ -141,9 +147,7 @@ class HeadChangesResult(TableResult[HeadComparison]):
 
     def __getitem__(self, name: str) -> Float2:
         """Return the difference of one role, or of the measure, (layers, heads)."""
-        if name not in self.names:
-            raise UsageError(f"there is no role '{name}'", hint=did_you_mean(name, self.names))
-        return self.data.differences[self.names.index(name)].difference
+        return self.data.differences[_index(name, self.names)].difference
 
     def largest(self, name: str | None = None, k: int = 10) -> list[HeadValue]:
         """Return the heads that changed most, the largest change first, with the difference as value.

@@ -20,6 +20,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.base.files.reading import reading
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.file_system import open_nonblocking, wait_for_data
 from attnscope.batch.arrow_input import ENDINGS, folder_files, from_arrow, from_parquet
@@ -201,7 +202,7 @@ def _open(name: str) -> BinaryIO:
         return _spool(
             partial(shutil.copyfileobj, sys.stdin.buffer, length=1 << 20), "standard input"
         )
-    try:
+    with reading(name):
         descriptor = open_nonblocking(name)
         file = open(descriptor, "rb")  # noqa: SIM115
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -209,12 +210,6 @@ def _open(name: str) -> BinaryIO:
         wait_for_data(descriptor)
         with file:
             return _spool(partial(shutil.copyfileobj, file, length=1 << 20), name)
-    except FileNotFoundError as e:
-        raise AttnscopeError("no such file", where=name) from e
-    except (OSError, ValueError) as e:
-        raise AttnscopeError(
-            f"cannot be read ({getattr(e, 'strerror', None) or e})", where=name
-        ) from e
 
 
 def _spool(copy_to: Callable[[IO[bytes]], None], name: str) -> BinaryIO:

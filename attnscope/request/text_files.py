@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO
 
 from attnscope.base.errors import AttnscopeError, listed
-from attnscope.base.files.reading import MB
+from attnscope.base.files.reading import MB, reading
 from attnscope.base.system.file_system import open_nonblocking, wait_for_data
 from attnscope.request.run_config import TextInput
 
@@ -24,7 +24,7 @@ def read_text_file(source: str | Path) -> tuple[list[TextInput], list[str]]:
     Returns:
         The texts, each with its place `FILE:LINE`, and notes on what was left out.
     """
-    try:
+    with reading(source):
         if str(source) == "-":
             if sys.stdin is None:
                 raise AttnscopeError("standard input is closed", hint="pass a file")
@@ -33,12 +33,6 @@ def read_text_file(source: str | Path) -> tuple[list[TextInput], list[str]]:
         with open(descriptor, "rb") as file:
             wait_for_data(descriptor)
             return _read_lines(file, str(source))
-    except FileNotFoundError as e:
-        raise AttnscopeError("no such file", where=source) from e
-    except (OSError, ValueError) as e:
-        raise AttnscopeError(
-            f"cannot be read ({getattr(e, 'strerror', None) or e})", where=source
-        ) from e
 
 
 def _read_lines(file: IO[bytes], name: str) -> tuple[list[TextInput], list[str]]:

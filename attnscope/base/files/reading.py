@@ -63,6 +63,19 @@ def _open(path: Path) -> BinaryIO:
         raise AttnscopeError("is not a valid file name", where=path) from e
 
 
+@contextmanager
+def reading(name: str | Path) -> Iterator[None]:
+    """Turn an error of opening or reading a file into one that names it."""
+    try:
+        yield
+    except FileNotFoundError as e:
+        raise AttnscopeError("no such file", where=name) from e
+    except (OSError, ValueError) as e:
+        raise AttnscopeError(
+            f"cannot be read ({getattr(e, 'strerror', None) or e})", where=name
+        ) from e
+
+
 def read_file(path: Path, *, cap: int) -> bytes:
     """Read a whole regular file."""
     with open_regular(path) as (file, status):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attnscope.findings.arrays import Matrix
 from attnscope.views import parts
 from attnscope.views.axes import Axis
 from attnscope.views.head_layout import lay_out_heads
@@ -192,8 +193,14 @@ def _panels(grid: parts.Matrices, container: Container) -> list[Node]:
     ]
 
 
+def _log_scale(weights: Matrix) -> dict[str, Any]:
+    """Return the members of a panel whose colours follow logarithms of weights."""
+    scale = LogScale.of(weights)
+    limits = {"low": float(np.log10(scale.low)), "high": float(np.log10(scale.high))}
+    return {"scale": {**limits, "signed": False}, "log": True, "masked": []}
+
+
 def _map(pooled: parts.WeightMap, container: Container) -> list[Node]:
-    scale = LogScale.of(pooled.weights)
     panel = {
         "name": "map",
         "label": f"map of {pooled.of}",
@@ -204,13 +211,7 @@ def _map(pooled: parts.WeightMap, container: Container) -> list[Node]:
         "matrix": container.exact(pooled.weights),
         "rows": _runs(pooled.queries),
         "columns": _runs(pooled.keys),
-        "scale": {
-            "low": float(np.log10(scale.low)),
-            "high": float(np.log10(scale.high)),
-            "signed": False,
-        },
-        "log": True,
-        "masked": [],
+        **_log_scale(pooled.weights),
     }
     return [{"k": "panels", "look": "alone", "panels": [panel]}]
 
@@ -219,7 +220,6 @@ def _sound(drawn: parts.SoundMap, container: Container) -> list[Node]:
     factor = -(-len(drawn.levels) // _MOST_FRAMES)
     starts = np.arange(0, len(drawn.levels), factor)
     weights = np.add.reduceat(drawn.weights, starts, axis=1).astype(np.float32)
-    scale = LogScale.of(weights)
     paths = [drawn.path_of(row) for row in range(len(weights))] if drawn.path else []
     panel = {
         "name": "map",
@@ -232,13 +232,7 @@ def _sound(drawn: parts.SoundMap, container: Container) -> list[Node]:
             "kind": "second",
             "labels": [[f"{drawn.seconds[start]:.2f} s", ""] for start in starts.tolist()],
         },
-        "scale": {
-            "low": float(np.log10(scale.low)),
-            "high": float(np.log10(scale.high)),
-            "signed": False,
-        },
-        "log": True,
-        "masked": [],
+        **_log_scale(weights),
         "levels": np.maximum.reduceat(np.array(drawn.levels), starts).tolist(),
         "path": [[frames.start / factor, frames.stop / factor] for frames in paths],
     }
