@@ -46,11 +46,17 @@ class TextWorker(Protocol[T]):
     def warm_up(self) -> None:
         """Do once what the first text would have to wait for."""
 
-    def process(self, ready: Sequence[T], following: Sequence[T] = ()) -> list[Record]:
+    def process(
+        self,
+        ready: Sequence[T],
+        following: Sequence[T] = (),
+        meanwhile: Callable[[], bool] = lambda: False,
+    ) -> list[Record]:
         """Return the records of some texts that go through the model together.
 
         Args:
             following: The texts that are processed next, which a GPU may compute meanwhile.
+            meanwhile: Does a little of other work, while a GPU is waited for; False if there is no more.
 
         Raises:
             ModelError: The model cannot be read, so that none can be done.
@@ -115,6 +121,41 @@ class PartialWindow:
     records: dict[int, Record] = field(default_factory=dict)
 
 
+class WindowSteps(Iterator[TextWindow[T]]):
+    """The windows of some blocks, which are formed text by text, also while something else is waited for.
+
+    Args:
+        steps: Yields None after each text, and each window once it is complete.
+    """
+
+    def __init__(self, steps: Iterator[TextWindow[T] | None]) -> None:
+        self._steps = steps
+        self._next: TextWindow[T] | None = None
+        self._end: Exception | None = None  # why there is no further window
+
+    def advance(self) -> bool:
+        """Prepare another text; False if the next window is complete, or there is none."""
+        if self._next is not None or self._end is not None:
+            return False
+        try:
+            self._next = next(self._steps)
+        except StopIteration:
+            self._end = StopIteration()  # without the frames of this one, which hold the model
+        except Exception as e:
+            self._end = e
+        return True
+
+    def __next__(self) -> TextWindow[T]:
+        while self.advance():
+            pass
+        window = self._next
+        if window is None:
+            assert self._end is not None
+            raise self._end
+        self._next = None
+        return window
+
+
 class WindowComputer(Generic[T]):
     """Forms windows and computes their records.
 
@@ -133,9 +174,15 @@ class WindowComputer(Generic[T]):
         self.partial = PartialWindow()
         self.suspects = Suspects()
         self.run_group: GroupRunner = lambda indices, compute: compute()
+        self._meanwhile: Callable[[], bool] = lambda: False
 
-    def windows(self, items: Iterable[Item]) -> "Iterator[TextWindow[T]]":
-        """Yield the windows of some blocks of the input."""
+    def windows(self, items: Iterable[Item]) -> WindowSteps[T]:
+        """Return the windows of some blocks of the input; while a GPU computes one, the next is prepared."""
+        windows = WindowSteps(self._steps(items))
+        self._meanwhile = windows.advance
+        return windows
+
+    def _steps(self, items: Iterable[Item]) -> Iterator[TextWindow[T] | None]:
         items_of = list[Item]()
         ready_of = list[T | Record]()
         sizes = list[TextSize]()
@@ -161,6 +208,7 @@ class WindowComputer(Generic[T]):
             sizes.append(size)
             values = values + size.values
             tokens = tokens + size.longest
+            yield None
         if items_of:
             yield TextWindow(items_of, ready_of, sizes)
 
@@ -297,7 +345,7 @@ class WindowComputer(Generic[T]):
         ready = [prepared for _, prepared in group if not isinstance(prepared, Record)]
         next_ready = [prepared for prepared in following if not isinstance(prepared, Record)]
         try:
-            return self._work.process(ready, next_ready)
+            return self._work.process(ready, next_ready, self._meanwhile)
         except (ModelError, MemoryExceeded, DeviceFailed):
             raise
         except AttnscopeError as e:

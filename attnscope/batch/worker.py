@@ -1,6 +1,6 @@
 """Run texts through a loaded model and build their dump records."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -84,13 +84,19 @@ class ModelWorker:
         return ready.size
 
     def process(
-        self, ready: Sequence[PreparedText], following: Sequence[PreparedText] = ()
+        self,
+        ready: Sequence[PreparedText],
+        following: Sequence[PreparedText] = (),
+        meanwhile: Callable[[], bool] = lambda: False,
     ) -> list[Record]:
         with device_failures():
-            return self._process(ready, following)
+            return self._process(ready, following, meanwhile)
 
     def _process(
-        self, ready: Sequence[PreparedText], following: Sequence[PreparedText]
+        self,
+        ready: Sequence[PreparedText],
+        following: Sequence[PreparedText],
+        meanwhile: Callable[[], bool],
     ) -> list[Record]:
         effects = [self._effects(text) if self._cuts else {} for text in ready]
         if set(self._settings.keep) <= {"effects", "span_effects"}:
@@ -103,7 +109,7 @@ class ModelWorker:
 
         running = self._launched.pop(_group_key(ready), None) or self._launch(ready)
         self._launch_ahead(following)
-        trace = running.finished_trace()
+        trace = running.finished_trace(meanwhile)
         units = unit_refs(trace)
         records = []
         for index, text in enumerate(ready):

@@ -5,7 +5,7 @@ conditions that hold as a rule are read at the end, with all that is recorded, w
 memory on a stream of its own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -48,9 +48,16 @@ class Frame:
             holds = torch.stack(self._conditions).all()
             self._conditions = self.copies([holds]) if holds.device.type == "cuda" else [holds]
 
-    def holds(self) -> bool:
-        """Wait for the pass, and tell whether all conditions hold; if not, it has to be computed without a frame."""
+    def holds(self, meanwhile: Callable[[], bool]) -> bool:
+        """Wait for the pass, and tell whether all conditions hold; if not, it has to be computed without a frame.
+
+        Args:
+            meanwhile: Does a little of other work; False if there is no more. A thread would do as much, but each
+                operator that is launched lets it have the interpreter for milliseconds.
+        """
         if self._arrived is not None:
+            while not self._arrived.query() and meanwhile():  # type: ignore[no-untyped-call]
+                pass
             self._arrived.synchronize()
         return all(bool(condition) for condition in self._conditions)
 

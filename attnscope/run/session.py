@@ -659,9 +659,9 @@ class RunningFrame:
     frame: "Frame"
     compute_again: Callable[[], "Trace"]
 
-    def finished_trace(self) -> "Trace":
-        """Wait for the pass, and return its trace."""
-        if self.frame.holds():
+    def finished_trace(self, meanwhile: Callable[[], bool]) -> "Trace":
+        """Wait for the pass, and return its trace; see Frame.holds."""
+        if self.frame.holds(meanwhile):
             return self.trace
         return self.compute_again()  # the first layer that is not finite names itself
 

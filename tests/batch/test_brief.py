@@ -152,7 +152,7 @@ class Signalled(Work):
         super().__init__()
         self.left = group
 
-    def process(self, ready, following=()):
+    def process(self, ready, following=(), meanwhile=None):
         if not self.left:
             signal = threading.Thread(target=signals.finish, args=(10,))
             signal.start()

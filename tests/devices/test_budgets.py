@@ -17,7 +17,10 @@ import torch
 from attnscope.base.system.forking import Connection, fork
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.encoders import lines_here
+from attnscope.batch.items import Item
+from attnscope.batch.preparing import PreparedText
 from attnscope.batch.records import Record
+from attnscope.batch.worker import ModelWorker
 from attnscope.cli import main
 from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.model.attention import attend
@@ -193,9 +196,9 @@ def test_the_host_waits_once_for_a_frame_when_the_next_one_is_launched(
         close(frame)
         steps.append(("launched", frame))
 
-    def waited(frame: Frame) -> bool:
+    def waited(frame: Frame, meanwhile: Callable[[], bool]) -> bool:
         steps.append(("waited", frame))
-        return holds(frame)
+        return holds(frame, meanwhile)
 
     monkeypatch.setattr(Frame, "close", launched)
     monkeypatch.setattr(Frame, "holds", waited)
@@ -496,3 +499,41 @@ def test_beside_a_gpu_other_processes_write_json(
     for pid in started:
         with pytest.raises(ChildProcessError):  # it has been waited for
             os.waitpid(pid, os.WNOHANG)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_next_window_is_prepared_while_a_gpu_computes(
+    simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """Records stay as they are; a text that cannot be read ends the dump after all texts before it."""
+    steps: list[str] = []
+    prepare = ModelWorker.prepare
+    holds = Frame.holds
+
+    def prepared(worker: ModelWorker, item: Item) -> PreparedText | Record:
+        steps.append(f"text {item.index}")
+        return prepare(worker, item)
+
+    def waited(frame: Frame, meanwhile: Callable[[], bool]) -> bool:
+        steps.append("waits")
+        right = holds(frame, meanwhile)
+        steps.append("has waited")
+        return right
+
+    monkeypatch.setattr(ModelWorker, "prepare", prepared)
+    monkeypatch.setattr(Frame, "holds", waited)
+    texts = tmp_path / "texts.jsonl"
+    lines = [json.dumps({"id": n, "text": "the bank by the river " * 2}) for n in range(30)]
+    texts.write_text("\n".join([*lines, *(["{"] if damaged else [])]) + "\n")
+    words = ["batch", str(texts), "--model", str(gpt2), "--keep", "heads", "--quiet"]
+    dumps = []
+    for device in ("cpu", simulated):
+        steps.clear()
+        path = tmp_path / f"{len(dumps)}.jsonl"
+        main([*words, "--device", device, "-o", str(path)])
+        dumps.append([record.heads.entropy for record in Dump(path).records() if record.heads])
+    assert np.allclose(*dumps, atol=1e-5)
+    assert len(dumps[0]) == 30
+    n_first = 5  # texts of the first window
+    meanwhile = steps[steps.index("waits") + 1 : steps.index("has waited")]
+    assert meanwhile == [f"text {n}" for n in range(n_first, len(lines))]

@@ -27,7 +27,7 @@ def folder(simulated, tmp_path, monkeypatch):
         devices.add(str(device))
         return new(cls, numbers, device)
 
-    def process(self, ready, following=()):
+    def process(self, ready, following=(), meanwhile=None):
         devices.clear()
         records = original(self, ready)
         with open("placed", "a") as file:
@@ -73,7 +73,7 @@ def test_each_worker_has_a_gpu_of_its_own(folder, monkeypatch):
 def test_a_text_that_fills_a_gpu_fails_alone(folder, monkeypatch):
     original = loading.ModelWorker.process
 
-    def process(self, ready, following=()):
+    def process(self, ready, following=(), meanwhile=None):
         if any(text.item.index == 7 for text in ready):
             raise DeviceMemoryExceeded(f"{self.device} is full")
         return original(self, ready)

@@ -68,7 +68,7 @@ class Work:
     def warm_up(self):
         pass
 
-    def process(self, ready, following=()):
+    def process(self, ready, following=(), meanwhile=None):
         self.looked.append([item.index for item in ready])
         if self.pause:
             time.sleep(self.pause)

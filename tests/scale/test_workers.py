@@ -44,7 +44,7 @@ class Lethal(Work):
         super().__init__(pause)
         self.folder, self.parent = folder, os.getpid()
 
-    def process(self, ready, following=()):
+    def process(self, ready, following=(), meanwhile=None):
         times = computed(self.folder)
         (self.folder / "computed").open("a").write("".join(f"{item.index}\n" for item in ready))
         for item in ready:
@@ -159,7 +159,7 @@ def test_a_text_that_kills_its_worker_less_often_is_done_again(tmp_path, often):
 class Numbered(Lethal):
     """Notes the number of each worker that computes."""
 
-    def process(self, ready, following=()):
+    def process(self, ready, following=(), meanwhile=None):
         (self.folder / "numbers").open("a").write(f"{self.number} {os.getpid()}\n")
         return super().process(ready)
 
@@ -202,7 +202,7 @@ def test_a_text_is_tried_again_after_a_pause_and_all_others_of_its_window(togeth
 class TooMuchTogether(Lethal):
     """A group that ends its process, each text of which can be computed alone."""
 
-    def process(self, ready, following=()):
+    def process(self, ready, following=(), meanwhile=None):
         if len(ready) > 1 and any(item.index == 9 for item in ready):
             (self.folder / "computed").open("a").write("9\n")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -240,7 +240,7 @@ class Faulty(Work):
         super().__init__()
         self.error = error
 
-    def process(self, ready, following=()):
+    def process(self, ready, following=(), meanwhile=None):
         if any(item.index == 40 for item in ready):
             raise self.error
         return super().process(ready)

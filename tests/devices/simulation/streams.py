@@ -64,6 +64,10 @@ class SimulatedEvent:
         stream = stream or streams.current()
         self.behind = {**stream.awaited, stream: stream.launched}
 
+    def query(self) -> bool:
+        """Tell whether all in front of the event has ended: never before somebody waits for it."""
+        return not self.behind
+
     def synchronize(self) -> None:
         """Wait for what is in front of the event; for nothing if it was never recorded."""
         for stream in self.behind:
