@@ -70,15 +70,18 @@ def pad_texts(
     """
     lengths = [len(tokens) for tokens in texts]
     longest = max(*lengths, width)
-    real = torch.arange(longest)[None] < torch.tensor(lengths)[:, None]  # (B, T)
-    numbers = torch.zeros(2, len(texts), longest, dtype=torch.int64)
-    numbers[0][real] = torch.tensor([token.id for tokens in texts for token in tokens])
-    numbers[1][real] = torch.tensor([token.type_id for tokens in texts for token in tokens])
-    selected = real.new_zeros(len(KEY_TOKENS), len(texts), longest)
-    for of_kind, selects in zip(selected, KEY_TOKENS.values(), strict=True):
-        of_kind[real] = torch.tensor(select_tokens(texts, selects))
-    numbers = upload(numbers, device)
-    real, *kinds = upload(torch.cat([real[None], selected]), device)
+    shape = len(texts), longest
+    # NumPy reads lists of numbers several times as fast as torch
+    real_tokens = np.arange(longest)[None] < np.array(lengths)[:, None]
+    ids_and_types = np.zeros((2, *shape), np.int64)
+    ids_and_types[0, real_tokens] = [token.id for tokens in texts for token in tokens]
+    ids_and_types[1, real_tokens] = [token.type_id for tokens in texts for token in tokens]
+    flags = np.zeros((1 + len(KEY_TOKENS), *shape), np.bool_)
+    flags[0] = real_tokens
+    for of_kind, selects in zip(flags[1:], KEY_TOKENS.values(), strict=True):
+        of_kind[real_tokens] = select_tokens(texts, selects)
+    numbers = upload(torch.from_numpy(ids_and_types), device)
+    real, *kinds = upload(torch.from_numpy(flags), device)
     placed = None
     if any(ids is not None for ids in positions):
         every = [
