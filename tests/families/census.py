@@ -42,7 +42,7 @@ TEXT, SHORT = "the bank by the river was old", "the river"
 # of float32 after layers of large random weights: another order of sums changes 5e-5
 TOLERANCE = 1e-4
 _SECONDS = 300  # that one type may take
-_MOST_PARAMETERS = 20_000_000
+_MOST_PARAMETERS = 120_000_000
 VOCAB = 128
 # Sizes of fields by their name, the first that fits; a model with fields of other names keeps their defaults.
 _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
@@ -142,18 +142,38 @@ _TEXT_PART = {
     "bridgetower": "text_model",
     "dia": "encoder",
     "pe_audio": "text_model",
+    "musicgen": "text_encoder",
+    "musicgen_melody": "text_encoder",
     "shieldgemma2": "model",
 }
+_DRAFTS = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+# Fields without which a class refuses its own defaults.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma4_assistant": {"text_config": {"model_type": "gemma4_text", **_DRAFTS}}
+}
+# Types that random weights do not show, and why.
+_NOT_RANDOM = {
+    "fastspeech2_conformer_with_hifigan": "random weights make sounds so long that they fill the memory"
+}
 # Classes that checkpoints of a type are saved with, where transformers' own tables name others.
-_SAVED_AS = {"shieldgemma2": "ShieldGemma2ForImageClassification"}
+_SAVED_AS = {
+    "shieldgemma2": "ShieldGemma2ForImageClassification",
+    "musicgen": "MusicgenForConditionalGeneration",
+    "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
+}
 
 MEASURES = ("weights", "padded", "decoder", "logits", "continuation", "cut")
+
+
+def default_config(config_class: Any) -> Any:
+    """Return the config of a class without arguments, or with those that its own defaults lack."""
+    return config_class(**_DEFAULTS.get(config_class.model_type, {}))
 
 
 def text_class(config_class: Any) -> Any:
     """Return the class that a checkpoint of this config is saved with: one that predicts, or the base model."""
     tables = ("CAUSAL_LM", "MULTIMODAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
-    default = config_class()
+    default = default_config(config_class)
     if default.model_type in _SAVED_AS:
         return getattr(hf, _SAVED_AS[default.model_type])
     if hasattr(default, "text_config"):  # the class for its text alone takes the config of the text
@@ -188,8 +208,11 @@ def main_input(config_class: Any, kind: Any) -> str:
 def small_config(
     config_class: Any, fixed: Mapping[str, Any] = MappingProxyType({}), **changes: Any
 ) -> Any:
-    """Return a config with small sizes, in its nested configs as well; `fixed` are given to its class as they are."""
-    default = config_class()
+    """Return a config with small sizes, in its nested configs as well; `fixed` are given to their classes as they are.
+
+    `fixed` has a mapping for each nested config that has such fields.
+    """
+    default = default_config(config_class)
     fields = {name: value for name, value in vars(default).items() if not name.startswith("_")}
     chosen: dict[str, Any] = {}
     attributes = {
@@ -198,7 +221,8 @@ def small_config(
     }
     for name, value in attributes.items():
         if isinstance(value, hf.PreTrainedConfig):
-            chosen[name] = small_config(type(value), **changes)
+            nested = fixed.get(name, {})
+            chosen[name] = small_config(type(value), nested, **changes)
         elif name in _IDS:
             chosen[name] = _IDS[name]
         elif (
@@ -224,7 +248,12 @@ def small_config(
     chosen |= {
         name: value for name, value in changes.items() if name in attributes or name in written
     }
-    return config_class(**chosen | fixed)
+    nested_configs = {
+        name for name, value in attributes.items() if isinstance(value, hf.PreTrainedConfig)
+    }
+    return config_class(
+        **chosen | {name: value for name, value in fixed.items() if name not in nested_configs}
+    )
 
 
 _ROPE = {
@@ -300,7 +329,46 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_q_lora_rank": 16, "swa_kv_lora_rank": 16,
         "swa_head_dim": 12, "swa_qk_nope_head_dim": 8, "swa_v_head_dim": 8, "shared_experts_intermediate_size": 40,
     },
+    "gemma4_assistant": {"text_config": {**_DRAFTS, "num_kv_shared_layers": 4}},
+    # sizes of nested configs that depend on each other, on a list, or on a table of names
+    "apertus1p5": {
+        "text_config": {"vocab_size": 256}, "image_token_offset": 128, "audio_token_offset": 192,
+        "vision_config": {"base_channels": 32, "codebook_size": 64, "num_res_blocks": 1},
+        "audio_config": {"codebook_size": 64, "codebook_dim": 32, "decoder_hidden_size": 32, "decoder_num_layers": 1,
+                         "decoder_intermediate_size": 40},
+    },
+    "blt": {"encoder_hash_byte_group_vocab": 64},
+    "chameleon": {"vq_config": {"base_channels": 32}, "vocabulary_map": {"<image>": 5}},
+    "csm": {"codec_config": {"upsample_groups": 32}},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"] * 2}},
+    "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 40}},
+    "emu3": {"vq_config": {"base_channels": 32, "codebook_size": 64}, "vocabulary_map": {"<image>": 5}},
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 8}},
+    "gradium_phonon_tts": {"flow_head_config": {"condition_dim": 32}, "num_key_value_heads": 4},
+    "granite4_vision": {"spatial_target_layers": [0, 1, 2, 3], "deepstack_layer_map": [[-1, 1]],
+                        "vision_config": {"hidden_size": 64}, "downsample_rate": "1/2"},
+    "kyutai_speech_to_text": {"codec_config": {"upsample_groups": 32}},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [2, 1]}},
+    "nemo_speechlm": {
+        "audio_config": {
+            "asr_config": {"num_key_value_heads": 4},
+            "diarization_config": {"head_config": {"audio_hidden_size": 32}, "audio_config": {"num_key_value_heads": 4}},
+        },
+        "word_timestamp_config": {"num_key_value_heads": 4},
+    },
+    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "pocket_tts": {"flow_head_config": {"condition_dim": 32}},
+    "t5gemma2_encoder": {"text_config": {"dropout_rate": 0.0}},
+    "vibevoice": {"audio_config": {"num_filters": 2}, "semantic_model_config": {"num_filters": 2}},
+    "vibevoice_asr": {"acoustic_tokenizer_encoder_config": {"num_filters": 2},
+                      "semantic_tokenizer_encoder_config": {"num_filters": 2}},
 }  # fmt: skip
+_FIELDS["glm5_next"] = {"text_config": _FIELDS["glm5_next_text"]}
+_FIELDS["dots3_note"] = {
+    "text_config": _FIELDS["dots3_note_text"],
+    "vision_config": {"adapter_in_dim": 32, "adapter_out_dim": 32, "per_layer_config": None},
+    "audio_config": {"adapter_input_size": 32, "adapter_out_dim": 32},
+}
 
 
 def build(model_type: str, kind: Any, **settings: Any) -> Any:
@@ -345,6 +413,8 @@ def build(model_type: str, kind: Any, **settings: Any) -> Any:
 
 def examine(model_type: str) -> Finding:
     """Build a type, and compare what attnscope shows of it."""
+    if model_type in _NOT_RANDOM:
+        return Finding(model_type, "not built", reason=_NOT_RANDOM[model_type])
     try:
         config_class = hf.CONFIG_MAPPING[model_type]
         kind = text_class(config_class)
@@ -585,7 +655,7 @@ def between_tokens(weights: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def _count_layers(model: Any) -> int:
-    text = model.config.get_text_config()
+    text = text_part(model).config.get_text_config()
     return int(getattr(text, "num_hidden_layers", 0) or 0)
 
 
@@ -672,8 +742,12 @@ def document(findings: list[Finding], left: list[str]) -> str:
 
 def _why_unbuilt(reason: str) -> str:
     """Return why a model could not be built from small sizes, without paths of this machine."""
+    if reason in _NOT_RANDOM.values():
+        return reason
     if package := re.search(r"requires the (\S+) library", reason):
         return f"needs the package {package[1]}"
+    if name := re.search(r"Could not find (\w+) neither in", reason):
+        return f"transformers names its class {name[1]}, but does not export it"
     if count := re.search(r"ValueError: ([\d,]+) parameters", reason):
         return f"{count[1]} parameters, since some of its sizes cannot be set"
     sentence = re.split(r"\w+Error: ", reason.partition(". ")[0])[-1]

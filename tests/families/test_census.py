@@ -15,6 +15,14 @@ def test_a_type_is_right_in_every_measure(model_type: str) -> None:
     assert set(finding.differences) == {*MEASURES} - {"decoder"}
 
 
+@pytest.mark.parametrize("model_type", ["nemotron_h_omni", "csm", "musicgen"])
+def test_a_text_is_read_by_the_part_of_a_model_that_is_for_it(model_type: str) -> None:
+    """Files with other names of modules, two tables of embeddings, and an encoder beside a decoder of sound."""
+    finding = examine(model_type)
+    assert (finding.verdict, finding.reason) == ("right", "")
+    assert {"weights", "padded"} <= set(finding.differences)
+
+
 def test_the_census_names_matrices_of_layers_without_softmax_and_why_there_are_none() -> None:
     kinds = {name: examine(name).mixing for name in ("recurrent_gemma", "lfm2", "gpt2")}
     assert kinds == {

@@ -5,6 +5,7 @@ randomly.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -244,17 +245,20 @@ def _calling_notes(model: Any, parts: Mapping[str, ModelPart]) -> tuple[str, ...
 
 
 def _table(model: Any, where: str | Path) -> tuple[int, int]:
+    tables = {
+        name: part.weight
+        for name, part in model.named_modules()
+        if isinstance(part, torch.nn.Embedding) and "position" not in name
+    }
     try:
         weight = getattr(model.get_input_embeddings(), "weight", None)
+        if weight is None:  # a module that also embeds codes of sound (CSM)
+            of_text = [table for name, table in tables.items() if "text" in name]
+            weight = of_text[0] if len(of_text) == 1 else None
     except NotImplementedError:
         # A class of transformers with several embeddings, none, or one of another name (Dia) raises this.
-        embeddings = [
-            (name, part)
-            for name, part in model.named_modules()
-            if isinstance(part, torch.nn.Embedding)
-        ]
-        tables = [part.weight for name, part in embeddings if "position" not in name]
-        weight = tables[0] if len(tables) == 1 and not model.config.is_encoder_decoder else None
+        alone = len(tables) == 1 and not model.config.is_encoder_decoder
+        weight = next(iter(tables.values())) if alone else None
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
         message = f"no table of token embeddings was found in '{model.config.model_type}'"
         raise AttnscopeError(
@@ -327,13 +331,27 @@ def _stored(model: Any, module: Any, names: Iterable[str]) -> str | None:
 
 
 def _silently_missing(model: Any, folder: Folder) -> set[str]:
-    """Return missing tensors of which transformers says nothing, because the class of the model allows for it."""
+    """Return missing tensors of which transformers says nothing, because the class of the model allows for it.
+
+    A scale of 1 changes nothing (the layer scales of RADIO, which published files leave out). Files whose modules have
+    other names have as many tensors of the allowed ending as the model.
+    """
     allowed = re.compile("|".join(model._keys_to_ignore_on_load_missing or ()) or "(?!)")
-    names = [name for name in model.state_dict() if allowed.search(name)]
+    endings = {
+        name: name[match.start() :]
+        for name, tensor in model.state_dict().items()
+        if (match := allowed.search(name)) and not bool((tensor == 1).all())
+    }
+    needed = Counter(endings.values())
+    held = {
+        ending: sum(f".{stored}".endswith(f".{ending}") for stored in folder.tensors)
+        for ending in needed
+    }
     return {
         name
-        for name in names
-        if not any(f".{held}".endswith(f".{name}") for held in folder.tensors)
+        for name, ending in endings.items()
+        if held[ending] < needed[ending]
+        and not any(f".{stored}".endswith(f".{name}") for stored in folder.tensors)
     }
 
 

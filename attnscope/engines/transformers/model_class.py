@@ -59,9 +59,9 @@ def find_model_class(folder: Folder, media: MediaKind | None = None) -> ModelCla
         tower = (
             "audio" if media == "audio" else "vision" if media == "image" and compares else "text"
         )
-        if (compares or media == "audio") and (
-            found := _tower(model_class, config, tower)
-        ) is not None:
+        # MusicGen reads a text by an encoder of its own, and codes of sound by the rest
+        apart = compares or media == "audio" or hasattr(config, "text_encoder")
+        if apart and (found := _tower(model_class, config, tower)) is not None:
             return found
         # what stands for a class that needs another package raises here
         takes = model_class.main_input_name
@@ -85,11 +85,15 @@ def find_model_class(folder: Folder, media: MediaKind | None = None) -> ModelCla
 
 
 def _model_class(hf: Any, config: Any) -> Any:
-    """Return the base class of a config; if it has none, the class that it names, or one that predicts tokens."""
-    if (
-        type(config) not in hf.MODEL_MAPPING
-        and (named := named_class(config.architectures)) is not None
-    ):
+    """Return the base class of a config; if it has none, the class that it names, or one that predicts tokens.
+
+    The base class that transformers lists for MusicGen takes the config of its decoder alone.
+    """
+    base = hf.MODEL_MAPPING.get(type(config), None)
+    has_base = base is not None and (
+        isinstance(base, list | tuple) or base.config_class in type(config).__mro__
+    )
+    if not has_base and (named := named_class(config.architectures)) is not None:
         return named
     tables = (
         hf.MODEL_MAPPING,
@@ -134,13 +138,15 @@ def part_of_config(model: Any, config: Any) -> str:
 def _tower(model_class: Any, config: Any, kind: str) -> ModelClass | None:
     """Return the part of a model that reads texts, pictures or sounds alone; None if it has none.
 
-    `kind` is `text` or `vision`, of models that compare texts with pictures (CLIP, SigLIP), or `audio` (Qwen2-Audio).
+    `kind` is `text` or `vision`, of models that compare texts with pictures (CLIP, SigLIP), `audio` (Qwen2-Audio), or
+    `text` of those with an encoder for it (MusicGen).
     """
     import torch
 
     with torch.device("meta"):
         whole = model_class(config)
-    within = part_of_config(whole, getattr(config, f"{kind}_config", None))
+    of_part = getattr(config, f"{kind}_config", None) or getattr(config, f"{kind}_encoder", None)
+    within = part_of_config(whole, of_part)
     return (
         ModelClass(model_class, config, within, whole.get_submodule(within).main_input_name)
         if within
