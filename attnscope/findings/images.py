@@ -163,6 +163,59 @@ def picture_of(token: Token) -> str | None:
     return None if patch is None else patch[1]
 
 
+def join_patches(tokens: Sequence[Token], groups: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Join neighbouring groups of positions that are patches of one picture."""
+    joined: list[list[int]] = []
+    last = None
+    for group in groups:
+        prefix = picture_of(tokens[group[0]])
+        if prefix is not None and prefix == last:
+            joined[-1].extend(group)
+        else:
+            joined.append([*group])
+        last = prefix
+    return joined
+
+
+def name_patches(tokens: Sequence[Token], positions: Sequence[int]) -> str | None:
+    """Name several patches of a picture as one thing, `image 4×6` if they are all of it; None for anything else."""
+    prefix = picture_of(tokens[positions[0]])
+    if prefix is None or len(positions) < 2:
+        return None
+    places = [
+        (int(patch[2]), int(patch[3]))
+        for token in tokens
+        if (patch := _patch(token)) is not None and patch[1] == prefix
+    ]
+    if len(positions) < len(places):
+        return f"{prefix}, {len(positions)} patches"
+    rows, columns = (max(numbers) + 1 for numbers in zip(*places, strict=True))
+    return f"{prefix} {rows}×{columns}"
+
+
+def spell_prompt(text: str, tokens: Sequence[Token]) -> str | None:
+    """Spell the words of a text with pictures, each of these as one thing; None for a text without pictures.
+
+    Special tokens, of which templates consist, are left out: `⟨image 4×6⟩ what is on the left ?`.
+    """
+    parts: list[str] = []
+    is_pictured = False
+    words: tuple[int, int] | None = None
+    for group in join_patches(tokens, [[position] for position in range(len(tokens))]):
+        token = tokens[group[0]]
+        start, end = token.start, token.end
+        if start is not None and end is not None and not token.special:
+            words = (start, end) if words is None else (words[0], end)
+            continue
+        parts += [] if words is None else [text[slice(*words)]]
+        words = None
+        if (prefix := picture_of(token)) is not None:
+            is_pictured = True
+            parts.append(f"⟨{name_patches(tokens, group) or prefix}⟩")
+    parts += [] if words is None else [text[slice(*words)]]
+    return " ".join(filter(None, map(str.strip, parts))) if is_pictured else None
+
+
 def is_register(token: Token) -> bool:
     """Tell whether a token is a register of a vision model."""
     return token.start is None and _REGISTER.fullmatch(token.piece) is not None

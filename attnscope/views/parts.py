@@ -133,6 +133,7 @@ class Matrices(msgspec.Struct, frozen=True):
     heat: bool = False  # as cells of colour; otherwise as numbers, if a view has room for them
     # layer and head of each, if they are thumbnails: layers are drawn below each other, heads side by side
     places: Sequence[tuple[int, int]] | None = None
+    marked: Sequence[int] = ()  # indices of thumbnails that a terminal marks
 
 
 WEIGHTS = "weights"  # the numbers of a map of attention

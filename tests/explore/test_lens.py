@@ -208,6 +208,46 @@ def test_weights_in_cells_of_four_columns_have_numbers(minilm):
     assert app.state.drawn_stage == "weights" and len(numbers) == 15
 
 
+def test_without_colours_cells_fill_the_panel_and_the_cursor_keeps_the_shade(report):
+    found = {}
+
+    def shade_of(weight):
+        # a ramp has 64 steps
+        return " ░▒▓█"[min(4, int(round(64 * float(weight) ** 0.5) / 64 * 5))]
+
+    async def run(size):
+        app = ExploreApp(report_source(report), colours=0)
+        async with app.run_test(size=size) as pilot:
+            await settled(app, pilot)
+            await pilot.press("home", "g")
+            await settled(app, pilot)
+            found[size] = lines_of(app, "matrix", True), app.state.drawn.stages["weights"]
+
+    for size, (wide, tall) in {(80, 24): (2, 1), (200, 60): (12, 6)}.items():
+        asyncio.run(run(size))
+        lines, weights = found[size]
+        (row,) = (n for n, line in enumerate(lines) if re.search(r"\W1 sat ", line))
+        start = lines[row].index("sat ") + len("[MASK] ")
+        count = len(weights)
+        for query in range(1, min(count, 5)):
+            # the name of a row stands in the middle of its lines
+            first = row + (query - 1) * tall - (tall - 1) // 2
+            for line in lines[first : first + tall]:
+                for key in range(count):
+                    cell = line[start + wide * key : start + wide * (key + 1)]
+                    shade = shade_of(weights[query, key])
+                    assert cell.replace("·", " ") in (shade * wide, " " * wide * (shade == " "))
+        first = row - tall - (tall - 1) // 2
+        cursor = lines[first][start : start + wide]
+        assert cursor == "‹" + shade_of(weights[0, 0]) * (wide - 2) + "›"
+
+
+def test_all_twelve_heads_of_a_layer_are_in_sight_at_80_columns(minilm):
+    found = attnscope.inspect("The bank", model=str(minilm), layer="all", head="all").data
+    _, shown = walk(found, "a", size=(80, 24))
+    assert "6 × 12" in shown["heads"][0] and "11" in shown["heads"][1].split()
+
+
 def test_typing_a_token_finds_it_at_once_and_escape_goes_back(report):
     app, _ = walk(report, "g", "/", "r", "i")
     assert report.texts[0].tokens[app.state.place.spot.query].text.strip() == "river"

@@ -1,6 +1,7 @@
 """Commands on pictures: check passes, dumps take a picture from a record, and the command line reads files."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
+from attnscope.findings.images import spell_prompt
 from tests.explore.headless import walk_without_terminal
+from tests.helpers.sample_reports import tokens
 from tests.helpers.tiny_vision import VISION, picture
 from tests.helpers.tiny_vlm import PROMPTS, QUESTION
 
@@ -175,6 +178,48 @@ def test_an_answer_behind_a_picture_is_given() -> None:
         token.id for token in prompt
     ]
     assert result.data.spans is not None and {"image", "answer"} <= set(result.data.spans.names)
+
+
+def test_a_picture_is_one_source_of_edges_unless_its_patches_are_named() -> None:
+    question: dict[str, Any] = {"image": "cat.png", "model": "qwen", "layer": 1, "head": 0}
+    text = attnscope.inspect(QUESTION, **question, stages="weights").data.texts[0]
+    names = [token.text for token in text.tokens]
+    patches = [n for n, name in enumerate(names) if name.startswith("image:")]
+    weights = text.heads[0].stages["weights"]
+    last = len(names) - 1
+    found = attnscope.ablate(QUESTION, **question, each="edge").data
+    row = {
+        key: float(weight)
+        for query, key, weight in zip(found.queries, found.keys, found.weights, strict=True)
+        if query == last
+    }
+    assert row.keys() & {*patches} == {patches[0]}
+    assert row[patches[0]] == pytest.approx(float(weights[last, patches].sum()), abs=1e-5)
+    (position,) = (n for n, name in enumerate(names) if name == "left")
+    assert row[position] == pytest.approx(float(weights[last, position]), abs=1e-6)
+    cut = attnscope.ablate(QUESTION, image="cat.png", model="qwen", cut=f"L1H0: {last}←image").data
+    index = [*zip(found.queries, found.keys, strict=True)].index((last, patches[0]))
+    for effects, alone in zip(found.effects, cut.effects, strict=True):
+        assert effects.kl is not None
+        assert effects.kl[index] == pytest.approx(alone.predictions[0].kl, rel=1e-4)
+    each = attnscope.ablate(QUESTION, **question, each="edge", key="image").data
+    assert {*each.keys} == {*patches}
+
+
+def test_screens_quote_the_words_with_the_picture_as_one_thing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = [QUESTION, "--image", "cat.png", "-m", "qwen"]
+    for words in (
+        ["ablate", *asked, "--each", "edge", "--layer", "1", "--head", "0"],
+        ["heads", *asked, "--key", "left"],
+        ["explain", *asked, "--query", "left"],
+    ):
+        assert main(words) == 0
+        screen = capsys.readouterr().out
+        assert f"⟨image 4×6⟩ {QUESTION}" in screen and "image_pad" not in screen, words
+        assert words[0] == "explain" or not re.search(r"image:\d", screen), words
+    assert spell_prompt("a text", tokens(["a", "text"])) is None
 
 
 def test_python_prints_maps_of_all_patches_and_no_matrices() -> None:

@@ -196,6 +196,32 @@ def test_shades_of_a_contact_sheet_lie_between_the_weights_that_its_legend_names
             assert 0.94 * bounds[shade] <= weight <= 1.06 * bounds[shade + 1]
 
 
+def test_heads_least_like_the_mean_are_named_and_marked():
+    made = many_heads(3, 4, 6, allowed=causal)
+    weights = np.array(
+        [np.nan_to_num(head.stages["weights"]) for head in made.texts[0].heads], np.float64
+    )
+    apart = np.abs(weights - weights.mean(0)).sum(2).mean(1) / 2
+    order = np.argsort(-apart)[:3]
+    shown = draw(made, 120, format="heat")
+    (line,) = (line for line in shown.splitlines() if line.startswith("least like the mean"))
+    named = re.findall(r"L(\d)H(\d) (\d\.\d\d)", line)
+    assert [(int(layer), int(head)) for layer, head, _ in named] == [
+        divmod(int(index), 4) for index in order
+    ]
+    assert [float(share) for *_, share in named] == pytest.approx(apart[order], abs=0.0051)
+    lines = shown.splitlines()
+    heading = next(line for line in lines if re.match(r" +H0 +H1", line))
+    for layer in range(3):
+        (first,) = (line for line in lines if line.startswith(f"L{layer} "))
+        marks = {
+            max(head for head in range(4) if heading.index(f"H{head}") < match.start())
+            for match in re.finditer("◂", first)
+        }
+        assert marks == {int(index) % 4 for index in order if int(index) // 4 == layer}
+    assert "least like" not in draw(many_heads(1, 3, 6, allowed=causal), 120, format="heat")
+
+
 def test_rows_of_many_heads_name_the_key_of_every_column():
     """Light up one key after the other: the column that it lights up is the last whose named key is not after it."""
     made = many_heads(4, 5, 20)

@@ -66,6 +66,20 @@ def test_every_run_is_a_shade_of_its_weight(width, queries, keys, cell):
         assert int(match[0]) == pooled.keys[:-1:keys][match.start() // cell]
 
 
+@pytest.mark.parametrize("width", [80, 150])
+def test_tokens_stand_upright_above_the_columns_of_a_map_of_tokens(width):
+    spelled = [f"token{n}" if n % 7 else f"w{n}" for n in range(60)]
+    lines = draw(overview(60, spelled=spelled), width).split("\n")
+    last = next(n for n, line in enumerate(lines) if line.startswith("query ↓"))
+    start = lines[last - 6].index("→") + 2
+    cell = 2 if width > 100 else 1
+    assert all(len(line) <= width for line in lines[last - 5 : last + 1])
+    for n, name in enumerate(spelled):
+        column = start + n * cell
+        letters = "".join(line.ljust(width)[column] for line in lines[last - 5 : last + 1]).strip()
+        assert letters == (name if len(name) <= 6 else name[:5] + "…"), n
+
+
 def halves(line):
     """The green of the upper and lower half of every character; 0 for the black background."""
     letters, ground = 0, 0

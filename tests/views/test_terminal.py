@@ -138,6 +138,14 @@ def test_no_line_of_a_heat_map_is_wider_than_the_console(name, colour):
             assert cell_len(line) <= width, (width, line)
 
 
+def test_no_coloured_cell_touches_the_label_of_its_row():
+    shown = draw(CASES["fully masked"], 80, colour="truecolor")
+    label = r"^\x1b\[2m\d \x1b\[0mriver"
+    coloured = r"\x1b\[[\d;]*48;2;"
+    assert len(re.findall(f"{label} {coloured}", shown, re.MULTILINE)) >= 4
+    assert not re.search(label + coloured, shown, re.MULTILINE)
+
+
 def without_colour(screen):
     return re.sub(r"\x1b\[[0-9;]*m", "", screen)
 

@@ -7,7 +7,9 @@ from typing import Literal
 
 from attnscope.base.errors import TEXTS_FILE, AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource
-from attnscope.findings.merge_pieces import TextWords, words_of
+from attnscope.findings.images import join_patches, name_patches
+from attnscope.findings.merge_pieces import TextWords
+from attnscope.findings.tokens import Token, group_words, spell_word
 from attnscope.request.arguments import check_targets
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression, PositionSelection
@@ -239,10 +241,22 @@ class AblationRun:
         heads = run.head.numbers(c.n_heads, "head")
         return [(layer, head) for layer in layers for head in heads]
 
-    def words(self) -> TextWords:
-        """Return the words among the shown rows and columns of the text."""
+    def words(self) -> TextWords | None:
+        """Return the words that edges are between, and pictures whose patches are not named; None for tokens."""
         text = self.text
-        return words_of(text.tokens, text.context or text.tokens, text.queries, text.keys)
+        sources = text.context or text.tokens
+        group = group_words if self.run.words else _alone
+        queries = group(text.tokens, text.queries)
+        keys = group(sources, text.keys)
+        queries = join_patches(text.tokens, queries) if self.run.query is None else queries
+        keys = join_patches(sources, keys) if self.run.key is None else keys
+        if not self.run.words and all(len(word) == 1 for word in (*queries, *keys)):
+            return None
+        names = (
+            [name_patches(tokens, word) or spell_word(tokens, word) for word in words]
+            for tokens, words in ((text.tokens, queries), (sources, keys))
+        )
+        return TextWords(queries, keys, *names)
 
     def units(self) -> list[Cut]:
         """List the cut of every head, layer or edge, including edges that the mask does not allow."""
@@ -257,8 +271,7 @@ class AblationRun:
             [[n] for n in self.text.queries],
             [[n] for n in self.text.keys],
         )
-        if self.run.words:
-            words = self.words()
+        if (words := self.words()) is not None:
             sides = words.queries, words.keys
         pairs = [(tuple(query), tuple(key)) for query in sides[0] for key in sides[1]]
         if len(places) * len(pairs) > MOST_EDGES:
@@ -287,6 +300,10 @@ class AblationRun:
                 hint=f"divide it with {arg('spans')}",
             )
         return numbers, [Cut("", tuple(self.places), tuple(self.rows), keys[n]) for n in numbers]
+
+
+def _alone(_tokens: Sequence[Token], positions: Sequence[int]) -> list[list[int]]:
+    return [[position] for position in positions]
 
 
 def plan_variants(

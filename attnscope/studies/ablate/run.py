@@ -13,7 +13,7 @@ from attnscope.studies.ablate.baseline import run_uncut
 from attnscope.studies.ablate.plan import AblationOptions, AblationRun, check_options
 from attnscope.studies.ablate.spans import answer_text
 
-OF_WORDS = "Weight from the query's word to the key's word: summed over the key's tokens, averaged over the query's tokens."
+OF_WORDS = "Weight from the query's word or picture to the key's: summed over the key's tokens, averaged over the query's."
 OFF_SINK = "Weight that words give to tokens other than the first and special ones (the usual sinks), averaged over words."
 _MEANINGS = {
     "head": OFF_SINK,
@@ -87,6 +87,7 @@ def survey_effects(
         doing = {"patch": "patching", "resample": "resampling"}.get(way[0], "cutting")
         step = f"{doing} {unit}s" + (f", {way[0]}" if len(ways) > 1 else "")
         effects.append(baseline.effects(way, cuts, step, weights))
+    words = ablation.words() if edges else None
     return EffectSurvey(
         **baseline.header(),
         unit=unit,
@@ -96,7 +97,7 @@ def survey_effects(
         queries=[cut.queries[0] for cut in cuts if edges and cut.queries is not None],
         keys=[cut.keys[0] for cut in cuts if edges and cut.keys is not None],
         weights=weights,
-        meaning=OF_WORDS if edges and run.words else _MEANINGS[unit],
+        meaning=OF_WORDS if words is not None else _MEANINGS[unit],
         effects=effects,
         notes=notes,
         spans=ablation.text.spans if spans else None,
@@ -104,7 +105,7 @@ def survey_effects(
         rows=list(ablation.rows),
         answer=list(ablation.answer),
         log_probability=baseline.log_probability,
-        words=ablation.words() if edges and run.words else None,
+        words=words,
     )
 
 

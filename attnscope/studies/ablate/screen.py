@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.findings.ablation import Ablation, Effects, EffectSurvey, PredictionChange
+from attnscope.findings.images import picture_of
 from attnscope.studies.ablate.span_screen import present_spans
 from attnscope.studies.ablate.target_screen import (
     before_target,
@@ -118,6 +119,8 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator
     predicted = any(effects.kl is not None for effects in survey.effects)
     more += ["--target TOKEN (its logit)"] if predicted and not survey.targets else []
     more += ["--each edge --layer N --head N"] if survey.unit == "head" else []
+    if survey.unit == "edge" and any(map(picture_of, survey.tokens)):
+        more.append("--key image (its patches one by one)")
     yield from more_options([*more, "--json, -o effects.csv (every number)"], settings)
 
 

@@ -37,8 +37,11 @@ _TEXTS = {
 
 
 def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn an examination into parts: a table of checks, then what is wrong, then the others."""
+    """Turn an examination into parts: the verdict, a table of checks, then what is wrong, then the others."""
     yield Facts(list(_header(report, settings)))
+    yield GAP
+    more = " (--verbose: every measurement)" if settings.options and not settings.verbose else ""
+    yield paragraph((_verdict(report), Span(more)), remark=True)
     yield GAP
     if measured := [
         check for check in report.checks if check.verdict in ("ok", "wrong", "depends")
@@ -65,9 +68,6 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[
         yield paragraph(ours(f"{counts} not apply: {', '.join(without)}"), remark=True)
     if settings.verbose:
         yield from _all_evidence(report)
-    yield GAP
-    more = " (--verbose: every measurement)" if settings.options and not settings.verbose else ""
-    yield paragraph((_verdict(report), Span(more)), remark=True)
 
 
 def _header(report: DoctorReport, settings: DisplaySettings) -> Iterator[tuple[str, Spans]]:

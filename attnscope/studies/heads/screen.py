@@ -14,7 +14,7 @@ from attnscope.studies.screens.header import (
     WORDS_HINT,
     counted,
     more_options,
-    named_tokens,
+    named_positions,
     notes,
     report_header,
     splits_character,
@@ -174,11 +174,7 @@ def measured_texts(measured: HeadScores, settings: DisplaySettings) -> Iterator[
         sides = ("query", text.queries, text.tokens), ("key", text.keys, text.sources)
         for name, places, tokens in (*sides, ("against", text.against, text.sources)):
             if places is not None and len(places) < len(tokens):
-                more = len(places) - _STRONGEST
-                token_spans = named_tokens(tokens, places[:_STRONGEST], " · ")
-                lines.append(
-                    (name, (*token_spans, Span(f" · and {more} more" if more > 0 else "")))
-                )
+                lines.append((name, named_positions(tokens, places, _STRONGEST)))
         yield Facts(lines)
 
 

@@ -1,6 +1,6 @@
 """A Report: header, then per text, layer and head the matrices and the top contributors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -30,11 +30,12 @@ from attnscope.views.numbers import Digits
 from attnscope.views.parts import GAP, FirstFitting, Matrices, Panel, ViewPart, paragraph
 from attnscope.views.scales import LogScale, scale_for
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import ours
+from attnscope.views.spans import Span, ours
 
 _MOST_EACH = 8  # heads of several layers that are drawn one below another with all stages
 _MOST_OF_LAYER = 3  # heads of one layer that are
 _MOST_RANKED = 24  # rows whose contributors are listed below maps on pictures
+_UNLIKE = 3  # heads of a sheet of thumbnails that are named
 _MOST_LINES = 200  # lines of numbers that are printed for many heads
 
 
@@ -324,7 +325,28 @@ def _thumbnails(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPar
         Panel("weights", title, matrix, [], *panel_arguments)
         for title, matrix in zip(titles, weights, strict=True)
     ]
-    yield Matrices(panels, True, [(int(head.layer), int(head.head)) for head in text.heads])
+    places = [(int(head.layer), int(head.head)) for head in text.heads]
+    unlike = _least_alike(weights)
+    yield Matrices(panels, True, places, [index for index, _ in unlike])
+    if unlike:
+        items = [f"{head_name(text.heads[index])} {share:.2f}" for index, share in unlike]
+        meaning = "  share of a row's weight that is elsewhere"
+        listed = Span(f"  {' · '.join(items)}")
+        title = Span("least like the mean of all heads", "bold")
+        yield paragraph((title, listed, Span(meaning, "dim")))
+
+
+def _least_alike(weights: Sequence[Matrix]) -> list[tuple[int, float]]:
+    """Return the heads that differ most from the mean of all, each with half the sum of differences of a row."""
+    if len(weights) <= _UNLIKE:
+        return []
+    mean = np.mean([np.nan_to_num(matrix) for matrix in weights], axis=0)
+    shares = [
+        float(np.abs(np.nan_to_num(matrix) - mean).sum(axis=-1).mean()) / 2 for matrix in weights
+    ]
+    order = np.argsort(-np.array(shares), kind="stable")[:_UNLIKE].tolist()
+    # what would show as 0.00 is no difference
+    return [(index, shares[index]) for index in order if shares[index] >= 0.005]
 
 
 def _weights(head: HeadReport) -> Matrix:

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
 from attnscope.findings.heads import STAGES, HeadReport
-from attnscope.findings.images import ImageGrid
+from attnscope.findings.images import ImageGrid, join_patches, name_patches, spell_prompt
 from attnscope.findings.provenance import AddedKeys, MaskUse, Provenance, TokenizedText
 from attnscope.findings.row_statistics import LAYER_STATISTICS, ROW_STATISTICS, Means
 from attnscope.findings.run import Report, TextReport
@@ -232,6 +232,20 @@ def named_tokens(tokens: Sequence[Token], positions: Sequence[int], between: str
     )
 
 
+def named_positions(tokens: Sequence[Token], positions: Sequence[int], limit: int) -> Spans:
+    """Name tokens, each after its position, and patches of a picture together: at most so many, and how many more."""
+    groups = join_patches(tokens, [[position] for position in positions])
+    items: list[Spans] = []
+    for group in groups[:limit]:
+        name = name_patches(tokens, group)
+        if name is None:
+            items.append((Span(f"{group[0]} "), token_span(tokens, group[0])))
+        else:
+            items.append(ours(f"{format_positions(group)} {name}"))
+    more = sum(map(len, groups[limit:]))
+    return *_joined(items, " · "), Span(f" · and {more} more" if more else "")
+
+
 def counted(count: int, what: str) -> str:
     """Count things: `1 token`, `1,024 tokens`."""
     return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
@@ -267,8 +281,11 @@ def text_header(
     size = Span(f" · {counted(len(text.tokens) - padding, 'token')}{generated}")
     # A prompt with pictures is shown as it was given: its placeholders and its template are not.
     shown_text = text.text
-    if isinstance(text, TextReport) and text.prompt and text.chat is None and not around:
-        shown_text = text.prompt
+    if isinstance(text, TextReport):
+        if text.prompt and text.chat is None and not around:
+            shown_text = text.prompt
+    elif not around:
+        shown_text = spell_prompt(text.text, text.tokens) or text.text
     lead, quoted, characters = _quoted(shown_text, settings, around)
     numbers = format_positions(rows) if rows else ""
     fits = len(numbers) <= _LONGEST_ROWS

@@ -65,6 +65,7 @@ _FEW_HEADS = 24
 _ROW = 40
 _WIDEST_ROW = 64
 _BESIDE = 40
+_WIDEST_BESIDE = 44
 # Columns of a cell with a number, of the widest cell, and of the labels of rows.
 _CELL = 5
 _WIDEST_CELL = 12
@@ -311,7 +312,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _boxes(self, width: int, height: int) -> dict[str, tuple[int, int, int, int]]:
         """Return the left edge, upper edge, width and height of every panel."""
         scene = self.state.scene
-        text = 6 if height >= 38 else 5 if height >= 26 else 3
+        text = 6 if height >= 38 else 5 if height >= 26 else 4
         if scene is not None:
             text = min(text, 2 + self._panels["text"].count_lines(self.state, width - 2))
         upper = height - text
@@ -321,10 +322,11 @@ class ExploreApp(App[int], inherit_bindings=False):
         )
         if width < _THREE:
             heads = max(min(n_layers + 5, upper - _ROW_LINES), upper // 3)
-            left = width - _BESIDE
+            beside = max(_BESIDE, min(_WIDEST_BESIDE, 6 + 3 * n_heads))
+            left = width - beside
             boxes["matrix"] = (0, 0, left, upper)
-            boxes["row"] = (left, 0, _BESIDE, upper - heads)
-            boxes["heads"] = (left, upper - heads, _BESIDE, heads)
+            boxes["row"] = (left, 0, beside, upper - heads)
+            boxes["heads"] = (left, upper - heads, beside, heads)
             return boxes
         least = min(_HEADS, max(_FEW_HEADS, 8 + 6 * n_heads))
         numbers = _LABEL + _CELL * n_keys + 2

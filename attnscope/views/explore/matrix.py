@@ -134,8 +134,9 @@ class MatrixPanel:
             mode = "digits"
             numbers = True
         elif not ink.colours:
-            cell = square
             mode = "shades"
+            tall = max(1, min(_TALLEST, lines // n_rows, (room // n_columns + 1) // 2))
+            cell = max(square, min(room // n_columns, 2 * tall))
         elif ink.ascii or (n_rows <= lines and 2 * n_columns <= room):
             # Blocks are as large as there is room, with numbers if they fit.
             wide = state.written(_digits_of)[1]
@@ -158,7 +159,7 @@ class MatrixPanel:
         spare = max(lines - -(-n_rows * tall // per_line), lines // 4)
         heading = max(1, min(_UPRIGHT, longest, 1 + spare)) if upright else 1
         lines -= heading - 1
-        if mode == "blocks" and tall > 1 and n_rows * tall > lines:
+        if mode in ("blocks", "shades") and tall > 1 and n_rows * tall > lines:
             tall = max(1, lines // n_rows)
         fits_rows = max(1, lines * per_line // tall)
         self.top = scroll(self.top, place.spot.query // zoom, fits_rows, n_rows)
@@ -287,7 +288,7 @@ def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]
             column: name if cell_len(name) <= wide else axis.number(column)
             for column, name in names.items()
         }
-        middle = layout.mode == "blocks"
+        middle = layout.mode in ("blocks", "shades")
         pieces = [
             (
                 shown[column].center(wide) if middle else fit(shown[column], wide, right=True),
@@ -404,8 +405,10 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
             continue
         texts = _texts(state, scene, window, shades[first_row], first_row, layout)
         blank = [" " * layout.cell] * shades.shape[1]
-        # Numbers stand in the middle of a tall cell.
-        label_row = (layout.tall - 1) // 2 if layout.numbers else 0
+        if layout.mode == "shades":
+            blank = [text.replace(NO_WEIGHT, " ") for text in texts]
+        # Numbers, and signs of forbidden cells, stand in the middle of a tall cell.
+        label_row = (layout.tall - 1) // 2 if layout.numbers or layout.mode == "shades" else 0
         for n in range(layout.tall):
             before = label if n == label_row else [Segment(" " * layout.label)]
             cells = _cells(
@@ -428,7 +431,12 @@ def _texts(
     head = state.drawn
     stage = state.drawn_stage
     if layout.mode == "shades":
-        return [ink.shade(step, signed=stage != "weights")[: layout.cell] for step in row.tolist()]
+        signed = stage != "weights"
+        shades = [ink.shade(step, signed=signed) for step in row.tolist()]
+        return [
+            shade.center(layout.cell) if step == FORBIDDEN else (shade * layout.cell)[: layout.cell]
+            for shade, step in zip(shades, row.tolist(), strict=True)
+        ]
     if not layout.numbers:
         return [
             (NO_WEIGHT if step == FORBIDDEN else "").center(layout.cell) for step in row.tolist()
@@ -468,7 +476,9 @@ def _cells(
     if here >= 0:
         left, right = "<>" if ink.ascii else "‹›"
         inside = _without_zero(texts[here]) if layout.numbers else ""
-        fits = len(inside) + 2 <= layout.cell and layout.mode == "blocks"
+        if layout.mode == "shades":
+            inside = texts[here][2:]
+        fits = len(inside) + 2 <= layout.cell and layout.mode in ("blocks", "shades")
         styles[here] = colours[here] + BOLD if fits else CURSOR
         frame = left + inside.center(layout.cell - 2) + right if fits else texts[here]
         if fits or not layout.numbers:

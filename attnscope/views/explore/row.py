@@ -129,7 +129,7 @@ class RowPanel:
         self._keys = {
             n: source.key for n, source in enumerate(sources, 1) if source.key is not None
         }
-        longest = max((cell_len(source.label) for source in sources if scene.pictures), default=0)
+        longest = max((cell_len(source.label) for source in sources), default=0)
         lines = [_source(source, state, width, longest) for source in sources]
         if query in head.masked_rows:
             lines.append([Segment(fit(MASKED + ": no key is allowed", width), DIM)])
@@ -231,13 +231,12 @@ def _named(axis: Axis, index: int, ink: Ink) -> str:
 
 
 def _source(source: SourceLine, state: WalkState, width: int, longest: int) -> Line:
-    """Return a source with a bar, which leaves room for the names of places: `image:3,4`."""
+    """Return a source: its label in as many cells as the longest needs, a bar, and numbers."""
     ink = state.ink
     value = "" if source.value is None else formatted(source.value, ".2f")
     numbers = f" {formatted(source.weight, '.3f'):>6}{value:>7}"
-    room = width - 2 - len(numbers)
-    name = max(8, min(18, max(room // 2, min(longest + 1, room - _BAR))))
-    wide = room - name
+    name = max(8, min(18, longest + 1, width - 2 - len(numbers) - _BAR))
+    wide = width - 2 - name - len(numbers)
     style = CURSOR if source.key == state.key else PLAIN
     return [
         Segment(ink.plain("← "), DIM),

@@ -43,7 +43,7 @@ class PanelColumns:
 def draw_heat(screen: Screen, heat: Matrices) -> None:
     """Print matrices as pictures: thumbnails, heads, or whole matrices with a legend."""
     if heat.places is not None:
-        draw_thumbnails(screen, heat.panels, heat.places)
+        draw_thumbnails(screen, heat.panels, heat.places, heat.marked)
     elif heat.panels[0].columns.kind == "head":
         draw_heads(screen, heat.panels[0])
     else:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from rich.cells import cell_len
 from rich.color import Color
 from rich.style import Style
 from rich.text import Text
@@ -22,6 +23,8 @@ _LOWER = "▄"
 # Cells of a token beside its row.
 _SHORTEST = 4
 _NAME = 10
+# Lines of the tokens above columns.
+_UPRIGHT = 6
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,11 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"),
         width=screen.width,
     )
-    if down:
+    upright = _upright(screen, pooled, picture)
+    for n, line in enumerate(upright, 1):
+        before = down if n == len(upright) else ""
+        screen.put(Text(f"{before:<{label + 1}}{line}", "dim"), width=label + 1 + cell_len(line))
+    if down and not upright:
         screen.say((down, "dim"))
     index = {position: n for n, position in enumerate(pooled.queries)}
     for line in range(0, len(picture.weights), picture.lines):
@@ -105,6 +112,18 @@ def lay_out(screen: Screen, pooled: WeightMap, space: int) -> Picture:
     # A whole map has a line for every token, with its name.
     lines = 2 if cell == 1 and halves and not _is_whole(pooled) else 1
     return Picture(queries, keys, weights.astype(np.float32), cell, lines, LogScale.of(weights))
+
+
+def _upright(screen: Screen, pooled: WeightMap, picture: Picture) -> list[str]:
+    """Return the lines of tokens above columns of one token each, which are read downwards; none for other columns."""
+    columns = labels(screen, pooled.first_keys)
+    if not columns.names or len(columns.names) != len(picture.keys) - 1 or not _is_whole(pooled):
+        return []
+    names = [name if cell_len(name) == len(name) else "…" * bool(name) for name in columns.names]
+    names = [name if len(name) <= _UPRIGHT else name[: _UPRIGHT - 1] + "…" for name in names]
+    tall = max(map(len, names))
+    letters = [name.rjust(tall) for name in names]
+    return ["".join(name[n].ljust(picture.cell) for name in letters).rstrip() for n in range(tall)]
 
 
 def _is_whole(pooled: WeightMap) -> bool:

@@ -338,6 +338,9 @@ def _lines(
         ]
     for r, row in enumerate(layout.texts):
         cells = [_cell(screen, stage, layout, r, i, row[i]) for i in shown_columns]
+        if labelled and cells and cells[0].plain.startswith(" "):
+            # the colour of the first cell does not touch the label
+            cells[0] = Text(" ") + cells[0][1:]
         lines.append((layout.rows.label(r, layout.row_name), cells))
     text_lines = []
     for label, cells in lines:

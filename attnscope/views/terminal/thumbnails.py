@@ -27,15 +27,20 @@ Pixels = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def draw_thumbnails(
-    screen: Screen, panels: Sequence[Panel], places: Sequence[tuple[int, int]]
+    screen: Screen,
+    panels: Sequence[Panel],
+    places: Sequence[tuple[int, int]],
+    marked: Sequence[int] = (),
 ) -> None:
     """Print the weights of every head, by layer and head, as a thumbnail.
 
     If there is room, every weight is two characters wide and a line high. Otherwise, a cell of a thumbnail is the
     largest weight of the queries and keys that fall into it, so that nothing strong is lost. All thumbnails are drawn
-    on one scale, that of the first.
+    on one scale, that of the first. A sign stands behind those that are `marked`.
     """
     layout = lay_out_heads(places)
+    marked_cells = {layout.cells[index] for index in marked}
+    mark = "<" if screen.ascii else "◂"
     layers = layout.rows
     heads = layout.columns
     by_place = {cell: panel.matrix for cell, panel in zip(layout.cells, panels, strict=True)}
@@ -79,10 +84,10 @@ def draw_thumbnails(
             # a blank half line, or line, stays between layers
             for line in range(-(-(rows + (index < len(layers) - 1)) // 2)):
                 row = Text.assemble(((layer if not line else "").ljust(label), "dim"))
-                for head_pixels in pixels:
-                    row.append_text(_line(screen, scale, head_pixels, line, width)).append(
-                        " " * (step - width)
-                    )
+                for column, head_pixels in zip(columns, pixels, strict=True):
+                    after = mark if not line and (index, column) in marked_cells else ""
+                    row.append_text(_line(screen, scale, head_pixels, line, width))
+                    row.append(after.ljust(step - width), "bold")
                 screen.put(row, width=label + len(names))
     screen.say("")
     if whole:
