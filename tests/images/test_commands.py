@@ -11,6 +11,8 @@ import pytest
 import attnscope
 from attnscope.cli import main
 from attnscope.findings.images import spell_prompt
+from attnscope.studies.screens.pictures import present_all_maps
+from attnscope.views.settings import DisplaySettings
 from tests.explore.headless import walk_without_terminal
 from tests.helpers.sample_reports import tokens
 from tests.helpers.tiny_vision import VISION, picture
@@ -252,3 +254,12 @@ def test_explore_names_the_places_that_a_row_reads(monkeypatch: pytest.MonkeyPat
     for position in np.argsort(-weights)[:3]:
         name = f"← {position} {text.tokens[position].text} "
         assert any(name in line for line in listed), (name, listed)
+
+
+def test_a_thumbnail_whose_row_rounds_above_1_has_nothing_outside_the_picture() -> None:
+    text = attnscope.inspect(image="cat.png", model="dinov2", layer="all", head="all").data.texts[0]
+    weights = text.heads.stages["weights"]
+    weights[:] = 0
+    weights[..., text.images[0].tokens[1, 1]] = np.nextafter(np.float32(1), np.float32(2))
+    (drawn,) = present_all_maps(text, DisplaySettings())
+    assert {thumbnail.facts[-1] for thumbnail in drawn.maps} == {"0%"}

@@ -162,7 +162,7 @@ def _map(
     distance = _distance(text, head, row, grid)
     entropy = _entropy(row)
     if brief:
-        outside = f"{100 * (1 - shares[0][1]):.0f}%"
+        outside = f"{100 * max(0.0, 1 - shares[0][1]):.0f}%"
         facts = [f"{entropy:.1f}", *([] if distance is None else [f"{distance:.1f}"]), outside]
     else:
         away = []
