@@ -59,7 +59,7 @@ FEATURES = {
     "layers without softmax": "studies/mixing model/mixing.py model/mixing_shares.py run/analysis/mixing.py "
     "findings/mixing.py engines/transformers/mixing.py",
     "pictures": "views/pictures.py views/terminal/pictures.py engines/transformers/pictures.py "
-    "engines/transformers/media.py engines/transformers/prompts.py studies/screens/pictures.py "
+    "engines/transformers/media.py engines/transformers/prompts.py engines/transformers/videos.py studies/screens/pictures.py "
     "studies/heads/pictures.py findings/images.py findings/merge_pieces.py",
     "sound": "views/sound.py studies/screens/sound.py studies/heads/sound.py engines/transformers/sound.py "
     "run/sound.py run/analysis/alignment.py run/analysis/speech.py findings/sound.py",
