@@ -62,7 +62,7 @@ FEATURES = {
     "engines/transformers/media.py engines/transformers/prompts.py engines/transformers/videos.py studies/screens/pictures.py "
     "studies/heads/pictures.py findings/images.py findings/merge_pieces.py",
     "sound": "views/sound.py studies/screens/sound.py studies/heads/sound.py engines/transformers/sound.py "
-    "run/sound.py run/analysis/alignment.py run/analysis/speech.py findings/sound.py",
+    "run/sound.py run/analysis/alignment.py run/analysis/onsets.py run/analysis/speech.py findings/sound.py",
     "given queries, keys and values": "engines/arrays api/arrays.py findings/given_output.py "
     "studies/run/given_output_screen.py studies/compare/with_arrays.py",
     "explore": "views/explore views/walk studies/explore cli/explore.py api/exploring.py batch/walks.py",
