@@ -226,6 +226,11 @@ def test_frames_are_sampled_and_resized_as_the_checkpoint_says(
     }
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings, default=str))
     frames = open_frame_processor(tmp_path, images)
+    assert frames is not None
+    (tmp_path / "processor_config.json").write_text(
+        json.dumps({"video_processor": {"video_processor_type": "Glm4vVideoProcessor"}})
+    )
+    assert open_frame_processor(tmp_path, images) is None
     metadata = SimpleNamespace(fps=10.0)
     made = frames([clip(20)], [metadata])
     assert metadata.frames_indices == [0, 6, 13, 19]

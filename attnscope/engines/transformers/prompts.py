@@ -185,7 +185,11 @@ class PromptReader:
         """Return a text with its pictures as tokens and inputs of the model."""
         processor = self.open_processor()
         names = signature(self.model.forward).parameters
-        moves = VIDEO_VALUES in names and VIDEO_GRIDS in names
+        moves = (
+            VIDEO_VALUES in names
+            and VIDEO_GRIDS in names
+            and getattr(processor, "video_processor", None) is not None
+        )
         media: list[tuple[Any, list[str]]] = []  # a clip or picture, and notes
         for file in text.media:
             clip = open_clip(file) if moves else None

@@ -15,7 +15,8 @@ from attnscope.findings.arrays import Array
 VIDEO_VALUES = "pixel_values_videos"
 VIDEO_GRIDS = "video_grid_thw"  # groups of frames, rows and columns of the patches of each video
 _FILE = "video_preprocessor_config.json"
-_LARGEST = 1 << 20  # bytes of that file
+_LARGEST = 1 << 26  # bytes of that file
+_WHOLE = "Qwen2VLVideoProcessor"  # which reads every frame
 # of the class Qwen3VLVideoProcessor, whose numbers of pixels are those of all frames
 _SAMPLED = "Qwen3VLVideoProcessor"
 _FRAMES_A_SECOND = 2
@@ -97,14 +98,23 @@ class FrameProcessor:
         return joined.reshape(-1, 3 * together * joined.shape[-1]), [len(groups), rows, columns]
 
 
-def open_frame_processor(path: Path, images: Any) -> FrameProcessor:
-    """Open the settings of a folder for videos, which are those of pictures without a file of their own."""
-    file = path / _FILE
-    settings = as_object(read_json(file, cap=_LARGEST), str(file)) if file.is_file() else {}
+def open_frame_processor(path: Path, images: Any) -> FrameProcessor | None:
+    """Open a folder's settings of videos, which are those of pictures if it has none; None for videos of another kind."""
+    file = path / "processor_config.json"
+    settings = _read(file).get("video_processor")
+    if not isinstance(settings, dict):
+        file = path / _FILE
+        settings = _read(file)
+    if settings.get("video_processor_type", _WHOLE) not in (_WHOLE, _SAMPLED):
+        return None
     if settings.get("cap_pixels_per_frame"):
         message = "cap_pixels_per_frame: expected false or null, got true"
         raise AttnscopeError(message, where=file, hint="remove it")
     return FrameProcessor(type(images).from_dict(settings) if settings else images, settings)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return as_object(read_json(file, cap=_LARGEST), str(file)) if file.is_file() else {}
 
 
 def frames_of(clip: Clip) -> Array:
