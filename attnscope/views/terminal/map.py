@@ -67,9 +67,11 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         width=screen.width,
     )
     upright = _upright(screen, pooled, picture)
-    for n, line in enumerate(upright, 1):
+    for n, letters in enumerate(upright, 1):
         before = down if n == len(upright) else ""
-        screen.put(Text(f"{before:<{label + 1}}{line}", "dim"), width=label + 1 + cell_len(line))
+        screen.put(
+            Text(f"{before:<{label + 1}}{letters}", "dim"), width=label + 1 + cell_len(letters)
+        )
     if down and not upright:
         screen.say((down, "dim"))
     index = {position: n for n, position in enumerate(pooled.queries)}
