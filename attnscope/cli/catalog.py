@@ -13,13 +13,16 @@ from attnscope.cli.topics import TOPICS
 from attnscope.request.options import COMMON, Option
 from attnscope.studies.registry import STUDIES, options_of, study
 
-EXIT_CODES = {
+EXIT_CODES: dict[int, str] = {
     Exit.DONE: "done",
     Exit.FAILED: "error, or a check, doctor, --tolerance or --strict failed",
     Exit.USAGE: "wrong usage",
     Exit.SOME_RECORDS_FAILED: "a batch finished, but some records failed",
     Exit.BUG: "a bug in attnscope",
+    129: "ended by SIGHUP",
+    130: "ended by SIGINT (Ctrl-C)",
     Exit.READER_GONE: "the reader of standard output closed it",
+    143: "ended by SIGTERM",
 }
 VARIABLES = {
     "ATTNSCOPE_MODEL": "default of --model",
