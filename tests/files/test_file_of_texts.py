@@ -164,7 +164,8 @@ def test_a_line_that_lacks_the_word_is_named_and_left_out(
             alone.heads[0].stages["weights"], text.heads[0].stages["weights"], atol=1e-5
         )
     assert main(["run", "--file", str(file), "--query", "money"]) == 2
-    assert "attnscope: error: --query: 'money' is not in the text; " in capsys.readouterr().err
+    where = f"attnscope: error: --query: 'money' is not in the text ({file}:1); "
+    assert where in capsys.readouterr().err
 
 
 def test_a_batch_goes_on_after_a_record_that_lacks_the_word(tmp_path: Path) -> None:
