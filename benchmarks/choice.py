@@ -89,7 +89,7 @@ def pick(model: "attnscope.OpenModel", text: str) -> tuple[bool, float, float]:
     targets = np.bincount(weights[rows].argmax(-1), minlength=len(special))[ordinary]
     others = weights * ordinary
     np.fill_diagonal(others, 0.0)
-    score = float((head.chosen or "").rpartition("score ")[2].rstrip(")"))
+    score = float((head.chosen or "").rpartition("(")[2].rstrip(")"))
     return bool(targets.max() >= SHARE * len(rows)), score, float(others[rows].max(-1).mean())
 
 

@@ -69,7 +69,7 @@ _SPAN_SHARE = 16
 _SPAN_TOKEN = 64
 # bytes of a key for every span, and of the largest block of keys in all threads
 _SPAN_KEYS = 4, 16 << 20
-_ON_HOST = ("program", "text", "report")  # what a run needs there, whatever the device
+_ON_HOST = ("program", "text", "report", "margin")  # what a run needs there, whatever the device
 _GPU_SHARE = 0.9  # of a GPU's free memory that a run may take
 SELECT_LESS = f"select less with {arg('layer')}, {arg('head')}, {arg('query')}, {arg('key')} or {arg('stages')}"
 SHORTER = "use a shorter text"

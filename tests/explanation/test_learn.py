@@ -228,7 +228,7 @@ def test_another_model_and_causal_mask(lesson, smollm2):
     ("words", "line"),
     [
         (["score"], "no such lesson 'score'; did you mean 'scores'?"),
-        (["scores", "bank"], "the text has 1 tokens; pass one with 2 to 64 tokens"),
+        (["scores", "bank"], "the text has 1 token; pass one with 2 to 64 tokens"),
         (["scores", "a b " * 40], "the text has 80 tokens"),
         (["scores", "a b", "--temperature", "0"], "--temperature: must be"),
     ],

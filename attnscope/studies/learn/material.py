@@ -13,7 +13,7 @@ from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import spell_piece
 from attnscope.request.masks.expression import parse_mask
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import numbered, parse_indices, parse_positions
+from attnscope.request.selection import parse_indices, parse_positions
 from attnscope.run.session import ProgressCallback, Session, inspect
 from attnscope.studies.explain.run import explain
 
@@ -156,7 +156,7 @@ def _check(explanation: Explanation) -> None:
         what = (
             "cross-attention has no lessons"
             if explanation.context is not None
-            else f"the text has {numbered('token', n)}"
+            else f"the text has {n} token{'' if n == 1 else 's'}"
         )
         raise UsageError(what, where=arg("text"), hint=hint)
     if explanation.fully_masked or not np.isfinite(explanation.row.masked).any():
