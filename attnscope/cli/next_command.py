@@ -81,7 +81,9 @@ def _text_of(options: Given) -> list[str]:
 
 
 def _after_run(report: Any, command: str, options: Given) -> list[str]:
-    """Explain the strongest cell of the first head."""
+    """Explain the strongest cell of the first head that is no sink's and no token's own, if there is one."""
+    import numpy as np
+
     text = _text_of(options)
     if not text or len(report.texts) != 1 or not report.texts[0].heads:
         return []
@@ -89,13 +91,16 @@ def _after_run(report: Any, command: str, options: Given) -> list[str]:
     head = of_text.heads[0]
     if "mean" in (head.layer, head.head) or not head.top.weight.size:
         return []
-    strongest = int(head.top.weight[:, 0].argmax())
-    cell = [
-        "--query",
-        str(of_text.queries[strongest]),
-        "--key",
-        str(int(head.top.keys[strongest, 0])),
-    ]
+    weights = head.top.weight
+    keys = head.top.keys
+    if of_text.context is None:
+        queries = np.array(of_text.queries)[:, None]
+        special = np.array([token.special for token in of_text.tokens])
+        between_words = (keys > 0) & (keys != queries) & ~special[keys] & ~special[queries]
+        if between_words.any():
+            weights = np.where(between_words, weights, -1.0)
+    row, rank = np.unravel_index(np.nanargmax(weights), weights.shape)
+    cell = ["--query", str(of_text.queries[row]), "--key", str(int(keys[row, rank]))]
     head_options = ["--layer", str(head.layer), "--head", str(head.head)]
     return [
         "explain",

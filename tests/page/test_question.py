@@ -173,3 +173,14 @@ def test_right_to_left_words_keep_their_place_in_what_is_said(open_page, tmp_pat
     number_of_key, word = said.split(" ← ")[1].split(": ")[0].split(" ", 1)
     assert number_of_key == "0"
     assert word[0] == "\N{FIRST STRONG ISOLATE}" and word[-1] == "\N{POP DIRECTIONAL ISOLATE}"
+
+
+def test_a_legend_names_the_largest_score(open_page, tmp_path):
+    """Of 50.6, the zero before the point stays."""
+    q = np.array([[50.6], [1.0]], dtype=np.float32)
+    k = np.array([[0.5], [1.0]], dtype=np.float32)
+    path = tmp_path / "page.html"
+    attnscope.from_qkv(q[None, None], k[None, None], k[None, None], stages="scores").save(path)
+    page = open_page(path, size=(1280, 800)).page
+    ticks = "[...document.querySelectorAll('.ramp span')].map(t => t.textContent)"
+    assert shows(page, f"{ticks}.includes('50.6')", True)

@@ -455,7 +455,7 @@ def test_a_measure_keeps_to_its_own_estimate(measure, words, form, tmp_path):
         "--quiet",
     ]
     taken = peak([*asked, "--max-memory", str(limit.estimate)])
-    assert 1.0 <= limit.estimate / taken <= 1.35, (limit.estimate, taken)
+    assert 1.0 <= limit.estimate / taken <= 2.0, (limit.estimate, taken)
 
 
 def test_one_row_of_all_layers_is_one_table(monkeypatch, capsys):

@@ -257,7 +257,7 @@ export function Ramp({ scale, legend }: { scale: Scale; legend?: string }) {
   const least = (scale.high - scale.low) / 1000; // what a reader of the ramp can't tell from zero
   const write = (value: number) =>
     String(Math.abs(value) < least ? 0 : Number(value.toPrecision(3)))
-      .replace("0.", ".")
+      .replace(/^(-?)0\./, "$1.")
       .replace("-", MINUS);
   return (
     <span class="ramp">

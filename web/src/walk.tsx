@@ -242,6 +242,12 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   };
   const pictured = scene.data.pictures !== null && !asMatrix && compared.length === 0;
   const side = node.masks.length > 1 ? node.masks[spot.mask]! : "";
+  // names of hints are no words of a page
+  const terms = Object.fromEntries(
+    Object.entries(node.glossary)
+      .filter(([name]) => !name.startsWith("first_"))
+      .map(([name, meaning]) => [node.phrases[name] ?? name, meaning]),
+  );
   return (
     <div class="walk">
       <header class="top">
@@ -344,7 +350,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
             key={dialog}
             title={TITLES[dialog]!}
             commands={listed()}
-            words={dialog === "help" ? node.glossary : {}}
+            words={dialog === "help" ? terms : {}}
             leave={leave}
           />
         )
