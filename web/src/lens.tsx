@@ -131,7 +131,7 @@ export function Matters({ scene, seen, place }: { scene: Scene; seen: (Seen | nu
 export const Cell = ({ scene, query, reads }: { scene: Scene; query: number; reads: number | null }) => (
   <>
     <Word name={scene.queries.labels[query]?.name} /> ←{" "}
-    {reads === null ? "its strongest" : <Word name={scene.keys.labels[reads]?.name} />}
+    {reads === null ? "its strongest but sinks" : <Word name={scene.keys.labels[reads]?.name} />}
   </>
 );
 

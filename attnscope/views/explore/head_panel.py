@@ -130,7 +130,7 @@ class HeadsPanel:
         shown = {
             "thumbnails": "weights",
             LENS: f"{query} ← {ink.name(scene.keys.names[state.key])}{percent}",
-            ROW_LENS: f"{query} ← its strongest{percent}",
+            ROW_LENS: f"{query} ← top non-sink{percent}",
         }.get(display, display)
         title.append(Segment(ink.plain(f" {size}  {shown}"), DIM))
         numbers = [Segment(" " * label)]

@@ -45,7 +45,7 @@ SearchIcon { display: none; }
 # The walk that most people come for.
 _FIRST_QUESTION = (
     "Which head reads one word from another, and does it matter?",
-    "/ and a word finds its row; ← and → choose the word that it reads; a shows this cell in every head, and 1 goes to "
+    "/ and a word finds its row; ←, → and Home choose the word that it reads; a shows this cell in every head, and 1 goes to "
     "the strongest; x cuts this head and shows what the model says without it.",
 )
 
