@@ -135,7 +135,7 @@ def test_small_thumbnails_give_way_to_the_strongest_source_of_the_row(smollm2):
     app, shown = walk(found, "g", *["down"] * 8)
     assert app.state.place.display == "thumbnails" and app.state.place.spot.query == 8
     title, _, *lines = shown["heads"]
-    assert "30 × 9" in title and "it ← its" in title
+    assert "30 × 9" in title and "it ← top" in title
     # past the first token and "it" itself
     expected = np.array(
         [head.stages["weights"][8, 1:8].max() for head in found.texts[0].heads]
