@@ -32,7 +32,7 @@ PICTURES = {
         f'head -n 4 docs/prompts/rag.txt | attnscope ablate - {DOCUMENTS} --each span --answer " The keeper" {SMOLLM}',
         22,
     ),
-    "pack.svg": ("attnscope doctor --model my-llama --batch pack.json", 30),
+    "pack.svg": ("attnscope doctor --model my-llama --batch pack.json", 17),
     "heads.svg": ("attnscope heads --model all-MiniLM-L6-v2 --only map", None),
     "ablation.svg": (f"attnscope ablate {IT} --each head {SMOLLM} --only map", None),
     "spans.svg": (
