@@ -166,7 +166,7 @@ def _header(arrays: Sequence[ShardArray]) -> bytes:
 def open_dump(
     target: Path, *, force: bool, files: FileSystem, settings: Settings | None = None
 ) -> "Iterator[tuple[Journal, RecordSink]]":
-    """Open and lock a dump for writing: a .jsonl file, compressed or not, or a folder if the name has no ending.
+    """Open and lock a dump for writing: a .jsonl file, or a folder if the name has no ending.
 
     Args:
         force: Start over; an existing dump is kept until the first records of the new one are safe.

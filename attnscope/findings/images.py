@@ -203,7 +203,8 @@ def spell_prompt(text: str, tokens: Sequence[Token]) -> str | None:
     words: tuple[int, int] | None = None
     for group in join_patches(tokens, [[position] for position in range(len(tokens))]):
         token = tokens[group[0]]
-        start, end = token.start, token.end
+        start = token.start
+        end = token.end
         if start is not None and end is not None and not token.special:
             words = (start, end) if words is None else (words[0], end)
             continue

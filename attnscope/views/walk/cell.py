@@ -351,7 +351,8 @@ def compared_masks(before: Scene, after: Scene) -> RunCommand | None:
     if any(mask.keys() - {"--mask"} for mask in masks):
         return None
     sides = "".join(f" --mask {mask.get('--mask', 'own')}" for mask in masks)
-    words, shared = after.command.words, after.command.shared_words
+    words = after.command.words
+    shared = after.command.shared_words
     return replace(
         after.command,
         words=words + sides,
