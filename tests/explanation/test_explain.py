@@ -20,6 +20,7 @@ from attnscope.views.parts import Text, joined
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_sums, failed
 from tests.helpers.requests import requested
+from tests.helpers.row_statistics import entropy
 from tests.helpers.schemas import validate
 
 TEXT = "The bank by the river was eroded by the river"
@@ -110,13 +111,10 @@ def test_what_scale_and_mask_do_to_the_softmax(query):
     def softmax(row):
         return np.exp(row - row.max()) / np.exp(row - row.max()).sum()
 
-    def bits(weights):
-        return -sum(weight * np.log2(weight) for weight in weights if weight > 0)
-
     assert e.effects.spread == pytest.approx(scores[allowed].std(), rel=1e-5)
     assert e.effects.scaled_spread == pytest.approx(e.scale * scores[allowed].std(), rel=1e-5)
-    assert e.effects.entropy == pytest.approx(bits(e.row.weights[allowed]), abs=1e-5)
-    assert e.effects.unscaled_entropy == pytest.approx(bits(softmax(scores[allowed])), abs=1e-5)
+    assert e.effects.entropy == pytest.approx(entropy(e.row.weights[allowed]), abs=1e-5)
+    assert e.effects.unscaled_entropy == pytest.approx(entropy(softmax(scores[allowed])), abs=1e-5)
     assert e.effects.masked_after == pytest.approx(softmax(scaled)[allowed].sum(), rel=1e-5)
     window = walk(query=query, window=2)
     assert window.effects == e.effects

@@ -13,6 +13,7 @@ from attnscope.cli.learn import read_progress
 from attnscope.request.arguments import LESSON_NAMES
 from attnscope.studies.learn.lessons import LESSONS
 from tests.explore.pseudo_terminal import PseudoTerminal
+from tests.helpers.row_statistics import entropy
 
 TEXT = "The bank by the river was eroded"
 
@@ -38,11 +39,6 @@ def lesson(capsys):
 def softmax(row):
     powers = np.exp(row - row.max())
     return powers / powers.sum()
-
-
-def bits(weights):
-    weights = weights[weights > 0]
-    return float(-(weights * np.log2(weights)).sum())
 
 
 def stages(found, mask=None):
@@ -111,8 +107,8 @@ def test_the_scale_narrows_the_scores_and_keeps_the_softmax_soft(lesson):
     np.testing.assert_allclose(scores / root, scaled, rtol=1e-5)
     assert float(right(first)) == pytest.approx(scaled.std(), abs=0.0006)
     with_scale, without = numbers(second["formula"])[0], numbers(second["formula"])[-1]
-    assert with_scale == pytest.approx(bits(weights), abs=0.006)
-    assert without == pytest.approx(bits(softmax(scores)), abs=0.006)
+    assert with_scale == pytest.approx(entropy(weights), abs=0.006)
+    assert without == pytest.approx(entropy(softmax(scores)), abs=0.006)
     assert float(right(second)) == pytest.approx(softmax(scores).max(), abs=0.0006)
 
 
@@ -142,7 +138,7 @@ def test_the_softmax_and_its_temperature(lesson):
     )
     np.testing.assert_allclose(column(second, "weight"), weights, atol=1e-6)
     assert right(second).split()[0] == str(weights.argmax())
-    assert float(right(third)) == pytest.approx(bits(softmax(masked / 0.5)), abs=0.006)
+    assert float(right(third)) == pytest.approx(entropy(softmax(masked / 0.5)), abs=0.006)
     sharper = lesson("softmax", "--mask", "causal", "--query", "4", "--temperature", "0.5")
     np.testing.assert_allclose(
         column(sharper["steps"][1], "weight"), softmax(masked / 0.5), atol=1e-6
@@ -172,8 +168,8 @@ def test_heads_are_those_of_the_layer(lesson):
     first, second, third = found["steps"]
     layer = found["layer"]
     assert right(first) == f"L{layer}H{rows[:, best].argmax()}"
-    np.testing.assert_allclose(column(first, "entropy"), [bits(row) for row in rows], atol=1e-5)
-    assert right(second) == f"L{layer}H{np.argmax([bits(row) for row in rows])}"
+    np.testing.assert_allclose(column(first, "entropy"), [entropy(row) for row in rows], atol=1e-5)
+    assert right(second) == f"L{layer}H{np.argmax([entropy(row) for row in rows])}"
     assert float(right(third)) == pytest.approx(rows.max(), abs=0.0006)
 
 

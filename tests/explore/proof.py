@@ -19,6 +19,7 @@ from attnscope.views.explore.app import ExploreApp
 from attnscope.views.explore.head_panel import ROW_LENS
 from attnscope.views.explore.ink import steps
 from attnscope.views.walk.keys import ACTIONS
+from tests.helpers.row_statistics import entropy
 
 SIZES = ((80, 24), (120, 40), (200, 60), (60, 15), (101, 29))
 WITHOUT = {
@@ -223,7 +224,7 @@ class Checker:
                 )
             for name, text in re.findall(rf"(entropy|itself|first) ({NUMBER})", line):
                 expected = {
-                    "entropy": -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(),
+                    "entropy": entropy(weights),
                     "itself": weights[scene.queries.positions[spot.query]]
                     if scene.aligned
                     else 0.0,
@@ -373,7 +374,7 @@ class Checker:
                     continue
                 weights = self.true().weights[place]
                 rows = {
-                    "entropy": -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(1),
+                    "entropy": entropy(weights),
                     "self": np.array(
                         [row[p] for row, p in zip(weights, tokens.queries.positions, strict=True)]
                     )

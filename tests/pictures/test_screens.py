@@ -20,6 +20,7 @@ from attnscope.views.scales import Scale, luminance
 from attnscope.views.terminal import as_text, draw
 from attnscope.views.terminal.screen import Screen
 from tests.helpers.pictures import COLUMNS, ROWS, pixels, random_weights, report_on_picture
+from tests.helpers.row_statistics import entropy
 
 PATCHES = ROWS * COLUMNS
 TOKENS = 2 + PATCHES
@@ -42,14 +43,13 @@ def test_the_default_row_is_that_of_cls_and_shares_sum_to_one() -> None:
         [share for _, share in drawn.shares], [row[2:].sum(), row[0], row[1]], atol=1e-6
     )
     np.testing.assert_array_equal(drawn.weights, WEIGHTS[1, 2, 0, 2:].reshape(ROWS, COLUMNS))
-    entropy = -(row * np.log2(row)).sum()
     # The mean over all patches of how far each reads, in patches.
     at = np.array([(r, c) for r in range(ROWS) for c in range(COLUMNS)])
     distances = np.hypot(*(at[:, None] - at[None]).transpose(2, 0, 1))
     of_patches = WEIGHTS[1, 2, 2:, 2:].astype(float)
     mean = ((of_patches * distances).sum(1) / of_patches.sum(1)).mean()
     assert list(drawn.facts) == [
-        f"entropy {entropy:.2f} bits",
+        f"entropy {entropy(row):.2f} bits",
         f"mean distance of all patches {mean:.1f}",
     ]
     assert drawn.query is None
@@ -98,8 +98,10 @@ def test_all_heads_are_thumbnails_with_their_numbers() -> None:
     assert part.places == [(layer, head) for layer in range(3) for head in range(4)]
     for (layer, head), drawn in zip(part.places, part.maps, strict=True):
         row = weights[layer, head, 0].astype(float)
-        entropy = -(row * np.log2(row)).sum()
-        assert [drawn.facts[0], drawn.facts[2]] == [f"{entropy:.1f}", f"{100 * row[:2].sum():.0f}%"]
+        assert [drawn.facts[0], drawn.facts[2]] == [
+            f"{entropy(row):.1f}",
+            f"{100 * row[:2].sum():.0f}%",
+        ]
     assert len({drawn.scale for drawn in part.maps}) == 1
     screen = as_text([part], 60)
     for drawn in part.maps:
