@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import real_model
+from benchmarks.measure import real_model
 
 WORDS = "the bank by river was eroded a that lends money is still and does not mind".split()
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import attnscope
 from attnscope.api.model import OpenModel
 from attnscope.cli import main
-from tests.helpers.draws import drawn
+from tests.helpers.draws import drawn, in_two
 from tests.helpers.reference_smollm2 import open_reference
 
 NAMES = "Mary John Alice Tom Sarah Paul Emma David Anna Peter".split()
@@ -106,10 +106,15 @@ def _first_head(report: Any) -> tuple[int, int]:
     return head.layer, head.head
 
 
-def test_the_head_that_adds_most_to_the_logit_is_shown(model: OpenModel, smollm2: Path) -> None:
+TARGETS = [*random.Random(5).sample(ANSWERED, 4), *(drawn[:2] for drawn in _questions(seed=5)[:6])]
+
+
+@in_two("targets", TARGETS, short=3)
+def test_the_head_that_adds_most_to_the_logit_is_shown(
+    model: OpenModel, smollm2: Path, targets: list[tuple[str, str]]
+) -> None:
     heads = set()
-    about_names = [(text, target) for text, target, _ in _questions(seed=5)]
-    for text, target in [*about_names[:6], *random.Random(5).sample(ANSWERED, 4)]:
+    for text, target in targets:
         (target_id,) = _ids(target, model)
         expected = _largest(_added(smollm2, _ids(text, model), target_id))
         heads.add(expected)
@@ -127,8 +132,11 @@ def test_the_shortest_command_shows_it(
     assert f"L{layer}H{head} chosen automatically: adds most to the logit of '{target}'" in screen
 
 
-def test_without_a_target_it_is_about_the_next_token(model: OpenModel, smollm2: Path) -> None:
-    for text, _, _ in _questions(seed=6)[:3]:
+@in_two("questions", _questions(seed=6)[:3], short=1)
+def test_without_a_target_it_is_about_the_next_token(
+    model: OpenModel, smollm2: Path, questions: list[tuple[str, str, str]]
+) -> None:
+    for text, _, _ in questions:
         prediction = model.inspect(text, predict=True).data.texts[0].predictions[0].tokens[0]
         expected = _largest(_added(smollm2, _ids(text, model), prediction.id))
         assert _first_head(model.inspect(text, by="logit")) == expected, text
@@ -149,11 +157,12 @@ def test_a_difference_of_two_logits(model: OpenModel, smollm2: Path) -> None:
     )
 
 
+@in_two("questions", _questions(seed=8), short=3)
 def test_the_head_with_the_largest_weight_of_a_query_on_a_key(
-    model: OpenModel, smollm2: Path
+    model: OpenModel, smollm2: Path, questions: list[tuple[str, str, str]]
 ) -> None:
     source = random.Random(8)
-    for text, _, _ in _questions(seed=8):
+    for text, _, _ in questions:
         weights = _weights(smollm2, _ids(text, model))
         key, query = sorted(source.sample(range(1, weights.shape[-1]), 2))
         expected = _largest(weights[:, :, query, key])
@@ -166,10 +175,14 @@ def test_the_head_with_the_largest_weight_of_a_query_on_a_key(
         assert (explanation.layer, explanation.head) == expected, (text, query, key)
 
 
+@in_two("questions", _questions(seed=9)[:2], short=1)
 def test_the_head_that_moves_most_between_two_texts(
-    model: OpenModel, smollm2: Path, capsys: pytest.CaptureFixture[str]
+    model: OpenModel,
+    smollm2: Path,
+    capsys: pytest.CaptureFixture[str],
+    questions: list[tuple[str, str, str]],
 ) -> None:
-    for text, name, _ in _questions(seed=9)[:2]:
+    for text, name, _ in questions:
         another = next(other for other in NAMES if other not in text)
         other_text = text.replace(name, f" {another}")
         first, second = (_weights(smollm2, _ids(side, model)) for side in (text, other_text))

@@ -16,6 +16,7 @@ from attnscope.request.run_config import TextInput
 from attnscope.request.spans import parse_spans
 from tests.chat import proof
 from tests.helpers import architectures
+from tests.helpers.draws import in_two
 
 DOCUMENTS = "Read. Doc 1: the bank. Doc 2: the river, Doc 1: again. Question: where?"
 CHAT = [
@@ -138,10 +139,11 @@ def drawn_chat(seed):
     return messages, f"Doc {needed + 1}"
 
 
-def test_which_document_does_the_answer_need(smollm2):
+@in_two("seeds", range(10), short=1)
+def test_which_document_does_the_answer_need(smollm2, seeds):
     """Of ten drawn chats, the first line of the shortest command names the document, among all spans."""
     with attnscope.open_model(smollm2) as model:
-        for seed in range(10):
+        for seed in seeds:
             messages, needed = drawn_chat(seed)
             found = model.ablate(
                 messages=messages, spans="Doc 1:,Doc 2:,Doc 3:,Question:", each="span"
