@@ -56,8 +56,8 @@ _HAS_GPU = any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/dxg", "/
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than CPUs: tests of terminals, browsers and other processes wait for an eighth of their time."""
-    return (os.cpu_count() or 1) + 1
+    """A process for each CPU: another one would only import torch and transformers once more."""
+    return os.cpu_count() or 1
 
 
 def pytest_configure(config: pytest.Config) -> None:

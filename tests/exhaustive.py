@@ -1,9 +1,10 @@
 """Which tests are exhaustive: `python -m tests.exhaustive DURATIONS` writes `exhaustive.txt`, which conftest reads.
 
 DURATIONS is what `python -m pytest tests --durations=0 --durations-min=0.02` printed. A line of `exhaustive.txt` is a
-test function; a number after it says how many of its cases, in order, are still run by those who wait. Times are shares
-of the whole, since machines differ: a test is left out if it takes more than `TEST_SHARE`, cases beyond the first if
-they take more than `CASES_SHARE` together. Every file keeps its quickest test.
+test function; a number after it says how many of its cases, in order, are still run by those who wait. Lines can be
+written by hand; this program adds others. Times are shares of the whole, since machines differ: a test is left out if
+it takes more than `TEST_SHARE`, cases beyond the first if they take more than `CASES_SHARE` together. Every file keeps
+its quickest test.
 """
 
 import re
@@ -12,6 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 
 LIST = Path(__file__).with_suffix(".txt")
+HEADING = "# See tests/exhaustive.py, which adds lines from measured durations."
 TEST_SHARE = 1 / 1000
 CASES_SHARE = 1 / 2000
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(\S+?\.py::\w+)(\[.*)?$")
@@ -52,11 +54,9 @@ def exhaustive_tests(printed: str) -> dict[str, int]:
 
 def main() -> None:
     """Write the list."""
-    chosen = exhaustive_tests(Path(sys.argv[1]).read_text())
+    chosen = exhaustive_tests(Path(sys.argv[1]).read_text()) | read_list()
     lines = [f"{test} {count}" if count else test for test, count in sorted(chosen.items())]
-    LIST.write_text(
-        "\n".join(["# Written by python -m tests.exhaustive; see there.", *lines]) + "\n"
-    )
+    LIST.write_text("\n".join([HEADING, *lines]) + "\n")
     print(f"{len(lines)} tests")
 
 

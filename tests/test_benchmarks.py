@@ -347,10 +347,10 @@ def test_a_benchmark_ends_with_a_verdict(
 @pytest.mark.parametrize(
     "name", sorted(SMALLEST.keys() - {"imports.py", "record.py", "stages.py", "startup.py"})
 )
-def test_a_wrong_option_is_one_line(name: str) -> None:
+def test_a_wrong_option_is_one_line(name: str, run_here: RunHere) -> None:
     """Of those that have options, but for `startup.py`, which hands others to `attnscope run`."""
-    done = run(name, "--no-such-option")
-    assert done.returncode == 2 and "unrecognized arguments" in done.stderr, done.stderr
+    code, _, said = run_here(name, "--no-such-option")
+    assert code == 2 and "unrecognized arguments" in said, said
 
 
 def test_names_may_be_left_out_for_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -223,11 +223,8 @@ def test_every_path_of_a_feature_is_there_and_every_file_is_part_of_one():
 
 
 def test_listed_exhaustive_tests_exist():
-    for test, count in read_list().items():
-        path, _, name = test.partition("::")
-        functions = {
-            node.name for node in ast.walk(parsed(ROOT / path)) if isinstance(node, ast.FunctionDef)
-        }
-        assert name in functions and count in (0, 1), (
+    for test in read_list():
+        path, *_, name = test.split("::")
+        assert f"def {name}(" in (ROOT / path).read_text(), (
             f"{test} is gone: remove it from tests/exhaustive.txt"
         )

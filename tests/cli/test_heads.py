@@ -8,6 +8,7 @@ import pytest
 import attnscope
 from attnscope.cli import main
 from attnscope.findings.head_roles import OF_PARTS, ROLES
+from tests.helpers.draws import in_two
 from tests.helpers.schemas import validate
 
 FEW = ("--draws", "2", "--quiet")
@@ -154,17 +155,20 @@ def test_python_refuses_what_does_not_fit(options, said):
         attnscope.heads("riverbank", role="self", draws=2)["induction"]
 
 
-def test_a_part_of_a_character_hints_at_words(smollm2, capsys):
+PARTS = (
+    (["--key", "2"], True),
+    (["--key", "2", "--words"], False),
+    (["--key", "2:6"], False),
+    (["--key", "c"], False),
+    (["--key", "c", "--query", "4"], True),
+    (["--key", "c", "--against", "5"], True),
+)
+
+
+@in_two("cases", PARTS, short=2)
+def test_a_part_of_a_character_hints_at_words(cases, smollm2, capsys):
     """Exactly where a query, a key or another key has some of the bytes of a character, and not all."""
     text = "a \N{EGYPTIAN HIEROGLYPH A001} b c"  # ␣ before four bytes: positions 2 to 5
-    cases = (
-        (["--key", "2"], True),
-        (["--key", "2", "--words"], False),
-        (["--key", "2:6"], False),
-        (["--key", "c"], False),
-        (["--key", "c", "--query", "4"], True),
-        (["--key", "c", "--against", "5"], True),
-    )
     for options, hinted in cases:
         assert main(["heads", text, "--model", str(smollm2), *options]) == 0
         shown = " ".join(capsys.readouterr().out.split())

@@ -13,6 +13,7 @@ from attnscope.cli import main
 from attnscope.findings.codec import from_json, to_json
 from attnscope.request.run_config import TextInput
 from tests.helpers import cli_fakes
+from tests.helpers.draws import in_two
 from tests.helpers.requests import requested
 from tests.helpers.schemas import validate
 
@@ -442,24 +443,33 @@ def test_an_output_that_is_a_compared_report_is_refused(tmp_path, capsys):
     assert capsys.readouterr() == ("", said)
 
 
-def test_a_target_after_a_word_is_taken_with_its_space(smollm2, capsys):
+TARGETS = (
+    ("When Mary and John went", "Mary", "␣Mary", True),
+    ("When Mary and John went ", "Mary", "Mary", False),
+    ("When Mary and John went", " Mary", "␣Mary", False),
+    ("When Mary and John went", "<25653>", "Mary", False),
+    # without the space, it is two tokens
+    ("When Mary and John went", "trophy", "␣trophy", False),
+    ("When Mary and John went", ".", ".", False),
+)
+BY_LOGIT = ("run", "--by", "logit", "--stage", "none", "--query", "-1")
+
+
+@in_two("targets", TARGETS, short=2)
+def test_a_target_after_a_word_is_taken_with_its_space(targets, smollm2, capsys):
     """And the header says so, above the table; a text that ends in a space, a mark or an id keep what was typed."""
-    asked = ["run", "--model", str(smollm2), "--by", "logit", "--stage", "none", "--query", "-1"]
     said = "note --target 'Mary' is taken as ' Mary', since the text does not end in a space; <25653> is 'Mary' without"
-    for text, target, token, noted in (
-        ("When Mary and John went", "Mary", "␣Mary", True),
-        ("When Mary and John went", " Mary", "␣Mary", False),
-        ("When Mary and John went", "<25653>", "Mary", False),
-        ("When Mary and John went ", "Mary", "Mary", False),
-        # without the space, it is two tokens
-        ("When Mary and John went", "trophy", "␣trophy", False),
-        ("When Mary and John went", ".", ".", False),
-    ):
-        assert main([*asked, text, "--target", target]) == 0
+    for text, target, token, noted in targets:
+        assert main([*BY_LOGIT, "--model", str(smollm2), text, "--target", target]) == 0
         out = " ".join(capsys.readouterr().out.split())
         assert f"logit of {token} after" in out, (text, target)
         assert (said in out) is noted
         assert not noted or out.index(said) < out.index("logit of")
+
+
+@pytest.mark.exhaustive
+def test_of_two_targets_each_is_as_typed(smollm2, capsys):
+    asked = [*BY_LOGIT, "--model", str(smollm2)]
     assert main([*asked, "When Mary and John went", "--target", "Mary", "--target", " Mary"]) == 0
     assert "logit of Mary minus that of ␣Mary" in " ".join(capsys.readouterr().out.split())
     assert main([*asked, "When Mary and John went ", "--target", "trophy"]) == 2
@@ -480,13 +490,12 @@ def test_notes_are_about_what_is_shown(capsys):
     )
 
 
-def test_bytes_of_a_character_hint_at_words(smollm2, capsys):
+@in_two(
+    "cases", [("河岸", False, True), ("河岸", True, False), ("the bank", False, False)], short=1
+)
+def test_bytes_of_a_character_hint_at_words(cases, smollm2, capsys):
     asked = ["run", "--model", str(smollm2), "--layer", "3", "--head", "2"]
-    for text, words, hinted in (
-        ("河岸", False, True),
-        ("河岸", True, False),
-        ("the bank", False, False),
-    ):
+    for text, words, hinted in cases:
         assert main([*asked, text, *(["--words"] if words else [])]) == 0
         assert (
             "--words (whole words, not their bytes)" in " ".join(capsys.readouterr().out.split())

@@ -13,6 +13,7 @@ from attnscope.cli.learn import read_progress
 from attnscope.request.arguments import LESSON_NAMES
 from attnscope.studies.learn.lessons import LESSONS
 from tests.explore.pseudo_terminal import PseudoTerminal
+from tests.helpers.draws import in_two
 from tests.helpers.row_statistics import entropy
 
 TEXT = "The bank by the river was eroded"
@@ -205,8 +206,9 @@ def test_sinks_and_padding(lesson):
     assert right(third) == "yes, up to rounding"
 
 
-def test_another_model_and_causal_mask(lesson, smollm2):
-    for name in LESSONS:
+@in_two("names", list(LESSONS), short=2)
+def test_another_model_and_causal_mask(names, lesson, smollm2):
+    for name in names:
         found = lesson(
             name,
             "--model",

@@ -25,7 +25,7 @@ def find_browser():
     )
 
 
-@pytest.fixture(scope="module")  # its event loop must not outlive these tests
+@pytest.fixture(scope="package")  # its event loop must not outlive these tests
 def chromium():
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed (extra test)"
