@@ -33,6 +33,7 @@ WITHOUT = {
     "find",
     "copy",
     "roles",
+    "effects",
     "pick",
 }
 KEYS = [key for action in ACTIONS if action.name not in WITHOUT for key in action.keys]

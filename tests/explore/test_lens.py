@@ -119,12 +119,14 @@ def test_what_heads_show_is_a_menu_with_words(report):
     assert app.state.place.display == "entropy"
     from attnscope.views.explore.overlays import displays_of
 
-    numbers = {number.name.replace("_", " "): number for number in app.state.scene.numbers}
+    numbers = app.state.scene.numbers
+    vary = [number.name for number in numbers if np.ptp(number.values) > 1e-4]
+    assert len(vary) < len(numbers)  # shares within 16 tokens are 1 in a text of eight
     shown = [name for _, name, _ in displays_of(app)]
     assert shown[:3] == ["thumbnails", "lens", "roles"]
-    for name, number in numbers.items():
-        assert (name in shown) == (np.ptp(number.values) > 1e-4)
-    assert len(shown) < 3 + len(numbers)  # shares within 16 tokens are 1 in a text of eight
+    on_self = vary.index("self")
+    assert len(shown) == 3 + len(vary) and shown[3 + on_self] == "weight on itself"
+    assert not re.search("_", " ".join(shown)) and "largest score" in shown
 
 
 def test_small_thumbnails_give_way_to_the_strongest_source_of_the_row(smollm2):
@@ -135,7 +137,7 @@ def test_small_thumbnails_give_way_to_the_strongest_source_of_the_row(smollm2):
     app, shown = walk(found, "g", *["down"] * 8)
     assert app.state.place.display == "thumbnails" and app.state.place.spot.query == 8
     title, _, *lines = shown["heads"]
-    assert "30 × 9" in title and "it ← top" in title
+    assert "it ← top non-sink, %" in title
     # past the first token and "it" itself
     expected = np.array(
         [head.stages["weights"][8, 1:8].max() for head in found.texts[0].heads]
@@ -149,6 +151,31 @@ def test_small_thumbnails_give_way_to_the_strongest_source_of_the_row(smollm2):
     assert f"strongest: L{best[0]}H{best[1]} because {expected.max():.2f}" in " ".join(
         " ".join(lines).split()
     )
+
+
+def test_numbers_of_heads_have_words_and_all_heads_are_in_sight(minilm):
+    """A number of six columns has no room for twelve heads: their colours stay, and its value below."""
+    from attnscope.cli.explore import SessionOpener
+    from attnscope.request.run_config import RunConfig, TextInput
+    from attnscope.studies.explore.live import LiveSource
+
+    texts = (TextInput("The bank by the river was not the bank that lent us money"),)
+    source = LiveSource(RunConfig(texts, model=str(minilm)), SessionOpener(texts).open)
+
+    async def run():
+        app = ExploreApp(source)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await settled(app, pilot)
+            app.do("display", "max_score")
+            await pilot.pause()
+            return app, lines_of(app, "heads", True)
+
+    app, lines = asyncio.run(run())
+    spot = app.state.place.spot
+    (number,) = (number for number in app.state.scene.numbers if number.name == "max_score")
+    assert "largest score" in lines[0] and "0" in lines[1] and "11" in lines[1]
+    (value,) = re.findall(r"largest score ([\d.]+)", " ".join(lines[2:]))
+    assert float(value) == pytest.approx(float(number.values[spot.layer, spot.head]), abs=0.006)
 
 
 def test_cut_and_pinned_heads_are_marked_where_all_heads_are():
@@ -185,7 +212,7 @@ def test_a_cut_head_is_neither_listed_nor_followed():
     (cut,) = place.cuts
     assert cut.written == before[0] and cut.written not in after and after
     assert np.argwhere(np.isnan(lens)).tolist() == [[place.spot.layer, place.spot.head]]
-    assert "cut: nothing takes in what it reads" in matrix and f"{cut.written}, cut" in row
+    assert "cut: nothing takes in what it reads" in matrix and "7 river" in row
 
 
 def test_the_list_of_the_strongest_heads_ends_with_a_whole_entry(report):
@@ -246,6 +273,24 @@ def test_all_twelve_heads_of_a_layer_are_in_sight_at_80_columns(minilm):
     found = attnscope.inspect("The bank", model=str(minilm), layer="all", head="all").data
     _, shown = walk(found, "a", size=(80, 24))
     assert "6 × 12" in shown["heads"][0] and "11" in shown["heads"][1].split()
+
+
+def test_a_footer_of_80_columns_names_the_cut_and_only_what_works():
+    from tests.explore.test_live import live
+    from tests.explore.test_live import walk as walk_live
+
+    async def act(app, press, _pilot):
+        shown = []
+        for key in "213":
+            await press(key)
+            shown += region_text(app, "footer")
+        return shown
+
+    for line in walk_live(act, live(), size=(80, 24)):
+        assert " x cut " in line
+    saved = report_source(attnscope.inspect(TEXT, layer="all", head="all").data)
+    for line in walk_live(act, saved, size=(200, 60)):
+        assert "compare" in line and not re.search(r" (cut|explain|edit|roles|effect)\b", line)
 
 
 def test_typing_a_token_finds_it_at_once_and_escape_goes_back(report):

@@ -23,7 +23,7 @@ from attnscope.views.explore.app import ExploreApp
 from attnscope.views.explore.ink import Ink
 from attnscope.views.walk.scene import STAGES, WALKED, Variant, WalkCancelled
 from tests.explore import subjects
-from tests.explore.proof import close, region_text, settled
+from tests.explore.proof import close, lines_of, region_text, settled
 from tests.helpers.row_statistics import entropy
 
 TEXT = "She sat by the [MASK] of the river"
@@ -80,6 +80,73 @@ def test_cuts_show_the_predictions_of_ablate(panel):
     for token in tokens:
         before, after = shown[token.text.strip()]
         assert close(before, 100 * token.before) and close(after, 100 * token.after)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_a_cut_is_measured_at_the_row_of_the_cursor_as_well(size):
+    """The model predicts at [MASK]; the row `river` has its own prediction, that of `ablate --at`."""
+
+    async def act(app, press, _pilot):
+        await press("2", "G", "1", "x")
+        return app.state.place.cuts[0].written, region_text(app, "row")
+
+    named = {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])}
+    cut, lines = walk(act, live(**named), size=size)
+    said = [line.strip("│ ") for line in lines]
+    headings = [n for n, line in enumerate(said) if line.startswith("prediction")]
+    titles = [re.match(r"prediction +in place of (\d+ \S+)", said[n])[1] for n in headings]
+    assert titles == ["4 [MASK]", "7 river"]
+    for n, position in zip(headings, (4, 7), strict=True):
+        (change,) = attnscope.ablate(TEXT, cut=cut, at=position).data.effects[0].predictions
+        (bits,) = re.findall(r"([\d.e-]+) bits", " ".join(said[n : n + 2]))
+        assert close(bits, change.kl)
+        shown = predicted([f"  {line}" for line in said[n + 1 : n + 5]])
+        after = {max(change.tokens, key=lambda token: token.after).text.strip()}
+        assert after <= set(shown) and f"{after.pop()} " in said[n + 1] + said[n + 2]
+        for token in change.tokens:
+            if numbers := shown.get(token.text.strip()):
+                assert close(numbers[0], 100 * token.before)
+                assert close(numbers[1], 100 * token.after)
+
+
+def test_a_cut_has_its_rank_among_all_heads():
+    """`E` cuts every head alone; a cut head then has its rank, and an edge the number of heads above it."""
+
+    async def act(app, press, _pilot):
+        await press("1", "x")
+        hint = " ".join(region_text(app, "row"))
+        await press("E")
+        shown = " ".join(region_text(app, "row")), lines_of(app, "heads", True)
+        await press("x", "2", "x")
+        return app.state.place, hint, *shown, " ".join(region_text(app, "row"))
+
+    named = {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])}
+    place, hint, row, heads, edge = walk(act, live(**named))
+    survey = attnscope.ablate(TEXT, each="head").data
+    effects = survey.effects[0].kl.reshape(4, 4)
+    assert "E ranks it" in hint and place.display == "effect"
+    assert f"cut L2H1 to 0 · rank {1 + (effects > effects[2, 1]).sum()} of 16 heads" in row
+    cut = attnscope.ablate(TEXT, cut=place.cuts[0].written).data.effects[0].predictions[0]
+    assert f"{(effects > cut.kl).sum()} of 16 heads alone change more" in edge
+    (value, rank) = re.findall(r"L2H1: ([\d.e-]+), rank (\d+)", " ".join(heads))[0]
+    assert close(value, effects[2, 1]) and int(rank) == 1 + (effects > effects[2, 1]).sum()
+    named_first = re.search(r"· L(\d)H(\d) ", " ".join(heads))
+    assert tuple(map(int, named_first.groups())) == divmod(int(effects.argmax()), 4)
+
+
+def test_a_pinned_head_compared_with_itself_says_why_nothing_differs():
+    async def act(app, press, _pilot):
+        await press("c")
+        same = region_text(app, "matrix")[0]
+        await press("]")
+        return same, region_text(app, "matrix")[0]
+
+    for size, hint in (
+        ((140, 40), "the pinned head itself: choose another head"),
+        ((80, 24), "pinned"),
+    ):
+        same, other = walk(act, size=size)
+        assert hint in same and "pinned" not in other.replace("− the pinned one", "")
 
 
 def test_predictions_are_those_of_run():
@@ -197,7 +264,7 @@ def test_the_command_palette_finds_actions():
         await pilot.press(*"heads: ent")
         await asyncio.sleep(0.3)
         await pilot.pause()
-        await pilot.press("down", "enter")
+        await pilot.press("enter")
         await pilot.pause()
         return app.state.place.display
 

@@ -68,4 +68,4 @@ def test_the_recording_shows_what_the_application_shows(smollm2, tmp_path, monke
     )
     assert shown == kept and len(shown) > 300
     # the head, and what the model says without it
-    assert {"strongest: 1 L13H8 0.70", "cut L13H8"} <= set(shown)
+    assert {"strongest: 1 L13H8 0.70", "cut L13H8 to 0 · E ranks it"} <= set(shown)

@@ -1,10 +1,10 @@
 """A walk through a model that is in memory, or can be: what is looked at is computed on demand."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -13,6 +13,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.ablation import Ablation
 from attnscope.findings.head_findings import HeadRoles
+from attnscope.findings.predictions import PredictionKind
 from attnscope.findings.run import Report, TextReport
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.memory import memory_bound
@@ -36,6 +37,7 @@ from attnscope.studies.explore.scenes import (
     forecast,
     head_numbers,
     head_roles,
+    prediction_title,
     run_command,
     text_scene,
     units_known,
@@ -44,10 +46,12 @@ from attnscope.studies.explore.scenes import (
 from attnscope.studies.explore.units import TextUnits, UnitSource, of_tokens, text_units
 from attnscope.views.spans import Span, token_span
 from attnscope.views.walk.scene import (
+    EFFECT,
     STAGES,
     WALKED,
     Draw,
     Forecast,
+    HeadNumber,
     Number,
     Progress,
     Scene,
@@ -63,10 +67,21 @@ _CELLS = 1 << 20  # cells of a head up to which it is computed as a whole
 _MEASURED = "Measured on built-in texts and on random tokens."  # roles
 # What cuts do where their kind in findings.ablation says too little.
 _HOW = {"zero": "cut to 0"}
+# Tokens up to which a cut is measured at every row, not only where the model predicts by itself.
+_ROWS_MEASURED = 128
 _SHARE = 4  # what is kept may take this part of the free memory
 
 Opener = Callable[[Sequence[TextInput], Progress], AbstractContextManager[Session]]
 Key = tuple[Variant, int, int]
+
+
+class CutChanges(NamedTuple):
+    """What cuts change."""
+
+    ends: Sequence[Forecast]  # where the model predicts by itself
+    of_rows: Mapping[
+        int, Forecast
+    ]  # by position, at every row; empty if only the ends are measured
 
 
 @dataclass
@@ -92,8 +107,10 @@ class LiveSource(UnitSource):
     _known: dict[Variant, _Known] = field(default_factory=dict)
     _heads: OrderedDict[Key, WalkHead] = field(default_factory=OrderedDict)
     # with cuts, beside those without
-    _forecasts: dict[Variant, list[Forecast]] = field(default_factory=dict)
+    _changes: dict[Variant, CutChanges] = field(default_factory=dict)
     _survey: HeadRoles | None = None
+    # what each head is worth, by the variant of tokens without cuts
+    _effects: dict[Variant, HeadNumber] = field(default_factory=dict)
     _layers: Sequence[int] = ()  # layers whose attention can be shown
 
     def __post_init__(self) -> None:
@@ -125,7 +142,7 @@ class LiveSource(UnitSource):
         """Tell whether anything remains to compute."""
         plain = of_tokens(variant)
         live_text = self._known.get(plain)
-        if live_text is None or (plain.cuts and plain not in self._forecasts):
+        if live_text is None or (plain.cuts and plain not in self._changes):
             return True
         return not (live_text.complete or live_text.failed) or not self._has(
             variant, layer, head, stage, rows
@@ -163,7 +180,7 @@ class LiveSource(UnitSource):
                 self._first(session, plain, (layer, head))
             elif not self._has(variant, layer, head, stage, rows):
                 self._rows(session, plain, (layer, head), rows)
-            elif plain.cuts and plain not in self._forecasts:
+            elif plain.cuts and plain not in self._changes:
                 self._cut(session, plain)
             else:
                 self._all(session, plain, live_text)
@@ -239,7 +256,7 @@ class LiveSource(UnitSource):
         unit_source = text_units(text, scene)
         if self.run.spans is not None and self.run.spans.written:
             unit_source = replace(unit_source, division=str(self.run.spans))
-        self._known[variant] = _Known(self._with_roles(scene), unit_source)
+        self._known[variant] = _Known(self._with_measures(scene, variant), unit_source)
         self._keep(variant, report)
 
     def _kept(self, session: Session, run: RunConfig) -> dict[str, Any]:
@@ -315,13 +332,14 @@ class LiveSource(UnitSource):
             if (variant, *indices) in self._heads
         }
         numbers = head_numbers(rows, shape, counted_rows(text.tokens, text.queries))
-        predictions = self._forecasts.get(variant) or [
-            forecast(text, prediction) for prediction in text.predictions
-        ]
+        predictions = live_text.scene.predictions
+        if variant not in self._changes:
+            predictions = [forecast(text, prediction) for prediction in text.predictions]
         why_none = _why_none(run, session.source(self.run), text, computed=True)
-        live_text.scene = replace(
+        scene = replace(
             live_text.scene, numbers=numbers, predictions=predictions, no_predictions=why_none
         )
+        live_text.scene = self._with_measures(scene, variant)
         live_text.complete = True
 
     def _keep(self, variant: Variant, report: Report) -> None:
@@ -349,13 +367,47 @@ class LiveSource(UnitSource):
             self._heads[old] = replace(self._heads[old], stages={}, start=0)
 
     def _cut(self, session: Session, variant: Variant) -> None:
+        """Measure what the cuts of a variant change: where the model predicts, and at every row of a short text."""
         from attnscope.studies.ablate.run import ablate
 
-        run = self._config(variant, layer=AUTO, head=AUTO, query=None, key=None, stages=(), cuts=())
-        options = AblationOptions(tuple(parse_cut(cut.written) for cut in variant.cuts))
-        self._forecasts[variant] = cut_forecasts(ablate(run, options, session.progress, session))
+        run = self._ablated(variant)
         live_text = self._known[variant]
-        live_text.scene = replace(live_text.scene, predictions=self._forecasts[variant])
+        tokens = live_text.units.tokens
+        kind = prediction_kind(run, session.source(run), mask_terms(run))
+        ends = [] if kind is None else predicted_positions(kind, tokens)
+        at = EVERY_POSITION if ends and len(tokens) <= _ROWS_MEASURED else None
+        options = AblationOptions(tuple(parse_cut(cut.written) for cut in variant.cuts), at=at)
+        ablation = ablate(run, options, session.progress, session)
+        changes = self._changes[variant] = cut_changes(ablation, ends, kind)
+        live_text.scene = replace(
+            live_text.scene, predictions=changes.ends, changes=changes.of_rows
+        )
+
+    def _ablated(self, variant: Variant) -> RunConfig:
+        """Return the run of a variant as ablate takes it."""
+        return self._config(
+            variant, layer=AUTO, head=AUTO, query=None, key=None, stages=(), cuts=()
+        )
+
+    def measure_effects(self, variant: Variant, progress: Progress) -> None:
+        """Cut every head alone, and keep how much each changes, as a number of every head."""
+        from attnscope.studies.ablate.run import survey_effects
+
+        plain = replace(of_tokens(variant), cuts=())
+        with self.opener((self.run.texts[plain.text],), progress) as session:
+            self._render(session, plain.text)
+            options = AblationOptions(each="head")
+            survey = survey_effects(self._ablated(plain), options, session.progress, session)
+        values = np.full((len(self._layers), max(survey.heads) + 1), np.nan, dtype=np.float32)
+        indices = [self._layers.index(layer) for layer in survey.layers], survey.heads
+        values[indices] = survey.effects[0].effect
+        names = ", ".join(f"{n} {token_span(survey.tokens, n).text}" for n in survey.positions)
+        measure = "bits (KL)" if survey.effects[0].ranked_by == "kl" else "‖change‖ / ‖state‖"
+        changed = f"predictions at {names}" if survey.positions else "final hidden states"
+        meaning = f"How much the {changed} change if this head alone is cut to 0, in {measure}."
+        self._effects[plain] = HeadNumber(EFFECT, meaning, values)
+        for variant_known, live_text in self._known.items():
+            live_text.scene = self._with_measures(live_text.scene, variant_known)
 
     def measure_roles(self, progress: Progress) -> None:
         """Measure the roles of all heads, on built-in texts and random tokens."""
@@ -364,17 +416,19 @@ class LiveSource(UnitSource):
         with self.opener((), progress) as session:
             run = structs.replace(self.run, texts=(), query=None, key=None, hide=None)
             self._survey = survey_heads(run, SurveyOptions(), session.progress, session)
-        for live_text in self._known.values():
-            live_text.scene = self._with_roles(live_text.scene)
+        for variant, live_text in self._known.items():
+            live_text.scene = self._with_measures(live_text.scene, variant)
 
-    def _with_roles(self, scene: Scene) -> Scene:
-        if self._survey is None:
-            return scene
+    def _with_measures(self, scene: Scene, variant: Variant) -> Scene:
+        """Return a scene with the roles and the effects of heads, as far as they have been measured."""
         survey = self._survey
-        return replace(
-            scene,
-            roles=head_roles(survey.roles, survey.main, _MEASURED, (scene.layers, scene.heads)),
-        )
+        if survey is not None:
+            sizes = scene.layers, scene.heads
+            roles = head_roles(survey.roles, survey.main, _MEASURED, sizes)
+            scene = replace(scene, roles=roles)
+        effects = self._effects.get(replace(variant, cuts=()))
+        others = [number for number in scene.numbers if number.name != EFFECT]
+        return scene if effects is None else replace(scene, numbers=[effects, *others])
 
     def explain(
         self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress
@@ -447,31 +501,56 @@ def _bytes(head: WalkHead) -> int:
     return sum(matrix.nbytes for matrix in head.stages.values())
 
 
-def cut_forecasts(ablation: Ablation) -> list[Forecast]:
+def cut_changes(ablation: Ablation, ends: Sequence[int], kind: PredictionKind | None) -> CutChanges:
     """Return predictions with and without cuts, sorted by their probability with cuts.
 
     For a model without predictions, how far the final hidden states move.
+
+    Args:
+        ends: Positions at which the model predicts by itself.
+        kind: What it predicts there; None for nothing.
     """
     effect = ablation.effects[0]
-    forecasts = []
+    how = _HOW.get(effect.how, effect.how)
+    of_rows: dict[int, Forecast] = {}
     for change in effect.predictions:
         tokens = sorted(change.tokens, key=lambda token: -token.after)
-        forecasts.append(
-            Forecast(
-                (Span(f"{change.position} "), token_span(ablation.tokens, change.position)),
-                [Span(token.text, "", "token") for token in tokens],
-                [token.after for token in tokens],
-                before=[token.before for token in tokens],
-                note=f"changes by {change.kl:.3g} bits (KL), {_HOW.get(effect.how, effect.how)}",
-            )
+        first = max(tokens, key=lambda token: token.before)
+        names = [Span(token.text, "", "token") for token in (tokens[0], first)]
+        verdict = [names[0], Span(" stays first")]
+        if first is not tokens[0]:
+            verdict = [names[0], Span(" is first, not "), names[1]]
+        of_rows[change.position] = Forecast(
+            prediction_title(kind or "next", ablation.tokens, change.position),
+            [Span(token.text, "", "token") for token in tokens],
+            [token.after for token in tokens],
+            before=[token.before for token in tokens],
+            note=f"{change.kl:.3g} bits (KL)",
+            verdict=verdict,
+            how=how,
+            effect=change.kl,
+            position=change.position,
         )
-    if forecasts:
-        return forecasts
+    if of_rows:
+        of_ends = [of_rows[position] for position in ends if position in of_rows]
+        return CutChanges(of_ends or [*of_rows.values()], of_rows)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = effect.change.astype(np.float64) / ablation.norms
-    order = np.argsort(-np.nan_to_num(share))[:_RANKS].tolist()
-    names = [token_span(ablation.tokens, position) for position in order]
-    how = _HOW.get(effect.how, effect.how)
-    note = f"‖change‖ / ‖state‖ of the final hidden states, since the model makes no predictions, {how}"
-    changes = [float(share[position]) for position in order]
-    return [Forecast((Span("of hidden states"),), names, changes, note=note, is_change=True)]
+    order = np.argsort(-np.nan_to_num(share)).tolist()
+
+    def moved(positions: Sequence[int], of: str, note: str = "") -> Forecast:
+        names = [token_span(ablation.tokens, position) for position in positions]
+        changes = [float(share[position]) for position in positions]
+        return Forecast(
+            (Span(of),), names, changes, note=note, is_change=True, how=how, effect=mean_share
+        )
+
+    mean_share = float(np.nanmean(share)) if np.isfinite(share).any() else None
+    note = "‖change‖ / ‖state‖ of the final hidden states, since the model makes no predictions"
+    strongest = order[:_RANKS]
+    of_rows = {
+        position: moved([position], "of this row")
+        for position in order
+        if position not in strongest
+    }
+    return CutChanges([moved(strongest, "of hidden states", note)], of_rows)

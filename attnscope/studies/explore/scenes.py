@@ -17,7 +17,7 @@ from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.findings.heads import HeadRef, HeadReport, Top
 from attnscope.findings.images import CLS, IN_MEMORY, kinds_of
-from attnscope.findings.predictions import Prediction
+from attnscope.findings.predictions import Prediction, PredictionKind
 from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.findings.run import Report, TextReport
@@ -30,7 +30,7 @@ from attnscope.studies.screens.sound import sound_of_keys
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.parts import Facts, joined
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, token_span
+from attnscope.views.spans import Span, Spans, token_span
 from attnscope.views.walk.scene import (
     UNITS,
     WALKED,
@@ -345,16 +345,16 @@ def passages(
         yield Passage(token_span(text.context or (), position), -1, columns.get(position, -1))
 
 
+def prediction_title(kind: PredictionKind, tokens: Sequence[Token], position: int) -> Spans:
+    """Say where a prediction is: `after 10 too`, `in place of 4 [MASK]`."""
+    where = "after " if kind == "next" else "in place of "
+    return (Span(where, "dim"), Span(f"{position} "), token_span(tokens, position))
+
+
 def forecast(text: TextReport, prediction: Prediction) -> Forecast:
     """Return a prediction as a walk shows it."""
-    where = "after " if prediction.kind == "next" else "in place of "
-    title = (
-        Span(where, "dim"),
-        Span(f"{prediction.position} "),
-        token_span(text.tokens, prediction.position),
-    )
     return Forecast(
-        title,
+        prediction_title(prediction.kind, text.tokens, prediction.position),
         [Span(token.text, "", "token") for token in prediction.tokens],
         [token.probability for token in prediction.tokens],
         [token.logit for token in prediction.tokens],

@@ -51,7 +51,7 @@ from attnscope.views.terminal.colours import count_colours
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, comparing_command
 from attnscope.views.walk.keys import ACTIONS, KeyAction, footer, spell_key
 from attnscope.views.walk.place import PANELS, Action, Begin, Spot
-from attnscope.views.walk.scene import Progress, Scene, Source, WalkCut
+from attnscope.views.walk.scene import EFFECT, Progress, Scene, Source, WalkCut
 
 # Columns and lines from which all panels are shown at once, and from which they are frames.
 _WIDE = 76
@@ -75,8 +75,9 @@ _HEADS_EDGES = 7
 _MATRIX_EDGES = 11
 _FULL_ROW = 16
 _FLAT_ROW = 13
-# Lines of the row above the heads, at least.
+# Lines of the row above the heads, at least, and of one with what cuts change.
 _ROW_LINES = 9
+_CHANGED_ROW = 12
 # Columns from which the footer of a small terminal has room for a key beside the arithmetic.
 _FOOTED = 70
 # An edited text is computed after this number of seconds without a key.
@@ -85,16 +86,20 @@ _PAUSE = 0.4
 _WATCH = 1.0
 # Rows before and after the cursor that are computed with it in a long text.
 _AROUND = 128
-# Characters of a model's name, whose end says more than its start.
+# Characters of a model's name, whose end says more than its start, at most and at least.
 _MODEL = 32
+_SHORT_MODEL = 12
 # Characters that are copied at most.
 _COPIED = 4 << 20
 _DIGITS = "123456789"
+# Actions that take the model, which saved findings don't have.
+_COMPUTING = ("cut", "effects", "explain", "edit")
 _SHAPES = {"sqrt": "the root of weights", "linear": "weights", "log": "the logarithm of weights"}
 _COPY = {"c": "cell", "r": "row", "m": "matrix"}
 _ASKED = {"find": "find", "pick": "text", "edit": "edit", "write": "write"}
 # on a small terminal, the panel that shows what an action changes
-_SHOWN_IN = {"lens": "heads", "display": "heads", "roles": "heads", "predictions": "row"}
+_SHOWN_IN = {"lens": "heads", "display": "heads", "roles": "heads", "effects": "heads"}
+_SHOWN_IN |= {"predictions": "row"}
 _SHOWN_IN |= dict.fromkeys(("digits", "zoom_in", "zoom_out", "stage", "previous_stage"), "matrix")
 
 
@@ -200,6 +205,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             "edit": self._edit,
             "cut": self._cut,
             "roles": self._roles,
+            "effects": self._effects,
             "explain": self._explain,
             "enlarge": lambda: self._enlarge(True),
             "restore": lambda: self._enlarge(False),
@@ -321,7 +327,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             (12, 12, 8, 8) if scene is None else self._counts(scene)
         )
         if width < _THREE:
-            heads = max(min(n_layers + 5, upper - _ROW_LINES), upper // 3)
+            row = _CHANGED_ROW if self.state.changed else _ROW_LINES
+            heads = max(min(n_layers + 5, upper - row), upper // 3)
             beside = max(_BESIDE, min(_WIDEST_BESIDE, 6 + 3 * n_heads))
             left = width - beside
             boxes["matrix"] = (0, 0, left, upper)
@@ -395,15 +402,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         )
         short: Line = [*line, Segment(ink.plain(f" {name}"))]
         model = escape_control(scene.model)
-        mask = state.variant().mask
-        line += [
-            Segment(ink.plain(model if len(model) <= _MODEL else f"…{model[1 - _MODEL :]}"), BOLD)
-        ]
-        mask = f"{mask} ({scene.mask})" if mask == "own" and scene.mask else mask
-        remarks: list[tuple[str, Style | None]] = [
-            (name, None),
-            (f"mask {escape_control(mask)}", DIM),
-        ]
+        own = state.variant().mask == "own"
+        mask = f"own ({scene.mask})" if own and scene.mask else state.variant().mask
+        remarks: list[tuple[str, Style | None]] = [(name, None)]
         if state.source.total > 1:
             text = state.source.texts[spot.text] if spot.text < len(state.source.texts) else ""
             text_name = escape_control(text[:24]) if state.source.named else "text"
@@ -414,11 +415,22 @@ class ExploreApp(App[int], inherit_bindings=False):
             (first_cut, *others) = state.place.cuts
             without = f"{first_cut.written} and {len(others)} more" if others else first_cut.written
             remarks.append((f"without {without}", ink.style("warning")))
-        if place_trail := self._trail(scene, width):
-            line = [*line[:2], *place_trail]
+        place_trail = self._trail(scene, width)
+        if place_trail:
             remarks = []
         if state.status:
             remarks.append((state.status, ink.style("remark")))
+        # What changes is worth more than the mask of the model and the start of the model's name.
+        room = width - cells_wide(line) - sum(cell_len(text) + 2 for text, _ in remarks)
+        masked = f"mask {escape_control(mask)}"
+        if not place_trail and (not own or room >= cell_len(masked) + 2 + _SHORT_MODEL):
+            remarks.insert(1, (masked, DIM))
+            room -= cell_len(masked) + 2
+        most = max(_SHORT_MODEL, min(_MODEL, room))
+        model = model if len(model) <= most else f"…{model[1 - most :]}"
+        line = (
+            [*line[:2], *place_trail] if place_trail else [*line, Segment(ink.plain(model), BOLD)]
+        )
         line += [Segment(ink.plain(f"  {text}"), style) for text, style in remarks]
         look = ink.style("bad" if state.error else "good")
         message = Segment(ink.plain(f"  {state.error or self._notice}"), look)
@@ -462,9 +474,14 @@ class ExploreApp(App[int], inherit_bindings=False):
         line = self._brief_arithmetic()
         by_name = {action.name: action for action in self.actions}
         used = cells_wide(line)
-        for action in (
-            by_name[name] for name in footer(self.state.place.panel) if by_name[name].keys
-        ):
+        names = footer(self.state.place.panel)
+        if not self.state.source.computes:
+            missing = {
+                *_COMPUTING,
+                *["roles"] * (self.state.scene is None or not self.state.scene.roles),
+            }
+            names = [name for name in names if name not in missing]
+        for action in (by_name[name] for name in names if by_name[name].keys):
             key = self.state.ink.plain(spell_key(action.keys[0]))
             calls = clickable(action.name)
             used += 2 * bool(line) + cell_len(key) + 1 + len(action.brief)
@@ -556,8 +573,10 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _act(self, action: Action) -> None:
         before = self.state.place
+        was_changed = self.state.changed
         if self.state.act(action):
-            if before.panel != self.state.place.panel and not self._wide:
+            moved = before.panel != self.state.place.panel and not self._wide
+            if moved or was_changed != self.state.changed:
                 self.arrange(self.size.width, self.size.height)
             self.ask()
 
@@ -644,6 +663,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         edge = "" if panel == "heads" else f": {'←'.join(map(spell_positions, sides))}"
         self._act(Action("cut", WalkCut(f"L{layer}H{head}{edge}", bool(edge))))
         self.state.place = replace(self.state.place, predictions=True)
+        self.arrange(self.size.width, self.size.height)
         if not self._wide and panel != "row":
             self._notice = "the panel of the row shows the predictions"
 
@@ -673,6 +693,22 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.worker.post(
                 Job("roles", self.state.source.measure_roles, lambda _: self._arrived())
             )
+
+    def _effects(self) -> None:
+        """Show what each head is worth, which is measured once for a text and a mask."""
+        scene = self.state.scene
+        if scene is None:
+            return
+        if any(number.name == EFFECT for number in scene.numbers):
+            self._act(Action("display", EFFECT))
+            return
+        measure = partial(self.state.source.measure_effects, self.state.variant())
+
+        def measured(_: object) -> None:
+            self._arrived()
+            self.do("display", EFFECT)
+
+        self.worker.post(Job("effects", measure, measured))
 
     def _explain(self) -> None:
         scene = self.state.scene

@@ -15,8 +15,10 @@ from attnscope.views.explore.ink import (
     PLAIN,
     Ink,
     Line,
+    cells_wide,
     cut,
     fit,
+    fitting,
     joined,
     steps,
     wrapped,
@@ -26,8 +28,9 @@ from attnscope.views.explore.row import flowed
 from attnscope.views.explore.state import WalkState, strongest_of
 from attnscope.views.numbers import digits_for
 from attnscope.views.scales import WEIGHTS, Scale, pool_largest
+from attnscope.views.walk.glossary import phrase_of
 from attnscope.views.walk.place import LENS, Action
-from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead, thumbnail
+from attnscope.views.walk.scene import EFFECT, HeadNumber, Scene, WalkHead, thumbnail
 
 # Largest number of cells and lines of a thumbnail.
 _WIDEST = 20
@@ -43,6 +46,8 @@ _LEAST = 0.005
 _SAYS = 6
 # The weight of the row's strongest source that is no sink, where thumbnails have no room.
 ROW_LENS = "row lens"
+# Heads with the largest effects that the legend names.
+_NAMED = 4
 # Lines from which the legend has room.
 _ROOMY = 16
 
@@ -107,6 +112,9 @@ class HeadsPanel:
         lines = height - _ABOVE - legend
         pictures = display == "thumbnails"
         least = 3 if display in (LENS, ROW_LENS) else 2 if pictures or display == "roles" else 6
+        if least == 6 and ink.colours and room // n_heads < least:
+            # Colours of all heads say more than numbers of some; an effect has a rank of two digits.
+            least = 3 if display == EFFECT else 2
         wide = max(least, min(_WIDEST, room // n_heads))
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
         across = max(1, room // wide)
@@ -117,22 +125,32 @@ class HeadsPanel:
         layers = range(self.top, min(n_layers, self.top + below))
         self._last = layers, heads, label, wide, tall
         title = [Segment(" heads ", state.title("heads"))]
-        size = f"{n_layers} × {n_heads}"
+        sizes = [f" {n_layers} × {n_heads} ", ""]
         if len(layers) < n_layers or len(heads) < n_heads:
             of_heads = len(layers) == n_layers
             names = (
                 [f"H{n}" for n in scene.heads] if of_heads else [_layer(n) for n in scene.layers]
             )
             seen = heads if of_heads else layers
-            size = f"{names[seen.start]}–{names[seen.stop - 1]} of {len(names)}"
-        percent = ", %" if wide <= _NARROW else ""
+            first_seen, last_seen = names[seen.start], names[seen.stop - 1]
+            sizes = [f" {first_seen}–{last_seen} of {len(names)} "]
+            sizes.append(f" {first_seen}–{last_seen.lstrip('LH')}/{len(names)} ")
         query = ink.name(scene.queries.names[place.spot.query])
-        shown = {
-            "thumbnails": "weights",
-            LENS: f"{query} ← {ink.name(scene.keys.names[state.key])}{percent}",
-            ROW_LENS: f"{query} ← top non-sink{percent}",
-        }.get(display, display)
-        title.append(Segment(ink.plain(f" {size}  {shown}"), DIM))
+        key = ink.name(scene.keys.names[state.key])
+        percents = (", %", "") if wide <= _NARROW else ("",)
+        subjects = {
+            "thumbnails": ["weights"],
+            LENS: [f"{query} ← {key}{percent}" for percent in percents],
+            ROW_LENS: [
+                *(f"{query} ← top non-sink{percent}" for percent in percents),
+                f"{query} ← top",
+            ],
+            EFFECT: ["rank by effect", "rank"] if wide <= _NARROW else [EFFECT],
+        }.get(display, [phrase_of(display)])
+        forms = [f"{size} {subject}" for subject in subjects for size in sizes]
+        # the edge of a frame has its number and corners
+        heading = fitting(forms, width - cells_wide(title) - len("1  "))
+        title.append(Segment(ink.plain(heading), DIM))
         numbers = [Segment(" " * label)]
         # Numbers of two digits need twice the room.
         step = 1 if wide > 2 or n_heads <= 10 else 2
@@ -311,7 +329,13 @@ def _written(
         head_number = _of_display(scene, display)
         if head_number is None:
             return ("", DIM)
-        return head_number.made(ink, lambda: _numbers(ink, head_number))[layer][head]
+        text, style = head_number.made(ink, lambda: _numbers(ink, head_number))[layer][head]
+        if display == EFFECT and width < _NARROW:
+            rank = int(head_number.made("ranks", lambda: _ranks(head_number))[layer, head])
+            text = str(rank) if rank < 100 else ""
+        elif len(text) > width:
+            text = ""
+        return text, style
     index = -1 if roles is None else int(roles.main[layer, head])
     if roles is None or index < 0:
         return "?", DIM
@@ -333,12 +357,19 @@ def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
         choice_text = f"{name} {state.head.chosen if state.head else ''}"
         return [[Segment(line, DIM)] for line in wrapped(ink.plain(choice_text), width)[:3]]
     value = float(head_number.values[spot.layer, spot.head])
-    value_text = f"{name}: {display} {'?' if np.isnan(value) else digits_for(head_number.values, 2).text(value)}"
+    written = "?" if np.isnan(value) else digits_for(head_number.values, 2).text(value)
+    phrases = [f"{name}: {phrase_of(display)} {written}"]
+    if display == EFFECT and not np.isnan(value):
+        ranks = head_number.made("ranks", lambda: _ranks(head_number))
+        phrases = [f"{name}: {value:.3g}, rank {ranks[spot.layer, spot.head]}"]
+        strongest = strongest_of(head_number.values)[:_NAMED]
+        phrases += [
+            f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {effect:.3g}"
+            for layer, head, effect in strongest
+        ]
+    said = flowed([ink.plain(phrase) for phrase in phrases], width, " · ")
     meaning = wrapped(ink.plain(head_number.meaning), width)[:2]
-    return [
-        [Segment(fit(ink.plain(value_text), width))],
-        *([Segment(line, DIM)] for line in meaning),
-    ]
+    return [*([Segment(line)] for line in said), *([Segment(line, DIM)] for line in meaning)]
 
 
 def _role_legend(state: WalkState, scene: Scene, name: str, width: int) -> list[Line]:
@@ -415,6 +446,14 @@ def _head(head: int | str, width: int) -> str:
 
 def _of_display(scene: Scene, display: str) -> HeadNumber | None:
     return next((head_number for head_number in scene.numbers if head_number.name == display), None)
+
+
+def _ranks(head_number: HeadNumber) -> np.ndarray:
+    """Return the rank of every head's number, (layers, heads), from 1 for the largest."""
+    order = np.argsort(-np.nan_to_num(head_number.values, nan=-np.inf), axis=None, kind="stable")
+    ranks = np.empty(order.size, dtype=np.int64)
+    ranks[order] = np.arange(1, order.size + 1)
+    return ranks.reshape(head_number.values.shape)
 
 
 def _numbers(ink: Ink, head_number: HeadNumber) -> list[list[tuple[str, Style]]]:

@@ -176,6 +176,11 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     return " " * (width - size) + text if right else text + " " * (width - size)
 
 
+def fitting(forms: Sequence[str], width: int) -> str:
+    """Return the first of several forms of a text that is not wider; the last if none is."""
+    return next((form for form in forms if cell_len(form) <= width), forms[-1])
+
+
 def joined(pieces: Iterable[tuple[str, Style]]) -> Line:
     """Return a line of pieces, in which neighbours of one style are one segment.
 

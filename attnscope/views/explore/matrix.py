@@ -19,8 +19,10 @@ from attnscope.views.explore.ink import (
     PLAIN,
     Ink,
     Line,
+    cells_wide,
     cut,
     fit,
+    fitting,
     joined,
     steps,
 )
@@ -213,14 +215,21 @@ class MatrixPanel:
                 "difference" if state.drawn is not None else "no difference: other tokens or cells"
             )
         look = DIM
+        forms = [description]
         if state.head_cut:
-            description = "cut: nothing takes in what it reads"
+            forms = ["cut: nothing takes in what it reads", "cut: its output is 0", "cut"]
+            look = ink.style("warning")
+        elif place.pinned is not None and state.head is state.pinned and head is not None:
+            forms = ["the pinned head itself: choose another head, mask or cut"]
+            forms += ["pinned: choose another head", "pinned itself"]
             look = ink.style("warning")
         title = [
             Segment(f" {ink.plain(name)} ", state.title("matrix")),
             Segment(" " + ink.plain(stage), BOLD),
         ]
-        title.append(Segment(ink.plain(f"  {description}"), look))
+        # the edge of a frame has its number and corners
+        room = width - cells_wide(title) - len("  1  ")
+        title.append(Segment(ink.plain(f"  {fitting(forms, room)}"), look))
         return [title, *_column_names(state, layout, width), _ruler(state, scene, layout, width)]
 
 

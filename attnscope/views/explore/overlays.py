@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from attnscope.views.explore.ink import Ink
+from attnscope.views.walk.glossary import phrase_of
 from attnscope.views.walk.keys import MOVE, KeyAction, groups, spell_keys
 
 # Cells of a box that are no text: its border, its margins and its scrollbar.
@@ -153,14 +154,11 @@ def displays_of(app: Any) -> list[tuple[str, str, Any]]:
             finite = number.values[np.isfinite(number.values)]
             if finite.size and np.ptp(finite) > _VARIES:
                 meanings[number.name] = number.meaning
-    wide = max(map(len, meanings))
+    phrases = {name: phrase_of(name) for name in meanings}
+    wide = max(map(len, phrases.values()))
     return [
-        (
-            f"{name.replace('_', ' '):<{wide}}  {meaning}",
-            name.replace("_", " "),
-            partial(app.do, "display", name),
-        )
-        for name, meaning in meanings.items()
+        (f"{phrase:<{wide}}  {meanings[name]}", phrase, partial(app.do, "display", name))
+        for name, phrase in phrases.items()
     ]
 
 

@@ -20,10 +20,12 @@ from attnscope.views.explore.ink import (
     cells_wide,
     cut,
     fit,
+    fitting,
     wrapped,
 )
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import MASKED, formatted, number_text
+from attnscope.views.spans import Spans
 from attnscope.views.walk.cell import (
     arithmetic,
     cell_numbers,
@@ -34,7 +36,7 @@ from attnscope.views.walk.cell import (
     weight_text,
 )
 from attnscope.views.walk.place import OUTPUT, Action
-from attnscope.views.walk.scene import Forecast, Scene, WalkHead
+from attnscope.views.walk.scene import EFFECT, Forecast, Scene, WalkHead
 
 # Statistics in the order in which they are shown; `within` follows.
 _STATISTICS = {
@@ -62,6 +64,12 @@ _FEW = 6
 _BAR = 5  # columns of a bar beside long names
 # Lines from which statistics of the row have room.
 _ROOMY = 13
+# Lines of sources that stay above predictions.
+_LISTED = 2
+# Factor by which an effect is larger than another one, and not only computed otherwise.
+_SAME = 1.001
+# Columns of the name of the row in the title, at most.
+_NAMED = 24
 
 
 @dataclass(frozen=True)
@@ -102,15 +110,11 @@ class RowPanel:
             below = below if height >= count + len(below) + _FEW else []
         if width >= _TWO:
             return [*lines, *self._two_columns(state, scene, head, below, width, height - 1)]
-        room = height - len(below) - 2
-        middle = _middle(
-            state,
-            scene,
-            head,
-            width,
-            room - 2 if state.place.predictions else 4 * (height >= _ROOMY),
-        )
         blanks = 2 * (height >= _ROOMY)
+        # the title, and the weight of the sources that are not listed, which predictions leave out if they are tight
+        room = height - len(below) - 2 + (state.place.predictions and not blanks)
+        most = room - _LISTED - blanks if state.place.predictions else 4 * (height >= _ROOMY)
+        middle = _middle(state, scene, head, width, most)
         lines += self._list(state, scene, head, width, max(1, room - len(middle) - blanks))
         for part in (middle, below):
             if len(lines) + len(part) <= height:
@@ -133,7 +137,7 @@ class RowPanel:
         lines = [_source(source, state, width, longest) for source in sources]
         if query in head.masked_rows:
             lines.append([Segment(fit(MASKED + ": no key is allowed", width), DIM)])
-        elif others is not None:
+        elif others is not None and not (state.place.predictions and count <= _LISTED):
             label = fit(f"  {others[0]}", width - 14)
             lines.append(
                 [Segment(label, DIM), Segment(f" {ink.plain(formatted(others[1], '.3f')):>6}", DIM)]
@@ -173,11 +177,16 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
     axis = scene.queries
     ink = state.ink
     name = ink.name(axis.names[query]) if axis.names else ""
-    of_head = "" if head is None else f"  {head.name}{', cut' * state.head_cut}"
     has_values = head is not None and head.sources is not None and "value" in head.sources.measures
     names = f"{'weight':>7}{'α·‖v‖' if has_values else '':>7}" if width >= _TITLED else ""
-    room = width - len(" row ") - len(of_head) - len(names)
-    title = fit(f" {axis.number(query)} {name}", min(max(4, room), 24)).rstrip()
+    room = width - len(" row ") - len(names)
+    title = f" {axis.number(query)} {name}"
+    # The title of the matrix names the head, too.
+    of_head = ""
+    if head is not None:
+        forms = (f"  {head.name}, cut", f"  {head.name}") if state.head_cut else (f"  {head.name}",)
+        of_head = fitting([*forms, ""], room - min(cell_len(title), _NAMED))
+    title = fit(title, min(max(4, room - len(of_head)), _NAMED)).rstrip()
     line = [Segment(" row ", state.title("row")), Segment(title, BOLD), Segment(of_head, DIM)]
     gap = width - cells_wide(line) - len(names)
     return cut([*line, Segment(" " * max(0, gap)), Segment(ink.plain(names), DIM)], width)
@@ -250,7 +259,7 @@ def _source(source: SourceLine, state: WalkState, width: int, longest: int) -> L
 def _middle(state: WalkState, scene: Scene, head: WalkHead, width: int, room: int) -> list[Line]:
     """Return the predictions, or the statistics of the row, in at most so many lines."""
     if state.place.predictions:
-        return _forecasts(state, scene, width)[: max(0, room)]
+        return _forecasts(state, scene, width, room)
     lines = _statistics(
         head, state.place.spot.query, len(scene.sources.positions), width, state.ink
     )
@@ -316,31 +325,74 @@ def flowed(phrases: list[str], width: int, between: str = " ") -> list[str]:
     return lines
 
 
-def _forecasts(state: WalkState, scene: Scene, width: int) -> list[Line]:
-    """Return the predictions; with cuts, beside the predictions without."""
+def _forecasts(state: WalkState, scene: Scene, width: int, room: int = 1 << 16) -> list[Line]:
+    """Return the predictions; with cuts, beside those without, also at the row of the cursor.
+
+    `room`: lines that they may take; each has fewer tokens then, but one at least.
+    """
     ink = state.ink
     lines: list[Line] = []
     if state.place.cuts:
-        cuts = "cut " + ", ".join(cut.written for cut in state.place.cuts)
-        lines.append([Segment(fit(ink.plain(cuts), width), ink.style("warning"))])
-    if not scene.predictions:
+        lines = [
+            [Segment(line, ink.style("warning"))]
+            for line in flowed(_of_cuts(state, scene), width, " · ")
+        ]
+    forecasts = [*scene.predictions]
+    row = scene.changes.get(scene.tokens_of(state.place.spot.query)[-1])
+    if row is not None and row not in forecasts:
+        forecasts.append(row)
+    if not forecasts:
         return [
             *lines,
             *([Segment(ink.plain(line), DIM)] for line in wrapped(scene.no_predictions, width)),
-        ]
-    for forecast in scene.predictions:
-        lines += _forecast(forecast, ink, width)
-    return lines
+        ][: max(0, room)]
+    blocks = [_forecast(forecast, ink, width) for forecast in forecasts]
+    # What is said of a prediction stands before its tokens.
+    headings = [len(block) - len(f.tokens) for block, f in zip(blocks, forecasts, strict=True)]
+    tokens = max(1, (room - len(lines) - sum(headings)) // len(blocks))
+    for block, heading in zip(blocks, headings, strict=True):
+        lines += block[: heading + tokens]
+    return lines[: max(0, room)]
+
+
+def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
+    """Say what is cut, and how many heads change more alone, if that has been measured."""
+    ink = state.ink
+    how = next((forecast.how for forecast in scene.predictions if forecast.how), "")
+    cuts = "cut " + ", ".join(cut.written for cut in state.place.cuts)
+    phrases = [f"{cuts} to 0" if how == "cut to 0" else f"{cuts}, {how}" if how else cuts]
+    effects = [forecast.effect for forecast in scene.predictions if forecast.effect is not None]
+    number = next((number for number in scene.numbers if number.name == EFFECT), None)
+    if number is not None and effects:
+        # A head's own pass beside others may differ in its last digits.
+        more = int((number.values > float(np.mean(effects)) * _SAME).sum())
+        n_heads = int(np.isfinite(number.values).sum())
+        (first, *others) = state.place.cuts
+        alone = not others and not first.edge
+        phrases.append(
+            f"rank {more + 1} of {n_heads} heads"
+            if alone
+            else f"{more} of {n_heads} heads alone change more"
+        )
+    elif effects:
+        phrases.append("E ranks it" if state.source.computes else "")
+    return [ink.plain(phrase) for phrase in phrases]
+
+
+def _spelled(spans: Spans, ink: Ink) -> str:
+    return "".join(
+        ink.name(span) if span.origin != "ours" else ink.plain(span.text) for span in spans
+    )
 
 
 def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
-    title = "".join(
-        ink.name(span) if span.origin != "ours" else ink.plain(span.text) for span in forecast.title
-    )
     heading = " change " if forecast.is_change else " prediction "
-    lines = [cut([Segment(heading, LABEL), Segment(f" {title}", BOLD)], width)]
-    if forecast.note:
-        lines += [[Segment(ink.plain(line))] for line in wrapped(forecast.note, width)]
+    title = [Segment(heading, LABEL), Segment(f" {_spelled(forecast.title, ink)}", BOLD)]
+    said = [text for text in (ink.plain(forecast.note), _spelled(forecast.verdict, ink)) if text]
+    if said and cells_wide(title) + 2 + cell_len(said[0]) <= width:
+        title.append(Segment(f"  {said.pop(0)}"))
+    lines = [cut(title, width)]
+    lines += [[Segment(line)] for line in flowed(said, width, ": ")]
     for n, (token, share) in enumerate(zip(forecast.tokens, forecast.probabilities, strict=True)):
         numbers = f" {share:>7.3f}" if forecast.is_change else f" {100 * share:>6.1f} %"
         if forecast.before is not None:

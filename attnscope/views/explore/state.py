@@ -279,6 +279,11 @@ class WalkState:
             self.place = before
             self._refresh()
 
+    @property
+    def changed(self) -> bool:
+        """Whether the row shows what cuts change."""
+        return self.place.predictions and bool(self.place.cuts)
+
     def title(self, panel: str) -> Style:
         """Return the style of a panel's title, which shows where the keys go."""
         return TITLE if self.place.panel == panel else LABEL

@@ -1,6 +1,6 @@
 """What the words of a walk mean, each in one sentence: tooltips and help are made of it."""
 
-from attnscope.findings.row_statistics import ROW_STATISTICS
+from attnscope.findings.row_statistics import LAYER_STATISTICS, ROW_STATISTICS
 
 GLOSSARY: dict[str, str] = {
     "query": "The token that reads: a row of the matrix.",
@@ -22,3 +22,17 @@ GLOSSARY: dict[str, str] = {
     "first_patch": "Point at a patch or a word: what the patch reads turns blue. Click a patch, then a head.",
     **{statistic.name: statistic.meaning for statistic in ROW_STATISTICS},
 }
+
+# What the numbers of a head are called, where their names are no words.
+_WORDS = {
+    "distance": "mean distance",
+    "max_score": "largest score",
+    **{s.name: f"weight on {s.on}" for s in ROW_STATISTICS if s.on},
+    **{s.name: f"weight on {s.on}" for s in LAYER_STATISTICS.values() if s.on},
+    **{s.name: f"weight within {s.within:,} tokens" for s in ROW_STATISTICS if s.within},
+}
+
+
+def phrase_of(name: str) -> str:
+    """Return what a number of a head is called: `weight within 16 tokens` for `within_16`."""
+    return _WORDS.get(name, name.replace("_", " "))

@@ -136,6 +136,14 @@ ACTIONS: tuple[KeyAction, ...] = (
         page=False,
     ),
     KeyAction("uncut", ("X",), "Put back everything that is cut.", _ASK, page=False),
+    KeyAction(
+        "effects",
+        ("E",),
+        "Cut every head alone, and show how much each changes.",
+        _ASK,
+        "every head's effect",
+        page=False,
+    ),
     KeyAction("explain", ("e",), "Explain this row step by step.", _ASK, "explain"),
     KeyAction(
         "edit",
@@ -164,9 +172,9 @@ ON_PAGES: tuple[KeyAction, ...] = (
 )
 # The most useful first: the footer has as many as there is room for, of the panel that keys move in before others.
 _FOOTERS = {
-    "heads": "lens display roles next_head next_layer cut pin",
-    "matrix": "find lens follow back stage cut pin digits next_head next_layer",
-    "row": "lens follow back predictions explain copy",
+    "heads": "lens cut effects display roles next_head next_layer pin",
+    "matrix": "find lens cut follow back stage pin digits next_head next_layer",
+    "row": "lens cut follow back predictions effects explain copy",
     "text": "find edit unit",
 }
 _FOOTER = (

@@ -27,6 +27,8 @@ WALKED = (*STAGES, "output")
 UNITS = ("tokens", "words", "spans")
 # Name of what is shown instead of a stage while a place is pinned.
 DIFFERENCE = "difference"
+# Name of the number of a head that says how much its own cut changes.
+EFFECT = "effect"
 Progress = Callable[[str, int, int], None]
 # Makes a text of the parts of a screen.
 Draw = Callable[[Iterable[ViewPart]], str]
@@ -100,6 +102,10 @@ class Forecast:
     logits: Sequence[float] = ()  # logits of the tokens; empty if unknown
     before: Sequence[float] | None = None  # probabilities without the cuts; None without cuts
     note: str = ""
+    verdict: Spans = ()  # with cuts: which token is the most probable
+    how: str = ""  # how cuts are made: `cut to 0`
+    # size of the change that cuts make: KL in bits, or the mean share of hidden states; None without cuts
+    effect: float | None = None
     is_change: bool = False  # it is about hidden states
     position: int = -1  # of the token that the prediction follows or replaces
 
@@ -243,6 +249,8 @@ class Scene(Owner):
     stages: Sequence[str]
     aligned: bool = True  # queries and keys are positions of the same text
     predictions: Sequence[Forecast] = ()
+    # with cuts, what they change in the prediction at a position; empty if only `predictions` are measured
+    changes: Mapping[int, Forecast] = field(default_factory=dict)
     # why there are no predictions, if there are none
     no_predictions: str = "no predictions here; attnscope run --predict shows them"
     numbers: Sequence[HeadNumber] = ()
@@ -359,6 +367,10 @@ class Source:
     def measure_roles(self, progress: Progress) -> None:
         """Measure the roles of all heads, which scenes have from then on."""
         raise AttnscopeError("roles take the model", hint=_LIVE)
+
+    def measure_effects(self, variant: Variant, progress: Progress) -> None:
+        """Measure how much each head changes if it alone is cut, which scenes have as a number from then on."""
+        raise AttnscopeError("cutting heads takes the model", hint=_LIVE)
 
     def explain(
         self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress
