@@ -64,6 +64,9 @@ def run(options: Given) -> None:
         raise UsageError(
             "needs a table", where=arg("table"), hint=f"add {arg('output', 'weights.csv')}"
         )
+    if options.effects is not None and not (form.page and options.measure == "weights"):
+        hint = f"add {arg('output', 'page.html')}, or use attnscope ablate --each head"
+        raise UsageError("applies only to pages of heads", where=arg("effects"), hint=hint)
     if options.target and options.by != "logit":
         raise UsageError(
             f"applies only to {arg('by', 'logit')}", where=arg("target"), hint="remove one of them"
@@ -88,9 +91,13 @@ def run(options: Given) -> None:
     with progress(quiet=options.quiet) as on_progress:
         session = Session(config.texts, on_progress)
         if form.page and options.measure == "weights" and not shows_mixing(config, session):
-            from attnscope.studies.run.every_head import inspect_with_every_head
+            from attnscope.studies.run.every_head import (
+                inspect_with_every_head,
+                with_measured_effects,
+            )
 
             findings, every_head = inspect_with_every_head(config, session)
+            every_head = with_measured_effects(every_head, config, session, options.effects)
         else:
             if streamed:
                 session.on_generated = _generated_rows(options, on_progress, len(config.texts) > 1)

@@ -355,6 +355,9 @@ RUN = (
         "the row that is the same for all heads, so that a head whose weight is on CLS or registers is pale; max is "
         "the largest patch of each map, which hides how much is elsewhere.", default="row"),
     *RAMP,
+    Option("effects", SHOW, "Leave out what the model loses without each head, which a page ({output} page.html) has "
+        "if cutting all heads one by one takes some seconds; with {query} and {key}, up to a minute. --effects measures "
+        "it in any case.", off="--no-effects"),
     choice("table", SHOW, Literal["matrices", "contributors", "rows", "columns", "spans"], "Table that a {or_tables} "
         "file holds: matrices (one row per cell of a stage; default), contributors (one row per query and rank), rows "
         "(statistics, one row per query), columns (of a map) or spans (of {spans})."),

@@ -157,6 +157,11 @@ class Session:
         model.stream = bool(plan.stream_reason)
         return model, device
 
+    def parameters(self, run: RunConfig) -> int:
+        """Return the number of parameters of a model that is loaded."""
+        loaded = next(model for key, model in self.models.items() if key[:-1] == _model_key(run))
+        return sum(parameter.numel() for parameter in loaded.module.parameters())
+
 
 def _model_key(run: RunConfig) -> tuple[object, ...]:
     opened = (

@@ -59,7 +59,7 @@ const MATTERS = 130;
 // What a display of the heads is called.
 const TITLES: Record<string, string> = { lens: "this cell or row" };
 
-export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelProps & { displays: string[] }) {
+export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }: PanelProps & { displays: string[] }) {
   const theme = currentTheme();
   const [budget, setBudget] = useState(0); // thumbnails of so many heads are made; more follow in the next task
   useEffect(() => {
@@ -114,7 +114,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
           ))}
         </select>
       </div>
-      {lens && <Matters scene={scene} seen={lens} place={place} />}
+      {lens && <Matters scene={scene} seen={lens} place={place} glossary={glossary} />}
       <div class="picture">
         <Heat
           id="panel-heads"
@@ -142,10 +142,14 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
           }}
           scale={
             finite.length && !lens
-              ? scaleOf(
-                  finite,
-                  finite.some((value) => value < 0),
-                )
+              ? {
+                  ...scaleOf(
+                    finite,
+                    finite.some((value) => value < 0),
+                  ),
+                  // one large effect would leave all others white
+                  shape: place.display.startsWith("effect") ? place.shape : undefined,
+                }
               : scene.data.pictures && !lens && !strength
                 ? pictureScale(scene, place.shape)
                 : weightScale({ ...place, sinks: true }, null)

@@ -1,2 +1,7 @@
 // What JSX becomes, in every file: see build.mjs.
 export { Fragment, h } from "preact";
+
+// Functions that many lines call: build.mjs writes these names in their place, which are a letter in the script.
+export const { max: $max, min: $min, floor: $floor, round: $round, abs: $abs } = Math;
+export const { from: $from } = Array;
+export const { entries: $entries } = Object;

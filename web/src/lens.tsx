@@ -3,7 +3,8 @@ import { useMemo, useRef } from "preact/hooks";
 import { weightText } from "./arithmetic";
 import { Bar, Word } from "./elements";
 import { fixed, sizedText } from "./format";
-import type { Head, Scene } from "./model";
+import { EFFECT, type Head, type Scene } from "./model";
+import { percent } from "./pictures";
 import type { Place, Spot } from "./spot";
 
 // What a head has of a cell.
@@ -96,32 +97,93 @@ function ranked(seen: (Seen | null)[][]): Seen[] {
   return known.sort((a, b) => b.weight - a.weight);
 }
 
+// A head among all: the strongest of them, the place of this one, and how much of the strongest it has.
+function standing(all: ArrayLike<number>, own: number) {
+  const sizes = Array.from(all, (value) => Math.abs(value) || 0);
+  const size = sizes[own]!;
+  const most = Math.max(...sizes);
+  return { best: sizes.indexOf(most), rank: sizes.filter((other) => other > size).length + 1, share: size / most };
+}
+
+const indexOf = (scene: Scene, { layer, head }: { layer: number; head: number }) =>
+  layer * scene.data.heads.length + head;
+
+function effectText(scene: Scene, value: number): string {
+  const { effects } = scene.data;
+  return !effects ? sizedText(value) : effects.ofPredictions ? `${sizedText(value)} bits` : percent(value);
+}
+
+// Without the head: “far” 60 → 59 %.
+function Moved({ scene, own }: { scene: Scene; own: number }) {
+  const { before, after, positions, tokens } = scene.data.effects!;
+  if (!before || !after) return "the final states of all tokens change by ";
+  return (
+    <>
+      {positions.slice(0, 3).map((position) => {
+        const shares = [scene.store.numbers(before)[position]!, scene.ofToken(after, position)[own]!];
+        const digits = Math.abs(shares[0]! - shares[1]!) < 0.01 ? 1 : 0;
+        return (
+          <span key={position} data-moved={position}>
+            <Word name={tokens[position]} /> {shares.map((share) => fixed(100 * share, digits)).join(" → ")} %,{" "}
+          </span>
+        );
+      })}
+    </>
+  );
+}
+
 // What the model loses without the strongest head of a cell, or without the one that was chosen there: the effect if it
 // was measured, or else the command that measures it.
-export function Matters({ scene, seen, place }: { scene: Scene; seen: (Seen | null)[][]; place: Place }) {
-  const { numbers, command } = scene.data;
+export function Matters(props: {
+  scene: Scene;
+  seen: (Seen | null)[][];
+  place: Place;
+  glossary: Record<string, string>;
+}) {
+  const { scene, seen, place } = props;
+  const { numbers, command, effects, noEffects, elsewhere } = scene.data;
   const { layer, head } = place.spot;
-  const effect = numbers.find((one) => one.name === "effect of head");
   const [strongest] = ranked(seen);
   const about = (!place.headChosen && strongest) || seen[layer]![head];
-  if (!about || (!effect && !command)) return null;
-  const { name } = about;
-  const { at, data } = effect ? scene.store.matrix(effect.values) : { at: () => 0, data: [] };
-  const own = at(about.layer, about.head);
-  const rank = [...data].filter((value) => Math.abs(value) > Math.abs(own)).length + 1;
+  const all = scene.effects();
+  if (!about || (!all && !command)) return null;
+  const { name, query } = about;
+  const own = indexOf(scene, about);
+  const found = all && standing(all, own);
+  const here = scene.effects(query);
+  const { rank, share, best } = found ?? { rank: 0, share: 0, best: 0 };
+  const much = rank === 1 ? "more than any other head" : share >= 0.5 ? "much" : share >= 0.1 ? "somewhat" : "little";
   return (
     <p class="small matters">
-      <b>{name}</b> has <b>{amountOf(about)}</b> at <Cell scene={scene} query={about.query} reads={about.key} />
-      {about === strongest && ", the most of all heads"}. Does {name} matter?{" "}
-      {effect ? (
+      <b>{name}</b> has <b>{amountOf(about)}</b> at <Cell scene={scene} query={query} reads={about.key} />
+      {about === strongest && ", the most of all heads"}. Does {name}{" "}
+      <span class="term" title={props.glossary.effect}>
+        matter
+      </span>
+      ?{" "}
+      {all ? (
         <>
           <b>
-            Without {name}: {sizedText(own)}, number {rank} of {data.length} heads.
+            {`${much[0]!.toUpperCase()}${much.slice(1)}`}: number {rank} of {all.length} heads
+            {rank > 1 && `, ${percent(share)} of ${seen.flat()[best]?.name}'s effect`}.
           </b>{" "}
-          <span class="dim">{effect.meaning}</span>
+          Without {name}, {effects && <Moved scene={scene} own={own} />}
+          {effectText(scene, all[own]!)}.
+          {here && !(effects!.positions.length === 1 && effects!.positions[0] === scene.queries.positions[query]) && (
+            <>
+              {" "}
+              At <Word name={scene.queries.labels[query]?.name} />: {effectText(scene, here[own]!)}, number{" "}
+              {standing(here, own).rank}.
+            </>
+          )}{" "}
+          {!effects && <span class="dim">{numbers.find((one) => one.name === EFFECT)!.meaning}</span>}
         </>
       ) : (
-        <code>{`${command.replace("scope run", "scope ablate")} --cut ${name}`}</code>
+        <>
+          {noEffects && `Not measured: ${noEffects}. `}
+          {elsewhere && "In the folder of the model: "}
+          <code>{`${command.replace("scope run", "scope ablate")} --cut ${name}`}</code>
+        </>
       )}
     </p>
   );
@@ -144,6 +206,7 @@ export function LensList(props: {
   const { scene, seen, spot, goto } = props;
   const list = useRef<HTMLOListElement>(null);
   const strong = ranked(seen).slice(0, LISTED);
+  const all = scene.effects();
   const go = (one: Seen) => goto({ layer: one.layer, head: one.head, key: spot.key ?? one.key });
   return (
     <ol
@@ -171,7 +234,12 @@ export function LensList(props: {
           >
             <kbd>{rank + 1}</kbd> <b>{one.name}</b> {spot.key === null && <bdi>{scene.keys.labels[one.key]?.name}</bdi>}
             <Bar share={one.weight} />
-            <span data-lens={one.name}>{one.weight >= 0.01 ? fixed(one.weight, 2) : weightText(one.weight)}</span>
+            <span data-lens={one.name}>{weightText(one.weight)}</span>
+            {all && (
+              <span class="dim effect" data-effect={one.name}>
+                effect {sizedText(all[indexOf(scene, one)]!)} · #{standing(all, indexOf(scene, one)).rank}
+              </span>
+            )}
           </button>
         </li>
       ))}

@@ -91,6 +91,16 @@ export interface SceneData {
   aligned: boolean;
   predictions: { position: number; title: Tree[]; tokens: string[]; probabilities: number[] }[];
   numbers: { name: string; meaning: string; values: Ref }[];
+  // What cutting each head changes at every token: KL of the prediction in bits, or else the share of the final state.
+  effects: null | {
+    ofPredictions: boolean;
+    values: Ref; // layers × heads × tokens
+    positions: number[]; // their mean is the number "effect of head"
+    tokens: string[]; // the most probable one at every token, its probability, and the same without each head
+    before: Ref | null;
+    after: Ref | null;
+  };
+  noEffects: string; // why they were not measured
   roles: null | {
     names: string[];
     letters: string[];
@@ -103,6 +113,7 @@ export interface SceneData {
     rows: Ref | null; // the query of that text whose row shows the role of a head best, -1 for none
   };
   command: string;
+  elsewhere: boolean; // the command names a file of another folder
   comparison: string; // the command that shows both sides, if their masks alone differ
   levels: number[]; // loudness of every key, if keys are frames of a sound
   first: [number, number];
@@ -124,6 +135,8 @@ export interface SceneData {
   units: Unit[];
   groups: Group[];
 }
+
+export const EFFECT = "effect of head"; // attnscope/views/walk/scene.py
 
 export interface Listed {
   source: number; // index on the axis of sources
@@ -172,6 +185,21 @@ export class Scene {
     const pair = (scene: Scene, from: 0 | 1, n: number) =>
       scene.data.pairs ? (scene.data.pairs[axis].find((one) => one[from] === n)?.[1 - from] ?? -1) : n;
     return other === this || at < 0 ? at : pair(other, 0, pair(this, 1, at));
+  }
+
+  // What cutting each head changes in the end, or at a token; null if that is not known.
+  effects(query?: number): ArrayLike<number> | null {
+    const { effects, numbers } = this.data;
+    const one = numbers.find(({ name }) => name === EFFECT);
+    if (query === undefined) return one ? this.store.numbers(one.values) : null;
+    return effects && this.ofToken(effects.values, this.queries.positions[query]!);
+  }
+
+  // The numbers of every head at a token, of layers × heads × tokens.
+  ofToken(ref: Ref, position: number): number[] {
+    const [layers, heads, tokens] = this.store.shape(ref) as [number, number, number];
+    const all = this.store.numbers(ref);
+    return Array.from({ length: layers * heads }, (_, n) => all[n * tokens + position]!);
   }
 
   headName(layer: number, head: number): string {
@@ -374,7 +402,7 @@ export class Head {
   sparse(): Matrix | null {
     const { queries, keys } = this.scene;
     if (!this.group?.places || queries.length * keys.length > 1e7) return null;
-    const found = new Float32Array(queries.length * keys.length).fill(Number.NaN);
+    const found = new Float64Array(queries.length * keys.length).fill(Number.NaN); // as lists have them
     for (const query of this.rowIndex.keys())
       for (const [key, share] of this.shares(query)) found[query * keys.length + key] = share;
     return matrixOf(found, queries.length, keys.length);

@@ -1,5 +1,5 @@
 // The row of the cursor: the arithmetic of its cell, its sources and statistics; its explanation; and predictions.
-import { arithmetic } from "./arithmetic";
+import { arithmetic, weightText } from "./arithmetic";
 import { Dialog } from "./commands";
 import { Bar } from "./elements";
 import { exactText, fixed, sizedText } from "./format";
@@ -67,7 +67,7 @@ function Readers({
             <td class="bars">
               <Bar share={share} />
             </td>
-            <td data-reader={query}>{fixed(share, 3)}</td>
+            <td data-reader={query}>{weightText(share)}</td>
           </tr>
         ))}
       </tbody>
@@ -101,7 +101,7 @@ export function RowPanel({
   const measures = listed?.length ? Object.keys(listed[0]!.measures) : [];
   const most = Math.max(1e-9, ...(listed ?? []).map((one) => one.measures[head!.by] ?? 0));
   const exact = head?.exact ?? false;
-  const write = (value: number, name: string) => (name === "weight" ? fixed(value, 3) : sizedText(value));
+  const write = (value: number, name: string) => (name === "weight" ? weightText(value) : sizedText(value));
   return (
     <section class="card row-panel" aria-label="row" id="panel-row" tabIndex={-1}>
       <h2>
@@ -156,7 +156,7 @@ export function RowPanel({
                 <Bar share={head!.by === "weight" ? one.measures.weight! : (one.measures[head!.by] ?? 0) / most} />
               </td>
               {measures.map((name) => (
-                <td key={name} data-measure={name} title={exact ? exactText(one.measures[name]!) : undefined}>
+                <td key={name} data-measure={name} title={exactText(one.measures[name]!)}>
                   {write(one.measures[name]!, name)}
                 </td>
               ))}
@@ -167,7 +167,7 @@ export function RowPanel({
               <td class="left" colSpan={2}>
                 not listed
               </td>
-              <td data-rest>{fixed(rest, 3)}</td>
+              <td data-rest>{weightText(rest)}</td>
             </tr>
           )}
         </tbody>

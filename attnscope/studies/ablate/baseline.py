@@ -1,6 +1,7 @@
 """Run a text without cuts, and again with each of them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -48,6 +49,18 @@ def run_uncut(ablation: AblationRun, cuts: Sequence[Cut], count: int) -> "Baseli
     plans = plan_variants(ablation, other_texts, count, record_bytes)
     loaded = ablation.session.load(plans[0], len(cuts) * max(1, len(other_texts)))
     return Baseline(ablation, cuts, plans, loaded)
+
+
+@dataclass(frozen=True)
+class PositionEffects:
+    """What each of some cuts changes at every compared position, float32."""
+
+    hidden: Array  # relative change of the final hidden state, (cuts, positions)
+    # KL(before ‖ after) of the prediction in bits, (cuts, positions); None without an output head
+    kl: Array | None = None
+    token_ids: Sequence[int] = ()  # most probable token without a cut, of every position
+    before: Array | None = None  # its probability, (positions,)
+    after: Array | None = None  # the same under every cut, (cuts, positions)
 
 
 class Baseline:
@@ -249,7 +262,8 @@ class Baseline:
             rows = [hidden[positions] for hidden in hidden_list]
             divergence.append(
                 np.mean(
-                    [states.divergence(hidden[None])[0].tolist() for hidden in rows], axis=0
+                    [states.compare_predictions(hidden[None])[0][0].tolist() for hidden in rows],
+                    axis=0,
                 ).tolist()
             )
             logs.append(_log_mean([states.log_softmax(hidden).cpu().numpy() for hidden in rows]))
@@ -278,39 +292,75 @@ class Baseline:
             variants = [
                 make_variant([cut], renormalised=way[1], replacement=replacement) for cut in cuts
             ]
-            parts.append(self._measure(variants, step))
-        means = {
+            means: dict[str, Array] = {}
+            for places, measures in self._measures(variants, step):
+                for name, values in measures.items():
+                    of_variants = means.setdefault(name, np.empty(len(variants)))
+                    of_variants[places] = (
+                        (values.nanmean(1) if values.ndim > 1 else values).cpu().numpy()
+                    )
+            parts.append(means)
+        averages = {
             name: np.mean([part[name] for part in parts], axis=0).astype(np.float32)
             for name in parts[0]
         }
         effects = Effects(
-            way[0], means.get("kl"), means["hidden"], None, means.get("loss"), means.get("target")
+            way[0],
+            averages.get("kl"),
+            averages["hidden"],
+            None,
+            averages.get("loss"),
+            averages.get("target"),
         )
         return msgspec.structs.replace(
             effects, correlation=rank_correlation(weights, effects.strength)
         )
 
-    def _measure(self, variants: "Sequence[Variant]", step: str) -> dict[str, Array]:
+    def effects_by_position(self, cuts: Sequence[Cut], step: str) -> PositionEffects:
+        """Return what each cut, whose heads output 0, changes at every compared position if it is made alone."""
+        (zeros,) = self._replacements()
+        variants = [make_variant([cut], renormalised=True, replacement=zeros) for cut in cuts]
+        arrays: dict[str, Array] = {}
+        for places, measures in self._measures(variants, step):
+            for name, values in measures.items():
+                array = arrays.setdefault(
+                    name, np.empty((len(variants), values.shape[1]), dtype=np.float32)
+                )
+                array[places] = values.cpu().numpy()
+        logs = self.uncut_states.log_probabilities
+        if logs is None:
+            return PositionEffects(**arrays)
+        best = logs.max(-1)
+        return PositionEffects(
+            **arrays,
+            token_ids=best.indices.tolist(),
+            before=best.values.exp().float().cpu().numpy(),
+        )
+
+    def _measures(
+        self, variants: "Sequence[Variant]", step: str
+    ) -> "Iterator[tuple[list[int], dict[str, Tensor]]]":
+        """Run variants, and compare them with the text without cuts, some at a time.
+
+        Yield the places of some variants, and their measures by name: (V, positions), or (V,) of the answer and the
+        target.
+        """
+        from torch import from_numpy
+
         before = self.log_probability
-        names = ["hidden"]
-        names += ["kl"] if self.uncut_states.log_probabilities is not None else []
-        names += ["loss"] if before is not None else []
-        names += ["target"] if self._ablation.targets else []
-        measures = {name: np.empty(len(variants)) for name in names}
         rows = self._ablation.positions or None
         for places, hidden in self._chunks(variants, step, rows):
-            measures["hidden"][places] = (
-                self.uncut_states.compare_hidden(hidden, rows)[2].nanmean(1).cpu().numpy()
-            )
-            if "kl" in measures:
-                measures["kl"][places] = self.uncut_states.divergence(hidden).mean(1).cpu().numpy()
+            measures = {"hidden": self.uncut_states.compare_hidden(hidden, rows)[2]}
+            if self.uncut_states.log_probabilities is not None:
+                divergence, likeliest = self.uncut_states.compare_predictions(hidden)
+                measures |= {"kl": divergence, "after": likeliest}
             if before is not None:
                 after = self.uncut_states.log_probability(hidden, self._ablation.answer_ids)
-                measures["loss"][places] = (before - after).cpu().numpy()
-            if "target" in measures:
-                measures["target"][places] = self._change_of_target(hidden)
+                measures["loss"] = before - after
+            if self._ablation.targets:
+                measures["target"] = from_numpy(self._change_of_target(hidden))
+            yield places, measures
             self._check()
-        return measures
 
     @property
     def log_probability(self) -> float | None:

@@ -1,11 +1,12 @@
 """The effects of a cut, and of every head, layer or edge, as parts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from attnscope.findings.ablation import Ablation, Effects, EffectSurvey, PredictionChange
 from attnscope.findings.images import picture_of
+from attnscope.findings.tokens import Token
 from attnscope.studies.ablate.span_screen import present_spans
 from attnscope.studies.ablate.target_screen import (
     before_target,
@@ -250,20 +251,32 @@ def _effects(
 
 def effect_meaning(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Spans:
     """Say what the effect of a unit is the change of, where, and how the unit is replaced."""
-    when = f", {_where(survey)}, if {_replaced(effects.how, survey.unit)}"
+    replaced = _replaced(effects.how, survey.unit)
     if not survey.targets:
-        return note(f"{_HIDDEN if effects.kl is None else _KL}{when}")
+        return note(
+            change_text(survey.tokens, survey.positions, replaced, hidden=effects.kl is None)
+        )
+    when = f", {_where(survey.tokens, survey.positions)}, if {replaced}"
     before = before_target(survey, settings)
     return Span("change of the "), *target_name(survey.targets), *note(f" ({before}){when}")
 
 
-def _where(survey: EffectSurvey) -> str:
-    if not survey.positions:
-        return f"averaged over all {len(survey.tokens)} tokens"
-    places = ", ".join(
-        f"{position} {survey.tokens[position].text}" for position in survey.positions[:3]
-    )
-    more = f" and {len(survey.positions) - 3} more" if len(survey.positions) > 3 else ""
+def change_text(
+    tokens: Sequence[Token],
+    positions: Sequence[int],
+    replaced: str = "the head's output is replaced by 0",
+    *,
+    hidden: bool,
+) -> str:
+    """Say what an effect is the change of: of hidden states, or of predictions; no positions are all tokens."""
+    return f"{_HIDDEN if hidden else _KL}, {_where(tokens, positions)}, if {replaced}"
+
+
+def _where(tokens: Sequence[Token], positions: Sequence[int]) -> str:
+    if not positions:
+        return f"averaged over all {len(tokens)} tokens"
+    places = ", ".join(f"{position} {tokens[position].text}" for position in positions[:3])
+    more = f" and {len(positions) - 3} more" if len(positions) > 3 else ""
     return f"at {places}{more}"
 
 

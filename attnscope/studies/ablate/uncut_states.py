@@ -37,28 +37,31 @@ class UncutStates:
         cosine = (after * before).sum(-1) / (after.norm(dim=-1) * norms)
         return cosine, change, torch.where(norms > 0, change / norms, torch.nan)
 
-    def divergence(self, hidden: Tensor) -> Tensor:
-        """Return KL(before ‖ after) in bits, (V, P), of variants with these final states at the positions, (V, P, D).
+    def compare_predictions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Compare the predictions of variants with these final states at the positions, (V, P, D).
 
-        Computed as Σ p log p − Σ p·z + log Σ exp z, with probabilities p before and logits z after, so that no
-        logarithm of every probability is needed.
+        Return KL(before ‖ after) in bits, and the probability of the token that is the most probable one without cuts,
+        (V, P) each, float64. The former is Σ p log p − Σ p·z + log Σ exp z, with probabilities p before and logits z
+        after, so that no logarithm of every probability is needed.
         """
         assert self.log_probabilities is not None
         share = self.log_probabilities.exp()  # (P, V)
         entropy = (share * self.log_probabilities).sum(-1)  # (P,), negative
+        top = share.argmax(-1)  # (P,)
         rows = hidden.flatten(0, 1)
         divergences = []
+        likeliest = []
         step = max(1, LOGITS // share.shape[1])
         for n in range(0, len(rows), step):
             after = to_float64(self._engine.logits(rows[n : n + step]))
             at = torch.arange(n, n + len(after), device=after.device) % len(share)
             expected = after @ share[0] if len(share) == 1 else (after * share[at]).sum(-1)
-            divergences.append(entropy[at] - expected + after.logsumexp(-1))
-        return (
-            (torch.cat(divergences) / torch.log(torch.tensor(2.0)))
-            .clamp_min(0.0)
-            .view(hidden.shape[:2])
-        )
+            total = after.logsumexp(-1)
+            divergences.append(entropy[at] - expected + total)
+            likeliest.append((after.gather(1, top[at, None])[:, 0] - total).exp())
+        bits = torch.cat(divergences) / torch.log(torch.tensor(2.0))
+        shape = hidden.shape[:2]
+        return bits.clamp_min(0.0).view(shape), torch.cat(likeliest).view(shape)
 
     def log_probability(self, hidden: Tensor, targets: Sequence[int]) -> Tensor:
         """Return the log-probability in bits, (V,), of what follows the positions, from final states (V, P, D)."""

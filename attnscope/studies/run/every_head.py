@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from attnscope.engines.protocol import Engine
     from attnscope.model.batch import Batch
     from attnscope.model.tile import Recorder
+    from attnscope.studies.ablate.head_effects import HeadEffects
     from attnscope.studies.heads.measure import TextPass
 
 # largest number of weights of all heads that roles are measured on, which takes a second or two
@@ -39,6 +40,13 @@ class EveryHead:
 
     summary: Report
     roles: Sequence[TextRoles | None]  # roles on every text; None for a text without them
+    # what cutting each head changes in every text, or why that was not measured; None if it was not wanted
+    effects: "Sequence[HeadEffects] | str | None" = None
+
+    def effects_of(self, index: int) -> "HeadEffects | str | None":
+        """Return the effects on a text, or why they were not measured."""
+        effects = self.effects
+        return effects if effects is None or isinstance(effects, str) else effects[index]
 
 
 def inspect_with_every_head(run: RunConfig, session: Session) -> tuple[Report, EveryHead]:
@@ -46,6 +54,17 @@ def inspect_with_every_head(run: RunConfig, session: Session) -> tuple[Report, E
     measured = RoleRecorders()
     report, summary = inspect_every_head(run, session, extra_recorders=measured.recorders)
     return report, EveryHead(summary, measured.of_texts(len(report.texts)))
+
+
+def with_measured_effects(
+    every_head: EveryHead, run: RunConfig, session: Session, wanted: bool | None
+) -> EveryHead:
+    """Cut each head of the run alone, and add what that changes; None for only if it takes seconds."""
+    from attnscope.studies.ablate.head_effects import measure_head_effects
+
+    if wanted is False:
+        return replace(every_head, effects="--no-effects left it out")
+    return replace(every_head, effects=measure_head_effects(run, session, forced=bool(wanted)))
 
 
 class RoleRecorders:

@@ -9,9 +9,10 @@ import numpy as np
 
 from attnscope.findings.heads import HeadReport
 from attnscope.findings.run import Report, TextReport
+from attnscope.studies.ablate.head_effects import with_effects_of
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import head_axes, text_scene, walk_head
-from attnscope.studies.run.every_head import EveryHead, TextRoles, with_roles
+from attnscope.studies.run.every_head import EveryHead, with_roles
 from attnscope.studies.screens.header import notes, report_header, text_headers, unknown_words
 from attnscope.studies.screens.sound import present_sound
 from attnscope.studies.screens.spans import present_spans
@@ -76,14 +77,12 @@ def walk_source(report: Report, every_head: EveryHead | None) -> SavedSource:
     saved = {}
     for n, text in enumerate(report.texts):
         summary = text if every_head is None else every_head.summary.texts[n]
-        saved[n, 0] = _saved(
-            report, text, summary, None if every_head is None else every_head.roles[n]
-        )
+        saved[n, 0] = _saved(report, text, summary, every_head, n)
     return SavedSource([text.text for text in report.texts], [report.mask.used], saved)
 
 
 def _saved(
-    report: Report, text: TextReport, summary: TextReport, roles: TextRoles | None
+    report: Report, text: TextReport, summary: TextReport, every_head: EveryHead | None, index: int
 ) -> SavedText:
     named_heads = {head.ref: head for head in text.heads}
     other_heads = {head.ref: head for head in summary.heads}
@@ -94,7 +93,15 @@ def _saved(
         )
         for ref in {**other_heads, **named_heads}
     }
-    return SavedText(lambda: with_roles(_scene(report, text, summary), roles), lambda: walks)
+
+    def scene() -> Scene:
+        made = _scene(report, text, summary)
+        if every_head is None:
+            return made
+        with_effects = with_effects_of(made, text, every_head.effects_of(index))
+        return with_roles(with_effects, every_head.roles[index])
+
+    return SavedText(scene, lambda: walks)
 
 
 def _scene(report: Report, text: TextReport, summary: TextReport) -> Scene:

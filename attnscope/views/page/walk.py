@@ -16,7 +16,14 @@ from attnscope.views.spans import Span
 from attnscope.views.walk.cell import compared_masks, later_steps
 from attnscope.views.walk.glossary import GLOSSARY
 from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_keys
-from attnscope.views.walk.scene import Passage, Scene, Source, Variant, WalkHead
+from attnscope.views.walk.scene import (
+    Passage,
+    Scene,
+    SceneEffects,
+    Source,
+    Variant,
+    WalkHead,
+)
 
 # Decimals of rounded statistics.
 DECIMALS = {"distance": 1}
@@ -199,7 +206,10 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
             "measured": scene.roles.measured, "texts": list(scene.roles.texts),
             "rows": None if scene.roles.rows is None else container.add(scene.roles.rows.astype(np.int32)),
         },
+        "effects": None if scene.effects is None else _effects(scene.effects, container),
+        "noEffects": scene.no_effects,
         "command": _pasted(command),
+        "elsewhere": scene.command is not None and scene.command.shared_words not in (None, scene.command.words),
         "comparison": _pasted(_comparison(source, variant, scene)),
         "first": list(scene.first),
         "start": scene.start,
@@ -226,6 +236,17 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "units": [_head(indices, head, container) for indices, head in heads.items()],
         "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],
     }  # fmt: skip
+
+
+def _effects(effects: SceneEffects, container: Container) -> Node:
+    return {
+        "ofPredictions": effects.of_predictions,
+        "values": container.exact(effects.values),
+        "positions": list(effects.positions),
+        "tokens": [text_of(Span(token, origin="token")) for token in effects.tokens],
+        "before": None if effects.before is None else container.exact(effects.before),
+        "after": None if effects.after is None else container.exact(effects.after),
+    }
 
 
 def _pasted(command: str) -> str:

@@ -14,6 +14,8 @@ GLOSSARY: dict[str, str] = {
     "value": "α·‖v‖: the weight times the length of what is read.",
     "projected": "α·‖v W‖: the length of what this head writes from there.",
     "content weight": "Weight on other words beyond what their distance, and what all rows give to the same word, predict.",
+    "effect": "How far what the model predicts moves if the head's output is replaced by 0: KL(before ‖ after) in bits; "
+    "of a model without an output head, how far its final states move. #1 is the head with the largest effect.",
     "sinks": "Tokens that heads rest on: the first, special ones, and sinks that a head has learned.",
     "reads": "A row: what a token takes from others.",
     "read": "A column: who takes something from a token.",

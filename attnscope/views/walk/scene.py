@@ -25,6 +25,8 @@ STAGES = ("scores", "scaled", "masked", "weights")
 # The last of these stages has a number for every query and dimension of the value.
 WALKED = (*STAGES, "output")
 UNITS = ("tokens", "words", "spans")
+# Name of the number of every head that tells how much the head matters.
+EFFECT_OF_HEAD = "effect of head"
 # Name of what is shown instead of a stage while a place is pinned.
 DIFFERENCE = "difference"
 # Name of the number of a head that says how much its own cut changes.
@@ -129,6 +131,20 @@ class HeadNumber(Owner):
     name: str  # its name, such as `entropy`
     meaning: str
     values: Matrix  # (layers, heads); NaN where it is not known
+
+
+@dataclass(frozen=True)
+class SceneEffects:
+    """What cutting each head changes at every token."""
+
+    # whether `values` are KL(before ‖ after) of predictions in bits; else relative changes of the final hidden states
+    of_predictions: bool
+    values: Array  # (layers, heads, tokens)
+    positions: Sequence[int]  # positions whose mean is the number EFFECT_OF_HEAD
+    # most probable token of every position without a cut; empty without predictions
+    tokens: Sequence[str] = ()
+    before: Array | None = None  # its probability, (tokens,)
+    after: Array | None = None  # the same without each head, (layers, heads, tokens)
 
 
 @dataclass(frozen=True)
@@ -255,6 +271,8 @@ class Scene(Owner):
     no_predictions: str = "no predictions here; attnscope run --predict shows them"
     numbers: Sequence[HeadNumber] = ()
     roles: SceneRoles | None = None  # roles of every head; None if they are not known
+    effects: SceneEffects | None = None  # None if they were not measured
+    no_effects: str = ""  # why they were not measured; empty if nobody wanted them
     command: RunCommand | None = None  # the command that shows it; None if no command does
     mask: str = ""
     # decimal places that saved numbers were rounded to; None for exact ones
