@@ -148,7 +148,7 @@ TOPICS = {
     ),
     "output": Topic(
         "Screens and files",
-        (*_SCREEN, "table", "percent", "map_scale", "ramp", "sinks", "ids"),
+        (*_SCREEN, "effects", "table", "percent", "map_scale", "ramp", "sinks", "ids"),
         """
         Results go to standard output, and all else to standard error. The extension of {output} sets the format.
         """,

@@ -40,6 +40,7 @@ BASE = {
 # What is typed after an option; a key begins with a command that needs something else. A second text replaces BASE.
 ARGUMENTS = {
     "file": ("texts.txt", ""),
+    "effects": "--output page.html",
     "batch": "batch.json",
     "batch target": "it --keep effects",
     "batch patch_from": "it --keep effects",

@@ -571,7 +571,7 @@ def test_who_reads_a_token_is_its_column(open_page, pages):
     strongest = np.argsort(-weights[:, 5], kind="stable")[:8]
     assert [int(query) for query, _ in shown] == strongest.tolist()
     assert [number(weight) for _, weight in shown] == pytest.approx(
-        weights[strongest, 5].tolist(), abs=5.1e-4
+        weights[strongest, 5].tolist(), abs=5.1e-3
     )
     reader = next(query for query in strongest if query != 5)
     assert page.evaluate("location.hash") == f"#head=L1H2&query={reader}&key=5&stage=weights"

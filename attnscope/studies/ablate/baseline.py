@@ -1,7 +1,7 @@
 """Run a text without cuts, and again with each of them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -327,15 +327,13 @@ class Baseline:
                     name, np.empty((len(variants), values.shape[1]), dtype=np.float32)
                 )
                 array[places] = values.cpu().numpy()
+        effects = PositionEffects(arrays["hidden"], arrays.get("kl"), after=arrays.get("after"))
         logs = self.uncut_states.log_probabilities
         if logs is None:
-            return PositionEffects(**arrays)
+            return effects
         best = logs.max(-1)
-        return PositionEffects(
-            **arrays,
-            token_ids=best.indices.tolist(),
-            before=best.values.exp().float().cpu().numpy(),
-        )
+        before = best.values.exp().float().cpu().numpy()
+        return replace(effects, token_ids=best.indices.tolist(), before=before)
 
     def _measures(
         self, variants: "Sequence[Variant]", step: str

@@ -64,8 +64,8 @@ def measure_head_effects(
     is_asked = run.query is not None and run.key is not None
     if not forced and cost > (_COST_OF_CELL if is_asked else _COST):
         return (
-            f"{c.n_layers * c.n_heads:,} heads × {tokens:,} tokens × {parameters / 1e6:,.0f} million parameters take "
-            "longer than a page waits for"
+            f"{c.n_layers * c.n_heads:,} heads × {tokens:,} tokens × {parameters:,} parameters take longer than a page "
+            "waits for"
         )
     try:
         return [_of_text(every, source, session, text) for text in texts]

@@ -1,0 +1,227 @@
+"""What cutting each head changes, on a page: against copies of a model without a head, and where it is not measured."""
+
+import copy
+import re
+import shlex
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+from attnscope.base.errors import Exit
+from attnscope.cli import main
+from attnscope.studies.ablate import head_effects
+from tests.helpers.architectures import write_tokenizer
+from tests.helpers.effect_arithmetic import divergence, log_softmax
+from tests.helpers.tiny_models import TABLE
+from tests.page.reading import read_page
+from tests.page.test_heads import click_cell
+from tests.page.walking import number, shows
+
+TEXT = "the bank by the river was old and we sat"
+LAST = 9  # position of "sat", before </s>
+MATTERS = "document.querySelector('.matters').textContent"
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    """A tiny GPT-2 with a tokenizer, and the same model of transformers."""
+    (row,) = (row for row in TABLE if row.name == "gpt2")
+    path = tmp_path_factory.mktemp("gpt2")
+    model = row.save(path)
+    write_tokenizer(path)
+    return str(path), model
+
+
+def without(model, layer, head):
+    """A copy of a GPT-2 whose projection reads nothing of a head of 6 numbers."""
+    cut = copy.deepcopy(model)
+    with torch.no_grad():
+        cut.transformer.h[layer].attn.c_proj.weight[6 * head : 6 * head + 6] = 0.0
+    return cut
+
+
+def predictions(model, ids):
+    """Natural log-probabilities after every token, (T, V), and final states, (T, D), float64."""
+    with torch.inference_mode():
+        made = model(input_ids=torch.tensor([ids]), output_hidden_states=True)
+    return log_softmax(made.logits[0].double().numpy()), made.hidden_states[-1][0].double().numpy()
+
+
+def scene_of(path):
+    data = read_page(path)
+    (walk,) = data.of_kind("walk")
+    return data, walk["scenes"][0]
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_effects_at_every_token_are_those_of_models_without_a_head(gpt2, tmp_path, engine):
+    folder, model = gpt2
+    path = tmp_path / "page.html"
+    assert (
+        main(["run", TEXT, "--model", folder, "--engine", engine, "-o", str(path), "--quiet"]) == 0
+    )
+    data, scene = scene_of(path)
+    effects = scene["effects"]
+    ids = ids_of(folder)
+    before, _ = predictions(model, ids)
+    likeliest = before.argmax(-1)
+    assert effects["ofPredictions"] is True
+    assert effects["positions"] == [LAST]
+    expected_before = np.exp(before[np.arange(len(ids)), likeliest])
+    np.testing.assert_allclose(data.raw(effects["before"]), expected_before, rtol=1e-4)
+    kl, after = np.empty((2, 3, 4, len(ids)))
+    for layer in range(3):
+        for head in range(4):
+            logs, _ = predictions(without(model, layer, head), ids)
+            kl[layer, head] = [divergence(*rows) for rows in zip(before, logs, strict=True)]
+            after[layer, head] = np.exp(logs[np.arange(len(ids)), likeliest])
+    np.testing.assert_allclose(data.raw(effects["values"]), kl, rtol=2e-3, atol=1e-6)
+    np.testing.assert_allclose(data.raw(effects["after"]), after, rtol=1e-4)
+    (of_head,) = (one for one in scene["numbers"] if one["name"] == "effect of head")
+    np.testing.assert_allclose(data.raw(of_head["values"]), kl[..., LAST], rtol=2e-3, atol=1e-6)
+    assert f", at {LAST} sat, if the head's output is replaced by 0." in of_head["meaning"]
+
+
+def ids_of(folder):
+    """Ids of the text's tokens, as a report of the model has them."""
+    import attnscope
+
+    return [token.id for token in attnscope.inspect(TEXT, model=folder).texts[0].tokens]
+
+
+def test_the_page_says_whether_a_head_matters(open_page, gpt2, tmp_path):
+    folder, model = gpt2
+    path = tmp_path / "page.html"
+    assert main(["run", TEXT, "--model", folder, "-o", str(path), "--quiet"]) == 0
+    ids = ids_of(folder)
+    before, _ = predictions(model, ids)
+    top = int(before[LAST].argmax())
+    query, key = 5, 1
+    kl = np.empty((2, 3, 4))
+    shares = np.empty((3, 4))
+    for layer in range(3):
+        for head in range(4):
+            logs, _ = predictions(without(model, layer, head), ids)
+            kl[:, layer, head] = [divergence(before[at], logs[at]) for at in (LAST, query)]
+            shares[layer, head] = np.exp(logs[LAST, top])
+    page = open_page(path, size=(1280, 800)).page
+    click_cell(page.locator("#panel-matrix"), query, key)
+    assert shows(page, f"{MATTERS}.includes(' matter')", True)
+    said = page.evaluate(MATTERS)
+    layer, head = map(int, re.match(r"L(\d+)H(\d+) has ", said).groups())
+    rank = 1 + int((kl[0] > kl[0, layer, head]).sum())
+    assert f"number {rank} of 12 heads" in said
+    share = kl[0, layer, head] / kl[0].max()
+    word = (
+        "More than any other head" if rank == 1
+        else "Much" if share >= 0.5 else "Somewhat" if share >= 0.1 else "Little"
+    )  # fmt: skip
+    assert f"? {word}: number {rank}" in said
+    if rank > 1:
+        strongest = np.unravel_index(kl[0].argmax(), (3, 4))
+        percent, best = re.search(r", (\S+) % of (L\d+H\d+)'s effect\.", said).groups()
+        assert best == "L{}H{}".format(*strongest)
+        assert float(percent) == pytest.approx(100 * share, rel=0.02, abs=0.51)
+    first, second, bits = re.search(r" (\S+) → (\S+) %, (\S+) bits\. At ", said).groups()
+    digits = 0.51 if "." not in first else 0.051
+    assert float(first) == pytest.approx(100 * np.exp(before[LAST, top]), abs=digits)
+    assert float(second) == pytest.approx(100 * shares[layer, head], abs=digits)
+    assert number(bits) == pytest.approx(kl[0, layer, head], rel=0.06)
+    here, of_row = re.search(r"At was: (\S+) bits, number (\d+)\.", said).groups()
+    assert number(here) == pytest.approx(kl[1, layer, head], rel=0.06)
+    assert int(of_row) == 1 + int((kl[1] > kl[1, layer, head]).sum())
+    # and every head of the list has its effect and rank
+    listed = page.evaluate(
+        "[...document.querySelectorAll('[data-effect]')].map((one) => [one.dataset.effect, one.textContent])"
+    )
+    assert len(listed) == 9
+    for name, text in listed:
+        layer, head = map(int, name[1:].split("H"))
+        value, place = re.fullmatch(r"effect (\S+) · #(\d+)", text).groups()
+        assert number(value) == pytest.approx(kl[0, layer, head], rel=0.06), name
+        assert int(place) == 1 + int((kl[0] > kl[0, layer, head]).sum()), name
+
+
+def test_a_model_without_an_output_head_has_effects_on_its_final_states(open_page, tmp_path):
+    (row,) = (row for row in TABLE if row.name == "llama")
+    model = hf.LlamaModel(hf.LlamaConfig(**row.config, tie_word_embeddings=False)).eval()
+    folder = tmp_path / "llama"
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    path = tmp_path / "page.html"
+    assert main(["run", TEXT, "--model", str(folder), "-o", str(path), "--quiet"]) == 0
+    data, scene = scene_of(path)
+    effects = scene["effects"]
+    ids = torch.tensor([ids_of(str(folder))])
+    cut = copy.deepcopy(model)
+    layer, head = 1, 2
+    width = model.layers[layer].self_attn.head_dim
+    with torch.inference_mode():
+        cut.layers[layer].self_attn.o_proj.weight[:, width * head : width * (head + 1)] = 0.0
+        before, after = (one(ids).last_hidden_state[0].double().numpy() for one in (model, cut))
+    moved = np.linalg.norm(after - before, axis=-1) / np.linalg.norm(before, axis=-1)
+    assert (effects["ofPredictions"], effects["before"], effects["after"]) == (False, None, None)
+    assert effects["positions"] == list(range(ids.shape[1]))
+    np.testing.assert_allclose(data.raw(effects["values"])[layer, head], moved, rtol=1e-3)
+    (of_head,) = (one for one in scene["numbers"] if one["name"] == "effect of head")
+    assert data.raw(of_head["values"])[layer, head] == pytest.approx(moved.mean(), rel=1e-3)
+    page = open_page(path, "#head=L1H1&query=5&key=1", size=(1280, 800)).page
+    page.keyboard.press("]")
+    assert shows(page, f"{MATTERS}.startsWith('L1H2 has ')", True)
+    said = page.evaluate(MATTERS)
+    percent = re.search(r"the final states of all tokens change by (\S+) %\.", said)
+    assert float(percent[1]) == pytest.approx(100 * moved.mean(), rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--no-effects"], "--no-effects left it out"),
+        (["--cut", "L0H1"], "the run is one with cuts"),
+        (["--generate", "2"], "the text is continued by the model"),
+        (["--mask", "window:3", "--what-if", "same-scores"], "the mask is applied to the scores of another"),
+    ],
+)  # fmt: skip
+def test_a_page_says_why_effects_are_not_measured(gpt2, tmp_path, options, reason):
+    path = tmp_path / "page.html"
+    assert main(["run", TEXT, "--model", gpt2[0], *options, "-o", str(path), "--quiet"]) == 0
+    _, scene = scene_of(path)
+    assert (scene["effects"], scene["noEffects"]) == (None, reason)
+
+
+def test_large_work_is_left_out_unless_it_is_asked_for(gpt2, open_page, monkeypatch, tmp_path):
+    folder, model = gpt2
+    parameters = sum(one.numel() for one in model.parameters())
+    cost = 12 * (LAST + 2) * parameters
+    path = tmp_path / "page.html"
+    command = ["run", TEXT, "--model", folder, "-o", str(path), "--quiet", "--force"]
+
+    def measured(*options):
+        assert main([*command, *options]) == 0
+        return scene_of(path)[1]["effects"] is not None
+
+    monkeypatch.setattr(head_effects, "_COST", cost)
+    assert measured()
+    monkeypatch.setattr(head_effects, "_COST", cost - 1)
+    monkeypatch.setattr(head_effects, "_COST_OF_CELL", cost)
+    assert measured("--query", "was", "--key", "bank")
+    assert measured("--effects")
+    assert not measured("--query", "was")
+    assert not measured()
+    page = open_page(path, "#head=L1H2&query=5&key=1", size=(1280, 800)).page
+    said = page.evaluate(MATTERS)
+    assert "Not measured: 12 heads × 11 tokens × " in said
+    assert "In the folder of the model: attnscope ablate " in said
+    typed = shlex.split(page.locator(".matters code").text_content())
+    typed[typed.index("--model") + 1] = folder
+    assert main([*typed[1:], "--quiet"]) == 0
+
+
+def test_effects_go_only_with_pages_of_heads(gpt2, tmp_path, capsys):
+    for options in (["--effects"], ["--no-effects", "-o", str(tmp_path / "report.json")]):
+        assert main(["run", TEXT, "--model", gpt2[0], *options]) == Exit.USAGE
+        assert "--effects: applies only to pages of heads; add --output page.html" in (
+            capsys.readouterr().err
+        )
