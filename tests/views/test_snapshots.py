@@ -53,14 +53,14 @@ SIZES = {
     64: sized(64, queries=[60, 61, 62, 63], stages=("weights",)),
 }
 SCREENS = {
-    f"table-{count}-{width}": (made, width, {}) for count, made in SIZES.items() for width in WIDTHS
+    f"table-{count}-{width}": (made, width, {})
+    for count, made in SIZES.items()
+    for width in (WIDTHS[:-1] if count == 2 else WIDTHS)
 } | {
-    "heat-5-80": (SIZES[5], 80, {"format": "heat"}),
     "heat-12-40": (SIZES[12], 40, {"format": "heat"}),
     "heat-12-120": (SIZES[12], 120, {"format": "heat"}),
     "heat-40-80": (sized(40), 80, {"format": "heat"}),
     "heat-64-200": (sized(64), 200, {"format": "heat"}),
-    **{f"brief-{width}": (sized(15), width, {"brief": True}) for width in WIDTHS[1:]},
     "pair-80": (report(pair(), own="bidirectional", used="bidirectional"), 80, {}),
     "pair-heat-80": (
         report(pair(), own="bidirectional", used="bidirectional"),
@@ -199,7 +199,6 @@ SCREENS |= {
     "heads-missing-80": (survey(missing=("retrieval", "copying"), unknown=12), 80, {}),
     "heads-role-80": (survey(roles=("induction", "copying"), missing=("copying",)), 80, {}),
     "heads-role-colour-80": (survey(2, 4, roles=("induction",)), 80, {"colour": "truecolor"}),
-    "measured-80": (measured(), 80, {}),
     "measured-signed-colour-80": (measured(signed=True), 80, {"colour": "truecolor"}),
     "measured-wide-80": (measured(2, 32), 80, {}),
     "sheet-80": (SHEET, 80, {"format": "heat"}),
@@ -239,7 +238,14 @@ EVERY_WIDTH = {
     "compare-heat": (compared(("causal", FORWARD), ("bidirectional", bank())), {"format": "heat"}),
 }
 # Last width that shows something new.
-WIDEST = {"measured": 60, "heat-5": 80, "sheet-5": 80, "compare-heat": 80, "brief-long": 120}
+WIDEST = {
+    "measured": 60,
+    "heat-5": 60,
+    "sheet-5": 60,
+    "compare-heat": 80,
+    "brief": 120,
+    "brief-long": 120,
+}
 for kind, (findings, form) in EVERY_WIDTH.items():
     for columns in WIDTHS[1:]:
         if columns <= WIDEST.get(kind, 200):
