@@ -44,6 +44,19 @@ def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None)
     return output
 
 
+def softmax(values: Numbers) -> Numbers:
+    """Return the softmax of a row; 0 where a value is −inf."""
+    powers: Numbers = np.exp(values - values.max())
+    powers /= powers.sum()
+    return powers
+
+
+def entropy(weights: Numbers) -> float:
+    """Return the entropy of weights in bits."""
+    positive = weights[weights > 0]
+    return float(-(positive * np.log2(positive)).sum())
+
+
 def project(x: Numbers, weight: Numbers, bias: Numbers | None) -> tuple[Numbers, Numbers]:
     """Compute W x + b, (E,), and the sum of the magnitudes of its terms, to which rounding is proportional."""
     products = weight @ x

@@ -19,7 +19,7 @@ from attnscope.model.head_capture import RowCapture
 from attnscope.request.run_config import RunConfig
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.explain import arithmetic
-from attnscope.studies.explain.arithmetic import Numbers, check
+from attnscope.studies.explain.arithmetic import Numbers, check, entropy, softmax
 from attnscope.studies.explain.origins import GivenOrigin, ModelOrigin, vector
 
 Captured = Mapping[str, Numbers]
@@ -111,26 +111,14 @@ def _effects(captured: Captured, scale: float, softcap: float | None) -> Softmax
     extra = captured["sink"][:1] if "sink" in captured else np.zeros(0)
     times_scale, _, _ = arithmetic.scaled(captured["scores"], scale, softcap, captured.get("bias"))
     _, _, unscaled = arithmetic.scaled(captured["scores"], 1.0, softcap, captured.get("bias"))
-    everywhere = _softmax(np.append(captured["scaled"], extra))[: len(allowed)]
+    everywhere = softmax(np.append(captured["scaled"], extra))[: len(allowed)]
     return SoftmaxEffects(
         spread=float(captured["scores"][allowed].std()),
         scaled_spread=float(times_scale[allowed].std()),
-        entropy=_entropy(_softmax(np.append(captured["masked"][allowed], extra))),
-        unscaled_entropy=_entropy(_softmax(np.append(unscaled[allowed], extra))),
+        entropy=entropy(softmax(np.append(captured["masked"][allowed], extra))),
+        unscaled_entropy=entropy(softmax(np.append(unscaled[allowed], extra))),
         masked_after=None if allowed.all() else float(everywhere[allowed].sum()),
     )
-
-
-def _softmax(logits: Numbers) -> Numbers:
-    powers: Numbers = np.exp(logits - logits.max())
-    powers /= powers.sum()
-    return powers
-
-
-def _entropy(weights: Numbers) -> float:
-    """Return the entropy in bits."""
-    positive = weights[weights > 0]
-    return float(-(positive * np.log2(positive)).sum())
 
 
 def _steps(captured: Captured, letter: str, at: int | None = None) -> dict[str, Numbers]:

@@ -10,13 +10,11 @@ import numpy as np
 
 from attnscope.findings.lesson import Lesson, LessonRow, LessonStep
 from attnscope.request.run_config import TextInput
+from attnscope.studies.explain.arithmetic import Numbers, entropy, softmax
 from attnscope.studies.learn.material import (
     BIDIRECTIONAL,
     CAUSAL,
     Material,
-    Numbers,
-    entropy,
-    softmax,
 )
 from attnscope.views.numbers import number_text, scale_text
 

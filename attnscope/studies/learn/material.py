@@ -15,9 +15,9 @@ from attnscope.request.masks.expression import parse_mask
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import parse_indices, parse_positions
 from attnscope.run.session import ProgressCallback, Session, inspect
+from attnscope.studies.explain.arithmetic import Numbers, softmax
 from attnscope.studies.explain.run import explain
 
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
 _LONGEST = 64  # tokens of a lesson's text
 CAUSAL = "causal"
 BIDIRECTIONAL = "bidirectional"
@@ -170,16 +170,3 @@ def _check(explanation: Explanation) -> None:
             where=arg("model"),
             hint=hint,
         )
-
-
-def softmax(values: Numbers) -> Numbers:
-    """Return the softmax of a row; 0 where a value is −inf."""
-    powers: Numbers = np.exp(values - values.max())
-    powers /= powers.sum()
-    return powers
-
-
-def entropy(weights: Numbers) -> float:
-    """Return the entropy of weights in bits."""
-    positive = weights[weights > 0]
-    return float(-(positive * np.log2(positive)).sum())

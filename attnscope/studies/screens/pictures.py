@@ -10,6 +10,7 @@ from attnscope.findings.arrays import Array
 from attnscope.findings.heads import HeadReport
 from attnscope.findings.images import CLS, ImageGrid, kinds_of, map_of, row_shares
 from attnscope.findings.run import TextReport
+from attnscope.studies.explain.arithmetic import entropy
 from attnscope.views.parts import PictureMap, Pictures
 from attnscope.views.pictures import percent
 from attnscope.views.scales import Scale
@@ -160,17 +161,17 @@ def _map(
     of_patches = map_of(row.weights, grid)
     shares = _shares(text, row, grid)
     distance = _distance(text, head, row, grid)
-    entropy = _entropy(row)
+    bits = entropy(np.append(row.weights, row.sink))
     if brief:
         outside = f"{100 * max(0.0, 1 - shares[0][1]):.0f}%"
-        facts = [f"{entropy:.1f}", *([] if distance is None else [f"{distance:.1f}"]), outside]
+        facts = [f"{bits:.1f}", *([] if distance is None else [f"{distance:.1f}"]), outside]
     else:
         away = []
         if distance is not None and set(row.queries) <= set(grid.tokens.ravel().tolist()):
             away = [f"mean distance {distance:.1f} patches"]
         elif distance is not None:
             away = [f"mean distance of all patches {distance:.1f}"]
-        facts = [f"entropy {entropy:.2f} bits", *away]
+        facts = [f"entropy {bits:.2f} bits", *away]
         if grid is not text.images[0]:  # they stand beside the first picture of the row
             shares = []
             facts = away
@@ -205,11 +206,6 @@ def kind_name(text: TextReport, kind: str) -> str:
     if [grid.prefix for grid in text.images] == [kind]:
         return "patches"
     return _WORDS.get(kind, kind)
-
-
-def _entropy(row: _MapRow) -> float:
-    shares = np.append(row.weights, row.sink)
-    return float(-(shares[shares > 0] * np.log2(shares[shares > 0])).sum())
 
 
 def _distance(text: TextReport, head: HeadReport, row: _MapRow, grid: ImageGrid) -> float | None:
