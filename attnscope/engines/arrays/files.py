@@ -4,7 +4,6 @@ The layout of such a file is described in docs/other-engines.md: arrays `layer.3
 settings beside them, each as metadata (JSON or plain text in .safetensors) or as an array (.npz).
 """
 
-import json
 import re
 import zipfile
 import zlib
@@ -17,9 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError, did_you_mean
-from attnscope.base.files.reading import open_regular, read_at_most
+from attnscope.base.files.reading import open_regular, parse_json, read_at_most
 from attnscope.checkpoints.headers import TensorInfo, read_header, sample_digest
-from attnscope.engines.arrays.serving import parsed, translate_hook, translate_lens
+from attnscope.engines.arrays.serving import translate_hook, translate_lens
 from attnscope.engines.arrays.stored import StoredArray
 
 ENDINGS = (".safetensors", ".npz")
@@ -135,7 +134,9 @@ def _as_ours(
         for name in ("qk_layers", "qk_meta"):
             held = names.get(name)
             held = _setting(path, "source", held) if isinstance(held, StoredArray) else held
-            texts[name] = parsed(held, name, path) if isinstance(held, str) else held
+            if isinstance(held, str):
+                held = parse_json(held.encode(), f"{path}: {name}")
+            texts[name] = held
         return translate_lens(stored, texts, path) | {
             n: names[n] for n in ("tokens", "text") if n in names
         }
@@ -166,8 +167,8 @@ def _setting(path: Path, name: str, held: Any) -> Any:
     if name in ("text", "mask") and held[:1] not in "[{":
         return held
     try:
-        return json.loads(held)
-    except (ValueError, RecursionError):
+        return parse_json(held.encode(), str(path))
+    except (AttnscopeError, UnicodeEncodeError):
         return held
 
 

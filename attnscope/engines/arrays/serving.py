@@ -5,7 +5,6 @@ JSON. vLLM-Hook of IBM (`save_to_disk`): `qk.safetensors` with a `qk.json` besid
 (tokens, heads · width) or (requests, tokens, heads · width) each. Queries and keys of both are rotated already.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -116,13 +115,3 @@ def translate_hook(stored: Mapping[str, StoredArray], path: Path) -> dict[str, A
             "holds steps of decoding", where=path, hint="capture with hooks_on prefill"
         )
     return {**translated, "layout": "batch,tokens,heads,width", "lengths": lengths}
-
-
-def parsed(text: Any, name: str, path: Path) -> Any:
-    """Return JSON of a setting, parsed."""
-    try:
-        return json.loads(text)
-    except (ValueError, TypeError, RecursionError) as e:
-        raise AttnscopeError(
-            f"{name} is not JSON ({e})", where=path, hint="write it with json.dumps"
-        ) from e
