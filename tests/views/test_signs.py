@@ -65,6 +65,7 @@ def test_a_dot_is_no_weight_and_nothing_else():
     found = {
         (str(path.relative_to(ROOT)), text)
         for path in (ROOT / "attnscope").rglob("*.py")
+        if "·" in path.read_text()
         for text in strings(path)
         if second_meanings(text)
     }
