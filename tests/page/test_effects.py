@@ -139,7 +139,7 @@ def test_the_page_says_whether_a_head_matters(open_page, gpt2, tmp_path):
     assert len(listed) == 9
     for name, text in listed:
         layer, head = map(int, name[1:].split("H"))
-        value, place = re.fullmatch(r"effect (\S+) · #(\d+)", text).groups()
+        value, place = re.fullmatch(r"(\S+) bits · #(\d+)", text).groups()
         assert number(value) == pytest.approx(kl[0, layer, head], rel=0.06), name
         assert int(place) == 1 + int((kl[0] > kl[0, layer, head]).sum()), name
 

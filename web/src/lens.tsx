@@ -36,12 +36,13 @@ export function inHead(head: Head, query: number, key: number): Seen {
   };
 }
 
-// The strongest cell of a row that is on no sink and not on the token itself.
-function strongest(head: Head, query: number): Seen | null {
+// The strongest cell of a row: one that is on no sink and not on the token itself, or any.
+function strongest(head: Head, query: number, any: boolean): Seen | null {
   const { sinks, keys, queries } = head.scene;
   let [most, found] = [0, -1];
   for (const [at, share] of head.shares(query)) {
-    if (share > most && !sinks.has(at) && keys.positions[at] !== queries.positions[query]) [most, found] = [share, at];
+    const counts = any || (!sinks.has(at) && keys.positions[at] !== queries.positions[query]);
+    if (share > most && counts) [most, found] = [share, at];
   }
   return found < 0 ? null : inHead(head, query, found);
 }
@@ -64,16 +65,18 @@ export function strongestWriter(scene: Scene, layer: number, query: number): { h
   return null;
 }
 
-// Heads by layer and head: null for those of which nothing is known.
-export function seenInHeads(scene: Scene, spot: Spot): (Seen | null)[][] {
+// Heads by layer and head: null for those of which nothing is known. Of a row that reads nothing but sinks and itself in
+// all heads, these are shown.
+export function seenInHeads(scene: Scene, spot: Spot, any = false): (Seen | null)[][] {
   const { query, key } = spot;
-  return scene.data.layers.map((_, layer) =>
+  const seen = scene.data.layers.map((_, layer) =>
     scene.data.heads.map((_, number) => {
       const head = scene.head(layer, number);
       if (!head) return null;
-      return key === null ? strongest(head, query) : inHead(head, query, key);
+      return key === null ? strongest(head, query, any) : inHead(head, query, key);
     }),
   );
+  return any || seen.flat().some(Boolean) ? seen : seenInHeads(scene, spot, true);
 }
 
 export function useLens(scene: Scene, spot: Spot, active: boolean): (Seen | null)[][] | null {
@@ -190,10 +193,10 @@ export function Matters(props: {
 }
 
 // A cell in words: “it” ← “animal”.
-export const Cell = ({ scene, query, reads }: { scene: Scene; query: number; reads: number | null }) => (
+export const Cell = ({ scene, query, reads }: { scene: Scene; query: number; reads: number | string }) => (
   <>
     <Word name={scene.queries.labels[query]?.name} /> ←{" "}
-    {reads === null ? "its strongest but sinks" : <Word name={scene.keys.labels[reads]?.name} />}
+    {typeof reads === "string" ? reads : <Word name={scene.keys.labels[reads]?.name} />}
   </>
 );
 
@@ -202,8 +205,9 @@ export function LensList(props: {
   seen: (Seen | null)[][];
   spot: Spot;
   goto: (changes: Partial<Spot>) => void;
+  glossary: Record<string, string>;
 }) {
-  const { scene, seen, spot, goto } = props;
+  const { scene, seen, spot, goto, glossary } = props;
   const list = useRef<HTMLOListElement>(null);
   const strong = ranked(seen).slice(0, LISTED);
   const all = scene.effects();
@@ -236,8 +240,8 @@ export function LensList(props: {
             <Bar share={one.weight} />
             <span data-lens={one.name}>{weightText(one.weight)}</span>
             {all && (
-              <span class="dim effect" data-effect={one.name}>
-                effect {sizedText(all[indexOf(scene, one)]!)} · #{standing(all, indexOf(scene, one)).rank}
+              <span class="dim effect" data-effect={one.name} title={glossary.effect}>
+                {effectText(scene, all[indexOf(scene, one)]!)} · #{standing(all, indexOf(scene, one)).rank}
               </span>
             )}
           </button>

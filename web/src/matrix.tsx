@@ -283,7 +283,8 @@ function MatrixView({
     [scene, head, stage, scale.shape, scale.high],
   );
   if (other) {
-    if (!moved) return <p class="dim">{words.difference}</p>;
+    if (!moved || first.head === second.head)
+      return <p class="dim">{words[first.head === second.head ? "same" : "difference"]}</p>;
     const { matrix, rows, columns, pairs } = moved;
     const { at } = matrix;
     const digits = digitsFor(largest(matrix), 2);

@@ -3,18 +3,8 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Data, Ref } from "./data";
 import { HeadNav, type Tree, tree } from "./elements";
-import {
-  colourOf,
-  css,
-  exactText,
-  palette,
-  place as placeOn,
-  type Rgb,
-  type Scale,
-  surface,
-  type Theme,
-} from "./format";
-import { canvasOf, Ramp, THEMES } from "./heat";
+import { colourOf, exactText, palette, place as placeOn, type Rgb, type Scale, surface, type Theme } from "./format";
+import { canvasOf, inked, penOf, Ramp } from "./heat";
 import type { Head, Scene } from "./model";
 import type { PanelProps } from "./panel";
 import { theme as currentTheme } from "./theme";
@@ -116,25 +106,13 @@ export function PictureCanvas(props: CanvasProps) {
   const height = Math.round(pixels.height * factor);
   useEffect(() => {
     const canvas = box.current!;
-    const dots = window.devicePixelRatio || 1;
-    canvas.width = width * dots;
-    canvas.height = height * dots;
-    const g = canvas.getContext("2d")!;
-    g.scale(dots, dots);
+    const g = penOf(canvas, width, height);
     g.imageSmoothingEnabled = bare === true;
     g.drawImage(drawn, 0, 0, width, height);
     const frame = (patch: [number, number] | null, thick: number) => {
       if (!patch) return;
       const [x, y] = [(patch[1] * width) / map.columns, (patch[0] * height) / map.rows];
-      // both colours, so that it can be seen on any patch
-      for (const [colour, line] of [
-        [css(surface(theme, "background")), thick + 2],
-        [THEMES[theme].ink, thick],
-      ] as const) {
-        g.strokeStyle = colour;
-        g.lineWidth = line;
-        g.strokeRect(x, y, width / map.columns, height / map.rows);
-      }
+      inked(g, theme, thick, () => g.strokeRect(x, y, width / map.columns, height / map.rows));
     };
     frame(query, 2);
     frame(pointed, 1);
@@ -254,6 +232,24 @@ export function mapOf(head: Head, grid: number, query: number): Map2 | null {
     found.set(name, weights ? { rows, columns, at } : null);
   }
   return found.get(name)!;
+}
+
+// The maps of all pictures of a text in one square: the frames of a video row by row.
+export function montage(head: Head, query: number): Map2 | null {
+  const all = head.scene.data.pictures!.grids.map((_, n) => mapOf(head, n, query));
+  const first = all[0];
+  if (!first || all.length < 2) return first ?? null;
+  const side = Math.ceil(Math.sqrt(all.length));
+  const rows = Math.max(...all.map((map) => map?.rows ?? 0));
+  const columns = Math.max(...all.map((map) => map?.columns ?? 0));
+  return {
+    rows: rows * Math.ceil(all.length / side),
+    columns: columns * side,
+    at: (r, c) => {
+      const map = all[Math.floor(r / rows) * side + Math.floor(c / columns)];
+      return map && r % rows < map.rows && c % columns < map.columns ? map.at(r % rows, c % columns) : Number.NaN;
+    },
+  };
 }
 
 function largestOf(map: Map2 | null): number {

@@ -181,7 +181,7 @@ export function RowPanel({
         </p>
       )}
       {head && head.leftOut.length > 0 && <p class="dim small">left out of the ranking: {head.leftOut.join(", ")}</p>}
-      {statistics.length > 0 && (
+      {!place.read && statistics.length > 0 && (
         <dl class="statistics">
           {statistics
             .filter(([name]) => name in phrases)

@@ -66,14 +66,14 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         yield _picture(survey)
         yield GAP
         main = [name for row in survey.main for name in row]
-        yield _strongest_of_roles(survey.roles, main, listing, bars=settings.format == "heat")
+        yield _strongest_of_roles(survey, listing, bars=settings.format == "heat")
         yield GAP
         n_heads = sum(_head_counts(survey))
         none = n_heads - sum(name is not None for name in main)
         have = "has" if none == 1 else "have"
         message = Span(f"{none} of {n_heads} heads {have} no clear role", "bold")
         legend = f" ({UNCLEAR}). Values are averages over these texts or tokens. A fuller colour or shade is a"
-        legend += " stronger role. Each head counts once, for its main role"
+        legend += " stronger role. Each head counts once, for its main role, whose letter stands behind it elsewhere"
         has_unranked = any(ROLES[role.name].rank is None for role in survey.roles)
         legend += "; a role with – is never the main one." if has_unranked else "."
         yield paragraph((message, Span(legend)), remark=True)
@@ -285,35 +285,41 @@ def role_colour(role: RoleValues) -> str:
     return (ROLES[role.name].colour if role.name in ROLES else None) or _GREY
 
 
-def _strongest_of_roles(
-    roles: Sequence[RoleValues], main: Sequence[str | None], listing: Listing, *, bars: bool
-) -> Table:
+def _strongest_of_roles(survey: HeadRoles, listing: Listing, *, bars: bool) -> Table:
     """List the strongest heads of every role, and how many heads have it as their main role, in a figure as bars."""
     names: list[Spans] = [
         (Span(role.letter, "bold", colour=role_colour(role)), Span(f" {role.title}"))
-        for role in roles
+        for role in survey.roles
     ]
     counts, strongest = zip(
-        *(_strongest_row(role, main.count(role.name), listing) for role in roles), strict=True
+        *(_strongest_row(survey, role, listing) for role in survey.roles), strict=True
     )
     heading = Text([ours("strongest"), ours("± standard error")], ", ", cut="")
     columns = [Column("heads", counts), Column(heading, strongest, left=True)]
     table = Table("role", columns, labels=names, indent=0)
     if not bars:
         return table
-    heads = [main.count(role.name) for role in roles]
+    heads = [_count(survey, role) for role in survey.roles]
     return structs.replace(table, bars=shares_of_largest(heads), axis=(max(heads), "heads"))
 
 
-def _strongest_row(role: RoleValues, count: int, listing: Listing) -> tuple[Spans, Text]:
+def _count(survey: HeadRoles, role: RoleValues) -> int:
+    """Return the number of heads whose main role it is."""
+    return sum(row.count(role.name) for row in survey.main)
+
+
+def _strongest_row(survey: HeadRoles, role: RoleValues, listing: Listing) -> tuple[Spans, Text]:
+    count = _count(survey, role)
     listed = [
         layer_head
         for layer_head in listing.heads(role.values, _MOST)
         if abs(role.values[layer_head]) >= _LEAST
     ]
+    letters = {other.name: f" {other.letter}" for other in survey.roles if other.name != role.name}
     heads = [
         ours(
-            f"L{layer}H{head} {spell_value(role.values, role.errors, layer, head, 2)}",
+            f"L{layer}H{head}{letters.get(survey.main[layer][head] or '', '')} "
+            f"{spell_value(role.values, role.errors, layer, head, 2)}",
             "" if role.values[layer, head] >= role.clear else "dim",
         )
         for layer, head in listed

@@ -111,8 +111,8 @@ def with_roles(scene: Scene, roles: TextRoles | None) -> Scene:
     if roles is None:
         return scene
     measured = (
-        f"Measured on {counted(roles.words, 'word')} of this text. attnscope heads measures roles on many texts, and "
-        "induction and copying on random tokens."
+        f"Measured on {counted(roles.words, 'word')} of this text, all but the first token and special ones. "
+        "attnscope heads measures roles on many texts, and induction and copying on random tokens."
     )
     sizes = scene.layers, scene.heads
     return replace(scene, roles=head_roles(roles.roles, roles.main, measured, sizes))

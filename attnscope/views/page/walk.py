@@ -75,6 +75,7 @@ _WORDS = {
     f"(distance to {DECIMALS['distance']}).",
     "absent": "The sources of this row are not listed on this page. The nearest row that is:",
     "difference": "No difference is shown: a side has no exact matrix of this head, or other tokens.",
+    "same": "This is the pinned head itself. Go to another one, with [ and ] or a click on it.",
     "weights": "Only weights are known of this head; its map shows them.",
     "unexplained": "This page does not hold the scores of this row, or it may attend to no key.",
 }
@@ -105,6 +106,8 @@ _BROWSER_KEYS = {
 }
 
 
+# Names of folders and files that are those of any model: the hub's snapshots, and what programs write.
+_SAYS_NOTHING = re.compile(r"models?|weights|snapshots|checkpoint(-\d+)?|[0-9a-f]{40}|\.\.?")
 Node = dict[str, Any]
 
 
@@ -214,7 +217,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "first": list(scene.first),
         "start": scene.start,
         "display": scene.display,
-        "model": "" if scene.model is None else text_of(Span(_file_name(scene.model), origin="untrusted")),
+        "model": "" if scene.model is None else text_of(Span(_model_name(scene.model), origin="untrusted")),
         "maskName": text_of(Span(scene.mask, origin="untrusted")),
         "pairs": None if scene.alignment is None else {
             "queries": [list(pair) for pair in scene.alignment.queries],
@@ -286,10 +289,12 @@ def _pictured_rows(
     }
 
 
-def _file_name(model: str) -> str:
-    """Return the last part of a path, without the ending of a file of weights."""
-    name = re.split(r"[/\\]", model.rstrip("/\\"))[-1]
-    return name.removesuffix(".gguf")
+def _model_name(model: str) -> str:
+    """Return the last part of a path that says which model it is, without the ending of a file of weights."""
+    parts = [part.removesuffix(".gguf") for part in re.split(r"[/\\]", model) if part]
+    says_something = (part for part in reversed(parts) if not _SAYS_NOTHING.fullmatch(part))
+    # the hub's cache has folders such as models--org--name
+    return next(says_something, model).rpartition("models--")[2].rpartition("--")[2]
 
 
 def _axis(axis: Axis) -> Node:

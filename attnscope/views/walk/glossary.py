@@ -5,7 +5,7 @@ from attnscope.findings.row_statistics import LAYER_STATISTICS, ROW_STATISTICS
 GLOSSARY: dict[str, str] = {
     "query": "The token that reads: a row of the matrix.",
     "key": "A token that is read: a column of the matrix.",
-    "head": "One of several attention patterns that a layer computes; L13H8 is head 8 of layer 13, both from 0.",
+    "head": "One of several attention patterns that a layer computes; layers (L) and heads (H) are numbered from 0.",
     "scores": "q·k, the product of query and key, before scaling.",
     "scaled": "Scores × scale, with soft-cap and position bias if the model has them.",
     "masked": "Scaled scores; cells that the mask forbids are −∞, and hatched.",
