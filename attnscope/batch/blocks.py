@@ -16,19 +16,16 @@ from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, Grouping, Settings
 from attnscope.batch.items import Item, cost
 from attnscope.batch.reader import InputReader
 
-# texts of a block, and tokens of a small input's: fewer make groups smaller, more make shards uneven
-_FEWEST = 1024
-_BLOCKS = 8  # at least, even of a small input, so that there is something to share out
+_GROUPS = 8  # of a block at least: of fewer, texts of unlike lengths would share a group, or groups be small
+_BLOCKS = 8  # of an input at least, unless they would be smaller: there is something to share out
 
 
 def with_blocks(bounds: Grouping, settings: Settings, costs: Sequence[int]) -> Grouping:
     """Return bounds with blocks about as long as a window; they do not depend on a limit, which may grow."""
     share = sum(islice(costs, settings.skip, None)) // _BLOCKS
-    of_group = max(_FEWEST, bounds.tokens)
-    limit = min(
-        CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(CHARACTERS_OF_A_TOKEN * of_group, share)
-    )
-    return structs.replace(bounds, block_characters=limit, block_texts=of_group)
+    least = CHARACTERS_OF_A_TOKEN * _GROUPS * bounds.tokens
+    limit = min(CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(least, share))
+    return structs.replace(bounds, block_characters=limit)
 
 
 class BlockCounter:
@@ -38,21 +35,14 @@ class BlockCounter:
         self._bounds = bounds
         self._block = 0
         self._characters = 0
-        self._texts = 0
 
     def next(self, characters: int) -> int:
         """Return the block of the next text, counted from 0."""
         max_characters = self._bounds.most_characters(self._block)
-        full = (
-            self._characters + characters > max_characters
-            or self._texts == self._bounds.block_texts
-        )
-        if max_characters and self._texts and full:
+        if 0 < max_characters < self._characters + characters and self._characters:
             self._block = self._block + 1
             self._characters = 0
-            self._texts = 0
         self._characters = self._characters + characters
-        self._texts = self._texts + 1
         return self._block
 
 

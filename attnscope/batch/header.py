@@ -119,11 +119,10 @@ class Grouping(msgspec.Struct, frozen=True):
         window: Largest number of values kept of the texts that are sorted by length together.
         threads: Number of torch's threads.
         window_tokens: Largest number of tokens in a window (at least one text); 0 for no limit.
-        first_window_tokens: Tokens of the first block at most, so that something is saved soon. Each later block may
-            have 16 times as many as the one before, up to `block_characters`; 0 if all blocks may be as large.
+        first_window_tokens: Largest number of tokens in the first block, so that something is saved soon; 0 if it may
+            be as large as others.
         block_characters: Largest number of characters in a block, the unit that shards and workers share out (at least
             one text); 0 for no limit.
-        block_texts: Largest number of texts in a block.
     """
 
     tokens: int
@@ -133,14 +132,12 @@ class Grouping(msgspec.Struct, frozen=True):
     window_tokens: int = 0
     first_window_tokens: int = 0
     block_characters: int = 0
-    block_texts: int = 0
 
     def most_characters(self, block: int) -> int:
         """Return how many characters the texts of a block may have, counted from 0; 0 for no limit."""
-        if not self.first_window_tokens:
+        if block or not self.first_window_tokens:
             return self.block_characters
-        first_limit = CHARACTERS_OF_A_TOKEN * self.first_window_tokens
-        return min(self.block_characters, first_limit << min(4 * block, 32))
+        return min(self.block_characters, CHARACTERS_OF_A_TOKEN * self.first_window_tokens)
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):

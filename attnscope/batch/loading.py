@@ -374,12 +374,11 @@ def _window_tokens(
             has at least a whole group; all windows of a large model may be equally long (0 for the first one).
         cuts: Heads and spans that are cut in each text, which runs again for each; then a window may be a single text.
     """
-    # The second of the windows, 16 times as large as the first, is to take an eighth of the time of the last.
     a_pass = source.config.n_layers * layer_parameters(source.config)
     least = _FEWEST if device == "cpu" and a_pass <= _LARGE else max(bounds.tokens, _ON_CPU.tokens)
     work = (_ON_CPU if device == "cpu" else _ON_GPU).work
     limit = max(1 if cuts else least, int(work / max(1, (1 + cuts) * a_pass)))
-    return (0 if a_pass > _LARGE else min(_FIRST, max(1, limit // 128))), limit
+    return (0 if a_pass > _LARGE else min(_FIRST, max(1, limit // 8))), limit
 
 
 def _power_of_two(value: int) -> int:

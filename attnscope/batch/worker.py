@@ -203,7 +203,7 @@ def _record(
         }
     # empty if it knows all
     unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])
-    left_out = {f"rows.{name}" for name in STATISTICS if name not in settings.kept_statistics}
+    left_out = {f"rows.{name}" for name in set(STATISTICS).difference(settings.kept_statistics)}
     parts = gathered(
         Record, {name: array for name, array in arrays.items() if name not in left_out}
     )

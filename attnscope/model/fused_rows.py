@@ -189,14 +189,15 @@ def _is_worth_it(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> bool
     """Tell whether the kernel can run here and pays; ATTNSCOPE_KERNEL (triton or operators) overrules what pays."""
     asked = os.environ.get("ATTNSCOPE_KERNEL")
     device = inputs.q.device
-    if asked == "operators" or FAILED or find_spec("triton") is None:
-        return False
     real = device.type == "cuda" and torch.version.cuda is not None
+    interpreted = asked == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    if not (real or interpreted) or asked == "operators" or FAILED or find_spec("triton") is None:
+        return False
     if asked == "triton":
-        return real or os.environ.get("TRITON_INTERPRET") == "1"
+        return True
     batch, heads, n, _ = inputs.q.shape
     cells = batch * n * max(len(recorder.heads) * len(recorder.rows) for recorder in recorders)
-    if not real or cells < max(_WORTH_A_KERNEL, batch * n * heads * n // _WORTH_EVERY_CELL):
+    if cells < max(_WORTH_A_KERNEL, batch * n * heads * n // _WORTH_EVERY_CELL):
         return False
     capability = torch.cuda.get_device_capability(device)
     # of other GPUs, float32 has too few registers, so that operators may be faster

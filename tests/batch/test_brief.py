@@ -189,7 +189,7 @@ def test_a_signal_saves_the_texts_that_are_done_up_to_the_first_that_is_not(
     ("layers", "d_model", "device", "tokens"),
     [
         (6, 384, "cpu", (64, 18838)),
-        (30, 960, "cpu", (4, 603)),
+        (30, 960, "cpu", (64, 603)),
         (30, 960, "cuda", (64, 602816)),
         (40, 5120, "cuda", (0, 16384)),
         (40, 5120, "cpu", (0, 1024)),

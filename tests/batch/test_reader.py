@@ -11,7 +11,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.batch.blocks import SelectedItems
+from attnscope.batch.blocks import BlockCounter, SelectedItems, with_blocks
 from attnscope.batch.header import Grouping, Settings
 from attnscope.batch.items import cost, from_txt
 from attnscope.batch.reader import InputReader
@@ -296,19 +296,11 @@ def test_an_id_that_occurs_twice_is_refused(tmp_path, ids):
         ({"skip": 3}, {}, range(3, 10)),
         ({"limit": 4}, {}, range(4)),
         ({"skip": 8, "limit": 4}, {}, [8, 9]),
-        ({"shard": (1, 3)}, {"block_characters": 99, "block_texts": 1}, [0, 3, 6, 9]),
-        ({"shard": (3, 3)}, {"block_characters": 99, "block_texts": 1}, [2, 5, 8]),
-        ({"shard": (3, 3)}, {"block_characters": 18, "block_texts": 9}, [4, 5]),
-        (
-            {"skip": 1, "limit": 5, "shard": (2, 2)},
-            {"block_characters": 99, "block_texts": 1},
-            [2, 4],
-        ),
-        (
-            {"skip": 1, "limit": 5, "shard": (2, 2)},
-            {"block_characters": 99, "block_texts": 2},
-            [3, 4],
-        ),
+        ({"shard": (1, 3)}, {"block_characters": 9}, [0, 3, 6, 9]),
+        ({"shard": (3, 3)}, {"block_characters": 9}, [2, 5, 8]),
+        ({"shard": (3, 3)}, {"block_characters": 18}, [4, 5]),
+        ({"skip": 1, "limit": 5, "shard": (2, 2)}, {"block_characters": 9}, [2, 4]),
+        ({"skip": 1, "limit": 5, "shard": (2, 2)}, {"block_characters": 18}, [3, 4]),
         ({"skip": 20}, {}, []),
     ],
 )
@@ -325,15 +317,12 @@ def test_parts_of_an_input(tmp_path, options, blocks, left):
 @drawn(
     st.lists(st.integers(0, 30), max_size=60),
     st.integers(1, 60),
-    st.integers(1, 8),
     st.integers(0, 5),
     st.integers(1, 5),
 )
-def test_shards_are_blocks_that_follow_from_the_input_alone(
-    lengths, characters, texts, skip, count
-):
+def test_shards_are_blocks_that_follow_from_the_input_alone(lengths, characters, skip, count):
     items = list(from_txt(io.BytesIO("".join("x" * n + "\n" for n in lengths).encode()), "a.txt"))
-    bounds = Grouping(**NO_LIMITS | {"block_characters": characters, "block_texts": texts})
+    bounds = Grouping(**NO_LIMITS | {"block_characters": characters})
     given = SimpleNamespace(items=lambda: iter(items), costs=[cost(item) for item in items])
     every = list(SelectedItems(given, Settings(skip=skip)).select(bounds))
     assert [item.index for item in every] == list(range(skip, len(lengths)))
@@ -344,9 +333,9 @@ def test_shards_are_blocks_that_follow_from_the_input_alone(
     assert [item for block in blocks for item in block] == every
     for n, block in enumerate(blocks):
         costs = [cost(item) for item in block]
-        assert len(block) == 1 or (sum(costs) <= characters and len(block) <= texts)
+        assert len(block) == 1 or sum(costs) <= characters
         if n + 1 < len(blocks):  # as many as fit
-            assert len(block) == texts or sum(costs) + cost(blocks[n + 1][0]) > characters
+            assert sum(costs) + cost(blocks[n + 1][0]) > characters
     shards = [
         SelectedItems(given, Settings(skip=skip, shard=(n, count))) for n in range(1, count + 1)
     ]
@@ -357,11 +346,21 @@ def test_shards_are_blocks_that_follow_from_the_input_alone(
         assert shard.count(bounds) == len(part)
 
 
-def test_the_first_blocks_are_as_short_as_the_first_windows():
-    bounds = Grouping(
-        1, 1, 1, 1, window_tokens=1000, first_window_tokens=10, block_characters=4000, block_texts=9
-    )
-    assert [bounds.most_characters(n) for n in range(4)] == [40, 640, 4000, 4000]
+@pytest.mark.parametrize(
+    ("tokens", "blocks"),
+    # of 8 groups of 1,024 tokens, of an eighth of the input, and of a window of 18,800
+    [(8000, 1), (16000, 2), (80000, 8), (320000, 18)],
+)
+def test_a_block_has_eight_groups_or_an_input_has_eight_blocks(tokens, blocks):
+    costs = [80] * (tokens // 20)  # characters, four a token
+    bounds = with_blocks(Grouping(1024, 1, 1, 1, window_tokens=18800), Settings(), costs)
+    counter = BlockCounter(bounds)
+    assert [counter.next(length) for length in costs][-1] + 1 == blocks
+
+
+def test_the_first_block_is_as_short_as_the_first_window():
+    bounds = Grouping(1, 1, 1, 1, window_tokens=1000, first_window_tokens=10, block_characters=4000)
+    assert [bounds.most_characters(n) for n in range(4)] == [40, 4000, 4000, 4000]
 
 
 def test_what_is_refused(tmp_path):

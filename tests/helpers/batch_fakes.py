@@ -26,7 +26,7 @@ from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.tokens import Token
 
 BOUNDS = Grouping(tokens=12, values=60, window=120, threads=1)
-BLOCKS = replace(BOUNDS, block_characters=90, block_texts=6)
+BLOCKS = replace(BOUNDS, block_characters=90)
 HOLDS = 200  # numbers of one text
 HEADER = Header(
     SCHEMA,
