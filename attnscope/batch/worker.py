@@ -18,7 +18,6 @@ from attnscope.batch.windows import record_of
 from attnscope.engines.torch_setup import device_failures, limited_threads
 from attnscope.findings.axes import gathered
 from attnscope.findings.heads import HeadRef
-from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.tokens import describe_unknown
 from attnscope.request.memory import MemoryLimit, layer_parameters
 from attnscope.request.record_spec import RecordSpec
@@ -165,6 +164,7 @@ class ModelWorker:
             plan.record_spec(),
             parts=self._settings.keep,
             measures=MEASURES[self._settings.by],
+            statistics=self._settings.kept_statistics,
             pool=self._settings.pool,
             packed=_packed_sizes(plan.text_plans),
         )
@@ -203,10 +203,6 @@ def _record(
         }
     # empty if it knows all
     unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])
-    left_out = {f"rows.{name}" for name in set(STATISTICS).difference(settings.kept_statistics)}
-    parts = gathered(
-        Record, {name: array for name, array in arrays.items() if name not in left_out}
-    )
     return record_of(
         item,
         "ok",
@@ -217,5 +213,5 @@ def _record(
         keys=text_plan.keys if "stages" in settings.keep else [],
         units=units,
         **({"divided": text_plan.spans} if settings.of_spans else {}),
-        **parts,
+        **gathered(Record, arrays),
     )

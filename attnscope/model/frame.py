@@ -19,11 +19,16 @@ class Frame:
 
     def __init__(self) -> None:
         self._conditions: list[Tensor] = []
+        self._numbers: list[Tensor] = []
         self._arrived: torch.cuda.Event | None = None
 
     def add(self, condition: Tensor) -> None:
         """Take a condition, a scalar of bool on the device, which holds for the time being."""
         self._conditions.append(condition)
+
+    def add_numbers(self, numbers: Sequence[Tensor]) -> None:
+        """Take the condition that scalars on the device are finite, which is computed at the end, of all together."""
+        self._numbers.extend(numbers)
 
     def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return tensors of a GPU in pinned memory, which they reach before `holds` returns.
@@ -44,6 +49,8 @@ class Frame:
 
     def close(self) -> None:
         """Send the conditions to the CPU, too: nothing else is launched."""
+        if self._numbers:
+            self._conditions.append(torch.stack(self._numbers).isfinite().all())
         if self._conditions:
             holds = torch.stack(self._conditions).all()
             self._conditions = self.copies([holds]) if holds.device.type == "cuda" else [holds]
@@ -83,6 +90,15 @@ def holds(condition: Tensor) -> bool:
     if frame is None or condition.device.type == "cpu":
         return bool(condition)
     frame.add(condition)
+    return True
+
+
+def are_finite(numbers: Sequence[Tensor]) -> bool:
+    """Tell whether scalars of one device are finite; on a GPU within a frame return True, as `holds` does."""
+    frame = _FRAME.get()
+    if frame is None or numbers[0].device.type == "cpu":
+        return bool(torch.stack(list(numbers)).isfinite().all())
+    frame.add_numbers(numbers)
     return True
 
 

@@ -2,8 +2,9 @@
 
 `layer_kernel` walks over the keys once, as flash attention does, with p = 2^(s − m) for the largest score m so far, in
 bits. Beside l = Σp and Σp·v it adds up Σp·(s − m) for the entropy, Σp·|i − j| for the distance, and p over kinds of
-keys and near the diagonal; all are rescaled as m grows. Of every row it keeps the five chunks of keys with the largest
-scores, in which the five strongest keys are. `ranking_kernel` scores the keys of these chunks again and takes the five.
+keys and near the diagonal; all are rescaled as m grows. At the end it scores the keys that averages of heads name. Where
+keys are ranked, it keeps the five chunks of keys of every row with the largest scores, in which the five strongest keys
+are. `ranking_kernel` scores the keys of these chunks again and takes the five.
 
 A step takes BN keys, in chunks of SUB. Threads of a GPU hold the scores of a row in turns, RUN adjacent columns each.
 Keys are put into such columns that a thread holds one chunk: it adds up and ranks without asking other threads. Only
@@ -19,10 +20,7 @@ SLOTS: tl.constexpr = tl.constexpr(8)  # a row's places in memory: the next powe
 # which take three times as long on an H200). Triton's own choice would be one, with 11 bits.
 FLOAT32: tl.constexpr = tl.constexpr("tf32x3")
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
-STATISTICS = (
-    "log_sum", "entropy", "distance", "first", "self", "within_16", "within_64", "within_256", "within_1024", "special",
-    "punctuation", "content", "sink", "max_score",
-)  # fmt: skip
+ALWAYS: tl.constexpr = tl.constexpr(15)  # statistics of every run; those behind them need targets
 
 
 @triton.jit
@@ -78,16 +76,18 @@ def _max(x):
 # Triton would otherwise compile a second kernel for texts whose length is a multiple of 16.
 @triton.jit(do_not_specialize=["n", "heads", "window", "prefix"])
 def layer_kernel(
-    Q, K, V, KINDS, NORMS, LENGTHS, SINKS, OUT, STATS, KEPT, scale, softcap, n, heads, window, prefix,
+    Q, K, V, KINDS, NORMS, LENGTHS, SINKS, TARGETS, OUT, STATS, KEPT, scale, softcap, n, heads, window, prefix,
     SHARE: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
-    HAS_SINKS: tl.constexpr, BY_VALUE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SUB: tl.constexpr,
-    RUN: tl.constexpr,
+    HAS_SINKS: tl.constexpr, RANKS: tl.constexpr, BY_VALUE: tl.constexpr, N_TARGETS: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, SUB: tl.constexpr, RUN: tl.constexpr, PIECE: tl.constexpr = 16,
 ):  # fmt: skip
     """Compute a block of BM rows of one head of one text.
 
     Q, OUT (B, H, n, E); K, V (B, H / SHARE, n, E); KINDS (B, 3, n) float32, of content, special tokens and punctuation,
-    n rounded up to BN; NORMS (B, H / SHARE, n), logarithms, read if BY_VALUE; LENGTHS (B) int32; SINKS (H) float32;
-    STATS (14, B, H, n) float32; KEPT (B, H, n, SLOTS) int32.
+    n rounded up to BN; NORMS (B, H / SHARE, n), logarithms, read if BY_VALUE; LENGTHS (B) int64; SINKS (H) float32;
+    TARGETS (B, n, N_TARGETS) int64, the first of which is the row itself, −1 for none; STATS (17, B, H, n) float32, see
+    fused_rows.STATISTICS;
+    KEPT (B, H, n, SLOTS) int32, written if RANKS.
     """
     # the last blocks, which are the longest under a causal mask, first
     start = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM
@@ -98,7 +98,7 @@ def layer_kernel(
     rows = start + tl.arange(0, BM)
     e = tl.arange(0, E)
     inside = rows < n
-    length = tl.load(LENGTHS + text)
+    length = tl.load(LENGTHS + text).to(tl.int32)
     q = tl.load(Q + line * E + (rows[:, None] * E + e[None]), mask=inside[:, None], other=0.0)
     CHUNKED: tl.constexpr = (1, SUB // RUN, BN // SUB, RUN)  # of the columns: turns, chunks, RUN
     column = tl.arange(0, BN)
@@ -163,10 +163,11 @@ def layer_kernel(
                 tl.load(NORMS + group + keys, mask=there, other=0.0), CHUNKED
             )
         peaks = _max(ranked)
-        chunk_index = tl.broadcast_to(k0 // SUB + chunk, [BM, BN // SUB])
-        v0, v1, v2, v3, v4, p0, p1, p2, p3, p4 = _keep(
-            peaks, chunk_index, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4
-        )
+        if RANKS:
+            chunk_index = tl.broadcast_to(k0 // SUB + chunk, [BM, BN // SUB])
+            v0, v1, v2, v3, v4, p0, p1, p2, p3, p4 = _keep(
+                peaks, chunk_index, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4
+            )
         higher = tl.maximum(m, tl.max(_max(s) if BY_VALUE else peaks, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing visible so far
         factor = tl.exp2(m - base)
@@ -268,26 +269,47 @@ def layer_kernel(
     tl.store(STATS + (8 * step + line) + rows, near1024 * share + seen, mask=inside)
     tl.store(STATS + (9 * step + line) + rows, special * share + seen, mask=inside)
     tl.store(STATS + (10 * step + line) + rows, punctuation * share + seen, mask=inside)
-    tl.store(STATS + (11 * step + line) + rows, content * share + seen, mask=inside)
+    own_kind = tl.load(KINDS + text.to(tl.int64) * 3 * padded + rows, mask=inside, other=0.0)
+    other = tl.maximum(content - own * own_kind, 0.0)
+    tl.store(STATS + (11 * step + line) + rows, other * share + seen, mask=inside)
     tl.store(STATS + (12 * step + line) + rows, sink * share + seen, mask=inside)
     tl.store(
         STATS + (13 * step + line) + rows,
         tl.where(m == float("-inf"), float("nan"), m / LOG2E),
         mask=inside,
     )
-    for i in tl.static_range(CHUNKS):
-        best = tl.max(v0, 1)[:, None]
-        chunk_index = tl.min(tl.where(v0 == best, p0, 2147483647), 1)  # the first of equals
-        tl.store(KEPT + line * SLOTS + (rows * SLOTS + i), chunk_index, mask=inside)
-        is_best = p0 == chunk_index[:, None]
-        v0 = tl.where(is_best, v1, v0)
-        v1 = tl.where(is_best, v2, v1)
-        v2 = tl.where(is_best, v3, v2)
-        p0 = tl.where(is_best, p1, p0)
-        p1 = tl.where(is_best, p2, p1)
-        p2 = tl.where(is_best, p3, p2)
-        v3 = tl.where(is_best, v4, v3)
-        p3 = tl.where(is_best, p4, p3)
+    tl.store(STATS + (14 * step + line) + rows, tl.exp2(m - base) * share + seen, mask=inside)
+    for i in tl.static_range(1, N_TARGETS):
+        target = tl.load(TARGETS + (text * n + rows) * N_TARGETS + i, mask=inside, other=-1)
+        there = target >= 0
+        s = tl.zeros([BM], tl.float32)
+        for piece in tl.static_range(0, E, PIECE):
+            part = piece + tl.arange(0, PIECE)
+            q = tl.load(Q + line * E + (rows[:, None] * E + part[None]), mask=there[:, None])
+            k = tl.load(K + group * E + (target[:, None] * E + part[None]), mask=there[:, None])
+            s += tl.sum(q.to(tl.float32) * k.to(tl.float32), 1)
+        s = LOG2E * softcap * _tanh(s * (scale / softcap)) if CAPPED else s * (scale * LOG2E)
+        visible = _visible(rows, target, length, window, prefix, CAUSAL, WINDOWED)
+        weight = tl.where(visible, tl.exp2(s - base), 0.0) * share + seen
+        tl.store(
+            STATS + ((ALWAYS + i - 1) * step + line) + rows,
+            tl.where(there, weight, float("nan")),
+            mask=inside,
+        )
+    if RANKS:
+        for i in tl.static_range(CHUNKS):
+            best = tl.max(v0, 1)[:, None]
+            chunk_index = tl.min(tl.where(v0 == best, p0, 2147483647), 1)  # the first of equals
+            tl.store(KEPT + line * SLOTS + (rows * SLOTS + i), chunk_index, mask=inside)
+            is_best = p0 == chunk_index[:, None]
+            v0 = tl.where(is_best, v1, v0)
+            v1 = tl.where(is_best, v2, v1)
+            v2 = tl.where(is_best, v3, v2)
+            p0 = tl.where(is_best, p1, p0)
+            p1 = tl.where(is_best, p2, p1)
+            p2 = tl.where(is_best, p3, p2)
+            v3 = tl.where(is_best, v4, v3)
+            p3 = tl.where(is_best, p4, p3)
 
 
 @triton.jit(do_not_specialize=["n", "heads", "window", "prefix"])
@@ -305,7 +327,7 @@ def ranking_kernel(
     lane = tl.arange(0, SLOTS * SUB)
     inside = rows < n
     at = line + rows
-    length = tl.load(LENGTHS + text)
+    length = tl.load(LENGTHS + text).to(tl.int32)
     chunk = tl.load(
         KEPT + at[:, None] * SLOTS + (lane // SUB)[None],
         mask=inside[:, None] & (lane < CHUNKS * SUB)[None],

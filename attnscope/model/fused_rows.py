@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnscope.model.frame import holds
+from attnscope.findings.head_averages import TARGETS
+from attnscope.model.frame import are_finite
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import Intersection, PaddingMask
+from attnscope.model.recorders.base import KeyTokens
 from attnscope.model.recorders.heads import HeadRecorder
 from attnscope.model.recorders.rows import RowRecorder
 from attnscope.model.recorders.top import TopRecorder
@@ -26,6 +28,11 @@ from attnscope.model.tile import Recorder
 from attnscope.request.masks.terms import Bidirectional, Causal, Prefix, SlidingWindow
 
 MOST_KEYS = 5
+# What the kernel writes of every row, in this order: what TARGETS names comes last, if averages are recorded.
+STATISTICS = (
+    "log_sum", "entropy", "distance", "first", "self", "within_16", "within_64", "within_256", "within_1024", "special",
+    "punctuation", "other", "sink", "max_score", "largest", "previous", "induction",
+)  # fmt: skip
 BLOCKS: dict[str, int] = {}  # sizes of blocks that differ from those of block_sizes
 FAILED: list[str] = []  # why kernels cannot be compiled here; from then on operators compute
 _WIDEST = 128  # of heads: registers hold no more
@@ -50,67 +57,35 @@ class FusedRows:
 
     Attributes:
         output: (B, H, Q, Ev).
-        keys: The strongest keys of every row, (B, H, Q, 5), −1 where there are fewer.
+        keys: The strongest keys of every row, (B, H, Q, 5), int32, −1 where there are fewer; nothing if none are ranked.
         weights: Their weights, in the same form; NaN if there are fewer.
-        numbers: By name in fused_kernels.STATISTICS, (B, H, Q) each.
-        content: 1 for a key that is content, else 0, (B, 1, K); see KeyTokens.members.
+        numbers: By name in STATISTICS, (B, H, Q) each.
     """
 
     def __init__(
-        self,
-        output: Tensor,
-        keys: Tensor,
-        weights: Tensor,
-        numbers: dict[str, Tensor],
-        content: Tensor,
+        self, output: Tensor, keys: Tensor, weights: Tensor, numbers: dict[str, Tensor]
     ) -> None:
         self.output = output
         self.keys = keys
         self.weights = weights
         self.numbers = numbers
-        self._content = content
-        self._on_targets: dict[str, Tensor] = {}
 
     def fill(self, recorders: Sequence[Recorder], inputs: AttentionInputs) -> None:
         """Fill recorders with their statistics."""
-        fully_masked = self.keys[:, 0, :, 0] < 0  # (B, Q); the mask is the same for every head
         sink = None if inputs.spec.sinks is None else self.numbers["sink"]
         for recorder in recorders:
             if isinstance(recorder, TopRecorder):
                 recorder.take(self.keys, self.weights, inputs)
             elif isinstance(recorder, RowRecorder):
+                # (B, Q); the mask is the same for every head
+                fully_masked = self.numbers["entropy"][:, 0].isnan()
                 recorder.take(self, sink, fully_masked, inputs)
             elif isinstance(recorder, HeadRecorder):
-                for name, targets in recorder.other_targets().items():
-                    self._on_targets[name] = self._weight_on(targets, inputs)
                 recorder.take(self)
 
-    def _weight_on(self, targets: Tensor, inputs: AttentionInputs) -> Tensor:
-        """Return the weight on one key of every row, (B, H, Q), whose position is in (B, Q); NaN where it is −1.
-
-        α is e to the score minus the logarithm of the row's sum, which the kernel keeps.
-        """
-        rule = _rule(inputs)
-        assert rule is not None
-        batch, heads, n, width = inputs.q.shape
-        groups = inputs.k.shape[1]
-        index = targets.clamp_min(0)[:, None, :, None].expand(-1, groups, -1, width)
-        keys = inputs.k.gather(2, index)[:, :, None]  # (B, G, 1, Q, E)
-        queries = inputs.q.view(batch, groups, heads // groups, n, width)
-        scores = (queries.float() * keys.float()).sum(-1).view(batch, heads, n) * inputs.spec.scale
-        if inputs.spec.softcap is not None:
-            scores = inputs.spec.softcap * torch.tanh(scores / inputs.spec.softcap)
-        weights = (scores - self.numbers["log_sum"]).exp()
-        if rule.window:
-            rows = torch.arange(n, device=targets.device)
-            weights = weights.masked_fill((rows - targets >= rule.window)[:, None], 0.0)
-        unseen = (targets < 0)[:, None] | self.numbers["entropy"].isnan()
-        return weights.masked_fill(unseen, torch.nan)
-
     def is_finite(self) -> bool:
-        """Tell whether all scores and outputs are, by at most one wait for the device; see frame.holds."""
-        sums = [self.output.sum(dtype=torch.float32), self.numbers["log_sum"].sum()]
-        return holds(torch.stack(sums).isfinite().all())
+        """Tell whether all scores and outputs are, by at most one wait for the device; see frame.are_finite."""
+        return are_finite([self.output.sum(dtype=torch.float32), self.numbers["log_sum"].sum()])
 
     def entropy(self) -> Tensor:
         return self.numbers["entropy"]
@@ -128,7 +103,7 @@ class FusedRows:
         return self.numbers["self"]
 
     def on_others(self) -> Tensor:
-        return (self.numbers["content"] - self.numbers["self"] * self._content).clamp_min(0.0)
+        return self.numbers["other"]
 
     def within(self, n: int) -> Tensor:
         return self.numbers[f"within_{n}"]
@@ -137,10 +112,10 @@ class FusedRows:
         return self.numbers["distance"]
 
     def largest(self) -> Tensor:
-        return self.weights[..., 0]
+        return self.numbers["largest"]
 
     def on_target(self, name: str) -> Tensor:
-        return self.numbers["self"] if name == "self" else self._on_targets[name]
+        return self.numbers[name]
 
 
 def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> FusedRows | None:
@@ -157,21 +132,25 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
     if rule is None:
         return None
     tops = [recorder for recorder in active if isinstance(recorder, TopRecorder)]
-    rows = [recorder for recorder in active if isinstance(recorder, RowRecorder | HeadRecorder)]
+    heads = [recorder for recorder in active if isinstance(recorder, HeadRecorder)]
+    rows = [*heads, *(recorder for recorder in active if isinstance(recorder, RowRecorder))]
     orders = {top.by for top in tops}
     is_supported = (
         len(tops) + len(rows) == len(active) and len(orders) < 2 and orders <= {"weight", "value"}
     )
-    # the largest weight of a row is that of its first contributor
-    is_supported = is_supported and (
-        orders <= {"weight"} or not any(isinstance(recorder, HeadRecorder) for recorder in active)
-    )
+    is_supported = is_supported and len(heads) < 2
     is_supported = is_supported and all(top.ranks_all and top.count <= MOST_KEYS for top in tops)
     is_supported = is_supported and all(row.sources.self_attention for row in rows)
     if not is_supported or len({id(row.sources) for row in rows}) > 1:
         return None
     try:
-        computed = _run(inputs, rule, rows[0] if rows else None, by_value=orders == {"value"})
+        computed = _run(
+            inputs,
+            rule,
+            rows[0].sources if rows else None,
+            heads[0].targets if heads else None,
+            order=next(iter(orders), ""),
+        )
     except torch.OutOfMemoryError:
         return None  # tiles take less memory
     except Exception as e:  # such as no C compiler, by which Triton makes its launcher
@@ -255,10 +234,18 @@ def _widened(side: Tensor, width: int) -> Tensor:
 def _run(
     inputs: AttentionInputs,
     rule: FusedRule,
-    rows: RowRecorder | HeadRecorder | None,
+    sources: KeyTokens | None,
+    targets: Tensor | None,
     *,
-    by_value: bool,
+    order: str,
 ) -> FusedRows:
+    """Run the kernel.
+
+    Args:
+        sources: What the keys are; None for no statistics.
+        targets: The keys that averages name, (B, Q, TARGETS), int64; None for no averages.
+        order: What ranks keys, `weight` or `value`; empty if none are ranked.
+    """
     from triton import cdiv
 
     from attnscope.model import fused_kernels
@@ -269,24 +256,23 @@ def _run(
     wide = max(16, 1 << (width - 1).bit_length())  # Triton's sizes are powers of two
     q, k, v = (_widened(side, wide) for side in (inputs.q, inputs.k, inputs.v))
     # (B, 3, n)
-    if rows is None:
+    if sources is None:
         kinds = torch.zeros(batch, 3, n, device=device)
     else:
-        kinds = rows.sources.members(("special", "punctuation"))
-    content = kinds[:, :1]
+        kinds = sources.members(("special", "punctuation"))
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
     sizes = block_sizes(capability, inputs.q.dtype) | BLOCKS
     kinds = _widened(kinds, n + -n % sizes["BN"])
+    by_value = order == "value"
     norms = inputs.v.float().norm(dim=-1).log().clamp_min(-1e30) if by_value else kinds
     lengths = torch.full((batch,), n, device=device) if rule.lengths is None else rule.lengths
     sinks = kinds if spec.sinks is None else spec.sinks.float()
     output = torch.empty_like(q)
     slots = int(fused_kernels.SLOTS)
-    numbers = torch.empty(len(fused_kernels.STATISTICS), batch, heads, n, device=device)
-    candidates, keys = (
-        torch.empty(batch, heads, n, slots, dtype=torch.int32, device=device) for _ in range(2)
-    )
-    weights = torch.empty(batch, heads, n, slots, device=device)
+    numbers = torch.empty(len(STATISTICS), batch, heads, n, device=device)
+    ranked = (batch, heads, n, slots if order else 0)
+    candidates, keys = (torch.empty(ranked, dtype=torch.int32, device=device) for _ in range(2))
+    weights = torch.empty(ranked, device=device)
     flags = {"CAUSAL": rule.causal, "WINDOWED": rule.window > 0, "CAPPED": spec.softcap is not None}
     shared: dict[str, Any] = {
         "SHARE": heads // k.shape[1],
@@ -295,33 +281,20 @@ def _run(
         **flags,
     }
     scalars = spec.scale, spec.softcap or 1.0, n, heads, rule.window, rule.prefix
-    lengths = lengths.to(torch.int32)
     walk = {name: sizes[name] for name in ("BM", "BN", "SUB", "RUN", "num_warps", "num_stages")}
     # Triton launches on the current device, whose memory the tensors may not be in
     with nullcontext() if device.type == "cpu" else torch.cuda.device(device):
         fused_kernels.layer_kernel[(cdiv(n, sizes["BM"]), heads, batch)](
-            q, k, v, kinds, norms, lengths, sinks, output, numbers, candidates, *scalars, **shared, **walk,
-            HAS_SINKS=spec.sinks is not None,
+            q, k, v, kinds, norms, lengths, sinks, lengths if targets is None else targets, output, numbers, candidates,
+            *scalars, **shared, **walk, HAS_SINKS=spec.sinks is not None, RANKS=bool(order),
+            N_TARGETS=0 if targets is None else len(TARGETS),
         )  # fmt: skip
-        fused_kernels.ranking_kernel[(cdiv(n, sizes["ROWS"]), heads, batch)](
-            q,
-            k,
-            norms,
-            lengths,
-            numbers,
-            candidates,
-            keys,
-            weights,
-            *scalars,
-            **shared,
-            SUB=sizes["SUB"],
-            ROWS=sizes["ROWS"],
-        )
-    statistics = dict(zip(fused_kernels.STATISTICS, numbers, strict=True))
+        if order:
+            fused_kernels.ranking_kernel[(cdiv(n, sizes["ROWS"]), heads, batch)](
+                q, k, norms, lengths, numbers, candidates, keys, weights, *scalars, **shared, SUB=sizes["SUB"],
+                ROWS=sizes["ROWS"],
+            )  # fmt: skip
+    statistics = dict(zip(STATISTICS, numbers, strict=True))
     return FusedRows(
-        output[..., :width],
-        keys[..., :MOST_KEYS].long(),
-        weights[..., :MOST_KEYS],
-        statistics,
-        content,
+        output[..., :width], keys[..., :MOST_KEYS], weights[..., :MOST_KEYS], statistics
     )

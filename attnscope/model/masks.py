@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError, arg
+from attnscope.model.frame import upload
 from attnscope.request.masks.terms import AnyOf, Bidirectional, Causal, Mask, MaskTerm, Own
 
 # rows of a run; keys below which nothing is gained; cells evaluated at once
@@ -35,21 +36,21 @@ class PaddingMask(Mask):
     # rows of padding are of interest, too; otherwise a causal kernel needs no mask, since real tokens do not see the
     # padding behind them
     padded_rows: bool = True
+    sizes: tuple[int, ...] = ()  # the lengths on the host; empty if only the device has them
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         return (k < self.lengths[:, None, None])[:, None]  # (B, 1, 1, K)
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        return 0, min(n_keys, self._ends[1])
+        return 0, min(n_keys, max(self.on_host))
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        return 0, min(n_keys, self._ends[0])
+        return 0, min(n_keys, min(self.on_host))
 
     @cached_property
-    def _ends(self) -> tuple[int, int]:
-        """Keys of the shortest and of the longest text."""
-        shortest, longest = torch.stack(torch.aminmax(self.lengths)).tolist()  # one wait for a GPU
-        return shortest, longest
+    def on_host(self) -> tuple[int, ...]:
+        """The lengths; one wait for a GPU if only the device has them."""
+        return self.sizes or tuple(self.lengths.tolist())
 
 
 @dataclass(frozen=True)
@@ -469,4 +470,4 @@ def padding_mask(
     """Return the mask that hides padded keys; it allows everything if no text is padded. See PaddingMask."""
     if all(n == longest for n in lengths):
         return Bidirectional()
-    return PaddingMask(torch.tensor(lengths, device=device), padded_rows)
+    return PaddingMask(upload(torch.tensor(lengths), device), padded_rows, tuple(lengths))

@@ -278,7 +278,7 @@ class Stack(nn.Module):
                 like = self.embed.tokens.weight
                 lengths = [longest]
                 if isinstance(padding, PaddingMask):
-                    lengths = padding.lengths.tolist()
+                    lengths = list(padding.on_host)
                 width = int(c.d_head * rotated.fraction)
                 n = longest
                 if positions is not None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnscope.base.errors import NotFinite, arg
-from attnscope.model.frame import holds
+from attnscope.model.frame import are_finite
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.matmul import matmul_grouped
 from attnscope.model.row_summary import RowSummary
@@ -67,8 +67,8 @@ class FiniteChecks:
             raise NotFinite(message, where=f"L{self.layer}H{int(heads[i])}", hint=hint)
 
     def passed(self) -> bool:
-        """Tell whether every sum that was left for later is finite; see frame.holds."""
-        return not self._sums or holds(torch.stack(self._sums).isfinite().all())
+        """Tell whether every sum that was left for later is finite; see frame.are_finite."""
+        return not self._sums or are_finite(self._sums)
 
 
 def as_slice(places: Sequence[int]) -> list[int] | slice:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.findings.row_statistics import LAYER_STATISTICS, LINEAR, STATISTICS
+from attnscope.findings.head_averages import AVERAGES
+from attnscope.findings.row_statistics import LAYER_STATISTICS, LINEAR
 from attnscope.model.recorders import (
     SUM_RECORDERS,
     Block,
@@ -125,12 +126,10 @@ class Trace:
         Their rows and columns are those of the record's specification, or of the packed matrices.
         """
         arrays = {path: array[text] for path, array in self.block.arrays.items()}
-        if "rows" in arrays:
-            by_statistic = arrays.pop("rows").unbind(1)
-            arrays |= {
-                f"rows.{name}": values
-                for name, values in zip(STATISTICS, by_statistic, strict=True)
-            }
+        for path, names in (("rows", self.record_spec.statistics), ("heads", AVERAGES)):
+            if path in arrays:
+                by_name = zip(names, arrays.pop(path).unbind(1), strict=True)
+                arrays |= {f"{path}.{name}": values for name, values in by_name}
         arrays |= {
             f"stages.{stage}": matrices for stage, matrices in self.packed.text(text).items()
         }
@@ -147,8 +146,9 @@ def average_rows(
     """Put the statistics of mean rows into a block: averages over heads and layers, if these are those of the mean."""
     first_masked = layers[0].fully_masked  # (B, heads, rows)
     batch, _, n_rows = first_masked.shape
-    rows = make_array("rows", (batch, 1, len(STATISTICS), n_rows), first_masked.device, torch.nan)
-    for index, name in enumerate(STATISTICS):
+    names = layers[0].names
+    rows = make_array("rows", (batch, 1, len(names), n_rows), first_masked.device, torch.nan)
+    for index, name in enumerate(names):
         if LINEAR[name]:
             rows[:, 0, index] = torch.stack(
                 [layer.recorded[name].mean(1) for layer in layers]
@@ -213,7 +213,7 @@ def _single(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
             w.top, w.by, heads, w.rows, tokens.eligible, w.measures, make_array, tokens.ranks_all
         )
     rows = (
-        [RowRecorder(heads, w.counted, tokens.sources, make_array=make_array)]
+        [RowRecorder(heads, w.counted, tokens.sources, w.statistics, make_array)]
         if "rows" in w.parts
         else []
     )
@@ -250,7 +250,9 @@ def _mean(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
         else None
     )
     rows = [
-        RowRecorder(unit.heads, w.counted, tokens.sources) for _ in unit.layers if "rows" in w.parts
+        RowRecorder(unit.heads, w.counted, tokens.sources, w.statistics)
+        for _ in unit.layers
+        if "rows" in w.parts
     ]
     sums = {
         name: make(unit.heads, w, tokens, True)

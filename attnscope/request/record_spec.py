@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from attnscope.findings.row_statistics import STATISTICS
+
 
 @dataclass(frozen=True)
 class RecordSpec:
@@ -19,6 +21,7 @@ class RecordSpec:
     parts: tuple[str, ...] = ("top", "rows")
     # numbers recorded of each contributor; None for weight and value, and for projected if that ranks
     measures: tuple[str, ...] | None = None
+    statistics: tuple[str, ...] = STATISTICS  # of rows
     pool: int = 0
     # number of leading rows and columns that each text's matrices have; None for the batch's
     packed: tuple[tuple[int, int], ...] | None = None

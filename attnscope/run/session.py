@@ -635,8 +635,7 @@ def attend(
     averaged = None
     if "heads" in record_spec.parts:
         averaged = AveragedRows.of(batch.tokens.ids[0], batch.tokens.special, shown_rows)
-    lengths = batch.keys.lengths
-    ranks_all = plan.run.special and min(lengths) == eligible.shape[1]
+    ranks_all = plan.run.special  # of every engine, masks hide padding
     record_tokens = RecordedTokens(
         batch.sources, eligible, shown_rows, batch.tokens.real, recorded, averaged, ranks_all
     )

@@ -16,6 +16,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from attnscope.findings.head_averages import AVERAGES
 from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.model import fused_rows
 from attnscope.model.attention import attend
@@ -203,19 +204,17 @@ def shown_rows(case: Case, device: str) -> Tensor:
 
 
 def computed(
-    case: Case, kernel: str, device: str
-) -> tuple[Tensor, TopRecorder, RowRecorder, HeadRecorder | None]:
-    """Output, strongest keys, statistics and, where keys are ranked by weight, averages by a kind of kernel."""
+    case: Case, kernel: str, device: str, *, ranks: bool = True
+) -> tuple[Tensor, TopRecorder, RowRecorder, HeadRecorder]:
+    """Output, strongest keys, if they are ranked, statistics and averages by a kind of kernel."""
     inputs, keys = layer(case, device)
     heads, rows = case.recorded or range(case.heads), case.rows or range(case.tokens)
     top, statistics = (
         TopRecorder(case.count, case.by, heads, rows, keys.real),
         RowRecorder(heads, rows, keys),
     )
-    averages = None
-    if case.by == "weight":
-        averages = HeadRecorder(heads, rows, averaged_rows(case, keys.special), keys)
-    recorders: list[Recorder] = [top, statistics, *([] if averages is None else [averages])]
+    averages = HeadRecorder(heads, rows, averaged_rows(case, keys.special), keys)
+    recorders: list[Recorder] = [*([top] if ranks else []), statistics, averages]
     with (
         patch.dict(os.environ, {"ATTNSCOPE_KERNEL": kernel}),
         patch.dict(fused_rows.BLOCKS, {**SMALL, **case.blocks} if device == "cpu" else {}),
@@ -226,6 +225,11 @@ def computed(
     assert tiles.called == (kernel == "operators"), f"the kernel did not run: {fused_rows.FAILED}"
     assert output is not None
     return output, top, statistics, averages
+
+
+def by_name(averages: HeadRecorder) -> dict[str, Tensor]:
+    """Each of AVERAGES, (B, heads)."""
+    return dict(zip(AVERAGES, averages.compute().unbind(-1), strict=True))
 
 
 def compare(case: Case, device: str) -> None:
@@ -262,17 +266,16 @@ def compare(case: Case, device: str) -> None:
         # exchanged keys have other vectors
         compared = torch.ones_like(same) if measure == case.by else same
         torch.testing.assert_close(fused_top.measures[measure][compared], values[compared], **close)
-    for statistic, values in statistics.recorded.items():
-        torch.testing.assert_close(
-            fused_statistics.recorded[statistic],
-            values,
-            **{**close, "atol": 2e-3 if statistic == "distance" else 2e-5},
-        )
-    if averages is not None and fused_averages is not None:
-        for average, values in averages.arrays().items():
-            near = {**close, "atol": 2e-3 if average == "distance" else 2e-5}
-            torch.testing.assert_close(fused_averages.arrays()[average], values, **near)
-    assert torch.equal(fused_statistics.fully_masked, statistics.fully_masked)
+    _, _, *unranked = computed(case, "triton", device, ranks=False)
+    for of_rows, of_heads in ((fused_statistics, fused_averages), unranked):
+        for expected, numbers in (
+            (statistics.recorded, of_rows.recorded),
+            (by_name(averages), by_name(of_heads)),
+        ):
+            for name, values in expected.items():
+                near = {**close, "atol": 2e-3 if name == "distance" else 2e-5}
+                torch.testing.assert_close(numbers[name], values, **near)
+        assert torch.equal(of_rows.fully_masked, statistics.fully_masked)
     if case.sinks is not None:
         torch.testing.assert_close(
             fused_statistics.of_layers["sink"], statistics.of_layers["sink"], **close

@@ -21,14 +21,21 @@ FLAGS = {
     "CAPPED": False,
     "BY_VALUE": False,
 }
-CONSTANTS = {"layer_kernel": {"HAS_SINKS": False}, "ranking_kernel": {"PIECE": 16}}
+# What is compiled: the strongest keys and statistics, their ranks, and averages of heads.
+KERNELS: tuple[tuple[str, dict[str, object]], ...] = (
+    ("layer_kernel", {"HAS_SINKS": False, "RANKS": True, "N_TARGETS": 0, "PIECE": 16}),
+    ("ranking_kernel", {"PIECE": 16}),
+    ("layer_kernel", {"HAS_SINKS": False, "RANKS": False, "N_TARGETS": 3, "PIECE": 16}),
+)
 TYPES = {
-    "LENGTHS": "*i32", "KEPT": "*i32", "KEYS": "*i32",
+    "LENGTHS": "*i64", "TARGETS": "*i64", "KEPT": "*i32", "KEYS": "*i32",
     "scale": "fp32", "softcap": "fp32", "n": "i32", "heads": "i32", "window": "i32", "prefix": "i32",
 }  # fmt: skip
 
 
-def resources(name: str, capability: int, dtype: torch.dtype) -> dict[str, object]:
+def resources(
+    name: str, flags: dict[str, object], capability: int, dtype: torch.dtype
+) -> dict[str, object]:
     """Registers, stack and shared memory of a kernel, and whether it multiplies by tensor cores."""
     kernel = getattr(fused_kernels, name)
     sizes = fused_rows.block_sizes((capability // 10, capability % 10), dtype)
@@ -37,9 +44,7 @@ def resources(name: str, capability: int, dtype: torch.dtype) -> dict[str, objec
         if name == "layer_kernel"
         else {}
     )
-    constants = {
-        a: n for a, n in (FLAGS | CONSTANTS[name] | sizes).items() if a in kernel.arg_names
-    }
+    constants = {a: n for a, n in (FLAGS | flags | sizes).items() if a in kernel.arg_names}
     types = TYPES | dict.fromkeys(
         ("Q", "K", "V", "OUT"), "*bf16" if dtype == torch.bfloat16 else "*fp32"
     )
@@ -66,11 +71,12 @@ def resources(name: str, capability: int, dtype: torch.dtype) -> dict[str, objec
     cores = next((word for word in ("tcgen05.mma", "wgmma", "mma.sync") if word in ptx), "")
     found = {word.lower(): int(number) for word, number in numbers.items()}
     about = {"kernel": name, "capability": capability, "dtype": str(dtype).removeprefix("torch.")}
+    about["ranks"] = flags.get("RANKS", True)
     return {**about, "shared": compiled.metadata.shared, "cores": cores, **found}
 
 
 if __name__ == "__main__":
     for capability in map(int, sys.argv[1:]):
-        for name in CONSTANTS:
+        for name, flags in KERNELS:
             for dtype in (torch.bfloat16, torch.float32):
-                print(json.dumps(resources(name, capability, dtype)), flush=True)
+                print(json.dumps(resources(name, flags, capability, dtype)), flush=True)

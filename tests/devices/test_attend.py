@@ -222,7 +222,7 @@ def recorders_of(
                 for m in (False, True)
             ),
             (MeanOutputRecorder(heads, inputs.v.shape[-1], shown | True), computed),
-            (HeadRecorder(heads, rows, averaged, keys), lambda recorder: recorder.arrays()),
+            (HeadRecorder(heads, rows, averaged, keys), computed),
         ],
         "patterns": [
             *(

@@ -5,9 +5,11 @@ import os
 import pickle
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,12 +24,16 @@ from attnscope.batch.preparing import PreparedText
 from attnscope.batch.records import Record
 from attnscope.batch.worker import ModelWorker
 from attnscope.cli import main
-from attnscope.findings.row_statistics import KEY_TOKENS
+from attnscope.findings.head_averages import AVERAGES
+from attnscope.findings.row_statistics import KEY_TOKENS, STATISTICS
+from attnscope.model import fused_rows
 from attnscope.model.attention import attend
-from attnscope.model.frame import Frame
+from attnscope.model.frame import Frame, one_frame
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import FunctionMask, PaddingMask, intersect
 from attnscope.model.recorders import (
+    AveragedRows,
+    HeadRecorder,
     KeyTokens,
     MatrixRecorder,
     RowRecorder,
@@ -229,6 +235,112 @@ def test_the_host_waits_once_for_a_frame_when_the_next_one_is_launched(
         n_flying += 1 if step == "launched" else -1
     assert set(in_flight) == {1, 2}  # the last of a window is alone
     assert in_flight.count(2) >= len(frames) / 2
+
+
+class CountedKernel:
+    """A kernel of Triton that counts as one launch, and writes zeros into some of its operands."""
+
+    def __init__(self, name: str, *outputs: int) -> None:
+        self.name, self.outputs = name, outputs
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*operands: Any, **constants: object) -> None:
+            before = counts.kernels.copy()
+            for index in self.outputs:
+                operands[index].zero_()
+            counts.kernels = before
+            counts.launch(self.name)
+
+        return launch
+
+
+@pytest.fixture
+def kernels(simulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fused kernel on the simulated GPU, for layers of any size."""
+    fused = SimpleNamespace(
+        SLOTS=8,
+        layer_kernel=CountedKernel("layer kernel", 8, 9, 10),
+        ranking_kernel=CountedKernel("ranking kernel", 6, 7),
+    )
+    monkeypatch.setitem(sys.modules, "attnscope.model.fused_kernels", fused)
+    monkeypatch.setattr("attnscope.model.fused_kernels", fused, raising=False)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)))
+    monkeypatch.setattr(fused_rows, "_is_worth_it", lambda inputs, recorders: True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "fused", "others"), [("top,rows", 2, 8), ("rows", 1, 6), ("heads", 1, 11)]
+)
+def test_the_kernel_leaves_a_layer_few_launches(
+    simulated: str, kernels: None, parts: str, fused: int, others: int
+) -> None:
+    """Of texts of several lengths: two sums that tell whether all is finite, and what is put into the block."""
+    tokens, lengths = 64, torch.tensor([64, 60, 50, 30], device=simulated)
+    mask = intersect((Causal(), PaddingMask(lengths, False, (64, 60, 50, 30))))
+    q, k, v = (torch.randn(4, n, tokens, WIDTH, device=simulated) for n in (HEADS, GROUPS, GROUPS))
+    real = torch.arange(tokens, device=simulated) < lengths[:, None]
+    keys = KeyTokens(dict.fromkeys(KEY_TOKENS, ~real), real)
+    ids = torch.zeros(4, tokens, dtype=torch.int64, device=simulated)
+    heads, rows = range(HEADS), range(tokens)
+    made = {
+        "top": lambda: TopRecorder(5, "weight", heads, rows, real, ("weight",), ranks_all=True),
+        "rows": lambda: RowRecorder(heads, rows, keys),
+        "heads": lambda: HeadRecorder(heads, rows, AveragedRows.of(ids, ~real, real), keys),
+    }
+    with torch.inference_mode():
+        with one_frame() as frame:
+            keys.members(tuple(KEY_TOKENS))  # once for all layers
+            recorders = [made[part]() for part in parts.split(",")]
+            counts.reset()
+            attend(AttentionInputs(0, q, k, v, AttentionSpec(0.25, mask)), recorders)
+            launches = counts.kernels.copy()
+        assert frame.holds(lambda: False)
+    assert sum(launches[name] for name in ("layer kernel", "ranking kernel")) == fused
+    assert launches.total() - fused <= others
+    assert counts.waits == {}
+
+
+@pytest.mark.parametrize(
+    ("keep", "of_row", "of_text"),
+    # bytes of a row or text in a head: three keys, their weights, four or all statistics, whether anything was seen
+    [("brief", 3 * 8 + 4 * 4 + 1, 0), ("top,rows", 3 * 8 + len(STATISTICS) * 4 + 1, 0), ("heads", 0, len(AVERAGES) * 4)],
+)  # fmt: skip
+def test_a_frame_of_texts_of_several_lengths_is_one_copy_that_nothing_waits_for(
+    simulated: str,
+    kernels: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keep: str,
+    of_row: int,
+    of_text: int,
+) -> None:
+    """Beside one byte, which says whether everything was finite; rotary positions know lengths without the device."""
+    folder = tmp_path / "llama"
+    next(row for row in TABLE if row.name == "llama").save(folder)
+    write_tokenizer(folder, "the bank by river".split())
+    words = "the bank by the river " * 10
+    lengths = [20, 17, 19, 18]
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(" ".join(words.split()[:n]) + "\n" for n in lengths))
+    copied: list[list[int]] = []
+    copies = Frame.copies
+
+    def counted(frame: Frame, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        copied.append([tensor.nbytes for tensor in tensors])
+        return copies(frame, tensors)
+
+    monkeypatch.setattr(Frame, "copies", counted)
+    monkeypatch.setattr("attnscope.batch.loading._FIRST", 1000)  # all in one window
+    counts.reset()
+    command = ["batch", str(texts), "--model", str(folder), "--keep", keep, "--device", simulated]
+    assert main([*command, "-o", str(tmp_path / "dump"), "--quiet"]) == 0
+    origin = Dump(tmp_path / "dump").header.provenance
+    assert counts.waits == {}
+    assert counts.kernels["layer kernel"] == origin.n_layers
+    cells = origin.n_layers * origin.n_heads * len(lengths)
+    (block,), (finite,) = copied
+    assert finite == 1
+    assert block <= cells * (max(lengths) * of_row + of_text) + 32  # between arrays
 
 
 @pytest.mark.parametrize("missing", ["nothing", "wait_event", "record_stream", "synchronize"])

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from attnscope.findings.head_averages import TARGETS
 from attnscope.findings.row_statistics import KEY_TOKENS, WITHIN
 from attnscope.model import fused_rows
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
@@ -27,8 +28,12 @@ needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
     reason="needs Triton, which builds of torch for CPUs lack: pip install --no-deps triton",
 )
-# bytes of a thread of the layer kernel, which holds 255 registers as well
-STACK = {(80, "bfloat16"): 32, (90, "bfloat16"): 32, (100, "bfloat16"): 0, (90, "float32"): 256}
+# bytes of a thread of the layer kernel, which holds 255 registers as well; without ranks, it scores what averages name
+STACK = {
+    (80, "bfloat16", True): 32, (90, "bfloat16", True): 32, (100, "bfloat16", True): 0, (90, "float32", True): 256,
+    (80, "bfloat16", False): 32, (90, "bfloat16", False): 32, (100, "bfloat16", False): 64,
+    (90, "float32", False): 128,
+}  # fmt: skip
 SHARED_MEMORY = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes of a block, at most
 
 
@@ -61,7 +66,7 @@ def test_the_machine_code_keeps_most_of_its_numbers_in_registers(capability: int
         assert found["local"] == 0
         if found["kernel"] == "ranking_kernel":
             assert found["stack"] == 0
-        elif (stack := STACK.get((capability, found["dtype"]))) is not None:
+        elif (stack := STACK.get((capability, found["dtype"], found["ranks"]))) is not None:
             assert found["stack"] <= stack
         assert found["shared"] <= SHARED_MEMORY[capability]
         if found["kernel"] == "layer_kernel":
@@ -232,6 +237,7 @@ def test_the_kernel_knows_every_statistic() -> None:
     """One that is added later is added to the kernel, or keeps the layer with operators."""
     assert WITHIN == (16, 64, 256, 1024)
     assert set(KEY_TOKENS) == {"special", "punctuation"}
+    assert fused_rows.STATISTICS[-2:] == TARGETS[1:]
 
 
 @pytest.mark.parametrize(("on_gpu", "run"), [(True, 16), (False, 2)])
@@ -248,10 +254,7 @@ def test_kernels_get_tensors_and_sizes_of_the_layers_device(
             launched.append(torch.cuda.current_device())
             return lambda *operands, **constants: (given.extend(operands), sizes.update(constants))
 
-    names = [f"statistic {n}" for n in range(14)]
-    kernels = SimpleNamespace(
-        SLOTS=8, STATISTICS=names, layer_kernel=Kernel(), ranking_kernel=Kernel()
-    )
+    kernels = SimpleNamespace(SLOTS=8, layer_kernel=Kernel(), ranking_kernel=Kernel())
     monkeypatch.setitem(sys.modules, "attnscope.model.fused_kernels", kernels)
     monkeypatch.setattr("attnscope.model.fused_kernels", kernels, raising=False)
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)))
@@ -264,9 +267,9 @@ def test_kernels_get_tensors_and_sizes_of_the_layers_device(
     )
     rule = fused_rows.FusedRule(causal=True, prefix=0, window=0, lengths=None)
     ran = fused_rows._run(
-        AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal())), rule, None, by_value=False
+        AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal())), rule, None, None, order="weight"
     )
-    tensors = [x for x in (*given, ran._content) if isinstance(x, torch.Tensor)]
+    tensors = [x for x in (*given, ran.keys) if isinstance(x, torch.Tensor)]
     assert len(tensors) > 12
     assert {str(x.device) for x in tensors} == {device}
     assert sizes["RUN"] == run

@@ -49,6 +49,7 @@ def _after_last(ids: Tensor) -> Tensor:
 class HeadRecorder(SumRecorder):
     """The numbers of HEAD_AVERAGES, of every text and head."""
 
+    path = "heads"
     n_strongest = 1  # of which the largest weight is taken
 
     def __init__(
@@ -61,6 +62,7 @@ class HeadRecorder(SumRecorder):
             average for average in HEAD_AVERAGES if sources.self_attention or not average.aligned
         ]
         self._averaged = averaged
+        self._left_out = ~averaged.counted
         device = averaged.counted.device
         shape = len(self._averages), len(averaged.counted), len(self.heads)
         self._sums = exact_zeros(*shape, device=device)
@@ -80,15 +82,15 @@ class HeadRecorder(SumRecorder):
             values = values.masked_fill(fully_masked, torch.nan)
         return partial(self._add, *self._reduced(values, rows), overlap.index)
 
-    def other_targets(self) -> dict[str, Tensor]:
-        """Return the keys that averages name, (B, Q) each, but for a row's own."""
-        names = TARGETS[1:] if self.sources.self_attention else ()
-        return {name: self._averaged.targets[..., TARGETS.index(name)] for name in names}
+    @property
+    def targets(self) -> Tensor:
+        """The keys that averages name; see AveragedRows."""
+        return self._averaged.targets
 
     def take(self, rows: HeadRows) -> None:
         """Keep the averages of a whole layer, of whose rows `rows` gives (B, H, Q)."""
         values = self._values(rows)[:, :, as_slice(self.heads)][..., as_slice(self.rows)]
-        self._add(*self._reduced(values, self.rows), slice(None))
+        self._sums, self._counts, self._largest = self._reduced(values, self.rows)
 
     def _values(self, rows: HeadRows) -> Tensor:
         return torch.stack([average.compute(rows) for average in self._averages])
@@ -96,28 +98,29 @@ class HeadRecorder(SumRecorder):
     def _reduced(self, values: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Return sums, counts and largest values of rows that count, (averages, B, h) each."""
         # (averages, B, h, r)
-        counts = self._averaged.counted[:, None, as_slice(rows)] & ~values.isnan()
-        largest = values.masked_fill(~counts, -torch.inf).amax(-1)
-        return values.masked_fill(~counts, 0.0).sum(-1), counts.sum(-1), largest
+        left_out = self._left_out[:, None, as_slice(rows)] | values.isnan()
+        largest = values.masked_fill(left_out, -torch.inf).amax(-1)
+        return values.masked_fill(left_out, 0.0).sum(-1), (~left_out).sum(-1), largest
 
     def _add(self, sums: Tensor, counts: Tensor, largest: Tensor, index: list[int] | slice) -> None:
         self._sums[:, :, index] += sums
         self._counts[:, :, index] += counts
         self._largest[:, :, index] = self._largest[:, :, index].maximum(largest)
 
-    def arrays(self) -> dict[str, Tensor]:
-        """Return each of AVERAGES, (B, heads); NaN where no row counts."""
+    def compute(self) -> Tensor:
+        """Return each of AVERAGES, (B, heads, averages); NaN where no row counts."""
         means = (self._sums / self._counts).float()
         largest = self._largest.masked_fill(self._largest == -torch.inf, torch.nan)
-        values_by_name = {
-            average.name: (largest if average.largest else means)[index]
-            for index, average in enumerate(self._averages)
-        }
-        none = torch.full_like(means[0], torch.nan)
-        return {average.name: values_by_name.get(average.name, none) for average in HEAD_AVERAGES}
-
-    def results(self) -> dict[str, Tensor]:
-        return {f"heads.{name}": values for name, values in self.arrays().items()}
+        none = means.new_full(means.shape[1:], torch.nan)
+        return torch.stack(
+            [
+                (largest if average.largest else means)[self._averages.index(average)]
+                if average in self._averages
+                else none
+                for average in HEAD_AVERAGES
+            ],
+            -1,
+        )
 
 
 class _TargetedRows:

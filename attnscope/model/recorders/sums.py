@@ -236,7 +236,7 @@ class RecordedTokens:
     spans: SpanTokens | None = None  # spans of the tokens; None if these are not recorded
     # rows that averages of heads count; None if these are not recorded
     averaged: AveragedRows | None = None
-    # every key takes part in the ranking; None if only the device knows
+    # every key that the mask allows takes part in the ranking; None if only the device knows
     ranks_all: bool | None = None
 
 
