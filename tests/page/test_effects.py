@@ -1,6 +1,7 @@
 """What cutting each head changes, on a page: against copies of a model without a head, and where it is not measured."""
 
 import copy
+import json
 import re
 import shlex
 
@@ -173,6 +174,25 @@ def test_a_model_without_an_output_head_has_effects_on_its_final_states(open_pag
     said = page.evaluate(MATTERS)
     percent = re.search(r"the final states of all tokens change by (\S+) %\.", said)
     assert float(percent[1]) == pytest.approx(100 * moved.mean(), rel=0.06)
+
+
+def test_heads_are_ranked_as_ablate_ranks_them(tmp_path):
+    """By the predictions at every [MASK]; without one, by the final states of all tokens."""
+    for text, by in (
+        ("The [MASK] by the [MASK] was steep", "kl"),
+        ("The bank was steep", "hidden"),
+    ):
+        page, effects = tmp_path / f"{by}.html", tmp_path / f"{by}.json"
+        assert main(["run", text, "-o", str(page), "--quiet"]) == 0
+        assert main(["ablate", text, "--each", "head", "-o", str(effects), "--quiet"]) == 0
+        (expected,) = json.loads(effects.read_text())["effects"]
+        assert (expected["kl"] is None) == (by == "hidden")
+        data, scene = scene_of(page)
+        (of_head,) = (one for one in scene["numbers"] if one["name"] == "effect of head")
+        np.testing.assert_allclose(
+            data.raw(of_head["values"]).ravel(), expected[by], rtol=1e-4, atol=1e-7
+        )
+        assert scene["effects"]["ofPredictions"] == (by == "kl")
 
 
 @pytest.mark.parametrize(

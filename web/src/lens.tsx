@@ -11,6 +11,7 @@ import type { Place, Spot } from "./spot";
 export interface Seen {
   layer: number;
   head: number;
+  index: number; // among all heads
   name: string;
   query: number;
   key: number;
@@ -27,6 +28,7 @@ export function inHead(head: Head, query: number, key: number): Seen {
   return {
     layer,
     head: number,
+    index: layer * head.scene.data.heads.length + number,
     name: head.unit.name,
     query,
     key,
@@ -108,9 +110,6 @@ function standing(all: ArrayLike<number>, own: number) {
   return { best: sizes.indexOf(most), rank: sizes.filter((other) => other > size).length + 1, share: size / most };
 }
 
-const indexOf = (scene: Scene, { layer, head }: { layer: number; head: number }) =>
-  layer * scene.data.heads.length + head;
-
 function effectText(scene: Scene, value: number): string {
   const { effects } = scene.data;
   return !effects ? sizedText(value) : effects.ofPredictions ? `${sizedText(value)} bits` : percent(value);
@@ -131,6 +130,7 @@ function Moved({ scene, own }: { scene: Scene; own: number }) {
           </span>
         );
       })}
+      {positions.length > 3 && `and ${positions.length - 3} more, on average `}
     </>
   );
 }
@@ -150,8 +150,7 @@ export function Matters(props: {
   const about = (!place.headChosen && strongest) || seen[layer]![head];
   const all = scene.effects();
   if (!about || (!all && !command)) return null;
-  const { name, query } = about;
-  const own = indexOf(scene, about);
+  const { name, query, index: own } = about;
   const found = all && standing(all, own);
   const here = scene.effects(query);
   const { rank, share, best } = found ?? { rank: 0, share: 0, best: 0 };
@@ -241,7 +240,7 @@ export function LensList(props: {
             <span data-lens={one.name}>{weightText(one.weight)}</span>
             {all && (
               <span class="dim effect" data-effect={one.name} title={glossary.effect}>
-                {effectText(scene, all[indexOf(scene, one)]!)} · #{standing(all, indexOf(scene, one)).rank}
+                {effectText(scene, all[one.index]!)} · #{standing(all, one.index).rank}
               </span>
             )}
           </button>

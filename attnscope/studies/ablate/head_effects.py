@@ -34,7 +34,7 @@ class HeadEffects:
 
     at: PositionEffects  # at every token
     heads: Sequence[tuple[int, int]]  # layer and head of every cut
-    # positions whose mean ranks heads, as of `ablate --each head`: those of predictions; empty for all tokens
+    # positions whose mean ranks heads, as of `ablate --each head`: those of predictions; empty for all final states
     positions: Sequence[int]
     tokens: Sequence[str]  # most probable token of every position; empty without predictions
 
@@ -91,7 +91,8 @@ def _unsuitable(run: RunConfig) -> str | None:
 def _of_text(run: RunConfig, source: ModelSource, session: Session, text: TextPlan) -> HeadEffects:
     options = AblationOptions(each="head")
     ranking, _ = compared_positions(options, run, source, text)
-    every = list(range(len(text.tokens)))
+    # without a prediction that heads are ranked by, final states of all tokens are compared
+    every = list(range(len(text.tokens))) if ranking else []
     ablation = AblationRun(run, options, source, session, text, every, [])
     cuts = ablation.units()
     baseline = run_uncut(ablation, cuts, len(cuts))
