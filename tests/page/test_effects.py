@@ -245,3 +245,19 @@ def test_effects_go_only_with_pages_of_heads(gpt2, tmp_path, capsys):
         assert "--effects: applies only to pages of heads; add --output page.html" in (
             capsys.readouterr().err
         )
+
+
+def test_the_page_of_a_dump_says_what_its_effects_say(open_page, tmp_path):
+    texts, dump, path = (tmp_path / name for name in ("texts.txt", "dump.jsonl", "page.html"))
+    texts.write_text("She sat by the [MASK] of the river\n", encoding="utf-8")
+    assert main(["batch", str(texts), "-o", str(dump), "--keep", "top,effects", "--quiet"]) == 0
+    assert main(["convert", str(dump), str(path), "--quiet"]) == 0
+    kl = np.array(json.loads(dump.read_text(encoding="utf-8").splitlines()[1])["effects"]["kl"])
+    page = open_page(path, "#head=L2H1&query=4&key=5", size=(1280, 800)).page
+    said = page.evaluate(MATTERS)
+    name = said.split()[0]
+    layer, head = map(int, name[1:].split("H"))
+    own = kl.reshape(4, 4)[layer, head]
+    assert f": number {1 + (kl > own).sum()} of 16 heads" in said
+    value = re.search(rf"Without {name}, (\S+)\. KL\(before ‖ after\)", said)[1]
+    assert number(value) == pytest.approx(own, rel=0.06)

@@ -3,7 +3,7 @@ import { useMemo, useRef } from "preact/hooks";
 import { weightText } from "./arithmetic";
 import { Bar, Word } from "./elements";
 import { fixed, sizedText } from "./format";
-import { EFFECT, type Head, type Scene } from "./model";
+import { type Head, isEffect, type Scene } from "./model";
 import { percent } from "./pictures";
 import type { Place, Spot } from "./spot";
 
@@ -178,7 +178,7 @@ export function Matters(props: {
               {standing(here, own).rank}.
             </>
           )}{" "}
-          {!effects && <span class="dim">{numbers.find((one) => one.name === EFFECT)!.meaning}</span>}
+          {!effects && <span class="dim">{numbers.find(isEffect)!.meaning}</span>}
         </>
       ) : (
         <>

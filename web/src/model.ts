@@ -136,7 +136,8 @@ export interface SceneData {
   groups: Group[];
 }
 
-export const EFFECT = "effect of head"; // attnscope/views/walk/scene.py
+// Whether a number of every head is the effect of cutting it: of a page, or of a dump.
+export const isEffect = ({ name }: { name: string }) => /^effect (of head|\()/.test(name);
 
 export interface Listed {
   source: number; // index on the axis of sources
@@ -190,7 +191,7 @@ export class Scene {
   // What cutting each head changes in the end, or at a token; null if that is not known.
   effects(query?: number): ArrayLike<number> | null {
     const { effects, numbers } = this.data;
-    const one = numbers.find(({ name }) => name === EFFECT);
+    const one = numbers.find(isEffect);
     if (query === undefined) return one ? this.store.numbers(one.values) : null;
     return effects && this.ofToken(effects.values, this.queries.positions[query]!);
   }
