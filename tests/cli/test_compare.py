@@ -797,8 +797,13 @@ def test_of_long_texts_the_rows_and_columns_are_shown_where_most_moves(
     if rows < len(queries):
         left = np.delete(np.abs(moved).sum(1), at)
         assert np.abs(moved).sum(1)[at].min() >= left.max()
-    by_column = np.abs(moved[at]).sum(0)
-    assert by_column[columns].min() >= np.delete(by_column, columns).max()
+    # the columns where a row moves most, of the rows that move most, and others where most moves
+    sizes = np.abs(moved[at])
+    largest = sizes.argmax(1)[np.argsort(-sizes.max(1), kind="stable")]
+    first = [*dict.fromkeys(largest.tolist())][:10]
+    assert set(first) <= set(columns)
+    others = sizes.sum(0)[[n for n in columns if n not in first]]
+    assert not others.size or others.min() >= np.delete(sizes.sum(0), columns).max()
     said = " ".join(out.split())
     assert "10 of 90 columns, where most weight moves" in said
     assert ("10 of 90 rows and 10 of 90 columns" in said) == (rows < len(queries))
@@ -869,8 +874,23 @@ def test_texts_that_would_take_many_lines_are_compared_where_most_moves(monkeypa
     args = [" ".join(words), " ".join(other), *STACK, "--layer", "1", "--head", "0"]
     out = run(capsys, *args)[1]
     assert "10 of 40 rows and 10 of 40 columns, where most weight moves" in " ".join(out.split())
+    # where a row moves most is in sight
+    losses = re.findall(r"−(\d\.\d\d) +(\d+) \S+$", out[out.rindex("what moved") :], re.MULTILINE)
+    headings = re.findall(r"query ↓ (.*)", out[out.index("difference") :])
+    columns = {key for line in headings for key in re.findall(r"\d+", line)}
+    assert len(losses) == 9 and len(columns) == 10  # the row 3 gains more than it loses
+    assert {key for _, key in losses} <= columns
     assert len(out.splitlines()) <= 95
     assert "of 40 rows" not in run(capsys, *args, "--query", "0:40", "--key", "0:40")[1]
+
+
+def test_eleven_rows_are_all_shown(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    words = [f"w{i}" for i in range(11)]
+    other = [*words[:5], "changed", *words[6:]]
+    args = [" ".join(words), " ".join(other), *STACK, "--layer", "1", "--head", "0"]
+    out = run(capsys, *args)[1]
+    assert "where most weight moves" not in " ".join(out.split())
 
 
 def test_layers_without_counterpart_are_named_with_their_option(capsys):

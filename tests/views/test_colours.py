@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.views.palette import surface_on
 from attnscope.views.scales import SHAPES, WEIGHTS, LogScale, Scale, scale_for
 from attnscope.views.terminal import background as asking
@@ -72,6 +73,17 @@ def test_zero_is_the_background_and_ramps_leave_it_in_one_direction(colours, sur
         assert more[2] < 0 < less[2]  # blue, and yellow
 
 
+@SURFACES
+def test_more_is_blue_and_less_is_orange_in_256_colours(surface):
+    """The nearest of 256 colours to dark blue was a dark green, and to a pale one a violet."""
+    for place in PLACES:
+        style = ramp_style(place, True, 256, surface)
+        if style.bgcolor is not None:
+            red, green, blue = rgb(style.bgcolor)
+            first, second, third = (blue, green, red) if place > 0.5 else (red, green, blue)
+            assert first > second > third or second == third == 0
+
+
 @pytest.mark.parametrize("signed", [True, False])
 @SURFACES
 def test_sixteen_colours_are_named_so_that_the_terminal_may_choose_them(signed, surface):
@@ -93,6 +105,26 @@ def test_a_role_is_fuller_the_stronger_it_is(surface):
     ]
     assert all(a <= b for a, b in pairwise(distances))
     assert distances[0] > 20
+
+
+@SURFACES
+@pytest.mark.parametrize("colours", [16, 256])
+def test_a_weight_of_one_percent_has_a_colour_where_there_are_few(surface, colours):
+    places = [WEIGHTS.place(weight) for weight in (0.003, 0.01)]
+    none, some = (ramp_style(place, False, colours, surface).bgcolor for place in places)
+    assert none is None and some is not None
+
+
+@SURFACES
+def test_letters_of_roles_are_readable_in_sixteen_colours(surface):
+    """White and yellow letters could not be read on a white terminal; the letter stands on its colour now."""
+    for role in HEAD_ROLES:
+        style = role_style(role.colour, 0.5, 16, surface)
+        assert style.bgcolor.number < 16
+        high, low = sorted(
+            (luminance(rgb(style.color)), luminance(rgb(style.bgcolor))), reverse=True
+        )
+        assert (high + 0.05) / (low + 0.05) >= 4.5, role.name
 
 
 def test_a_legend_of_weights_names_the_same_weights_everywhere():

@@ -86,6 +86,15 @@ def test_the_strongest_heads_are_listed_with_their_errors():
     assert re.search(r"strongest  L2H1 0\.82  L2H2 0\.91  L2H3 1\.00\n", by_layer)
 
 
+@pytest.mark.parametrize("colour", [None, "standard"])
+def test_a_role_that_has_no_fuller_colour_has_a_shade(colour):
+    made = survey()
+    for strength, shaded in ((0.99, "█"), (0.41, "▒")):
+        made.roles[0].values[0, 0] = strength
+        screen = re.sub(r"\x1b\[[0-9;]*m", "", draw(made, 80, colour=colour))
+        assert re.search(r"^ +L0 +(\S+)", screen, re.MULTILINE)[1][:2] == f"P{shaded}"
+
+
 def test_a_table_has_a_row_for_every_head(tmp_path):
     made = survey(missing=("retrieval",))
     rows = list(csv.DictReader(io.StringIO(b"".join(export(made, tmp_path / "x.csv")).decode())))

@@ -57,6 +57,7 @@ from attnscope.views.parts import (
 from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
 
+_FEW = FEW + FEW // 2  # rows and columns that are all shown
 _PRINTED = 10  # number of heads that are printed, if there are more
 _NAMED = 12  # number of tokens without counterpart that are named
 _LINES = 70  # of one head, above which only the rows and columns are shown where most moves
@@ -378,7 +379,8 @@ class _ShownHead:
             yield from self._moves()
             return
         sizes = {"query": len(head.queries), "key": len(columns)}
-        wide = {name for name, size in sizes.items() if size > FEW and name not in self.named}
+        # A few rows more are shown, too: leaving out one of eleven would say more than it saves.
+        wide = {name for name, size in sizes.items() if size > _FEW and name not in self.named}
         few = self._numbers(columns, wide)
         if not wide or any(sizes[name] > PRINTED for name in wide):
             yield from few
@@ -401,7 +403,7 @@ class _ShownHead:
             option = self.settings.named("--query", "query")
             left_out[option] = "rows", len(rows), len(self.head.queries)
         if "key" in few:
-            largest_columns = _largest(np.abs(shown_head._differences(columns)).sum(0), FEW)
+            largest_columns = _moving(shown_head._differences(columns), FEW)
             left_out[self.settings.named("--key", "key")] = (
                 "columns",
                 len(largest_columns),
@@ -588,6 +590,14 @@ def _largest(values: Matrix, count: int) -> list[int]:
     return sorted(
         int(n) for n in np.argsort(-np.nan_to_num(values, nan=-1.0), kind="stable")[:count]
     )
+
+
+def _moving(differences: Matrix, count: int) -> list[int]:
+    """Return the columns where a row moves most, and others where most moves, in ascending order."""
+    sizes = np.abs(np.nan_to_num(differences))
+    largest = sizes.argmax(1)[np.argsort(-sizes.max(1), kind="stable")]
+    order = np.argsort(-sizes.sum(0), kind="stable")
+    return sorted([*dict.fromkeys([*largest.tolist(), *order.tolist()])][:count])
 
 
 def _moved_sources(

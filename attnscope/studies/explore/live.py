@@ -44,7 +44,7 @@ from attnscope.studies.explore.scenes import (
     walk_head,
 )
 from attnscope.studies.explore.units import TextUnits, UnitSource, of_tokens, text_units
-from attnscope.views.spans import Span, token_span
+from attnscope.views.spans import Span, Spans, token_span
 from attnscope.views.walk.scene import (
     EFFECT,
     STAGES,
@@ -517,9 +517,9 @@ def cut_changes(ablation: Ablation, ends: Sequence[int], kind: PredictionKind | 
         tokens = sorted(change.tokens, key=lambda token: -token.after)
         first = max(tokens, key=lambda token: token.before)
         names = [Span(token.text, "", "token") for token in (tokens[0], first)]
-        verdict = [names[0], Span(" stays first")]
+        verdict: Spans = (names[0], Span(" stays first"))
         if first is not tokens[0]:
-            verdict = [names[0], Span(" is first, not "), names[1]]
+            verdict = (names[0], Span(" is first, not "), names[1])
         of_rows[change.position] = Forecast(
             prediction_title(kind or "next", ablation.tokens, change.position),
             [Span(token.text, "", "token") for token in tokens],

@@ -6,7 +6,7 @@ Zero has no colour of its own, so that it is the background. Every other cell ha
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Literal
 
 from rich.color import Color, ColorSystem
@@ -18,19 +18,25 @@ from attnscope.views.palette import Surface
 from attnscope.views.scales import TICKS, WEIGHTS, LogScale, Scale, faded, luminance, needs_black
 
 _STEPS = 64
-# Of terminals with 16 colours, on a dark and on a light background, from zero on.
+# Steps with the background where there are few colours: weights below .005 on the scale of roots.
+_BLANK = 4
+# Of terminals with 16 colours, on a dark and on a light background, above zero.
 _MORE_16 = {
-    False: " blue bright_blue bright_cyan bright_white",
-    True: " bright_cyan cyan bright_blue blue",
+    False: "blue bright_blue bright_cyan bright_white",
+    True: "bright_cyan cyan bright_blue blue",
 }
 _LESS_16 = {
-    False: " red bright_red yellow bright_yellow",
-    True: " bright_yellow yellow bright_red red",
+    False: "red bright_red yellow bright_yellow",
+    True: "bright_yellow yellow bright_red red",
 }
 _DARK_16 = ("blue", "red")
 # The least share of a role's colour.
 _FAINT = 0.25
 SHADES = " ░▒▓█"
+# Red, green and blue of the numbers of a terminal of 256 colours that are no greys and no names.
+_CUBE = {
+    16 + index: rgb for index, rgb in enumerate(product((0, 95, 135, 175, 215, 255), repeat=3))
+}
 # Cells of a legend's ramp.
 _LEGEND = 16
 
@@ -66,39 +72,44 @@ def _style(step: int, signed: bool, colours: int, surface: Surface) -> Style:
     size = abs(2 * step / _STEPS - 1) if signed else step / _STEPS
     more = not signed or 2 * step > _STEPS
     if colours > 16:
-        numbers = _indexed(surface, more=more)
-        number = numbers[min(len(numbers) - 1, int(size * len(numbers)))]
+        number = _indexed(surface, more=more)[round(size * _STEPS)]
         return Style() if number is None else _with(Color.from_ansi(number))
     light = needs_black(bytes.fromhex(surface.background))
-    names = (_MORE_16 if more else _LESS_16)[light].split(" ")
+    names = (_MORE_16 if more else _LESS_16)[light].split()
+    if size <= _BLANK / _STEPS:
+        return Style()
     name = names[min(len(names) - 1, int(size * len(names)))]
-    if name:
-        return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")
-    return Style()
+    return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")
 
 
 @lru_cache(maxsize=8)
 def _indexed(surface: Surface, *, more: bool) -> list[int | None]:
-    """Return the colours of a terminal of 256 that are nearest to a ramp, each beyond the one before; None for zero."""
+    """Return the number of the colour, of 256, that is nearest at every step of a ramp; None for the background.
+
+    More is blue (blue > green > red, or blue alone), and less is orange: the nearest of all are green, grey or violet.
+    No step is closer to the background than the one before.
+    """
+    background = bytes.fromhex(surface.background)
+    colours: dict[int | None, Sequence[int]] = {None: background}
+    for number, colour in _CUBE.items():
+        first, second, third = colour[::-1] if more else colour
+        if first > second > third or second == third == 0 < first:
+            colours[number] = colour
+    end = luminance(surface.colour(1.0 if more else 0.0, signed=True))
+    away = 1 if end > luminance(background) else -1
     numbers: list[int | None] = [None]
-    start = luminance(bytes.fromhex(surface.background))
-    rising = luminance(surface.colour(1.0 if more else 0.0, signed=True)) > start
-    last = start
     for step in range(1, _STEPS + 1):
-        place = (1 + step / _STEPS) / 2 if more else (1 - step / _STEPS) / 2
-        colour = Color.from_rgb(*surface.colour(place, signed=True)).downgrade(
-            ColorSystem.EIGHT_BIT
-        )
-        light = luminance(colour.get_truecolor())
-        # The cube has few dark colours: a grey would be no step of the ramp.
-        if (
-            colour.number is not None
-            and colour.number < 232
-            and (light > last if rising else light < last)
-        ):
-            numbers.append(colour.number)
-            last = light
+        exact = surface.colour((1 + step / _STEPS * (1 if more else -1)) / 2, signed=True)
+        last = away * luminance(colours[numbers[-1]])
+        beyond = [n for n in colours if away * luminance(colours[n]) >= last]
+        if step > _BLANK:
+            beyond = [n for n in beyond if n is not None]
+        numbers.append(min(beyond, key=lambda n: _distance(exact, colours[n])))
     return numbers
+
+
+def _distance(one: Sequence[int], other: Sequence[int]) -> int:
+    return sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
 
 
 def ramp_pieces(
@@ -137,9 +148,9 @@ def tick_text(weight: float) -> str:
 
 
 def role_style(colour: str, strength: float, colours: int, surface: Surface) -> Style:
-    """Return a role's colour, `#rrggbb`, the stronger the fuller: from 0 to 1."""
+    """Return a role's colour, `#rrggbb`, the stronger the fuller: from 0 to 1, but of 16 colours."""
     if colours <= 16:
-        return Style(color=Color.parse(colour), bold=True)
+        return _with(Color.parse(colour).downgrade(ColorSystem.STANDARD))
     share = _FAINT + (1 - _FAINT) * min(1.0, max(0.0, strength))
     return _on(faded(colour, bytes.fromhex(surface.background), share))
 

@@ -29,8 +29,10 @@ def _draw_roles(screen: Screen, panel: Panel, roles: Sequence[Sequence[str]]) ->
         strength = float(panel.matrix[layer, head])
         if np.isnan(strength):
             return Text(letter.center(width), "dim")
-        if not screen.colours:
-            return Text(f"{letter}{shade(strength, SHADES[1:])}".ljust(width))
+        if screen.colours <= 16:
+            look = role_style(roles[layer][head], 1.0, 16, screen.surface) if screen.colours else ""
+            shaded = shade(strength, SHADES[1:])
+            return Text.assemble((letter, look), shaded, " " * (width - 2))
         return Text(
             letter.center(width),
             role_style(roles[layer][head], strength, screen.colours, screen.surface),
