@@ -1,14 +1,28 @@
-"""What docs/dumps.md promises of padding holds for 200 random models, whatever the size of their scores."""
+"""What docs/dumps.md promises of padding holds for 200 random models, whatever the size of their scores.
 
+And texts of one forward pass have the findings that each has alone, to the rounding of the model's type.
+"""
+
+from pathlib import Path
 from random import Random
 
 import numpy as np
+import pytest
 import torch
 
 from attnscope.base.model_config import ModelConfig
 from attnscope.batch.groups import MIN_PADDED_TOKENS
+from attnscope.batch.header import Settings
+from attnscope.batch.items import text_item
+from attnscope.batch.loading import open_worker
+from attnscope.batch.records import Record, arrays_of
+from attnscope.findings.row_statistics import STATISTICS
 from attnscope.model.randomize import make_random
+from attnscope.request.run_config import RunConfig
+from attnscope.run.session import Session
+from tests.devices.test_commands import write_tokenizer
 from tests.helpers import native_stages
+from tests.helpers.tiny_models import TABLE
 
 MODELS, PROMISE = 200, 1e-6
 
@@ -68,3 +82,47 @@ def test_padding_that_is_seen_breaks_the_promise(monkeypatch):
     monkeypatch.setattr(native_stages, "padding_mask", seen_by_one)
     found = [_excess(seed) for seed in range(12)]
     assert sum(gap > promised for gap, promised in found) >= 3
+
+
+WORDS = "the bank by river".split()
+# What a number may differ by, as a part of its largest value: a few steps of the type, or a few dozen of float32.
+NEAR = {"float32": 2.0**-17, "float16": 2.0**-9, "bfloat16": 2.0**-6}
+LARGEST = {"distance": 40.0, "entropy": 5.0, "max_score": 2.0}  # others are at most 1
+
+
+def records(folder: Path, dtype: str, texts: list[str], *, together: bool) -> list[Record]:
+    """Records of texts that go through the model together, or one after the other."""
+    settings = Settings(keep=("top", "rows", "heads"), top=3)
+    run = RunConfig(texts=(), model=str(folder), dtype=dtype, device="cpu", threads=1)
+    worker, _, _ = open_worker(settings, run, Session(()))
+    ready = [worker.prepare(text_item(index, text)) for index, text in enumerate(texts)]
+    if together:
+        return worker.process(ready)
+    return [record for one in ready for record in worker.process([one])]
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("dtype", NEAR)
+def test_random_frames_equal_frames_of_one_text(tmp_path: Path, family: str, dtype: str) -> None:
+    next(row for row in TABLE if row.name == family).save(tmp_path)
+    write_tokenizer(tmp_path, WORDS)
+    draw = Random(family + dtype)
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(16, 30))) for _ in range(12)]
+    frame = records(tmp_path, dtype, texts, together=True)
+    alone = records(tmp_path, dtype, texts, together=False)
+    assert len({len(record.tokens) for record in alone}) > 3
+    worst = 0.0
+    for of_frame, by_itself in zip(frame, alone, strict=True):
+        expected = arrays_of(by_itself)
+        found = arrays_of(of_frame)
+        assert (
+            found.keys() == expected.keys()
+            and {f"rows.{name}" for name in STATISTICS} <= found.keys()
+        )
+        for path, numbers in expected.items():
+            if path == "top.keys":  # rounding may exchange those of nearly equal weight
+                continue
+            assert (np.isnan(numbers) == np.isnan(found[path])).all(), path
+            gap = np.nanmax(np.abs(numbers - found[path]), initial=0.0)
+            worst = max(worst, float(gap) / LARGEST.get(path.rpartition(".")[2], 1.0))
+    assert worst <= NEAR[dtype]
