@@ -14,7 +14,8 @@ JSON, to `gpu.jsonl` in the folder $OUT (default: here). Exit code 1 if a part f
     profile   the operators of a recorded layer that take most time
     kernels   the fused kernel, if Triton is there: its numbers against operators, its time against the output's
     programs  `run`, `batch` and `heads` as whole processes, on the GPU and on the CPU
-    dumps     `batch` against the forward pass alone and an eager script, by length and by what is kept (gpu_dumps.py)
+    dumps     `batch` against the forward pass alone and an eager script, by what is kept: texts of 64 and 512 tokens
+    dumps-long  the same for 2,048 tokens; from start to the first text (both: gpu_dumps.py)
 
 It needs torch, NumPy and the packages in PACKAGES: where there is no network, `--wheels` names a folder of their wheels
 (`python -m pip download --no-deps -c constraints.txt -d FOLDER PACKAGE …`), which are installed into a folder that is
@@ -28,6 +29,7 @@ commands have every part once, the first ones first:
     python benchmarks/gpu.py sdpa profile parity --wheels wheels
     python benchmarks/gpu.py programs --wheels wheels
     python benchmarks/gpu.py dumps --wheels wheels
+    python benchmarks/gpu.py dumps-long --wheels wheels
 """
 
 import argparse
@@ -400,11 +402,11 @@ def programs(bench: Bench) -> None:
             say(name, took[bench.device], "s", cpu=round(took["cpu"], 2))
 
 
-def dumps(bench: Bench) -> None:
+def dumps(bench: Bench, lengths: tuple[int, ...], *, from_start: bool = False) -> None:
     """Dumps beside the forward pass alone and an eager script."""
     import gpu_dumps
 
-    gpu_dumps.dumps(bench, say)
+    gpu_dumps.dumps(bench, say, lengths, from_start=from_start)
 
 
 def run_tests(bench: Bench, files: Sequence[str]) -> None:
@@ -461,7 +463,8 @@ PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
     "profile": (profile, 90),
     "kernels": (kernels, 240),
     "programs": (programs, 300),
-    "dumps": (dumps, 540),
+    "dumps": (partial(dumps, lengths=(64, 512)), 570),
+    "dumps-long": (partial(dumps, lengths=(2048,), from_start=True), 570),
 }
 
 
@@ -504,7 +507,7 @@ def main() -> int:
     """Run the parts, one process after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("parts", nargs="*", metavar="|".join(PARTS), help="all by default")
-    parser.add_argument("--tokens", type=int, default=32768)
+    parser.add_argument("--tokens", type=int, help="32,768 on a GPU, else 512")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--wheels", type=Path, help="folder of wheels to install")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu", "simulated"))
@@ -512,6 +515,7 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := set(given.parts) - PARTS.keys():
         parser.error(f"unknown part '{sorted(unknown)[0]}'; known: {', '.join(PARTS)}")
+    given.tokens = given.tokens or (32768 if given.device == "cuda" else 512)
     if given.here:
         if given.device == "simulated":
             from tests.devices.simulation import simulated_devices

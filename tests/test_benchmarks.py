@@ -194,6 +194,26 @@ def test_the_benchmark_of_cuda_writes_every_line_down(
     )
 
 
+@pytest.mark.exhaustive
+def test_dumps_are_compared_with_the_forward_pass_and_an_eager_script(
+    tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    code, _, _ = run_here("gpu.py", "dumps-long", "--device", "cpu", "--runs", "1")
+    assert code == 0
+    lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    rates = {line["name"].split()[-1]: line["value"] for line in lines if line["unit"] == "texts/s"}
+    compared = {line["name"].split()[-1]: line for line in lines if "peer" in line}
+    assert {"heads", "folder", "brief.jsonl"} <= compared.keys()
+    for name, line in compared.items():
+        assert line["ratio"] == pytest.approx(rates[name] / rates[line["peer"]], abs=0.02)
+        assert line["tokens"] == pytest.approx(8 * rates[name], rel=0.01)
+    (bound,) = [line for line in lines if line["name"] == "start to first text"]
+    (peer,) = [line for line in lines if line["name"] == "import torch, from_pretrained"]
+    assert bound["ratio"] == pytest.approx(bound["value"] / peer["value"], abs=0.02)
+    assert bound["bound"] == ("holds" if bound["ratio"] <= bound["most"] else "MISSED")
+
+
 def test_a_part_of_the_benchmark_of_cuda_that_takes_too_long_ends_alone(
     tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +253,10 @@ def test_the_benchmark_of_cuda_runs_every_test_that_is_marked_so() -> None:
     }
     parts = runpy.run_path(str(BENCHMARKS / "gpu.py"))["PARTS"].values()
     assert {
-        file for work, _ in parts if isinstance(work, partial) for file in work.keywords["files"]
+        file
+        for work, _ in parts
+        if isinstance(work, partial)
+        for file in work.keywords.get("files", ())
     } == marked
 
 
