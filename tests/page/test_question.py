@@ -55,6 +55,20 @@ def test_the_question_is_about_the_strongest_head_of_the_cell(open_page, pages):
     assert shows(page, f"{MATTERS}.includes('Does {where} matter?')", True)
 
 
+def test_a_page_of_one_cell_begins_with_its_heads_and_whether_they_matter(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    words = SHORT.split()
+    arguments = ["--query", "4", "--key", "1", "--no-effects"]
+    assert main(["run", SHORT, *arguments, "-o", str(path), "--quiet"]) == 0
+    weights = attnscope.inspect(SHORT, layer="all", head="all", stages="weights").weights
+    page = open_page(path, size=(1280, 800)).page
+    heads = ranked_heads(weights, 4, 1)
+    assert page.evaluate(LISTED)[0][0] == heads[0]
+    assert [name for name, _ in page.evaluate(LISTED)] == heads[: len(page.evaluate(LISTED))]
+    assert page.evaluate(MATTERS).startswith(f"{heads[0]} has ")
+    assert f" at {words[4]} ← {words[1]}, the most of all heads." in page.evaluate(MATTERS)
+
+
 def test_predictions_stand_beside_the_sentence(open_page, tmp_path):
     text = "The [MASK] by the [MASK] was steep"
     path = tmp_path / "page.html"

@@ -82,7 +82,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
   };
   const finite = values ? [...values.data].filter(Number.isFinite) : [];
   const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
-  const lens = useLens(scene, place.spot, place.display === "lens");
+  const lens = useLens(scene, place);
   const { query, key } = place.spot;
   const labels = (letter: string, all: (number | string)[]) =>
     all.map((n) => ({ number: n === "mean" ? "mean" : letter + n, name: "" }));

@@ -5,7 +5,7 @@ import { Bar, Word } from "./elements";
 import { fixed, sizedText } from "./format";
 import { type Head, isEffect, type Scene } from "./model";
 import { percent } from "./pictures";
-import type { Place, Spot } from "./spot";
+import { LENS, type Place, type Spot } from "./spot";
 
 // What a head has of a cell.
 export interface Seen {
@@ -81,10 +81,10 @@ export function seenInHeads(scene: Scene, spot: Spot, any = false): (Seen | null
   return any || seen.flat().some(Boolean) ? seen : seenInHeads(scene, spot, true);
 }
 
-export function useLens(scene: Scene, spot: Spot, active: boolean): (Seen | null)[][] | null {
+export function useLens(scene: Scene, { spot, display }: Place): (Seen | null)[][] | null {
   return useMemo(
-    () => (active ? seenInHeads(scene, spot) : null),
-    [scene, active, spot.query, spot.key, spot.text, spot.mask],
+    () => (display === LENS ? seenInHeads(scene, spot) : null),
+    [scene, display, spot.query, spot.key, spot.text, spot.mask],
   );
 }
 
@@ -224,7 +224,7 @@ export function LensList(props: {
         event.stopPropagation();
       }}
     >
-      {spot.key === null && <li class="dim">Click a cell for one pair of words.</li>}
+      {spot.key === null && <li class="dim">Click a cell for a pair of words.</li>}
       {strong.map((one, rank) => (
         <li key={one.name}>
           <button

@@ -70,8 +70,9 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const [place, setPlace] = useState<Place>(() => {
     const scene = sceneAt(0, 0)!;
     const [layer, head] = scene.data.first;
+    const oneCell = scene.data.display === LENS; // the page was made for a cell, which every head shows
     const start: Place = {
-      spot: { text: 0, mask: 0, layer, head, query: startOf(scene), key: null },
+      spot: { text: 0, mask: 0, layer, head, query: startOf(scene), key: oneCell ? 0 : null },
       stage: "weights",
       display: scene.data.display,
       pinned: null,
@@ -82,7 +83,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       shape: palette.shapes[0]!,
       sinks: true,
       read: false,
-      touched: false,
+      touched: oneCell,
       headChosen: false,
     };
     const found = placeOf(location.hash, start, sceneAt);

@@ -118,6 +118,9 @@ def _scene(report: Report, text: TextReport, summary: TextReport) -> Scene:
         stages=[stage for stage in ("scores", "scaled", "masked", "weights") if stage in stages]
         or ["weights"],
         first=(every.layers.index(chosen_head.layer), every.heads.index(chosen_head.head)),
+        display="lens"
+        if len(axes.queries.positions) * len(axes.keys.positions) == 1
+        else axes.display,
     )
 
 

@@ -289,7 +289,7 @@ class Scene(Owner):
     division: str = ""
     # of a side of a comparison, with the first side; None if both have the same tokens
     alignment: Alignment | None = None
-    # what a page shows of every head first: `roles`, or the name of a number
+    # what a page shows of every head first: `roles`, `lens` for the only cell, or the name of a number
     display: str = "thumbnails"
     pictures: Sequence[ScenePicture] = ()
     # of a text with pictures, each kind of token with the indices of its sources: those of each picture first
