@@ -234,13 +234,8 @@ def from_arrays(data: bytes, ending: str) -> Report:
 
 
 def _from_npz(data: bytes) -> tuple[bytes | str, dict[str, Array]]:
-    arrays = {}
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for name in archive.namelist():
-            with archive.open(name) as entry:
-                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(
-                    entry, allow_pickle=False
-                )
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        arrays = dict(file)
     return arrays.pop(METADATA).item(), arrays
 
 
