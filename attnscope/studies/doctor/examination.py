@@ -350,11 +350,9 @@ def measured(
     return [evidence for case in cases if (evidence := case.evidence(measure)) is not None]
 
 
-def unknown(
-    examined: str, reason: str, value: float | None = None, limit: float | None = None
-) -> Evidence:
+def unknown(examined: str, reason: str) -> Evidence:
     """Return evidence with the verdict `unknown`."""
-    return Evidence(examined, "unknown", value, limit, None, reason)
+    return Evidence(examined, "unknown", reason=reason)
 
 
 def inapplicable(examined: str, reason: str) -> Evidence:

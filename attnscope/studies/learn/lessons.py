@@ -415,30 +415,17 @@ class LessonPlan:
 
     title: str
     make: Callable[[Material], list[LessonStep]]
-    walkthrough: str  # heading of docs/walkthroughs.md that goes on
 
 
 LESSONS = {
-    "scores": LessonPlan(
-        "Scores: how well a query and a key match", _scores, "1. A head without scale"
-    ),
-    "scale": LessonPlan("Scale: why scores are divided by √d", _scale, "1. A head without scale"),
-    "mask": LessonPlan(
-        "Mask: why it comes before the softmax", _mask, "4. Four tokens under a causal mask"
-    ),
-    "softmax": LessonPlan(
-        "Softmax: from scores to weights", _softmax, "4. Four tokens under a causal mask"
-    ),
-    "output": LessonPlan(
-        "Output: what a head writes", _output, "3. Life is short, eat dessert first"
-    ),
-    "heads": LessonPlan(
-        "Heads: several questions at once", _heads, "3. Life is short, eat dessert first"
-    ),
-    "directions": LessonPlan(
-        "Directions: causal and bidirectional", _directions, "5. A whole layer"
-    ),
-    "sinks": LessonPlan("Sinks and padding: weight without meaning", _sinks, "2. A padded batch"),
+    "scores": LessonPlan("Scores: how well a query and a key match", _scores),
+    "scale": LessonPlan("Scale: why scores are divided by √d", _scale),
+    "mask": LessonPlan("Mask: why it comes before the softmax", _mask),
+    "softmax": LessonPlan("Softmax: from scores to weights", _softmax),
+    "output": LessonPlan("Output: what a head writes", _output),
+    "heads": LessonPlan("Heads: several questions at once", _heads),
+    "directions": LessonPlan("Directions: causal and bidirectional", _directions),
+    "sinks": LessonPlan("Sinks and padding: weight without meaning", _sinks),
 }
 
 
