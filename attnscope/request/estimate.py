@@ -22,18 +22,14 @@ from attnscope.request.memory import (
 
 MARGIN = 0.03  # of the sum, as allocators and libraries differ
 # Bytes
-TOKEN = 450  # of a token as Python objects: its struct, its strings, its numbers in lists
-ENCODED = 850  # of a token in `tokenizers` while it encodes, in addition
-VOCABULARY_ENTRY = 400  # of an entry of a tokenizer.json's vocabulary in `tokenizers`
-MERGE = 560  # of a merge of a BPE, or of a piece of a Unigram, in addition
+TOKEN = 1700  # of a token as Python objects, in `tokenizers` while it encodes, and in JSON
+PIECE = 560  # of an entry of a vocabulary in `tokenizers`; also of a merge of a BPE
 COMPILED_LOOPS = 76 << 20  # of LLVM and the compiled loops
 READING = 16 << 20  # of the thread that reads stored weights: its buffers, and its share of malloc
 BUFFERS = 64 << 20  # of matrix products in addition, whatever their size
 OF_A_THREAD = 16 << 20  # of another thread's products and small blocks, whatever their size
 SHAPE = 4 << 20  # of a product's preparation for one width of tile
 WRITING = 12 << 20  # of numbers while they are written one after the other
-# of a token in JSON, and in two copies of the text without its numbers, while it is written
-WRITTEN_TOKEN = 390
 UNIT = 12 << 10  # of a layer and head of a text as Python objects, and their names in JSON
 DRAWN = 100  # of a number in a drawn table
 PICTURE = 3600  # of a number in an .svg
@@ -41,9 +37,7 @@ KERNEL_CELL = 6  # of a cell of a kernel's mask: bool, and the number that is ad
 KERNEL_BIAS = 16  # of a cell if heads have biases: their distances, masked
 # of a score of a tile: its stages, and what recorders make of them
 SCORE = 52
-STAGES = 12  # of a score in the three stages of a layer that is not recorded
-SINK = 12  # of a score beside sinks
-BIAS = 8  # of a score with a bias
+MORE = 20  # of a score beside sinks or with a bias
 FUNCTION = 32  # of a score that functions of the caller change
 RANKED = 44  # of a contributor while a tile is ranked: positions and values, copied, and with gaps filled
 
@@ -100,7 +94,6 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     # the largest parameter while it is drawn, before it becomes 16 bits wide
     largest = max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
     draw_bytes = 4 * c.d_model * largest
-    library = c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     counted = max(d.rows, d.units * everything) if d.pool else d.rows
     kept = Quantities(
         d.batch,
@@ -120,12 +113,7 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     running = _layer_bytes(c, size, d)
     tile = _tile_bytes(c, d, kept)
     # texts with different rows or columns are copied
-    report = (
-        4 * d.cells * (d.batch > 1)
-        + d.batch * d.units * UNIT
-        + WRITING
-        + WRITTEN_TOKEN * everything
-    )
+    report = 4 * d.cells * (d.batch > 1) + d.batch * d.units * UNIT + WRITING
     report += (PICTURE if d.picture else DRAWN) * d.drawn
     # libraries keep these, or never take them, as processors differ
     widening = any(all(term.window is None for term in mask) for mask in d.masks)
@@ -134,7 +122,7 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     purposes = {
         "program": PROGRAM + COMPILED_LOOPS * compiled,
         "weights": parameters * size + (draw_bytes if d.words else READING),
-        "text": everything * (TOKEN + ENCODED) + library + 8 * d.characters,
+        "text": everything * TOKEN + (c.vocab_size + d.n_merges) * PIECE + 8 * d.characters,
         "activations": running,
         "tile": tile + BUFFERS + OF_A_THREAD * (d.threads - 1) + SHAPE * shapes,
         "kept": 4 * kept_values,
@@ -153,9 +141,7 @@ def _layer_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     holes = 4 * copy * (copy < RETAINED_BLOCK)
     wide = 4 // size
     queries = 2 * c.n_heads * c.d_head
-    kv = c.d_head + c.d_value
-    recorded = c.n_heads if _tiles_all(c) else d.heads
-    keys_and_values = (c.n_kv_heads + wide * min(c.n_kv_heads, recorded)) * kv
+    keys_and_values = (1 + wide) * c.n_kv_heads * (c.d_head + c.d_value)
     # a layer's input, the same normed, and what is made of it; the output as tiles fill it, and what is left
     attending = 3 * c.d_model + queries + keys_and_values + 3 * c.n_heads * c.d_value
     numbers = max(5 * c.d_model, attending)
@@ -163,27 +149,22 @@ def _layer_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     return int(1.06 * everything * numbers * size) + holes + min(PART, everything) * part * 4
 
 
-def _tiles_all(c: ModelConfig) -> bool:
-    """Tell whether layers that are not recorded are computed in tiles, too, as no kernel knows them."""
-    return c.softcap is not None or c.sinks
-
-
 def _tile_bytes(c: ModelConfig, d: MemoryDemand, kept: Quantities) -> int:
     """Return the bytes of tiles and of a kernel's mask, which findings reuse."""
     calls_functions = any(isinstance(term, Function) for mask in d.masks for term in leaves(mask))
-    more = SINK * c.sinks + BIAS * c.has_bias + FUNCTION * calls_functions
-    scores, count = _tile_scores(d, d.tiled_queries, d.heads)
+    score = SCORE + MORE * (c.sinks or c.has_bias) + FUNCTION * calls_functions
+    # no kernel knows soft-caps and sinks, so that all layers have tiles
+    tiles_all = d.layers > 1 and (c.softcap is not None or c.sinks)
+    queries, tiled_heads = (d.tokens, c.n_heads) if tiles_all else (d.tiled_queries, d.heads)
+    scores, count = _tile_scores(d, queries, tiled_heads)
     ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens
     rows = min(d.tiled_queries, max(TILE_ROWS, scores // (d.batch * d.tokens)))
     heads = max(1, min(d.heads, scores // (d.batch * d.tokens * rows)))
     # the run numbers of queries and keys, and the sums of runs
     pooled = 4 * d.batch * heads * kept.pool * (rows + 2 * d.tokens + 3 * kept.pool)
-    tiles = int(count * ((SCORE + more) * scores + ranked + pooled))
-    if d.layers == 1:
+    tiles = int(count * (score * scores + ranked + pooled))
+    if d.layers == 1 or tiles_all:
         return tiles
-    if _tiles_all(c):
-        scores, count = _tile_scores(d, d.tokens, c.n_heads)
-        return max(tiles, int(count * (STAGES + more) * scores))
     if c.has_bias or calls_functions:
         a_row = d.batch * c.n_heads * d.tokens
         return tiles + KERNEL_BIAS * min(max(TILE, a_row), a_row * d.tokens)

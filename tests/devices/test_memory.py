@@ -60,7 +60,7 @@ def test_weights_that_do_not_fit_into_the_gpu_are_read_in_every_pass(
 def test_weights_that_fit_into_the_gpu_alone_are_kept(
     simulated: str, plan: Callable[..., RunPlan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "available_memory", lambda: 2 * 452 * MIB)
+    monkeypatch.setattr(host, "available_memory", lambda: 2 * 460 * MIB)
     assert plan(device="cpu").stream_reason
     assert not plan(device=simulated).stream_reason
     monkeypatch.setattr(host, "available_memory", lambda: 2 * 200 * MIB)
