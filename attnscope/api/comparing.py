@@ -17,8 +17,8 @@ from attnscope.api.results import CompareResult, InspectResult
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
 from attnscope.findings.run import Report
-from attnscope.request.masks.expression import spell_mask
-from attnscope.request.options import COMPARE
+from attnscope.request.combinations import check_combinations
+from attnscope.request.options import COMPARE, QKV
 from attnscope.request.run_config import RunConfig, TextInput
 
 if TYPE_CHECKING:
@@ -49,15 +49,11 @@ def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, lis
         hint = "compare one thing at a time; write a selection that all sides share as a tuple, such as layer=(0, 1)"
         raise UsageError(f"{' and '.join(sorted(several))} are lists", hint=hint)
     if not several:
-        if arguments.get("mask") is not None:
-            hint = "pass a list, such as mask=['own', 'causal']"
-            mask = spell_mask(mask_of(arguments["mask"]))
-            raise UsageError(
-                f"{mask!r:.80} needs another mask to be compared with", where="mask", hint=hint
-            )
-        hidden = arguments.get("hide")
-        several = (
-            {"mask": ["causal", "bidirectional"]} if hidden is None else {"hide": [None, hidden]}
+        from attnscope.studies.compare.runs import default_sides
+
+        mask = arguments.get("mask")
+        several = dict(
+            [default_sides(None if mask is None else mask_of(mask), arguments.get("hide"))]
         )
     ((axis, values),) = several.items()
     if len(values) < 2:
@@ -193,16 +189,7 @@ def are_given_alone(options: Mapping[str, Any]) -> bool:
 
 def compare_given(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
     """Compare queries and keys of several programs, or the same under several masks; texts come with the arrays."""
-    for name, value in (
-        ("text", texts),
-        ("model", options.get("model")),
-        ("config", options.get("config")),
-    ):
-        if value:
-            hint = "leave it out, or name one model and one set of arrays"
-            raise UsageError(
-                "cannot be used with arrays that are compared by themselves", where=name, hint=hint
-            )
+    check_combinations((QKV,), {**options, "text": texts or None})
     return compare_texts([""], options)
 
 

@@ -28,7 +28,7 @@ from attnscope.api.head_results import (
     SurveyResult,
 )
 from attnscope.api.model import OpenModel
-from attnscope.api.options import check_names, file_path
+from attnscope.api.options import check_call, check_names, file_path
 from attnscope.api.results import (
     CheckResult,
     CompareResult,
@@ -46,7 +46,6 @@ from attnscope.base.files.reading import read_file
 from attnscope.findings.array_files import ARRAY_FILES
 from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.run import Report
-from attnscope.request.combinations import check_combinations
 from attnscope.request.options import HEADS
 from attnscope.request.run_config import InspectArguments, Model, OpenArguments
 from attnscope.studies.ablate.arguments import AblateArguments
@@ -161,7 +160,7 @@ def _compare_two(
     """Measure the heads of two models, one after the other, and compare them."""
     from attnscope.studies.heads.changes import compare_heads
 
-    check_combinations(HEADS, options)
+    check_call("heads", text, model_options, options)
     call_of("heads", options, (axis, model_options[axis]))
     text = text if text is None or isinstance(text, str) else list(text)
     sides: list[tuple[str, Any]] = []
@@ -258,6 +257,7 @@ def compare(
         with _opened(model_options) as model:
             sides: Any = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
             return model.compare(*sides, **arguments)
+    check_call("compare", text, options, {"format": "json"})
     if options.get("qkv") is not None:
         function = compare_given if are_given_alone(options) else compare_arrays
         return function([side for side in (text, *others) if side is not None], options)
@@ -278,6 +278,7 @@ def open_model(model: Model | None = None, **options: Unpack[OpenArguments]) -> 
         options: How the model runs: see OpenArguments.
     """
     check_names("open_model", options, OpenArguments)
+    check_call("run", None, options, {"model": model})
     return OpenModel(model, options).open()
 
 

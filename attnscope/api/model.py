@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
@@ -12,6 +13,7 @@ from attnscope.api.exploring import ModelExploreArguments
 from attnscope.api.head_results import MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.options import (
     IDS,
+    check_call,
     check_names,
     cuts,
     divided,
@@ -30,7 +32,6 @@ from attnscope.api.results import (
 )
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
-from attnscope.request.combinations import check_combinations
 from attnscope.request.run_config import (
     CallArguments,
     Model,
@@ -62,10 +63,15 @@ class OpenModel:
 
     def __init__(self, model: Model | None, options: Mapping[str, Any]) -> None:
         self.model = model
+        self._named = {**options, "model": model}
         self._values, self._live = opened(model, options)
         self._session: Session | None = new_session(self._live)
-        self._given = given_texts(self._values, self._live)
         self._from_texts: bool | None = None if self._values.get("config") else False
+
+    @cached_property
+    def _given(self) -> tuple[TextInput, ...] | None:
+        """The texts of arrays in place of a model; None with a model."""
+        return given_texts(self._values, self._live)
 
     def __enter__(self) -> Self:
         return self
@@ -90,12 +96,11 @@ class OpenModel:
         from attnscope.studies.rollout.run import report
 
         check_names("inspect", options, ModelInspectArguments)
+        check_call("run", text, self._named, options)
         with self._call(options, text) as (session, texts):
-            ranked: dict[str, Any] = {
-                **options,
-                **({"by": "weight"} if options.get("by") == "logit" else {}),
-            }
-            fields = {"target": targets_of(options), "cuts": cuts(options.get("cut"))}
+            target = targets_of(options)
+            ranked: dict[str, Any] = {**options, **({} if target is None else {"by": "weight"})}
+            fields = {"target": target, "cuts": cuts(options.get("cut"))}
             fields |= {"predict": None} if options.get("predict") is None else {}
             run = msgspec.structs.replace(self._run(texts, ranked), **fields)
             return InspectResult(report(run, session=session))
@@ -125,6 +130,7 @@ class OpenModel:
         from attnscope.api.exploring import explore_model
 
         check_names("explore", options, ModelExploreArguments)
+        check_call("explore", text, self._named, options)
         texts = texts_of(text, options)
 
         @contextmanager
@@ -160,11 +166,8 @@ class OpenModel:
             if option.name not in RunConfig.__struct_fields__
         ]
         own += command.own
-        messages = options.get("messages")
-        check_combinations(
-            known_options, {**options, "text": text, "chat": messages if text is None else None}
-        )
-        call = call_of(name, {**options, "text": text, "chat": messages})
+        check_call(name, text, self._named, options)
+        call = call_of(name, {**options, "text": text, "chat": options.get("messages")})
         values = dict.fromkeys(own) | read_values(options, known_options, *own)
         of_run = {option: value for option, value in options.items() if option not in own}
         has_text = text is not None or self._given is not None
@@ -203,6 +206,7 @@ class OpenModel:
     ) -> CompareResult:
         """See attnscope.compare; the model is the same on every side."""
         check_names("compare", options, ModelCompareArguments)
+        check_call("compare", text, self._named, options, {"format": "json"})
         axis, sides = sides_of([text, *others], options)
         chosen_sides = [(self._values, side, texts_of(side["text"], side)) for side in sides]
         with self._session_for(texts_of_sides(chosen_sides), options) as session:
@@ -219,9 +223,6 @@ class OpenModel:
             with self._session_for((), options) as session:
                 yield session, ()
             return
-        if self._given is not None and text is not None:
-            hint = "leave it out: the tokens come with the arrays"
-            raise UsageError("text and qkv cannot be used together", hint=hint)
         has_ids = any(
             options.get(name) is not None for name in ("messages", "image", "audio", *IDS)
         )

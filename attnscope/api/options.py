@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.base.errors import UsageError, did_you_mean
+from attnscope.base.errors import PYTHON_NAMES, UsageError, arg, did_you_mean
 from attnscope.base.files.mask_files import as_boolean, cells_digest
 from attnscope.request.arguments import STAGES, Dtype, device, one_of, some_of, text
 from attnscope.request.chat import chat_of
+from attnscope.request.combinations import check_combinations
 from attnscope.request.given_ids import read_ids
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.masks.terms import (
@@ -37,6 +38,7 @@ from attnscope.request.selection import (
     parse_indices_or_label,
 )
 from attnscope.request.spans import SpanRange, SpanRequest, joined_texts, parse_spans, ranges_of
+from attnscope.studies.registry import options_of
 
 if TYPE_CHECKING:
     from attnscope.request.run_config import BoolMatrix
@@ -52,19 +54,20 @@ def check_names(function: str, arguments: Mapping[str, Any], allowed: type | Seq
             )
 
 
+def check_call(command: str, text: object, *arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that cannot be used together, as their options declare it."""
+    values = {"text": text}
+    for options in arguments:
+        values |= options
+    of_options = {name: values.get(argument) for name, argument in PYTHON_NAMES.items()}
+    check_combinations(options_of(command), {**values, **of_options})
+
+
 def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tuple[TextInput, ...]:
     """Return the texts of a call, each with its pair and context, or its chats."""
     if any(options.get(name) is not None for name in IDS):
-        return _texts_of_ids(text, options)
+        return _texts_of_ids(options)
     if (messages := options.get("messages")) is not None:
-        for name, value in (
-            ("text", text),
-            *((name, options.get(name)) for name in ("pair", "context")),
-        ):
-            if value is not None:
-                raise UsageError(
-                    f"messages and {name} cannot be used together", hint=f"leave {name} out"
-                )
         if not isinstance(options.get("spans"), str | Mapping | None):
             hint = "use a word such as 'turns', marks, or names with ranges of the rendered text"
             raise UsageError(
@@ -84,7 +87,7 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
         text = ""
     if isinstance(text, str):
         texts = [text]
-        names = ["text"]
+        names = [arg("text")]
     else:
         texts = _several("text", text)
         names = [f"text {n}" for n in range(len(texts))]
@@ -164,16 +167,8 @@ def _with_spans(
 IDS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
 
 
-def _texts_of_ids(text: Any, options: Mapping[str, Any]) -> tuple[TextInput, ...]:
+def _texts_of_ids(options: Mapping[str, Any]) -> tuple[TextInput, ...]:
     """Return texts that are given as token ids."""
-    arguments = {"text": text} | {
-        name: options.get(name) for name in ("messages", "pair", "context", "spans")
-    }
-    for name, value in arguments.items():
-        if value is not None:
-            raise UsageError(
-                f"input_ids and {name} cannot be used together", hint=f"leave {name} out"
-            )
     rows = read_ids(
         {name: options[name] for name in IDS if options.get(name) is not None}, "inspect"
     )
@@ -278,9 +273,7 @@ def targets_of(options: Mapping[str, Any]) -> tuple[str, ...] | None:
         if isinstance(target_value, str)
         else _several("target", target_value)
     )
-    if options.get("by") != "logit":
-        if listed:
-            raise UsageError("applies only to by='logit'", where="target", hint="add by='logit'")
+    if not listed and options.get("by") != "logit":
         return None
     if len(listed) > 2 or not all(isinstance(target, str) for target in listed):
         raise UsageError(

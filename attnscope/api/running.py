@@ -36,13 +36,7 @@ def opened(
     names = tuple(OpenArguments.__annotations__)
     values = run_values({name: value for name, value in options.items() if name in names})
     if options.get("qkv") is not None:
-        return _given(model, options["qkv"], values, objects or {})
-    if model is not None and "config" in values:
-        raise UsageError("model and config cannot be used together", hint="pass one of them")
-    if "adapter" in values and "config" in values:
-        raise UsageError(
-            "adapter and config cannot be used together", hint="an adapter belongs to a model"
-        )
+        return _given(options["qkv"], values, objects or {})
     if model is not None and not isinstance(model, str) and not hasattr(model, "__fspath__"):
         return _live(model, options.get("tokenizer"), values, objects or {})
     if (tokenizer := options.get("tokenizer")) is not None:
@@ -51,11 +45,9 @@ def opened(
 
 
 def _given(
-    model: object, qkv: object, values: dict[str, Any], objects: "Mapping[str, InMemory]"
+    qkv: object, values: dict[str, Any], objects: "Mapping[str, InMemory]"
 ) -> "tuple[dict[str, Any], dict[str, InMemory]]":
     """Return the fields of a RunConfig that name arrays: a file, or arrays in memory."""
-    if model is not None:
-        raise UsageError("model and qkv cannot be used together", hint="pass one of them")
     if isinstance(qkv, str | os.PathLike):
         return values | {"qkv": os.fsdecode(qkv)}, {}
     from attnscope.engines.arrays.given import GivenArrays

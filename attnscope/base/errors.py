@@ -28,6 +28,8 @@ class Exit(IntEnum):
 # Marks the name of an option inside a message. It is drawn at random, so that no text of a user can hold it.
 _MARK = f"\0{os.urandom(8).hex()}\0"
 Value = str | int | tuple[str, ...] | None
+# arguments of Python functions whose options have other names
+PYTHON_NAMES = {"chat": "messages", "cuts": "cut"}
 
 
 class OptionName(NamedTuple):
@@ -42,9 +44,10 @@ class OptionName(NamedTuple):
 
     def in_python(self) -> str:
         """Spell it as in a Python call."""
+        name = PYTHON_NAMES.get(self.name, self.name)
         if self.placeholder:
-            return f"{self.name}={self.placeholder}"
-        return self.name if self.value is None else f"{self.name}={self.value!r}"
+            return f"{name}={self.placeholder}"
+        return name if self.value is None else f"{name}={self.value!r}"
 
 
 def arg(name: str, value: Value | PathLike[str] = None, placeholder: str = "") -> str:
@@ -64,6 +67,7 @@ def _marked(option_name: OptionName) -> str:
 # what is no option, and spelled differently on the command line
 JSON_FILE = _marked(OptionName(".save('report.json')", typed="--json"))
 TEXTS_FILE = _marked(OptionName("text", typed="--file"))
+TWO_MASKS = _marked(OptionName("mask=['own', 'causal']", typed="--mask own --mask causal"))
 Spelling = Callable[[OptionName], str]
 
 

@@ -61,12 +61,6 @@ def convert(
         raise UsageError(
             f"'{source}' is a table, which holds a part of a dump", where="IN", hint=hint
         )
-    if table is not None and not here.table:
-        raise UsageError(
-            "OUT is not a table",
-            where=arg("table"),
-            hint=f"use a name that ends in {' or '.join(TABLES)}",
-        )
     if not source.exists():
         raise AttnscopeError("no such file", where=source)
     if not source.is_dir() and not source.is_file():

@@ -1,7 +1,7 @@
 """The command `attnscope batch`: dump the attention of many texts to a file."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,8 @@ from attnscope.cli.batch_progress import progress
 from attnscope.cli.next_command import suggest
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import allow_network, describe_counts, is_piped, print_notice
-from attnscope.findings.record_parts import EXACT_PARTS, PARTS
-from attnscope.request.options import ALL, ALL_PARTS, BATCH, BRIEF, BRIEF_DIGITS, BRIEF_STATISTICS
+from attnscope.findings.record_parts import EXACT_PARTS
+from attnscope.request.options import ALL, ALL_PARTS, BRIEF, BRIEF_DIGITS, BRIEF_STATISTICS
 from attnscope.request.selection import join_label
 
 if TYPE_CHECKING:
@@ -46,19 +46,12 @@ def batch(options: Given) -> None:
     Keeps the top contributors and the row statistics of every head by default. After an interruption, run the same
     command again to resume.
     """
-    if options.file is not None and (options.chat is not None or options.qkv is not None):
-        other = arg("chat" if options.chat is not None else "qkv")
-        raise UsageError(f"FILE and {other} cannot be used together", hint="pass one of them")
-    if options.chat is not None and options.format not in (None, "jsonl"):
-        raise UsageError(
-            f"{arg('chat')} reads .jsonl", where=arg("format", options.format), hint="remove it"
-        )
-    options.file = next(
-        (name for name in (options.file, options.chat, options.qkv) if name is not None), None
+    options.texts = next(
+        (name for name in (options.texts, options.chat, options.qkv) if name is not None), None
     )
-    if options.file is None and not options.status and not is_piped(sys.stdin):
+    if options.texts is None and not options.status and not is_piped(sys.stdin):
         raise UsageError("no input given", hint="pass FILE, or - for standard input")
-    name = options.file or "-"
+    name = options.texts or "-"
     folder = _is_table_folder(options)
     if options.table and not folder:
         hint = f"use {arg('output')} dump.parquet/, or convert the dump later"
@@ -196,9 +189,8 @@ def _order(name: str, options: Given) -> "DumpConfig":
     from attnscope.batch.header import Settings
     from attnscope.batch.items import ARRAYS
     from attnscope.batch.loading import DumpConfig
-    from attnscope.cli.run_config import refuse_idle_what_if, run_config
+    from attnscope.cli.run_config import run_config
 
-    refuse_idle_what_if(options)
     if options.words:
         _keep_words(options)
     layer, head = join_label(options.layer, options.head)
@@ -247,16 +239,6 @@ def _order(name: str, options: Given) -> "DumpConfig":
     )
 
 
-_USED_BY = {
-    "pool": "pooled",
-    "top": "top",
-    "by": "top",
-    "special": "top",
-    "target": "effects",
-    "patch_from": "effects",
-}  # an option to the part it is about
-
-
 def _kept(options: Given) -> dict[str, Any]:
     """Return the fields of batch.header.Settings that `--keep` and `--stage` stand for."""
     brief = options.keep == (BRIEF,)
@@ -270,19 +252,9 @@ def _kept(options: Given) -> dict[str, Any]:
     parts = (
         ("top", "rows") if brief else (*(ALL_PARTS if ALL in options.keep else whole_parts), *apart)
     )
-    for option in BATCH:
-        part = _USED_BY.get(option.name)
-        if part is not None and part not in parts and option.name in options.typed:
-            hint = f"use {arg('keep', part)}" if brief else f"add {part} to {arg('keep')}"
-            raise UsageError(f"applies only to {part}", where=option.spelled, hint=hint)
-    if options.spans is not None:
-        _check_spans(options, parts)
-    if options.key is not None and not options.stages:
-        raise UsageError(
-            "applies only to whole matrices",
-            where=arg("key"),
-            hint=f"add {arg('stages', 'weights')}",
-        )
+    if options.spans is not None and options.spans.division == "ranges":
+        hint = f"give each text a member 'spans', and leave {arg('spans')} out"
+        raise UsageError("a file divides one text", where=arg("spans"), hint=hint)
     return {
         "keep": (*parts, *(["stages"] if options.stages else [])),
         "statistics": BRIEF_STATISTICS if brief else None,
@@ -322,25 +294,6 @@ def _print_status(output: Path, *, folder: bool) -> None:
         hint = "look for it in the store: it is there once it is complete"
         raise AttnscopeError("no dump on this machine goes there", where=url, hint=hint)
     print(escape_control(describe_status(gather_parts_of([output], count=True), alone=True)))
-
-
-def _check_spans(options: Given, parts: Sequence[str]) -> None:
-    """Refuse ranges, which belong to texts, and spans that have no effect."""
-    if options.spans.division == "ranges":
-        hint = f"give each text a member 'spans', and leave {arg('spans')} out"
-        raise UsageError("a file divides one text", where=arg("spans"), hint=hint)
-    if (
-        not any(PARTS[part].of_spans for part in parts)
-        and options.query is None
-        and options.key is None
-        and options.hide is None
-    ):
-        hint = f"use {arg('keep', 'spans')}"
-        raise UsageError(
-            "has no effect: no part of spans is kept, and no span is named",
-            where=arg("spans"),
-            hint=hint,
-        )
 
 
 def _write_with_ray(order: "DumpConfig", options: Given, name: str, *, resumes: bool) -> None:

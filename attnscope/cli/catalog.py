@@ -8,7 +8,7 @@ from typing import Any
 from attnscope.base.errors import Exit
 from attnscope.base.version import __version__
 from attnscope.cli.commands import ALIASES, COMMANDS, load
-from attnscope.cli.option_text import described, with_statistics
+from attnscope.cli.option_text import described, known_conditions, with_statistics
 from attnscope.cli.topics import TOPICS
 from attnscope.request.options import COMMON, Option
 from attnscope.studies.registry import STUDIES, options_of, study
@@ -154,8 +154,9 @@ def _option(command: str, option: Option) -> dict[str, Any]:
         "alternative_spelling": option.hidden,
         "environment": option.variable,
         "topics": [name for name, topic in TOPICS.items() if option.name in topic.options],
-        "needs": list(option.needs),
-        "excludes": list(option.settings_left_out),
+        "needs": known_conditions(command, option.needs),
+        "excludes": known_conditions(command, option.excludes),
+        "overrides": list(option.overrides),
         "section": option.group,
         "help": with_statistics(described(command, option.help)),
     }

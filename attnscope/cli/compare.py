@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from attnscope.base.errors import JSON_FILE, UsageError, arg
+from attnscope.base.errors import UsageError, arg
 from attnscope.cli.parameters import Given, Several, Sides
-from attnscope.request.options import COMPARE, SHOW
+from attnscope.request.combinations import check_combinations
+from attnscope.request.options import COMPARE, QKV, SHOW, WHAT_IF
 from attnscope.request.selection import ALL, PAGE, PRINTED, WALKED, join_label
 
 if TYPE_CHECKING:
@@ -42,16 +43,12 @@ def compare(options: Given) -> None:
     was made; --layer, --head, --query, --key and --stage select from what they hold. Tables of texts over 64 tokens
     show maps; tables of selected rows, and of two texts, show the rows and columns where most weight moves.
     """
-    from attnscope.cli.deliver import check_output, deliver, file_format, put, require_plain_reading
+    from attnscope.cli.deliver import check_output, deliver, put, require_plain_reading
     from attnscope.studies.compare.tolerance import Tolerance, failure
 
     check_output(options, "compare")
     sides = Sides(options, COMPARE)
     tolerance = Tolerance.given(options.tolerance, options.relative)
-    named_stages = "stages" in options.typed and options.stages != ("weights",)
-    if tolerance is None and named_stages and file_format(options).drawn:
-        hint = f"add {arg('tolerance', placeholder='X')} or {JSON_FILE}, or remove {arg('stages')}"
-        raise UsageError("tables show only the weights", where=arg("stages"), hint=hint)
     if (
         tolerance is not None
         and options.summary
@@ -160,26 +157,25 @@ def _compare_runs(
 
     from attnscope.cli.deliver import file_format
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import (
-        read_texts,
-        refuse_idle_order,
-        refuse_idle_what_if,
-        run_config,
-    )
-    from attnscope.studies.compare.runs import compare_runs, side_of, spell_side
+    from attnscope.cli.run_config import read_texts, run_config
+    from attnscope.request.masks.expression import parse_mask
+    from attnscope.studies.compare.runs import compare_runs, default_sides, side_of, spell_side
 
     form = file_format(options)
     window = PAGE if form.page else PRINTED if form.drawn else None
     several = sides.several
     if "qkv" in several and {"model", "config"} & options.typed:
         return _compare_arrays(sides, options, tolerance, window)
-    refuse_idle_order(options)
+    given = {name: getattr(options, name) for name in (*options.typed, *options.settings)}
+    if "qkv" in several:
+        check_combinations((QKV,), given)
     named_axis = sides.axis()
     if named_axis is not None:
-        refuse_idle_what_if(options)
-    axis, values = named_axis or _masks(
-        {name: values for name, values in several.items() if name in options.typed}
-    )
+        check_combinations((WHAT_IF,), given)
+    one_of_each = {name: values[0] for name, values in several.items() if name in options.typed}
+    axis, values = named_axis or default_sides(one_of_each.get("mask"), one_of_each.get("hide"))
+    if axis == "mask" and named_axis is None:
+        values = [parse_mask(mask) for mask in values]
     compared = "text" if axis == "chat" else axis  # chats become texts
     runs = []
     read: dict[Any, Any] = {}  # standard input can be read only once
@@ -250,17 +246,3 @@ def _compare_arrays(
             tolerance=tolerance,
             selected=selected,
         )
-
-
-def _masks(several: Several) -> tuple[str, list[Any]]:
-    """Return the masks that are compared if no option was repeated."""
-    if "mask" in several:
-        from attnscope.request.masks.expression import spell_mask
-
-        message = f"nothing to compare {spell_mask(several['mask'][0])} with"
-        raise UsageError(message, hint=f"add {arg('mask', placeholder='MASK')}")
-    if "hide" in several:
-        return "hide", [None, *several["hide"]]
-    from attnscope.request.masks.terms import Bidirectional, Causal
-
-    return "mask", [(Causal(),), (Bidirectional(),)]

@@ -1,6 +1,5 @@
 """The command `attnscope convert`: convert a finished dump to another file format."""
 
-from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice
@@ -21,26 +20,23 @@ def convert(options: Given) -> None:
     Every row of a table names its text, layer and head. Reports that run saved as .json can be converted to tables
     and to pages, too.
     """
-    if options.target.suffix.lower() == ".html":
+    if options.out.suffix.lower() == ".html":
         size, what = _page(options)
         if not options.quiet:
-            print_notice("wrote", f"{escape_control(str(options.target))} ({what}, {size:,} bytes)")
+            print_notice("wrote", f"{escape_control(str(options.out))} ({what}, {size:,} bytes)")
         return
     from attnscope.batch.convert import convert as make
 
-    count, what = make(options.source, options.target, options.table, force=options.force)
+    count, what = make(options.source, options.out, options.table, force=options.force)
     if not options.quiet:
-        print_notice("wrote", f"{escape_control(str(options.target))} ({count:,} {what})")
+        print_notice("wrote", f"{escape_control(str(options.out))} ({count:,} {what})")
 
 
 def _page(options: Given) -> tuple[int, str]:
     from attnscope.base.files.atomic import check_not_read, check_target, write_atomic
     from attnscope.batch.page import page_of
 
-    if options.table is not None:
-        hint = f"{arg('table')} needs a .csv or .parquet OUT"
-        raise UsageError("OUT is not a table", where=arg("table"), hint=hint)
-    check_not_read(options.target, [options.source])
-    check_target(options.target, force=options.force)
+    check_not_read(options.out, [options.source])
+    check_target(options.out, force=options.force)
     parts, what = page_of(options.source)
-    return write_atomic(options.target, parts, force=options.force), what
+    return write_atomic(options.out, parts, force=options.force), what

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.next_command import after, is_read_along, suggest
 from attnscope.cli.parameters import Given
@@ -40,26 +40,13 @@ def check_output(options: Given, command: str) -> None:
     Args:
         command: Name of the kind of findings that it is to hold.
     """
-    if getattr(options, "open", False):
-        _prepare_to_open(options, command)
-    form = file_format(options)
-    if not form.picture:
-        for option in FIGURE:
-            if option.name in options.typed:
-                hint = f"add {arg('output', 'figure.pdf')}, or remove it"
-                raise UsageError(
-                    "applies only to figures (.svg, .png, .pdf)", where=arg(option.name), hint=hint
-                )
-    if ramp := [option.spelled for option in RAMP if option.name in options.typed]:
-        if form.page:
-            hint = "remove it: L on the page goes to the next ramp, and z takes sinks out"
-            raise UsageError("applies only to screens and figures", where=ramp[0], hint=hint)
-        if form.picture and "sinks" in options.typed:
-            hint = "remove it: the colours of figures always end at 1, so that two of them can be compared"
-            raise UsageError("applies only to screens", where=ramp[-1], hint=hint)
-        if options.output is None and options.format is None:
-            options.format = "heat"
+    if getattr(options, "open", False) and options.output is None:
+        import tempfile
+
+        options.output = Path(tempfile.mkdtemp(prefix="attnscope-")) / f"{command}.html"
     if options.output is None:
+        if options.format is None and any(option.name in options.typed for option in RAMP):
+            options.format = "heat"
         return
     from attnscope.base.files.atomic import check_not_read, check_target
 
@@ -72,37 +59,7 @@ def check_output(options: Given, command: str) -> None:
     form = format_for(options.output, kind_named(command))
     if form.extra is not None:
         form.extra.require(form.ending)
-    if options.format is not None and options.format != (
-        "table" if form.drawn else form.ending[1:]
-    ):
-        hint = f"remove {_format_option(options)}: the extension sets the format"
-        raise UsageError(
-            f"{arg('format', options.format)} cannot be written to a {form.ending} file", hint=hint
-        )
     check_target(options.output, force=options.force)
-
-
-def _format_option(options: Given) -> str:
-    """Name the option that set the format."""
-    return arg("json" if "json" in options.typed else "format")
-
-
-def _prepare_to_open(options: Given, command: str) -> None:
-    """Choose a temporary page for --open, unless a page is named."""
-    if options.output is None:
-        import tempfile
-
-        if options.format is not None:
-            raise UsageError(
-                "opens a page", where=arg("open"), hint=f"remove {_format_option(options)}"
-            )
-        options.output = Path(tempfile.mkdtemp(prefix="attnscope-")) / f"{command}.html"
-    elif options.output.suffix.lower() != ".html":
-        raise UsageError(
-            f"{options.output.suffix} is no page",
-            where=arg("open"),
-            hint="name an .html file, or none",
-        )
 
 
 def deliver(findings: Any, options: Given, **fields: Any) -> None:

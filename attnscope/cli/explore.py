@@ -128,10 +128,9 @@ def saved_source(options: Any) -> "Source | None":
 def _live(options: Given) -> "Source":
     from msgspec.structs import replace
 
-    from attnscope.cli.run_config import read_texts, refuse_idle_what_if, run_config
+    from attnscope.cli.run_config import read_texts, run_config
     from attnscope.studies.explore.live import LiveSource
 
-    refuse_idle_what_if(options)
     texts = read_texts(options)
     run = run_config(texts, options, stages=(), top=3, cuts=(), words=False)
     run = replace(run, query=None, key=None, auto_query=options.query, auto_key=options.key)

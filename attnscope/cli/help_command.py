@@ -2,7 +2,7 @@
 
 import sys
 
-from attnscope.base.errors import UsageError, arg, did_you_mean
+from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.cli.parameters import Given
 
 EXAMPLES = """
@@ -27,12 +27,6 @@ def help_command(options: Given) -> None:
     command = options.command
     topic = options.topic
     if options.json or options.skill:
-        if command is not None or (options.json and options.skill):
-            raise UsageError(
-                "shows all commands",
-                where=arg("json" if options.json else "skill"),
-                hint="pass it alone",
-            )
         from attnscope.cli.catalog import catalog_text, skill
 
         sys.stdout.write(catalog_text() if options.json else skill())

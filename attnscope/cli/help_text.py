@@ -71,7 +71,9 @@ class _Writer:
         names = max(len(name) for name, _ in rows)
         column = min(names, _FIRST_COLUMN) + 2
         for name, text in rows:
-            lines = textwrap.wrap(text, max(self._width - column - 2, 10)) or [""]
+            lines = textwrap.wrap(
+                text, max(self._width - column - 2, 10), break_on_hyphens=False
+            ) or [""]
             if len(name) + 2 > column:
                 self.line(f"  {name}")
             else:

@@ -1,12 +1,10 @@
 """The command `attnscope info`: describe a model."""
 
-import os
 import sys
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.cli.next_command import SAMPLE, carried, suggest
 from attnscope.cli.parameters import Given
-from attnscope.request.options import COMPLETE_MODEL
 
 EXAMPLES = """
 attnscope info
@@ -35,7 +33,6 @@ def info(options: Given) -> None:
         _show_settings(options)
         return
     if options.list:
-        _refuse_beside_list(options)
         models = known_models()
         if options.format == "json":
             write_bytes(view.models_as_json(models))
@@ -84,14 +81,3 @@ def _show_settings(options: Given) -> None:
         commands = ", ".join(setting["commands"])
         line = f"{option:{widths[0]}}  {value:{widths[1]}}  {source}  ({commands})"
         print(escape_control(line))
-
-
-def _refuse_beside_list(options: Given) -> None:
-    for name in (*(option.name for option in COMPLETE_MODEL), "cost"):
-        ignored = name in options.settings or (
-            name == "model" and options.model == os.environ.get("ATTNSCOPE_MODEL")
-        )
-        if getattr(options, name) and not ignored:
-            raise UsageError(
-                f"cannot be used with {arg('list')}", where=arg(name), hint="remove one of them"
-            )

@@ -76,10 +76,8 @@ def learn(options: Given) -> None:
 
 
 def _run_config(options: Given) -> "RunConfig":
-    from attnscope.cli.run_config import read_texts, refuse_idle_what_if, run_config
+    from attnscope.cli.run_config import read_texts, run_config
 
-    options.what_if = "stack"
-    refuse_idle_what_if(options)
     texts = read_texts(Given(**{**vars(options), "text": options.text or SAMPLE, "context": None}))
     return run_config(texts, options)
 

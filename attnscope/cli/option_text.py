@@ -2,7 +2,16 @@
 
 import string
 
-from attnscope.request.options import COMMANDS, Option
+from attnscope.base.errors import spell_options
+from attnscope.request.combinations import spell_conditions
+from attnscope.request.options import (
+    COMMANDS,
+    Conditions,
+    Option,
+    on_command_line,
+    option_in,
+    rules,
+)
 from attnscope.studies.registry import kinds, options_of
 
 
@@ -13,16 +22,26 @@ def names_and_text(command: str, option: Option) -> tuple[str, str]:
         remarks.append(f"env var: {option.variable}")
     if option.default is not None:
         remarks.append(f"default: {option.default}")
-    if option.needs:
-        needed = [
-            f"{{{name}}} {value}".rstrip()
-            for name, _, value in (need.partition("=") for need in option.needs)
-        ]
-        remarks.append(described(command, f"with {' or '.join(needed)}"))
+    needs = known_conditions(command, option.needs)
+    for own_values, needed in needs.items():
+        own = f"{own_values.replace('|', ', ')}: " if own_values else ""
+        remarks.append(spell_options(f"{own}with {spell_conditions(needed)}", on_command_line))
+    # what some of its values exclude, errors say
+    if excluded := known_conditions(command, option.excludes).get(""):
+        remarks.append(spell_options(f"not with {spell_conditions(excluded)}", on_command_line))
     if option.required and not option.argument:
         remarks.append("required")
     remark = f"  [{'; '.join(remarks)}]" if remarks else ""
     return names_of(option), described(command, option.help) + remark
+
+
+def known_conditions(command: str, conditions: Conditions) -> dict[str, list[str]]:
+    """Return conditions about options that a command has, by the values of the option, empty for all of them."""
+    names = {option.name for option in options_of(command)}
+    return {
+        own_values: [condition for condition in listed if option_in(condition) in names]
+        for own_values, listed in rules(conditions)
+    }
 
 
 def names_of(option: Option) -> str:

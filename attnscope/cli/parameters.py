@@ -63,18 +63,17 @@ def as_command(
                 values[option.name] = not values[option.name]
             elif option.several == "yes":
                 values[option.name] = tuple(values[option.name] or ())
-        if "json" in values and "format" in values:
-            if values["json"] and values["format"] not in (None, "json"):
-                message = (
-                    f"{arg('json')} and {arg('format', values['format'])} cannot be used together"
-                )
-                raise UsageError(message, hint="remove one of them")
-            values["format"] = "json" if values["json"] else values["format"]
         words = typer_context.meta.get(WORDS, ())
         settings = typer_context.meta.get(SETTINGS, {})
         about = {"command_name": name, "command_line": tuple(words), "settings": settings}
         try:
-            check_combinations(options, {option: values[option] for option in (*typed, *settings)})
+            given = {option: values[option] for option in (*typed, *settings)}
+            idle = check_combinations(options, given, settings)
+            values |= {
+                option.name: option.default_value for option in options if option.name in idle
+            }
+            if values.get("json") and "format" in values:
+                values["format"] = "json"
             function(Given(**values, typed=frozenset(typed), **about))
         except UsageError as error:
             raise _naming_settings(error, settings) from error
@@ -193,10 +192,6 @@ class Sides:
         """Return the typed options with one value each: the first, and `value` for `axis`."""
         side = Given(**vars(self._given))
         for name, option in self._options.items():
-            default = (
-                option.read(option.default)
-                if option.read and option.default is not None
-                else option.default
-            )
-            setattr(side, name, value if name == axis else self.several.get(name, [default])[0])
+            first_value = self.several.get(name, [option.default_value])[0]
+            setattr(side, name, value if name == axis else first_value)
         return side

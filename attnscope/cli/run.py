@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from attnscope.base.errors import UsageError, arg
 from attnscope.cli.parameters import Given
 from attnscope.request.arguments import check_targets
 from attnscope.request.selection import PAGE, PRINTED, WALKED
@@ -38,39 +37,16 @@ def run(options: Given) -> None:
     """
     from attnscope.cli.deliver import check_output, deliver, file_format
     from attnscope.cli.progress import progress
-    from attnscope.cli.run_config import (
-        read_texts,
-        refuse_idle_order,
-        refuse_idle_what_if,
-        run_config,
-    )
+    from attnscope.cli.run_config import read_texts, run_config
 
     check_output(options, "run")
-    refuse_idle_what_if(options)
-    refuse_idle_order(options)
-    if options.target and "by" not in options.typed:
+    if options.target:
         options.by = "logit"
-    if options.words:
-        _check_words(options)
-    if options.ids and (options.output is not None or options.format == "json"):
-        hint = "remove it (files have all tokens with ids and spans), or print into a file: > FILE"
-        raise UsageError("applies only to what is printed as tables", where=arg("ids"), hint=hint)
     form = file_format(options)
     as_table = form.ending in TABLES
     stages = {}
     if options.stages is None and options.measure == "weights" and (form.page or as_table):
         stages["stages"] = WALKED if form.page else ("weights",)
-    if options.table is not None and not as_table:
-        raise UsageError(
-            "needs a table", where=arg("table"), hint=f"add {arg('output', 'weights.csv')}"
-        )
-    if options.effects is not None and not (form.page and options.measure == "weights"):
-        hint = f"add {arg('output', 'page.html')}, or use attnscope ablate --each head"
-        raise UsageError("applies only to pages of heads", where=arg("effects"), hint=hint)
-    if options.target and options.by != "logit":
-        raise UsageError(
-            f"applies only to {arg('by', 'logit')}", where=arg("target"), hint="remove one of them"
-        )
     check_targets(options.target)
     config = run_config(
         read_texts(options),
@@ -113,33 +89,6 @@ def run(options: Given) -> None:
         brief="stages" not in options.typed,
         **display_options,
     )
-
-
-def _check_words(options: Given) -> None:
-    where = arg("words")
-    if options.measure != "weights":
-        hint = f"remove {arg('words')} or {arg('measure')}"
-        raise UsageError(f"merges weights of heads, not {options.measure}", where=where, hint=hint)
-    if options.stages == ():
-        raise UsageError(
-            f"merges the weights, which {arg('stages', 'none')} leaves out",
-            where=where,
-            hint=f"use {arg('stages', 'weights')}",
-        )
-    if options.stages is not None and "weights" not in options.stages:
-        raise UsageError("merges weights", where=where, hint=f"use {arg('stages', 'weights')}")
-    if unsupported := [name for name in options.stages or () if name != "weights"]:
-        raise UsageError(
-            "merges weights alone",
-            where=where,
-            hint=f"remove {','.join(unsupported)} from {arg('stages')}",
-        )
-    if options.by in ("value", "projected"):
-        raise UsageError(
-            "ranks words by weight",
-            where=where,
-            hint=f"remove {arg('words')} or {arg('by', options.by)}",
-        )
 
 
 def _generated_rows(

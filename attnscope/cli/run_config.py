@@ -1,6 +1,5 @@
 """Turn options into the RunConfig that sessions take."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -37,50 +36,11 @@ def model_fields(options: Given) -> dict[str, Any]:
         for option in THE_MODEL
         if hasattr(options, option.name)
     }
-    if getattr(options, "qkv", None) is not None:
-        if options.model is not None and options.model != os.environ.get("ATTNSCOPE_MODEL"):
-            raise UsageError(
-                f"{arg('model')} and {arg('qkv')} cannot be used together", hint="pass one of them"
-            )
-        if "what_if" in options.typed and options.what_if == "stack":
-            hint = f"remove it: {arg('mask')} applies to the given scores"
-            raise UsageError(
-                "there are no layers to run again", where=arg("what_if", "stack"), hint=hint
-            )
+    if fields.get("qkv") is not None or fields.get("config") is not None:
         fields["model"] = None
     if fields["adapter"] == "none":
         fields["adapter"] = None
-    if getattr(options, "config", None) is not None:
-        if fields["adapter"] is not None:
-            raise UsageError(
-                f"{arg('adapter')} and {arg('config')} cannot be used together",
-                hint=f"an adapter belongs to a {arg('model')}",
-            )
-        if options.model is not None and options.model != os.environ.get("ATTNSCOPE_MODEL"):
-            raise UsageError(
-                f"{arg('model')} and {arg('config')} cannot be used together",
-                hint="pass one of them",
-            )
-        fields["model"] = None
     return fields
-
-
-def refuse_idle_what_if(options: Given) -> None:
-    """Refuse `--what-if` if there is no other mask to apply."""
-    applies = {"mask", "hide", "qkv"} & {*options.typed, *options.settings}
-    if "what_if" in options.typed and options.what_if == "same-scores" and not applies:
-        hint = f"add {arg('mask', placeholder='MASK')}"
-        raise UsageError(
-            "the mask is the model's own", where=arg("what_if", options.what_if), hint=hint
-        )
-
-
-def refuse_idle_order(options: Given) -> None:
-    """Refuse a measure to rank by if nothing is ranked."""
-    if options.top == 0 and "by" in options.typed and options.by != "logit":
-        raise UsageError(
-            "ranks contributors", where=arg("by"), hint=f"remove it, or {arg('top', 0)}"
-        )
 
 
 def run_config(texts: "tuple[TextInput, ...]", options: Given, **fields: Any) -> "RunConfig":
@@ -214,11 +174,6 @@ def _given_ids(options: Any) -> "tuple[TextInput, ...]":
 def _given_texts(options: Any) -> "tuple[TextInput, ...]":
     from attnscope.engines.arrays.making import from_file
 
-    # no row of the table, since compare --qkv --model takes a text
-    for name in ("text", "file", "pair", "context", "keep_newline", "image", "audio"):
-        if getattr(options, name, None):
-            message = f"{arg('qkv')} and {arg(name)} cannot be used together"
-            raise UsageError(message, hint=f"remove {arg(name)}: the tokens are in the file")
     return from_file(Path(options.qkv)).inputs
 
 

@@ -140,17 +140,17 @@ def settings_of(command: str, words: Sequence[str]) -> dict[str, Setting]:
         if name
     }
     typed_names = {names[word].name for word in typed if word in names}
-    for option in options:
-        if option.name in typed_names:
-            for excluded in (*option.overrides, *option.excludes):
-                found.pop(excluded, None)
-    for name in [
+    left_out = {
         name
+        for option in options
+        if option.name in typed_names
+        for name in option.settings_left_out
+    }
+    return {
+        name: setting
         for name, setting in found.items()
-        if typed_names.intersection((*setting.option.overrides, *setting.option.excludes))
-    ]:
-        del found[name]
-    return found
+        if name not in left_out and typed_names.isdisjoint(setting.option.settings_left_out)
+    }
 
 
 def described_settings(words: Sequence[str]) -> dict[str, Any]:

@@ -22,12 +22,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     def run(options: Given) -> None:
         from attnscope.cli.deliver import check_output, deliver, file_format
         from attnscope.cli.progress import progress
-        from attnscope.cli.run_config import (
-            read_json,
-            refuse_idle_what_if,
-            run_config,
-            texts_of_file,
-        )
+        from attnscope.cli.run_config import read_json, run_config, texts_of_file
 
         # what has no matrices has no option for their decimal places
         compared = Sides(Given(**{"precision": 2, **vars(options)}), options_of(name))
@@ -35,7 +30,6 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         options = compared.side()
         call = call_of(name, vars(options), axis)
         check_output(options, call.kind)
-        refuse_idle_what_if(options)
         sides = [("", options)]
         if axis is not None:
             option, values = axis

@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     """Open the model of a run with its engine; a tokenizer of words takes its vocabulary from the texts."""
     if run.qkv is not None:
-        if run.scale is not None:
-            hint = "say it beside the queries and keys, as their member scale"
-            raise UsageError("applies to a model", where=arg("scale"), hint=hint)
         from attnscope.engines.arrays.making import from_file
         from attnscope.engines.arrays.opening import open_arrays
 
@@ -94,16 +91,6 @@ def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
         raise UsageError(message, where=arg("part"), hint="remove it")
     if run.config is None:
         return _from_folder(run)
-    if run.tokenizer is not None:
-        message = f"{arg('tokenizer')} and {arg('config')} cannot be used together"
-        raise UsageError(message, hint="set tokenizer in the TOML file")
-    for name, value in (
-        (arg("ignore_key"), run.ignore_key),
-        (arg("trust_config", True), run.trust_config),
-    ):
-        if value:
-            hint = f"remove it; it applies to the config.json of a {arg('model')}"
-            raise UsageError("a TOML stack has no config.json", where=name, hint=hint)
     return _from_stack(read_stack(find_config(run.config)), run, texts)
 
 

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from attnscope.base.errors import UsageError, arg, did_you_mean, suggestion
@@ -324,33 +324,6 @@ def measure(text: str) -> str:
     return one_of(
         arg("measure"), Literal[(*get_args(By), *STATISTICS, *LAYER_STATISTICS, MIXING)], text
     )
-
-
-def asks_one_number(arguments: Mapping[str, Any]) -> bool:
-    """Tell whether arguments of `heads` ask for one number per head instead of roles.
-
-    Args:
-        arguments: `role`, `draws`, `seed`, `measure`, `query`, `key` and `hide`; missing or None if not given.
-    """
-    from attnscope.base.layer_kinds import MIXING
-
-    one_number = arguments.get("measure") not in (None, MIXING) or arguments.get("key") is not None
-    if one_number and arguments.get("role") is not None:
-        raise UsageError(
-            f"{arg('role')} cannot be used with {arg('measure')} or {arg('key')}",
-            hint="remove one of them",
-        )
-    for name in ("draws", "seed"):
-        if one_number and arguments.get(name) is not None:
-            message = (
-                f"has no effect with {arg('measure')} or {arg('key')}, which use no random tokens"
-            )
-            raise UsageError(message, where=arg(name), hint="remove it")
-    for name in ("query", "hide"):
-        if not one_number and arguments.get(name) is not None:
-            message = "applies only to one number for every head"
-            raise UsageError(message, where=arg(name), hint=f"add {arg('key')} or {arg('measure')}")
-    return one_number
 
 
 def explained_measure(text: str) -> str:

@@ -5,10 +5,20 @@ from these declarations. An option is a row here, a place in COMMANDS, and the c
 
 Help names another option as `{query}`, and text that is known only to the command line as `{endings}`. `-h` lists the
 rows that have a `brief` line, `--help` all that are not hidden.
+
+A condition of `needs` or `excludes` is one of:
+
+    key                      the option is given
+    each=edge|span           it has one of these values, given or by default
+    measure!=mixing          it is given, with another value
+    output=.csv|.parquet     it names a file that ends so
+
+What holds only for some values of the option itself is a mapping from these: `{"edge": ("layer", "head")}`; `!logit` is
+every other value. Of the conditions of `needs`, one is enough. `request/combinations.py` refuses the rest.
 """
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +52,7 @@ from attnscope.request.selection import (
 from attnscope.request.spans import SPAN_WORDS, parse_spans
 
 Reader = Callable[[str], Any]
+Conditions = tuple[str, ...] | Mapping[str, tuple[str, ...]]
 TEXT = "Text"
 MODEL = "Model"
 COMPUTE = "What to compute"
@@ -94,13 +105,26 @@ class Option:
     # least and largest whole number; None for other values
     bounds: tuple[int, int | None] | None = None
     overrides: tuple[str, ...] = ()  # options that it takes the place of if they come from settings
-    excludes: tuple[str, ...] = ()  # options that are refused beside it
-    needs: tuple[str, ...] = ()  # options of which one is needed, as `name` or `name=value`
+    excludes: Conditions = ()  # conditions under which it is refused
+    needs: Conditions = ()  # conditions of which one is needed
+    why: str = ""  # why it excludes others
 
     @property
     def settings_left_out(self) -> tuple[str, ...]:
         """Options whose defaults from settings are left out if this one is typed."""
-        return (*self.overrides, *self.excludes)
+        excluded = [
+            option_in(condition) for _, listed in rules(self.excludes) for condition in listed
+        ]
+        return (*self.overrides, *excluded)
+
+    @property
+    def default_value(self) -> Any:
+        """Its default, read; None for none."""
+        if self.is_flag:
+            return None if self.off else self.off is False
+        return (
+            self.default if self.read is None or self.default is None else self.read(self.default)
+        )
 
     @property
     def spelled(self) -> str:
@@ -113,6 +137,19 @@ class Option:
     def is_flag(self) -> bool:
         """Whether it takes no value."""
         return not self.metavar and not self.argument
+
+
+def rules(conditions: Conditions) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield values of an option, separated by `|` and empty for all, with the conditions that hold for these."""
+    if isinstance(conditions, Mapping):
+        yield from conditions.items()
+    elif conditions:
+        yield "", conditions
+
+
+def option_in(condition: str) -> str:
+    """Return the name of the option that a condition is about."""
+    return condition.partition("=")[0].removesuffix("!")
 
 
 def _positions(option: str, text: str) -> PositionSelection:
@@ -135,6 +172,11 @@ def number(
     """Declare an option that takes a whole number within bounds."""
     read = partial(arguments.number, arg(name), low, high)
     return Option(name, group, help, read, more.pop("metavar", "N"), bounds=(low, high), **more)
+
+
+def _with_needs(needs: Conditions, *options: Option) -> tuple[Option, ...]:
+    """Give options what they all need."""
+    return tuple(replace(option, needs=needs) for option in options)
 
 
 _NUMBERS = "or numbers: 3, -1 (the last), or 0,2,5-7 (7 is included)."
@@ -170,6 +212,13 @@ TEXTS = (
     Option("pair", TEXT, "Second segment, for encoders such as BERT.", metavar="TEXT"),
     Option("context", TEXT, "Text that provides keys and values in cross-attention.", metavar="TEXT"),
 )
+# what is about a text or a model, none of which is read or run beside queries and keys
+_OF_TEXT = ("text", "file", "chat", "pair", "context", "keep_newline", "image", "audio")
+_OF_MODEL = ("model", "config", "adapter", "tokenizer", "ignore_key", "trust_config", "part", "dtype", "engine",
+    "hash_weights", "scale", "what_if!=same-scores", "show_padding")
+QKV = Option("qkv", MODEL, "Queries, keys and values that another program computed (.safetensors or .npz) instead of a "
+    "model and a text.", metavar="FILE", complete="files", excludes=(*_OF_TEXT, *_OF_MODEL),
+    why="tokens, queries and keys are given, and no model runs")
 THE_MODEL = (
     Option("model", MODEL, "Checkpoint folder (config.json, tokenizer.json, *.safetensors), GGUF file, repository in "
         "the Hugging Face cache (org/name), or name of a bundled sample; default: the bundled sample.",
@@ -178,11 +227,12 @@ THE_MODEL = (
     Option("adapter", MODEL, "LoRA adapter to add to the weights: a folder with adapter_config.json and "
         "adapter_model.safetensors; none adds no adapter.", metavar="PATH", complete="files"),
     Option("config", MODEL, "Stack described in TOML, or name of a bundled config. Weights are random unless the stack "
-        "names a weights file.", metavar="FILE|NAME", complete="configs", overrides=("model", "adapter", "qkv")),
+        "names a weights file.", metavar="FILE|NAME", complete="configs", overrides=("qkv",),
+        excludes=("model", "adapter!=none", "tokenizer", "ignore_key", "trust_config"),
+        why="a TOML stack is a whole model, which names its tokenizer"),
     Option("tokenizer", MODEL, "Use this tokenizer instead of the model's own: a tokenizer.json, vocab.txt, vocab.json "
         "or tokenizer.model, or a folder that has one.", metavar="PATH", complete="files"),
-    Option("qkv", MODEL, "Queries, keys and values that another program computed (.safetensors or .npz) instead of a "
-        "model and a text.", metavar="FILE", complete="files", overrides=("model", "config", "what_if")),
+    QKV,
     Option("ignore_key", MODEL, "Ignore a key of config.json that would be refused; repeatable. Recorded in the "
         "output, and noted on every screen.", metavar="NAME", several="yes"),
     Option("trust_config", MODEL, "Accept a config.json that refers to its own model code. The code is not run, so the "
@@ -228,7 +278,8 @@ MASK = Option("mask", COMPUTE, f"own (the model's), {_MASK_FORMS}, or a file wit
     f"({' '.join(MASK_FILES)}); combine with + (and), | (or) and parentheses.", parse_mask, "MASK", "own",
     complete="masks", brief="own, causal, bidirectional, window:N, or a file.")
 WHAT_IF = choice("what_if", COMPUTE, WhatIf,
-    "Apply another {mask} to the whole stack, or only to the softmax over the model's own scores.", default="stack")
+    "Apply another {mask} to the whole stack, or only to the softmax over the model's own scores.", default="stack",
+    needs=("mask", "hide", "qkv", "score_mod"))
 HIDE = Option("hide", COMPUTE,
     'Hide tokens from every query, in the same form as {query}, such as "[CLS],[SEP]" or 3,7; none hides no token.',
     lambda text: None if text == "none" else _positions(arg("hide"), text), "TOKENS")
@@ -238,10 +289,12 @@ STAGE = Option("stages", COMPUTE, f"Stages to show, separated by commas: {', '.j
 TOP = number("top", COMPUTE, 0, "Contributors per token; 0 hides them.", metavar="K", default="3",
     brief="Contributors per token, default 3; 0 for none.")
 _RANK = "Rank contributors by weight α, by α·‖v‖, or by α·‖v W‖ after the output projection"
-BY = choice("by", COMPUTE, By, f"{_RANK}.", default="weight", brief="Rank contributors by another measure.")
+BY = choice("by", COMPUTE, By, f"{_RANK}.", default="weight", brief="Rank contributors by another measure.",
+    excludes=("top=0",), why="no contributor is ranked")
 BY_LOGIT = choice("by", COMPUTE, RankBy,
     f"{_RANK}; logit also shows how much each part of the model adds to the logit of {{target}}, and opens the head "
-    "that adds most.", default="weight", brief="Rank contributors by another measure.")
+    "that adds most.", default="weight", brief="Rank contributors by another measure.",
+    excludes={"!logit": ("top=0",)}, why="no contributor is ranked")
 SPECIAL = Option("special", COMPUTE, "Exclude special tokens and the first token from the ranking.",
     flag="--no-special", off=False)
 POOLED = number("pool", COMPUTE, 1, "Show a map of N × N runs of tokens and the most attended tokens instead of "
@@ -249,15 +302,18 @@ POOLED = number("pool", COMPUTE, 1, "Show a map of N × N runs of tokens and the
     "given.", arguments.LARGEST_POOL)
 TARGET = Option("target", COMPUTE, "Token whose logit {by} logit breaks down, such as ' store' with its leading space; "
     "given twice, the difference between the two logits. Implies {by} logit. Default: the most probable token.",
-    metavar="TOKEN", several="yes")
+    metavar="TOKEN", several="yes", excludes=("by!=logit",), why="a target is the token of a logit")
 WORDS = Option("words", COMPUTE,
     "Merge the pieces of a word: weights are summed over its keys and averaged over its queries.",
     brief="Merge the pieces of a word.")
+_BY_ENDING = {"json": ("output!=.json",), "heat": ("output",), "table": ("output!=.txt|.svg|.png|.pdf|.html",)}
+_WHY_ENDING = "the ending of a file sets its format"
 FORMAT = replace(choice("format", SHOW, _FORMATS, "Draw tables (default) or heat maps.",
-    overrides=("json",)), metavar="table|heat")
+    overrides=("json",), excludes=_BY_ENDING, why=_WHY_ENDING), metavar="table|heat")
 DATA_FORMAT = choice("format", SHOW, _TABLE_OR_JSON, "Same as {json} if it is json.", hidden=True,
-    overrides=("json",))
-JSON = Option("json", SHOW, "Print the exact findings as JSON.", overrides=("format",))
+    overrides=("json",), excludes=_BY_ENDING, why=_WHY_ENDING)
+JSON = Option("json", SHOW, "Print the exact findings as JSON.",
+    excludes=("format=table|heat", "output!=.json"), why="findings are written in one format")
 FILE_OUT = Option("output", SHOW, "Write to a file; the extension sets the format: {endings}.", Path, "FILE",
     short="-o", complete="files", brief="Write to a file: .html .json .svg .txt …",
     overrides=("format", "json", "open"))
@@ -269,11 +325,14 @@ VERBOSE = Option("verbose", SHOW, "In a terminal, show the model's full path, it
 VERBOSE_FACTS = replace(VERBOSE, help="In a terminal, show the model's full path, its device and all notes.")
 RAMP = (
     choice("ramp", SHOW, Literal["sqrt", "linear", "log"], "How colours follow weights in heat maps, which this asks "
-        "for: by their root, so that small ones are seen, by themselves, or by their logarithm down to 0.001.", "sqrt"),
+        "for: by their root, so that small ones are seen, by themselves, or by their logarithm down to 0.001.", "sqrt",
+        excludes=("output=.html", "open"), why="the key L changes the ramp of a page"),
     Option("sinks", SHOW, "End the colours of heat maps, which this asks for, at the largest weight that is not on the "
-        "first token, a special one or a learned sink, instead of at 1.", flag="--without-sinks", off=False),
+        "first token, a special one or a learned sink, instead of at 1.", flag="--without-sinks", off=False,
+        excludes=("output=.html|.svg|.png|.pdf", "open"),
+        why="the key z takes sinks out of a page, and colours of figures end at 1, so that two can be compared"),
 )
-FIGURE = (
+FIGURE = _with_needs(("output=.svg|.png|.pdf",),
     Option("width", SHOW, "Width of an .svg, .png or .pdf, such as 5.5in, 8cm, 84mm or 397pt; column is 3.25in. "
         "Matrices fill it with squares, and no letter is smaller than 6 pt.",
         partial(arguments.figure_width, arg("width")),
@@ -292,7 +351,7 @@ _OUTPUT = (
         hidden=True),
     Option("open", SHOW,
         "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file.",
-        overrides=("format", "json", "output")),
+        excludes=("format", "json", "output!=.html"), why="a browser opens a page"),
     Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
 )
 STRICT = Option("strict", SHOW, "Exit with 1 if what stands above the numbers changes how they are read: random "
@@ -325,15 +384,23 @@ CUTS = Option("cuts", CUT, "What to cut: a head (L5H1), several (L5-8H0-2), all 
 RAN_WITHOUT = replace(CUTS, group=COMPUTE,
     help="Show the attention of the model without a head (L5H1) or an edge (L5H1: "
     "it←animal), written as for ablate, which shows what changes. Repeatable.", brief="",
-    excludes=("generate", "measure"))
+    excludes=("generate", "measure", "by=logit", "target"), why="weights are shown")
 RUN = (
     *TEXTS, *THE_MODEL,
-    *SELECTION[:6], SCALE, *SELECTION[6:-2],
+    LAYER,
+    replace(HEAD, excludes={"!auto|all|mean": ("measure!=weights|mixing",)}, why="the measure is of all heads together"),
+    *SELECTION[2:5],
+    replace(WHAT_IF, excludes=("generate", "by=logit", "target", "measure=value-zeroing|value-zeroing-rollout"),
+        why="same-scores changes the weights that are shown, and nothing that the model computes"),
+    SCALE, *SELECTION[6:-2],
     BY_LOGIT, SPECIAL, SPANS, RAN_WITHOUT, POOLED,
     Option("measure", COMPUTE, "Show how much each token contributes to every token over {layer}, instead of the "
         "heads' weights: rollout, rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout. With "
         "mixing, show the matrices of layers without softmax, as of those that {layer} names by themselves.",
-        arguments.rollout_measure, "NAME", "weights", complete="rollout_measures", overrides=("stages", "words")),
+        arguments.rollout_measure, "NAME", "weights", complete="rollout_measures",
+        excludes={"!weights": ("words", "effects", "show_padding", "by=logit", "target", "least", "predict", "generate"),
+            "!weights|mixing": ("stages", "by!=weight", "pool")},
+        why="a measure takes the place of the heads' weights, and of all that follows from them"),
     Option("show_padding", COMPUTE, "With several texts ({file}), also show the rows and columns of padding."),
     Option("predict", COMPUTE, "Leave out the five most probable tokens (the next one, or those at every [MASK]). They "
         "are shown if the checkpoint has an output head, all layers run anyway and the texts are short; --predict "
@@ -341,7 +408,8 @@ RUN = (
     number("generate", COMPUTE, 0,
         "Continue the text by up to N tokens, each the most probable one, and show what each attended to.",
         arguments.GENERATED, default="0", brief="Continue the text, one row for each new token."),
-    TARGET, replace(WORDS, overrides=("stages", "measure", "by")),
+    TARGET,
+    replace(WORDS, excludes=("measure", "stages!=weights", "by=value|projected"), why="only weights are merged"),
     number("least", COMPUTE, 0, "List the K tokens that receive the least weight from other tokens; over all layers "
         "and heads, unless {layer} or {head} selects some.", metavar="K", default="0"),
     Option("input_ids", TEXT, "Read token ids instead of TEXT: a JSON list, or an object with input_ids and optionally "
@@ -349,7 +417,8 @@ RUN = (
         "(texts, tokens), padded on either side. - reads standard input.", metavar="FILE|-", complete="files",
         excludes=("text", "file", "pair", "context", "keep_newline", "image", "audio", "chat", "qkv", "spans",
             "generate")),
-    Option("ids", SHOW, "List the tokens with their ids, in tables; json always has them."),
+    Option("ids", SHOW, "List the tokens with their ids, in tables; json always has them.",
+        excludes=("output", "json", "format=json", "open"), why="files and json have all tokens with their ids"),
     Option("percent", SHOW, "Write weights as percentages in tables and pictures."),
     choice("map_scale", SHOW, Literal["row", "max"], "Where the colours of a map on a picture end: row is a share of "
         "the row that is the same for all heads, so that a head whose weight is on CLS or registers is pale; max is "
@@ -357,19 +426,23 @@ RUN = (
     *RAMP,
     Option("effects", SHOW, "Leave out what the model loses without each head, which a page ({output} page.html) has "
         "if cutting all heads one by one takes some seconds; with {query} and {key}, up to a minute. --effects measures "
-        "it in any case.", off="--no-effects"),
+        "it in any case.", off="--no-effects", needs=("output=.html", "open")),
     choice("table", SHOW, Literal["matrices", "contributors", "rows", "columns", "spans"], "Table that a {or_tables} "
         "file holds: matrices (one row per cell of a stage; default), contributors (one row per query and rank), rows "
-        "(statistics, one row per query), columns (of a map) or spans (of {spans})."),
+        "(statistics, one row per query), columns (of a map) or spans (of {spans}).", needs=("output=.csv|.parquet",)),
     *_shown(PRECISION.help, "2", FORMAT), STRICT,
     *THE_MACHINE,
 )
 COMPARED_STAGES = replace(STAGE, help=f"Stages that {{tolerance}} compares and json has (tables show the weights), "
-    f"separated by commas: {', '.join(STAGES)}, or none; default: {DEFAULT_STAGES}.")
+    f"separated by commas: {', '.join(STAGES)}, or none; default: {DEFAULT_STAGES}.",
+    needs={"!weights": ("tolerance", "json", "format=json", "output=.json")})
+# with a model, the arrays are compared with what it computes from a text
+_COMPARED_MODELS = tuple(replace(option, excludes=()) if option is QKV else option for option in THE_MODEL)
 COMPARE = (
     *_compared(TEXTS, "text", "chat"),
-    *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer", "qkv"),
-    *_compared((*SELECTION[:6], SCALE, SELECTION[6], COMPARED_STAGES, *SELECTION[8:]), "mask", "hide", "layer", "head"),
+    *_compared(_COMPARED_MODELS, "model", "config", "adapter", "tokenizer", "qkv"),
+    *_compared((*SELECTION[:5], replace(WHAT_IF, needs=()), SCALE, SELECTION[6], COMPARED_STAGES, *SELECTION[8:]),
+        "mask", "hide", "layer", "head"),
     SPANS, POOLED,
     Option("summary", SHOW, "Show only how much weight moves in each head, of all layers and heads unless selected.",
         brief="Only how much weight moves in each head."),
@@ -401,31 +474,34 @@ EXPLAIN = (
     *_shown("Decimal places in tables; json is exact.", "4"), STRICT,
     *THE_MACHINE,
 )
+_ONE_NUMBER = "key", "measure!=mixing"
 HEADS = (
     replace(TEXTS[0], help="Text to measure on; - reads standard input. Default: what is piped (if it begins within "
         f"{PATIENCE} seconds), or built-in texts; {{key}} and {{measure}} need a text."),
     *TEXTS[1:],
     *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer", "qkv"),
-    QUERY, KEY,
+    replace(QUERY, needs=_ONE_NUMBER),
+    replace(KEY, excludes=("measure!=weight|value|projected|mixing",), why="a statistic is of whole rows"),
     replace(WORDS, group=COMPUTE,
         help="Take the whole words that {query} and {key} name a piece of: weights are summed over a "
-        "word's keys and averaged over its queries.", brief=""),
-    SPANS, MASK, WHAT_IF, HIDE,
+        "word's keys and averaged over its queries.", brief="", needs=("query", "key")),
+    SPANS, MASK, WHAT_IF, replace(HIDE, needs=_ONE_NUMBER),
     Option("against", MEASURE, "Keys to compare {key} with, in the same form: shows the weight on {key} minus the "
         "weight on these keys, and lists heads by the size of this difference.",
         partial(_positions, arg("against")), "COLUMNS", needs=("key",),
         brief="Keys to compare {key} with."),
     Option("role", MEASURE,
         "Show only these roles, separated by commas, with their values for every head; see Roles below.",
-        arguments.roles, "ROLES", complete="roles", brief="Only these roles, such as induction,previous."),
+        arguments.roles, "ROLES", complete="roles", brief="Only these roles, such as induction,previous.",
+        excludes=_ONE_NUMBER, why="one number for every head takes the place of roles"),
     Option("measure", MEASURE, "One number for every head instead of roles: weight, value or projected (of {key}, "
         "averaged over {query}; default with {key}: weight), or a statistic of the average row: {row_statistics}, or, "
         "where layers have them, sink, unselected or gate. With mixing, show the roles of layers without softmax, also "
         "where a layer has attention beside it.",
         arguments.measure, "NAME", complete="measures",
-        brief="One number for every head, such as entropy."),
+        brief="One number for every head, such as entropy.", needs={"weight|value|projected": ("key",)}),
     number("draws", MEASURE, arguments.DRAWS[0], "Number of random sequences of each kind; default: 8.",
-        arguments.DRAWS[1]),
+        arguments.DRAWS[1], excludes=_ONE_NUMBER, why="one number for every head uses no random tokens"),
     Option("needle", MEASURE, "Hide this sentence in long texts, ask for its answer at the end, and show how much the "
         "retrieval heads read of it by length and depth, and the answer's probability; such as 'The key of the vault "
         "is 71432.'",
@@ -440,7 +516,8 @@ HEADS = (
         partial(arguments.series, arg("lengths"), 8, 1 << 24, integers=True), "LENGTHS", needs=("needle",)),
     Option("depths", MEASURE, "Shares of the text before the {needle}; default: 0,0.1,…,1.",
         partial(arguments.series, arg("depths"), 0, 1, integers=False), "DEPTHS", needs=("needle",)),
-    number("seed", MEASURE, 0, "Seed of the random tokens; default: 0."),
+    number("seed", MEASURE, 0, "Seed of the random tokens; default: 0.",
+        excludes=_ONE_NUMBER, why="one number for every head uses no random tokens"),
     number("top", SHOW, 1, "Heads to list for each role; default: as many as fit on a line, or 10 for a single role.",
         metavar="K", brief="Heads to list for each role."),
     choice("sort", SHOW, Literal["value", "layer"], "Order of the listed heads.", default="value"),
@@ -448,33 +525,37 @@ HEADS = (
     *_compared(THE_MACHINE, "dtype", "engine"),
 )
 ABLATE = (
-    *_with_brief(TEXTS, file="", chat=""), *COMPLETE_MODEL, replace(CUTS, overrides=("each", "top")),
+    *_with_brief(TEXTS, file="", chat=""), *COMPLETE_MODEL, replace(CUTS, overrides=("top",), excludes=("each",)),
     choice("each", CUT, Each, "Cut each head, all heads of each layer, each edge, or the answer (or {query}) off from "
-        "each span of the text, on its own, and rank them by effect. Edges need {layer}, {head} or {query}; spans "
-        "{spans} or {chat}.", brief="Cut each on its own, and rank them by effect."),
+        "each span of the text, on its own, and rank them by effect.", brief="Cut each on its own, and rank them by effect.",
+        needs={"edge": ("layer!=all", "head!=all", "query"), "span": ("spans", "chat")}),
     replace(LAYER, group=CUT,
         help=f"With {{each}}, the layers to cut: all, {_NUMBERS}", default="all", complete=("all",),
+        needs=("each",),
         brief="With {each}, the layers: all, 3, -1, or 0,2,5-7."),
     replace(HEAD, group=CUT,
         help="With {each} head, edge or span, the heads to cut: all, numbers in the same form, or L2H3.",
-        default="all", complete=("all",), brief="With {each}, the heads, or L2H3."),
+        default="all", complete=("all",), brief="With {each}, the heads, or L2H3.",
+        needs=("each=head|edge|span",)),
     replace(QUERY, group=CUT,
         help="With {each} edge, the queries of the edges to cut; with {each} span, the tokens to cut off "
         "from spans instead of the answer: positions (3, -1, or 3:8, which excludes 8), words or phrases, separated by "
-        "commas.", metavar="TOKENS", brief="With {each} edge, the queries of the edges."),
+        "commas.", metavar="TOKENS", brief="With {each} edge, the queries of the edges.", needs=("each=edge|span",)),
     replace(KEY, group=CUT, help="With {each} edge, the keys of the edges to cut, in the same form.", metavar="TOKENS",
-        brief="With {each} edge, the keys of the edges."),
+        brief="With {each} edge, the keys of the edges.", needs=("each=edge",)),
     replace(WORDS, group=CUT,
         help="Cut edges between whole words: with {each} edge, all edges from the pieces of one word to "
         "those of another together; in {cuts}, {query} and {key}, the whole word that a piece belongs to.", brief=""),
     choice("replacement", CUT, Replacement, "What replaces the output of a cut head: zero, its mean over the text's "
         "tokens, or resample: its output at the same positions of other texts, averaged over draws of these. With "
         "resample, edges are replaced, too.", default="zero",
-        aliases=("--with",), brief="Replace a head's output by zero or its mean."),
+        aliases=("--with",), brief="Replace a head's output by zero or its mean.",
+        excludes=("each=span",), why="spans are cut by their edges"),
     Option("patch_from", CUT, "Patch instead of cutting: replace outputs of heads, and what edges read, by those of "
         "this text at the same positions. Usually TEXT is the corrupted text and this the clean one; both have equally "
         "many tokens.", metavar="OTHER", aliases=("--from",),
-        excludes=("replacement",), brief="Patch with what heads give in another text."),
+        excludes=("replacement", "each=span"), why="what another text gives is the replacement",
+        brief="Patch with what heads give in another text."),
     Option("others", CUT,
         "Draw from the texts of this file, one per line; default: built-in texts.", Path,
         "FILE", complete="files", aliases=("--from-file",), needs=("replacement=resample",)),
@@ -485,7 +566,7 @@ ABLATE = (
     replace(TARGET, group=CUT,
         help="Token whose logit is compared, such as ' Mary' with its leading space; given twice, the "
         "difference between the two logits. {each} then ranks by the size of its change.",
-        brief="Token whose logit is compared."),
+        brief="Token whose logit is compared.", excludes=("each=span",), why="spans are ranked by the answer's logits"),
     Option("reference", CUT, "Average over the tokens of this text instead. Tokens that "
         "{hide} names are hidden in it as well.", metavar="TEXT", needs=("replacement=mean",)),
     Option("at", CUT, "Tokens at which predictions and hidden states are compared, as for {query} (0: is all); "
@@ -597,6 +678,7 @@ INFO = (
     Option("cost", SHOW, "Show FLOPs and bytes of attention as the text grows.",
         brief="FLOPs and bytes of attention as the text grows."),
     Option("list", SHOW, "List bundled samples, bundled configs and supported families instead.",
+        excludes=(*(option.name for option in COMPLETE_MODEL), "cost"), why="no model is opened",
         brief="List bundled samples, configs and families."),
     Option("settings_listed", SHOW, "List the options that attnscope.toml, pyproject.toml or your own settings set, "
         "and where.", flag="--settings", brief="List settings, and where each comes from."),
@@ -608,12 +690,12 @@ CONVERT = (
     Option("source", OTHER,
         "Finished dump ({dumps} or a folder), or report of run (.json).", Path, "IN",
         complete="files", argument=True, required=True),
-    Option("target", OTHER,
+    Option("out", OTHER,
         "{or_tables} for a table; .html for a page; {dumps}, or a name without extension for a folder.", Path, "OUT",
         complete="files", argument=True, required=True),
     replace(choice("table", OTHER, Literal[tuple(table.name for table in _CONVERTED)], "Table to write: "
         f"{', '.join(f'{table.name} ({table.rows})' for table in _CONVERTED)}; default: the first of these that IN "
-        "has."), metavar="TABLE"),
+        "has.", needs=("out=.csv|.parquet",)), metavar="TABLE"),
     Option("force", OTHER, "Overwrite OUT if it exists."),
     Option("quiet", OTHER, "Hide notes on standard error."),
 )
@@ -658,17 +740,20 @@ HELP = (
         complete="help_words"),
     Option("topic", OTHER, "Topic of the command, such as masks; its help lists them.", metavar="TOPIC", argument=True,
         complete="topics"),
-    Option("json", OTHER, "Print all commands, options, types, defaults, exit codes and schemas as JSON."),
-    Option("skill", OTHER, "Print a SKILL.md, which tells a coding agent how to use attnscope."),
+    Option("json", OTHER, "Print all commands, options, types, defaults, exit codes and schemas as JSON.",
+        excludes=("command", "topic", "skill"), why="all commands are printed"),
+    Option("skill", OTHER, "Print a SKILL.md, which tells a coding agent how to use attnscope.",
+        excludes=("command", "topic"), why="all commands are printed"),
 )
+_OF_SPANS = tuple(name for name in EXACT_PARTS if PARTS[name].of_spans)
 BATCH = (
-    Option("file", INPUT, "Texts: .txt (one per line), .jsonl, .csv, .tsv, .parquet, .arrow, or a folder of .arrow "
+    Option("texts", INPUT, "Texts: .txt (one per line), .jsonl, .csv, .tsv, .parquet, .arrow, or a folder of .arrow "
         "or .parquet files (datasets.save_to_disk, Spark); files may be compressed as .gz or .zst, and be at s3://, "
         "gs:// or hf://. Without it, or with -, standard input is read.", metavar="FILE", argument=True,
         brief="Texts: .txt, .jsonl, .csv, .parquet …, or -."),
     Option("chat", INPUT, "Chats to render with the model's own chat template, in place of FILE: a .jsonl file with a "
         "chat on each line (its messages, or an object with messages); - reads standard input.", metavar="FILE|-",
-        complete="files"),
+        complete="files", excludes=("texts", "format!=jsonl"), why="chats are read from .jsonl"),
     choice("format", INPUT, Literal["txt", "jsonl", "csv", "tsv", "parquet", "arrow"],
         "Format of the input, if the file's extension does not show it.", flag="--from",
         hint=f"a text to patch from is given with {arg('patch_from', placeholder='OTHER')}"),
@@ -680,15 +765,15 @@ BATCH = (
     Option("shard", INPUT, "Process every N-th block of texts, starting with the I-th; attnscope merge joins the "
         "parts. slurm stands for the task of a job array.", arguments.shard, "I/N|slurm", "1/1",
         brief="Compute the I-th of N parts; merge joins them."),
-    *(replace(option, excludes=("chat", "format")) if option.name == "qkv" else option for option in THE_MODEL),
+    *(replace(QKV, excludes=(*QKV.excludes, "texts", "format")) if option is QKV else option for option in THE_MODEL),
     replace(LAYER, help=f"Layers, counted from 0: all, mean, {_NUMBERS}", default="all", complete=("all", "mean"),
         brief="Layers: all, mean, 3, -1, or 0,2,5-7."),
     replace(HEAD, help="Heads, in the same form.", default="all", complete=("all", "mean"),
         brief="Heads, in the same form."),
-    *_with_brief(SELECTION[2:7], query="", key=""),
+    replace(QUERY, brief=""), replace(KEY, brief="", needs=("stages!=none",)), *SELECTION[4:7],
     replace(STAGE, help=f"Whole matrices to keep (large), separated by commas: {', '.join(STAGES)}, or none.",
         default="none", brief="Whole matrices to keep, such as weights (large)."),
-    *_with_brief(SELECTION[8:], by=""),
+    *_with_needs(("keep=brief|top|all",), *_with_brief(SELECTION[8:], by="")),
     Option("keep", COMPUTE, f"Findings to keep, separated by commas: {BRIEF} (contributors and the statistics "
         f"{', '.join(BRIEF_STATISTICS)}, to {BRIEF_DIGITS} decimals), or exact ones: "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in ALL_PARTS)}, {ALL} (every one of these), or "
@@ -697,14 +782,15 @@ BATCH = (
         brief="Findings: brief (per token), heads (per head), all, …"),
     replace(TARGET, group=COMPUTE,
         help="With {keep} effects, the token whose logit is compared, such as ' Mary'; given twice, "
-        "the difference between the two logits. {{NAME}}, in braces, is the member NAME of each record.", brief=""),
+        "the difference between the two logits. {{NAME}}, in braces, is the member NAME of each record.", brief="",
+        excludes=(), needs=("keep=effects",)),
     Option("patch_from", COMPUTE, "With {keep} effects, patch heads with what they give in this text, instead of "
         "cutting them ({format} is the format of the input); both texts have equally many tokens. {{NAME}}, in braces, "
-        "is the member NAME of each record.", metavar="OTHER"),
-    SPANS,
+        "is the member NAME of each record.", metavar="OTHER", needs=("keep=effects",)),
+    replace(SPANS, needs=(f"keep={'|'.join(_OF_SPANS)}", "query", "key", "hide")),
     replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans.", brief="",
         excludes=("spans",)),
-    replace(POOLED, help="Rows and columns of a pooled map.", default="16"),
+    replace(POOLED, help="Rows and columns of a pooled map.", default="16", needs=("keep=pooled|all",)),
     Option("output", OUTPUT, "Output: {resumed}, or a name without extension for a folder of .safetensors shards (all "
         "resumable); {whole} (one document); - writes .jsonl to standard output. An s3://, gs:// or hf:// URL is "
         "written as whole objects.", Path, "OUT", short="-o", complete="files", required=True,
@@ -722,10 +808,12 @@ BATCH = (
         "Default: one process.", arguments.workers, "N|auto", brief="Processes that compute and share the weights."),
     Option("ray", OUTPUT, "Spread the shards over a cluster of Ray (install attnscope[ray]), and merge them: auto, "
         "host:port, or without an address one that is started here.", metavar="[ADDRESS]"),
-    number("actors", OUTPUT, 1, "Number of actors with {ray}; default: as many as the cluster has room for."),
-    Option("actor_cpus", OUTPUT, "CPUs of an actor.", partial(arguments.real, arg("actor_cpus")), "N", "1"),
-    Option("actor_gpus", OUTPUT, "GPUs of an actor.", partial(arguments.real, arg("actor_gpus")), "N", "0"),
-    Option("actor_resources", OUTPUT, "Other resources of an actor.", arguments.resources, "NAME=N,…"),
+    *_with_needs(("ray",),
+        number("actors", OUTPUT, 1, "Number of actors; default: as many as the cluster has room for."),
+        Option("actor_cpus", OUTPUT, "CPUs of an actor.", partial(arguments.real, arg("actor_cpus")), "N", "1"),
+        Option("actor_gpus", OUTPUT, "GPUs of an actor.", partial(arguments.real, arg("actor_gpus")), "N", "0"),
+        Option("actor_resources", OUTPUT, "Other resources of an actor.", arguments.resources, "NAME=N,…"),
+    ),
     number("sbatch", OUTPUT, 1, "Instead of computing, print a script for SLURM's sbatch: a job array of N tasks, each "
         "of which writes one part.", arguments.TASKS),
     Option("status", OUTPUT, "Instead of computing, print in one line how far {output} is.",
@@ -767,7 +855,12 @@ def on_command_line(option_name: OptionName) -> str:
         return option_name.typed
     flag = f"--{option_name.name.replace('_', '-')}" if option is None else option.spelled
     if option_name.placeholder:
-        return f"{flag} {option_name.placeholder}"
+        is_argument = option is not None and option.argument
+        return (
+            option_name.placeholder.replace("FILE", flag)
+            if is_argument
+            else f"{flag} {option_name.placeholder}"
+        )
     if value is None or isinstance(value, bool):
         if option is not None and option.off and value is False:
             return option.off

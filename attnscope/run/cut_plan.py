@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from attnscope.base.errors import UsageError, arg
+from attnscope.base.errors import arg
 from attnscope.checkpoints.source import ModelSource
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression
@@ -141,14 +141,6 @@ def cut_variants(plan: RunPlan) -> "list[Variant]":
     """
     run = plan.run
     plan.source.require_model("cutting")
-    incompatible = {"generate": run.generate, "by": "logit" if run.target is not None else None}
-    incompatible["measure"] = None if run.measure == "weights" else run.measure
-    for name, value in incompatible.items():
-        if value:
-            hint = "remove one of them"
-            raise UsageError(
-                f"{arg('cut')} and {arg(name, value)} cannot be used together", hint=hint
-            )
     return [
         make_variant(resolve_cuts(run.cuts, run, plan.source, text_plan), renormalised=True)
         for text_plan in plan.text_plans

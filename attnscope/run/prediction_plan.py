@@ -87,18 +87,8 @@ def check_generation(
 ) -> None:
     """Refuse to continue texts that the model cannot continue, or that would become too long."""
     where = arg("generate")
-    if any(text.given is not None for text in run.texts):
-        hint = f"remove one of them, or pass {arg('text')}"
-        raise UsageError(
-            f"{arg('input_ids')} and {arg('generate')} cannot be used together", hint=hint
-        )
     if source.predicts is None:
         raise _no_head(source, where)
-    if run.what_if == "same-scores" and not run.own_mask:
-        hint = f"remove {arg('what_if', 'same-scores')}, which runs the model under its own mask"
-        raise UsageError(
-            "the text would not be continued under the mask that is shown", where=where, hint=hint
-        )
     if prediction_kind(run, source, terms) != "next":
         mask = arg("mask", "causal")
         hint = f"use a causal model, or a mask that the model was trained under, such as {mask} for riverbank"
@@ -184,11 +174,6 @@ def check_attribution(
     if source.predicts is None:
         hint = "use a checkpoint of a language model, with its head"
         raise UsageError(f"{source.name} has no output head", where=_WHERE, hint=hint)
-    if run.what_if == "same-scores" and not run.own_mask:
-        hint = f"use {arg('what_if', 'stack')}, so that the model runs under the mask that is shown"
-        raise UsageError(
-            "the logit does not come from the weights that are shown", where=_WHERE, hint=hint
-        )
     reason = ""  # known of our own stack; transformers' models are examined while they run
     if config.head is not None and config.head.transform is not None:
         reason = "its output head has a non-linear layer in front of the vocabulary"

@@ -34,11 +34,6 @@ def render_text(text: TextInput, source: ModelSource) -> TextInput:
     """Return a text whose messages have been rendered; any other text as it is."""
     if text.chat is None or text.rendered is not None:
         return text
-    for name in ("pair", "context"):
-        if getattr(text, name) is not None:
-            raise UsageError(
-                f"{arg('chat')} and {arg(name)} cannot be used together", hint="remove one of them"
-            )
     from attnscope.checkpoints.chat.rendering import render_chat
 
     rendered = render_chat(text.chat, source.chat(), text.where)

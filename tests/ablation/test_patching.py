@@ -229,7 +229,7 @@ def gpt2(tmp_path_factory) -> str:
         ),
         (
             ["--from", OTHER, "--with", "mean"],
-            "--patch-from and --replacement cannot be used together",
+            "--patch-from and --replacement mean cannot be used together",
         ),
         (["--draws", "3"], "--draws: applies only to --replacement resample"),
         (["--seed", "3", "--from", OTHER], "--seed: applies only to --replacement resample"),

@@ -282,7 +282,10 @@ def test_a_target_that_the_model_has_no_logit_for_is_refused_before_it_is_loaded
             "riverbank predicts nothing in this text; put the mask token",
         ),
         ({"by": "logit", "config": "causal"}, "causal has no output head"),
-        ({"by": "weight", "target": "bank"}, "applies only to by='logit'"),
+        (
+            {"by": "weight", "target": "bank"},
+            "target and by='weight' cannot be used together: a target is the token of a logit",
+        ),
         ({"by": "logit", "target": ["a", "b", "c"]}, "is not one token or two"),
     ],
 )

@@ -65,7 +65,7 @@ REFUSED = [
     ),
     (
         {"model": "riverbank", "config": "causal"},
-        "model and config cannot be used together; pass one of them",
+        "config and model cannot be used together: a TOML stack is a whole model",
     ),
     (
         {"tokenizer": "no/where"},
@@ -74,7 +74,7 @@ REFUSED = [
     ({"tokenizer": 5}, "tokenizer: int is not a path; give the path of its tokenizer.json"),
     (
         {"tokenizer": "x", "config": "causal"},
-        "tokenizer and config cannot be used together; set tokenizer in the",
+        "config and tokenizer cannot be used together: a TOML stack is a whole model, which names its tokenizer",
     ),
     ({"context": "x"}, "context: the model has no cross-attention; remove it"),
     ({"pair": ["x", "y"]}, "pair: 2 for 1 texts; pass one for each text"),
@@ -128,7 +128,10 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.explain(TEXT, query=0, layer="mean"), "explain needs a single layer, not a mean; use one"),
         (lambda: attnscope.explain(TEXT, query=0, top=0), "top: 0 is out of range"),
         (lambda: attnscope.explain(TEXT, query=0, stages="weights"), "explain() has no argument 'stages'"),
-        (lambda: attnscope.compare(TEXT, mask="own"), "mask: 'own' needs another mask to be compared with; pass a"),
+        (
+            lambda: attnscope.compare(TEXT, mask="own"),
+            "mask: 'own' needs another mask to be compared with; name two, such as mask=['own', 'causal']",
+        ),
         (lambda: attnscope.compare(TEXT, mask=["own"]), "mask: has 1 value; a comparison needs at least two"),
         (lambda: attnscope.compare(TEXT, mask=["own", "causal"], layer=[0, 1]), "layer and mask are lists; compare"),
         (lambda: attnscope.compare(attnscope.inspect(TEXT)), "there is only one report; a comparison needs"),

@@ -381,7 +381,7 @@ def test_an_output_projection_with_something_added_is_not_mistaken_for_its_weigh
         (lambda m: m, {"dtype": "bfloat16"}, "dtype: 'bfloat16' contradicts the model, which is 'float32'; leave"),
         (lambda m: m, {"engine": "native"}, "engine: 'native' contradicts the model"),
         (lambda m: m, {"hash_weights": True}, "hash_weights: a model in memory has no files to hash; leave it out"),
-        (lambda m: m, {"config": "causal"}, "model and config cannot be used together"),
+        (lambda m: m, {"config": "causal"}, "config and model cannot be used together"),
         (lambda m: m, {"tokenizer": 5}, "tokenizer: int has no tokenizer.json; pass a fast tokenizer"),
         (lambda m: m, {"tokenizer": None}, "tokenizer: there is no tokenizer for LlamaForCausalLM; pass tokenizer="),
         (lambda m: m, {"tokenizer": "nowhere.json"}, "nowhere.json: "),

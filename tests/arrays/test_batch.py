@@ -99,7 +99,7 @@ def test_equal_texts_keep_their_own_arrays(tmp_path):
 def test_what_a_dump_of_arrays_refuses(path, tmp_path, capsys):
     output = str(tmp_path / "d.jsonl")
     for words, message in (
-        (["texts.txt"], "FILE and --qkv cannot be used together"),
+        (["texts.txt"], "--qkv and FILE cannot be used together"),
         (["--keep", "effects"], "cutting heads needs a model"),
         (["--layer", "0"], "layer 0 is not among the given ones; use some of 2,5, or all"),
         (["--output", str(path), "--force"], "x.npz"),

@@ -32,7 +32,7 @@ def test_arrays_are_compared_with_each_other_and_under_masks():
     for options, message in (
         (
             {"model": "riverbank"},
-            "model: cannot be used with arrays that are compared by themselves",
+            "qkv and model cannot be used together",
         ),
         ({"mask": ["own", "causal"]}, "mask and qkv are lists"),
     ):

@@ -290,19 +290,19 @@ REFUSED = {
     ),
     "a model": (
         lambda: attnscope.inspect(model="riverbank", qkv="x.npz"),
-        "model and qkv cannot be used together",
+        "qkv and model cannot be used together",
     ),
     "a text": (
         lambda: (
             attnscope.from_qkv(Q, K).inspect().texts
             and attnscope.inspect("a", qkv=attnscope.from_qkv(Q, K))
         ),
-        "text and qkv cannot be used together",
+        "qkv and text cannot be used together",
     ),
     "no arrays": (lambda: attnscope.inspect(qkv=5), "qkv: int is not queries, keys and values"),
     "another model's options": (
         lambda: attnscope.inspect(qkv=attnscope.from_qkv(Q, K), dtype="bfloat16"),
-        "dtype: cannot",
+        "qkv and dtype='bfloat16' cannot be used together: tokens, queries and keys are given",
     ),
     "predictions": (
         lambda: attnscope.from_qkv(Q, K).inspect(predict=True),
@@ -322,7 +322,7 @@ REFUSED = {
     ),
     "check": (
         lambda: attnscope.open_model(qkv=attnscope.from_qkv(Q, K)).check(),
-        "text and qkv|check needs a model",
+        "qkv and text|check needs a model",
     ),
 }
 
@@ -497,12 +497,15 @@ def test_what_the_command_line_refuses(tmp_path, capsys):
     path = str(npz(tmp_path, **{"layer.0.q": Q, "layer.0.k": K, "layer.0.v": V}))
     for words, message in (
         (["run", "a text"], "--qkv and TEXT cannot be used together"),
-        (["run", "--model", "riverbank"], "--model and --qkv cannot be used together"),
-        (["run", "--config", "causal"], "--config: cannot be used with --qkv"),
-        (["run", "--engine", "transformers"], "--engine: cannot be used with --qkv"),
+        (["run", "--model", "riverbank"], "--qkv and --model cannot be used together"),
+        (["run", "--config", "causal"], "--qkv and --config cannot be used together"),
+        (
+            ["run", "--engine", "transformers"],
+            "--qkv and --engine transformers cannot be used together",
+        ),
         (
             ["run", "--what-if", "stack", "--mask", "causal"],
-            "--what-if stack: there are no layers to run again",
+            "--qkv and --what-if stack cannot be used together",
         ),
         (["run", "--generate", "2"], "needs a model, and only queries and keys are given"),
         (["run", "--predict"], "needs a model"),

@@ -228,7 +228,7 @@ def test_a_record_without_the_member_that_is_named_fails_alone(gpt2, tmp_path, c
         and "patches go from token to token" in errors[2]
     )
     assert main([*asked, "--force", "--target", "{good}"]) == 2
-    assert "--target: applies only to effects" in capsys.readouterr().err
+    assert "--target: applies only to --keep effects; add --keep effects" in capsys.readouterr().err
 
 
 def test_effects_count_toward_memory(tmp_path, monkeypatch):

@@ -58,11 +58,14 @@ def test_from_python_and_as_a_table(gpt2, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "the text is not divided"),
+        ({}, "each='span': applies only to spans or messages; add spans"),
         ({"spans": "river", "answer": ""}, "has no tokens of its own"),
         ({"spans": "river", "answer": " on", "generate": 2}, "cannot be used together"),
-        ({"spans": "river", "key": "bank"}, "does not apply to each='span'"),
-        ({"spans": "river", "replacement": "mean"}, "applies to heads and layers"),
+        ({"spans": "river", "key": "bank"}, "key: applies only to each='edge'"),
+        (
+            {"spans": "river", "replacement": "mean"},
+            "replacement='mean' and each='span' cannot be used together",
+        ),
         ({"spans": "river", "each": "head", "answer": " on"}, "applies only to each='span'"),
     ],
 )

@@ -268,7 +268,7 @@ def test_it_is_named_everywhere(files: Path, capsys: pytest.CaptureFixture[str])
     )
     header = json.loads((files / "d.jsonl").read_text().splitlines()[0])
     assert header["provenance"]["adapter"] == adapter
-    with pytest.raises(UsageError, match="adapter and config cannot be used together"):
+    with pytest.raises(UsageError, match="config and adapter cannot be used together"):
         attnscope.inspect(text, config="causal", adapter=adapter)
     assert main(["run", text, "--config", "causal", "--adapter", adapter]) == 2
 

@@ -258,7 +258,7 @@ def test_a_stack_has_its_own_tokenizer(capsys: pytest.CaptureFixture[str]) -> No
     code, said = ended(capsys, "run", TEXT, "--config", "causal", "--tokenizer", SAMPLE)
     assert (
         code == 2
-        and "--tokenizer and --config cannot be used together; set tokenizer in the TOML file"
+        and "--config and --tokenizer cannot be used together: a TOML stack is a whole model, which names its tokenizer"
         in said
     )
     with pytest.raises(AttnscopeError, match="dict is not a path"):

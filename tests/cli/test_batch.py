@@ -109,15 +109,18 @@ def test_options_reach_the_dump(texts, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--pool", "4"], "--pool: applies only to pooled; use --keep pooled"),
-        (["--pool", "4", "--keep", "rows"], "--pool: applies only to pooled; add pooled to --keep"),
-        (["--top", "5", "--keep", "rows"], "--top: applies only to top; add top to --keep"),
-        (["--by", "value", "--keep", "columns"], "--by: applies only to top; add top to --keep"),
+        (["--pool", "4"], "--pool: applies only to --keep pooled or all; add --keep pooled"),
+        (["--pool", "4", "--keep", "rows"], "--pool: applies only to --keep pooled or all"),
+        (["--top", "5", "--keep", "rows"], "--top: applies only to --keep brief, top or all"),
+        (
+            ["--by", "value", "--keep", "columns"],
+            "--by value: applies only to --keep brief, top or all",
+        ),
         (
             ["--no-special", "--keep", "pooled"],
-            "--no-special: applies only to top; add top to --keep",
+            "--no-special: applies only to --keep brief, top or all",
         ),
-        (["--key", "bank"], "--key: applies only to whole matrices; add --stage weights"),
+        (["--key", "bank"], "--key: applies only to --stage other than none; add --stage"),
         (
             ["--column", "review"],
             "--column: applies only to tables and .jsonl: every line of .txt is a text; remove",

@@ -306,7 +306,10 @@ def test_stages_that_a_table_does_not_show_are_refused(capsys, tmp_path, monkeyp
     for sides in ([TEXT, *STACK], ["a.json", "b.json"]):
         code, out, err = run(capsys, *sides, "--stage", stage, *shown)
         assert (code, out) == (2, "")
-        assert "--stage: tables show only the weights; add --tolerance X" in err
+        assert (
+            ": applies only to --tolerance, --json, --format json or --output FILE.json; add --tolerance"
+            in err
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -357,7 +360,7 @@ def test_sides_that_are_numbers_say_what_they_number(capsys, axis, one, shown):
             ["--mask", "own", "--mask", "causal", "--layer", "0", "--layer", "1"],
             "--layer and --mask are given more than once",
         ),
-        (["--mask", "causal"], "nothing to compare causal with; add --mask MASK"),
+        (["--mask", "causal"], "--mask: 'causal' needs another mask to be compared with; name two, such as --mask own --mask causal"),
         (["--relative", "x"], "--relative: must be a number, 0 or more, not 'x'"),
         (["--tolerance", "-1"], "--tolerance: must be a number, 0 or more, not '-1'"),
         (

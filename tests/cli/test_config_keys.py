@@ -146,7 +146,7 @@ def test_python_says_it_in_its_own_words(folder):
 def test_a_stack_has_no_config_json(capfdbinary, option):
     code, _, err = _run(capfdbinary, "run", TEXT, "--config", "causal", *option)
     assert code == 2
-    assert f"{option[0]}: a TOML stack has no config.json; remove it" in err
+    assert f"--config and {option[0]} cannot be used together: a TOML stack is a whole model" in err
 
 
 def test_a_config_alone_is_described(capfdbinary, monkeypatch, tmp_path):

@@ -63,7 +63,8 @@ def test_json_is_the_format(command, capfdbinary):
 def test_two_formats_contradict_each_other(command, capsys):
     assert main([command, "--json", "--format", "table"]) == 2
     said = (
-        "attnscope: error: --json and --format table cannot be used together; remove one of them\n"
+        "attnscope: error: --json and --format table cannot be used together: findings are written in one format; "
+        "remove one of them\n"
     )
     assert capsys.readouterr().err == said
 

@@ -60,20 +60,23 @@ def test_files(tmp_path, monkeypatch, capsys):
     [
         (["--role", "inducton"], "unknown role 'inducton'"),
         (["--measure", "entrpy", "a"], "must be weight, value"),
-        (["--role", "self", "--key", "a", "a bank"], "--role cannot be used with"),
+        (["--role", "self", "--key", "a", "a bank"], "--role and --key cannot be used together"),
         (
             ["--measure", "entropy", "--draws", "4", "a bank"],
-            "--draws: has no effect with --measure or --key",
+            "--draws and --measure entropy cannot be used together: one number for every head uses no random tokens",
         ),
         (
             ["--measure", "entropy", "--seed", "0", "a bank"],
-            "--seed: has no effect with --measure or --key",
+            "--seed and --measure entropy cannot be used together",
         ),
         (
             ["--query", "a", "--key", "bank", "--draws", "8", "a bank"],
-            "--draws: has no effect with",
+            "--draws and --key cannot be used together",
         ),
-        (["--query", "bank", "the bank"], "applies only to one number for every head"),
+        (
+            ["--query", "bank", "the bank"],
+            "--query: applies only to --key or --measure other than mixing",
+        ),
         (["--key", "bank"], "no text given"),
         (["--pair", "the river"], "no text given"),
         (["--context", "the river", "the bank"], "the model has no cross-attention"),
@@ -139,10 +142,13 @@ def test_arrays_have_labels():
     ("options", "said"),
     [
         ({"role": "inducton"}, "unknown role"),
-        ({"role": "self", "measure": "entropy"}, "cannot be used with"),
-        ({"query": "bank"}, "one number"),
-        ({"measure": "entropy", "draws": 4}, "draws: has no effect with measure or key"),
-        ({"measure": "entropy", "seed": 3}, "seed: has no effect with measure or key"),
+        (
+            {"role": "self", "measure": "entropy"},
+            "role and measure='entropy' cannot be used together",
+        ),
+        ({"query": "bank"}, "query: applies only to key or measure other than mixing; add key"),
+        ({"measure": "entropy", "draws": 4}, "draws and measure='entropy' cannot be used together"),
+        ({"measure": "entropy", "seed": 3}, "seed and measure='entropy' cannot be used together"),
         ({"measure": "entropy"}, "no text given"),
         ({"draws": 1}, "out of range"),
         ({"rolle": "self"}, "no argument 'rolle'"),

@@ -101,7 +101,7 @@ def test_a_list_of_all_models_describes_none(args, capsys):
     assert main(["info", "--list", *args]) == 2
     assert (
         capsys.readouterr().err
-        == f"attnscope: error: {args[0]}: cannot be used with --list; remove one of them\n"
+        == f"attnscope: error: --list and {args[0]} cannot be used together: no model is opened; remove one of them\n"
     )
 
 

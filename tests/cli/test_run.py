@@ -39,18 +39,19 @@ def test_defaults_are_those_of_run_config(pipeline):
 def test_every_option_arrives(pipeline):
     got = run_config(
         pipeline, TEXT, "--pair", "It was flooded", "--context", "Le quai", "--model", "m", "--mask", "causal+window:4",
-        "--what-if", "same-scores", "--layer", "0,2-3", "--head", "-1", "--query", "bank", "--key", "1:4",
+        "--layer", "0,2-3", "--head", "-1", "--query", "bank", "--key", "1:4",
         "--stage", "output,scores", "--top", "5", "--by", "projected", "--no-special", "--device", "cuda:1",
         "--dtype", "bfloat16", "--truncate", "--max-memory", "1.5G",
         "--threads", "3", "--generate", "2", "--no-predict", "--show-padding", "--hide", "river",
-        "--measure", "rollout",
     )  # fmt: skip
     assert got == requested(
         (TextInput(TEXT, "It was flooded", "Le quai"),), model="m", mask="causal+window:4",
-        what_if="same-scores", layer="0,2-3", head="-1", query="bank", key="1:4", stages=("scores", "output"), top=5,
+        layer="0,2-3", head="-1", query="bank", key="1:4", stages=("scores", "output"), top=5,
         by="projected", special=False, device="cuda:1", dtype="bfloat16", window=64, truncate=True, max_memory=3 << 29,
-        threads=3, generate=2, predict=False, show_padding=True, hide="river", measure="rollout",
+        threads=3, generate=2, predict=False, show_padding=True, hide="river",
     )  # fmt: skip
+    got = run_config(pipeline, TEXT, "--measure", "rollout", "--what-if", "same-scores", "--hide", "river")
+    assert got == requested(what_if="same-scores", hide="river", measure="rollout", window=64)
 
 
 @pytest.mark.parametrize(

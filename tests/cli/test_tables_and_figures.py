@@ -63,7 +63,10 @@ def test_tables_of_run_are_those_of_convert(table, tmp_path):
 
 def test_a_table_without_a_file_is_refused(capsys):
     assert main(["run", TEXT, "--table", "rows"]) == 2
-    assert "--table: needs a table; add --output weights.csv" in capsys.readouterr().err
+    assert (
+        "--table rows: applies only to --output FILE.csv or .parquet; add --output FILE.csv"
+        in capsys.readouterr().err
+    )
 
 
 def test_heads_are_side_by_side_on_one_scale_and_their_columns_line_up(tmp_path):

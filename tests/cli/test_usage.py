@@ -9,10 +9,8 @@ from attnscope.cli.app import COMMANDS
 
 TEXT = "The bank by the river"
 DASHES = "see attnscope run --help; put -- before a text that starts with '-'"
-ADD_MASK = "add --mask MASK"
 QUOTES = 'put quotation marks around a text: "The bank by the river"'
 ENDINGS = ".json .txt .svg .png .pdf .html .safetensors .npz .srt .vtt .csv .parquet"
-ENDING = "remove --format: the extension sets the format"
 CASES = [
     ((), "--haed=1", "no such option '--haed'; did you mean '--head'?"),
     ((), "-5", f"no such option '-5'; {DASHES}"),
@@ -39,10 +37,12 @@ CASES = [
     ((), "--color=on", "--color: must be auto, always or never, not 'on'"),
     ((), "--max-memory=1.5Q", "--max-memory: '1.5Q' is not a size; use 1.5G, 800M or a number of bytes"),
     ((), "--max-memory=0", "--max-memory: must be at least one byte"),
-    (("--format=heat",), "--output=a.svg", f"--format heat cannot be written to a .svg file; {ENDING}"),
+    (("--format=heat",), "--output=a.svg", "--format heat and --output cannot be used together: the ending of a file sets "
+     "its format; remove one of them"),
     ((), "--output=a.jpg", f"a.jpg: unknown extension '.jpg'; use {ENDINGS}"),
     ((), "--output=json", f"json: the name has no extension; use {ENDINGS}"),
-    (("--model=a",), "--config=b", "--model and --config cannot be used together; pass one of them"),
+    (("--model=a",), "--config=b", "--config and --model cannot be used together: a TOML stack is a whole model, "
+     "which names its tokenizer; remove one of them"),
     ((), "--file=a.txt", "--file and TEXT cannot be used together; remove one of them"),
 ]  # fmt: skip
 
@@ -86,10 +86,11 @@ def test_refused(before, last, line, pipeline, capsys):
             for following in (["--lengths", "64"], ["--lengths=64"], ["-m", "x"])
         ),
         *(
-            ([*words, "--what-if", "same-scores"], f"--what-if same-scores: the mask is the model's own; {ADD_MASK}")
+            ([*words, "--what-if", "same-scores"], "--what-if same-scores: applies only to --mask, --hide or --qkv; add --mask")
             for words in (["run", TEXT], ["explain", TEXT, "--query", "0"], ["heads"], ["batch", "a", "-o", "b.jsonl"])
         ),
-        (["run", TEXT, "--words", "--stage", "scores"], "--words: merges weights; use --stage weights"),
+        (["run", TEXT, "--words", "--stage", "scores"], "--words and --stage scores cannot be used together: "
+         "only weights are merged; remove one of them"),
         (
             ["run", TEXT, "--target", "river"],
             "--target: the logits of riverbank are not a sum over its parts: its output head has a non-linear layer in "

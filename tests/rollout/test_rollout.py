@@ -271,26 +271,6 @@ def test_sources_are_ranked_by_their_share_over_every_token(folders):
         ({"measure": "rollout", "layer": "mean"}, "layer: rollout cannot be averaged over layers"),
         ({"measure": "rollout", "layer": "7"}, "layer: there is no layer 7"),
         (
-            {"measure": "rollout", "head": "1"},
-            "head: rollout combines all heads of a layer; remove it",
-        ),
-        ({"measure": "rollout", "by": "value"}, "by: rollout ranks sources by its own values"),
-        ({"measure": "rollout", "pool": 4}, "pool: rollout has no pooled map"),
-        (
-            {"measure": "rollout", "predict": True},
-            "predict: rollout shows no predictions; remove it, or measure",
-        ),
-        ({"measure": "rollout", "generate": 2}, "generate: rollout shows no predictions"),
-        (
-            {"measure": "rollout", "target": ("a",)},
-            "by='logit': rollout is not measured on a logit",
-        ),
-        ({"measure": "rollout", "stages": ("scores",)}, "stages: rollout has no stages; remove it"),
-        (
-            {"measure": "value-zeroing", "mask": "window:2", "what_if": "same-scores"},
-            "what_if: value-zeroing runs whole layers, so a mask cannot apply to their scores alone",
-        ),
-        (
             {"measure": "value-zeroing", "max_memory": 1 << 20},
             "max_memory is 1.0 MiB; use max_memory=",
         ),
@@ -299,6 +279,34 @@ def test_sources_are_ranked_by_their_share_over_every_token(folders):
 def test_what_does_not_go_with_a_measure_is_refused(folders, options, error):
     with pytest.raises(AttnscopeError, match=re.escape(error)):
         run(folders("llama"), **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"head": 1},
+        {"by": "value"},
+        {"pool": 4},
+        {"predict": True},
+        {"generate": 2},
+        {"target": "a"},
+        {"stages": "scores"},
+        {"least": 2},
+        {"words": True},
+        {"show_padding": True},
+        {"cut": "L0H0"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_measure_takes_the_place_of_what_is_made_of_weights(options):
+    with pytest.raises(UsageError, match="cannot be used together"):
+        attnscope.inspect("ab", measure="rollout", **options)
+
+
+def test_a_mask_cannot_apply_to_the_scores_of_zeroed_layers_alone():
+    named = {"mask": "window:2", "what_if": "same-scores"}
+    with pytest.raises(UsageError, match="what_if='same-scores' and measure='value-zeroing'"):
+        attnscope.inspect("ab", measure="value-zeroing", **named)
 
 
 @pytest.mark.parametrize("part", ["decoder", "cross"])

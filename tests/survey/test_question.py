@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import attnscope
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
 from attnscope.findings.row_statistics import STATISTICS
@@ -128,13 +129,17 @@ def test_every_statistic_is_a_measure():
 @pytest.mark.parametrize(
     ("measure", "options", "said"),
     [
-        ("weight", {}, "key: weight is a sum over keys"),
-        ("entropy", {"key": "it"}, "key: entropy is a statistic of whole rows"),
+        ("weight", {}, "measure='weight': applies only to key; add key"),
+        (
+            "entropy",
+            {"key": "it"},
+            "key and measure='entropy' cannot be used together: a statistic",
+        ),
     ],
 )
 def test_a_measure_and_its_keys_belong_together(minilm, measure, options, said):
     with pytest.raises(UsageError, match=said):
-        asked(minilm, measure, **options)
+        attnscope.heads(minilm, TEXT, measure=measure, **options)
 
 
 def test_rows_that_may_see_nothing_do_not_count(tmp_path):

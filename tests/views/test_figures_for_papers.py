@@ -182,16 +182,19 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, capsys):
     cases = [
         (
             ["run", TEXT, "--width", "column"],
-            "--width: applies only to figures (.svg, .png, .pdf); add --output",
+            "--width: applies only to --output FILE.svg, .png or .pdf; add --output FILE.svg",
         ),
-        (["run", TEXT, "--only", "map", "-o", "a.html"], "--only: applies only to figures"),
+        (
+            ["run", TEXT, "--only", "map", "-o", "a.html"],
+            "--only map: applies only to --output FILE.svg",
+        ),
         (
             ["run", TEXT, "--ramp", "log", "-o", "a.html"],
-            "--ramp: applies only to screens and figures; remove it",
+            "--ramp log and --output a.html cannot be used together: the key L changes the ramp",
         ),
         (
             ["compare", TEXT, "--without-sinks", "-o", "a.svg"],
-            "--without-sinks: applies only to screens; remove it",
+            "--without-sinks and --output a.svg cannot be used together: the key z takes sinks out of a page, and colours",
         ),
         (
             ["run", TEXT, "-o", path, "--width", "5"],

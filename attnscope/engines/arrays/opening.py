@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from attnscope.findings.given_output import GivenOutput
     from attnscope.model.batch import Batch
 
-_OF_MODELS = (
-    "model",
-    "config",
-    "adapter",
-    "tokenizer",
-    "ignore_key",
-    "trust_config",
-    "part",
-    "hash_weights",
-)
-
 
 @dataclass(frozen=True)
 class ArraysInMemory:
@@ -46,7 +35,7 @@ class ArraysInMemory:
 
 def open_arrays(arrays: GivenArrays, run: RunConfig) -> ModelSource:
     """Return given arrays as a source of runs."""
-    _refuse_model_options(arrays, run)
+    _refuse_masks(arrays, run)
     need = {"arrays": 2 * arrays.layer_bytes}  # as they are read, and as they are laid out
     require_memory(need, memory_bound(run.max_memory))
 
@@ -90,21 +79,11 @@ def open_arrays(arrays: GivenArrays, run: RunConfig) -> ModelSource:
     )
 
 
-def _refuse_model_options(arrays: GivenArrays, run: RunConfig) -> None:
-    """Refuse options that are about a model, and masks over given weights."""
-    default = RunConfig(())
-    for name in (*_OF_MODELS, "dtype", "engine"):
-        if getattr(run, name) != getattr(default, name):
-            hint = "remove it: queries and keys are given, and no model is opened"
-            value = getattr(run, name)
-            where = arg(name, value if name == "part" else None)
-            raise UsageError(f"cannot be used with {arg('qkv')}", where=where, hint=hint)
+def _refuse_masks(arrays: GivenArrays, run: RunConfig) -> None:
+    """Refuse masks over given weights."""
     if arrays.weights and not run.own_mask:
         name = "hide" if run.hide is not None else "mask"
         hint = f"give queries and keys instead of weights; weights are compared with another {arg('qkv')} or a model"
         raise UsageError(
             "no other mask can be applied to given weights", where=arg(name), hint=hint
         )
-    if run.show_padding:
-        hint = "remove it: arrays hold no padding"
-        raise UsageError(f"cannot be used with {arg('qkv')}", where=arg("show_padding"), hint=hint)

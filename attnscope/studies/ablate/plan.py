@@ -29,14 +29,6 @@ from attnscope.run.text_plan import TextPlan
 
 Unit = Literal["head", "layer", "edge", "span"]
 Replacement = Literal["zero", "mean", "resample"]
-_NARROWS = {
-    None: (),
-    "head": ("layer", "head"),
-    "layer": ("layer",),
-    "edge": ("layer", "head", "query", "key"),
-    "span": ("layer", "head", "query"),
-}
-_EVERY = ("all", "auto")  # values of --layer and --head that mean all
 MOST_EDGES = 20_000  # that are cut one by one
 _TOKENS = 4096  # largest number of tokens in a pass; larger passes are no faster
 LOGITS = 1 << 23  # number of logits that are compared at a time
@@ -91,32 +83,20 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
             where=TEXTS_FILE,
             hint=f"pass {arg('text')}",
         )
-    if bool(options.cuts) == (options.each is not None):
-        what = "cannot be used together"
-        hint = "remove one of them"
-        if not options.cuts:
-            what = "are both missing: nothing is cut"
-            edge = arg("cut", placeholder="'L0H0: QUERY←KEY'")
-            hint = f"add {arg('cut', 'L0H0')}, {edge}, or {arg('each', 'head')}"
-        raise UsageError(f"{arg('cut')} and {arg('each')} {what}", hint=hint)
-    _check_replacement(options)
-    edges_only = options.each in ("edge", "span") or (
+    if not options.cuts and options.each is None:
+        edge = arg("cut", placeholder="'L0H0: QUERY←KEY'")
+        hint = f"add {arg('cut', 'L0H0')}, {edge}, or {arg('each', 'head')}"
+        raise UsageError(
+            f"{arg('cut')} and {arg('each')} are both missing: nothing is cut", hint=hint
+        )
+    check_targets(options.target)
+    edges_only = options.each == "edge" or (
         options.each is None and all(cut.edge is not None for cut in options.cuts)
     )
     if options.replacement == "mean" and edges_only:
         raise UsageError(
             "applies to heads and layers, not to edges", where=arg("replacement"), hint="remove it"
         )
-    narrowed = {"layer": run.layer.word not in _EVERY, "head": run.head.word not in _EVERY}
-    narrowed |= {"query": run.query is not None, "key": run.key is not None}
-    for name, value in narrowed.items():
-        if value and name not in _NARROWS[options.each]:
-            narrowing_options = ", ".join(map(arg, _NARROWS[options.each]))
-            unit = arg("cut") if options.each is None else arg("each", options.each)
-            hint = f"remove it; {unit} " + (
-                f"takes {narrowing_options}" if narrowing_options else "names layer, head and edge"
-            )
-            raise UsageError(f"does not apply to {unit}", where=arg(name), hint=hint)
     for name, picked in (("layer", run.layer), ("head", run.head)):
         if picked.word == "mean":
             raise UsageError("a mean cannot be cut", where=arg(name), hint="use all, or numbers")
@@ -124,25 +104,6 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
         options.each == "edge" or any(cut.edge is not None for cut in options.cuts)
     ):
         raise UsageError("applies only to edges", where=arg("words"), hint="remove it")
-    if options.each == "edge" and not any(narrowed[name] for name in ("layer", "head", "query")):
-        hint = f"add {arg('layer')}, {arg('head')} or {arg('query')}"
-        raise UsageError(
-            "cannot cut every edge of every head", where=arg("each", "edge"), hint=hint
-        )
-
-
-def _check_replacement(options: AblationOptions) -> None:
-    """Refuse replacements that spans do not have, and more than two targets."""
-    check_targets(options.target)
-    if options.each == "span":
-        for name in ("target", "patch_from"):
-            if getattr(options, name) not in (None, ()):
-                message = f"does not apply to {arg('each', 'span')}"
-                hint = f"use {arg('each', 'head')}"
-                raise UsageError(message, where=arg(name), hint=hint)
-        if options.replacement == "resample":
-            message = "applies to heads, layers and edges, not to spans"
-            raise UsageError(message, where=arg("replacement"), hint="remove it")
 
 
 def compared_positions(

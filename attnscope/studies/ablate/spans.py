@@ -31,11 +31,7 @@ def answer_text(
     """
     run = replace(run, window=None, pool=None)
     (prompt,) = plan_texts(replace(run, query=None, key=None), source)
-    if prompt.spans is None:
-        hint = (
-            f"add {arg('spans', 'sentences')}, or words that each begin a span, separated by commas"
-        )
-        raise UsageError("the text is not divided", where=arg("each", "span"), hint=hint)
+    assert prompt.spans is not None
     has_answer = bool(_answer_positions(prompt.spans)) and source.predicts == "next"
     if has_answer and (options.answer is not None or options.generate is not None):
         name = "answer" if options.answer is not None else "generate"

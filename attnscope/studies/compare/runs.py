@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.base.errors import TWO_MASKS, AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import read_file
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.source import tokenize
@@ -19,6 +19,7 @@ from attnscope.findings.heads import STAGES, HeadRef, Heads
 from attnscope.findings.narrowing import narrow_rows, require_heads
 from attnscope.findings.run import Report
 from attnscope.request.masks.expression import is_mask, parse_mask, spell_mask
+from attnscope.request.masks.terms import MaskTerm
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import (
     ALL,
@@ -285,6 +286,21 @@ def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | No
         key.find(text.sources, words, arg("key"), spans=divided)
         for (text, words), divided in zip(texts, spans, strict=True)
     ]
+
+
+def default_sides(mask: tuple[MaskTerm, ...] | None, hidden: Any) -> tuple[str, list[Any]]:
+    """Return what is compared if no option has several values: hidden tokens with none, or two masks.
+
+    Args:
+        mask: A mask that is given; None for none.
+        hidden: Hidden tokens; None for none.
+    """
+    if mask is not None:
+        message = f"{spell_mask(mask)!r:.80} needs another mask to be compared with"
+        raise UsageError(message, where=arg("mask"), hint=f"name two, such as {TWO_MASKS}")
+    if hidden is not None:
+        return "hide", [None, hidden]
+    return "mask", ["causal", "bidirectional"]
 
 
 def spell_side(axis: str, value: Any) -> str:

@@ -57,14 +57,6 @@ def ask_heads(
 
     In layers without softmax, `weight` is of shares of |M|; also in those that have attention as well if `mixing`.
     """
-    if measure in OF_KEYS and run.key is None:
-        hint = f"add {arg('key', placeholder='WORD')}, or use {arg('measure', 'entropy')}"
-        raise UsageError(
-            f"{measure} is a sum over keys, and none are given", where=arg("key"), hint=hint
-        )
-    if measure not in OF_KEYS and run.key is not None:
-        hint = f"remove it, or use {arg('measure', 'weight')}"
-        raise UsageError(f"{measure} is a statistic of whole rows", where=arg("key"), hint=hint)
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
     if measure == "max_score" and source.stages is not None:

@@ -5,7 +5,6 @@ from typing import Any
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.base.layer_kinds import MIXING
-from attnscope.request.arguments import asks_one_number
 from attnscope.studies.study import (
     DRAWN,
     TABLES,
@@ -37,12 +36,9 @@ def _call(values: Mapping[str, Any], sides: Sides | None) -> Call:
             raise UsageError(f"has {len(compared)} values, not two", where=arg(axis), hint=hint)
     if "needle" in given_names:
         return Call("needle", "none")
-    if values.get("words") and not {"query", "key"}.intersection(given_names):
-        raise UsageError(
-            f"applies only to {arg('query')} and {arg('key')}", where=arg("words"), hint="remove it"
-        )
     listing = Listing(values.get("top"), values.get("sort") or "value")
-    return Call("heads", "named" if asks_one_number(values) else "built-in", listing)
+    one_number = values.get("measure") not in (None, MIXING) or "key" in given_names
+    return Call("heads", "named" if one_number else "built-in", listing)
 
 
 def _answer(request: Request) -> Any:

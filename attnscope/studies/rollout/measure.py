@@ -100,61 +100,13 @@ def measure_rollout(
 def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
     """Plan a measurement over layers, checked against the model, the texts and the memory."""
     measure = ROLLOUT_MEASURES[run.measure]
-    _check_options(run)
     _check_model(source, measure)
     layers = _layers(run, source, measure)
     shown_texts = [
         _within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)
     ]
     plan = _plan(run, source, layers, shown_texts, measure)
-    if measure.zeroing and run.what_if == "same-scores" and not plan.run.own_mask:
-        message = f"{measure.name} runs whole layers, so a mask cannot apply to their scores alone"
-        raise UsageError(
-            message, where=arg("what_if"), hint=f"remove {arg('what_if', 'same-scores')}"
-        )
     return RolloutPlan(measure, layers, shown_texts, plan)
-
-
-def _check_options(run: RunConfig) -> None:
-    """Refuse options that do not apply to a matrix of whole layers."""
-    measure = run.measure
-    other = f"remove it, or {arg('measure')}"
-    either = f"remove {arg('words')} or {arg('measure')}"
-    refused = (
-        (
-            run.head.word is None,
-            arg("head"),
-            f"{measure} combines all heads of a layer",
-            "remove it",
-        ),
-        (
-            run.show_padding,
-            arg("show_padding"),
-            f"{measure} runs each text alone, without padding",
-            "remove it",
-        ),
-        (run.by != "weight", arg("by"), f"{measure} ranks sources by its own values", "remove it"),
-        (
-            run.target is not None,
-            arg("by", "logit"),
-            f"{measure} is not measured on a logit",
-            "remove it",
-        ),
-        (
-            run.stages != RunConfig(()).stages,
-            arg("stages"),
-            f"{measure} has no stages",
-            "remove it",
-        ),
-        (run.least, arg("least"), f"{measure} is not received from heads", "remove it"),
-        (run.words, arg("words"), f"merges weights of heads, not {measure}", either),
-        (run.predict, arg("predict"), f"{measure} shows no predictions", other),
-        (run.generate, arg("generate"), f"{measure} shows no predictions", other),
-        (run.pool is not None, arg("pool"), f"{measure} has no pooled map", _SELECT),
-    )
-    for is_given, where, message, hint in refused:
-        if is_given:
-            raise UsageError(message, where=where, hint=hint)
 
 
 def _check_model(source: ModelSource, measure: RolloutMeasure) -> None:
