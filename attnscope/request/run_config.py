@@ -379,8 +379,8 @@ class ModelInspectArguments(PairArguments, TokenArguments, KeepArguments, total=
         predict: Keep the model's predictions; None for only if the checkpoint has an output head and predictions cost
             little.
         generate: Number of tokens by which to continue each text, each the most probable one.
-        target: The token whose logit to break down, which implies `by="logit"`, such as `" store"` with its leading space, or
-            two for the difference; None for the most probable one.
+        target: The token whose logit to break down, such as `" store"` with its leading space, or two for the
+            difference; implies `by="logit"`, whose default is the most probable token.
         show_padding: With several texts, also keep the rows and columns of padding.
         cut: Heads and edges that the model runs without, as for `ablate`: `L5H1`, `"L5H1: it←animal"`, or several.
     """
