@@ -50,7 +50,9 @@ def test_every_option_arrives(pipeline):
         by="projected", special=False, device="cuda:1", dtype="bfloat16", window=64, truncate=True, max_memory=3 << 29,
         threads=3, generate=2, predict=False, show_padding=True, hide="river",
     )  # fmt: skip
-    got = run_config(pipeline, TEXT, "--measure", "rollout", "--what-if", "same-scores", "--hide", "river")
+    got = run_config(
+        pipeline, TEXT, "--measure", "rollout", "--what-if", "same-scores", "--hide", "river"
+    )
     assert got == requested(what_if="same-scores", hide="river", measure="rollout", window=64)
 
 
