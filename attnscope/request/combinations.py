@@ -28,7 +28,10 @@ def check_combinations(
             if call.has(option.name, own_values):
                 call.refuse_any(option, own_values, excluded)
     idle = []
-    for option in given:
+    for option in options:
+        # what a flag such as --no-effects turns off has needs, too
+        if option not in given and not (option.off and values.get(option.name) is False):
+            continue
         for own_values, needed in rules(option.needs):
             if call.has(option.name, own_values) and not any(map(call.holds, needed)):
                 if option.name not in settings:

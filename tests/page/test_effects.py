@@ -242,8 +242,9 @@ def test_large_work_is_left_out_unless_it_is_asked_for(gpt2, open_page, monkeypa
 def test_effects_go_only_with_pages_of_heads(gpt2, tmp_path, capsys):
     for options in (["--effects"], ["--no-effects", "-o", str(tmp_path / "report.json")]):
         assert main(["run", TEXT, "--model", gpt2[0], *options]) == Exit.USAGE
-        assert "--effects: applies only to --output FILE.html or --open; add --output FILE.html" in (
-            capsys.readouterr().err
+        assert (
+            "--effects: applies only to --output FILE.html or --open; add --output FILE.html"
+            in (capsys.readouterr().err)
         )
 
 
