@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from rich.style import Style
 
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.views.palette import surface_on
@@ -13,6 +14,7 @@ from attnscope.views.scales import SHAPES, WEIGHTS, LogScale, Scale, scale_for
 from attnscope.views.terminal import background as asking
 from attnscope.views.terminal.background import named_background, read_answer
 from attnscope.views.terminal.colours import ramp_pieces, ramp_style, role_style
+from attnscope.views.terminal.screen import STYLES, style_of
 from tests.views.test_palette import DEUTERANOPIA, lab
 
 BLACK, WHITE, SOLARIZED = (surface_on(rgb) for rgb in ((0, 0, 0), (255, 255, 255), (0, 43, 54)))
@@ -105,6 +107,15 @@ def test_a_role_is_fuller_the_stronger_it_is(surface):
     ]
     assert all(a <= b for a, b in pairwise(distances))
     assert distances[0] > 20
+
+
+@pytest.mark.parametrize(("colours", "least"), [(16, 3.0), (256, 4.5), (1 << 24, 4.5)])
+def test_remarks_and_warnings_are_readable_on_white(colours, least):
+    """Yellow on white has a contrast of 1.7, and green of 2."""
+    for look in STYLES:
+        style = Style.parse(style_of(look, colours, lambda: WHITE))
+        if style.color is not None and style.bgcolor is None:
+            assert 1.05 / (luminance(rgb(style.color)) + 0.05) >= least, look
 
 
 @SURFACES

@@ -251,7 +251,10 @@ class LiveSource(UnitSource):
         units = units_known(words=words, spans=text.spans is not None)
         # of a long text, it is computed later
         scene = replace(scene, width=source.config.d_value, units=units)
-        if not scene.predictions:
+        if variant.cuts:
+            pending = "what the cut changes is measured next"
+            scene = replace(scene, predictions=(), no_predictions=pending)
+        elif not scene.predictions:
             scene = replace(scene, no_predictions=_why_none(run, source, text, computed=False))
         unit_source = text_units(text, scene)
         if self.run.spans is not None and self.run.spans.written:

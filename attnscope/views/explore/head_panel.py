@@ -290,7 +290,7 @@ def _strongest(
             else f"{name} {ink.name(scene.keys.names[keys[layer, head]])}"
         )
         found.append(ink.plain(f"{source} {weight:.2f}"))
-    first, *others = found or ["no head reads it"]
+    first, *others = found or ["…" if np.isnan(weights).all() else "no head reads it"]
     return [f"strongest: {first}", *others]
 
 

@@ -13,10 +13,10 @@ from attnscope.findings.arrays import Matrix
 from attnscope.views.numbers import NO_WEIGHT
 from attnscope.views.palette import Surface, surface_on
 from attnscope.views.scales import SHAPES, LogScale, Scale
-from attnscope.views.spans import Origin, Span, spell
+from attnscope.views.spans import Look, Origin, Span, spell
 from attnscope.views.terminal.bars import bar_text
 from attnscope.views.terminal.colours import SHADES, bar_style, cell_shade, ramp_style, role_style
-from attnscope.views.terminal.screen import STYLES
+from attnscope.views.terminal.screen import style_of
 
 # Number of steps of a ramp.
 _STEPS = 64
@@ -37,7 +37,6 @@ CURSOR = Style(bold=True, reverse=True)
 # The underline of the whole of a bar that is not full yet.
 BAR = Style(underline=True)
 BLACK = surface_on((0, 0, 0))
-_looks = {look: Style.parse(style) for look, style in STYLES.items()}
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,9 @@ class Ink:
         """Spell a trusted text."""
         return spell(Span(text, origin="note"), ascii=True) if self.ascii else text
 
-    def style(self, look: str) -> Style:
+    def style(self, look: Look) -> Style:
         """Return the style of a look; without colours, alarms are still bold."""
-        return _looks[look]  # type: ignore[index]
+        return Style.parse(style_of(look, self.colours, lambda: self.surface))
 
     @property
     def shades(self) -> str:

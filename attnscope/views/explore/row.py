@@ -115,7 +115,10 @@ class RowPanel:
         room = height - len(below) - 2 + (state.place.predictions and not blanks)
         most = room - _LISTED - blanks if state.place.predictions else 4 * (height >= _ROOMY)
         middle = _middle(state, scene, head, width, most)
-        lines += self._list(state, scene, head, width, max(1, room - len(middle) - blanks))
+        count = room - len(middle) - blanks
+        # more than these have a line for the rest
+        count -= not blanks and state.place.predictions and count > _LISTED
+        lines += self._list(state, scene, head, width, max(1, count))
         for part in (middle, below):
             if len(lines) + len(part) <= height:
                 lines += [[]] * (len(lines) + len(part) < height)

@@ -140,7 +140,7 @@ def _table(
             last = Text()
             if bar_row.remark is not None:
                 mark, words = bar_row.remark
-                last = Text(f"  {words}" if remarks else f" {mark}", "yellow")
+                last = Text(f"  {words}" if remarks else f" {mark}", screen.style("remark"))
             if within:
                 last = _within(screen, labelled.sources.names[bar_row.index], bar_row, room)
             table.add_row(*[label] * bool(query), *cells, last)
@@ -209,7 +209,9 @@ def _draw_compact(screen: Screen, labelled: _Labelled, shown_measures: Sequence[
             mark = f" {bar.remark[0]}" if bar.remark else ""
             name = sources.label(bar.index, cells)
             items.append(
-                Text.assemble(("← ", "dim"), name, (f" {numbers}", screen.bar), (mark, "yellow"))
+                Text.assemble(
+                    ("← ", "dim"), name, (f" {numbers}", screen.bar), (mark, screen.style("remark"))
+                )
             )
         if absence := _other(row, unlisted).strip():
             items.append(Text(f"{absence}: {unlisted[1]}" if unlisted else absence, "dim"))
@@ -222,7 +224,7 @@ def _draw_compact(screen: Screen, labelled: _Labelled, shown_measures: Sequence[
 def _draw_marks(screen: Screen, bars: Bars) -> None:
     """Print the meaning of the marks, if there are any."""
     if used := bars.remarks():
-        screen.say((" · ".join(f"{mark} {words}" for mark, words in used), "yellow"))
+        screen.say((" · ".join(f"{mark} {words}" for mark, words in used), screen.style("remark")))
 
 
 def _draw_shortened(screen: Screen, labelled: _Labelled, cells: int) -> None:

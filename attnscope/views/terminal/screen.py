@@ -1,7 +1,7 @@
 """Print renderables on a console, never wider than it and with nothing cut."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import groupby
 
@@ -12,6 +12,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.palette import Surface, surface_on
+from attnscope.views.scales import needs_black
 from attnscope.views.spans import ASCII, Look, Span, spell
 from attnscope.views.terminal.background import chosen_background
 from attnscope.views.terminal.colours import bar_style, count_colours, ramp_style, role_style
@@ -35,6 +36,19 @@ STYLES: dict[Look, str] = {
     "good": "green",
     "bad": "bold red",
 }
+# In place of these on a light background, on which yellow and green are hard to read: with few colours, and with more.
+_ON_LIGHT: dict[bool, dict[Look, str]] = {
+    True: {"remark": "magenta", "warning": "bold magenta", "good": ""},
+    False: {"remark": "color(94)", "warning": "bold color(94)", "good": "color(22)"},
+}
+
+
+def style_of(look: Look, colours: int, surface: Callable[[], Surface]) -> str:
+    """Return the style of a look on the background of a surface, which is asked for only if that matters."""
+    instead = _ON_LIGHT[colours <= 16]
+    if colours and look in instead and needs_black(bytes.fromhex(surface().background)):
+        return instead[look]
+    return STYLES[look]
 
 
 class Screen:
@@ -86,9 +100,13 @@ class Screen:
             return Text(*styled[0], overflow="fold")
         return Text.assemble(*styled, overflow="fold")
 
+    def style(self, look: Look) -> str:
+        """Return the style of a look."""
+        return style_of(look, self.colours, lambda: self.surface)
+
     def _style(self, look: Look, colour: str, shade: float | None) -> str | Style:
         if not self.colours or not (colour or shade is not None):
-            return STYLES[look]
+            return self.style(look)
         if colour:
             return role_style(colour, 1.0, self.colours, self.surface)
         return self.ramp(shade or 0.0)

@@ -15,7 +15,7 @@ from attnscope.views.spans import TOKEN_MARKS, Span, Spans
 from attnscope.views.terminal.bars import BAR, bar_text
 from attnscope.views.terminal.labels import labels, say_shortened, shorten
 from attnscope.views.terminal.packing import balance, pack, side_by_side
-from attnscope.views.terminal.screen import INDENTS, STYLES, Screen, flow
+from attnscope.views.terminal.screen import INDENTS, Screen, flow
 from attnscope.views.terminal.text import cell_text
 
 # Blocks that begin at the right edge of a cell.
@@ -159,7 +159,7 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
 
 def _numbers(screen: Screen, column: Column) -> _Numbers:
     heading, *cells = (screen.plain(parts.joined(cell)) for cell in (column.heading, *column.cells))
-    return _Numbers(shorten(heading, _NAME), cells, STYLES[column.look])
+    return _Numbers(shorten(heading, _NAME), cells, screen.style(column.look))
 
 
 def _bars(shares: Sequence[float], cells: int) -> list[str]:

@@ -61,7 +61,7 @@ def draw_facts(screen: Screen, facts: parts.Facts) -> None:
     if screen.width < ROOMY or indent + names > screen.width // 2:
         # Values follow their names directly.
         names = 0
-    style = STYLES[facts.look]
+    style = screen.style(facts.look)
     lines = [(name, _value(screen, value, indent + names)) for name, value in facts.lines]
     if not names:
         for name, value in lines:
