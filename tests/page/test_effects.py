@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers as hf
 
+import attnscope
 from attnscope.base.errors import Exit
 from attnscope.cli import main
 from attnscope.studies.ablate import head_effects
@@ -87,8 +88,6 @@ def test_effects_at_every_token_are_those_of_models_without_a_head(gpt2, tmp_pat
 
 def ids_of(folder):
     """Ids of the text's tokens, as a report of the model has them."""
-    import attnscope
-
     return [token.id for token in attnscope.inspect(TEXT, model=folder).texts[0].tokens]
 
 
@@ -237,6 +236,26 @@ def test_large_work_is_left_out_unless_it_is_asked_for(gpt2, open_page, monkeypa
     typed = shlex.split(page.locator(".matters code").text_content())
     typed[typed.index("--model") + 1] = folder
     assert main([*typed[1:], "--quiet"]) == 0
+
+
+def test_a_question_opens_the_page_at_its_answer(open_page, tmp_path):
+    text = "The bank by the river was steep"
+    path = tmp_path / "page.html"
+    command = ["run", text, "--query", "river", "--key", "bank", "-o", str(path), "--quiet"]
+    assert main(command) == 0
+    _, scene = scene_of(path)
+    assert len(scene["queries"]["names"]) == 7  # not the row alone
+    weights = attnscope.inspect(text, layer="all", head="all", stages="weights").weights
+    strongest = "L{}H{}".format(*np.unravel_index(weights[..., 4, 1].argmax(), (4, 4)))
+    page = open_page(path, size=(1280, 800)).page
+    said = page.evaluate(MATTERS)
+    assert said.startswith(f"{strongest} has ")
+    assert f"river ← bank, the most of all heads. Does {strongest} matter? " in said
+    assert page.locator("#where").text_content() == strongest
+    assert "query=4&key=1" in page.evaluate("location.hash")
+    assert page.locator(".heads-panel select").input_value() == "lens"
+    # a word that is not there is refused as ever
+    assert main([*command[:4], "castle", *command[5:], "--force"]) == Exit.USAGE
 
 
 def test_effects_go_only_with_pages_of_heads(gpt2, tmp_path, capsys):

@@ -302,4 +302,6 @@ def test_roles_on_a_page_are_those_of_its_text(command, tmp_path):
         )
         if expected[largest].ravel()[n] >= 0.4 and largest != "first":
             assert name == largest
-    assert roles["measured"].startswith(f"Measured on {len(rows)} words of this text.")
+    left_out = "all but the first token and special ones"
+    said = f"Measured on {len(rows)} words of this text, {left_out}. "
+    assert roles["measured"].startswith(said)

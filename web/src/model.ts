@@ -118,6 +118,7 @@ export interface SceneData {
   levels: number[]; // loudness of every key, if keys are frames of a sound
   first: [number, number];
   start: number | null;
+  startKey: number | null;
   display: string; // what every head shows first
   model: string;
   maskName: string;

@@ -70,9 +70,8 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const [place, setPlace] = useState<Place>(() => {
     const scene = sceneAt(0, 0)!;
     const [layer, head] = scene.data.first;
-    const oneCell = scene.data.display === LENS; // the page was made for a cell, which every head shows
     const start: Place = {
-      spot: { text: 0, mask: 0, layer, head, query: startOf(scene), key: oneCell ? 0 : null },
+      spot: { text: 0, mask: 0, layer, head, query: startOf(scene), key: scene.data.startKey ?? null },
       stage: "weights",
       display: scene.data.display,
       pinned: null,
@@ -83,7 +82,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       shape: palette.shapes[0]!,
       sinks: true,
       read: false,
-      touched: oneCell,
+      touched: scene.data.startKey != null,
       headChosen: false,
     };
     const found = placeOf(location.hash, start, sceneAt);

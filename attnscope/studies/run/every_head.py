@@ -4,10 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.findings.run import Report
 from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import PAGE
+from attnscope.run.plan import plan_texts
 from attnscope.run.session import Session, inspect_every_head
 from attnscope.studies.explore.scenes import head_roles
 from attnscope.studies.heads.run import role_values
@@ -42,6 +46,8 @@ class EveryHead:
     roles: Sequence[TextRoles | None]  # roles on every text; None for a text without them
     # what cutting each head changes in every text, or why that was not measured; None if it was not wanted
     effects: "Sequence[HeadEffects] | str | None" = None
+    # positions of the query and key that are asked about; None for none
+    cell: tuple[int, int] | None = None
 
     def effects_of(self, index: int) -> "HeadEffects | str | None":
         """Return the effects on a text, or why they were not measured."""
@@ -50,10 +56,30 @@ class EveryHead:
 
 
 def inspect_with_every_head(run: RunConfig, session: Session) -> tuple[Report, EveryHead]:
-    """Do what `inspect` does, and summarise every head of the model in the same pass."""
+    """Do what `inspect` does, and summarise every head of the model in the same pass.
+
+    A question about a cell, with `query` and `key`, chooses the head and the cell that a page begins at; it has the other
+    rows and columns of a short text, too.
+    """
     measured = RoleRecorders()
+    cell = _cell_in_short_text(run, session)
+    if cell is not None:
+        run = msgspec.structs.replace(
+            run, query=None, key=None, auto_query=run.query, auto_key=run.key
+        )
     report, summary = inspect_every_head(run, session, extra_recorders=measured.recorders)
-    return report, EveryHead(summary, measured.of_texts(len(report.texts)))
+    return report, EveryHead(summary, measured.of_texts(len(report.texts)), cell=cell)
+
+
+def _cell_in_short_text(run: RunConfig, session: Session) -> tuple[int, int] | None:
+    """Return the first query and key that a run names in a text whose matrices a page shows whole; else None."""
+    if run.query is None or run.key is None or len(run.texts) != 1 or run.media_kind is not None:
+        return None
+    source, opened = session.open(run)
+    (text,) = plan_texts(opened, source)
+    if len(text.tokens) > PAGE or text.context is not None or run.generate:
+        return None
+    return text.queries[0], text.keys[0]
 
 
 def with_measured_effects(

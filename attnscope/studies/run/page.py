@@ -98,6 +98,10 @@ def _saved(
         made = _scene(report, text, summary)
         if every_head is None:
             return made
+        if every_head.cell is not None:
+            query, key = every_head.cell
+            places = made.queries.places[query], made.keys.places[key]
+            made = replace(made, start=places[0], start_key=places[1], display="lens")
         with_effects = with_effects_of(made, text, every_head.effects_of(index))
         return with_roles(with_effects, every_head.roles[index])
 
@@ -110,6 +114,8 @@ def _scene(report: Report, text: TextReport, summary: TextReport) -> Scene:
     every = text_scene(report, summary, heads=heads)
     stages = set(axes.stages) if any(head.stages for head in text.heads) else set(every.stages)
     chosen_head = next((head for head in text.heads if head.chosen), text.heads[0])
+    if len(axes.queries.positions) * len(axes.keys.positions) == 1:
+        axes = replace(axes, start_key=0, display="lens")
     return replace(
         axes,
         layers=every.layers,
@@ -118,9 +124,6 @@ def _scene(report: Report, text: TextReport, summary: TextReport) -> Scene:
         stages=[stage for stage in ("scores", "scaled", "masked", "weights") if stage in stages]
         or ["weights"],
         first=(every.layers.index(chosen_head.layer), every.heads.index(chosen_head.head)),
-        display="lens"
-        if len(axes.queries.positions) * len(axes.keys.positions) == 1
-        else axes.display,
     )
 
 

@@ -216,6 +216,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "comparison": _pasted(_comparison(source, variant, scene)),
         "first": list(scene.first),
         "start": scene.start,
+        "startKey": scene.start_key,
         "display": scene.display,
         "model": "" if scene.model is None else text_of(Span(_model_name(scene.model), origin="untrusted")),
         "maskName": text_of(Span(scene.mask, origin="untrusted")),

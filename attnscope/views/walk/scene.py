@@ -279,6 +279,7 @@ class Scene(Owner):
     rounded: int | None = None
     first: tuple[int, int] = (0, 0)
     start: int | None = None  # index of the row that is shown first; None for the last
+    start_key: int | None = None  # index of the column, if a cell is asked about
     random: bool = False
     width: int = 0  # dimensions of a value; 0 if outputs are not known
     units: Sequence[str] = ("tokens",)  # kinds of positions
