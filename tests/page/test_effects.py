@@ -71,14 +71,15 @@ def test_effects_at_every_token_are_those_of_models_without_a_head(gpt2, tmp_pat
     likeliest = before.argmax(-1)
     assert effects["ofPredictions"] is True
     assert effects["positions"] == [LAST]
-    expected_before = np.exp(before[np.arange(len(ids)), likeliest])
-    np.testing.assert_allclose(data.raw(effects["before"]), expected_before, rtol=1e-4)
-    kl, after = np.empty((2, 3, 4, len(ids)))
+    expected_before = np.exp(before[LAST, likeliest[LAST]])
+    np.testing.assert_allclose(data.raw(effects["before"]), [expected_before], rtol=1e-4)
+    kl = np.empty((3, 4, len(ids)))
+    after = np.empty((3, 4, 1))
     for layer in range(3):
         for head in range(4):
             logs, _ = predictions(without(model, layer, head), ids)
             kl[layer, head] = [divergence(*rows) for rows in zip(before, logs, strict=True)]
-            after[layer, head] = np.exp(logs[np.arange(len(ids)), likeliest])
+            after[layer, head] = np.exp(logs[LAST, likeliest[LAST]])
     np.testing.assert_allclose(data.raw(effects["values"]), kl, rtol=2e-3, atol=1e-6)
     np.testing.assert_allclose(data.raw(effects["after"]), after, rtol=1e-4)
     (of_head,) = (one for one in scene["numbers"] if one["name"] == "effect of head")
@@ -281,3 +282,18 @@ def test_the_page_of_a_dump_says_what_its_effects_say(open_page, tmp_path):
     assert f": number {1 + (kl > own).sum()} of 16 heads" in said
     value = re.search(rf"Without {name}, (\S+)\. KL\(before ‖ after\)", said)[1]
     assert number(value) == pytest.approx(own, rel=0.06)
+
+
+def test_a_page_keeps_effects_at_every_token_only_if_they_are_few(
+    gpt2, open_page, monkeypatch, tmp_path
+):
+    path = tmp_path / "page.html"
+    command = ["run", TEXT, "--query", "was", "--key", "bank", "--model", gpt2[0]]
+    for limit, is_kept in ((12 * 11, True), (12 * 11 - 1, False)):
+        monkeypatch.setattr(head_effects, "_KEPT", limit)
+        assert main([*command, "-o", str(path), "--quiet", "--force"]) == 0
+        assert (scene_of(path)[1]["effects"]["values"] is not None) == is_kept
+        page = open_page(path, size=(1280, 800)).page
+        said = page.evaluate(MATTERS)
+        assert " of 12 heads" in said
+        assert (" At was: " in said) == is_kept

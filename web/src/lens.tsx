@@ -121,12 +121,12 @@ function Moved({ scene, own }: { scene: Scene; own: number }) {
   if (!before || !after) return "the final states of all tokens change by ";
   return (
     <>
-      {positions.slice(0, 3).map((position) => {
-        const shares = [scene.store.numbers(before)[position]!, scene.ofToken(after, position)[own]!];
+      {positions.slice(0, 3).map((position, n) => {
+        const shares = [scene.store.numbers(before)[n]!, scene.ofToken(after, n)[own]!];
         const digits = Math.abs(shares[0]! - shares[1]!) < 0.01 ? 1 : 0;
         return (
           <span key={position} data-moved={position}>
-            <Word name={tokens[position]} /> {shares.map((share) => fixed(100 * share, digits)).join(" → ")} %,{" "}
+            <Word name={tokens[n]} /> {shares.map((share) => fixed(100 * share, digits)).join(" → ")} %,{" "}
           </span>
         );
       })}

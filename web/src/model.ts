@@ -94,9 +94,9 @@ export interface SceneData {
   // What cutting each head changes at every token: KL of the prediction in bits, or else the share of the final state.
   effects: null | {
     ofPredictions: boolean;
-    values: Ref; // layers × heads × tokens
+    values: Ref | null; // layers × heads × tokens
     positions: number[]; // their mean is the number "effect of head"
-    tokens: string[]; // the most probable one at every token, its probability, and the same without each head
+    tokens: string[]; // the most probable one at each of them, its probability, and the same without each head
     before: Ref | null;
     after: Ref | null;
   };
@@ -194,7 +194,7 @@ export class Scene {
     const { effects, numbers } = this.data;
     const one = numbers.find(isEffect);
     if (query === undefined) return one ? this.store.numbers(one.values) : null;
-    return effects && this.ofToken(effects.values, this.queries.positions[query]!);
+    return effects?.values ? this.ofToken(effects.values, this.queries.positions[query]!) : null;
   }
 
   // The numbers of every head at a token, of layers × heads × tokens.

@@ -26,6 +26,7 @@ from attnscope.views.walk.scene import EFFECT_OF_HEAD, HeadNumber, Scene, SceneE
 _COST = 6e11
 # The same where one asks about a cell, with `--query` and `--key`: about a minute.
 _COST_OF_CELL = 4e12
+_KEPT = 50_000  # numbers of all heads at all tokens that a page keeps
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,14 @@ def with_effects_of(scene: Scene, text: TextReport, effects: HeadEffects | str |
     number = HeadNumber(
         EFFECT_OF_HEAD, f"{meaning[:1].upper()}{meaning[1:]}.", values[..., ranking].mean(-1)
     )
-    after = None if at.after is None else _by_head(scene, effects, at.after)
-    of_tokens = SceneEffects(at.kl is not None, values, ranking, effects.tokens, at.before, after)
+    of_tokens = SceneEffects(at.kl is not None, values if values.size <= _KEPT else None, ranking)
+    if at.before is not None and at.after is not None:
+        of_tokens = dataclass_replace(
+            of_tokens,
+            tokens=[effects.tokens[position] for position in ranking],
+            before=at.before[ranking],
+            after=_by_head(scene, effects, at.after[:, ranking]),
+        )
     return dataclass_replace(scene, numbers=[number, *scene.numbers], effects=of_tokens)
 
 

@@ -245,7 +245,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
 def _effects(effects: SceneEffects, container: Container) -> Node:
     return {
         "ofPredictions": effects.of_predictions,
-        "values": container.exact(effects.values),
+        "values": None if effects.values is None else container.exact(effects.values),
         "positions": list(effects.positions),
         "tokens": [text_of(Span(token, origin="token")) for token in effects.tokens],
         "before": None if effects.before is None else container.exact(effects.before),

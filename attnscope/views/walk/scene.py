@@ -139,12 +139,12 @@ class SceneEffects:
 
     # whether `values` are KL(before ‖ after) of predictions in bits; else relative changes of the final hidden states
     of_predictions: bool
-    values: Array  # (layers, heads, tokens)
+    values: Array | None  # (layers, heads, tokens); None if they are too many
     positions: Sequence[int]  # positions whose mean is the number EFFECT_OF_HEAD
-    # most probable token of every position without a cut; empty without predictions
+    # most probable token of every one of these positions without a cut; empty without predictions
     tokens: Sequence[str] = ()
-    before: Array | None = None  # its probability, (tokens,)
-    after: Array | None = None  # the same without each head, (layers, heads, tokens)
+    before: Array | None = None  # its probability, (positions,)
+    after: Array | None = None  # the same without each head, (layers, heads, positions)
 
 
 @dataclass(frozen=True)
