@@ -1,8 +1,10 @@
 """Pages with pictures in a browser: what is drawn, pointed at and chosen."""
 
+import msgspec
 import numpy as np
 import pytest
 
+from attnscope.findings.images import encode_png
 from attnscope.studies.formats import page
 from attnscope.studies.run.every_head import EveryHead
 from attnscope.views.palette import DARK, LIGHT
@@ -10,6 +12,7 @@ from attnscope.views.pictures import covered, percent
 from attnscope.views.scales import Scale
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.pictures import COLUMNS, ROWS, pixels, random_weights, report_on_picture
+from tests.page.walking import shows
 
 TOKENS = 2 + ROWS * COLUMNS
 WEIGHTS = random_weights(2, 3, TOKENS)
@@ -114,3 +117,46 @@ def test_a_picture_keeps_its_shape_and_fits_every_screen(open_page, path, size, 
     high = 1.0  # of 16 even shares among so few tokens
     for left, text in ticks:
         assert float(left.rstrip("%")) / 100 == pytest.approx(np.sqrt(float(text) / high), abs=5e-3)
+
+
+def test_a_thumbnail_of_a_video_has_every_frame(open_page, tmp_path):
+    """Four frames of a column of patches each stand in two rows of two: darker patches have more weight."""
+    size = pixels().shape[1] // COLUMNS
+
+    def with_frames(report):
+        (text,) = report.texts
+        (grid,) = text.images
+        frames = [
+            msgspec.structs.replace(
+                grid,
+                tokens=grid.tokens[:, n : n + 1],
+                png=encode_png(np.ascontiguousarray(pixels()[:, n * size : n * size + size])),
+                frame=n,
+            )
+            for n in range(COLUMNS)
+        ]
+        return msgspec.structs.replace(report, texts=[msgspec.structs.replace(text, images=frames)])
+
+    every = with_frames(report_on_picture(WEIGHTS, layer="all", head="all", stages="weights"))
+    one = with_frames(report_on_picture(WEIGHTS, layer=1, head=2))
+    path = tmp_path / "video.html"
+    settings = DisplaySettings(every_head=EveryHead(every, [None]))
+    path.write_bytes(b"".join(page(one, settings)))
+    shown = open_page(path, size=(1280, 800)).page
+    canvas = shown.locator("#panel-heads")
+    assert shows(shown, "document.querySelector('.heads-panel select').value", "thumbnails")
+    left, top, side, _ = map(float, canvas.get_attribute("data-cells").split())
+    (query,) = shown.evaluate("[Number(new URLSearchParams(location.hash.slice(1)).get('query'))]")
+    for layer, head in ((0, 0), (1, 1)):
+        row = WEIGHTS[layer, head, query, 2:].reshape(ROWS, COLUMNS)
+        darkness = np.empty((ROWS, COLUMNS))
+        high = side - 3  # the montage of 6 × 2 patches keeps its shape
+        wide = high / 3
+        for frame in range(COLUMNS):
+            for patch in range(ROWS):
+                x = left + head * side + 1.5 + wide * (frame % 2 + 0.5) / 2
+                y = top + layer * side + 1.5 + high * (frame // 2 * ROWS + patch + 0.5) / (2 * ROWS)
+                darkness[patch, frame] = -sum(canvas.evaluate(COLOUR, (x, y)))
+        strong = np.argsort(-row, axis=None)[:6]
+        assert (np.diff(darkness.ravel()[strong]) <= 0).all(), (layer, head)
+        assert darkness.ravel()[strong[0]] > darkness.ravel()[strong[-1]]
