@@ -1,9 +1,13 @@
 """Every role of every head equals plain NumPy over the weights of eager transformers."""
 
+import re
+
 import numpy as np
 import pytest
 
+import attnscope
 from attnscope.checkpoints.source import tokenize
+from attnscope.cli import main
 from attnscope.findings.head_roles import HEAD_ROLES, OF_PARTS
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session, inspect_every_head
@@ -94,3 +98,26 @@ def test_roles_that_one_pass_measured_are_the_same_when_asked_for_again():
     assert first.words == second.words
     for mine, other in zip(first.roles, second.roles, strict=True):
         np.testing.assert_array_equal(mine.values, other.values)
+
+
+def test_a_listed_head_has_the_letter_of_its_main_role_behind_it(capsys):
+    """So that no row names a head for a role that the grid gives another letter."""
+    found = attnscope.heads().data
+    letters = {role.name: role.letter for role in found.roles}
+    assert main(["heads", "--top", "5"]) == 0
+    screen = capsys.readouterr().out
+    rows = {
+        line[0]: line
+        for line in screen.splitlines()
+        if re.match(r"[A-Z0-9] [a-z].* L\d+H\d+ ", line)
+    }
+    listed = 0
+    for role in found.roles:
+        for layer, head, letter in re.findall(
+            r"L(\d+)H(\d+) ([A-Z0-9] )?", rows.get(role.letter, "")
+        ):
+            main_role = found.main[int(layer)][int(head)]
+            expected = "" if main_role in (None, role.name) else letters[main_role]
+            assert letter.strip() == expected, (role.name, layer, head)
+            listed += 1
+    assert listed > 20
