@@ -635,7 +635,11 @@ def attend(
     averaged = None
     if "heads" in record_spec.parts:
         averaged = AveragedRows.of(batch.tokens.ids[0], batch.tokens.special, shown_rows)
-    ranks_all = plan.run.special  # of every engine, masks hide padding
+    # masks hide the padding of batches, but not that of a sound, which its model hears
+    media = (text_plan.media for text_plan in plan.text_plans)
+    ranks_all = plan.run.special and not any(
+        media_text and media_text.padding for media_text in media
+    )
     record_tokens = RecordedTokens(
         batch.sources, eligible, shown_rows, batch.tokens.real, recorded, averaged, ranks_all
     )

@@ -36,6 +36,19 @@ def test_check_passes(
     assert verdicts["padding changes nothing"] == "skipped"
 
 
+@pytest.mark.parametrize("name", ["whisper", "moonshine"])
+def test_the_padding_of_a_sound_is_no_source(tiny: Tiny, sound: Path, name: str) -> None:
+    """Ranked sources had positions behind the last frame, at which explore ended with an internal error."""
+    options = {"audio": str(sound), "model": str(tiny(name)), "layer": "all", "head": "all"}
+    (text,) = attnscope.inspect("a b", top=5, stages="weights", **options).data.texts
+    for head in text.heads:
+        weights = head.stages["weights"]
+        order = np.argsort(-weights, axis=1, kind="stable")[:, :5]
+        listed = np.take_along_axis(weights, order, axis=1)
+        np.testing.assert_allclose(head.top.measures["weight"], listed, atol=1e-6)
+        assert head.top.keys.max() < len(text.sources) == weights.shape[1]
+
+
 def test_dumps_take_sounds_of_records(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

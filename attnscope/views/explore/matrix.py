@@ -31,6 +31,7 @@ from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import NO_WEIGHT, Digits, cell_text, digits_for, scale_text
 from attnscope.views.scales import LogScale
 from attnscope.views.terminal.colours import ramp_pieces
+from attnscope.views.terminal.sound import spell_levels, spell_ticks
 from attnscope.views.walk.cell import later_steps
 from attnscope.views.walk.place import OUTPUT, Action
 from attnscope.views.walk.scene import DIFFERENCE, Scene
@@ -42,6 +43,8 @@ _NAMES = 14
 _TALLEST = 6
 # Lines of the tokens above columns that are too narrow for them, which are read downwards.
 _UPRIGHT = 6
+# Lines above the frames of a sound: their loudness, and seconds.
+_SOUND = 2
 # Lines of the title, the tokens above the columns if they fit, and the key under the cursor; and below the cells.
 _LEAST = 3
 _BELOW = 1
@@ -160,6 +163,8 @@ class MatrixPanel:
         upright = zoom == 1 and cell <= longest
         spare = max(lines - -(-n_rows * tall // per_line), lines // 4)
         heading = max(1, min(_UPRIGHT, longest, 1 + spare)) if upright else 1
+        if _is_sound(state, scene):
+            heading = _SOUND
         lines -= heading - 1
         if mode in ("blocks", "shades") and tall > 1 and n_rows * tall > lines:
             tall = max(1, lines // n_rows)
@@ -288,6 +293,9 @@ def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]
     """Return the tokens above their columns: upright, letter by letter, if one of them is wider than its column."""
     axis = state.columns
     wide = layout.cell
+    scene = state.scene
+    if scene is not None and _is_sound(state, scene):
+        return _sound_names(state, scene, layout, width)
     if layout.zoom > 1 or not axis.names:
         return [[]] * layout.heading
     names = {column: state.ink.name(axis.names[column]) for column in layout.columns}
@@ -314,6 +322,34 @@ def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]
         ]
         lines.append(cut(joined([(" " * layout.label, PLAIN), *pieces]), width))
     return lines
+
+
+def _is_sound(state: WalkState, scene: Scene) -> bool:
+    """Tell whether the columns are frames of a sound."""
+    return len(scene.levels) == len(state.columns.positions) and state.place.stage != OUTPUT
+
+
+def _sound_names(state: WalkState, scene: Scene, layout: "_Layout", width: int) -> list[Line]:
+    """Return the loudness of the columns, relative to the loudest of all, and seconds above those that start them."""
+    names = [span.text.removesuffix("s") for span in scene.keys.names]
+    seconds = [float(name) if name.replace(".", "", 1).isdigit() else -1.0 for name in names]
+    # tokens of the model's own are before the frames
+    seconds = np.maximum.accumulate(seconds).tolist()
+    starts = [column * layout.zoom for column in layout.columns]
+    loudest = max(scene.levels) or 1.0
+    levels = [max(scene.levels[n : n + layout.zoom]) / loudest for n in starts]
+    bars = spell_levels([*levels, 1.0], ascii_=state.ink.ascii)[:-1]
+    strip = "".join(mark * layout.cell for mark in bars)
+    frame = (seconds[-1] - seconds[0]) / max(1, len(seconds) - 1)
+    ends = [*(seconds[n] for n in starts), seconds[starts[-1]] + layout.zoom * frame]
+    each = np.interp(np.arange(len(starts) * layout.cell + 1) / layout.cell, range(len(ends)), ends)
+    label = " " * layout.label
+    return [
+        cut(
+            [Segment(fit("sound", layout.label - 1, right=True) + " ", DIM), Segment(strip)], width
+        ),
+        cut([Segment(label + spell_ticks(each.tolist()), DIM)], width),
+    ]
 
 
 def _remark(state: WalkState, layout: "_Layout", shown: Window) -> str:
