@@ -53,7 +53,14 @@ def test_every_option_arrives(pipeline):
     got = run_config(
         pipeline, TEXT, "--measure", "rollout", "--what-if", "same-scores", "--hide", "river"
     )
-    assert got == requested(what_if="same-scores", hide="river", measure="rollout", window=64)
+    assert got == requested(
+        (TextInput(TEXT),),
+        what_if="same-scores",
+        hide="river",
+        measure="rollout",
+        window=64,
+        predict=None,
+    )
 
 
 @pytest.mark.parametrize(
