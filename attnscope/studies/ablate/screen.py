@@ -62,7 +62,7 @@ _OTHERS = {"head": "its output", "layer": "their outputs", "edge": "what it read
 _HEADINGS = {"target": "change", "kl": "KL", "hidden": "hidden"}
 _UNITS = {"target": "", "kl": "bits", "hidden": "", "loss": "bits"}
 _MEANS = {"head": "its mean", "layer": "their means"}
-_KL = "how much the predictions change, as KL(before ‖ after) in bits"
+_KL = "how much predictions change: KL(before ‖ after) in bits"
 _HIDDEN = "how much the final hidden state changes, relative to its length"
 _EDGE = "edge A ← B: what query A reads from key B."
 

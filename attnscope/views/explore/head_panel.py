@@ -27,7 +27,7 @@ from attnscope.views.explore.matrix import scroll
 from attnscope.views.explore.row import flowed
 from attnscope.views.explore.state import WalkState, strongest_of
 from attnscope.views.numbers import digits_for
-from attnscope.views.scales import WEIGHTS, Scale, pool_largest
+from attnscope.views.scales import WEIGHTS, Scale, Shape, pool_largest
 from attnscope.views.walk.glossary import phrase_of
 from attnscope.views.walk.place import LENS, Action
 from attnscope.views.walk.scene import EFFECT, HeadNumber, Scene, WalkHead, thumbnail
@@ -459,9 +459,11 @@ def _ranks(head_number: HeadNumber) -> np.ndarray:
 def _numbers(ink: Ink, head_number: HeadNumber) -> list[list[tuple[str, Style]]]:
     """Return how the number of every head is written, and its colour."""
     finite = head_number.values[np.isfinite(head_number.values)]
-    scale = (
-        Scale(float(min(0.0, finite.min())), float(finite.max()), False) if finite.size else WEIGHTS
-    )
+    scale = WEIGHTS
+    if finite.size:
+        # a few heads have most of all effects
+        shape: Shape = "sqrt" if head_number.name == EFFECT else "linear"
+        scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False, shape)
     digits = digits_for(head_number.values, 2)
     cells = []
     for values, row in zip(

@@ -47,7 +47,7 @@ SearchIcon { display: none; }
 _FIRST_QUESTION = (
     "Which head reads one word from another, and does it matter?",
     "/ and a word finds its row; ←, → and Home choose the word that it reads; a shows this cell in every head, and 1 goes to "
-    "the strongest; x cuts this head and shows what the model says without it.",
+    "the strongest; x cuts this head and shows what the model says without it, and E how that ranks among all heads.",
 )
 
 

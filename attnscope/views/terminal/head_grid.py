@@ -73,7 +73,10 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
             return Text("–".rjust(width), "dim")
         style = screen.ramp(fraction, signed=scale.signed)
         if numbered:
-            return Text(candidates[numbered[0]][layer][head].rjust(width), style)
+            text = candidates[numbered[0]][layer][head]
+            is_zero = not text.strip("+−-0.")
+            # what rounds to zero has no colour, and is not as bright as the rest
+            return Text(text.rjust(width), "dim" if is_zero else style)
         return Text(" " * width if screen.colours else cell_shade(fraction, scale.signed), style)
 
     _draw_cells(screen, n_heads, widths[numbered[0]] if numbered else 2, draw, labels)
