@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from contextlib import chdir
+from unittest.mock import patch
 
 import pytest
 
@@ -14,6 +15,7 @@ WORDS = "the bank by river was eroded a that lends money is still and does not m
 # one head: of all of them a dump takes 9 MB, which every test would copy and read
 KEEP = ["--layer", "1", "--head", "0", "--keep", "top,rows", "--threads", "1"]
 QUIET = [*KEEP, "--quiet"]
+SHORT_BLOCKS = ("attnscope.batch.blocks._GROUPS", 1)  # so that a small input has several
 
 
 def lines(count, seed=1):
@@ -26,7 +28,7 @@ def ready(tmp_path_factory):
     """150 texts, the dump of one process, and three parts of it, as lines and folders."""
     folder = tmp_path_factory.mktemp("parts")
     (folder / "texts.txt").write_text("".join(f"{line}\n" for line in lines(150)))
-    with chdir(folder):
+    with chdir(folder), patch(*SHORT_BLOCKS):
         for ending in (".jsonl", ""):
             assert main(["batch", "texts.txt", "-o", f"whole{ending}", *QUIET]) == 0
             for number in (1, 2, 3):
@@ -38,6 +40,7 @@ def ready(tmp_path_factory):
 @pytest.fixture
 def folder(ready, tmp_path, monkeypatch):
     shutil.copytree(ready, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(*SHORT_BLOCKS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -12,7 +12,7 @@ from pyarrow import dataset
 
 from attnscope.cli import main
 from tests.helpers.faulty_files import Faulty
-from tests.scale.test_merge import flipped, lines
+from tests.scale.test_merge import SHORT_BLOCKS, flipped, lines
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,7 @@ def ready(tmp_path_factory):
 @pytest.fixture
 def folder(ready, tmp_path, monkeypatch):
     shutil.copytree(ready, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(*SHORT_BLOCKS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
