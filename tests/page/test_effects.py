@@ -11,7 +11,7 @@ import torch
 import transformers as hf
 
 import attnscope
-from attnscope.base.errors import Exit
+from attnscope.base.errors import AttnscopeError, Exit, arg
 from attnscope.cli import main
 from attnscope.studies.ablate import head_effects
 from tests.helpers.architectures import write_tokenizer
@@ -297,3 +297,17 @@ def test_a_page_keeps_effects_at_every_token_only_if_they_are_few(
         said = page.evaluate(MATTERS)
         assert " of 12 heads" in said
         assert (" At was: " in said) == is_kept
+
+
+def test_a_page_says_what_ablation_refuses(gpt2, monkeypatch, tmp_path):
+    """With the names of options as they are typed; --effects fails instead."""
+
+    def refuse(*_args):
+        raise AttnscopeError(f"{arg('max_memory')} is too small for cuts")
+
+    monkeypatch.setattr(head_effects, "run_uncut", refuse)
+    path = tmp_path / "page.html"
+    command = ["run", TEXT, "--model", gpt2[0], "-o", str(path), "--quiet", "--force"]
+    assert main(command) == 0
+    assert scene_of(path)[1]["noEffects"] == "--max-memory is too small for cuts"
+    assert main([*command, "--effects"]) == Exit.FAILED

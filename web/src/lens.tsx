@@ -151,10 +151,17 @@ export function Matters(props: {
   const all = scene.effects();
   if (!about || (!all && !command)) return null;
   const { name, query, index: own } = about;
-  const found = all && standing(all, own);
   const here = scene.effects(query);
-  const { rank, share, best } = found ?? { rank: 0, share: 0, best: 0 };
-  const much = rank === 1 ? "more than any other head" : share >= 0.5 ? "much" : share >= 0.1 ? "somewhat" : "little";
+  const { rank, share, best } = standing(all ?? [], own);
+  const much = !all?.[own]
+    ? "Not at all"
+    : rank === 1
+      ? "More than any other head"
+      : share >= 0.5
+        ? "Much"
+        : share >= 0.1
+          ? "Somewhat"
+          : "Little";
   return (
     <p class="small matters">
       <b>{name}</b> has <b>{amountOf(about)}</b> at <Cell scene={scene} query={query} reads={about.key} />
@@ -166,7 +173,7 @@ export function Matters(props: {
       {all ? (
         <>
           <b>
-            {`${much[0]!.toUpperCase()}${much.slice(1)}`}: number {rank} of {all.length} heads
+            {much}: number {rank} of {all.length} heads
             {rank > 1 && `, ${percent(share)} of ${seen.flat()[best]?.name}'s effect`}.
           </b>{" "}
           Without {name}, {effects && <Moved scene={scene} own={own} />}

@@ -7,11 +7,12 @@ from dataclasses import replace as dataclass_replace
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, spell_options
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.arrays import Array
 from attnscope.findings.run import TextReport
 from attnscope.request.masks.terms import Own
+from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL
 from attnscope.run.plan import plan_texts
@@ -73,7 +74,7 @@ def measure_head_effects(
     except AttnscopeError as error:
         if forced:
             raise
-        return error.parts.message
+        return spell_options(error.parts.message, on_command_line)
 
 
 def _unsuitable(run: RunConfig) -> str | None:
