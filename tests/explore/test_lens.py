@@ -235,6 +235,20 @@ def test_weights_in_cells_of_four_columns_have_numbers(minilm):
     assert app.state.drawn_stage == "weights" and len(numbers) == 15
 
 
+def test_digits_of_all_columns_are_in_sight_if_their_cells_are_wide_enough(minilm):
+    """`d` showed twelve of fifteen columns, whose colours with numbers had all of them."""
+    text = "The bank by the river was not the bank that lent us money"
+    found = attnscope.inspect(text, model=str(minilm), layer=0, head=4, stages="weights").data
+    app, shown = walk(found, "d")
+    weights = found.texts[0].heads[0].stages["weights"]
+    lines = " ".join(shown["matrix"])
+    assert app.state.place.digits and "keys " not in lines
+    (row,) = (line for line in shown["matrix"] if re.search(r"\b2 bank ", line))
+    numbers = re.findall(r"\.\d\d", row)
+    assert len(numbers) == 15
+    assert np.allclose([float(number) for number in numbers], weights[2], atol=0.0051)
+
+
 def test_without_colours_cells_fill_the_panel_and_the_cursor_keeps_the_shade(report):
     found = {}
 

@@ -125,7 +125,10 @@ class MatrixPanel:
         )
         label = scene.queries.digits + 3 + min(longest, _NAMES, max(4, width // 4))
         room = max(1, width - label)
-        least = state.written(_digits_of)[1] if place.digits else 2
+        written = state.written(_digits_of)[1]
+        # Without the zeros before their points, all weights may fit.
+        written -= _is_short(state) and written * n_columns > room >= (written - 1) * n_columns
+        least = written if place.digits else 2
         whole = state.drawn is not None and state.drawn.holds(state.drawn_stage, 0, n_rows - 1)
         # a remark on the cells
         lines -= zoom > 1 or not whole or n_rows > lines or least * n_columns > room
@@ -135,7 +138,7 @@ class MatrixPanel:
         tall = 1
         numbers = False
         if place.digits and zoom == 1:
-            cell = state.written(_digits_of)[1]
+            cell = written
             mode = "digits"
             numbers = True
         elif not ink.colours:
@@ -487,7 +490,7 @@ def _texts(
             (NO_WEIGHT if step == FORBIDDEN else "").center(layout.cell) for step in row.tolist()
         ]
     digits, wide = state.written(_digits_of)
-    is_short = layout.mode == "blocks" and layout.cell < wide
+    is_short = layout.cell < wide
     masked = head is not None and layout.rows[n] in head.masked_rows
     texts = []
     for value in window.values[n].tolist():
