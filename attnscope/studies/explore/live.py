@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import structs
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.escape import escape_control
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.ablation import Ablation
 from attnscope.findings.head_findings import HeadRoles
@@ -79,9 +80,8 @@ class CutChanges(NamedTuple):
     """What cuts change."""
 
     ends: Sequence[Forecast]  # where the model predicts by itself
-    of_rows: Mapping[
-        int, Forecast
-    ]  # by position, at every row; empty if only the ends are measured
+    # by position, at every row; empty if only the ends are measured
+    of_rows: Mapping[int, Forecast]
 
 
 @dataclass
@@ -404,7 +404,8 @@ class LiveSource(UnitSource):
         values = np.full((len(self._layers), max(survey.heads) + 1), np.nan, dtype=np.float32)
         indices = [self._layers.index(layer) for layer in survey.layers], survey.heads
         values[indices] = survey.effects[0].effect
-        names = ", ".join(f"{n} {token_span(survey.tokens, n).text}" for n in survey.positions)
+        tokens = {n: escape_control(token_span(survey.tokens, n).text) for n in survey.positions}
+        names = ", ".join(f"{position} {name}" for position, name in tokens.items())
         measure = "bits (KL)" if survey.effects[0].ranked_by == "kl" else "‖change‖ / ‖state‖"
         changed = f"predictions at {names}" if survey.positions else "final hidden states"
         meaning = f"How much the {changed} change if this head alone is cut to 0, in {measure}."

@@ -334,10 +334,9 @@ def _is_sound(state: WalkState, scene: Scene) -> bool:
 
 def _sound_names(state: WalkState, scene: Scene, layout: "_Layout", width: int) -> list[Line]:
     """Return the loudness of the columns, relative to the loudest of all, and seconds above those that start them."""
-    names = [span.text.removesuffix("s") for span in scene.keys.names]
-    seconds = [float(name) if name.replace(".", "", 1).isdigit() else -1.0 for name in names]
+    frames = [re.fullmatch(r"([0-9]+\.?[0-9]*)s", span.text) for span in scene.keys.names]
     # tokens of the model's own are before the frames
-    seconds = np.maximum.accumulate(seconds).tolist()
+    seconds = np.maximum.accumulate([float(m[1]) if m else 0.0 for m in frames]).tolist()
     starts = [column * layout.zoom for column in layout.columns]
     loudest = max(scene.levels) or 1.0
     levels = [max(scene.levels[n : n + layout.zoom]) / loudest for n in starts]
