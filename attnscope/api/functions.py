@@ -366,7 +366,8 @@ def open_dump(path: str | os.PathLike[str]) -> "DumpArrays":
 
 def declared_studies() -> list[str]:
     """List the studies whose Python function follows from their declaration."""
-    return [name for name in STUDIES if study(name).command is not None]
+    commands = {name: study(name).command for name in STUDIES}
+    return [command.function or name for name, command in commands.items() if command is not None]
 
 
 def study_function(name: str) -> Any:

@@ -19,7 +19,6 @@ from attnscope.api.options import (
     divided,
     read_values,
     run_values,
-    targets_of,
     texts_of,
 )
 from attnscope.api.results import (
@@ -93,17 +92,8 @@ class OpenModel:
         self, text: str | Sequence[str] | None = None, **options: Unpack[ModelInspectArguments]
     ) -> InspectResult:
         """See attnscope.inspect."""
-        from attnscope.studies.rollout.run import report
-
         check_names("inspect", options, ModelInspectArguments)
-        check_call("run", text, self._named, options)
-        with self._call(options, text) as (session, texts):
-            target = targets_of(options)
-            ranked: dict[str, Any] = {**options, **({} if target is None else {"by": "weight"})}
-            fields = {"target": target, "cuts": cuts(options.get("cut"))}
-            fields |= {"predict": None} if options.get("predict") is None else {}
-            run = msgspec.structs.replace(self._run(texts, ranked), **fields)
-            return InspectResult(report(run, session=session))
+        return self._result("run", text, {**options, "cuts": options.get("cut")})  # type: ignore[no-any-return]
 
     def explain(
         self, text: str | None = None, **options: Unpack[ModelExplainArguments]

@@ -263,27 +263,6 @@ def _beside(name: str, value: Any, count: int) -> list[Any]:
     return values
 
 
-def targets_of(options: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the tokens whose logits are broken down; None for none."""
-    target_value = options.get("target")
-    listed = (
-        []
-        if target_value is None
-        else [target_value]
-        if isinstance(target_value, str)
-        else _several("target", target_value)
-    )
-    if not listed and options.get("by") != "logit":
-        return None
-    if len(listed) > 2 or not all(isinstance(target, str) for target in listed):
-        raise UsageError(
-            f"{target_value!r:.80} is not one token or two",
-            where="target",
-            hint="pass a str, or two",
-        )
-    return tuple(listed)
-
-
 def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a RunConfig that a call names; None leaves a field unchanged."""
     values = {}

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,11 @@ from attnscope.views.settings import DisplaySettings, FigureSettings
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from attnscope.views.parts import ViewPart
 
+
+# options that are fields of DisplaySettings of the same name
+_CHOSEN = ("precision", "ids", "percent", "map_scale", "ramp", "sinks", "least", "summary")
 _NARROWEST = 40
 _WIDEST = 10_000
 
@@ -85,12 +90,33 @@ def deliver(findings: Any, options: Given, **fields: Any) -> None:
         require_plain_reading(findings)
 
 
+def draw_now(options: Given, progress: Any) -> Callable[[Sequence["ViewPart"]], None] | None:
+    """Return what draws parts on the screen before all findings are there; None if no screen shows them.
+
+    Args:
+        progress: The bar on standard error, which would be drawn over them; None if there is none.
+    """
+    if options.output is not None or options.format == "json":
+        return None
+
+    def draw_parts(parts: Sequence["ViewPart"]) -> None:
+        from attnscope.views.terminal import draw
+
+        if progress is not None:
+            progress.pause()
+        draw(parts, console(options.color))
+        sys.stdout.flush()
+
+    return draw_parts
+
+
 def _settings(options: Given, **fields: Any) -> DisplaySettings:
+    chosen = {name: getattr(options, name) for name in _CHOSEN if hasattr(options, name)}
     # A page is read elsewhere, so that --quiet leaves its remarks and headers.
     data_only = not getattr(options, "header", True) or (
         options.quiet and not file_format(options).page
     )
-    return DisplaySettings(**{"precision": options.precision, "data_only": data_only, **fields})
+    return DisplaySettings(**{**chosen, "data_only": data_only, **fields})
 
 
 def require_plain_reading(findings: Any) -> None:

@@ -1,7 +1,7 @@
 """Turn options into the RunConfig that sessions take."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,18 +43,21 @@ def model_fields(options: Given) -> dict[str, Any]:
     return fields
 
 
-def run_config(texts: "tuple[TextInput, ...]", options: Given, **fields: Any) -> "RunConfig":
+def run_config(
+    texts: "tuple[TextInput, ...]", options: Given, left_out: Sequence[str] = (), **fields: Any
+) -> "RunConfig":
     """Return the RunConfig of a command line.
 
     Args:
         options: Options; those named like fields of RunConfig are used.
+        left_out: Options that mean something else.
     """
     from attnscope.request.run_config import RunConfig
 
     values = {
         name: getattr(options, name)
         for name in RunConfig.__struct_fields__
-        if hasattr(options, name)
+        if hasattr(options, name) and name not in left_out
     }
     if values.get("stages", ()) is None:
         del values["stages"]

@@ -8,27 +8,27 @@ from typer import Exit
 
 from attnscope.base.errors import Exit as Failed
 from attnscope.cli.parameters import Given, Sides
-from attnscope.studies.registry import call_of, kind_named, options_of
+from attnscope.studies.registry import options_of
 from attnscope.studies.study import Call, Request, StudyCommand, imported
 
 if TYPE_CHECKING:
-    from attnscope.request.run_config import RunConfig, TextInput
-    from attnscope.run.session import Session
+    from attnscope.request.run_config import TextInput
 
 
 def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     """Return the function behind a command, with its help."""
 
     def run(options: Given) -> None:
-        from attnscope.cli.deliver import check_output, deliver, file_format
+        from attnscope.cli.deliver import check_output, deliver, draw_now, file_format
         from attnscope.cli.progress import progress
         from attnscope.cli.run_config import read_json, run_config, texts_of_file
+        from attnscope.request.run_config import TextInput
+        from attnscope.run.session import Session
 
-        # what has no matrices has no option for their decimal places
-        compared = Sides(Given(**{"precision": 2, **vars(options)}), options_of(name))
-        axis = compared.axis()
+        compared = Sides(options, options_of(name))
+        axis = compared.axis
         options = compared.side()
-        call = call_of(name, vars(options), axis)
+        call = Call(name) if command.call is None else command.call(vars(options), axis)
         check_output(options, call.kind)
         sides = [("", options)]
         if axis is not None:
@@ -44,50 +44,48 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         ]
         found = []
         form = file_format(options)
-        walks = axis is None and form.page and bool(kind_named(call.kind).page)
-        every_head = None
+        every_head: list[Any] = []
         with progress(quiet=options.quiet) as on_progress:
+            draw = draw_now(options, on_progress)
             for index, (label, side) in enumerate(sides):
-                of_run = Given(
-                    **{
-                        option: value
-                        for option, value in vars(side).items()
-                        if option not in command.own
-                    }
-                )
-                config = run_config(texts[min(index, len(texts) - 1)], of_run)
-                lines = lambda path: texts_of_file(path, quiet=options.quiet)  # noqa: E731
+                config = run_config(texts[min(index, len(texts) - 1)], side, left_out=command.own)
                 built_in = call.texts == "typed" and not _has_text(side)
-                json_of = partial(read_json, quiet=options.quiet)
-                session = _session(config, command, on_progress) if walks else None
+                session = None
+                if axis is None:
+                    # a page shows more with the model that the findings are of
+                    stand_ins = imported(command.built_in) if command.built_in else ()
+                    session = Session(config.texts or tuple(map(TextInput, stand_ins)), on_progress)
                 request = Request(
-                    config, vars(side), form.drawn, on_progress, session, lines, built_in, json_of
+                    config,
+                    vars(side),
+                    form,
+                    draw,
+                    on_progress,
+                    session,
+                    partial(texts_of_file, quiet=options.quiet),
+                    built_in,
+                    partial(read_json, quiet=options.quiet),
+                    every_head,
                 )
                 found.append((label, command.answer(request)))
-                if walks and command.every_head is not None:
-                    every_head = command.every_head(request, found[0][1])
-        assert axis is None or command.joined is not None
-        findings = (
-            found[0][1]
-            if axis is None or command.joined is None
-            else command.joined(axis[0], found)
+        findings = found[0][1]
+        if axis is not None:
+            assert command.joined is not None
+            findings = command.joined(axis[0], found)
+        deliver(
+            findings,
+            options,
+            listing=call.listing,
+            every_head=next(iter(every_head), None),
+            brief=getattr(options, "stages", ()) is None,
+            streamed=draw is not None and bool(getattr(options, "generate", 0)),
         )
-        deliver(findings, options, listing=call.listing, every_head=every_head)
         if command.failed is not None and command.failed(findings):
             raise Exit(Failed.FAILED)
 
     run.__name__ = name
     run.__doc__ = command.help
     return run
-
-
-def _session(config: "RunConfig", command: StudyCommand, on_progress: Any) -> "Session":
-    """Return a session for the findings and for what a page shows beside them, so that a model is loaded once."""
-    from attnscope.request.run_config import TextInput
-    from attnscope.run.session import Session
-
-    texts = config.texts or tuple(TextInput(text) for text in imported(command.built_in))
-    return Session(texts, on_progress)
 
 
 def _has_text(options: Given) -> bool:

@@ -16,6 +16,8 @@ from attnscope.views.settings import Listing
 if TYPE_CHECKING:
     from attnscope.request.run_config import RunConfig, TextInput
     from attnscope.run.session import Session
+    from attnscope.studies.formats import FileFormat
+    from attnscope.views.parts import ViewPart
 
 # formats that every kind with a screen of parts can have
 DRAWN = (".json", ".txt", ".svg", ".png", ".pdf", ".html")
@@ -57,7 +59,10 @@ class Request:
 
     run: "RunConfig"  # the texts, the model, and what applies to every study
     values: Mapping[str, Any]  # the study's own options by name; None for one that is not given
-    brief: bool = False  # the findings are drawn for reading, so a window of a long text is enough
+    # where the findings go: a file, or the screen, which is like a file of text; None for data in Python
+    form: "FileFormat | None" = None
+    # draws parts on the screen while the study runs; None if no screen shows the findings
+    draw: Callable[[Sequence["ViewPart"]], None] | None = None
     progress: Any = None  # called with a step's name, the work done, and the total
     session: "Session | None" = None
     # reads a file with one text per line, which an option of the command line names
@@ -65,6 +70,13 @@ class Request:
     built_in: bool = False  # whether the texts of the run are the built-in ones
     # reads a JSON file, or standard input for `-`; returns its name for errors, and the value
     read_json: Callable[[str], tuple[str, Any]] | None = None
+    # what a page shows of every head beside the findings: the study appends it if `form` is a page
+    every_head: list[Any] = field(default_factory=list)
+
+    @property
+    def shows_every_head(self) -> bool:
+        """Whether the findings are one side's, on a page that shows every head beside them."""
+        return self.form is not None and self.form.page and self.session is not None
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,7 @@ class StudyCommand:
     answer: Callable[[Request], Any]
     # its options; empty if `request/options.py` lists them under the study's name
     options: tuple[Option, ...] = ()
+    function: str = ""  # its function in Python; empty for the study's name
     # options that a RunConfig has, too, and that here mean something else
     own: tuple[str, ...] = ("top",)
     # returns what the given options, and the sides of a comparison, make of it; refuses some of them. None if it always
@@ -100,8 +113,6 @@ class StudyCommand:
     joined: Callable[[str, Sequence[tuple[str, Any]]], Any] | None = None
     # returns whether findings are a failure (exit code 1); None if they never are
     failed: Callable[[Any], bool] | None = None
-    # returns what a page shows of every head beside the findings, or None for nothing; None if no page shows more
-    every_head: Callable[[Request, Any], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from tests.helpers import cli_fakes
 
 ROOT = Path(__file__).parents[2]
 LIGHT = (
-    "pydantic.types", "pydantic.type_adapter", "tokenizers", "attnscope.cli.app", "attnscope.cli.run",
+    "pydantic.types", "pydantic.type_adapter", "tokenizers", "attnscope.cli.app", "attnscope.cli.study",
     "attnscope.cli.run_config", "attnscope.cli.deliver", "attnscope.cli.progress", "attnscope.run.plan",
     "attnscope.studies.registry", "attnscope.studies.run.screen", "attnscope.views.terminal",
 )  # fmt: skip

@@ -49,14 +49,15 @@ def _answer(request: Request) -> Any:
     if isinstance(others := arguments.get("others"), Path):
         assert request.read_lines is not None
         arguments["others"] = tuple(text.text for text in request.read_lines(others))
-    study = ablate if "each" not in arguments else survey_effects
-    return study(request.run, AblationOptions(**arguments), request.progress, request.session)
+    more = AblationOptions(**arguments), request.progress, request.session
+    if "each" not in arguments:
+        return ablate(request.run, *more)
+    survey = survey_effects(request.run, *more)
+    if request.shows_every_head:
+        from attnscope.studies.ablate.page import run_with_heads
 
-
-def _every_head(request: Request, found: Any) -> Any:
-    from attnscope.studies.ablate.page import run_with_heads
-
-    return run_with_heads(request, found)
+        request.every_head.append(run_with_heads(request, survey))
+    return survey
 
 
 STUDY = Study(
@@ -86,6 +87,5 @@ STUDY = Study(
         _answer,
         own=("top", "generate", "cuts", "target"),
         call=_call,
-        every_head=_every_head,
     ),
 )

@@ -13,7 +13,8 @@ def _answer(request: Request) -> Any:
     from attnscope.studies.explain.run import explain, explain_mixing
 
     top = request.values.get("top")
-    window = top or (_WINDOW if request.brief else None)
+    is_drawn = request.form is not None and request.form.drawn
+    window = top or (_WINDOW if is_drawn else None)
     run = replace(request.run, window=window)
     row = explain_mixing(run, top, request.progress, request.session)
     return explain(run, request.progress, request.session) if row is None else row

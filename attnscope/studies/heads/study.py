@@ -64,20 +64,25 @@ def _answer(request: Request) -> Any:
         from attnscope.studies.heads.question import ask_heads
 
         measure = "weight" if mixing else values["measure"] or "weight"
-        return ask_heads(run, measure, *more, against=values["against"], mixing=mixing)
+        found: Any = ask_heads(run, measure, *more, against=values["against"], mixing=mixing)
+        return _with_shown_texts(request, found)
     from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
     if run.media_kind == "audio":
         from attnscope.studies.heads.sound import survey_sound
 
         return survey_sound(run, SurveyOptions(values["role"], **counts), *more)
-    return survey_heads(run, SurveyOptions(values["role"], mixing=mixing, **counts), *more)
+    found = survey_heads(run, SurveyOptions(values["role"], mixing=mixing, **counts), *more)
+    return _with_shown_texts(request, found)
 
 
-def _every_head(request: Request, found: Any) -> Any:
-    from attnscope.studies.heads.page import run_shown_texts
+def _with_shown_texts(request: Request, found: Any) -> Any:
+    """Run the texts that a page shows beside the findings."""
+    if request.shows_every_head:
+        from attnscope.studies.heads.page import run_shown_texts
 
-    return run_shown_texts(request, found)
+        request.every_head.append(run_shown_texts(request, found))
+    return found
 
 
 def _joined(axis: str, sides: Sequence[tuple[str, Any]]) -> Any:
@@ -137,6 +142,5 @@ STUDY = Study(
         call=_call,
         built_in="attnscope.studies.heads.texts:TEXTS",
         joined=_joined,
-        every_head=_every_head,
     ),
 )
