@@ -31,6 +31,7 @@ from attnscope.api.results import (
 )
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
+from attnscope.request.options import TEXT
 from attnscope.request.run_config import (
     CallArguments,
     Model,
@@ -153,7 +154,7 @@ class OpenModel:
         own = [
             option.name
             for option in known_options
-            if option.name not in RunConfig.__struct_fields__
+            if option.name not in RunConfig.__struct_fields__ and option.group != TEXT
         ]
         own += command.own
         check_call(name, text, self._named, options)

@@ -460,8 +460,6 @@ def _named(read: Callable[[str], Any], prefix: str = "") -> Callable[[Any], Any]
 
 # Readers of values that are no text, or mean something else in Python.
 PYTHON_READERS: dict[str, Callable[[Any], Any]] = {
-    "image": lambda value: value,  # of a text; see texts_of
-    "audio": lambda value: value,
     "config": _path("config"),
     "adapter": _path("adapter"),
     "dtype": _named(partial(one_of, "dtype", Dtype), "torch."),

@@ -46,7 +46,8 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         form = file_format(options)
         every_head: list[Any] = []
         with progress(quiet=options.quiet) as on_progress:
-            draw = draw_now(options, on_progress)
+            is_streamed = bool(getattr(options, "generate", 0))
+            draw = draw_now(options, on_progress) if is_streamed else None
             for index, (label, side) in enumerate(sides):
                 config = run_config(texts[min(index, len(texts) - 1)], side, left_out=command.own)
                 built_in = call.texts == "typed" and not _has_text(side)
@@ -65,7 +66,8 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
                     partial(texts_of_file, quiet=options.quiet),
                     built_in,
                     partial(read_json, quiet=options.quiet),
-                    every_head,
+                    shows_every_head=form.page and axis is None,
+                    every_head=every_head,
                 )
                 found.append((label, command.answer(request)))
         findings = found[0][1]
@@ -78,7 +80,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
             listing=call.listing,
             every_head=next(iter(every_head), None),
             brief=getattr(options, "stages", ()) is None,
-            streamed=draw is not None and bool(getattr(options, "generate", 0)),
+            streamed=draw is not None,
         )
         if command.failed is not None and command.failed(findings):
             raise Exit(Failed.FAILED)

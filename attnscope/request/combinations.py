@@ -22,15 +22,17 @@ def check_combinations(
         Settings that have no effect, since what they need is not given.
     """
     call = _Call({option.name: option for option in options}, values)
-    given = [option for option in options if call.is_given(option.name)]
+    given = [option for option in options if option.name in values]
     for option in given:
-        for own_values, excluded in rules(option.excludes):
-            if call.has(option.name, own_values):
-                call.refuse_any(option, own_values, excluded)
+        if option.excludes and call.is_given(option.name):
+            for own_values, excluded in rules(option.excludes):
+                if call.has(option.name, own_values):
+                    call.refuse_any(option, own_values, excluded)
     idle = []
-    for option in options:
+    for option in given:
         # what a flag such as --no-effects turns off has needs, too
-        if option not in given and not (option.off and values.get(option.name) is False):
+        turned_off = option.off and values[option.name] is False
+        if not option.needs or not (turned_off or call.is_given(option.name)):
             continue
         for own_values, needed in rules(option.needs):
             if call.has(option.name, own_values) and not any(map(call.holds, needed)):

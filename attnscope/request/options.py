@@ -174,11 +174,6 @@ def number(
     return Option(name, group, help, read, more.pop("metavar", "N"), bounds=(low, high), **more)
 
 
-def _with_needs(needs: Conditions, *options: Option) -> tuple[Option, ...]:
-    """Give options what they all need."""
-    return tuple(replace(option, needs=needs) for option in options)
-
-
 _NUMBERS = "or numbers: 3, -1 (the last), or 0,2,5-7 (7 is included)."
 _AUTO_HEAD = (
     "auto picks the head with the most weight from {query} on {key}; without {key}, the one with the most "
@@ -332,16 +327,17 @@ RAMP = (
         excludes=("output=.html|.svg|.png|.pdf", "open"),
         why="the key z takes sinks out of a page, and colours of figures end at 1, so that two can be compared"),
 )
-FIGURE = _with_needs(("output=.svg|.png|.pdf",),
+_PICTURE = ("output=.svg|.png|.pdf",)
+FIGURE = (
     Option("width", SHOW, "Width of an .svg, .png or .pdf, such as 5.5in, 8cm, 84mm or 397pt; column is 3.25in. "
         "Matrices fill it with squares, and no letter is smaller than 6 pt.",
         partial(arguments.figure_width, arg("width")),
-        "WIDTH|column"),
+        "WIDTH|column", needs=_PICTURE),
     choice("labels", SHOW, Literal["tokens", "positions", "none"],
-        "In a figure, name rows and columns by this alone, instead of both."),
+        "In a figure, name rows and columns by this alone, instead of both.", needs=_PICTURE),
     choice("only", SHOW, Literal["map", "bars"],
-        "In a figure, draw only matrices and maps, or only bars: without header, tables and notes."),
-    choice("font", SHOW, Literal["sans", "serif"], "Letters of a figure.", "sans"),
+        "In a figure, draw only matrices and maps, or only bars: without header, tables and notes.", needs=_PICTURE),
+    choice("font", SHOW, Literal["sans", "serif"], "Letters of a figure.", "sans", needs=_PICTURE),
 )
 _OUTPUT = (
     choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
@@ -773,7 +769,7 @@ BATCH = (
     replace(QUERY, brief=""), replace(KEY, brief="", needs=("stages!=none",)), *SELECTION[4:7],
     replace(STAGE, help=f"Whole matrices to keep (large), separated by commas: {', '.join(STAGES)}, or none.",
         default="none", brief="Whole matrices to keep, such as weights (large)."),
-    *_with_needs(("keep=brief|top|all",), *_with_brief(SELECTION[8:], by="")),
+    *(replace(option, needs=("keep=brief|top|all",)) for option in _with_brief(SELECTION[8:], by="")),
     Option("keep", COMPUTE, f"Findings to keep, separated by commas: {BRIEF} (contributors and the statistics "
         f"{', '.join(BRIEF_STATISTICS)}, to {BRIEF_DIGITS} decimals), or exact ones: "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in ALL_PARTS)}, {ALL} (every one of these), or "
@@ -808,12 +804,13 @@ BATCH = (
         "Default: one process.", arguments.workers, "N|auto", brief="Processes that compute and share the weights."),
     Option("ray", OUTPUT, "Spread the shards over a cluster of Ray (install attnscope[ray]), and merge them: auto, "
         "host:port, or without an address one that is started here.", metavar="[ADDRESS]"),
-    *_with_needs(("ray",),
-        number("actors", OUTPUT, 1, "Number of actors; default: as many as the cluster has room for."),
-        Option("actor_cpus", OUTPUT, "CPUs of an actor.", partial(arguments.real, arg("actor_cpus")), "N", "1"),
-        Option("actor_gpus", OUTPUT, "GPUs of an actor.", partial(arguments.real, arg("actor_gpus")), "N", "0"),
-        Option("actor_resources", OUTPUT, "Other resources of an actor.", arguments.resources, "NAME=N,…"),
-    ),
+    number("actors", OUTPUT, 1, "Number of actors; default: as many as the cluster has room for.", needs=("ray",)),
+    Option("actor_cpus", OUTPUT, "CPUs of an actor.", partial(arguments.real, arg("actor_cpus")), "N", "1",
+        needs=("ray",)),
+    Option("actor_gpus", OUTPUT, "GPUs of an actor.", partial(arguments.real, arg("actor_gpus")), "N", "0",
+        needs=("ray",)),
+    Option("actor_resources", OUTPUT, "Other resources of an actor.", arguments.resources, "NAME=N,…",
+        needs=("ray",)),
     number("sbatch", OUTPUT, 1, "Instead of computing, print a script for SLURM's sbatch: a job array of N tasks, each "
         "of which writes one part.", arguments.TASKS),
     Option("status", OUTPUT, "Instead of computing, print in one line how far {output} is.",

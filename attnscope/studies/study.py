@@ -61,7 +61,7 @@ class Request:
     values: Mapping[str, Any]  # the study's own options by name; None for one that is not given
     # where the findings go: a file, or the screen, which is like a file of text; None for data in Python
     form: "FileFormat | None" = None
-    # draws parts on the screen while the study runs; None if no screen shows the findings
+    # draws generated tokens on the screen while the study runs; None if none are, or elsewhere
     draw: Callable[[Sequence["ViewPart"]], None] | None = None
     progress: Any = None  # called with a step's name, the work done, and the total
     session: "Session | None" = None
@@ -70,13 +70,9 @@ class Request:
     built_in: bool = False  # whether the texts of the run are the built-in ones
     # reads a JSON file, or standard input for `-`; returns its name for errors, and the value
     read_json: Callable[[str], tuple[str, Any]] | None = None
-    # what a page shows of every head beside the findings: the study appends it if `form` is a page
+    shows_every_head: bool = False  # a page, which shows every head beside the findings
+    # what that page shows of them, which the study appends
     every_head: list[Any] = field(default_factory=list)
-
-    @property
-    def shows_every_head(self) -> bool:
-        """Whether the findings are one side's, on a page that shows every head beside them."""
-        return self.form is not None and self.form.page and self.session is not None
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.cli import info, main, run
-from attnscope.cli.commands import COMMANDS
+from attnscope.cli import info, main
+from attnscope.cli.commands import COMMANDS, load
 from attnscope.cli.option_text import described, names_of
 from attnscope.cli.topics import TOPICS
 from attnscope.request.options import COMMANDS as TABLE
@@ -101,7 +101,7 @@ def test_help_at_any_width_has_every_option(monkeypatch, capsys, columns):
     out = shown(capsys, "run", "--help")
     for option in TABLE["run"]:
         assert option.hidden or names_of(option).split()[0] in out
-    assert run.EXAMPLES.strip().splitlines()[-1] in out
+    assert load("run").examples.splitlines()[-1] in out
 
 
 def test_help_of_a_command_is_its_full_help(capsys):
@@ -186,7 +186,7 @@ def test_full_help_is_paged_in_a_terminal_and_short_help_is_not(words, paged, tm
     assert seen.startswith(b"Usage: attnscope run")
 
 
-@pytest.mark.parametrize("line", [line for line in run.EXAMPLES.splitlines() if line])
+@pytest.mark.parametrize("line", load("run").examples.splitlines())
 def test_examples_of_run_parse(line, pipeline, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     asked = pipeline("fine")

@@ -200,8 +200,10 @@ def _present_head(
     matrices: list[list[ViewPart]] = [[GAP, Matrices(stages, heat)]] if stages else [[]]
     rankings: list[list[ViewPart]] = [[GAP, ranking]] if ranking is not None else [[]]
     if settings.brief:  # otherwise, the user chose what is shown
-        if not heat:
-            matrices += _weights_alone(stages, settings)
+        weights = [] if heat else [stage for stage in stages if stage.name == "weights"]
+        others = ", ".join(stage.name for stage in stages if stage.name != "weights")
+        if weights and others:
+            matrices.append([GAP, Matrices(weights), *_not_shown(others, stages, settings)])
         if ranking is not None:
             rankings.append([GAP, brief(ranking)])
     if ranking is not None and text.generated and settings.brief and _all_rows(text):
@@ -234,15 +236,6 @@ def _all_rows(text: TextReport) -> bool:
     """Tell whether all rows are shown, or those before generated tokens, because the user selected none."""
     predicting = [prediction.position for prediction in text.generated]
     return text.queries in (list(range(len(text.tokens))), predicting[-len(text.queries) :])
-
-
-def _weights_alone(stages: list[Panel], settings: DisplaySettings) -> list[list[ViewPart]]:
-    """Return the form in which the weights are the only matrix, if the text has other matrices."""
-    weights = [stage for stage in stages if stage.name == "weights"]
-    others = ", ".join(stage.name for stage in stages if stage.name != "weights")
-    if weights and others:
-        return [[GAP, Matrices(weights), *_not_shown(others, stages, settings)]]
-    return []
 
 
 def _drawn(

@@ -48,7 +48,7 @@ def _answer(request: Request) -> Any:
         effects = values["effects"]
         request.every_head.append(with_measured_effects(every_head, run, session, effects))
         return findings
-    if run.generate and request.draw is not None:
+    if request.draw is not None:
         session.on_generated = _draw_generated(request.draw, several=len(run.texts) > 1)
     return report(run, request.progress, session)
 

@@ -530,22 +530,24 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
         ]
         if missing and all(text.words is None for text in report.texts):
             more.append(f"--stage {','.join(missing)}")
-        if any(text.words is None and _has_byte_pieces(text.tokens) for text in report.texts):
+        pairs = (
+            pair for text in report.texts if text.words is None for pair in pairwise(text.tokens)
+        )
+        if any(spell_one_character(*pair) for pair in pairs):
             more.append(WORDS_HINT)
         more.append("--top K")
     return more
 
 
-def _has_byte_pieces(tokens: Sequence[Token]) -> bool:
-    """Tell whether several tokens spell one character."""
-    places = [(token.start, token.end) for token in tokens]
-    return any(extent == following and None not in extent for extent, following in pairwise(places))
+def spell_one_character(token: Token, following: Token) -> bool:
+    """Tell whether two tokens have parts of the same character."""
+    return (token.start, token.end) == (following.start, following.end) != (None, None)
 
 
 def splits_character(tokens: Sequence[Token], positions: Collection[int]) -> bool:
     """Tell whether some positions have a part of the tokens that spell one character."""
     for first, (token, following) in enumerate(pairwise(tokens)):
-        same = (token.start, token.end) == (following.start, following.end) != (None, None)
+        same = spell_one_character(token, following)
         if same and (first in positions) != (first + 1 in positions):
             return True
     return False

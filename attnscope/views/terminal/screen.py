@@ -128,7 +128,7 @@ class Screen:
         return [
             part
             for line in lines
-            for part in _fold(_trim(line, bool(self.colours)), self.console.width)
+            for part in _fold(line, self.console.width, coloured=bool(self.colours))
         ]
 
     def draw_lines(self, lines: Iterable[list[Segment]]) -> None:
@@ -176,8 +176,11 @@ def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Te
     return flowed
 
 
-def _trim(line: Iterable[Segment], coloured: bool) -> list[Segment]:
-    """Strip trailing blanks that are not visible; those on a background are, if there are colours."""
+def _fold(line: Iterable[Segment], width: int, *, coloured: bool) -> list[list[Segment]]:
+    """Cut a line into pieces of at most `width` cells; a character wider than that has its own line.
+
+    Trailing blanks that are not visible are stripped; those on a background are visible, if there are colours.
+    """
     segments = list(line)
     while segments and not (coloured and segments[-1].style and segments[-1].style.bgcolor):
         text = segments[-1].text.rstrip(" ")
@@ -185,17 +188,12 @@ def _trim(line: Iterable[Segment], coloured: bool) -> list[Segment]:
             segments[-1] = segments[-1]._replace(text=text)
             break
         segments.pop()
-    return segments
-
-
-def _fold(line: list[Segment], width: int) -> list[list[Segment]]:
-    """Cut a line into pieces of at most `width` cells; a character wider than that has its own line."""
-    if sum(cell_len(segment.text) for segment in line) <= width:
-        return [line]
+    if sum(cell_len(segment.text) for segment in segments) <= width:
+        return [segments]
     pieces: list[list[Segment]] = [[]]
     used = 0
     for character, style in (
-        (letter, segment.style) for segment in line for letter in segment.text
+        (letter, segment.style) for segment in segments for letter in segment.text
     ):
         cells = cell_len(character)
         if used and used + cells > width:
