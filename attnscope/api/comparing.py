@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from attnscope.run.session import InMemory, Session
     from attnscope.studies.compare.tolerance import Tolerance
 
-_OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative")
 # Arguments that may be lists, one value for each side.
 _AXES = {option.name for option in COMPARE if option.several == "compared"}
 
@@ -128,13 +127,14 @@ def compare_sides(
 
 def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:
     """Compare reports with the first of them; no model is needed."""
-    from attnscope.studies.compare.runs import ReportSelection, read_report
+    from attnscope.studies.compare.runs import (
+        ReportSelection,
+        check_report_options,
+        read_report,
+    )
     from attnscope.studies.compare.runs import compare_reports as compare
 
-    for name in options:
-        if name not in _OF_REPORTS:
-            message = "does not apply to reports, which are not run again"
-            raise UsageError(message, where=name, hint="pass texts, or leave it out")
+    check_report_options(options)
     if len(reports) < 2:
         raise UsageError("there is only one report", hint="a comparison needs at least two")
     sides: list[tuple[str, Report]] = []
@@ -154,13 +154,11 @@ def compare_arrays(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareR
     """Compare a model with queries and keys that another program computed."""
     from attnscope.engines.arrays.making import from_file
     from attnscope.engines.arrays.opening import ArraysInMemory
-    from attnscope.studies.compare.runs import side_of
+    from attnscope.studies.compare.runs import refuse_sides, side_of
     from attnscope.studies.compare.with_arrays import compare_with_arrays
 
-    if any(isinstance(value, list) for name, value in options.items() if name in _AXES):
-        raise UsageError(
-            "a list cannot be used beside qkv", hint="compare one model with one set of arrays"
-        )
+    lists = [name for name in options if name in _AXES and isinstance(options[name], list)]
+    refuse_sides(lists, "one model and one set of arrays")
     plain = {name: value for name, value in options.items() if name != "qkv"}
     values, live = opened(plain.get("model"), plain)
     sources, arrays = opened(None, {"qkv": options["qkv"]}, live)

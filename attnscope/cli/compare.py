@@ -30,7 +30,6 @@ attnscope compare --qkv vllm.npz --model ./my-llama
 attnscope compare before.json after.json --relative 1e-3 --tolerance 1e-6 --layer 3 --format table
 """
 
-_OF_REPORTS = {"text", *(option.name for option in COMPARE if option.group == SHOW)}
 _SHORT = 200  # characters of texts of which a page holds every head
 _WANTED = ("layer", "head", "query", "key", "stages")  # what saved reports are narrowed down to
 
@@ -71,9 +70,6 @@ def compare(options: Given) -> None:
             comparison,
             options,
             every_head=roles,
-            summary=options.summary,
-            ramp=options.ramp,
-            sinks=options.sinks,
         )
     if tolerance is not None:
         if options.format is None:
@@ -90,12 +86,10 @@ def _compare_reports(
     from pathlib import Path
 
     from attnscope.base.system.escape import as_unicode
-    from attnscope.studies.compare.runs import compare_reports, read_report
+    from attnscope.studies.compare.runs import check_report_options, compare_reports, read_report
 
-    for option in COMPARE:
-        if option.name in options.typed and option.name not in (*_OF_REPORTS, *_WANTED):
-            hint = "pass texts, or remove the option"
-            raise UsageError("does not apply to saved reports", where=arg(option.name), hint=hint)
+    names = (option.name for option in COMPARE if option.group != SHOW and option.name != "text")
+    check_report_options(name for name in names if name in options.typed)
     reports = [(as_unicode(path), read_report(Path(path))) for path in several["text"]]
     return compare_reports(reports, _wanted(options), tolerance)
 
@@ -133,15 +127,11 @@ def _compare_with_report(
     from attnscope.base.system.escape import as_unicode
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
-    from attnscope.studies.compare.runs import compare_with_report, read_report
+    from attnscope.studies.compare.runs import compare_with_report, read_report, refuse_sides
 
     several = sides.several
-    if repeated := [name for name, values in several.items() if len(values) > 1 and name != "text"]:
-        raise UsageError(
-            "is given more than once beside a saved report",
-            where=arg(repeated[0]),
-            hint="pass it once",
-        )
+    repeated = [name for name, values in several.items() if len(values) > 1 and name != "text"]
+    refuse_sides(repeated, "a text and a saved report")
     (text,) = (text for text in several["text"] if text != path)
     side = sides.side("text", text)
     run = run_config(read_texts(side), side)
@@ -220,15 +210,12 @@ def _compare_arrays(
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
     from attnscope.engines.arrays.making import from_file
-    from attnscope.studies.compare.runs import side_of
+    from attnscope.studies.compare.runs import refuse_sides, side_of
     from attnscope.studies.compare.with_arrays import compare_with_arrays
 
     several = sides.several
-    if repeated := [name for name, values in several.items() if len(values) > 1]:
-        hint = "compare one model with one file"
-        raise UsageError(
-            "is given more than once beside queries and keys", where=arg(repeated[0]), hint=hint
-        )
+    repeated = [name for name, values in several.items() if len(values) > 1]
+    refuse_sides(repeated, "one model and one set of arrays")
     side = sides.side()
     side.qkv = None
     texts = read_texts(side) if side.text is not None or side.file is not None else ()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from attnscope.views.parts import ViewPart
 
 
-# options that are fields of DisplaySettings of the same name
-_CHOSEN = ("precision", "ids", "percent", "map_scale", "ramp", "sinks", "least", "summary")
+# fields that options of the same name set; `put` sets the others
+_CHOSEN = DisplaySettings.__dataclass_fields__.keys() - {"format", "verbose"}
 _NARROWEST = 40
 _WIDEST = 10_000
 

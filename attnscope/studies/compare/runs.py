@@ -288,6 +288,9 @@ def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | No
     ]
 
 
+_OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative")
+
+
 def default_sides(mask: tuple[MaskTerm, ...] | None, hidden: Any) -> tuple[str, list[Any]]:
     """Return what is compared if no option has several values: hidden tokens with none, or two masks.
 
@@ -363,6 +366,21 @@ def _same_heads(axis: str, report: Report, chosen_report: Report) -> Report:
         indices = [index for index, unit in enumerate(text.heads.units) if unit in units]
         texts.append(replace(text, heads=text.heads.only(indices)))
     return replace(report, texts=texts)
+
+
+def check_report_options(names: Iterable[str]) -> None:
+    """Refuse options that do not apply to saved reports."""
+    for name in names:
+        if name not in _OF_REPORTS:
+            message = "does not apply to reports, which are not run again"
+            raise UsageError(message, where=arg(name), hint=f"pass texts, or remove {arg(name)}")
+
+
+def refuse_sides(names: Sequence[str], what: str) -> None:
+    """Refuse several values of an option where the sides are something else."""
+    if names:
+        message = f"has several values, but {what} are compared"
+        raise UsageError(message, where=arg(names[0]), hint="pass one value")
 
 
 def compare_reports(
