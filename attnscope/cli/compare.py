@@ -159,7 +159,7 @@ def _compare_runs(
     given = {name: getattr(options, name) for name in (*options.typed, *options.settings)}
     if "qkv" in several:
         check_combinations((QKV,), given)
-    named_axis = sides.axis
+    named_axis = sides.axis()
     if named_axis is not None:
         check_combinations((WHAT_IF,), given)
     one_of_each = {name: values[0] for name, values in several.items() if name in options.typed}

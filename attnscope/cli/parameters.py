@@ -179,12 +179,14 @@ class Sides:
         self.several: Several = {
             name: values for name in self._options if (values := getattr(arguments, name))
         }
+
+    def axis(self) -> tuple[str, list[Any]] | None:
+        """Return the option that was given several times, with its values; None if there is none."""
         repeated = {name: values for name, values in self.several.items() if len(values) > 1}
         if len(repeated) > 1:
             names = " and ".join(self._options[name].spelled for name in repeated)
             raise UsageError(f"{names} are given more than once", hint="repeat only one of them")
-        # the option that was given several times, with its values; None if there is none
-        self.axis: tuple[str, list[Any]] | None = next(iter(repeated.items()), None)
+        return next(iter(repeated.items()), None)
 
     def side(self, axis: str | None = None, value: Any = None) -> Given:
         """Return the typed options with one value each: the first, and `value` for `axis`."""

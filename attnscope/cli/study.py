@@ -26,7 +26,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         from attnscope.run.session import Session
 
         compared = Sides(options, options_of(name))
-        axis = compared.axis
+        axis = compared.axis()
         options = compared.side()
         call = Call(name) if command.call is None else command.call(vars(options), axis)
         check_output(options, call.kind)

@@ -286,7 +286,10 @@ def test_a_target_that_the_model_has_no_logit_for_is_refused_before_it_is_loaded
             {"by": "weight", "target": "bank"},
             "target and by='weight' cannot be used together: a target is the token of a logit",
         ),
-        ({"by": "logit", "target": ["a", "b", "c"]}, "given 3 times; give one token, or two for a difference"),
+        (
+            {"by": "logit", "target": ["a", "b", "c"]},
+            "given 3 times; give one token, or two for a difference",
+        ),
     ],
 )
 def test_refusals(options: dict[str, object], message: str) -> None:

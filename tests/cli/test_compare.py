@@ -503,7 +503,10 @@ def test_a_saved_report_beside_another_text_says_what_only_one_has(capsys, tmp_p
         "only 'golden.json' has the tokens 3 'the'" in err.replace(str(tmp_path) + "/", ""),
     ) == (1, True)
     code, _, err = run(capsys, golden, TEXT, "--mask", "own", "--mask", "causal")
-    assert (code, "--mask: has several values, but a text and a saved report are compared" in err) == (2, True)
+    assert (
+        code,
+        "--mask: has several values, but a text and a saved report are compared" in err,
+    ) == (2, True)
 
 
 def test_options_choose_among_what_is_saved_or_are_refused(capsys, tmp_path, monkeypatch):

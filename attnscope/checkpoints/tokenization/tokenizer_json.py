@@ -46,8 +46,7 @@ class TokenizerJson:
 
 def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
     """Parse a tokenizer.json, with vocabulary and merges left as text."""
-    bulk = _large_values(data, str(path))
-    content = _parse_without(bulk, data, str(path))
+    bulk, content = _parse_apart(data, str(path))
     if content is None:
         bulk = {}
         content = as_object(parse_json(data, str(path)), str(path))
@@ -67,31 +66,30 @@ def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
     return TokenizerJson(content, text, notes, unparsed, _count_strings(merges) // (1 + pairs))
 
 
-def _large_values(data: bytes, where: str) -> dict[str, bytes]:
-    """Return the parts of a tokenizer.json that stay text."""
+def _parse_apart(data: bytes, where: str) -> tuple[dict[str, bytes], dict[str, Any] | None]:
+    """Return the large parts of a tokenizer.json as text, and the rest parsed, with null in place of these.
+
+    The rest is None if only parsing all of it can tell.
+    """
     refuse_non_json(data, where)
     try:
         model = msgspec.json.decode(data, type=_ModelOnly).model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
+        return {}, None
     values = {"vocab": bytes(model.vocab), "merges": bytes(model.merges)}
-    return {name: value for name, value in values.items() if len(value) >= _LARGE}
-
-
-def _parse_without(bulk: dict[str, bytes], data: bytes, where: str) -> dict[str, Any] | None:
-    """Parse a tokenizer.json with null in place of its bulk; return None if only parsing all of it can tell."""
+    bulk = {name: value for name, value in values.items() if len(value) >= _LARGE}
     for value in bulk.values():
         # Searching for all of it takes longer.
         start = data.find(value[:_PREFIX])
         end = start + len(value)
         if data[start:end] != value:
-            return None
+            return bulk, None
         data = b"%bnull%b" % (data[:start], data[end:])
     try:
         content = as_object(parse_json(data, where), where)
     except AttnscopeError:
-        return None
-    return content if all(content["model"][name] is None for name in bulk) else None
+        return bulk, None
+    return bulk, content if all(content["model"][name] is None for name in bulk) else None
 
 
 def _count_strings(data: bytes) -> int:

@@ -1,7 +1,7 @@
 """Run a model once per side and compare the reports."""
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -372,7 +372,7 @@ def check_report_options(names: Iterable[str]) -> None:
     """Refuse options that do not apply to saved reports."""
     for name in names:
         if name not in _OF_REPORTS:
-            message = "does not apply to reports, which are not run again"
+            message = "does not apply to saved reports, which are not run again"
             raise UsageError(message, where=arg(name), hint=f"pass texts, or remove {arg(name)}")
 
 
