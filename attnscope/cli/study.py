@@ -25,9 +25,11 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         from attnscope.request.run_config import TextInput
         from attnscope.run.session import Session
 
-        compared = Sides(options, options_of(name))
-        axis = compared.axis()
-        options = compared.side()
+        axis = None
+        if command.joined is not None:
+            compared = Sides(options, options_of(name))
+            axis = compared.axis()
+            options = compared.side()
         call = Call(name) if command.call is None else command.call(vars(options), axis)
         check_output(options, call.kind)
         sides = [("", options)]
@@ -71,8 +73,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
                 )
                 found.append((label, command.answer(request)))
         findings = found[0][1]
-        if axis is not None:
-            assert command.joined is not None
+        if axis is not None and command.joined is not None:
             findings = command.joined(axis[0], found)
         deliver(
             findings,
