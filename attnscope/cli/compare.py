@@ -161,7 +161,7 @@ def _compare_runs(
         check_combinations((QKV,), given)
     named_axis = sides.axis()
     if named_axis is not None:
-        check_combinations((WHAT_IF,), given)
+        check_combinations([*COMPARE, WHAT_IF], given)
     one_of_each = {name: values[0] for name, values in several.items() if name in options.typed}
     axis, values = named_axis or default_sides(one_of_each.get("mask"), one_of_each.get("hide"))
     if axis == "mask" and named_axis is None:

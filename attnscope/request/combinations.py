@@ -136,7 +136,13 @@ class _Call:
             for other in self.options.values()
             if self.is_given(other.name)
         )
-        hint = "remove it" if excluded else f"add {spell_condition(known[0])[0]}"
+        first_way = spell_condition(known[0])[0]
+        name, _, wanted = known[0].partition("=")
+        if not wanted or name.endswith("!"):
+            needed_option = self.options[option_in(known[0])]
+            first_choice, *_ = needed_option.metavar.split("|")
+            first_way = arg(needed_option.name, placeholder=first_choice)
+        hint = "remove it" if excluded else f"add {first_way}"
         where = self.spelled(option.name, own_values)
         return UsageError(f"applies only to {spell_conditions(known)}", where=where, hint=hint)
 

@@ -130,7 +130,7 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.explain(TEXT, query=0, stages="weights"), "explain() has no argument 'stages'"),
         (
             lambda: attnscope.compare(TEXT, mask="own"),
-            "mask: 'own' needs another mask to be compared with; name two, such as mask=['own', 'causal']",
+            "mask: 'own' needs another mask to be compared with; use mask=['own', 'causal']",
         ),
         (lambda: attnscope.compare(TEXT, mask=["own"]), "mask: has 1 value; a comparison needs at least two"),
         (lambda: attnscope.compare(TEXT, mask=["own", "causal"], layer=[0, 1]), "layer and mask are lists; compare"),

@@ -164,7 +164,7 @@ def test_a_model_without_predictions_and_options_without_a_needle_are_refused(ca
     assert main(["heads", "--depths", "0,1"]) == 2
     assert "--depths: applies only to --needle" in capsys.readouterr().err
     with pytest.raises(
-        attnscope.AttnscopeError, match=r"^depths: applies only to needle; add needle$"
+        attnscope.AttnscopeError, match=r"^depths: applies only to needle; add needle=TEXT$"
     ):
         attnscope.heads(depths=[0, 1])
     with pytest.raises(attnscope.AttnscopeError, match=r"^needle and text cannot be used together"):

@@ -362,7 +362,7 @@ def test_sides_that_are_numbers_say_what_they_number(capsys, axis, one, shown):
         ),
         (
             ["--mask", "causal"],
-            "--mask: 'causal' needs another mask to be compared with; name two, such as --mask own --mask causal",
+            "--mask: 'causal' needs another mask to be compared with; use --mask own --mask causal",
         ),
         (["--relative", "x"], "--relative: must be a number, 0 or more, not 'x'"),
         (["--tolerance", "-1"], "--tolerance: must be a number, 0 or more, not '-1'"),

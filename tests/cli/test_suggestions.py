@@ -17,7 +17,8 @@ MASKED = "'The bank by the [MASK]'"
 PLACEHOLDERS = {
     "MASK": "window:2", "TOKENS": "bank", "TOKEN": "bank", "WORD": "bank", "POSITION": "1", "PATH": "line.txt",
     "TEXT": "The key is 3.", "X": "0.1", "N": "2", "L": "2", "H": "0", "K": "2", "ROWS": "1:3", "COLUMNS": "0:2",
-    "LAYERS": "0", "SPAN": "1", "N,N": "64,96", "FILE": "chat.json", "L0H0: QUERY←KEY": "L0H0: bank←The",
+    "LAYERS": "0", "SPANS": "words",
+    "STAGES": "weights", "SPAN": "1", "N,N": "64,96", "FILE": "chat.json", "L0H0: QUERY←KEY": "L0H0: bank←The",
 }  # fmt: skip
 # The same where it has none.
 VALUES = {"layer": "1", "head": "1", "query": "bank", "key": "bank", "measure": "entropy", "model": "riverbank",
@@ -46,7 +47,7 @@ REFUSED = [
 ]  # fmt: skip
 # Calls without TEXT, or with a file in its place.
 REFUSED_ALONE = [
-    "run", "run line.txt", "run chats.jsonl", "run --qkv qkv.npz --what-if stack",
+    "run", "run line.txt", "run chats.jsonl",
     "heads --answer 3. --mask causal --lengths 64", "'The bank'", "batch texts.txt -o out.jsonl --spans words",
     "batch texts.txt -o out.jsonl --what-if same-scores",
     "batch line.txt -o out.jsonl --key bank",

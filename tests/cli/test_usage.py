@@ -86,7 +86,8 @@ def test_refused(before, last, line, pipeline, capsys):
             for following in (["--lengths", "64"], ["--lengths=64"], ["-m", "x"])
         ),
         *(
-            ([*words, "--what-if", "same-scores"], "--what-if same-scores: applies only to --mask, --hide or --qkv; add --mask")
+            ([*words, "--what-if", "same-scores"],
+             "--what-if same-scores: applies only to --mask, --hide or --qkv; add --mask MASK")
             for words in (["run", TEXT], ["explain", TEXT, "--query", "0"], ["heads"], ["batch", "a", "-o", "b.jsonl"])
         ),
         (["run", TEXT, "--words", "--stage", "scores"], "--words and --stage scores cannot be used together: "

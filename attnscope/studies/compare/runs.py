@@ -300,7 +300,7 @@ def default_sides(mask: tuple[MaskTerm, ...] | None, hidden: Any) -> tuple[str, 
     """
     if mask is not None:
         message = f"{spell_mask(mask)!r:.80} needs another mask to be compared with"
-        raise UsageError(message, where=arg("mask"), hint=f"name two, such as {TWO_MASKS}")
+        raise UsageError(message, where=arg("mask"), hint=f"use {TWO_MASKS}")
     if hidden is not None:
         return "hide", [None, hidden]
     return "mask", ["causal", "bidirectional"]
