@@ -480,7 +480,7 @@ HEADS = (
     replace(KEY, excludes=("measure!=weight|value|projected|mixing",), why="a statistic is of whole rows"),
     replace(WORDS, group=COMPUTE,
         help="Take the whole words that {query} and {key} name a piece of: weights are summed over a "
-        "word's keys and averaged over its queries.", brief="", needs=("query", "key")),
+        "word's keys and averaged over its queries.", brief="", needs=("key", "query")),
     SPANS, MASK, WHAT_IF, replace(HIDE, needs=_ONE_NUMBER),
     Option("against", MEASURE, "Keys to compare {key} with, in the same form: shows the weight on {key} minus the "
         "weight on these keys, and lists heads by the size of this difference.",

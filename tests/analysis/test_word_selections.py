@@ -47,7 +47,7 @@ def test_heads_takes_whole_words(query, key, exact):
 
 def test_heads_refuses_words_that_name_nothing(capsys):
     assert main(["heads", TEXT, "--words"]) == 2
-    assert "--words: applies only to --query or --key; add --query" in capsys.readouterr().err
+    assert "--words: applies only to --key or --query; add --key" in capsys.readouterr().err
 
 
 def test_edges_are_between_words_and_their_effect_is_that_of_the_phrase(exact, tmp_path, capsys):
