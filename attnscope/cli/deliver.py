@@ -14,8 +14,9 @@ from attnscope.cli.next_command import after, is_read_along, suggest
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
 from attnscope.request.options import FIGURE, RAMP
-from attnscope.studies.formats import FILE_FORMATS, FileFormat, format_for
+from attnscope.studies.formats import FILE_FORMATS, format_for
 from attnscope.studies.registry import kind_named
+from attnscope.studies.study import FileFormat
 from attnscope.views.settings import DisplaySettings, FigureSettings
 
 if TYPE_CHECKING:

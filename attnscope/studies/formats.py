@@ -4,33 +4,19 @@
 Nothing heavy is imported before a file is written.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnscope.base.errors import FIGURES, PARQUET, PDF, Extra, UsageError
+from attnscope.base.errors import FIGURES, PARQUET, PDF, UsageError
 from attnscope.base.system.escape import escape_control
 from attnscope.studies.registry import kind_of
-from attnscope.studies.study import FindingsKind, imported
+from attnscope.studies.study import FileFormat, FindingsKind, imported
 from attnscope.views.settings import DisplaySettings
 
 _LONGEST_TITLE = 80  # characters of a text in a title
-
-
-@dataclass(frozen=True)
-class FileFormat:
-    """A file format."""
-
-    ending: str
-    # yields the bytes of a file
-    write: Callable[[Any, DisplaySettings], Iterator[bytes]]
-    # made for reading: a window of a long text is enough, and numbers are rounded
-    drawn: bool = False
-    picture: bool = False
-    page: bool = False  # a page to walk through, which holds more than it first shows
-    extra: Extra | None = None  # the library that it needs
 
 
 def export(

@@ -4,19 +4,19 @@ A study is a folder with a `study.py`, and its name in `studies/registry.py`. De
 computes and what draws is imported when it is called.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from attnscope.base.errors import Extra
 from attnscope.request.options import Option
-from attnscope.views.settings import Listing
+from attnscope.views.settings import DisplaySettings, Listing
 
 if TYPE_CHECKING:
     from attnscope.request.run_config import RunConfig, TextInput
     from attnscope.run.session import Session
-    from attnscope.studies.formats import FileFormat
     from attnscope.views.parts import ViewPart
 
 # formats that every kind with a screen of parts can have
@@ -47,6 +47,20 @@ class FindingsKind:
         return schema
 
 
+@dataclass(frozen=True)
+class FileFormat:
+    """A file format."""
+
+    ending: str
+    # yields the bytes of a file
+    write: Callable[[Any, DisplaySettings], Iterator[bytes]]
+    # made for reading: a window of a long text is enough, and numbers are rounded
+    drawn: bool = False
+    picture: bool = False
+    page: bool = False  # a page to walk through, which holds more than it first shows
+    extra: Extra | None = None  # the library that it needs
+
+
 def imported(declared: str) -> Any:
     """Import what a declaration names as `module:name`."""
     module, _, name = declared.partition(":")
@@ -60,7 +74,7 @@ class Request:
     run: "RunConfig"  # the texts, the model, and what applies to every study
     values: Mapping[str, Any]  # the study's own options by name; None for one that is not given
     # where the findings go: a file, or the screen, which is like a file of text; None for data in Python
-    form: "FileFormat | None" = None
+    form: FileFormat | None = None
     # draws generated tokens on the screen while the study runs; None if none are, or elsewhere
     draw: Callable[[Sequence["ViewPart"]], None] | None = None
     progress: Any = None  # called with a step's name, the work done, and the total
