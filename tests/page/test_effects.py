@@ -17,6 +17,7 @@ from attnscope.studies.ablate import head_effects
 from tests.helpers.architectures import write_tokenizer
 from tests.helpers.effect_arithmetic import divergence, log_softmax
 from tests.helpers.tiny_models import TABLE
+from tests.page.gallery import FOLDER
 from tests.page.reading import read_page
 from tests.page.test_heads import click_cell
 from tests.page.walking import number, shows
@@ -122,15 +123,15 @@ def test_the_page_says_whether_a_head_matters(open_page, gpt2, tmp_path):
     assert f"? {word}: number {rank}" in said
     if rank > 1:
         strongest = np.unravel_index(kl[0].argmax(), (3, 4))
-        percent, best = re.search(r", (\S+) % of (L\d+H\d+)'s effect\.", said).groups()
+        percent, best = re.search(r", (\S+) % of the strongest, (L\d+H\d+)\.", said).groups()
         assert best == "L{}H{}".format(*strongest)
         assert float(percent) == pytest.approx(100 * share, rel=0.02, abs=0.51)
-    first, second, bits = re.search(r" (\S+) → (\S+) %, (\S+) bits\. At ", said).groups()
+    first, second, bits = re.search(r" (\S+) → (\S+) %, (\S+) bits\. After ", said).groups()
     digits = 0.51 if "." not in first else 0.051
     assert float(first) == pytest.approx(100 * np.exp(before[LAST, top]), abs=digits)
     assert float(second) == pytest.approx(100 * shares[layer, head], abs=digits)
     assert number(bits) == pytest.approx(kl[0, layer, head], rel=0.06)
-    here, of_row = re.search(r"At was: (\S+) bits, number (\d+)\.", said).groups()
+    here, of_row = re.search(r"After was: (\S+) bits, number (\d+)\.", said).groups()
     assert number(here) == pytest.approx(kl[1, layer, head], rel=0.06)
     assert int(of_row) == 1 + int((kl[1] > kl[1, layer, head]).sum())
     # and every head of the list has its effect and rank
@@ -296,7 +297,7 @@ def test_a_page_keeps_effects_at_every_token_only_if_they_are_few(
         page = open_page(path, size=(1280, 800)).page
         said = page.evaluate(MATTERS)
         assert " of 12 heads" in said
-        assert (" At was: " in said) == is_kept
+        assert (" After was: " in said) == is_kept
 
 
 def test_a_page_says_what_ablation_refuses(gpt2, monkeypatch, tmp_path):
@@ -311,3 +312,29 @@ def test_a_page_says_what_ablation_refuses(gpt2, monkeypatch, tmp_path):
     assert main(command) == 0
     assert scene_of(path)[1]["noEffects"] == "--max-memory is too small for cuts"
     assert main([*command, "--effects"]) == Exit.FAILED
+
+
+def test_of_many_heads_the_first_tenth_matters_somewhat(open_page):
+    """The page of the gallery, whose model has 270 heads; the words follow from its effects alone."""
+    path = FOLDER / "smollm2-it.html"
+    data, scene = scene_of(path)
+    (of_head,) = (one for one in scene["numbers"] if one["name"] == "effect of head")
+    effects = data.raw(of_head["values"])
+    page = open_page(path, "#query=8", size=(1280, 800)).page
+    words = set()
+    for digit in range(1, 10):
+        page.keyboard.press("a")
+        assert shows(page, "document.activeElement.id", "lens-first")
+        page.keyboard.press(str(digit))
+        name = page.evaluate(f"document.querySelectorAll('[data-lens]')[{digit - 1}].dataset.lens")
+        assert shows(page, f"{MATTERS}.startsWith('{name} has ')", True)
+        word, rank = re.search(
+            r"matter\? (\w+): number (\d+) of 270", page.evaluate(MATTERS)
+        ).groups()
+        own = effects[tuple(map(int, name[1:].split("H")))]
+        assert int(rank) == 1 + int((effects > own).sum())
+        share = own / effects.max()
+        is_large = share >= 0.1 or int(rank) <= 27
+        assert word == ("Much" if share >= 0.5 else "Somewhat" if is_large else "Little")
+        words.add((word, share >= 0.1))
+    assert {("Somewhat", False), ("Little", False)} <= words

@@ -209,9 +209,12 @@ def test_the_first_token_shows_what_it_reads_although_that_is_a_sink(open_page, 
     assert shows(page, LISTED_LENGTH, 9)
     assert {weight for _, weight in page.evaluate(LISTED)} == {"1.00"}
     title = "document.querySelector('.heads-panel h2').textContent"
+    note = "document.querySelector('.lens li.dim').textContent"
     assert page.evaluate(title) == "The ← its strongest"
+    assert page.evaluate(note) == " Click a cell for a pair."
     page.evaluate("location.hash = '#head=L1H1&query=4'")
-    assert shows(page, title, "river ← its strongest but sinks")
+    assert shows(page, title, "river ← its strongest")
+    assert page.evaluate(note) == "Sinks are left out. Click a cell for a pair."
 
 
 LISTED_LENGTH = f"{LISTED}.length"

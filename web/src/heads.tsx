@@ -97,13 +97,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
       <div class="bar">
         {lens ? (
           <h2 class="of-tokens">
-            <Cell
-              scene={scene}
-              query={query}
-              reads={
-                key ?? `its strongest${lens.flat().some((one) => one && scene.sinks.has(one.key)) ? "" : " but sinks"}`
-              }
-            />
+            <Cell scene={scene} query={query} reads={key ?? "its strongest"} />
           </h2>
         ) : (
           <h2>Heads</h2>

@@ -153,13 +153,14 @@ export function Matters(props: {
   const { name, query, index: own } = about;
   const here = scene.effects(query);
   const { rank, share, best } = standing(all ?? [], own);
+  const isLarge = all && (share >= 0.1 || rank <= all.length / 10);
   const much = !all?.[own]
     ? "Not at all"
     : rank === 1
       ? "More than any other head"
       : share >= 0.5
         ? "Much"
-        : share >= 0.1
+        : isLarge
           ? "Somewhat"
           : "Little";
   return (
@@ -174,14 +175,14 @@ export function Matters(props: {
         <>
           <b>
             {much}: number {rank} of {all.length} heads
-            {rank > 1 && `, ${percent(share)} of ${seen.flat()[best]?.name}'s effect`}.
+            {rank > 1 && `, ${percent(share)} of the strongest, ${seen.flat()[best]?.name}`}.
           </b>{" "}
           Without {name}, {effects && <Moved scene={scene} own={own} />}
           {effectText(scene, all[own]!)}.
           {here && !(effects!.positions.length === 1 && effects!.positions[0] === scene.queries.positions[query]) && (
             <>
               {" "}
-              At <Word name={scene.queries.labels[query]?.name} />: {effectText(scene, here[own]!)}, number{" "}
+              After <Word name={scene.queries.labels[query]?.name} />: {effectText(scene, here[own]!)}, number{" "}
               {standing(here, own).rank}.
             </>
           )}{" "}
@@ -231,7 +232,11 @@ export function LensList(props: {
         event.stopPropagation();
       }}
     >
-      {spot.key === null && <li class="dim">Click a cell for a pair of words.</li>}
+      {spot.key === null && (
+        <li class="dim">
+          {strong.some((one) => scene.sinks.has(one.key)) || "Sinks are left out."} Click a cell for a pair.
+        </li>
+      )}
       {strong.map((one, rank) => (
         <li key={one.name}>
           <button
