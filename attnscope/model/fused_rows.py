@@ -133,7 +133,8 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
         return None
     tops = [recorder for recorder in active if isinstance(recorder, TopRecorder)]
     heads = [recorder for recorder in active if isinstance(recorder, HeadRecorder)]
-    rows = [*heads, *(recorder for recorder in active if isinstance(recorder, RowRecorder))]
+    rows: list[HeadRecorder | RowRecorder] = [*heads]
+    rows.extend(recorder for recorder in active if isinstance(recorder, RowRecorder))
     orders = {top.by for top in tops}
     is_supported = (
         len(tops) + len(rows) == len(active) and len(orders) < 2 and orders <= {"weight", "value"}
