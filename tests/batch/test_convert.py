@@ -21,6 +21,7 @@ from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
 from attnscope.batch.loading import DumpConfig
 from attnscope.batch.records import Record, arrays_of
+from attnscope.cli import main
 from attnscope.findings.arrays import Matrices, along
 from attnscope.findings.codec import to_json
 from attnscope.findings.record_parts import RecordPart, RecordTable
@@ -395,7 +396,7 @@ def test_a_cell_that_readers_of_csv_refuse_is_refused(tmp_path):
             assert not (tmp_path / f"{length}.csv").exists()
 
 
-def test_a_table_is_no_dump(folder):
+def test_a_table_is_no_dump(folder, capsys):
     convert(folder / "dump.jsonl", folder / "a.csv", force=False)
     for name in ("b.jsonl", "b.csv", "b.parquet"):
         with pytest.raises(
@@ -417,8 +418,8 @@ def test_a_table_is_no_dump(folder):
     dump(folder, TEXTS, name="pooled.jsonl", settings=Settings(keep=("pooled",)))
     with pytest.raises(AttnscopeError, match="a dump of pooled cannot become a table"):
         convert(folder / "pooled.jsonl", folder / "c.csv", force=False)
-    with pytest.raises(UsageError, match="table: OUT is not a table"):
-        convert(folder / "dump.jsonl", folder / "c.jsonl", "rows", force=False)
+    assert main(["convert", str(folder / "dump.jsonl"), "c.jsonl", "--table", "rows"]) == 2
+    assert "--table rows: applies only to OUT.csv or .parquet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

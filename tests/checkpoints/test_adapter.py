@@ -268,7 +268,9 @@ def test_it_is_named_everywhere(files: Path, capsys: pytest.CaptureFixture[str])
     )
     header = json.loads((files / "d.jsonl").read_text().splitlines()[0])
     assert header["provenance"]["adapter"] == adapter
-    with pytest.raises(UsageError, match="config and adapter cannot be used together"):
+    with pytest.raises(
+        UsageError, match=r"config and adapter=.* cannot be used together: a TOML stack is a whole"
+    ):
         attnscope.inspect(text, config="causal", adapter=adapter)
     assert main(["run", text, "--config", "causal", "--adapter", adapter]) == 2
 

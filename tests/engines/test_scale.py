@@ -99,7 +99,9 @@ def test_what_is_no_factor_is_refused(typed: str, capsys: pytest.CaptureFixture[
 def test_where_it_does_not_reach_it_is_refused(minilm: Path, tmp_path: Path) -> None:
     arrays = {name: np.ones((1, 2, 3, 4), dtype=np.float32) for name in ("q", "k", "v")}
     np.savez(tmp_path / "qkv.npz", **arrays)
-    with pytest.raises(UsageError, match="scale: applies to a model"):
+    with pytest.raises(
+        UsageError, match=r"qkv and scale cannot be used together: .* no model runs"
+    ):
         attnscope.inspect(qkv=tmp_path / "qkv.npz", scale=0.5)
 
 

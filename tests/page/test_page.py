@@ -130,7 +130,9 @@ def test_open_shows_a_page_in_the_browser(monkeypatch, tmp_path, capsys):
     assert main(["run", TEXT, "-o", str(named), "--open"]) == 0
     assert opened[1:] == [named.as_uri()]
     assert main(["run", TEXT, "-o", str(tmp_path / "named.json"), "--open"]) == 2
-    assert "--open: .json is no page" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--open and --output" in said
+    assert "cannot be used together: a browser opens a page" in said
 
 
 def test_spans_and_every_head_are_on_a_page(tmp_path):

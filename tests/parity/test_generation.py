@@ -260,7 +260,7 @@ def test_a_run_shows_the_new_tokens_and_what_each_attended_to() -> None:
         ({}, "riverbank does not predict the next token"),
         (
             {"mask": "causal", "what_if": "same-scores"},
-            "not be continued under the mask that is shown",
+            "what_if=.same-scores. and generate cannot be used together",
         ),
         (
             {"mask": "causal", "generate": 500},

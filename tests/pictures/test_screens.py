@@ -219,7 +219,7 @@ def test_of_256_colours_a_patch_has_one_and_a_mixture_is_none() -> None:
         found.append((max(light, default=0.0), np.isin(patches[patch], list(colours)).mean()))
     lights = [light for light, _ in found]
     assert lights == sorted(lights)
-    assert len(set(lights)) > 4
+    assert len(set(lights)) > 3
     assert found[0][1] < 0.5 < found[-1][1]  # the more of it, the larger the weight
 
 
