@@ -361,7 +361,7 @@ def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
     phrases = [f"{name}: {phrase_of(display)} {written}"]
     if display == EFFECT and not np.isnan(value):
         ranks = head_number.made("ranks", lambda: _ranks(head_number))
-        phrases = [f"{name}: {value:.3g}, rank {ranks[spot.layer, spot.head]}"]
+        phrases = [f"{name}: {value:.3g}, rank {ranks[spot.layer, spot.head]} of {ranks.size}"]
         strongest = strongest_of(head_number.values)[:_NAMED]
         phrases += [
             f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {effect:.3g}"
@@ -379,6 +379,8 @@ def _role_legend(state: WalkState, scene: Scene, name: str, width: int) -> list[
     roles = scene.roles
     if roles is None:
         hint = "r measures roles" if state.source.computes else "roles are not known here"
+        if state.source.computes and state.status:
+            hint = state.status
         return [[Segment(fit(ink.plain(hint), width), DIM)]]
     index = int(roles.main[spot.layer, spot.head])
     role = (
