@@ -53,7 +53,9 @@ def _weights_are_not_cut_off() -> Plant:
 
 
 def _the_other_divergence() -> Plant:
-    def divergence(self: UncutStates, hidden: Any) -> Any:
+    compare = UncutStates.compare_predictions
+
+    def reversed_divergence(self: UncutStates, hidden: Any) -> Any:
         after = (
             self._engine.logits(hidden.flatten(0, 1))
             .double()
@@ -61,9 +63,10 @@ def _the_other_divergence() -> Plant:
             .view(*hidden.shape[:2], -1)
         )
         assert self.log_probabilities is not None
-        return (after.exp() * (after - self.log_probabilities)).sum(-1) / np.log(2)
+        divergences = (after.exp() * (after - self.log_probabilities)).sum(-1) / np.log(2)
+        return divergences, compare(self, hidden)[1]
 
-    return UncutStates, "divergence", divergence
+    return UncutStates, "compare_predictions", reversed_divergence
 
 
 def _before_the_final_norm() -> Plant:

@@ -678,7 +678,7 @@ def ranking(
         blank = [-1] * (count - len(ranked))
         taken = [key for key in keys if key != -1]
         same(f"{where} count of query {query}", keys, taken + blank)
-        if len(set(taken)) != len(taken) or not all(may[query, key] for key in taken):
+        if len(set(taken)) != len(taken) or not set(taken) <= set(np.flatnonzero(may[query])):
             raise Mismatch(
                 f"{where} of query {query}: {taken} repeats a key or holds one that takes no part"
             )
