@@ -10,7 +10,7 @@ from attnscope.base.errors import DeviceMemoryExceeded
 from attnscope.batch import loading
 from attnscope.cli import main
 from tests.devices import simulation
-from tests.scale.test_merge import lines
+from tests.scale.test_merge import SHORT_BLOCKS, lines
 
 OPTIONS = ["--layer", "0", "--head", "0", "--keep", "rows", "--threads", "1", "--quiet"]
 
@@ -49,7 +49,8 @@ def placed():
 
 def test_each_worker_has_a_gpu_of_its_own(folder, monkeypatch):
     monkeypatch.setattr(simulation, "DEVICES", 3)
-    Path("texts.txt").write_text("".join(f"{line}\n" for line in lines(60)))
+    monkeypatch.setattr(*SHORT_BLOCKS)
+    Path("texts.txt").write_text("".join(f"{line}\n" for line in lines(600)))
     assert main(["batch", "texts.txt", "-o", "one.jsonl", "--device", "cuda", *OPTIONS]) == 0
     assert placed() == {str(os.getpid()): "cuda:0"}
     call = [
