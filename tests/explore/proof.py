@@ -123,6 +123,9 @@ def region_text(app, name):
     return unframed([strips[y].crop(region.x, region.right).text for y in rows])
 
 
+PAINTING = 5.0  # seconds that a terminal may take to be painted
+
+
 def lines_of(app, name, painted):
     if painted:
         return region_text(app, name)
@@ -487,12 +490,19 @@ async def walk(source, truth, keys, seed, size=(120, 40), painted_every=50):
             if app.worker.busy or app.state._shown[0] != app.state.variant():
                 await settled(app, pilot)
             painted = n % painted_every == 0
+            until = time.monotonic() + (PAINTING if painted else 0.0)
             if painted:
                 await pilot.pause()
-            try:
-                checker.check(painted)
-            except AssertionError as e:
-                raise AssertionError(f"seed {seed}, size {size}, key {n} ({key}): {e}") from e
+            while True:
+                try:
+                    checker.check(painted)
+                    break
+                except AssertionError as e:
+                    # a terminal is painted some time after its panels have their lines
+                    if time.monotonic() >= until:
+                        message = f"seed {seed}, size {size}, key {n} ({key}): {e}"
+                        raise AssertionError(message) from e
+                await asyncio.sleep(0.02)
         assert not app.failure, app.failure
     return checker.numbers
 

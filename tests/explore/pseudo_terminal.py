@@ -78,7 +78,7 @@ class PseudoTerminal:
         self.written += new
         return new
 
-    def wait_for(self, words, seconds=20.0):
+    def wait_for(self, words, seconds=60.0):
         """Read until something has been written."""
         until = time.monotonic() + seconds
         while words not in self.written:
