@@ -20,7 +20,7 @@ from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session
 from attnscope.studies.ablate import plan
 from attnscope.studies.ablate.run import ablate, survey_effects
-from tests.helpers.architectures import WORDS, write_tokenizer
+from tests.helpers.architectures import WORDS, save_gpt2, write_tokenizer
 from tests.helpers.effect_arithmetic import change_of, divergence, log_softmax
 from tests.helpers.effect_arithmetic import rank_correlation as counted_correlation
 from tests.helpers.requests import cutting, requested
@@ -36,11 +36,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory):
     """A tiny GPT-2 with a tokenizer, and the same model of transformers."""
-    (row,) = (row for row in TABLE if row.name == "gpt2")
-    path = tmp_path_factory.mktemp("gpt2")
-    model = row.save(path)
-    write_tokenizer(path)
-    return str(path), model
+    return save_gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
 def seen(model, ids):

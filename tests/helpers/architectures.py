@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from tests.helpers.tiny_models import raise_weights
+from tests.helpers.tiny_models import TABLE, raise_weights
 
 WORDS = [
     "<pad>",
@@ -103,6 +103,14 @@ def save(path: Path, model: hf.PreTrainedModel) -> Path:
     model.save_pretrained(path)
     write_tokenizer(path)
     return path
+
+
+def save_gpt2(path: Path) -> tuple[str, Any]:
+    """Save a tiny GPT-2 with a tokenizer; return its folder, and the same model of transformers."""
+    (row,) = (row for row in TABLE if row.name == "gpt2")
+    model = row.save(path)
+    write_tokenizer(path)
+    return str(path), model
 
 
 def write_tokenizer(path: Path) -> None:

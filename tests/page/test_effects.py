@@ -14,7 +14,7 @@ import attnscope
 from attnscope.base.errors import AttnscopeError, Exit, arg
 from attnscope.cli import main
 from attnscope.studies.ablate import head_effects
-from tests.helpers.architectures import write_tokenizer
+from tests.helpers.architectures import save_gpt2, write_tokenizer
 from tests.helpers.effect_arithmetic import divergence, log_softmax
 from tests.helpers.tiny_models import TABLE
 from tests.page.gallery import FOLDER
@@ -30,11 +30,7 @@ MATTERS = "document.querySelector('.matters').textContent"
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory):
     """A tiny GPT-2 with a tokenizer, and the same model of transformers."""
-    (row,) = (row for row in TABLE if row.name == "gpt2")
-    path = tmp_path_factory.mktemp("gpt2")
-    model = row.save(path)
-    write_tokenizer(path)
-    return str(path), model
+    return save_gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
 def without(model, layer, head):
