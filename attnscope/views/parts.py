@@ -124,6 +124,8 @@ class Panel(msgspec.Struct, frozen=True):
     colours: Sequence[Sequence[str]] | None = None
     # what the cells' letters stand for; None if the texts are no letters
     names: Sequence[Sequence[str]] | None = None
+    # what a fuller colour stands for, such as `a stronger role`, if the cells are letters; a view says how it draws that
+    fuller: str = ""
 
 
 class Matrices(msgspec.Struct, frozen=True):

@@ -25,6 +25,17 @@ INVERSES: Mapping[Shape, Callable[[float], float]] = {
     "linear": lambda place: place,
     "log": lambda place: LARGEST_RATIO ** (place - 1),
 }
+# From linear red, green and blue to what cones see, and from its cube root to OKLab.
+_TO_CONES = (
+    (0.4122214708, 0.5363325363, 0.0514459929),
+    (0.2119034982, 0.6806995451, 0.1073969566),
+    (0.0883024619, 0.2817188376, 0.6299787005),
+)
+_TO_OKLAB = (
+    (0.2104542553, 0.7936177850, -0.0040720468),
+    (1.9779984951, -2.4285922050, 0.4505937099),
+    (0.0259040371, 0.7827717662, -0.8086757660),
+)
 # Weights that legends name.
 TICKS = (0.0, 0.01, 0.1, 0.5, 1.0)
 
@@ -195,12 +206,29 @@ def faded(colour: str, towards: Sequence[int], share: float) -> list[int]:
     ]
 
 
+def oklab(rgb: Sequence[float]) -> tuple[float, float, float]:
+    """Return lightness, greenness to redness, and blueness to yellowness of red, green and blue (Ottosson, 2020).
+
+    Distances between these are about what an eye sees; black has lightness 0, and white 1.
+    """
+    linear = _linear(rgb)
+    cones = [sum(a * b for a, b in zip(row, linear, strict=True)) ** (1 / 3) for row in _TO_CONES]
+    lightness, red, yellow = (
+        sum(a * b for a, b in zip(row, cones, strict=True)) for row in _TO_OKLAB
+    )
+    return lightness, red, yellow
+
+
 def luminance(rgb: Sequence[int]) -> float:
     """Return the relative luminance of red, green and blue (WCAG 2.1), from 0 to 1."""
-    linear = [
+    return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), _linear(rgb), strict=True))
+
+
+def _linear(rgb: Sequence[float]) -> list[float]:
+    """Return the shares of light of red, green and blue (IEC 61966-2-1)."""
+    return [
         c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)
     ]
-    return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def needs_black(rgb: Sequence[int]) -> bool:

@@ -15,7 +15,23 @@ from attnscope.views.terminal import background as asking
 from attnscope.views.terminal.background import named_background, read_answer
 from attnscope.views.terminal.colours import ramp_pieces, ramp_style, role_style
 from attnscope.views.terminal.screen import STYLES, style_of
-from tests.views.test_palette import DEUTERANOPIA, lab
+from tests.views.test_palette import DEUTERANOPIA, XYZ, lab
+
+# From XYZ to what cones see, and from its cube root to OKLab.
+OKLAB_CONES = np.array(
+    [
+        [0.8189330101, 0.3618667424, -0.1288597137],
+        [0.0329845436, 0.9293118715, 0.0361456387],
+        [0.0482003018, 0.2643662691, 0.6338517070],
+    ]
+)
+OKLAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
 
 BLACK, WHITE, SOLARIZED = (surface_on(rgb) for rgb in ((0, 0, 0), (255, 255, 255), (0, 43, 54)))
 PLACES = np.linspace(0, 1, 65)
@@ -126,16 +142,60 @@ def test_a_weight_of_one_percent_has_a_colour_where_there_are_few(surface, colou
     assert none is None and some is not None
 
 
+def contrast(style):
+    high, low = sorted((luminance(rgb(style.color)), luminance(rgb(style.bgcolor))), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def oklab(color):
+    """OKLab of red, green and blue of 0 to 255, by way of XYZ (Ottosson, 2020)."""
+    share = np.asarray(color, dtype=np.float64) / 255
+    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    cones = np.cbrt(OKLAB_CONES @ XYZ @ linear)
+    return OKLAB @ cones
+
+
+@COLOURS
 @SURFACES
-def test_letters_of_roles_are_readable_in_sixteen_colours(surface):
-    """White and yellow letters could not be read on a white terminal; the letter stands on its colour now."""
+def test_letters_of_roles_are_readable(surface, colours):
+    """White on the red of `copying` had a contrast of 3.8 in 256 colours: it was chosen for another red."""
     for role in HEAD_ROLES:
-        style = role_style(role.colour, 0.5, 16, surface)
-        assert style.bgcolor.number < 16
-        high, low = sorted(
-            (luminance(rgb(style.color)), luminance(rgb(style.bgcolor))), reverse=True
+        own = surface_on(bytes.fromhex(role.colour[1:]))  # a terminal of the role's own colour
+        for strength in PLACES:
+            for behind in (surface, own):
+                style = role_style(role.colour, strength, colours, behind)
+                assert contrast(style) >= 4.5, (role.name, strength)
+
+
+@SURFACES
+def test_a_role_keeps_its_hue_in_256_colours(surface):
+    """The content role was olive in the picture and salmon in its key."""
+    base = oklab(tuple(bytes.fromhex(surface.background)))
+    for role in HEAD_ROLES:
+        own = oklab([*bytes.fromhex(role.colour[1:])])
+        steps = list(
+            dict.fromkeys(
+                rgb(role_style(role.colour, strength, 256, surface).bgcolor) for strength in PLACES
+            )
         )
-        assert (high + 0.05) / (low + 0.05) >= 4.5, role.name
+        for step in steps:
+            _, red, yellow = oklab(step)
+            if np.hypot(*own[1:]) < 0.03:
+                assert np.hypot(red, yellow) < 0.01, (role.name, step)
+                continue
+            turn = np.degrees(np.arctan2(yellow, red) - np.arctan2(own[2], own[1]))
+            assert abs((turn + 180) % 360 - 180) <= 15.5, (role.name, step)
+            assert np.hypot(red, yellow) >= 0.029, (role.name, step)  # a hue that can be seen
+        away = [np.linalg.norm(oklab(step) - base) for step in steps]
+        assert all(b > a for a, b in pairwise(away)), (role.name, steps)
+        if surface is not SOLARIZED and role.rank is not None:
+            assert len(steps) >= 2, role.name
+
+
+def test_roles_have_no_colours_among_sixteen():
+    """Green stood for three roles, and a letter on it had a contrast of 2.2."""
+    for role in HEAD_ROLES:
+        assert role_style(role.colour, 0.5, 16, BLACK) == Style()
 
 
 def test_a_legend_of_weights_names_the_same_weights_everywhere():

@@ -20,6 +20,8 @@ from attnscope.studies.heads.changes import compare_heads
 from attnscope.studies.registry import present
 from attnscope.studies.run.screen import are_thumbnails
 from attnscope.views import parts
+from attnscope.views.page.container import Container
+from attnscope.views.page.rendering import render
 from attnscope.views.settings import Listing
 from attnscope.views.terminal.thumbnails import pool_largest
 from tests.helpers.heads import changed, of_head, stacked
@@ -46,7 +48,6 @@ def test_the_picture_has_the_letter_of_every_head(width, shape):
     assert max(map(len, shown.splitlines())) <= width
     expected = [["?" if name is None else ROLES[name].letter for name in row] for row in made.main]
     assert letters(shown, shape[1]) == ["".join(row) for row in expected]
-    assert "A fuller colour or shade is a stronger role." in " ".join(shown.split())
     none = sum(row.count(None) for row in made.main)
     assert (
         f"{none} of {shape[0] * shape[1]} heads {'has' if none == 1 else 'have'} no clear role"
@@ -86,13 +87,38 @@ def test_the_strongest_heads_are_listed_with_their_errors():
     assert re.search(r"strongest  L2H1 0\.82  L2H2 0\.91  L2H3 1\.00\n", by_layer)
 
 
+SHADES_OF_ROLES = "a fuller shade is a stronger role: ░ to 0.25 ▒ to 0.50 ▓ to 0.75 █ to 1.00"
+
+
 @pytest.mark.parametrize("colour", [None, "standard"])
-def test_a_role_that_has_no_fuller_colour_has_a_shade(colour):
+def test_roles_have_shades_where_there_are_too_few_colours_for_them(colour):
     made = survey()
-    for strength, shaded in ((0.99, "█"), (0.41, "▒")):
+    for strength, shaded in ((0.99, "█"), (0.75, "█"), (0.74, "▓"), (0.5, "▓"), (0.41, "▒")):
         made.roles[0].values[0, 0] = strength
-        screen = re.sub(r"\x1b\[[0-9;]*m", "", draw(made, 80, colour=colour))
+        drawn = draw(made, 100, colour=colour)
+        screen = re.sub(r"\x1b\[[0-9;]*m", "", drawn)
         assert re.search(r"^ +L0 +(\S+)", screen, re.MULTILINE)[1][:2] == f"P{shaded}"
+        assert SHADES_OF_ROLES in " ".join(screen.split())
+        assert "fuller colour" not in screen
+        # Of 16 colours, one would stand for several roles.
+        assert not re.search(r"\x1b\[[0-9;]*[34][0-7]", drawn)
+
+
+@pytest.mark.parametrize("colour", ["256", "truecolor"])
+def test_colours_of_roles_are_explained_where_there_are_enough(colour):
+    made = survey()
+    screen = re.sub(r"\x1b\[[0-9;]*m", "", draw(made, 100, colour=colour))
+    assert "a fuller colour is a stronger role\n" in screen
+    assert "shade" not in screen
+    assert not re.search("[░▒▓█]", screen)
+
+
+def test_figures_and_pages_say_what_a_fuller_colour_is(tmp_path):
+    figure = b"".join(export(survey(), tmp_path / "x.svg")).decode()
+    page = str(list(render(present(survey()), Container())))
+    for text in (figure, page):
+        assert "fuller colour is a stronger role" in text
+        assert "fuller shade" not in text
 
 
 def test_a_table_has_a_row_for_every_head(tmp_path):

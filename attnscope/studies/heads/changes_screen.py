@@ -112,7 +112,8 @@ def _roles(
         for names, arrow in ((letters, "→"), (titles, " → "))
     )
     full = float(np.nanmax(size)) if np.isfinite(size).any() else 0.0
-    yield head_grid(size, short, Scale(0.0, full, False), Digits(2), names=full_names)
+    scale = Scale(0.0, full, False)
+    yield head_grid(size, short, scale, Digits(2), names=full_names, fuller="a larger change")
     yield GAP
     if (np.nan_to_num(size) < _LEAST).all():
         yield paragraph(
@@ -130,7 +131,7 @@ def _roles(
     yield _changed_roles(comparison, headings, counts, listing)
     yield GAP
     arrows = f"A→B: the main role was A and is B; {UNCLEAR} is no clear role."
-    yield paragraph(ours(f"{arrows} A fuller colour or shade is a larger change."), remark=True)
+    yield paragraph(ours(arrows), remark=True)
 
 
 def _changed_heads(

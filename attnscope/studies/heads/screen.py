@@ -72,8 +72,8 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         none = n_heads - sum(name is not None for name in main)
         have = "has" if none == 1 else "have"
         message = Span(f"{none} of {n_heads} heads {have} no clear role", "bold")
-        legend = f" ({UNCLEAR}). Values are averages over these texts or tokens. A fuller colour or shade is a"
-        legend += " stronger role. Each head counts once, for its main role, whose letter stands behind it elsewhere"
+        legend = f" ({UNCLEAR}). Values are averages over these texts or tokens. Each head counts once, for its"
+        legend += " main role, whose letter stands behind it elsewhere"
         has_unranked = any(ROLES[role.name].rank is None for role in survey.roles)
         legend += "; a role with – is never the main one." if has_unranked else "."
         yield paragraph((message, Span(legend)), remark=True)
@@ -202,6 +202,7 @@ def _picture(survey: HeadRoles) -> Matrices:
         Digits(2),
         colours=colours,
         names=names,
+        fuller="a stronger role",
         kinds=_kinds(survey),
     )
 
@@ -265,19 +266,21 @@ def head_grid(
     *,
     colours: list[list[str]] | None = None,
     names: list[list[str]] | None = None,
+    fuller: str = "",
     kinds: Sequence[str] = (),
 ) -> Matrices:
-    """Present a cell for every head, (layers, heads); `kinds` are letters behind the numbers of layers."""
+    """Present a cell for every head, (layers, heads); `kinds` are letters behind the numbers of layers.
+
+    `colours`, `names` and `fuller` are those of a Panel.
+    """
     n_layers, n_heads = values.shape
     labels = [f"L{n} {kinds[n]}" if kinds else f"L{n}" for n in range(n_layers)]
     layers = Axis("layer", range(n_layers), [], [False] * n_layers, n_layers, labels)
     heads = Axis(
         "head", range(n_heads), [], [False] * n_heads, n_heads, [f"H{n}" for n in range(n_heads)]
     )
-    panel = Panel(
-        "heads", (), values, texts, layers, heads, scale, digits, colours=colours, names=names
-    )
-    return Matrices([panel], heat=True)
+    cells = "heads", (), values, texts, layers, heads, scale, digits
+    return Matrices([Panel(*cells, colours=colours, names=names, fuller=fuller)], heat=True)
 
 
 def role_colour(role: RoleValues) -> str:

@@ -419,3 +419,6 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
         low = panel.digits.text(panel.scale.low)
         high = panel.digits.text(panel.scale.high)
         canvas.y += 8 + draw_scale(canvas, MARGIN, canvas.y + 4, panel.scale, low, high)
+    if panel.fuller:
+        canvas.y += SMALL + 4
+        canvas.text(MARGIN, canvas.y, ours(f"a fuller colour is {panel.fuller}", "dim"), size=SMALL)

@@ -188,8 +188,11 @@ def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
 def _panels(grid: parts.Matrices, container: Container) -> list[Node]:
     widest = max((len(panel.columns.positions) for panel in grid.panels), default=0)
     look = "alone" if len(grid.panels) == 1 else "wide" if widest > _WIDE else ""
+    panels = [_panel(panel, container) for panel in grid.panels]
+    fuller = [f"A fuller colour is {panel.fuller}." for panel in grid.panels if panel.fuller]
     return [
-        {"k": "panels", "look": look, "panels": [_panel(panel, container) for panel in grid.panels]}
+        {"k": "panels", "look": look, "panels": panels},
+        *(element("p", text, look="remark") for text in fuller),
     ]
 
 

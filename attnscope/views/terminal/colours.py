@@ -6,16 +6,17 @@ Zero has no colour of its own, so that it is the background. Every other cell ha
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Literal
 
-from rich.color import Color, ColorSystem
+from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.numbers import MINUS
 from attnscope.views.palette import Surface
 from attnscope.views.scales import TICKS, WEIGHTS, LogScale, Scale, faded, luminance, needs_black
+from attnscope.views.terminal.role_steps import COLOURS_256, role_steps
 
 _STEPS = 64
 # Steps with the background where there are few colours: weights below .005 on the scale of roots.
@@ -33,10 +34,6 @@ _DARK_16 = ("blue", "red")
 # The least share of a role's colour.
 _FAINT = 0.25
 SHADES = " ░▒▓█"
-# Red, green and blue of the numbers of a terminal of 256 colours that are no greys and no names.
-_CUBE = {
-    16 + index: rgb for index, rgb in enumerate(product((0, 95, 135, 175, 215, 255), repeat=3))
-}
 # Cells of a legend's ramp.
 _LEGEND = 16
 
@@ -91,7 +88,7 @@ def _indexed(surface: Surface, *, more: bool) -> list[int | None]:
     """
     background = bytes.fromhex(surface.background)
     colours: dict[int | None, Sequence[int]] = {None: background}
-    for number, colour in _CUBE.items():
+    for number, colour in COLOURS_256.items():
         first, second, third = colour[::-1] if more else colour
         if first > second > third or second == third == 0 < first:
             colours[number] = colour
@@ -148,11 +145,15 @@ def tick_text(weight: float) -> str:
 
 
 def role_style(colour: str, strength: float, colours: int, surface: Surface) -> Style:
-    """Return a role's colour, `#rrggbb`, the stronger the fuller: from 0 to 1, but of 16 colours."""
+    """Return a role's colour, `#rrggbb`, the stronger the fuller, from 0 to 1; none of 16, which are too few for roles."""
     if colours <= 16:
-        return _with(Color.parse(colour).downgrade(ColorSystem.STANDARD))
-    share = _FAINT + (1 - _FAINT) * min(1.0, max(0.0, strength))
-    return _on(faded(colour, bytes.fromhex(surface.background), share))
+        return Style()
+    share = min(1.0, max(0.0, strength))
+    if colours > 256:
+        own_share = _FAINT + (1 - _FAINT) * share
+        return _on(faded(colour, bytes.fromhex(surface.background), own_share))
+    steps = role_steps(colour, surface.background)
+    return _with(Color.from_ansi(steps[min(len(steps) - 1, int(share * len(steps)))]))
 
 
 def bar_style(colours: int, surface: Surface) -> Style:

@@ -1,9 +1,10 @@
 """Draw one cell for every head, layers below each other."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
+from rich.cells import cell_len
 from rich.text import Text
 
 from attnscope.views.parts import Panel
@@ -14,36 +15,55 @@ _GAP = "  "
 
 
 def draw_heads(screen: Screen, panel: Panel) -> None:
-    """Print the number or the role of every head."""
-    if panel.colours is not None:
-        _draw_roles(screen, panel, panel.colours)
+    """Print the number of every head, or the letter of its role."""
+    if panel.names is not None:
+        _draw_letters(screen, panel)
     else:
         _draw_numbers(screen, panel)
 
 
-def _draw_roles(screen: Screen, panel: Panel, roles: Sequence[Sequence[str]]) -> None:
-    """Print the letter of each head's main role, its strength as a shade."""
+def _draw_letters(screen: Screen, panel: Panel) -> None:
+    """Print the letter of each head on a colour, the fuller the larger its number, or before a shade.
+
+    Roles have no colours of their own among 16.
+    """
+    n_layers, n_heads = panel.matrix.shape
+    roles = panel.colours
+    shaded = screen.colours <= (16 if roles is not None else 0)
 
     def draw(layer: int, head: int, width: int) -> Text:
-        letter = panel.texts[layer][head]
-        strength = float(panel.matrix[layer, head])
-        if np.isnan(strength):
-            return Text(letter.center(width), "dim")
-        if screen.colours <= 16:
-            look = role_style(roles[layer][head], 1.0, 16, screen.surface) if screen.colours else ""
-            shaded = shade(strength, SHADES[1:])
-            return Text.assemble((letter, look), shaded, " " * (width - 2))
-        return Text(
-            letter.center(width),
-            role_style(roles[layer][head], strength, screen.colours, screen.surface),
-        )
+        letters = panel.texts[layer][head]
+        value = float(panel.matrix[layer, head])
+        place = panel.scale.place(value)
+        if place is None:
+            return Text(letters.center(width), "dim")
+        if shaded:
+            return Text(f"{letters}{shade(place, SHADES[1:])}".center(width))
+        if roles is None:
+            return Text(letters.center(width), screen.ramp(place))
+        style = role_style(roles[layer][head], place, screen.colours, screen.surface)
+        return Text(letters.center(width), style)
 
-    n_layers, n_heads = panel.matrix.shape
     labels = {
         layer: panel.rows.number(layer) for layer in range(n_layers) if any(panel.texts[layer])
     }
-    width = 3 if _label(labels) + 3 * n_heads <= screen.width else 2
+    cells = max(cell_len(text) for row in panel.texts for text in row)
+    wide = cells + 2
+    width = wide if _label(labels) + wide * n_heads <= screen.width else cells + 1
     _draw_cells(screen, n_heads, width, draw, labels)
+    if panel.fuller:
+        _say_fuller(screen, panel, shaded=shaded)
+
+
+def _say_fuller(screen: Screen, panel: Panel, *, shaded: bool) -> None:
+    """Say what colours stand for, or which numbers shades do."""
+    if not shaded:
+        screen.say((f"a fuller colour is {panel.fuller}", "dim"))
+        return
+    steps = len(SHADES) - 1
+    bounds = [panel.digits.text(panel.scale.value(n / steps)) for n in range(1, steps + 1)]
+    shades = "  ".join(f"{s} to {bound}" for s, bound in zip(SHADES[1:], bounds, strict=True))
+    screen.say((f"a fuller shade is {panel.fuller}: {shades}", "dim"))
 
 
 def _draw_numbers(screen: Screen, panel: Panel) -> None:

@@ -105,11 +105,11 @@ class Screen:
         return style_of(look, self.colours, lambda: self.surface)
 
     def _style(self, look: Look, colour: str, shade: float | None) -> str | Style:
-        if not self.colours or not (colour or shade is not None):
-            return self.style(look)
-        if colour:
+        if colour and self.colours > 16:
             return role_style(colour, 1.0, self.colours, self.surface)
-        return self.ramp(shade or 0.0)
+        if shade is not None and self.colours:
+            return self.ramp(shade)
+        return self.style(look)
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:
         """Print; a line that is wider than the console is wrapped, and trailing blanks are left out.
