@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isnan
 
-from msgspec.structs import replace as replace_struct
 from rich.cells import cell_len
 from rich.text import Text
 
 from attnscope.views.axes import SINK, format_positions
-from attnscope.views.numbers import MASKED, NO_WEIGHT, Digits
+from attnscope.views.numbers import MASKED, NO_WEIGHT
 from attnscope.views.parts import Matrices, Panel
 from attnscope.views.terminal.labels import Labels, labels, say_shortened, shorten
 from attnscope.views.terminal.packing import pack
@@ -22,8 +20,8 @@ DOWN = "query ↓"
 _ACROSS = " →"  # after the kind of the columns
 # Smallest width of a matrix beside others, for its title.
 _TITLE = 22
-# Smallest width of a row's name beside percentages; the whole name is below them.
-_ROW_NAME = 6
+# Cells to which a column's name is shortened at most: those of a weight with two decimals.
+_SHORTEST = 4
 # As wide as needed.
 _ANY = 1 << 30
 
@@ -39,9 +37,7 @@ class Layout:
     column_name: int  # cells of a column's name
     gap: int  # blanks before a column; one of two is after it
     widths: list[int]  # cells of every column, gap included
-    texts: Sequence[Sequence[str]]
     blocks: list[range]
-    percent: bool = False  # the cells are percentages
 
     @property
     def needed(self) -> int:
@@ -79,7 +75,7 @@ def draw_matrices(screen: Screen, matrices: Matrices) -> None:
         if neighbours := next(filter(None, fitting), []):
             _draw_beside(screen, neighbours)
         else:
-            _draw_alone(screen, remaining[0], percent=len(matrices.panels) == 1)
+            _draw_alone(screen, remaining[0])
         remaining = remaining[max(1, len(neighbours)) :]
 
 
@@ -163,19 +159,16 @@ def _panel_title(screen: Screen, panel: Neighbour) -> Text:
     return title
 
 
-def _title(screen: Screen, stage: Panel, *, percent: bool = False) -> Text:
+def _title(screen: Screen, stage: Panel) -> Text:
     title = screen.plain(stage.title)
     arithmetic = screen.plain(stage.arithmetic)
-    if percent:
-        title = f"{title} in %"
-        arithmetic = arithmetic.replace("sums to 1", "sums to 100 %")
     return Text.assemble((f"{title:<7}", "bold"), "  ", (arithmetic, "dim"), overflow="fold")
 
 
-def _draw_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
+def _draw_alone(screen: Screen, stage: Panel) -> None:
     """Print one matrix: title, blocks, and the full names of shortened labels; see lay_out."""
-    layout = lay_out(screen, stage, percent=percent)
-    screen.put(_title(screen, stage, percent=layout.percent))
+    layout = lay_out(screen, stage)
+    screen.put(_title(screen, stage))
     for block_index, block in enumerate(layout.blocks):
         if block_index:
             screen.say("")
@@ -185,6 +178,10 @@ def _draw_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
             screen.put(line, width=layout.needed)
     rows = layout.rows.shortened(layout.row_name)
     columns = layout.columns.shortened(layout.column_name)
+    if stage.columns.kind == "key":
+        # the labels of rows are whole, or listed
+        of_rows = set(stage.rows.positions)
+        columns = {position: name for position, name in columns.items() if position not in of_rows}
     say_shortened(screen, rows, columns, stage.columns.kind)
 
 
@@ -200,76 +197,23 @@ def block_title(columns: Labels, block: range) -> str:
     return f"{what} {format_positions(shown_positions)} of {axis.total}{names}"
 
 
-def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
-    """Choose the layout with the fewest blocks; shorten names, and move columns together, only where one is too few.
+def lay_out(screen: Screen, stage: Panel) -> Layout:
+    """Lay a matrix out in one block, with names of columns as long as fit there, or else in the fewest blocks.
 
-    Where every column is a row, too, and that makes one block of several, columns have positions without names, and
-    weights no zero before the point; or they are percentages, beside shorter names of rows if need be.
-
-    `percent`: weights may be percentages.
+    Columns move together before names are shortened, and names are not shorter than numbers.
     """
     rows = labels(screen, stage.rows)
     columns = labels(screen, stage.columns)
-    width = screen.width
-    label = _label_cells(width, rows, columns)
-    longest = min(LONGEST, width - label[1] - 1)
-    room = width - label[1]
-    layouts = [_layout(stage, (rows, columns), label, room, columns.widest, gap) for gap in (2, 1)]
-    for layout in layouts:
-        if len(layout.blocks) <= 1 and layout.needed <= width:
-            return layout
-    cut = [_layout(stage, (rows, columns), label, room, longest, gap) for gap in (2, 1)]
-    best = min(cut, key=lambda layout: (layout.needed > width, len(layout.blocks)))
-    # The rows' labels name the columns if every column is a row as well.
-    are_named = stage.columns.kind == "key" and set(stage.columns.positions) <= set(
-        stage.rows.positions
-    )
-    if len(best.blocks) > 1 and stage.name == "weights" and are_named:
-        bare = replace(columns, names=[""] * len(columns.names))
-        short = replace_struct(
-            stage, texts=[[_without_zero(text) for text in row] for row in stage.texts]
-        )
-        dense = _layout(short, (rows, bare), label, room, 0, 1)
-        if len(dense.blocks) == 1:
-            return dense
-        if percent and stage.digits == Digits(2):
-            shares = [[_percentage(value) for value in row] for row in stage.matrix.tolist()]
-            dense = _layout(replace_struct(stage, texts=shares), (rows, bare), label, _ANY, 0, 1)
-            # Few columns have a 100.
-            widths = [max(map(cell_len, column)) for column in zip(*shares, strict=True)]
-            widths = [max(cells, stage.columns.digits) + 1 for cells in widths]
-            # Labels have the rest of the line.
-            label_room = width - sum(widths)
-            name = min(label[0], label_room - rows.axis.digits - 1)
-            if label_room >= label[1] or name >= _ROW_NAME:
-                return replace(
-                    dense,
-                    row_name=name,
-                    label=min(label[1], label_room),
-                    widths=widths,
-                    percent=True,
-                )
-    return best
-
-
-def _percentage(weight: float) -> str:
-    """Write a weight as a percentage, of as many digits as one of two decimals."""
-    if isnan(weight):
-        return MASKED
-    if weight:
-        return f"{100 * weight:.0f}"
-    return NO_WEIGHT
-
-
-def _without_zero(text: str) -> str:
-    """Write a weight in one character less: `.65` for `0.65`, and `1.0` for `1.00`; not one with an exponent."""
-    if "e" in text:
-        return text
-    if text.startswith("0."):
-        return text[1:]
-    if text.startswith(("1.", NO_WEIGHT)) and len(text) > len("1.0"):
-        return text[:-1]
-    return text
+    label = _label_cells(screen.width, rows, columns)
+    room = screen.width - label[1]
+    longest = min(LONGEST, room - 1)
+    for cells in (columns.widest, *range(longest, _SHORTEST - 1, -1)):
+        for gap in (2, 1):
+            layout = _layout(stage, (rows, columns), label, room, cells, gap)
+            if len(layout.blocks) <= 1 and layout.needed <= screen.width:
+                return layout
+    layouts = [_layout(stage, (rows, columns), label, room, longest, gap) for gap in (2, 1)]
+    return min(layouts, key=lambda layout: (layout.needed > screen.width, len(layout.blocks)))
 
 
 def _label_cells(width: int, rows: Labels, columns: Labels) -> tuple[int, int]:
@@ -303,7 +247,6 @@ def _layout(
         max(number_width, longest),
         gap,
         widths,
-        stage.texts,
         pack(widths, room),
     )
 
@@ -336,7 +279,7 @@ def _lines(
             Text(" " * (layout.widths[i] - after - cell.cell_len)) + cell + " " * after
             for cell, i in zip(cells, shown_columns, strict=True)
         ]
-    for r, row in enumerate(layout.texts):
+    for r, row in enumerate(stage.texts):
         cells = [_cell(screen, stage, layout, r, i, row[i]) for i in shown_columns]
         if labelled and cells and cells[0].plain.startswith(" "):
             # the colour of the first cell does not touch the label
