@@ -1,4 +1,4 @@
-"""`batch --workers auto` beside one process, on short and on long texts, and two actors of Ray beside two workers.
+"""`batch` with its own choice of workers beside one process, on short and on long texts; two actors of Ray.
 
 Each is a whole process, start included; the start of Ray alone is measured and taken off. Run it on a quiet machine.
 """
@@ -82,16 +82,16 @@ def main():
             ratios = []
             for turn in range(given.repeats):
                 took = {}
-                for options in ((), ("--workers", "auto"))[:: 1 - 2 * (turn % 2)]:
+                for options in (("--workers", "0"), ())[:: 1 - 2 * (turn % 2)]:
                     took[options] = seconds(folder, source, *options)
-                    if options:
+                    if not options:
                         chosen = processes(folder / "d.jsonl")
-                ratios.append(took[()] / took["--workers", "auto"])
+                ratios.append(took["--workers", "0"] / took[()])
             ratio = statistics.median(ratios)
             missed |= ratio < limit
             spread = f"{min(ratios):.2f} to {max(ratios):.2f}, {took[()]:.0f} s, {chosen}"
             print(
-                f"{source}: --workers auto has {ratio:.2f} of the speed of one process ({spread}; limit {limit})"
+                f"{source}: batch has {ratio:.2f} of the speed of one process ({spread}; limit {limit})"
             )
         if given.ray:
             workers, actors, starts = [], [], []

@@ -96,6 +96,12 @@ class SelectedItems:
             for characters in self.selected_costs()
         )
 
+    def count_blocks(self, bounds: Grouping) -> int:
+        """Return the number of blocks of a shard, or one less."""
+        blocks = BlockCounter(bounds)
+        last = max(map(blocks.next, self.selected_costs()), default=-1)
+        return (last + 1) // self._settings.shard[1]
+
     def selected_costs(self) -> Iterator[int]:
         """Return the lengths of the texts that `--skip` and `--limit` leave, in characters."""
         return islice(self.costs, self._settings.skip, _end(self._settings))

@@ -5,11 +5,11 @@ another one, which ends at once, finds out what the header says.
 """
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -70,10 +70,10 @@ _SHARE_OF_GPU = 4  # a group and what is kept of it take at most this part of th
 _LARGE = 5e8  # parameters of layers from which weights may take longer than a few tokens
 _FEWEST = 256  # tokens of a window: fewer at a time take longer each
 _SPANS = 16  # spans that a text is taken to have, each of which is cut
-_WORTH_WORKERS = 10.0  # seconds of one process below which workers are not started
+_WORTH_WORKERS = 2.0  # seconds of one process below which workers are not started
+_TEXTS_HELD = 4  # of the largest size that is computed, by as many workers at most
 _TOKEN_SECONDS = 1e-4  # that a token takes beside its multiplications: a guess
 _MULTIPLICATIONS = 5e10  # in a second: a guess
-_FIRST_TEXTS = 1024  # in which one block for each worker is looked for
 _FIRST = 64  # tokens of the first window at most: something is saved as soon as the model is there
 
 
@@ -91,8 +91,8 @@ class DumpConfig:
     strict: bool = False
     # stop after this time, with everything saved; None for no limit
     max_minutes: float | None = None
-    # processes that compute; 0 for this one alone, None for the faster choice
-    workers: int | None = 0
+    # processes that compute; 0 for this one alone, None for what is faster on CPUs, and one process on a GPU
+    workers: int | Literal["auto"] | None = None
     configured: Mapping[str, str] = field(
         default_factory=dict
     )  # options from settings files, and where these have them
@@ -151,22 +151,27 @@ class Loader:
 
     def load(self) -> Loaded:
         """Open the model; with workers, each on a GPU of its own if it runs there."""
-        order = self.order
         run = self.run
         session = self.session
         settings = self.order.settings
-        if order.workers == 0 or not (
-            run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver())
-        ):
-            return self._load_here(order.workers)
+        may_use_gpu = run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver())
+        workers = self.order.workers
+        if workers is None:
+            # Libraries of other systems may not survive a fork, and a number of threads is a limit.
+            limited = run.threads is not None or count_threads() != count_cpus()
+            alone = limited or may_use_gpu or sys.platform != "linux"
+            workers = 0 if alone else "auto"
+        if workers == 0 or not may_use_gpu:
+            return self._load_here(workers)
         session.source(run)  # opened here, once for all workers
         gpu_facts, gpus = self._ask_apart()
         if gpu_facts is None:
-            return self._load_here(order.workers)
+            return self._load_here(workers)
         header, holds, device = gpu_facts
-        if order.workers is None and gpus < 2:
-            return self._load_here(0)
-        workers = gpus if order.workers is None else order.workers
+        if workers == "auto":
+            if gpus < 2:
+                return self._load_here(0)
+            workers = gpus
         if run.device.startswith("cuda:") and workers > 1:
             hint = "remove its number: each worker takes a GPU, from cuda:0 on"
             raise UsageError(
@@ -214,7 +219,7 @@ class Loader:
         loaded, gpus = answer
         return loaded, int(gpus)
 
-    def _load_here(self, workers: int | None) -> Loaded:
+    def _load_here(self, workers: int | Literal["auto"]) -> Loaded:
         """Open the model in this process, and choose how many processes compute unless `workers` says it."""
         run = self.run
         settings = self.order.settings
@@ -228,26 +233,26 @@ class Loader:
         model, bounds, holds = _open(
             settings, run, self.session, None if old is None else old.grouping
         )
-        if workers != 0:
-            if model.device.type not in ("cpu", "cuda"):
-                message = f"processes cannot share a model on {model.device.type}"
-                hint = arg("device", "cpu")
-                raise AttnscopeError(
-                    message, where=arg("workers"), hint=f"remove it, or use {hint}"
-                )
-            if model.device.type == "cpu":  # on a GPU, each worker has a copy of its own
-                model.warm_up()  # workers that are forked now share the weights
         if old is None:
             first_tokens, window_tokens = _window_tokens(
                 source, bounds, model.device.type, _count_cuts(settings, run, source)
             )
             bounds = replace(bounds, window_tokens=window_tokens, first_window_tokens=first_tokens)
             bounds = with_blocks(bounds, settings, self.items.costs)
-        if workers is None:
+        if workers == "auto":
             a_token = source.config.n_layers * layer_parameters(source.config)
-            workers, bounds = choose_workers(bounds, run.threads, self.items, a_token)
+            workers, bounds = choose_workers(bounds, run.threads, self.items, a_token, holds)
         elif workers:
             bounds = replace(bounds, threads=bounds.threads or run.threads or 1)
+        if workers:
+            if model.device.type not in ("cpu", "cuda"):
+                message = f"processes cannot share a model on {model.device.type}"
+                hint = arg("device", "cpu")
+                raise AttnscopeError(
+                    message, where=arg("workers"), hint=f"use {arg('workers', 0)}, or {hint}"
+                )
+            if model.device.type == "cpu":  # on a GPU, each worker has a copy of its own
+                model.warm_up()  # workers that are forked now share the weights
         bounds = replace(bounds, threads=limit_threads(bounds.threads))
         seen = None if source.mask_known else "own"  # what that is, only running a text shows
         mask = describe_mask_use(source, run, seen)
@@ -265,28 +270,38 @@ class Loader:
 
 
 def choose_workers(
-    bounds: Grouping, threads: int | None, items: SelectedItems, a_token: float
+    bounds: Grouping, threads: int | None, items: SelectedItems, a_token: float, holds: int
 ) -> tuple[int, Grouping]:
     """Return the number of workers, 0 for this process alone, and the bounds with the number of threads.
 
-    A worker has one thread: its products wait for no other thread, and what is beside them runs in parallel, too, so
-    that two workers on two CPUs have 1.4 times the speed of one process with two threads (benchmarks/workers.py). A
-    short run would not make up for their start. A dump that is resumed keeps its number of threads, which decides the
-    last bits of numbers: with one, workers go on; with several, this process.
+    A worker has one thread: its products wait for no other thread, and what is beside them runs in parallel, too
+    (benchmarks/workers.py). A short run would not make up for their start. A dump that is resumed keeps its number of
+    threads, which decides the last bits of numbers.
 
     Args:
+        threads: Threads of a worker, as the user asked for; None for one.
         a_token: Multiplications of a token.
+        holds: Numbers that memory holds of a text, a fourth of those that it holds at all.
     """
-    cpus = count_cpus()
-    if bounds.threads:
-        return (cpus if bounds.threads == 1 and cpus > 1 else 0), bounds
-    tokens = items.characters() / CHARACTERS_OF_A_TOKEN
-    seconds = tokens * (_TOKEN_SECONDS + a_token / _MULTIPLICATIONS)
-    blocks = {item.block for item in islice(items.select(bounds), _FIRST_TEXTS)}
-    workers = min(cpus, len(blocks))
-    if workers < 2 or seconds < _WORTH_WORKERS:
-        return 0, replace(bounds, threads=limit_threads(0))
-    return workers, replace(bounds, threads=threads or 1)
+    each = bounds.threads or threads or 1
+    workers = count_cpus() // each
+    if not bounds.threads:
+        tokens = items.characters() / CHARACTERS_OF_A_TOKEN
+        seconds = tokens * (_TOKEN_SECONDS + a_token / _MULTIPLICATIONS)
+        workers = min(workers, items.count_blocks(bounds)) if seconds >= _WORTH_WORKERS else 0
+    if workers < 2:
+        return 0, replace(bounds, threads=bounds.threads or limit_threads(threads or 0))
+    # Free memory does not decide the number of threads, which is the same for all shards.
+    workers = max(1, min(workers, _fitting_workers(bounds, items, holds)))
+    return workers, replace(bounds, threads=each)
+
+
+def _fitting_workers(bounds: Grouping, items: SelectedItems, holds: int) -> int:
+    """Return how many workers memory holds: each has a group and two windows, or one long text."""
+    longest = max(items.selected_costs(), default=0) / CHARACTERS_OF_A_TOKEN
+    if longest > bounds.tokens:
+        return _TEXTS_HELD
+    return _TEXTS_HELD * holds // (bounds.values + 2 * bounds.window)
 
 
 def _group_limits(
@@ -329,14 +344,14 @@ def _group_limits(
             )
         return (
             Grouping(limits.tokens, limits.values, limits.window, 0),
-            numbers // 4,
+            numbers // _TEXTS_HELD,
             stream_reason,
             memory,
         )
-    window = min(limits.window, _power_of_two(numbers // 4))
+    window = min(limits.window, _power_of_two(numbers // _TEXTS_HELD))
     tokens = min(limits.tokens, _power_of_two(max(1, spare // 4 // a_token)))
     bounds = Grouping(tokens, min(limits.values, window), window, 0)
-    return bounds, numbers // 4, stream_reason, memory
+    return bounds, numbers // _TEXTS_HELD, stream_reason, memory
 
 
 def _device_limits(run: RunConfig, a_token: int) -> DeviceLimits:

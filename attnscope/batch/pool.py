@@ -261,7 +261,7 @@ class PoolRunner(Generic[T]):
         if not group:
             block.idle_deaths += 1
             if block.idle_deaths == _IDLE_DEATHS:
-                hint = f"run the same command without {arg('workers')} to see why; what was written is kept"
+                hint = f"run the same command with {arg('workers', 0)} to see why; what was written is kept"
                 raise AttnscopeError(
                     f"{_IDLE_DEATHS} workers ended before they computed a text ({reason})",
                     hint=hint,

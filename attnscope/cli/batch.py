@@ -234,7 +234,7 @@ def _order(name: str, options: Given) -> "DumpConfig":
         force=options.force,
         strict=options.strict,
         max_minutes=options.max_minutes,
-        workers=None if options.workers == "auto" else options.workers or 0,
+        workers=options.workers,
         configured=options.settings,
     )
 
@@ -331,7 +331,8 @@ def _print_script(name: str, options: Given, *, resumes: bool, tables: bool) -> 
     from attnscope.cli.slurm_script import slurm_script
 
     _check_shared(name, options, "the tasks of an array", "sbatch", resumes=resumes)
-    cpus = (options.threads or 1) * (options.workers if isinstance(options.workers, int) else 1)
+    workers = options.workers if isinstance(options.workers, int) else 1
+    cpus = (options.threads or 1) * max(1, workers)
     gpu = options.device.startswith("cuda")
     print(
         slurm_script(

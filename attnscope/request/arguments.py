@@ -214,7 +214,7 @@ def with_ray_address(words: list[str]) -> list[str]:
 
 def workers(text: str) -> int | Literal["auto"]:
     """Read a number of worker processes, or `auto`."""
-    return "auto" if text == "auto" else number(arg("workers"), 1, THREADS, text)
+    return "auto" if text == "auto" else number(arg("workers"), 0, THREADS, text)
 
 
 def series(option: str, low: float, high: float, text: str, *, integers: bool) -> tuple[float, ...]:

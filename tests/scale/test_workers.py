@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.batch import dump as dump_module
 from attnscope.batch import pool
 from attnscope.batch.items import text_item
 from attnscope.batch.pool import Task, group_runner
@@ -348,21 +349,76 @@ def test_auto_takes_workers_where_a_run_is_long(folder, monkeypatch):
 
     monkeypatch.setattr(loading, "count_cpus", lambda: 2)
     monkeypatch.setattr(loading, "limit_threads", lambda wanted: wanted or 2)
-    new = replace(BLOCKS, threads=0)
+    new = replace(BLOCKS, threads=0, tokens=1000, values=400, window=800)  # 2,000 numbers a worker
+    much = 10**9  # numbers that memory holds of a text
     with InputReader("texts.txt", None, "text") as given:
         given.facts()
-        items = SelectedItems(given, Settings())
 
-        def chosen(bounds, a_token=0.0):
-            workers, bounds = loading.choose_workers(bounds, None, items, a_token)
+        def chosen(bounds, a_token=0.0, threads=None, holds=much, shard=(1, 1)):
+            items = SelectedItems(given, Settings(shard=shard))
+            workers, bounds = loading.choose_workers(bounds, threads, items, a_token, holds)
             return workers, bounds.threads
 
         tokens = sum(given.costs) / 4  # characters of a token
-        ten_seconds = 5e10 * (10 / tokens - 1e-4)  # multiplications of a token
-        assert chosen(new, 1.01 * ten_seconds) == (2, 1)
-        assert chosen(new, 0.99 * ten_seconds) == (0, 2)
-        assert chosen(replace(new, block_characters=10**9), 1.01 * ten_seconds) == (0, 2)
+        two_seconds = 5e10 * (2 / tokens - 1e-4)  # multiplications of a token
+        assert chosen(new, 1.01 * two_seconds) == (2, 1)
+        assert chosen(new, 0.99 * two_seconds) == (0, 2)
+        assert chosen(replace(new, block_characters=10**9), 1.01 * two_seconds) == (0, 2)
+        assert chosen(new, 10 * two_seconds, threads=2) == (0, 2), "two threads on two CPUs"
         assert chosen(replace(new, threads=1)) == (2, 1), "a resumed dump keeps its threads"
-        assert chosen(replace(new, threads=2), 1.01 * ten_seconds) == (0, 2)
+        assert chosen(replace(new, threads=2), 1.01 * two_seconds) == (0, 2)
+        assert chosen(new, 10 * two_seconds, holds=1) == (1, 1), "little memory, the same threads"
+        blocks = len({item.block for item in SelectedItems(given, Settings()).select(new)})
+        assert SelectedItems(given, Settings()).count_blocks(new) == blocks > 2
+        shards = [(number, blocks // 2) for number in range(1, blocks // 2 + 1)]
+        assert {chosen(new, 10**14, shard=shard) for shard in shards} == {(2, 1)}, (
+            "parts are joined"
+        )
+        monkeypatch.setattr(loading, "count_cpus", lambda: 1000)
+        assert chosen(new, 1.01 * two_seconds)[0] == blocks
+        assert chosen(new, 1.01 * two_seconds, holds=1500) == (3, 1)
+        long = replace(new, tokens=1)
+        assert chosen(long, 1.01 * two_seconds) == (4, 1), "a text may take a fourth of the memory"
         monkeypatch.setattr(loading, "count_cpus", lambda: 1)
-        assert chosen(new, 1.01 * ten_seconds) == (0, 2)
+        assert chosen(new, 1.01 * two_seconds) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "variables", "alone"),
+    [
+        ("cpu", [], {}, False),
+        ("cpu", ["--threads", "1"], {}, True),
+        ("cpu", ["--workers", "0"], {}, True),
+        ("cpu", ["--workers", "auto", "--threads", "1"], {}, False),
+        ("cpu", [], {"OMP_NUM_THREADS": "1"}, True),
+        ("auto", [], {}, False),
+    ],
+)
+def test_batch_takes_workers_unless_threads_are_limited(
+    folder, monkeypatch, device, options, variables, alone
+):
+    from attnscope.base.system import machine
+    from attnscope.batch import loading
+
+    for module in (machine, loading):
+        monkeypatch.setattr(module, "count_cpus", lambda: 3)
+    monkeypatch.setattr(loading, "has_gpu_driver", lambda: False)
+    monkeypatch.setattr(loading, "_WORTH_WORKERS", 0.0)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    processes = []
+
+    class Counted(dump_module.PoolRunner):
+        def __init__(self, *arguments, workers, **named):
+            processes.append(workers)
+            super().__init__(*arguments, workers=workers, **named)
+
+    monkeypatch.setattr(dump_module, "PoolRunner", Counted)
+    command = ["batch", "texts.txt", "-o", "d.jsonl", "--device", device, *options]
+    assert main(command) == 0
+    assert processes == ([] if alone else [3])
+    plain = ["batch", "texts.txt", "-o", "plain.jsonl", "--device", "cpu", "--workers", "0"]
+    threads = json.loads(Path("d.jsonl").read_bytes().splitlines()[0])["grouping"]["threads"]
+    assert main([*plain, "--threads", str(threads)]) == 0
+    assert content(folder / "d.jsonl") == content(folder / "plain.jsonl")
