@@ -27,7 +27,7 @@ export function Dialog({ title, leave, onKey, children }: DialogProps) {
     <dialog ref={dialog} aria-label={title} onCancel={leave} onKeyDown={onKey}>
       <div class="bar">
         <h2>{title}</h2>
-        <button type="button" onClick={leave} aria-label="Close">
+        <button onClick={leave} aria-label="Close">
           ✕
         </button>
       </div>
@@ -85,7 +85,7 @@ export function Commands({ title, commands, words, leave }: CommandsProps) {
             {shown
               .filter((one) => one.group === group)
               .map((one) => (
-                <button key={one.name} type="button" onClick={() => run(one)}>
+                <button key={one.name} onClick={() => run(one)}>
                   <span>{one.name}</span> <kbd>{one.key}</kbd>
                 </button>
               ))}

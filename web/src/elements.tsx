@@ -25,20 +25,20 @@ export const Word = ({ name }: { name: string | undefined }) => (
 // The head that a panel shows, between those before and behind it.
 export const HeadNav = (props: { name: string; act: (action: string) => void; meaning?: string }) => (
   <span class="nav">
-    <button type="button" onClick={() => props.act("previous_head")} aria-label="Previous head" title="[">
+    <button onClick={() => props.act("previous_head")} aria-label="Previous head" title="[">
       ‹
     </button>
     <strong class="where" id="where" title={props.meaning}>
       {props.name}
     </strong>
-    <button type="button" onClick={() => props.act("next_head")} aria-label="Next head" title="]">
+    <button onClick={() => props.act("next_head")} aria-label="Next head" title="]">
       ›
     </button>
   </span>
 );
 
 export const ThemeButton = () => (
-  <button type="button" onClick={toggleTheme} aria-label={`Use the ${theme() === "dark" ? "light" : "dark"} theme`}>
+  <button onClick={toggleTheme} aria-label={`Use the ${theme() === "dark" ? "light" : "dark"} theme`}>
     {theme() === "dark" ? "☀" : "☾"}
   </button>
 );

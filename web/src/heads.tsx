@@ -26,7 +26,7 @@ const pictures = new WeakMap<Head, Map<string, HTMLCanvasElement>>();
 
 // The largest weight in every cell of a small grid, so that nothing strong is lost.
 function thumbnail(head: Head, theme: "light" | "dark", scale: Scale, query: number): HTMLCanvasElement | null {
-  const pictured = head.scene.data.pictures !== null;
+  const pictured = head.scene.record.pictures !== null;
   const name = `${theme} ${scale.shape} ${scale.high} ${pictured ? query : ""}`;
   const known = pictures.get(head)?.get(name);
   if (known) return known;
@@ -66,7 +66,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
     const later = setTimeout(() => setBudget(budget + AT_ONCE));
     if (budget > layers.length * heads.length) clearTimeout(later);
   }, [budget]);
-  const { layers, heads, numbers, roles } = scene.data;
+  const { layers, heads, numbers, roles } = scene.record;
   const shown = numbers.find((one) => one.name === place.display);
   const values = shown && scene.store.matrix(shown.values);
   const strength = roles && place.display === "roles" ? scene.store.matrix(roles.strength) : null;
@@ -137,7 +137,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
               return `${name}: ${known ? `${known} ${fixed(strength.at(r, c), 2)}` : "no clear role"}`;
             }
             if (values) return `${name}: ${place.display.replace("_", " ")} ${exactText(values.at(r, c))}`;
-            const head = scene.data.pictures && scene.head(r, c);
+            const head = scene.record.pictures && scene.head(r, c);
             return head ? `${name}: ${summaryOf(head, query)}` : name;
           }}
           scale={
@@ -150,7 +150,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
                   // one large effect would leave all others white
                   shape: place.display.startsWith("effect") ? place.shape : undefined,
                 }
-              : scene.data.pictures && !lens && !strength
+              : scene.record.pictures && !lens && !strength
                 ? pictureScale(scene, place.shape)
                 : weightScale({ ...place, sinks: true }, null)
           }
@@ -179,7 +179,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
                     thumbnail(
                       head,
                       theme,
-                      scene.data.pictures ? pictureScale(scene, place.shape) : weightScale(place, head),
+                      scene.record.pictures ? pictureScale(scene, place.shape) : weightScale(place, head),
                       query,
                     );
                   const inset = size > 12 ? 1.5 : 0.5;
@@ -187,7 +187,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
                   g.strokeStyle = g.fillStyle = css(surface(theme, "unknown"));
                   g.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
                   // A matrix fills the square, a picture keeps its shape.
-                  const tall = picture && scene.data.pictures ? picture.height / picture.width : 1;
+                  const tall = picture && scene.record.pictures ? picture.height / picture.width : 1;
                   if (picture) g.drawImage(picture, left, top, wide / Math.max(1, tall), wide * Math.min(1, tall));
                   else g.fillRect(left, top, wide, wide);
                   if (head?.unit.chosen && size > 16) {

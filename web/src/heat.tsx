@@ -225,10 +225,10 @@ export function Heat(props: HeatProps) {
                 {Math.min(columns.length, c0 + shownColumns) - 1}
               </span>
             )}
-            <button type="button" onClick={() => zoomTo(1 / 1.5)} aria-label="Zoom out" disabled={!zoom}>
+            <button onClick={() => zoomTo(1 / 1.5)} aria-label="Zoom out" disabled={!zoom}>
               −
             </button>
-            <button type="button" onClick={() => zoomTo(1.5)} aria-label="Zoom in">
+            <button onClick={() => zoomTo(1.5)} aria-label="Zoom in">
               +
             </button>
           </span>

@@ -28,7 +28,7 @@ export function inHead(head: Head, query: number, key: number): Seen {
   return {
     layer,
     head: number,
-    index: layer * head.scene.data.heads.length + number,
+    index: layer * head.scene.record.heads.length + number,
     name: head.unit.name,
     query,
     key,
@@ -40,10 +40,10 @@ export function inHead(head: Head, query: number, key: number): Seen {
 
 // The strongest cell of a row: one that is on no sink and not on the token itself, or any.
 function strongest(head: Head, query: number, any: boolean): Seen | null {
-  const { sinks, keys, queries } = head.scene;
+  const { sinks, keyAxis: keys, queryAxis: queries } = head.scene;
   let [most, found] = [0, -1];
   for (const [at, share] of head.shares(query)) {
-    const counts = any || (!sinks.has(at) && keys.positions[at] !== queries.positions[query]);
+    const counts = any || (!sinks.has(at) && keys.tokenPositions[at] !== queries.tokenPositions[query]);
     if (share > most && counts) [most, found] = [share, at];
   }
   return found < 0 ? null : inHead(head, query, found);
@@ -54,10 +54,10 @@ function strongest(head: Head, query: number, any: boolean): Seen | null {
 export function strongestWriter(scene: Scene, layer: number, query: number): { head: number; key: number } | null {
   for (const measure of ["value", "weight"]) {
     let [most, found] = [0, null as { head: number; key: number } | null];
-    scene.data.heads.forEach((_, head) => {
+    scene.record.heads.forEach((_, head) => {
       for (const { key, measures } of scene.head(layer, head)?.listed(query) ?? []) {
         const amount = measures[measure] ?? 0;
-        const own = key !== undefined && scene.keys.positions[key] === scene.queries.positions[query];
+        const own = key !== undefined && scene.keyAxis.tokenPositions[key] === scene.queryAxis.tokenPositions[query];
         if (key !== undefined && !own && !scene.sinks.has(key) && amount > most)
           [most, found] = [amount, { head, key }];
       }
@@ -71,8 +71,8 @@ export function strongestWriter(scene: Scene, layer: number, query: number): { h
 // all heads, these are shown.
 export function seenInHeads(scene: Scene, spot: Spot, any = false): (Seen | null)[][] {
   const { query, key } = spot;
-  const seen = scene.data.layers.map((_, layer) =>
-    scene.data.heads.map((_, number) => {
+  const seen = scene.record.layers.map((_, layer) =>
+    scene.record.heads.map((_, number) => {
       const head = scene.head(layer, number);
       if (!head) return null;
       return key === null ? strongest(head, query, any) : inHead(head, query, key);
@@ -94,7 +94,7 @@ const amountOf = ({ weight, bound }: Seen) =>
   Number.isNaN(weight) ? "not known" : `${bound ? "at most " : ""}${weightText(weight)}`;
 
 export const sayOf = (scene: Scene, seen: Seen): string =>
-  `${seen.name}: ${scene.queries.name(seen.query)} ← ${scene.keys.name(seen.key)} ${amountOf(seen)}`;
+  `${seen.name}: ${scene.queryAxis.name(seen.query)} ← ${scene.keyAxis.name(seen.key)} ${amountOf(seen)}`;
 
 // The heads that have most of what the lens shows, strongest first.
 function ranked(seen: (Seen | null)[][]): Seen[] {
@@ -111,13 +111,13 @@ function standing(all: ArrayLike<number>, own: number) {
 }
 
 function effectText(scene: Scene, value: number): string {
-  const { effects } = scene.data;
+  const { effects } = scene.record;
   return !effects ? sizedText(value) : effects.ofPredictions ? `${sizedText(value)} bits` : percent(value);
 }
 
 // Without the head: “far” 60 → 59 %.
 function Moved({ scene, own }: { scene: Scene; own: number }) {
-  const { before, after, positions, tokens } = scene.data.effects!;
+  const { before, after, positions, tokens } = scene.record.effects!;
   if (!before || !after) return "the final states of all tokens change by ";
   return (
     <>
@@ -144,7 +144,7 @@ export function Matters(props: {
   glossary: Record<string, string>;
 }) {
   const { scene, seen, place } = props;
-  const { numbers, command, effects, noEffects, elsewhere } = scene.data;
+  const { numbers, command, effects, noEffects, elsewhere } = scene.record;
   const { layer, head } = place.spot;
   const [strongest] = ranked(seen);
   const about = (!place.headChosen && strongest) || seen[layer]![head];
@@ -179,13 +179,14 @@ export function Matters(props: {
           </b>{" "}
           Without {name}, {effects && <Moved scene={scene} own={own} />}
           {effectText(scene, all[own]!)}.
-          {here && !(effects!.positions.length === 1 && effects!.positions[0] === scene.queries.positions[query]) && (
-            <>
-              {" "}
-              After <Word name={scene.queries.labels[query]?.name} />: {effectText(scene, here[own]!)}, number{" "}
-              {standing(here, own).rank}.
-            </>
-          )}{" "}
+          {here &&
+            !(effects!.positions.length === 1 && effects!.positions[0] === scene.queryAxis.tokenPositions[query]) && (
+              <>
+                {" "}
+                After <Word name={scene.queryAxis.tokenLabels[query]?.name} />: {effectText(scene, here[own]!)}, number{" "}
+                {standing(here, own).rank}.
+              </>
+            )}{" "}
           {!effects && <span class="dim">{numbers.find(isEffect)!.meaning}</span>}
         </>
       ) : (
@@ -202,8 +203,8 @@ export function Matters(props: {
 // A cell in words: “it” ← “animal”.
 export const Cell = ({ scene, query, reads }: { scene: Scene; query: number; reads: number | string }) => (
   <>
-    <Word name={scene.queries.labels[query]?.name} /> ←{" "}
-    {typeof reads === "string" ? reads : <Word name={scene.keys.labels[reads]?.name} />}
+    <Word name={scene.queryAxis.tokenLabels[query]?.name} /> ←{" "}
+    {typeof reads === "string" ? reads : <Word name={scene.keyAxis.tokenLabels[reads]?.name} />}
   </>
 );
 
@@ -240,14 +241,14 @@ export function LensList(props: {
       {strong.map((one, rank) => (
         <li key={one.name}>
           <button
-            type="button"
             class="plain"
             id={rank ? undefined : "lens-first"}
             aria-current={one.layer === spot.layer && one.head === spot.head}
             title={one.value === undefined ? undefined : `α·‖v‖ ${sizedText(one.value)}`}
             onClick={() => go(one)}
           >
-            <kbd>{rank + 1}</kbd> <b>{one.name}</b> {spot.key === null && <bdi>{scene.keys.labels[one.key]?.name}</bdi>}
+            <kbd>{rank + 1}</kbd> <b>{one.name}</b>{" "}
+            {spot.key === null && <bdi>{scene.keyAxis.tokenLabels[one.key]?.name}</bdi>}
             <Bar share={one.weight} />
             <span data-lens={one.name}>{weightText(one.weight)}</span>
             {all && (

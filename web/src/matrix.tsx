@@ -38,10 +38,10 @@ function difference(first: Head | null, second: Head | null, stage: string): Dif
   if (!first || !second || !a || !b) return null;
   const { scene } = second;
   const apart = first.scene !== scene;
-  const pairs = apart ? scene.data.pairs : null;
-  if ((apart && first.scene.data.pairs) || (!pairs && (a.rows !== b.rows || a.columns !== b.columns))) return null;
-  const rows = (pairs ? new Axis(pairs.rows) : scene.queries).labels;
-  const columns = (pairs ? new Axis(pairs.columns) : scene.keys).labels;
+  const pairs = apart ? scene.record.pairs : null;
+  if ((apart && first.scene.record.pairs) || (!pairs && (a.rows !== b.rows || a.columns !== b.columns))) return null;
+  const rows = (pairs ? new Axis(pairs.rows) : scene.queryAxis).tokenLabels;
+  const columns = (pairs ? new Axis(pairs.columns) : scene.keyAxis).tokenLabels;
   const found = new Float32Array(rows.length * columns.length);
   const number = (side: Matrix, row: number, column: number) =>
     column >= 0 ? side.at(row, column) : stage === "weights" ? 0 : Number.NaN;
@@ -96,10 +96,9 @@ export function MatrixPanel(
       <div class="bar">
         <HeadNav name={title} act={act} meaning={[glossary.head, head?.unit.chosen].filter(Boolean).join(" ")} />
         <span class="stages" role="group" aria-label="Stage">
-          {scene.data.stages.map((name) => (
+          {scene.record.stages.map((name) => (
             <button
               key={name}
-              type="button"
               title={glossary[name] ?? stageHelp[name]}
               aria-pressed={name === stage}
               onClick={() => act("show_stage", name)}
@@ -108,12 +107,8 @@ export function MatrixPanel(
             </button>
           ))}
         </span>
-        {props.onPicture && (
-          <button type="button" onClick={props.onPicture}>
-            picture
-          </button>
-        )}
-        <button type="button" aria-pressed={lines} onClick={() => setLines(!lines)}>
+        {props.onPicture && <button onClick={props.onPicture}>picture</button>}
+        <button aria-pressed={lines} onClick={() => setLines(!lines)}>
           lines
         </button>
       </div>
@@ -183,7 +178,7 @@ export function matrixProps(
         : undefined;
     const say = (r: number, c: number) => {
       const value = matrix.at(r, c);
-      const name = `${scene.queries.name(r)} ← ${scene.keys.name(c)}`;
+      const name = `${scene.queryAxis.name(r)} ← ${scene.keyAxis.name(c)}`;
       if (masked.has(r) && stage === "weights") return `${name}: masked`;
       if (forbidden?.(r, c)) return `${name}: not allowed`;
       return `${name}: ${value === -Infinity ? "not allowed" : Number.isNaN(value) ? "not listed" : exactText(value)}`;
@@ -193,15 +188,15 @@ export function matrixProps(
         ? cellText({ name: stage, digits }, matrix.at(r, c), masked.has(r))
         : digitsText(matrix.at(r, c), digits).replace("nan", "");
     const props = {
-      rows: scene.queries.labels,
-      columns: scene.keys.labels,
+      rows: scene.queryAxis.tokenLabels,
+      columns: scene.keyAxis.tokenLabels,
       value: matrix.at,
       text,
       say,
       scale: stage === "weights" ? weights : scaleOf(matrix.data, true),
       label,
       forbidden,
-      levels: scene.data.levels.length ? scene.data.levels : undefined,
+      levels: scene.record.levels.length ? scene.record.levels : undefined,
       legend: "",
     };
     return { props, matrix, map: false };
@@ -322,7 +317,7 @@ function MatrixView({
         onCursor={(query, key) => {
           const [side, ...cell] = apart(query, key);
           if (side.held || !pairs) return goto({ query, key });
-          goto({ mask: side.scene.data.mask, query: cell[0], key: cell[1] });
+          goto({ mask: side.scene.record.mask, query: cell[0], key: cell[1] });
         }}
         onHover={(cell) => (cell ? point(...apart(...cell)) : setHovered(null))}
       />
@@ -355,10 +350,10 @@ function MatrixView({
       digits={place.digits}
       cursor={cursor}
       pointed={pointed}
-      onRow={(query) => view.held || goto({ mask: scene.data.mask, query, key: null })}
+      onRow={(query) => view.held || goto({ mask: scene.record.mask, query, key: null })}
       onColumn={(key) => view.held || act("column", key)}
       onCursor={(query, key) => {
-        if (!view.held) return goto({ mask: scene.data.mask, query, key });
+        if (!view.held) return goto({ mask: scene.record.mask, query, key });
         [query, key] = across(scene, here, query, key);
         goto({ query, key });
       }}

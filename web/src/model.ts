@@ -17,19 +17,22 @@ const NO_LABEL: Label = { number: "", name: "" };
 const RIGHT_TO_LEFT = /\p{sc=Hebr}|\p{sc=Arab}/u; // words that would draw numbers beside them to their other side
 
 export class Axis {
-  readonly labels: Label[];
-  readonly positions: number[];
+  readonly tokenLabels: Label[];
+  readonly tokenPositions: number[];
   private places: Map<number, number>;
 
   constructor(readonly data: AxisData) {
     const { positions } = data;
-    this.positions = typeof positions === "number" ? Array.from({ length: positions }, (_, n) => n) : positions;
-    this.labels = this.positions.map((p, n) => ({ number: data.numbers?.[n] ?? `${p}`, name: data.names[n] ?? "" }));
-    this.places = new Map(this.positions.map((p, n) => [p, n]));
+    this.tokenPositions = typeof positions === "number" ? Array.from({ length: positions }, (_, n) => n) : positions;
+    this.tokenLabels = this.tokenPositions.map((p, n) => ({
+      number: data.numbers?.[n] ?? `${p}`,
+      name: data.names[n] ?? "",
+    }));
+    this.places = new Map(this.tokenPositions.map((p, n) => [p, n]));
   }
 
   get length() {
-    return this.labels.length;
+    return this.tokenLabels.length;
   }
 
   find(position: number): number | undefined {
@@ -37,7 +40,7 @@ export class Axis {
   }
 
   name(n: number): string {
-    const { number, name } = this.labels[n] ?? NO_LABEL;
+    const { number, name } = this.tokenLabels[n] ?? NO_LABEL;
     return nameOf({ number, name: RIGHT_TO_LEFT.test(name) ? `\u2068${name}\u2069` : name });
   }
 }
@@ -147,26 +150,31 @@ export interface Listed {
 }
 
 export class Scene {
-  readonly queries: Axis;
-  readonly keys: Axis;
-  readonly sources: Axis;
+  readonly queryAxis: Axis;
+  readonly keyAxis: Axis;
+  readonly sourceAxis: Axis;
   readonly sinks: ReadonlySet<number>; // keys that heads rest on: the first token, special ones, and learned sinks
   private known = new Map<string, Head>();
   private units = new Map<string, Unit>();
   private groups = new Map<string, [Group, number]>();
 
   constructor(
-    readonly data: SceneData,
+    readonly record: SceneData,
     readonly store: Data,
   ) {
-    this.queries = new Axis(data.queries);
-    this.keys = data.keys === "queries" ? this.queries : new Axis(data.keys);
-    this.sources =
-      data.sources === "queries" ? this.queries : data.sources === "keys" ? this.keys : new Axis(data.sources);
-    const { special, sink } = this.keys.data;
-    this.sinks = new Set([this.keys.find(0) ?? -1, ...special, ...sink]);
-    for (const unit of data.units) this.units.set(`${unit.at}`, unit);
-    for (const group of data.groups) for (const [n, at] of group.units.entries()) this.groups.set(`${at}`, [group, n]);
+    this.queryAxis = new Axis(record.queries);
+    this.keyAxis = record.keys === "queries" ? this.queryAxis : new Axis(record.keys);
+    this.sourceAxis =
+      record.sources === "queries"
+        ? this.queryAxis
+        : record.sources === "keys"
+          ? this.keyAxis
+          : new Axis(record.sources);
+    const { special, sink } = this.keyAxis.data;
+    this.sinks = new Set([this.keyAxis.find(0) ?? -1, ...special, ...sink]);
+    for (const unit of record.units) this.units.set(`${unit.at}`, unit);
+    for (const group of record.groups)
+      for (const [n, at] of group.units.entries()) this.groups.set(`${at}`, [group, n]);
   }
 
   head(layer: number, head: number): Head | null {
@@ -185,16 +193,16 @@ export class Scene {
   // The index of a token of this side on another side; -1 if the other side lacks the token.
   on(other: Scene, axis: "queries" | "keys", at: number): number {
     const pair = (scene: Scene, from: 0 | 1, n: number) =>
-      scene.data.pairs ? (scene.data.pairs[axis].find((one) => one[from] === n)?.[1 - from] ?? -1) : n;
+      scene.record.pairs ? (scene.record.pairs[axis].find((one) => one[from] === n)?.[1 - from] ?? -1) : n;
     return other === this || at < 0 ? at : pair(other, 0, pair(this, 1, at));
   }
 
   // What cutting each head changes in the end, or at a token; null if that is not known.
   effects(query?: number): ArrayLike<number> | null {
-    const { effects, numbers } = this.data;
+    const { effects, numbers } = this.record;
     const one = numbers.find(isEffect);
     if (query === undefined) return one ? this.store.numbers(one.values) : null;
-    return effects?.values ? this.ofToken(effects.values, this.queries.positions[query]!) : null;
+    return effects?.values ? this.ofToken(effects.values, this.queryAxis.tokenPositions[query]!) : null;
   }
 
   // The numbers of every head at a token, of layers × heads × tokens.
@@ -205,7 +213,7 @@ export class Scene {
   }
 
   headName(layer: number, head: number): string {
-    return this.units.get(`${[layer, head]}`)?.name ?? `L${this.data.layers[layer]}H${this.data.heads[head]}`;
+    return this.units.get(`${[layer, head]}`)?.name ?? `L${this.record.layers[layer]}H${this.record.heads[head]}`;
   }
 }
 
@@ -274,7 +282,7 @@ export class Head {
       if (source < 0) continue;
       const measures: Record<string, number> = {};
       for (const [name, ref] of Object.entries(group.measures ?? {})) measures[name] = this.numbers(ref)[at]!;
-      found.push({ source, key: scene.keys.find(scene.sources.positions[source]!), measures });
+      found.push({ source, key: scene.keyAxis.find(scene.sourceAxis.tokenPositions[source]!), measures });
     }
     return found;
   }
@@ -309,15 +317,15 @@ export class Head {
   // All weights of a row by source; null if the page does not hold them.
   wholeRow(query: number): (ArrayLike<number> & Iterable<number>) | null {
     const weights = this.stage("weights");
-    const { keys, sources, data, store } = this.scene;
-    if (keys.length !== sources.length) return null;
+    const { keyAxis, sourceAxis, record, store } = this.scene;
+    if (keyAxis.length !== sourceAxis.length) return null;
     const row = query - this.unit.start;
     if (weights && row >= 0 && row < weights.rows)
       return weights.data.subarray(
         weights.offset + row * weights.columns,
         weights.offset + (row + 1) * weights.columns,
       );
-    const rounded = data.pictures?.rows;
+    const rounded = record.pictures?.rows;
     const unit =
       rounded?.units.findIndex(([layer, head]) => layer === this.unit.at[0] && head === this.unit.at[1]) ?? -1;
     if (!rounded || unit < 0) return null;
@@ -354,7 +362,7 @@ export class Head {
   largestElsewhere(): number {
     if (this.elsewhere === undefined) {
       this.elsewhere = 0;
-      const rows = this.stage("weights") ? this.scene.queries.labels.keys() : this.rowIndex.keys();
+      const rows = this.stage("weights") ? this.scene.queryAxis.tokenLabels.keys() : this.rowIndex.keys();
       for (const query of rows)
         for (const [key, share] of this.shares(query))
           if (share > this.elsewhere && !this.scene.sinks.has(key)) this.elsewhere = share;
@@ -379,8 +387,10 @@ export class Head {
 
   // The query, other than the token itself, that reads a key most.
   reader(key: number): number | undefined {
-    const { queries, keys } = this.scene;
-    const others = [...this.readers(key)].filter(([query]) => queries.positions[query] !== keys.positions[key]);
+    const { queryAxis: queries, keyAxis: keys } = this.scene;
+    const others = [...this.readers(key)].filter(
+      ([query]) => queries.tokenPositions[query] !== keys.tokenPositions[key],
+    );
     return others.sort((a, b) => b[1] - a[1])[0]?.[0];
   }
 
@@ -402,7 +412,7 @@ export class Head {
   }
 
   sparse(): Matrix | null {
-    const { queries, keys } = this.scene;
+    const { queryAxis: queries, keyAxis: keys } = this.scene;
     if (!this.group?.places || queries.length * keys.length > 1e7) return null;
     const found = new Float64Array(queries.length * keys.length).fill(Number.NaN); // as lists have them
     for (const query of this.rowIndex.keys())

@@ -223,7 +223,7 @@ export function mapOf(head: Head, grid: number, query: number): Map2 | null {
   const name = `${grid} ${query}`;
   if (!found.has(name)) {
     const weights = head.wholeRow(query);
-    const { shape, sources } = head.scene.data.pictures!.grids[grid]!;
+    const { shape, sources } = head.scene.record.pictures!.grids[grid]!;
     const [rows, columns] = shape;
     const at = (r: number, c: number) => {
       const source = sources[r * columns + c]!;
@@ -236,7 +236,7 @@ export function mapOf(head: Head, grid: number, query: number): Map2 | null {
 
 // The maps of all pictures of a text in one square: the frames of a video row by row.
 export function montage(head: Head, query: number): Map2 | null {
-  const all = head.scene.data.pictures!.grids.map((_, n) => mapOf(head, n, query));
+  const all = head.scene.record.pictures!.grids.map((_, n) => mapOf(head, n, query));
   const first = all[0];
   if (!first || all.length < 2) return first ?? null;
   const side = Math.ceil(Math.sqrt(all.length));
@@ -262,7 +262,7 @@ function largestOf(map: Map2 | null): number {
 
 export const pictureScale = (scene: Scene, shape: Scale["shape"]): Scale => ({
   low: 0,
-  high: scene.data.pictures!.high,
+  high: scene.record.pictures!.high,
   signed: false,
   shape,
 });
@@ -272,7 +272,7 @@ export function sharesOf(head: Head, query: number): [string, number][] {
   const weights = head.wholeRow(query);
   if (!weights) return [];
   const sink = head.statistics(query).find(([name]) => name === "sink");
-  const shares = head.scene.data.pictures!.kinds.map(([name, sources]): [string, number] => [
+  const shares = head.scene.record.pictures!.kinds.map(([name, sources]): [string, number] => [
     name,
     sources.reduce((sum, source) => sum + weights[source]!, 0),
   ]);
@@ -286,7 +286,7 @@ export function summaryOf(head: Head, query: number): string {
   let entropy = 0;
   for (const weight of weights) if (weight > 0) entropy -= weight * Math.log2(weight);
   const said = [`entropy ${entropy.toFixed(2)} bits`];
-  const { grids } = head.scene.data.pictures!;
+  const { grids } = head.scene.record.pictures!;
   let inside = 0;
   for (const [n, { shape, sources }] of grids.entries()) {
     const map = mapOf(head, n, query)!;
@@ -307,8 +307,8 @@ export function summaryOf(head: Head, query: number): string {
 
 // The patch that a query is on a picture.
 export function patchOf(scene: Scene, grid: number, query: number): [number, number] | null {
-  const { shape, sources } = scene.data.pictures!.grids[grid]!;
-  const at = sources.indexOf(scene.queries.positions[query]!);
+  const { shape, sources } = scene.record.pictures!.grids[grid]!;
+  const at = sources.indexOf(scene.queryAxis.tokenPositions[query]!);
   return at < 0 ? null : [Math.floor(at / shape[1]), at % shape[1]];
 }
 
@@ -318,13 +318,13 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
   const { scene, head, place, act, goto, room, title, onMatrix } = props;
   const [pointed, setPointed] = useState<[number, [number, number]] | null>(null);
   const { query } = place.spot;
-  const { grids } = scene.data.pictures!;
+  const { grids } = scene.record.pictures!;
   const scale = pictureScale(scene, place.shape);
   // Without sinks, the scale ends at the largest patch.
   const largest = place.sinks || !head ? 0 : Math.max(...grids.map((_, n) => largestOf(mapOf(head, n, query))));
   if (largest) scale.high = largest;
   const size = Math.max(160, Math.min(grids.length > 1 ? 260 : 720, room - FRAME));
-  const beside = scene.data.pictures!.kinds.filter((_, n) => n >= grids.length);
+  const beside = scene.record.pictures!.kinds.filter((_, n) => n >= grids.length);
   const shares = head ? sharesOf(head, query) : [];
   const say = () => {
     if (!pointed || !head) return "";
@@ -339,15 +339,11 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
       <div class="bar">
         <HeadNav name={title} act={act} />
         <span>
-          <span class="dim">weights of</span> <bdi>{scene.queries.labels[query]?.name}</bdi>
+          <span class="dim">weights of</span> <bdi>{scene.queryAxis.tokenLabels[query]?.name}</bdi>
         </span>
         <span class="stages">
-          <button type="button" aria-pressed="true">
-            picture
-          </button>
-          <button type="button" onClick={onMatrix}>
-            matrix
-          </button>
+          <button aria-pressed="true">picture</button>
+          <button onClick={onMatrix}>matrix</button>
         </span>
       </div>
       <div class="picture-list">
@@ -373,7 +369,7 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
               onPoint={(patch) => setPointed(patch && [n, patch])}
               onChoose={(r, c) => {
                 const source = grid.sources[r * grid.shape[1] + c]!;
-                const to = source < 0 ? undefined : scene.queries.find(source);
+                const to = source < 0 ? undefined : scene.queryAxis.find(source);
                 if (to !== undefined) goto({ query: to, key: null });
               }}
             />
@@ -399,15 +395,10 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
         {beside
           .filter(([, sources]) => sources.length === 1)
           .map(([name, sources]) => {
-            const to = scene.queries.find(sources[0]!);
+            const to = scene.queryAxis.find(sources[0]!);
             return (
               to !== undefined && (
-                <button
-                  key={name}
-                  type="button"
-                  aria-pressed={to === query}
-                  onClick={() => goto({ query: to, key: null })}
-                >
+                <button key={name} aria-pressed={to === query} onClick={() => goto({ query: to, key: null })}>
                   weights of {name}
                 </button>
               )

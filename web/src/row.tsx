@@ -41,14 +41,14 @@ function Readers({
   column: number;
   goto: PanelProps["goto"];
 }) {
-  const { queries, keys } = head.scene;
+  const { queryAxis: queries, keyAxis: keys } = head.scene;
   const readers = [...head.readers(column)].sort((a, b) => b[1] - a[1]);
   return (
     <table class="data sources">
       <thead>
         <tr>
           <th scope="col">
-            <bdi>{keys.labels[column]?.name}</bdi> is read by
+            <bdi>{keys.tokenLabels[column]?.name}</bdi> is read by
           </th>
           <td class="bars">
             <span class="hidden">bar</span>
@@ -60,8 +60,9 @@ function Readers({
         {readers.slice(0, READERS).map(([query, share]) => (
           <tr key={query} class={query === chosen ? "current" : ""}>
             <td class="left">
-              <button type="button" class="plain" onClick={() => goto({ query, key: column })}>
-                <span class="number">{queries.labels[query]?.number}</span> <bdi>{queries.labels[query]?.name}</bdi>
+              <button class="plain" onClick={() => goto({ query, key: column })}>
+                <span class="number">{queries.tokenLabels[query]?.number}</span>{" "}
+                <bdi>{queries.tokenLabels[query]?.name}</bdi>
               </button>
             </td>
             <td class="bars">
@@ -94,7 +95,7 @@ export function RowPanel({
   const listed = head?.listed(query) ?? null;
   // Tokens of a picture are no words, and their distance is not along the text.
   const statistics = (head?.statistics(query) ?? []).filter(
-    ([name]) => !scene.data.pictures || !/^(first|special|other|distance|punctuation)$/.test(name),
+    ([name]) => !scene.record.pictures || !/^(first|special|other|distance|punctuation)$/.test(name),
   );
   const near = head?.nearest(query);
   const rest = head?.unlisted(query) ?? null;
@@ -105,13 +106,14 @@ export function RowPanel({
   return (
     <section class="card row-panel" aria-label="row" id="panel-row" tabIndex={-1}>
       <h2>
-        <span class="number">{scene.queries.labels[query]?.number}</span> <bdi>{scene.queries.labels[query]?.name}</bdi>{" "}
+        <span class="number">{scene.queryAxis.tokenLabels[query]?.number}</span>{" "}
+        <bdi>{scene.queryAxis.tokenLabels[query]?.name}</bdi>{" "}
         <span class="dim">{[at.side, hovered && "under the pointer"].filter(Boolean).join(", ")}</span>
       </h2>
       {head && key !== null && (
         <p class="arithmetic" data-arithmetic>
           <span class="dim">← </span>
-          <bdi>{scene.keys.name(key)}</bdi>
+          <bdi>{scene.keyAxis.name(key)}</bdi>
           <br />
           {arithmetic(head, query, key)}
         </p>
@@ -139,7 +141,6 @@ export function RowPanel({
             <tr key={rank} class={one.key === key ? "current" : ""}>
               <td class="left">
                 <button
-                  type="button"
                   class="plain"
                   disabled={one.key === undefined}
                   onClick={() => {
@@ -148,8 +149,8 @@ export function RowPanel({
                     if (row >= 0) goto({ query: row, key: there < 0 ? null : there });
                   }}
                 >
-                  <span class="number">{scene.sources.labels[one.source]?.number}</span>{" "}
-                  <bdi>{scene.sources.labels[one.source]?.name}</bdi>
+                  <span class="number">{scene.sourceAxis.tokenLabels[one.source]?.number}</span>{" "}
+                  <bdi>{scene.sourceAxis.tokenLabels[one.source]?.name}</bdi>
                 </button>
               </td>
               <td class="bars">
@@ -174,10 +175,7 @@ export function RowPanel({
       </table>
       {!listed && near !== undefined && (
         <p class="dim">
-          {words.absent}{" "}
-          <button type="button" onClick={() => goto({ query: near })}>
-            {scene.queries.name(near)}
-          </button>
+          {words.absent} <button onClick={() => goto({ query: near })}>{scene.queryAxis.name(near)}</button>
         </p>
       )}
       {head && head.leftOut.length > 0 && <p class="dim small">left out of the ranking: {head.leftOut.join(", ")}</p>}
@@ -210,8 +208,8 @@ interface ExplainProps {
 
 // Every key of a row, step by step: all stages, the power of e, and the weight.
 export function Explain({ scene, head, query, words, leave }: ExplainProps) {
-  const stages = scene.data.stages.filter((stage) => head.cell(stage, query, 0) !== undefined);
-  const masked = scene.keys.labels.map((_, key) => head.cell("masked", query, key) ?? Number.NaN);
+  const stages = scene.record.stages.filter((stage) => head.cell(stage, query, 0) !== undefined);
+  const masked = scene.keyAxis.tokenLabels.map((_, key) => head.cell("masked", query, key) ?? Number.NaN);
   const most = Math.max(...masked.filter((score) => !Number.isNaN(score)));
   const best = masked.indexOf(most);
   const weight = head.cell("weights", query, best);
@@ -221,12 +219,13 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
   const order = masked.map((score, key) => [score, key] as const).sort((a, b) => weigh(b[1]) - weigh(a[1]));
   const write = (value: number) => sizedText(value, 4);
   return (
-    <Dialog title={`${head.unit.name}, query ${scene.queries.name(query)}, step by step`} leave={leave}>
+    <Dialog title={`${head.unit.name}, query ${scene.queryAxis.name(query)}, step by step`} leave={leave}>
       {known ? (
         <>
           <p>
-            The largest masked score of the row is {write(most)}, at <bdi>{scene.keys.name(best)}</bdi>. The weight of a
-            key is e^(masked − {write(most)}), divided by the sum of these, <span data-sum>{write(1 / weight)}</span>
+            The largest masked score of the row is {write(most)}, at <bdi>{scene.keyAxis.name(best)}</bdi>. The weight
+            of a key is e^(masked − {write(most)}), divided by the sum of these,{" "}
+            <span data-sum>{write(1 / weight)}</span>
             {sink === undefined ? "" : ", in which the sink of the head takes part"}.
           </p>
           <div class="scrolling" role="group" tabIndex={0} aria-label="steps">
@@ -249,7 +248,7 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
                 {order.map(([score, key]) => (
                   <tr key={key} class={key === best ? "current" : ""}>
                     <th scope="row">
-                      <bdi>{scene.keys.name(key)}</bdi>
+                      <bdi>{scene.keyAxis.name(key)}</bdi>
                     </th>
                     {stages.map((stage) => (
                       <td key={stage}>

@@ -139,8 +139,8 @@ export function fragment(place: Place, scene: Scene): string {
   if (spot.mask) parts.set("mask", `${spot.mask}`);
   const write = (at: Spot) => scene.headName(at.layer, at.head);
   parts.set("head", write(spot));
-  parts.set("query", `${scene.queries.positions[spot.query] ?? 0}`);
-  if (spot.key !== null) parts.set("key", `${scene.keys.positions[spot.key] ?? 0}`);
+  parts.set("query", `${scene.queryAxis.tokenPositions[spot.query] ?? 0}`);
+  if (spot.key !== null) parts.set("key", `${scene.keyAxis.tokenPositions[spot.key] ?? 0}`);
   parts.set("stage", place.stage);
   if (place.display !== LENS) parts.set("show", place.display);
   if (place.pinned) parts.set("pin", `${write(place.pinned)},${place.pinned.mask}`);
@@ -148,7 +148,7 @@ export function fragment(place: Place, scene: Scene): string {
 }
 
 function headAt(scene: Scene, name: string): [number, number] | null {
-  const unit = scene.data.units.find((one) => one.name === name);
+  const unit = scene.record.units.find((one) => one.name === name);
   return unit ? unit.at : null;
 }
 
@@ -169,10 +169,10 @@ export function placeOf(
   if (!scene) return place;
   const head = headAt(scene, parts.get("head") ?? "");
   if (head) [spot.layer, spot.head] = head;
-  const query = scene.queries.find(whole("query") ?? -1);
+  const query = scene.queryAxis.find(whole("query") ?? -1);
   if (query !== undefined) spot.query = query;
   const key = whole("key");
-  if (parts.has("query") || key !== null) spot.key = key === null ? null : (scene.keys.find(key) ?? null);
+  if (parts.has("query") || key !== null) spot.key = key === null ? null : (scene.keyAxis.find(key) ?? null);
   const [pinName, pinMask] = (parts.get("pin") ?? "").split(",");
   const pin = pinName ? headAt(scene, pinName) : null;
   return {

@@ -20,7 +20,7 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
     <section class="card text-panel" aria-label="text">
       <div class="sentence">
         <Shaded {...props} />
-        {place.predictions && scene.data.predictions.length > 0 && <Predictions {...props} />}
+        {place.predictions && scene.record.predictions.length > 0 && <Predictions {...props} />}
       </div>
       <div class="bar">
         {choices}
@@ -28,14 +28,13 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
           {place.touched || props.hovered ? (
             <Sources {...props} />
           ) : (
-            glossary[scene.data.pictures ? "first_patch" : "first_word"]
+            glossary[scene.record.pictures ? "first_patch" : "first_word"]
           )}
         </p>
         <span class="stages" role="group" aria-label="Direction">
           {[false, true].map((read) => (
             <button
               key={`${read}`}
-              type="button"
               aria-pressed={place.read === read}
               title={`${glossary[read ? "read" : "reads"]} (i)`}
               onClick={() => place.read !== read && act("direction")}
@@ -51,8 +50,8 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
 
 // What the model predicts at the chosen token, or else at the first for which it is known.
 function Predictions({ scene, place }: Props) {
-  const all = scene.data.predictions;
-  const one = all.find(({ position }) => scene.queries.find(position) === place.spot.query) ?? all[0]!;
+  const all = scene.record.predictions;
+  const one = all.find(({ position }) => scene.queryAxis.find(position) === place.spot.query) ?? all[0]!;
   return (
     <p class="small predictions">
       <span class="dim">predicted {one.title.map(tree)}:</span>
@@ -70,19 +69,19 @@ function Sources({ scene: here, head: chosen, place, cursorKey, hovered }: Props
   const at = hovered ?? { scene: here, head: chosen, query: place.spot.query, key: cursorKey };
   const { scene, head, query, key } = at;
   const { read } = place;
-  const axis = read ? scene.queries : scene.keys;
+  const axis = read ? scene.queryAxis : scene.keyAxis;
   const shares = !head ? [] : read ? (key === null ? [] : [...head.readers(key)]) : [...head.shares(query)];
   const strong = shares.sort((a, b) => b[1] - a[1]).slice(0, SAID);
   return (
     <>
       <q>
-        <bdi>{(read ? scene.keys.labels[key ?? -1] : scene.queries.labels[query])?.name}</bdi>
+        <bdi>{(read ? scene.keyAxis.tokenLabels[key ?? -1] : scene.queryAxis.tokenLabels[query])?.name}</bdi>
       </q>{" "}
       {read ? "is read by: " : "reads: "}
       {strong.map(([n, share], rank) => (
         <span key={n}>
           {rank ? " · " : ""}
-          <bdi>{axis.labels[n]?.name}</bdi> {weightText(share)}
+          <bdi>{axis.tokenLabels[n]?.name}</bdi> {weightText(share)}
         </span>
       ))}
       {!strong.length && "nothing that is listed"}
@@ -97,7 +96,7 @@ const AT_ONCE = 1000; // passages that are drawn in one task
 function useTokens({ scene, head, place, cursorKey, hovered, goto, setHovered, compared }: PanelProps) {
   const { read } = place;
   // Of sides with the same tokens, the one that the pointer is at is shown.
-  const source = hovered && !hovered.scene.data.pairs && !scene.data.pairs ? hovered.head : head;
+  const source = hovered && !hovered.scene.record.pairs && !scene.record.pairs ? hovered.head : head;
   const side = compared.find((pair) => pair.heads.includes(head) && pair.heads[0]?.scene !== pair.heads[1]?.scene);
   const row = hovered ? hovered.scene.on(scene, "queries", hovered.query) : place.spot.query;
   const column = hovered ? (hovered.key === null ? null : hovered.scene.on(scene, "keys", hovered.key)) : cursorKey;
@@ -130,11 +129,11 @@ function Shaded(props: Props) {
   const painted = useRef<HTMLElement[]>([]);
   const [count, setCount] = useState(AT_ONCE);
   useEffect(() => {
-    if (count < scene.data.passages.length) setTimeout(() => setCount(count * 4)); // the rest of a long text later
+    if (count < scene.record.passages.length) setTimeout(() => setCount(count * 4)); // the rest of a long text later
   }, [count, scene]);
   const pieces = useMemo(
     () =>
-      scene.data.passages.slice(0, count).map(([text, q, k], n) =>
+      scene.record.passages.slice(0, count).map(([text, q, k], n) =>
         q < 0 && k < 0 ? (
           text
         ) : (
@@ -149,7 +148,7 @@ function Shaded(props: Props) {
     const queries = new Map<number, number>();
     const keys = new Map<number, number>();
     let n = 0;
-    for (const [, q, k] of scene.data.passages) {
+    for (const [, q, k] of scene.record.passages) {
       if (q < 0 && k < 0) continue;
       if (q >= 0) queries.set(q, n);
       if (k >= 0) keys.set(k, n);
@@ -228,8 +227,8 @@ export function Lines(props: PanelProps) {
     const start = Math.max(0, Math.min(query - MOST / 2, count - MOST));
     return [Math.floor(start), Math.min(count, Math.floor(start) + MOST)] as const;
   };
-  const [q0, q1] = window(scene.queries.length);
-  const [k0, k1] = window(scene.keys.length);
+  const [q0, q1] = window(scene.queryAxis.length);
+  const [k0, k1] = window(scene.keyAxis.length);
   const height = Math.max(q1 - q0, k1 - k0) * LINE;
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => reveal(box.current!, (query - q0) * LINE), [query, scene]);
@@ -264,7 +263,7 @@ export function Lines(props: PanelProps) {
       aria-label="Queries on the left, sources on the right"
       onPointerLeave={() => point(null, null)}
     >
-      <div class="left">{side(scene.queries.labels, q0, q1, true)}</div>
+      <div class="left">{side(scene.queryAxis.tokenLabels, q0, q1, true)}</div>
       <svg height={height} width="220" aria-hidden="true">
         {lines.map(({ q, k, share, strong }, n) => (
           <line
@@ -279,7 +278,7 @@ export function Lines(props: PanelProps) {
           />
         ))}
       </svg>
-      <div>{side(scene.keys.labels, k0, k1, false)}</div>
+      <div>{side(scene.keyAxis.tokenLabels, k0, k1, false)}</div>
     </div>
   );
 }

@@ -46,7 +46,7 @@ const SAID: Record<string, (place: Place) => string> = {
   sinks: ({ sinks }) => `sinks are ${sinks ? "in" : "out of"} the scale`,
 };
 
-const startOf = (scene: Scene) => scene.data.start ?? scene.queries.length - 1;
+const startOf = (scene: Scene) => scene.record.start ?? scene.queryAxis.length - 1;
 
 export function Walk({ node, data, about }: { node: WalkNode; data: Data; about: Tree[] }) {
   const [scenes] = useState(
@@ -55,34 +55,34 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const sceneAt = (text: number, mask: number) => scenes.get(`${text},${mask}`) ?? scenes.get(`${text},0`);
   const boundsOf = (spot: Spot): Bounds => {
     const scene = sceneAt(spot.text, spot.mask)!;
-    const { roles, numbers, layers, heads, stages } = scene.data;
+    const { roles, numbers, layers, heads, stages } = scene.record;
     return {
       texts: node.texts.length,
       masks: node.masks.length,
       layers: layers.length,
       heads: heads.length,
-      queries: scene.queries.length,
-      keys: scene.keys.length,
+      queries: scene.queryAxis.length,
+      keys: scene.keyAxis.length,
       stages,
       displays: [LENS, "thumbnails", ...(roles ? ["roles"] : []), ...numbers.map((n) => n.name)],
     };
   };
   const [place, setPlace] = useState<Place>(() => {
     const scene = sceneAt(0, 0)!;
-    const [layer, head] = scene.data.first;
+    const [layer, head] = scene.record.first;
     const start: Place = {
-      spot: { text: 0, mask: 0, layer, head, query: startOf(scene), key: scene.data.startKey ?? null },
+      spot: { text: 0, mask: 0, layer, head, query: startOf(scene), key: scene.record.startKey ?? null },
       stage: "weights",
-      display: scene.data.display,
+      display: scene.record.display,
       pinned: null,
       history: [],
       needle: "",
-      predictions: scene.data.predictions.length > 0,
+      predictions: scene.record.predictions.length > 0,
       digits: false,
       shape: palette.shapes[0]!,
       sinks: true,
       read: false,
-      touched: scene.data.startKey != null,
+      touched: scene.record.startKey != null,
       headChosen: false,
     };
     const found = placeOf(location.hash, start, sceneAt);
@@ -101,7 +101,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const found = useMemo(() => {
     const wanted = place.needle.toLocaleLowerCase();
     const matches = wanted
-      ? scene.queries.labels.flatMap((l, n) => (l.name.toLocaleLowerCase().includes(wanted) ? [n] : []))
+      ? scene.queryAxis.tokenLabels.flatMap((l, n) => (l.name.toLocaleLowerCase().includes(wanted) ? [n] : []))
       : [];
     return new Set(matches);
   }, [place.needle, scene]);
@@ -144,7 +144,8 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     } else if (name in IN_MATRIX) {
       document.getElementById("panel-matrix")?.dispatchEvent(new KeyboardEvent("keydown", { key: IN_MATRIX[name] }));
     } else if (name === "follow") {
-      const query = key === null || !scene.data.aligned ? undefined : scene.queries.find(scene.keys.positions[key]!);
+      const query =
+        key === null || !scene.record.aligned ? undefined : scene.queryAxis.find(scene.keyAxis.tokenPositions[key]!);
       if (query === undefined || !spot.layer) return say("nothing is below: this layer reads embeddings");
       const layer = spot.layer - 1;
       const next = strongestWriter(scene, layer, query);
@@ -164,7 +165,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
         }
         const { layer, head } = now.spot;
         const headChosen = next.spot.layer !== layer || next.spot.head !== head;
-        return touch(fit(next, boundsOf(next.spot)), now, scene.data.pictures !== null, headChosen);
+        return touch(fit(next, boundsOf(next.spot)), now, scene.record.pictures !== null, headChosen);
       });
     }
   };
@@ -190,21 +191,21 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const [room, above] = useRoom();
   const title = scene.headName(spot.layer, spot.head);
   const { pinned } = place;
-  const { command: own, comparison } = scene.data;
+  const { command: own, comparison } = scene.record;
   const [words, heads] =
     pinned?.mask === spot.mask
       ? [
           own.replace("scope run", "scope compare"),
           `--head ${scene.headName(pinned.layer, pinned.head)} --head ${title}`,
         ]
-      : [comparison || own, `--layer ${scene.data.layers[spot.layer]} --head ${scene.data.heads[spot.head]}`];
-  const command = words && `${words} ${heads} --query ${scene.queries.positions[spot.query]}`;
+      : [comparison || own, `--layer ${scene.record.layers[spot.layer]} --head ${scene.record.heads[spot.head]}`];
+  const command = words && `${words} ${heads} --query ${scene.queryAxis.tokenPositions[spot.query]}`;
   const goto = (changes: Partial<Spot>) =>
     setPlace((now) => {
       const { text = now.spot.text } = changes;
       if (text === now.spot.text) {
         const next = { ...now, spot: { ...now.spot, ...changes } };
-        return touch(fit(next, boundsOf(next.spot)), now, scene.data.pictures !== null, changes.head !== undefined);
+        return touch(fit(next, boundsOf(next.spot)), now, scene.record.pictures !== null, changes.head !== undefined);
       }
       const other = { ...now.spot, query: startOf(sceneAt(text, now.spot.mask)!), key: null, ...changes };
       return fit({ ...now, spot: other, pinned: null }, boundsOf(other));
@@ -240,7 +241,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     words: node.words,
     glossary: node.glossary,
   };
-  const pictured = scene.data.pictures !== null && !asMatrix && compared.length === 0;
+  const pictured = scene.record.pictures !== null && !asMatrix && compared.length === 0;
   const side = node.masks.length > 1 ? node.masks[spot.mask]! : "";
   // names of hints are no words of a page
   const terms = Object.fromEntries(
@@ -254,20 +255,19 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
         <details class="about" open={/look-(alarm|warning)/.test(JSON.stringify(about))}>
           <summary>
             <h1 dir="ltr">
-              <bdi>{scene.data.model || "attnscope"}</bdi>{" "}
+              <bdi>{scene.record.model || "attnscope"}</bdi>{" "}
               <span class="dim">
-                · {scene.data.layers.length}×{scene.data.heads.length} · <bdi>{scene.data.maskName}</bdi>
+                · {scene.record.layers.length}×{scene.record.heads.length} · <bdi>{scene.record.maskName}</bdi>
               </span>
             </h1>
           </summary>
           {about.map(tree)}
         </details>
         <div class="controls tools" role="toolbar" aria-label="Tools">
-          <button type="button" onClick={() => act("scale")} title={`colours follow ${SHAPES[place.shape]} (L)`}>
+          <button onClick={() => act("scale")} title={`colours follow ${SHAPES[place.shape]} (L)`}>
             {{ sqrt: "√", linear: "linear", log: "log" }[place.shape]} scale
           </button>
           <button
-            type="button"
             aria-pressed={!place.sinks}
             onClick={() => act("sinks")}
             title={`a scale without sinks (z). ${node.glossary.sinks}`}
@@ -288,7 +288,6 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
           />
           {place.needle && <span class="dim">{found.size} found</span>}
           <button
-            type="button"
             aria-pressed={place.pinned !== null}
             onClick={() => act("pin")}
             title="compare other heads with this one (c)"
@@ -296,7 +295,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
             {place.pinned ? `pinned ${scene.headName(place.pinned.layer, place.pinned.head)}` : "pin"}
           </button>
           {["copy", "write", "help"].map((name) => (
-            <button key={name} type="button" onClick={() => act(name)}>
+            <button key={name} onClick={() => act(name)}>
               {TITLES[name]}
             </button>
           ))}
@@ -335,7 +334,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
             masks={node.masks}
             title={title}
             stageHelp={node.stageHelp}
-            onPicture={scene.data.pictures && compared.length === 0 ? () => setAsMatrix(false) : undefined}
+            onPicture={scene.record.pictures && compared.length === 0 ? () => setAsMatrix(false) : undefined}
           />
         )}
         <div class="aside" style={{ maxHeight: `${room}px` }}>
