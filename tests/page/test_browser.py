@@ -563,7 +563,11 @@ def test_who_reads_a_token_is_its_column(open_page, pages):
         "weights"
     ]
     page = open_page(path, "#head=L1H2&query=3&key=4&stage=weights").page
-    page.get_by_role("button", name="is read by").click()
+    tokens = SHORT.split()
+    directions = page.get_by_role("group", name="Direction").get_by_role("button")
+    said = [f"what {tokens[3]} reads", f"who reads {tokens[4]}"]
+    assert directions.all_text_contents() == said
+    directions.nth(1).click()
     page.locator(".flow .token").nth(5).click()
     shown = page.evaluate(
         "[...document.querySelectorAll('[data-reader]')].map((one) => [one.dataset.reader, one.textContent])"

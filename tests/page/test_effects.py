@@ -122,10 +122,9 @@ def test_the_page_says_whether_a_head_matters(open_page, gpt2, tmp_path):
         percent, best = re.search(r", (\S+) % of the strongest, (L\d+H\d+)\.", said).groups()
         assert best == "L{}H{}".format(*strongest)
         assert float(percent) == pytest.approx(100 * share, rel=0.02, abs=0.51)
-    first, second, bits = re.search(r" (\S+) → (\S+) %, (\S+) bits\. After ", said).groups()
-    digits = 0.51 if "." not in first else 0.051
-    assert float(first) == pytest.approx(100 * np.exp(before[LAST, top]), abs=digits)
-    assert float(second) == pytest.approx(100 * shares[layer, head], abs=digits)
+    first, second, bits = re.search(r" (\S+) % → (\S+) %, (\S+) bits\. After ", said).groups()
+    assert float(first) == pytest.approx(100 * np.exp(before[LAST, top]), abs=0.051)
+    assert float(second) == pytest.approx(100 * shares[layer, head], abs=0.051)
     assert number(bits) == pytest.approx(kl[0, layer, head], rel=0.06)
     here, of_row = re.search(r"After was: (\S+) bits, number (\d+)\.", said).groups()
     assert number(here) == pytest.approx(kl[1, layer, head], rel=0.06)

@@ -268,6 +268,12 @@ def test_a_head_opens_at_the_row_where_its_role_is_strongest(open_page, tmp_path
         assert on_target[int(said)] == pytest.approx(max(on_target), abs=5.1e-4), (layer, head)
         clicked += 1
     assert clicked and watched.messages == []
+    first = read_page(path).of_kind("walk")[0]["scenes"][0]["first"]
+    query = "new URLSearchParams(location.hash.slice(1)).get('query')"
+    page = open_page(path, size=(1280, 800)).page
+    begins = page.evaluate(query)
+    click_head(page, *first)
+    assert page.evaluate(query) == begins  # the page begins there, too
 
 
 def test_the_lens_says_what_the_model_loses_without_a_head(open_page, tmp_path):

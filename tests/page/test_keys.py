@@ -3,7 +3,7 @@
 import pytest
 
 from attnscope.cli import main
-from attnscope.views.walk.keys import ACTIONS, ON_PAGES
+from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_key
 from tests.page.reading import read_page
 from tests.page.test_page import TEXT
 from tests.page.walking import shows
@@ -154,6 +154,19 @@ def test_a_page_lists_no_key_that_does_nothing_there(walked):
     assert names["texts"] ^ names["sides"] == {
         *("next_text", "previous_text", "mask", "previous_mask", "predictions")
     }
+
+
+def test_the_help_has_a_line_for_each_thing_that_one_wants_to_do(open_page, walked):
+    """Every key is in one line of the help, those of one direction and of the other in the same."""
+    for path in walked.values():
+        page, (node,) = open_page(path).page, read_page(path).of_kind("walk")
+        page.keyboard.press("?")
+        own = "dialog section:not([aria-label=Copy], [aria-label=Save])"
+        spelled = page.locator(f"{own} kbd").all_text_contents()
+        assert {"[ ]", "← ↓ ↑ → or h j k l"} <= set(spelled)
+        keys = {spell_key(key) for action in node["keys"] for key in action["keys"]}
+        assert keys == set(" ".join(spelled).split()) - {"or"}
+        assert page.locator(f"{own} h3").all_text_contents()[0] == "Find a head"
 
 
 def test_tab_alone_reaches_every_panel(open_page, walked):

@@ -1,6 +1,7 @@
 """The question that people bring, on the page: which head makes one word read another, does it matter, what comes next?"""
 
 import json
+import re
 import shlex
 
 import numpy as np
@@ -83,8 +84,9 @@ def test_predictions_stand_beside_the_sentence(open_page, tmp_path):
         assert shows(page, f"{line}.includes('{said}')", True)
         items = page.locator(".predictions .item").all_text_contents()
         assert [item.split()[0] for item in items] == [one.text for one in prediction.tokens]
-        shown = [float(item.split()[1]) for item in items]
-        assert shown == pytest.approx([one.probability for one in prediction.tokens], abs=5.1e-4)
+        shown = [float(re.fullmatch(r"\S+ (\S+) %", item)[1]) for item in items]
+        expected = [100 * one.probability for one in prediction.tokens]
+        assert shown == pytest.approx(expected, abs=0.051)
     box = page.locator(".predictions").bounding_box()
     assert box["y"] < 140  # in sight without scrolling, above the panels
 
@@ -278,3 +280,52 @@ def test_small_effects_are_seen_beside_a_large_one(open_page, tmp_path):
     page = open_page(path, size=(1280, 800)).page
     ticks = page.locator(".heads-panel .ramp .stops span").all_text_contents()
     assert {".01", ".1"} <= set(ticks)
+
+
+def test_sinks_can_be_taken_out_of_the_scale_only_if_the_scale_changes(open_page, tmp_path):
+    """A head that reads another token as strongly as any sink has the same colours without sinks."""
+    path = tmp_path / "page.html"
+    draw = np.random.default_rng(0)
+    q, k = draw.standard_normal((2, 1, 2, 6, 4), np.float32)
+    q[0, 0] = k[0, 0] = 8 * np.eye(6, 4)  # all but the last two tokens read themselves alone
+    np.savez(tmp_path / "qk.npz", q=q, k=k)
+    assert main(["run", "--qkv", str(tmp_path / "qk.npz"), "-o", str(path), "--quiet"]) == 0
+    weights = attnscope.from_qkv(q, k, stages="weights").weights[0]
+    page = open_page(path, "#head=L0H0&query=3&key=1").page
+    button = page.get_by_role("button", name="no sinks")
+    for head in (0, 1):
+        page.evaluate(f"location.hash = '#head=L0H{head}&query=3&key=1&stage=weights'")
+        assert shows(page, "document.querySelector('#where').textContent", f"L0H{head}")
+        assert button.is_disabled() == (weights[head, :, 1:].max() > 0.9), head
+    assert not button.is_disabled()
+    page.keyboard.press("[")
+    page.keyboard.press("z")
+    said = "document.querySelector('.said').textContent"
+    assert shows(page, f"{said}.startsWith('Without sinks, the colours would stay')", True)
+    assert button.get_attribute("title") == page.evaluate(said)
+
+
+def test_heads_show_only_numbers_that_differ_between_them(pages):
+    """In a text of 11 words, every head has all of its weight within 16 tokens, and none on special ones."""
+    weights = attnscope.inspect(SHORT, layer="all", head="all", stages="weights").weights
+    entropy = -np.where(weights > 0, weights * np.log2(np.maximum(weights, 1e-30)), 0).sum(-1)
+    assert np.ptp(entropy.mean(-1)) > 0.1
+    assert weights.shape[-1] <= 16
+    displays = read_page(pages["short"][0]).of_kind("walk")[0]["scenes"][0]["displays"]
+    assert displays["entropy"] == "entropy"
+    assert displays["distance"] == "mean distance"
+    assert {"special", "within_16", "within_64", "punctuation"} - set(displays) == {
+        *("special", "within_16", "within_64")
+    }
+
+
+def test_probabilities_have_one_form_and_sources_one_name(open_page, pages):
+    page = open_page(pages["long"][0], "#head=L1H1&query=41&key=40").page
+    rest = page.locator("tr:has([data-rest])").text_content()
+    assert rest.startswith("all others0")
+    listed = page.evaluate(
+        "[...document.querySelectorAll('td[data-measure=weight]')].map((one) => one.title)"
+    )
+    assert float(rest.removeprefix("all others")) == pytest.approx(
+        1 - sum(map(number, listed)), abs=6e-3
+    )

@@ -137,6 +137,10 @@ export function scaleOf(numbers: ArrayLike<number>, signed: boolean): Scale {
   return { low: signed ? -largest : 0, high: largest, signed };
 }
 
+// A probability, as studies/screens/predictions.py writes it.
+export const probabilityText = (share: number): string =>
+  share > 0 && share < 0.0005 ? "<0.1 %" : `${fixed(100 * share, 1)} %`;
+
 const NO_WEIGHT = "·"; // exactly zero, or not allowed by the mask
 
 // What a cell of a stage says: as views/numbers.py writes it.

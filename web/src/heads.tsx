@@ -13,7 +13,7 @@ import {
   scaleOf,
   surface,
 } from "./format";
-import { canvasOf, Heat, THEMES } from "./heat";
+import { canvasOf, Heat } from "./heat";
 import { Cell, LensList, Matters, sayOf, useLens } from "./lens";
 import type { Head } from "./model";
 import { type PanelProps, stacked, weightScale } from "./panel";
@@ -56,17 +56,14 @@ const LIST = 225;
 const REMARK = 60;
 const MATTERS = 130;
 
-// What a display of the heads is called.
-const TITLES: Record<string, string> = { lens: "this cell or row" };
-
-export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }: PanelProps & { displays: string[] }) {
+export function HeadsPanel({ scene, place, act, goto, room, glossary }: PanelProps) {
   const theme = currentTheme();
   const [budget, setBudget] = useState(0); // thumbnails of so many heads are made; more follow in the next task
   useEffect(() => {
     const later = setTimeout(() => setBudget(budget + AT_ONCE));
     if (budget > layers.length * heads.length) clearTimeout(later);
   }, [budget]);
-  const { layers, heads, numbers, roles } = scene.record;
+  const { layers, heads, numbers, roles, displays } = scene.record;
   const shown = numbers.find((one) => one.name === place.display);
   const values = shown && scene.store.matrix(shown.values);
   const strength = roles && place.display === "roles" ? scene.store.matrix(roles.strength) : null;
@@ -86,7 +83,6 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
   const { query, key } = place.spot;
   const labels = (letter: string, all: (number | string)[]) =>
     all.map((n) => ({ number: n === "mean" ? "mean" : letter + n, name: "" }));
-  const look = THEMES[theme];
   const tall = layers.length > (lens ? 0.9 : 1.4) * heads.length; // its list has room beside the picture
   return (
     <section
@@ -107,9 +103,9 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
           value={place.display}
           onChange={(event) => act("display", event.currentTarget.value)}
         >
-          {displays.map((name) => (
+          {Object.entries(displays).map(([name, title]) => (
             <option key={name} value={name}>
-              {TITLES[name] ?? name.replace("_", " ")}
+              {title}
             </option>
           ))}
         </select>
@@ -136,7 +132,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
               const known = roles!.names[role(r, c)];
               return `${name}: ${known ? `${known} ${fixed(strength.at(r, c), 2)}` : "no clear role"}`;
             }
-            if (values) return `${name}: ${place.display.replace("_", " ")} ${exactText(values.at(r, c))}`;
+            if (values) return `${name}: ${displays[place.display]} ${exactText(values.at(r, c))}`;
             const head = scene.record.pictures && scene.head(r, c);
             return head ? `${name}: ${summaryOf(head, query)}` : name;
           }}
@@ -167,7 +163,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
           cursor={[place.spot.layer, place.spot.head]}
           onCursor={(layer, head) => goto({ layer, head, text: roleText(layer, head), ...roleRow(layer, head) })}
           onEnter={() => act("matrix_panel")}
-          legend={shown?.name.replace("_", " ") ?? ""}
+          legend={(shown && displays[shown.name]) ?? ""}
           paint={
             values || strength || lens
               ? undefined
@@ -190,10 +186,6 @@ export function HeadsPanel({ scene, place, act, goto, displays, room, glossary }
                   const tall = picture && scene.record.pictures ? picture.height / picture.width : 1;
                   if (picture) g.drawImage(picture, left, top, wide / Math.max(1, tall), wide * Math.min(1, tall));
                   else g.fillRect(left, top, wide, wide);
-                  if (head?.unit.chosen && size > 16) {
-                    g.fillStyle = look.ink;
-                    g.fillRect(x + size - 6, y + 2, 4, 4);
-                  }
                 }
           }
         />

@@ -15,6 +15,7 @@ import {
   surface,
   type Theme,
 } from "./format";
+import { stacked } from "./panel";
 import { theme as currentTheme } from "./theme";
 
 export interface Label {
@@ -64,6 +65,7 @@ const LEVEL = 22; // pixels of labels above their columns that do not stand upri
 const NUMBERED = 16; // and of labels that are numbers
 const TALLEST = 20; // height of cells that are much narrower
 const GAP = 6;
+const LEAST_TARGET = 24; // of a finger
 const STRIP = 36; // pixels of the loudness above a map over seconds
 
 export function Heat(props: HeatProps) {
@@ -217,7 +219,7 @@ export function Heat(props: HeatProps) {
       </p>
       <div class="legend">
         {props.colours ? <span /> : <Ramp scale={props.scale} legend={props.legend} />}
-        {(partial || rows.length > 40 || columns.length > 40) && (
+        {(partial || rows.length > 40 || columns.length > 40 || (stacked() && cell < LEAST_TARGET)) && (
           <span class="zoom">
             {partial && (
               <span class="dim">

@@ -2,7 +2,7 @@
 import { useMemo, useRef } from "preact/hooks";
 import { weightText } from "./arithmetic";
 import { Bar, Word } from "./elements";
-import { fixed, sizedText } from "./format";
+import { probabilityText, sizedText } from "./format";
 import { type Head, isEffect, type Scene } from "./model";
 import { percent } from "./pictures";
 import { LENS, type Place, type Spot } from "./spot";
@@ -17,7 +17,7 @@ export interface Seen {
   key: number;
   weight: number; // NaN if it is not known
   bound: boolean; // the weight is at most that
-  value: number | undefined; // α·‖v‖, if it is listed
+  value: number | undefined; // weight·‖v‖, if it is listed
 }
 
 export function inHead(head: Head, query: number, key: number): Seen {
@@ -123,10 +123,9 @@ function Moved({ scene, own }: { scene: Scene; own: number }) {
     <>
       {positions.slice(0, 3).map((position, n) => {
         const shares = [scene.store.numbers(before)[n]!, scene.ofToken(after, n)[own]!];
-        const digits = Math.abs(shares[0]! - shares[1]!) < 0.01 ? 1 : 0;
         return (
           <span key={position} data-moved={position}>
-            <Word name={tokens[n]} /> {shares.map((share) => fixed(100 * share, digits)).join(" → ")} %,{" "}
+            <Word name={tokens[n]} /> {shares.map(probabilityText).join(" → ")},{" "}
           </span>
         );
       })}
@@ -244,7 +243,7 @@ export function LensList(props: {
             class="plain"
             id={rank ? undefined : "lens-first"}
             aria-current={one.layer === spot.layer && one.head === spot.head}
-            title={one.value === undefined ? undefined : `α·‖v‖ ${sizedText(one.value)}`}
+            title={one.value === undefined ? undefined : `weight·‖v‖ ${sizedText(one.value)}`}
             onClick={() => go(one)}
           >
             <kbd>{rank + 1}</kbd> <b>{one.name}</b>{" "}

@@ -94,6 +94,7 @@ export interface SceneData {
   aligned: boolean;
   predictions: { position: number; title: Tree[]; tokens: string[]; probabilities: number[] }[];
   numbers: { name: string; meaning: string; values: Ref }[];
+  displays: Record<string, string>; // what the panel of heads can show, and what that is called
   // What cutting each head changes at every token: KL of the prediction in bits, or else the share of the final state.
   effects: null | {
     ofPredictions: boolean;
@@ -362,10 +363,14 @@ export class Head {
   largestElsewhere(): number {
     if (this.elsewhere === undefined) {
       this.elsewhere = 0;
-      const rows = this.stage("weights") ? this.scene.queryAxis.tokenLabels.keys() : this.rowIndex.keys();
-      for (const query of rows)
-        for (const [key, share] of this.shares(query))
-          if (share > this.elsewhere && !this.scene.sinks.has(key)) this.elsewhere = share;
+      const see = (key: number, share: number) => {
+        if (share > this.elsewhere! && !this.scene.sinks.has(key)) this.elsewhere = share;
+      };
+      const weights = this.stage("weights");
+      if (weights)
+        for (let row = 0; row < weights.rows; row++)
+          for (let key = 0; key < weights.columns; key++) see(key, weights.at(row, key));
+      else for (const query of this.rowIndex.keys()) for (const one of this.shares(query)) see(...one);
     }
     return this.elsewhere;
   }

@@ -166,7 +166,9 @@ export function RowPanel({
           {rest !== null && (
             <tr class="dim">
               <td class="left" colSpan={2}>
-                not listed
+                <span class="term" title={words.rest}>
+                  all others
+                </span>
               </td>
               <td data-rest>{weightText(rest)}</td>
             </tr>

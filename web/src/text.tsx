@@ -3,8 +3,8 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { weightText } from "./arithmetic";
-import { tree } from "./elements";
-import { colourOf, css, fixed, inkOn, ramp } from "./format";
+import { tree, Word } from "./elements";
+import { colourOf, css, inkOn, probabilityText, ramp } from "./format";
 import { type PanelProps, weightScale } from "./panel";
 import { theme as currentTheme } from "./theme";
 
@@ -15,7 +15,7 @@ interface Props extends PanelProps {
 const SAID = 4; // sources that the line under the text names
 
 export function TextPanel(props: Props & { choices: ComponentChildren }) {
-  const { scene, place, act, choices, glossary } = props;
+  const { scene, place, cursorKey, act, choices, glossary } = props;
   return (
     <section class="card text-panel" aria-label="text">
       <div class="sentence">
@@ -39,7 +39,15 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
               title={`${glossary[read ? "read" : "reads"]} (i)`}
               onClick={() => place.read !== read && act("direction")}
             >
-              {read ? "is read by" : "reads"}
+              {read ? (
+                <>
+                  who reads <Word name={scene.keyAxis.tokenLabels[cursorKey ?? -1]?.name} />
+                </>
+              ) : (
+                <>
+                  what <Word name={scene.queryAxis.tokenLabels[place.spot.query]?.name} /> reads
+                </>
+              )}
             </button>
           ))}
         </span>
@@ -57,7 +65,7 @@ function Predictions({ scene, place }: Props) {
       <span class="dim">predicted {one.title.map(tree)}:</span>
       {one.tokens.map((token, rank) => (
         <span key={rank} class="item">
-          <bdi>{token}</bdi> {fixed(one.probabilities[rank]!, 3)}
+          <bdi>{token}</bdi> {probabilityText(one.probabilities[rank]!)}
         </span>
       ))}
     </p>

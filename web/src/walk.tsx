@@ -21,6 +21,7 @@ interface Key {
   spelled: string;
   help: string;
   group: string;
+  together?: [string, string] | null; // text and keys of its line in the help; null if it is in another's
 }
 
 interface WalkNode {
@@ -55,7 +56,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const sceneAt = (text: number, mask: number) => scenes.get(`${text},${mask}`) ?? scenes.get(`${text},0`);
   const boundsOf = (spot: Spot): Bounds => {
     const scene = sceneAt(spot.text, spot.mask)!;
-    const { roles, numbers, layers, heads, stages } = scene.record;
+    const { layers, heads, stages, displays } = scene.record;
     return {
       texts: node.texts.length,
       masks: node.masks.length,
@@ -64,7 +65,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       queries: scene.queryAxis.length,
       keys: scene.keyAxis.length,
       stages,
-      displays: [LENS, "thumbnails", ...(roles ? ["roles"] : []), ...numbers.map((n) => n.name)],
+      displays: Object.keys(displays),
     };
   };
   const [place, setPlace] = useState<Place>(() => {
@@ -98,6 +99,9 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const bounds = boundsOf(spot);
   const head = scene.head(spot.layer, spot.head);
   const key = spot.key ?? head?.best(spot.query) ?? null;
+  const elsewhere = head?.largestElsewhere() || 1;
+  // Without sinks, the scale of what is drawn would stay as it is.
+  const settled = place.sinks && elsewhere > 0.9 && place.display !== "thumbnails" && !scene.record.pictures;
   const found = useMemo(() => {
     const wanted = place.needle.toLocaleLowerCase();
     const matches = wanted
@@ -115,9 +119,10 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     }
   }, [place, scene]);
   useEffect(() => {
-    const changed = () =>
+    // The address may already be that of the place before again, which an effect writes.
+    const changed = ({ newURL }: HashChangeEvent) =>
       setPlace((now) => {
-        const next = placeOf(location.hash, now, sceneAt);
+        const next = placeOf(new URL(newURL).hash, now, sceneAt);
         return fit(next, boundsOf(next.spot));
       });
     window.addEventListener("hashchange", changed);
@@ -132,6 +137,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const act = (name: string, value?: number | string | null) => {
     say("");
     if (name === "find") needle.current?.select();
+    else if (name === "sinks" && settled) say(node.words.settled!);
     else if (name in TITLES) setDialog(name);
     else if (name === "lens") {
       setPlace((now) => ({ ...now, display: LENS, touched: true }));
@@ -212,7 +218,10 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     });
   const listed = (): Command[] => {
     const { copies, saves } = exportsOf(scene, head, place, key, command, node.stageHelp, say);
-    const all = node.keys.map((one) => ({ ...one, name: one.help, key: one.spelled, run: () => act(one.name) }));
+    const all = node.keys.flatMap(({ name: action, help, spelled, group, together }) => {
+      const [name, key] = (dialog === "help" && together) || [help, spelled];
+      return dialog === "help" && together === null ? [] : { name, key, group, run: () => act(action) };
+    });
     return { copy: copies, write: saves }[dialog] ?? [...all, ...copies, ...saves];
   };
   const leave = () => setDialog("");
@@ -269,8 +278,9 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
           </button>
           <button
             aria-pressed={!place.sinks}
+            disabled={settled}
             onClick={() => act("sinks")}
-            title={`a scale without sinks (z). ${node.glossary.sinks}`}
+            title={settled ? node.words.settled : `a scale without sinks (z). ${node.glossary.sinks}`}
           >
             no sinks
           </button>
@@ -324,7 +334,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
         />
       </div>
       <div class="columns">
-        <HeadsPanel {...panel} displays={bounds.displays} />
+        <HeadsPanel {...panel} />
         {pictured ? (
           <PicturePanel {...panel} title={title} onMatrix={() => setAsMatrix(true)} />
         ) : (

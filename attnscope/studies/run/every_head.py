@@ -138,7 +138,8 @@ def with_roles(scene: Scene, roles: TextRoles | None) -> Scene:
         return scene
     measured = (
         f"Measured on {counted(roles.words, 'word')} of this text, all but the first token and special ones. "
-        "attnscope heads measures roles on many texts, and induction and copying on random tokens."
+        "attnscope heads has other values: it measures roles on texts of its own, unless it is given one, and "
+        "induction and copying on random tokens."
     )
     sizes = scene.layers, scene.heads
     return replace(scene, roles=head_roles(roles.roles, roles.main, measured, sizes))

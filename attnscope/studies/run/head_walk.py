@@ -104,12 +104,18 @@ def _shown(
     names = {number.name for number in numbers}
     others = [number for number in scene.numbers if number.name not in names]
     query = heads.queries[index]
+    start = scene.start if query is None else scene.queries.places.get(query, scene.start)
+    shown_roles = roles() or scene.roles
+    if heads.display == "roles" and shown_roles is not None and shown_roles.rows is not None:
+        row = int(shown_roles.rows[scene.first])
+        if row >= 0 and shown_roles.texts[shown_roles.main[scene.first]] == index:
+            start = row
     return dataclasses.replace(
         scene,
         numbers=[*numbers, *others],
-        roles=roles() or scene.roles,
+        roles=shown_roles,
         display=heads.display,
-        start=scene.start if query is None else scene.queries.places.get(query, scene.start),
+        start=start,
         command=None if index == heads.of_ids else scene.command,
     )
 

@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any
 
-import numpy as np
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -20,8 +19,6 @@ from attnscope.views.walk.keys import MOVE, KeyAction, groups, spell_keys
 
 # Cells of a box that are no text: its border, its margins and its scrollbar.
 _FRAME = 6
-# Numbers of heads that differ by less are the same in all of them.
-_VARIES = 1e-4
 # Cells of the meaning of a key, at least.
 _SHORTEST = 16
 PALETTE = """
@@ -151,8 +148,7 @@ def displays_of(app: Any) -> list[tuple[str, str, Any]]:
     }
     if app.state.scene is not None:
         for number in app.state.scene.numbers:
-            finite = number.values[np.isfinite(number.values)]
-            if finite.size and np.ptp(finite) > _VARIES:
+            if number.varies:
                 meanings[number.name] = number.meaning
     phrases = {name: phrase_of(name) for name in meanings}
     wide = max(map(len, phrases.values()))

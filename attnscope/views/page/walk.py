@@ -14,9 +14,10 @@ from attnscope.views.page.container import Array, Container, Reference
 from attnscope.views.page.elements import spans_of, text_of
 from attnscope.views.spans import Span
 from attnscope.views.walk.cell import compared_masks, later_steps
-from attnscope.views.walk.glossary import GLOSSARY
-from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_keys
+from attnscope.views.walk.glossary import GLOSSARY, phrase_of
+from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_key, spell_keys
 from attnscope.views.walk.scene import (
+    EFFECT_OF_HEAD,
     Passage,
     Scene,
     SceneEffects,
@@ -62,8 +63,8 @@ _PHRASES = {
     "distance": "mean distance, tokens",
     "punctuation": "on punctuation",
     "sink": "on the sink",
-    "value": "α·‖v‖",
-    "projected": "α·‖v W‖",
+    "value": "× ‖v‖",
+    "projected": "× ‖v W‖",
 }
 _WORDS = {
     "exact": "exact float32",
@@ -75,6 +76,8 @@ _WORDS = {
     f"(distance to {DECIMALS['distance']}).",
     "absent": "The sources of this row are not listed on this page. The nearest row that is:",
     "difference": "No difference is shown: a side has no exact matrix of this head, or other tokens.",
+    "rest": "The weight of all tokens that are weaker than those above.",
+    "settled": "Without sinks, the colours would stay: this head reads no other token, or one as strongly as sinks.",
     "same": "This is the pinned head itself. Go to another one, with [ and ] or a click on it.",
     "weights": "Only weights are known of this head; its map shows them.",
     "unexplained": "This page does not hold the scores of this row, or it may attend to no key.",
@@ -89,6 +92,21 @@ _PAGE_HELP = {
     "write": "Save a figure, the matrix, or this page.",
     "help": "All keys, and what the words mean.",
     "stage": "Next stage: scores, scaled, masked, weights.",
+}
+# Actions that the help has in one line, by the first of them.
+_TOGETHER = {
+    "left": ("From cell to cell; in the map of heads, from head to head.", "down up right"),
+    "page_up": ("Up or down by one screen.", "page_down"),
+    "first_key": ("First or last token of the row.", "last_key"),
+    "first_query": ("First or last row.", "last_query"),
+    "next_match": ("Next or previous match.", "previous_match"),
+    "previous_text": ("Previous or next text.", "next_text"),
+    "previous_head": ("Previous or next head.", "next_head"),
+    "previous_layer": ("The same head one layer below or above.", "next_layer"),
+    "stage": ("Next or previous stage: scores, scaled, masked, weights.", "previous_stage"),
+    "mask": ("Next or previous side.", "previous_mask"),
+    "zoom_in": ("Larger or smaller cells.", "zoom_out"),
+    "heads_panel": ("Heads, matrix, row, or text.", "matrix_panel row_panel text_panel"),
 }
 # Names of keys in browsers and in the table.
 _BROWSER_KEYS = {
@@ -134,7 +152,7 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
             "k": "walk",
             "texts": [text_of(Span(text, origin="untrusted")) for text in source.texts],
             "masks": [text_of(Span(mask, origin="untrusted")) for mask in source.masks],
-            "keys": list(_keys(scenes, len(source.texts), len(source.masks))),
+            "keys": _keys(scenes, len(source.texts), len(source.masks)),
             "browserKeys": _BROWSER_KEYS,
             "stageHelp": _STAGES,
             "glossary": GLOSSARY,
@@ -145,8 +163,12 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
     ]
 
 
-def _keys(scenes: Sequence[Node], texts: int, masks: int) -> Iterator[Node]:
-    """Yield the actions that do something on a page with these scenes; a browser keeps keys with Ctrl for itself."""
+def _keys(scenes: Sequence[Node], texts: int, masks: int) -> list[Node]:
+    """Return the actions that do something on a page with these scenes; a browser keeps keys with Ctrl for itself.
+
+    `together` is the text and the keys of a line of the help, if actions share one; None of those that are in another's.
+    """
+    keys: dict[str, Node] = {}
     idle = {
         "text": texts < 2,
         "mask": masks < 2,
@@ -164,12 +186,24 @@ def _keys(scenes: Sequence[Node], texts: int, masks: int) -> Iterator[Node]:
             page_action = replace(
                 action, keys=tuple(key for key in action.keys if "+" not in key[1:])
             )
-            spelled = spell_keys(page_action, between=" or ")
-            help_text = _PAGE_HELP.get(action.name, action.help)
-            yield {
-                "name": action.name, "keys": list(page_action.keys), "spelled": spelled, "help": help_text,
+            keys[action.name] = {
+                "name": action.name,
+                "keys": list(page_action.keys),
+                "spelled": spell_keys(page_action, between=" or "),
+                "help": _PAGE_HELP.get(action.name, action.help),
                 "group": action.group,
-            }  # fmt: skip
+            }
+    for first, (help_text, others) in _TOGETHER.items():
+        if first in keys:
+            lines = [keys[first], *(keys[name] for name in others.split())]
+            spelled = zip(*(line["keys"] for line in lines), strict=False)
+            keys[first]["together"] = [
+                help_text,
+                " or ".join(" ".join(map(spell_key, alike)) for alike in spelled),
+            ]
+            for line in lines[1:]:
+                line["together"] = None
+    return list(keys.values())
 
 
 def _scene(source: Source, variant: Variant, scene: Scene, container: Container) -> Node:
@@ -181,6 +215,11 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
     }
     exact = {indices: head for indices, head in heads.items() if head.exact}
     rounded = {indices: head for indices, head in heads.items() if not head.exact}
+    numbers = [
+        item
+        for item in scene.numbers
+        if item.varies or item.name in (EFFECT_OF_HEAD, scene.display)
+    ]
     command = "" if scene.command is None else scene.command.spell(shared=True)
     queries = _axis(scene.queries)
     keys = _axis(scene.keys)
@@ -201,8 +240,12 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         ],
         "numbers": [
             {"name": item.name, "meaning": item.meaning, "values": container.exact(item.values)}
-            for item in scene.numbers
+            for item in numbers
         ],
+        "displays": {
+            "lens": "this cell or row", "thumbnails": "thumbnails", **({} if scene.roles is None else {"roles": "roles"}),
+            **{item.name: phrase_of(item.name) for item in numbers},
+        },
         "roles": None if scene.roles is None else {
             **{name: list(getattr(scene.roles, name)) for name in ("names", "letters", "colours", "meanings")},
             "main": container.add(scene.roles.main.astype(np.int32)), "strength": container.exact(scene.roles.strength),

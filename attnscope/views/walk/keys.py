@@ -24,12 +24,93 @@ class KeyAction:
     page: bool = True
 
 
-MOVE = "Move"
-_HEADS = "Heads and texts"
-_SHOW = "What is shown"
-_ASK = "Ask the model"
-_OTHER = "Other"
+# What one wants to do.
+MOVE = "Go from cell to cell"
+_FIND = "Find a token or a text"
+_HEADS = "Find a head"
+_READ = "Understand a cell"
+_COMPARE = "Compare with something else"
+_LOOK = "Change the picture"
+_PANELS = "Go to a panel"
+_OTHER = "Keep it, or find a command"
 ACTIONS: tuple[KeyAction, ...] = (
+    KeyAction(
+        "lens",
+        ("a",),
+        "This cell in all heads; then 1 to 9 goes to one of the strongest.",
+        _HEADS,
+        "this cell in all heads",
+    ),
+    KeyAction(
+        "display", ("v",), "Heads as the lens, thumbnails, roles, or one number.", _HEADS, "heads"
+    ),
+    KeyAction("roles", ("r",), "Show the roles of all heads.", _HEADS, "roles"),
+    KeyAction(
+        "effects",
+        ("E",),
+        "Cut every head alone, and show how much each changes.",
+        _HEADS,
+        "every head's effect",
+        page=False,
+    ),
+    KeyAction("previous_head", ("[",), "Previous head.", _HEADS),
+    KeyAction("next_head", ("]",), "Next head.", _HEADS, "head"),
+    KeyAction("previous_layer", ("{",), "Layer below.", _HEADS),
+    KeyAction("next_layer", ("}",), "Layer above.", _HEADS, "layer"),
+    KeyAction("find", ("/",), "Find a token among the queries.", _FIND, "find"),
+    KeyAction("next_match", ("n",), "Next match.", _FIND),
+    KeyAction("previous_match", ("N",), "Previous match.", _FIND),
+    KeyAction("next_text", (")",), "Next text.", _FIND),
+    KeyAction("previous_text", ("(",), "Previous text.", _FIND),
+    KeyAction(
+        "pick",
+        ("#",),
+        "Go to a text: its number, its id, or some of its words.",
+        _FIND,
+        page=False,
+    ),
+    KeyAction("explain", ("e",), "Explain this row step by step.", _READ, "explain"),
+    KeyAction(
+        "follow",
+        ("enter",),
+        "Follow this cell: its key's row, in the head below that writes most there.",
+        _READ,
+        "follow",
+    ),
+    KeyAction(
+        "back", ("backspace",), "Back to the place before, also along a trail.", _READ, "back"
+    ),
+    KeyAction(
+        "stage", ("s",), "Next stage: scores, scaled, masked, weights, output.", _READ, "stage"
+    ),
+    KeyAction("previous_stage", ("S",), "Previous stage.", _READ),
+    KeyAction(
+        "pin",
+        ("c",),
+        "Pin this head and compare others with it; again: unpin it.",
+        _COMPARE,
+        "compare",
+    ),
+    KeyAction("swap", ("C",), "Swap this head with the pinned one.", _COMPARE),
+    KeyAction("mask", ("m",), "Next mask, or next side of a comparison.", _COMPARE, "mask"),
+    KeyAction("previous_mask", ("M",), "Previous mask.", _COMPARE),
+    KeyAction(
+        "cut",
+        ("x",),
+        "Cut this head (in the panel of heads) or this edge, and see what changes; again: put it back.",
+        _COMPARE,
+        "cut",
+        page=False,
+    ),
+    KeyAction("uncut", ("X",), "Put back everything that is cut.", _COMPARE, page=False),
+    KeyAction(
+        "edit",
+        ("t",),
+        "Edit the text; it is computed again after a pause.",
+        _COMPARE,
+        "edit",
+        page=False,
+    ),
     KeyAction("left", ("left", "h"), "Left by one key; in the panel of heads, by one head.", MOVE),
     KeyAction(
         "down", ("down", "j"), "Down by one query; in the panel of heads, by one layer.", MOVE
@@ -45,114 +126,39 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("first_query", ("g",), "First query.", MOVE),
     KeyAction("last_query", ("G",), "Last query.", MOVE),
     KeyAction("strongest", ("space",), "Strongest source of the row.", MOVE),
+    KeyAction("digits", ("d",), "The matrix as numbers, or as colours.", _LOOK, "digits"),
     KeyAction(
-        "follow",
-        ("enter",),
-        "Follow this cell: its key's row, in the head below that writes most there.",
-        MOVE,
-        "follow",
-    ),
-    KeyAction(
-        "back", ("backspace",), "Back to the place before, also along a trail.", MOVE, "back"
-    ),
-    KeyAction("find", ("/",), "Find a token among the queries.", MOVE, "find"),
-    KeyAction("next_match", ("n",), "Next match.", MOVE),
-    KeyAction("previous_match", ("N",), "Previous match.", MOVE),
-    KeyAction("previous_head", ("[",), "Previous head.", _HEADS),
-    KeyAction("next_head", ("]",), "Next head.", _HEADS, "head"),
-    KeyAction("previous_layer", ("{",), "Layer below.", _HEADS),
-    KeyAction("next_layer", ("}",), "Layer above.", _HEADS, "layer"),
-    KeyAction("previous_text", ("(",), "Previous text.", _HEADS),
-    KeyAction("next_text", (")",), "Next text.", _HEADS),
-    KeyAction(
-        "pick",
-        ("#",),
-        "Go to a text: its number, its id, or some of its words.",
-        _HEADS,
-        page=False,
-    ),
-    KeyAction(
-        "lens",
-        ("a",),
-        "This cell in all heads; then 1 to 9 goes to one of the strongest.",
-        _HEADS,
-        "this cell in all heads",
-    ),
-    KeyAction("heads_panel", ("1",), "Panel of layers and heads.", _SHOW),
-    KeyAction("matrix_panel", ("2",), "Panel of the matrix.", _SHOW),
-    KeyAction(
-        "row_panel", ("3",), "Panel of the row: its sources, statistics and arithmetic.", _SHOW
-    ),
-    KeyAction("text_panel", ("4",), "Panel of the text.", _SHOW),
-    KeyAction("next_panel", ("tab",), "Next panel.", _SHOW, page=False),
-    KeyAction("previous_panel", ("shift+tab",), "Previous panel.", _SHOW, page=False),
-    KeyAction(
-        "stage", ("s",), "Next stage: scores, scaled, masked, weights, output.", _SHOW, "stage"
-    ),
-    KeyAction("previous_stage", ("S",), "Previous stage.", _SHOW),
-    KeyAction("digits", ("d",), "The matrix as numbers, or as colours.", _SHOW, "digits"),
-    KeyAction(
-        "display", ("v",), "Heads as the lens, thumbnails, roles, or one number.", _SHOW, "heads"
-    ),
-    KeyAction(
-        "scale", ("L",), "Colours by the root of weights, by weights, or by their logarithm.", _SHOW
+        "scale", ("L",), "Colours by the root of weights, by weights, or by their logarithm.", _LOOK
     ),
     KeyAction(
         "sinks",
         ("z",),
         "Take sinks (first and special tokens) out of the scale, or back in.",
-        _SHOW,
+        _LOOK,
     ),
-    KeyAction("enlarge", ("+",), "Give this panel the whole screen.", _SHOW, "enlarge", page=False),
-    KeyAction("restore", ("_",), "Show all panels again.", _SHOW, "all panels", page=False),
-    KeyAction("zoom_in", ("=",), "Fewer positions in a cell, down to one.", _SHOW),
-    KeyAction("zoom_out", ("-",), "More positions in a cell, up to the whole text.", _SHOW),
+    KeyAction("zoom_in", ("=",), "Fewer positions in a cell, down to one.", _LOOK),
+    KeyAction("zoom_out", ("-",), "More positions in a cell, up to the whole text.", _LOOK),
     KeyAction(
         "unit",
         ("u",),
         "Positions as tokens, words, or spans of the text.",
-        _SHOW,
+        _LOOK,
         "words",
         page=False,
     ),
+    KeyAction("predictions", ("p",), "Show or hide the predictions.", _LOOK, "predictions"),
+    KeyAction("heads_panel", ("1",), "Panel of layers and heads.", _PANELS),
+    KeyAction("matrix_panel", ("2",), "Panel of the matrix.", _PANELS),
     KeyAction(
-        "pin",
-        ("c",),
-        "Pin this head and compare others with it; again: unpin it.",
-        _SHOW,
-        "compare",
+        "row_panel", ("3",), "Panel of the row: its sources, statistics and arithmetic.", _PANELS
     ),
-    KeyAction("swap", ("C",), "Swap this head with the pinned one.", _SHOW),
-    KeyAction("predictions", ("p",), "Show or hide the predictions.", _SHOW, "predictions"),
-    KeyAction("roles", ("r",), "Show the roles of all heads.", _SHOW, "roles"),
-    KeyAction("mask", ("m",), "Next mask, or next side of a comparison.", _ASK, "mask"),
-    KeyAction("previous_mask", ("M",), "Previous mask.", _ASK),
+    KeyAction("text_panel", ("4",), "Panel of the text.", _PANELS),
+    KeyAction("next_panel", ("tab",), "Next panel.", _PANELS, page=False),
+    KeyAction("previous_panel", ("shift+tab",), "Previous panel.", _PANELS, page=False),
     KeyAction(
-        "cut",
-        ("x",),
-        "Cut this head (in the panel of heads) or this edge, and see what changes; again: put it back.",
-        _ASK,
-        "cut",
-        page=False,
+        "enlarge", ("+",), "Give this panel the whole screen.", _PANELS, "enlarge", page=False
     ),
-    KeyAction("uncut", ("X",), "Put back everything that is cut.", _ASK, page=False),
-    KeyAction(
-        "effects",
-        ("E",),
-        "Cut every head alone, and show how much each changes.",
-        _ASK,
-        "every head's effect",
-        page=False,
-    ),
-    KeyAction("explain", ("e",), "Explain this row step by step.", _ASK, "explain"),
-    KeyAction(
-        "edit",
-        ("t",),
-        "Edit the text; it is computed again after a pause.",
-        _ASK,
-        "edit",
-        page=False,
-    ),
+    KeyAction("restore", ("_",), "Show all panels again.", _PANELS, "all panels", page=False),
     KeyAction("copy", ("y",), "Copy the cell, the row or the matrix.", _OTHER, "copy"),
     KeyAction("write", ("w",), "Write a report, a table, a figure or a page.", _OTHER, "write"),
     KeyAction("palette", (":", "ctrl+p"), "All commands.", _OTHER, "commands"),
@@ -168,7 +174,7 @@ ACTIONS: tuple[KeyAction, ...] = (
 )
 # Actions that pages have, and explore does not have yet.
 ON_PAGES: tuple[KeyAction, ...] = (
-    KeyAction("direction", ("i",), "What the token reads, or who reads it.", _SHOW),
+    KeyAction("direction", ("i",), "What the token reads, or who reads it.", _READ),
 )
 # The most useful first: the footer has as many as there is room for, of the panel that keys move in before others.
 _FOOTERS = {

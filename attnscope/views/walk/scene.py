@@ -34,6 +34,8 @@ EFFECT = "effect"
 Progress = Callable[[str, int, int], None]
 # Makes a text of the parts of a screen.
 Draw = Callable[[Iterable[ViewPart]], str]
+# Numbers of heads that differ by less are the same, but for rounding.
+_VARIES = 1e-4
 _LIVE = "explore the text itself: attnscope explore TEXT"
 # Number of a layer or head; `mean` for the mean of several.
 Number = int | str
@@ -131,6 +133,12 @@ class HeadNumber(Owner):
     name: str  # its name, such as `entropy`
     meaning: str
     values: Matrix  # (layers, heads); NaN where it is not known
+
+    @property
+    def varies(self) -> bool:
+        """Whether it differs between heads by more than rounding."""
+        finite = self.values[np.isfinite(self.values)]
+        return finite.size > 0 and float(np.ptp(finite)) > _VARIES
 
 
 @dataclass(frozen=True)
