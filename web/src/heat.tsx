@@ -639,7 +639,7 @@ function round(least: number): number {
 function labels(
   g: CanvasRenderingContext2D,
   props: HeatProps,
-  { cell, line, left, top, shownRows, shownColumns, named, size, upright, width }: Layout,
+  { cell, line, left, top, shownRows, shownColumns, named, size, upright, width, height }: Layout,
   r0: number,
   c0: number,
   cursor: [number, number],
@@ -666,7 +666,7 @@ function labels(
     const n = r0 + r;
     if (skipped(n, 0)) continue;
     const label = props.rows[n]!;
-    const y = top + (r + 0.5) * line;
+    const y = Math.min(top + (r + 0.5) * line, height - size / 2);
     g.textAlign = "right";
     style(n, 0);
     g.fillText(named[0] ? shorten(nameOf(label), left - GAP, size) : label.number, left - GAP + 2, y);

@@ -9,14 +9,11 @@ import { Walk } from "./walk";
 // biome-ignore lint/suspicious/noExplicitAny: nodes are what rendering.py writes
 export type Node = any;
 
-// Model, mask, text and warnings, which a page with a walk has in its first line.
-export const aboutOf = (nodes: Node[]): Node[] =>
-  nodes.some((node) => node.k === "walk")
-    ? nodes.slice(
-        0,
-        nodes.findIndex((node) => !isAbout(node)),
-      )
-    : [];
+// Model, mask, text and warnings, which a page that begins with a walk has in its first line.
+export function aboutOf(nodes: Node[]): Node[] {
+  const end = nodes.findIndex((node) => !isAbout(node));
+  return nodes[end]?.k === "walk" ? nodes.slice(0, end) : [];
+}
 
 const isAbout = (node: Node) =>
   node[0] === "dl" || (node[0] === "div" && /look-(alarm|warning)/.test(JSON.stringify(node)));
@@ -104,6 +101,7 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
         say={say}
         scale={panel.scale}
         label={panel.label}
+        height={Math.max(16 * rows.length, Math.min(640, innerHeight * 0.55))} // what follows is in sight
         colours={panel.colours}
         levels={panel.levels}
         path={panel.path}

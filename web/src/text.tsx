@@ -141,15 +141,18 @@ function Shaded(props: Props) {
   }, [count, scene]);
   const pieces = useMemo(
     () =>
-      scene.record.passages.slice(0, count).map(([text, q, k], n) =>
-        q < 0 && k < 0 ? (
-          text
-        ) : (
-          <bdi key={n} class="token" data-q={q < 0 ? undefined : q} data-k={k < 0 ? undefined : k}>
-            {text}
-          </bdi>
+      // Not isolated from each other: the pieces of a word may follow each other from right to left.
+      scene.record.passages
+        .slice(0, count)
+        .map(([text, q, k], n) =>
+          q < 0 && k < 0 ? (
+            text
+          ) : (
+            <span key={n} class="token" data-q={q < 0 ? undefined : q} data-k={k < 0 ? undefined : k}>
+              {text}
+            </span>
+          ),
         ),
-      ),
     [scene, count],
   );
   const places = useMemo(() => {
