@@ -87,6 +87,31 @@ def test_the_strongest_heads_are_listed_with_their_errors():
     assert re.search(r"strongest  L2H1 0\.82  L2H2 0\.91  L2H3 1\.00\n", by_layer)
 
 
+def test_heads_in_which_a_role_is_not_clear_are_listed_behind_its_limit():
+    made = survey()
+    row = next(line for line in draw(made, 200).split("\n") if line.startswith("P previous"))
+    clear, _, weak = row.partition(f"below {ROLES['previous'].clear:g}: ")
+    values = made.by_name()["previous"]
+    for heads, expected in ((clear, True), (weak, False)):
+        found = re.findall(r"L(\d+)H(\d+)", heads)
+        assert found
+        for layer, head in found:
+            assert (values[int(layer), int(head)] >= 0.4) is np.bool_(expected)
+    unranked = next(line for line in draw(made, 200).split("\n") if line.startswith("V copying"))
+    assert "below" not in unranked
+
+
+def test_heads_say_which_texts_they_are_measured_on():
+    made = survey()
+    for probes, said in (
+        (made.probes, "the built-in texts and the random tokens named above;"),
+        (replace(made.probes, shipped=False), "the given texts and the random tokens named above;"),
+        (replace(made.probes, repeated=0), "the built-in texts named above;"),
+    ):
+        shown = " ".join(draw(replace(made, probes=probes), 100).split())
+        assert f"averages over {said} explore and the pages of run measure roles on their" in shown
+
+
 SHADES_OF_ROLES = "a fuller shade is a stronger role: ░ to 0.25 ▒ to 0.50 ▓ to 0.75 █ to 1.00"
 
 

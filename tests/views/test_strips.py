@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from rich.text import Text
 
 from attnscope.studies.registry import present
 from attnscope.views import parts
@@ -13,7 +14,7 @@ from tests.helpers.sample_explanations import explanation
 from tests.helpers.screens import draw, read_number
 from tests.views.test_figure import ORANGE_BLUE, grids, parsed, places
 
-SHADES = " ░▒▓█"
+SHADES = "░▒▓█"
 
 
 def expected(made):
@@ -60,11 +61,30 @@ def test_without_colours_a_cell_is_a_sign_and_a_shade():
         line = next(line for line in lines if line.strip().startswith(f"{name} "))
         cells = line[line.index(name) + len("so far  ") :]
         for n, value in enumerate(values):
-            size = min(4, int(abs(value) / np.abs(values).max() * 5))
-            sign = "+" if value > 0 else "−"
-            assert cells[2 * n : 2 * n + 2].ljust(2) == (
-                "  " if not size else sign + SHADES[size]
-            ), (name, n)
+            size = min(3, int(abs(value) / np.abs(values).max() * 4))
+            # However small it is: only what is exactly 0 is blank.
+            shaded = ("+" if value > 0 else "−") + SHADES[size] if value else "  "
+            assert cells[2 * n : 2 * n + 2].ljust(2) == shaded, (name, n)
+
+
+@pytest.mark.parametrize("colour", [None, "standard", "256", "truecolor"])
+def test_strips_say_what_their_cells_stand_for(colour):
+    lines = draw(explanation(), 100, colour=colour).split("\n")
+    legend = Text.from_ansi(next(line for line in lines if "   scale   " in line))
+    if colour is None:
+        assert legend.plain == "   scale   −█−▓−▒−░ 0 +░+▒+▓+█"
+        return
+    assert legend.plain == f"   scale   −{' ' * 10}0{' ' * 10}+"
+    zero = legend.plain.index("0")
+    colours = [
+        (span.start < zero, tuple(span.style.bgcolor.get_truecolor()))
+        for span in legend.spans
+        if span.style.bgcolor is not None
+    ]
+    for is_less, (red, _, blue) in colours:
+        assert (red > blue) if is_less else (blue >= red)
+    assert [is_less for is_less, _ in colours].count(True) >= 3
+    assert len(set(colours)) >= 6
 
 
 def test_what_does_not_fit_is_counted():
@@ -91,3 +111,18 @@ def test_figures_and_pages_have_the_same_cells():
     assert len(titles) == len(numbers)
     for (_, said), value in zip(titles, numbers, strict=True):
         assert read_number(said) == pytest.approx(value, rel=1e-3, abs=1e-4)
+
+
+def test_the_answer_says_what_is_subtracted_before_the_exponential():
+    made = explanation()
+    answers = re.findall(
+        r"exp\((\S+) − the row's largest (\S+)\) = ([\d.]+); / ([\d.]+) = weight ([\d.]+)",
+        " ".join(draw(made, 200).split()),
+    )
+    assert len(answers) == len(made.cells)
+    for cell, said in zip(made.cells, answers, strict=True):
+        masked, largest, exponential, total, weight = map(read_number, said)
+        assert largest == pytest.approx(made.row.masked.max(), abs=6e-3)
+        assert masked == pytest.approx(made.row.masked[made.keys.index(cell.key)], abs=6e-3)
+        assert exponential == pytest.approx(np.exp(masked - largest), rel=1e-2)
+        assert weight == pytest.approx(exponential / total, rel=1e-2)

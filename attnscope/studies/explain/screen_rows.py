@@ -169,7 +169,7 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
         steps.append("not allowed, so its weight is exactly 0")
     else:
         steps.append(
-            f"exp({said(row.masked[at] - np.float32(e.maximum or 0.0))}) = {said(row.exponentials[at])}"
+            f"exp({said(row.masked[at])} − the row's largest {said(e.maximum or 0.0)}) = {said(row.exponentials[at])}"
         )
         steps.append(f"/ {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}")
         steps.append(

@@ -72,8 +72,13 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         none = n_heads - sum(name is not None for name in main)
         have = "has" if none == 1 else "have"
         message = Span(f"{none} of {n_heads} heads {have} no clear role", "bold")
-        legend = f" ({UNCLEAR}). Values are averages over these texts or tokens. Each head counts once, for its"
-        legend += " main role, whose letter stands behind it elsewhere"
+        texts = f"the {'built-in' if survey.probes.shipped else 'given'} texts"
+        random = " and the random tokens" * bool(survey.probes.repeated and survey.probes.draws)
+        legend = f" ({UNCLEAR}). Values are averages over {texts}{random} named above; explore and the pages of run"
+        legend += " measure roles on their own text, where they can differ."
+        legend += (
+            " Each head counts once, for its main role, whose letter stands behind it elsewhere"
+        )
         has_unranked = any(ROLES[role.name].rank is None for role in survey.roles)
         legend += "; a role with – is never the main one." if has_unranked else "."
         yield paragraph((message, Span(legend)), remark=True)
@@ -319,14 +324,14 @@ def _strongest_row(survey: HeadRoles, role: RoleValues, listing: Listing) -> tup
         if abs(role.values[layer_head]) >= _LEAST
     ]
     letters = {other.name: f" {other.letter}" for other in survey.roles if other.name != role.name}
-    heads = [
-        ours(
-            f"L{layer}H{head}{letters.get(survey.main[layer][head] or '', '')} "
-            f"{spell_value(role.values, role.errors, layer, head, 2)}",
-            "" if role.values[layer, head] >= role.clear else "dim",
-        )
-        for layer, head in listed
-    ]
+    is_ranked = ROLES[role.name].rank is not None
+    weak = [head for head in listed if is_ranked and role.values[head] < role.clear]
+    heads = []
+    for layer, head in [head for head in listed if head not in weak] + weak:
+        name = f"L{layer}H{head}{letters.get(survey.main[layer][head] or '', '')}"
+        value = spell_value(role.values, role.errors, layer, head, 2)
+        limit = f"below {role.clear:g}: " if [(layer, head)] == weak[:1] else ""
+        heads.append(ours(f"{limit}{name} {value}", "dim" if (layer, head) in weak else ""))
     if not heads:
         measured = not np.isnan(role.values).all()
         cell = ours("0" if measured else "–", "dim")

@@ -23,8 +23,8 @@ NARROWEST = 20
 INDENTS = 0, 3, 14
 # From this width on, optional parts fit: names of the axes, values in a column of their own.
 ROOMY = 40
-# Longest line of prose: a longer one is hard to read.
-_PROSE = 100
+# Longest line of prose, which is hard to read if it is longer; on a wide screen, two thirds of it.
+_PROSE = 120
 STYLES: dict[Look, str] = {
     "": "",
     "dim": "dim",
@@ -59,7 +59,7 @@ class Screen:
         # red, green and blue behind the lines; None for that of the console
         self.background = background
         self.width = max(NARROWEST, console.width)  # columns that a layout may use
-        self.line = min(self.width, _PROSE)  # columns of a line of prose
+        self.line = min(self.width, max(_PROSE, 2 * self.width // 3))  # columns of a line of prose
         self.ascii = console.options.ascii_only  # whether its encoding knows ASCII only
         # how many colours there are: 0, 16, 256 or 16,777,216
         self.colours = 0 if console.no_color else count_colours(console.color_system)
