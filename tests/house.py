@@ -43,7 +43,7 @@ FEATURES = {
     "dumps: Ray": "batch/ray_shards.py ray.py",
     "dumps: stores (s3, gs, hf)": "batch/remote.py batch/staging.py",
     "doctor": "studies/doctor findings/doctor.py api/doctoring.py",
-    "compare": "studies/compare findings/compare.py cli/compare.py api/comparing.py",
+    "compare": "studies/compare findings/compare.py",
     "heads: roles, one number, needle": "studies/heads findings/head_roles.py findings/head_findings.py "
     "findings/head_changes.py api/head_results.py model/recorders/patterns.py",
     "ablate and patching": "studies/ablate findings/ablation.py api/ablation.py model/cuts.py run/cut_plan.py "

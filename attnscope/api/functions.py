@@ -11,13 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from attnscope.api.ablation import AblationResult, EffectsResult, UnitEffect
 from attnscope.api.arrays import GivenResult, from_qkv, from_weights
-from attnscope.api.comparing import (
-    are_given_alone,
-    compare_arrays,
-    compare_given,
-    compare_reports,
-    compare_texts,
-)
 from attnscope.api.doctoring import DoctorResult, examine_any
 from attnscope.api.dumps import DumpFile
 from attnscope.api.head_results import (
@@ -27,7 +20,7 @@ from attnscope.api.head_results import (
     NeedleResult,
     SurveyResult,
 )
-from attnscope.api.model import OpenModel
+from attnscope.api.model import ComparedTexts, OpenModel
 from attnscope.api.options import check_call, check_names, file_path
 from attnscope.api.results import (
     CheckResult,
@@ -46,14 +39,13 @@ from attnscope.base.files.reading import read_file
 from attnscope.findings.array_files import ARRAY_FILES
 from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.run import Report
-from attnscope.request.options import HEADS
 from attnscope.request.run_config import InspectArguments, Model, OpenArguments
 from attnscope.studies.ablate.arguments import AblateArguments
 from attnscope.studies.check.arguments import CheckArguments
 from attnscope.studies.compare.arguments import CompareArguments
 from attnscope.studies.explain.arguments import ExplainArguments
 from attnscope.studies.heads.arguments import HeadsArguments
-from attnscope.studies.registry import STUDIES, call_of, kinds, study
+from attnscope.studies.registry import STUDIES, kinds, study
 
 __all__ = [
     "AblationResult",
@@ -96,7 +88,6 @@ if TYPE_CHECKING:
 
 Loaded = TypeVar("Loaded", bound=Result[Any])
 _CAP = 4 << 30  # bytes of a file of findings
-_COMPARED = tuple(option.name for option in HEADS if option.several == "compared")
 
 
 def inspect(
@@ -140,39 +131,7 @@ def heads(
         Every role; with `measure` or `key`, one number for every head; with `needle`, what is read of it; of two
         models, what differs.
     """
-    check_names("heads", options, HeadsArguments)
-    model_options, arguments = _split(options)
-    model_options["model"] = model
-    lists = [name for name in _COMPARED if isinstance(model_options.get(name), list | tuple)]
-    if len(lists) > 1:
-        raise UsageError(
-            f"{' and '.join(sorted(lists))} are lists", hint="compare one thing at a time"
-        )
-    if lists:
-        return _compare_two(lists[0], model_options, text, arguments)
-    with _opened(model_options) as opened:
-        return opened.heads(text, **arguments)
-
-
-def _compare_two(
-    axis: str, model_options: Mapping[str, Any], text: Any, options: Mapping[str, Any]
-) -> HeadChangesResult:
-    """Measure the heads of two models, one after the other, and compare them."""
-    from attnscope.studies.heads.changes import compare_heads
-
-    check_call("heads", text, model_options, options)
-    call_of("heads", options, (axis, model_options[axis]))
-    text = text if text is None or isinstance(text, str) else list(text)
-    sides: list[tuple[str, Any]] = []
-    for value in model_options[axis]:
-        arguments = {**model_options, axis: value}
-        with OpenModel(arguments.pop("model"), arguments) as opened:
-            findings = opened.heads(text, **options).data
-        label = "none" if value is None else findings.provenance.model or type(value).__name__
-        sides.append(
-            (os.fsdecode(value) if isinstance(value, str | os.PathLike) else label, findings)
-        )
-    return HeadChangesResult(compare_heads(axis, sides))
+    return _call("heads", text, {**options, "model": model}, HeadsArguments)  # type: ignore[no-any-return]
 
 
 def ablate(
@@ -227,11 +186,7 @@ def doctor(
 
 
 def compare(
-    text: str
-    | InspectResult
-    | os.PathLike[str]
-    | Sequence[str | InspectResult | os.PathLike[str]]
-    | None = None,
+    text: ComparedTexts = None,
     *others: str | InspectResult | os.PathLike[str],
     **options: Unpack[CompareArguments],
 ) -> CompareResult:
@@ -250,23 +205,8 @@ def compare(
     With `qkv`, masks, heads or layers of these arrays are compared, or several arrays if `qkv` is a list. With `qkv`
     and a model, the weights of these arrays are compared with the model's.
     """
-    check_names("compare", options, CompareArguments)
-    opened: Any = options.get("model")
-    if isinstance(opened, OpenModel):
-        model_options, arguments = _split(options)
-        with _opened(model_options) as model:
-            sides: Any = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
-            return model.compare(*sides, **arguments)
-    check_call("compare", text, options, {"format": "json"})
-    if options.get("qkv") is not None:
-        function = compare_given if are_given_alone(options) else compare_arrays
-        return function([side for side in (text, *others) if side is not None], options)
-    if text is None and options.get("messages") is None:
-        raise UsageError("no text given", where="text", hint="pass one, or several")
-    reports = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
-    if any(isinstance(side, InspectResult | os.PathLike) for side in reports):
-        return compare_reports(reports, options)
-    return compare_texts([text, *others], options)
+    sides = [text, *others] if others else text
+    return _call("compare", sides, options, CompareArguments)  # type: ignore[no-any-return]
 
 
 def open_model(model: Model | None = None, **options: Unpack[OpenArguments]) -> OpenModel:
@@ -278,7 +218,7 @@ def open_model(model: Model | None = None, **options: Unpack[OpenArguments]) -> 
         options: How the model runs: see OpenArguments.
     """
     check_names("open_model", options, OpenArguments)
-    check_call("run", None, options, {"model": model})
+    check_call("run", {**options, "model": model})
     return OpenModel(model, options).open()
 
 
@@ -386,7 +326,7 @@ def study_function(name: str) -> Any:
 
 def _call(function: str, text: Any, options: Mapping[str, Any], arguments_type: type) -> Any:
     """Open the model, and call its method of this name."""
-    check_names(function, options, arguments_type)
+    check_names(function, options, ("model", *arguments_type.__annotations__))
     model_options, arguments = _split(options)
     with _opened(model_options) as model:
         return getattr(model, function)(text, **arguments)

@@ -1,24 +1,23 @@
 """A model that is opened once and used often."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-import msgspec
+from msgspec import structs
 
 from attnscope.api.ablation import AblationResult, EffectsResult
-from attnscope.api.comparing import compare_sides, sides_of, texts_of_sides
 from attnscope.api.exploring import ModelExploreArguments
 from attnscope.api.head_results import MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.options import (
     IDS,
     check_call,
     check_names,
-    cuts,
     divided,
     read_values,
     run_values,
+    sides_of,
     texts_of,
 )
 from attnscope.api.results import (
@@ -30,7 +29,7 @@ from attnscope.api.results import (
     result_type,
 )
 from attnscope.api.running import given_texts, new_session, opened, running
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import PYTHON_NAMES, UsageError
 from attnscope.request.options import TEXT
 from attnscope.request.run_config import (
     CallArguments,
@@ -45,10 +44,15 @@ from attnscope.studies.compare.arguments import ModelCompareArguments
 from attnscope.studies.explain.arguments import ModelExplainArguments
 from attnscope.studies.heads.arguments import ModelHeadsArguments
 from attnscope.studies.registry import call_of, options_of, study
-from attnscope.studies.study import Request, imported
+from attnscope.studies.study import Call, Request, imported, is_saved
 
 if TYPE_CHECKING:
-    from attnscope.run.session import Session
+    from attnscope.run.session import InMemory, Session
+
+# A text, several, a saved report, or a result; or a list with one for each side.
+ComparedTexts = (
+    str | InspectResult | os.PathLike[str] | Sequence[str | InspectResult | os.PathLike[str]] | None
+)
 
 
 class OpenModel:
@@ -64,14 +68,8 @@ class OpenModel:
     def __init__(self, model: Model | None, options: Mapping[str, Any]) -> None:
         self.model = model
         self._named = {**options, "model": model}
-        self._values, self._live = opened(model, options)
+        self._live: dict[str, InMemory] = {}
         self._session: Session | None = new_session(self._live)
-        self._from_texts: bool | None = None if self._values.get("config") else False
-
-    @cached_property
-    def _given(self) -> tuple[TextInput, ...] | None:
-        """The texts of arrays in place of a model; None with a model."""
-        return given_texts(self._values, self._live)
 
     def __enter__(self) -> Self:
         return self
@@ -81,8 +79,9 @@ class OpenModel:
 
     def open(self) -> Self:
         """Open the model now, which waits for the first call otherwise."""
-        with self._session_for((), {}) as session:
-            session.source(self._run((), {}))
+        run = self._run(self._named)
+        with self._session_for([run], None) as session:
+            session.source(run)
         return self
 
     def close(self) -> None:
@@ -94,7 +93,7 @@ class OpenModel:
     ) -> InspectResult:
         """See attnscope.inspect."""
         check_names("inspect", options, ModelInspectArguments)
-        return self._result("run", text, {**options, "cuts": options.get("cut")})  # type: ignore[no-any-return]
+        return self._result("run", text, options)  # type: ignore[no-any-return]
 
     def explain(
         self, text: str | None = None, **options: Unpack[ModelExplainArguments]
@@ -121,18 +120,16 @@ class OpenModel:
         from attnscope.api.exploring import explore_model
 
         check_names("explore", options, ModelExploreArguments)
-        check_call("explore", text, self._named, options)
-        texts = texts_of(text, options)
+        arguments = {**self._named, **options, "text": text}
+        check_call("explore", arguments)
+        run = structs.replace(self._run(arguments), texts=texts_of(text, options))
 
         @contextmanager
         def opener(texts: Sequence[TextInput], progress: Any) -> "Iterator[Session]":
-            with self._session_for(texts, {"progress": progress}) as session:
+            of_texts = structs.replace(run, texts=tuple(texts))
+            with self._session_for([of_texts], progress) as session:
                 yield session
 
-        run = self._run(
-            texts, {name: value for name, value in options.items() if name not in ("keys", "cut")}
-        )
-        run = msgspec.structs.replace(run, cuts=cuts(options.get("cut")))
         return explore_model(run, opener, options)
 
     def study(
@@ -151,23 +148,36 @@ class OpenModel:
         command = study(name).command
         known_options = options_of(name)
         assert command is not None
+        arguments = check_call(name, {**self._named, **options, "text": text})
+        call = call_of(name, arguments, sides_of(known_options, arguments))
         own = [
             option.name
             for option in known_options
             if option.name not in RunConfig.__struct_fields__ and option.group != TEXT
         ]
         own += command.own
-        check_call(name, text, self._named, options)
-        call = call_of(name, {**options, "text": text, "chat": options.get("messages")})
-        values = dict.fromkeys(own) | read_values(options, known_options, *own)
-        of_run = {option: value for option, value in options.items() if option not in own}
-        has_text = text is not None or self._given is not None
-        has_text |= any(options.get(name) is not None for name in ("messages", "image", "audio"))
-        built_in = call.texts in ("built-in", "typed") and not has_text
-        used_text = imported(command.built_in) if built_in else text
-        with self._call(options, used_text, takes_texts=call.texts != "none") as (session, texts):
-            run = self._run(() if built_in and call.texts == "built-in" else texts, of_run)
-            findings = command.answer(Request(run, values, session=session, built_in=built_in))
+        values = dict.fromkeys(own) | read_values(arguments, known_options, *own)
+        axis, side_values = call.sides or ("", [None])
+        built_in = imported(command.built_in) if command.built_in else ()
+        runs = []
+        for value in side_values:
+            side = {**arguments, PYTHON_NAMES.get(axis, axis): value} if axis else arguments
+            run = self._run({name: side[name] for name in side if name not in own})
+            runs.append(structs.replace(run, texts=self._texts(side, run, call, built_in)))
+        stand_ins = [] if any(run.texts for run in runs) else map(TextInput, built_in)
+        has_built_in = call.texts == "typed" and not _names_text(arguments)
+        with self._session_for(runs, arguments.get("progress"), stand_ins) as session:
+            findings = command.answer(
+                Request(
+                    runs[0],
+                    session,
+                    values,
+                    built_in=has_built_in,
+                    axis=axis,
+                    sides=list(zip(side_values, runs, strict=True)) if axis else (),
+                    typed=arguments.keys(),
+                )
+            )
         return result_type(type(findings))(findings)
 
     def heads(
@@ -182,7 +192,7 @@ class OpenModel:
     ) -> AblationResult | EffectsResult:
         """See attnscope.ablate."""
         check_names("ablate", options, ModelAblateArguments)
-        return self._result("ablate", text, {**options, "cuts": options.get("cut")})  # type: ignore[no-any-return]
+        return self._result("ablate", text, options)  # type: ignore[no-any-return]
 
     def check(self, text: str | None = None, **options: Unpack[ModelCheckArguments]) -> CheckResult:
         """See attnscope.check."""
@@ -191,64 +201,74 @@ class OpenModel:
 
     def compare(
         self,
-        text: str | Sequence[str] | None = None,
-        *others: str,
+        text: "ComparedTexts" = None,
+        *others: str | InspectResult | os.PathLike[str],
         **options: Unpack[ModelCompareArguments],
     ) -> CompareResult:
         """See attnscope.compare; the model is the same on every side."""
         check_names("compare", options, ModelCompareArguments)
-        check_call("compare", text, self._named, options, {"format": "json"})
-        axis, sides = sides_of([text, *others], options)
-        chosen_sides = [(self._values, side, texts_of(side["text"], side)) for side in sides]
-        with self._session_for(texts_of_sides(chosen_sides), options) as session:
-            return compare_sides(axis, chosen_sides, options, session)
+        return self._result("compare", _data([text, *others] if others else text), options)  # type: ignore[no-any-return]
 
-    def _run(self, texts: tuple[TextInput, ...], options: Mapping[str, Any]) -> RunConfig:
-        return RunConfig(**{**self._values, **run_values(options), "texts": texts})
+    def _run(self, options: Mapping[str, Any]) -> RunConfig:
+        """Return the run of a call, or of one of its sides, without texts."""
+        fields, live = opened(options.get("model"), options, self._live)
+        self._live.update(live)
+        return RunConfig(**{**run_values(options), **fields, "texts": ()})
 
-    @contextmanager
-    def _call(
-        self, options: Mapping[str, Any], text: Any, *, takes_texts: bool = True
-    ) -> Iterator[tuple["Session", tuple[TextInput, ...]]]:
-        if not takes_texts:
-            with self._session_for((), options) as session:
-                yield session, ()
-            return
-        has_ids = any(
-            options.get(name) is not None for name in ("messages", "image", "audio", *IDS)
-        )
-        elsewhere = has_ids or not isinstance(options.get("spans"), str | Mapping | None)
-        if self._given is None and text is None and not elsewhere:
+    def _texts(
+        self, options: Mapping[str, Any], run: RunConfig, call: Call, built_in: Sequence[str]
+    ) -> tuple[TextInput, ...]:
+        """Return the texts of a call, or of one of its sides."""
+        if call.texts == "none" or is_saved(options.get("text")):
+            return ()
+        if (arrays_texts := given_texts(run.qkv, self._live)) is not None:
+            return divided(arrays_texts, options.get("spans"))
+        if _names_text(options):
+            return texts_of(options.get("text"), options)
+        if call.texts == "named":
             raise UsageError("no text given", where="text", hint="pass one, or several")
-        texts = (
-            texts_of(text, options)
-            if self._given is None
-            else divided(self._given, options.get("spans"))
-        )
-        with self._session_for(texts, options) as session:
-            yield session, texts
+        return texts_of(built_in, options) if call.texts == "typed" and built_in else ()
 
     @contextmanager
     def _session_for(
-        self, texts: Sequence[TextInput], options: Mapping[str, Any]
+        self, runs: Sequence[RunConfig], progress: Any, stand_ins: Iterable[TextInput] = ()
     ) -> "Iterator[Session]":
         """Provide the session of a call; the open one, unless the vocabulary depends on the texts.
 
         A model whose vocabulary is made from its texts is another one for other texts.
+
+        Args:
+            stand_ins: Built-in texts that a study adds.
         """
         # Another thread may close the model at any time.
         own = self._session
-        progress = options.get("progress")
         if own is None:
             raise UsageError(
                 "the model is closed", where="model", hint="use it inside its `with` block"
             )
         with running(own, self._live, progress):
-            if self._from_texts is None:
-                self._from_texts = own.source(self._run((), {})).tokenizer.name == "words"
-            if not self._from_texts:
+            stacks = [run for run in runs if run.config is not None]
+            if all(own.source(run).tokenizer.name != "words" for run in stacks):
                 yield own
                 return
-        session = new_session(self._live, texts)
+        texts = [text for run in runs for text in run.texts]
+        session = new_session(self._live, [*texts, *stand_ins])
         with running(session, self._live, progress):
             yield session
+
+
+def _names_text(options: Mapping[str, Any]) -> bool:
+    """Tell whether a call names a text, or what takes its place."""
+    names = ("text", "messages", "image", "audio", "qkv", *IDS)
+    is_divided = not isinstance(options.get("spans"), str | Mapping | None)
+    return is_divided or any(options.get(name) is not None for name in names)
+
+
+def _data(text: Any) -> Any:
+    """Return texts, in which results are replaced by their reports; a tuple of reports has one for each side."""
+    if isinstance(text, InspectResult):
+        return text.data
+    if isinstance(text, list | tuple):
+        texts = [_data(side) for side in text]
+        return texts if isinstance(text, list) or any(map(is_saved, texts)) else text
+    return text

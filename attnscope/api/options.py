@@ -2,7 +2,7 @@
 
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,7 @@ from attnscope.request.masks.terms import (
     function_name,
 )
 from attnscope.request.media import MediaFile
-from attnscope.request.options import COMPARE, RUN, Option
+from attnscope.request.options import COMPARE, COMPUTE, RUN, TEXT, Option
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import (
     AUTO,
@@ -39,6 +39,7 @@ from attnscope.request.selection import (
 )
 from attnscope.request.spans import SpanRange, SpanRequest, joined_texts, parse_spans, ranges_of
 from attnscope.studies.registry import options_of
+from attnscope.studies.study import Sides, only_axis
 
 if TYPE_CHECKING:
     from attnscope.request.run_config import BoolMatrix
@@ -54,13 +55,39 @@ def check_names(function: str, arguments: Mapping[str, Any], allowed: type | Seq
             )
 
 
-def check_call(command: str, text: object, *arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that cannot be used together, as their options declare it."""
-    values = {"text": text}
-    for options in arguments:
-        values |= options
-    of_options = {name: values.get(argument) for name, argument in PYTHON_NAMES.items()}
-    check_combinations(options_of(command), {**values, **of_options})
+def check_call(command: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse arguments that cannot be used together, as their options declare it.
+
+    Returns:
+        The arguments that are given, also by the names of their options.
+    """
+    values = {
+        name: tuple(value) if isinstance(value, Iterator) else value  # which can be read only once
+        for name, value in arguments.items()
+        if value is not None
+    }
+    values |= {
+        option: values[argument] for option, argument in PYTHON_NAMES.items() if argument in values
+    }
+    # numbers are returned exactly, as in JSON
+    check_combinations(options_of(command), {**values, "format": "json"})
+    return values
+
+
+def sides_of(option_table: Iterable[Option], arguments: Mapping[str, Any]) -> Sides | None:
+    """Return the option that is a list with a value for every side, and the list; None if none is.
+
+    A tuple is one value of what selects several texts, tokens, layers or heads.
+    """
+    repeated = {}
+    for option in option_table:
+        value: Any = arguments.get(option.name)
+        if option.several != "compared":
+            continue
+        is_list = isinstance(value, list if option.group in (TEXT, COMPUTE) else list | tuple)
+        if several_chats(value) if option.name == "chat" else is_list:
+            repeated[option.name] = list(value)
+    return only_axis(repeated)
 
 
 def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tuple[TextInput, ...]:

@@ -64,11 +64,8 @@ def _given(
     return values | {"qkv": name}, {name: ArraysInMemory(arrays)}
 
 
-def given_texts(
-    values: Mapping[str, Any], live: "Mapping[str, InMemory]"
-) -> tuple[TextInput, ...] | None:
+def given_texts(qkv: str | None, live: "Mapping[str, InMemory]") -> tuple[TextInput, ...] | None:
     """Return the texts of arrays in place of a model; None with a model."""
-    qkv = values.get("qkv")
     if qkv is None:
         return None
     from attnscope.engines.arrays.making import from_file

@@ -10,7 +10,6 @@ from attnscope.cli.study import answer
 from attnscope.studies.registry import STUDIES, study
 
 _MODULES = {
-    "compare": "compare",
     "learn": "learn",
     "explore": "explore",
     "batch": "batch",

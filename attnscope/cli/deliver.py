@@ -59,7 +59,7 @@ def check_output(options: Given, command: str) -> None:
     files = [
         value for name, value in vars(options).items() if name not in ("output", "command_line")
     ]
-    check_not_read(options.output, files)
+    check_not_read(options.output, [*files, *options.repeated.values()])
     # Check last whether the file exists: --force helps only then.
     check_target(options.output, force=True)
     form = format_for(options.output, kind_named(command))
@@ -68,12 +68,14 @@ def check_output(options: Given, command: str) -> None:
     check_target(options.output, force=options.force)
 
 
-def deliver(findings: Any, options: Given, **fields: Any) -> None:
+def deliver(findings: Any, options: Given, *, verdict: bool = False, **fields: Any) -> None:
     """Write findings to a file, print them as JSON, or draw them on the terminal.
 
     Args:
+        verdict: Draw only their verdict, also beside a file, unless a format is chosen.
         **fields: Those of DisplaySettings that follow from more than one option.
     """
+    is_judged = verdict and options.format is None
     if options.output is not None:
         _to_file(findings, options, _settings(options, **fields))
     elif options.format == "json":
@@ -82,13 +84,13 @@ def deliver(findings: Any, options: Given, **fields: Any) -> None:
         for part in json_parts(findings):
             write_bytes(part)
         write_bytes(b"\n")
-    else:
+    elif not is_judged:
         put(findings, options, **fields)
+    if is_judged:
+        put(findings, options, format="verdict")
     sys.stdout.flush()
-    if is_read_along(options):
+    if is_read_along(options) and not is_judged:
         suggest(after(findings, options), options)
-    if getattr(options, "strict", False):
-        require_plain_reading(findings)
 
 
 def draw_now(options: Given, progress: Any) -> Callable[[Sequence["ViewPart"]], None] | None:

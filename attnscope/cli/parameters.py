@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +26,9 @@ class Given(SimpleNamespace):
     # options whose value is from a settings file, and where that file has it
     settings: Mapping[str, str]
     command_line: tuple[str, ...]
+    explicit: Mapping[str, Any]  # the options that are typed or set, with their values
+    # all values of options that are given for every side of a comparison; the option itself has the first
+    repeated: Mapping[str, list[Any]]
 
     if TYPE_CHECKING:
 
@@ -65,16 +68,29 @@ def as_command(
                 values[option.name] = tuple(values[option.name] or ())
         words = typer_context.meta.get(WORDS, ())
         settings = typer_context.meta.get(SETTINGS, {})
-        about = {"command_name": name, "command_line": tuple(words), "settings": settings}
+        about: dict[str, Any] = {
+            "command_name": name,
+            "command_line": tuple(words),
+            "settings": settings,
+        }
         try:
-            given = {option: values[option] for option in (*typed, *settings)}
-            idle = check_combinations(options, given, settings)
+            explicit = {option: values[option] for option in (*typed, *settings)}
+            idle = check_combinations(options, explicit, settings)
             values |= {
                 option.name: option.default_value for option in options if option.name in idle
             }
             if values.get("json") and "format" in values:
                 values["format"] = "json"
-            function(Given(**values, typed=frozenset(typed), **about))
+            repeated = {}
+            for option in options:
+                if option.several == "compared":
+                    all_values = values[option.name] or [option.default_value]
+                    values[option.name] = all_values[0]
+                    if len(all_values) > 1:
+                        repeated[option.name] = all_values
+            explicit = {option: values[option] for option in (*typed, *settings)}
+            about |= {"explicit": explicit, "repeated": repeated, "typed": frozenset(typed)}
+            function(Given(**values, **about))
         except UsageError as error:
             raise _naming_settings(error, settings) from error
 
@@ -165,33 +181,3 @@ def _for_shells(command: str, option: Option) -> dict[str, Any]:
     elif option.complete:
         complete = completion.words(*option.complete)
     return {"help": described(command, option.help), "autocompletion": complete}
-
-
-Several = Mapping[str, list[Any]]  # option to its values, of those that were given
-
-
-class Sides:
-    """The values of options that may be given for every side."""
-
-    def __init__(self, arguments: Given, options: Iterable[Option]) -> None:
-        self._given = arguments
-        self._options = {option.name: option for option in options if option.several == "compared"}
-        self.several: Several = {
-            name: values for name in self._options if (values := getattr(arguments, name))
-        }
-
-    def axis(self) -> tuple[str, list[Any]] | None:
-        """Return the option that was given several times, with its values; None if there is none."""
-        repeated = {name: values for name, values in self.several.items() if len(values) > 1}
-        if len(repeated) > 1:
-            names = " and ".join(self._options[name].spelled for name in repeated)
-            raise UsageError(f"{names} are given more than once", hint="repeat only one of them")
-        return next(iter(repeated.items()), None)
-
-    def side(self, axis: str | None = None, value: Any = None) -> Given:
-        """Return the typed options with one value each: the first, and `value` for `axis`."""
-        side = Given(**vars(self._given))
-        for name, option in self._options.items():
-            first_value = self.several.get(name, [option.default_value])[0]
-            setattr(side, name, value if name == axis else first_value)
-        return side

@@ -4,6 +4,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from attnscope.base.errors import UsageError, arg, did_you_mean, suggestion
@@ -92,6 +93,11 @@ def number(option: str, low: int, high: int | None, text: Any) -> int:
 TASKS = 1000  # of a job array, which clusters limit to 1,001
 THREADS = 1024  # that may be asked for
 DRAWS = 2, 1000  # smallest and largest number of random sequences of each kind
+
+
+def text_or_report(value: str) -> str | Path:
+    """Return a text, or the path of a saved report (.json)."""
+    return Path(value) if value.lower().endswith(".json") else value
 
 
 def text(option: str, value: str) -> str:

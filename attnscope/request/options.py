@@ -435,7 +435,7 @@ COMPARED_STAGES = replace(STAGE, help=f"Stages that {{tolerance}} compares and j
 # with a model, the arrays are compared with what it computes from a text
 _COMPARED_MODELS = tuple(replace(option, excludes=()) if option is QKV else option for option in THE_MODEL)
 COMPARE = (
-    *_compared(TEXTS, "text", "chat"),
+    *_compared((replace(TEXTS[0], read=arguments.text_or_report), *TEXTS[1:]), "text", "chat"),
     *_compared(_COMPARED_MODELS, "model", "config", "adapter", "tokenizer", "qkv"),
     *_compared((*SELECTION[:5], replace(WHAT_IF, needs=()), SCALE, SELECTION[6], COMPARED_STAGES, *SELECTION[8:]),
         "mask", "hide", "layer", "head"),

@@ -100,7 +100,7 @@ class Session:
         own_process: bool = True,
     ) -> None:
         self.texts = texts
-        self.live = live or {}
+        self.live = {} if live is None else live
         self.own_process = own_process
         self.report_to(progress)
         self.on_generated: Callable[[int, Prediction], None] | None = None

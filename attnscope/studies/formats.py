@@ -12,6 +12,7 @@ from typing import Any
 
 from attnscope.base.errors import FIGURES, PARQUET, PDF, UsageError
 from attnscope.base.system.escape import escape_control
+from attnscope.request.selection import PAGE, PRINTED
 from attnscope.studies.registry import kind_of
 from attnscope.studies.study import FileFormat, FindingsKind, imported
 from attnscope.views.settings import DisplaySettings
@@ -148,11 +149,11 @@ def _data(writer: str, findings: Any, _settings: DisplaySettings) -> Iterator[by
 
 FILE_FORMATS = (
     FileFormat(".json", _json),
-    FileFormat(".txt", _txt, drawn=True),
-    FileFormat(".svg", partial(_figure, "as_svg"), drawn=True, picture=True),
-    FileFormat(".png", partial(_figure, "as_png"), drawn=True, picture=True, extra=FIGURES),
-    FileFormat(".pdf", partial(_figure, "as_pdf"), drawn=True, picture=True, extra=PDF),
-    FileFormat(".html", page, drawn=True, page=True),
+    FileFormat(".txt", _txt, PRINTED),
+    FileFormat(".svg", partial(_figure, "as_svg"), PRINTED, picture=True),
+    FileFormat(".png", partial(_figure, "as_png"), PRINTED, picture=True, extra=FIGURES),
+    FileFormat(".pdf", partial(_figure, "as_pdf"), PRINTED, picture=True, extra=PDF),
+    FileFormat(".html", page, PAGE, page=True),
     FileFormat(".safetensors", partial(_data, "attnscope.findings.array_files:safetensors_parts")),
     FileFormat(".npz", partial(_data, "attnscope.findings.array_files:npz_parts")),
     FileFormat(".csv", partial(_data, "attnscope.findings.tables:csv_parts")),

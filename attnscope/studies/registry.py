@@ -1,6 +1,7 @@
 """The studies, and the kinds of findings that follow from them."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -68,8 +69,9 @@ def options_of(name: str) -> tuple[Option, ...]:
 
 
 def call_of(name: str, values: Mapping[str, Any], sides: Sides | None = None) -> Call:
-    """Return what the options of a call make of it; refuse some of them."""
+    """Return what the options of a call, and the repeated one, make of it; refuse some of them."""
     command = study(name).command
-    if command is None or command.call is None:
-        return Call(name)
-    return command.call(values, sides)
+    call = Call(name)
+    if command is not None and command.call is not None:
+        call = command.call(values, sides)
+    return replace(call, sides=call.sides or sides)

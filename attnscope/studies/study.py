@@ -4,13 +4,14 @@ A study is a folder with a `study.py`, and its name in `studies/registry.py`. De
 computes and what draws is imported when it is called.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnscope.base.errors import Extra
+from attnscope.base.errors import AttnscopeError, Extra, UsageError, arg
 from attnscope.request.options import Option
 from attnscope.views.settings import DisplaySettings, Listing
 
@@ -54,8 +55,8 @@ class FileFormat:
     ending: str
     # yields the bytes of a file
     write: Callable[[Any, DisplaySettings], Iterator[bytes]]
-    # made for reading: a window of a long text is enough, and numbers are rounded
-    drawn: bool = False
+    # made for reading, with rounded numbers: tokens of the longest text whose matrices it has whole; None for data
+    window: int | None = None
     picture: bool = False
     page: bool = False  # a page to walk through, which holds more than it first shows
     extra: Extra | None = None  # the library that it needs
@@ -67,18 +68,42 @@ def imported(declared: str) -> Any:
     return getattr(import_module(module), name)
 
 
+# an option that is given once for every side of a comparison, and its values
+Sides = tuple[str, Sequence[Any]]
+
+
+def only_axis(repeated: Mapping[str, Sequence[Any]]) -> Sides | None:
+    """Return the option with several values, one for every side; None if there is none."""
+    if len(repeated) > 1:
+        hint = f"compare one thing at a time; {arg('layer', '0,1')} is one value"
+        raise UsageError(f"{' and '.join(map(arg, repeated))} have several values", hint=hint)
+    for name, values in repeated.items():
+        if len(values) < 2:
+            message = f"has {len(values)} value{'s' * (not values)}"
+            raise UsageError(message, where=arg(name), hint="a comparison needs at least two")
+        return name, values
+    return None
+
+
+def is_saved(text: object) -> bool:
+    """Tell whether a side is a saved report, in a file or in memory, which is not run again."""
+    from attnscope.findings.run import Report
+
+    return isinstance(text, PathLike | Report)
+
+
 @dataclass(frozen=True)
 class Request:
     """The request of a command or of a call in Python to a study."""
 
-    run: "RunConfig"  # the texts, the model, and what applies to every study
+    run: "RunConfig"  # the texts, the model, and what applies to every study; of the first side
+    session: "Session"
     values: Mapping[str, Any]  # the study's own options by name; None for one that is not given
     # where the findings go: a file, or the screen, which is like a file of text; None for data in Python
     form: FileFormat | None = None
     # draws generated tokens on the screen while the study runs; None if none are, or elsewhere
     draw: Callable[[Sequence["ViewPart"]], None] | None = None
     progress: Any = None  # called with a step's name, the work done, and the total
-    session: "Session | None" = None
     # reads a file with one text per line, which an option of the command line names
     read_lines: Callable[[Path], "Sequence[TextInput]"] | None = None
     built_in: bool = False  # whether the texts of the run are the built-in ones
@@ -87,6 +112,9 @@ class Request:
     shows_every_head: bool = False  # a page, which shows every head beside the findings
     # what that page shows of them, which the study appends
     every_head: list[Any] = field(default_factory=list)
+    axis: str = ""  # the option whose values are compared; empty for no comparison
+    sides: Sequence[tuple[Any, "RunConfig"]] = ()  # these values, with the run of each
+    typed: Collection[str] = ()  # options of this call; others have defaults, or come from settings
 
 
 @dataclass(frozen=True)
@@ -98,9 +126,8 @@ class Call:
     # (a piped text is not read); those of a `file`; or none
     texts: Literal["named", "built-in", "typed", "file", "none"] = "named"
     listing: Listing = field(default_factory=Listing)
-
-
-Sides = tuple[str, Sequence[Any]]  # an option that is given once for every side, and its values
+    sides: Sides | None = None  # what is compared, if it is not the option that was repeated
+    verdict: bool = False  # whether a screen shows a verdict alone, unless a format is chosen
 
 
 @dataclass(frozen=True)
@@ -119,10 +146,8 @@ class StudyCommand:
     # has named texts and the study's first kind of findings
     call: Callable[[Mapping[str, Any], Sides | None], Call] | None = None
     built_in: str = ""  # module and name of the texts that stand in for named ones
-    # returns the comparison of labelled findings of all sides
-    joined: Callable[[str, Sequence[tuple[str, Any]]], Any] | None = None
-    # returns whether findings are a failure (exit code 1); None if they never are
-    failed: Callable[[Any], bool] | None = None
+    # returns whether findings are a failure (exit code 1), or the error about it; None if they never are
+    failed: Callable[[Any], bool | AttnscopeError | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ def test_arrays_are_compared_with_each_other_and_under_masks():
     for options, message in (
         (
             {"model": "riverbank"},
-            "qkv and model cannot be used together",
+            "qkv: has several values, but one model and one set",
         ),
-        ({"mask": ["own", "causal"]}, "mask and qkv are lists"),
+        ({"mask": ["own", "causal"]}, "qkv and mask have several values"),
     ):
         with pytest.raises(UsageError, match=message):
             attnscope.compare(qkv=[plain, narrow], **options)

@@ -358,7 +358,7 @@ def test_sides_that_are_numbers_say_what_they_number(capsys, axis, one, shown):
     [
         (
             ["--mask", "own", "--mask", "causal", "--layer", "0", "--layer", "1"],
-            "--layer and --mask are given more than once",
+            "--layer and --mask have several values; compare one thing at a time",
         ),
         (
             ["--mask", "causal"],
@@ -505,7 +505,7 @@ def test_a_saved_report_beside_another_text_says_what_only_one_has(capsys, tmp_p
     code, _, err = run(capsys, golden, TEXT, "--mask", "own", "--mask", "causal")
     assert (
         code,
-        "--mask: has several values, but a text and a saved report are compared" in err,
+        "TEXT and --mask have several values; compare one thing at a time" in err,
     ) == (2, True)
 
 
@@ -528,7 +528,7 @@ def test_options_choose_among_what_is_saved_or_are_refused(capsys, tmp_path, mon
     for option in (
         ["--mask", "causal"], ["--what-if", "stack"], ["--model", "riverbank"], ["--dtype", "float32"], ["--pool", "8"],
         ["--top", "3"], ["--pair", "x"], ["--device", "cpu"], ["--truncate"], ["--engine", "native"],
-        ["--by", "weight"], ["--layer", "0", "--layer", "0"],
+        ["--by", "weight"],
     ):  # fmt: skip
         code, out, err = run(capsys, path, path, *option)
         assert (code, out) == (2, ""), option
@@ -949,7 +949,7 @@ def test_names_of_reports_may_be_in_capitals(tmp_path, monkeypatch, capsys):
     assert main(["run", TEXT, *STACK, "--output", "A.JSON", "--quiet"]) == 0
     assert run(capsys, "A.JSON", "A.JSON", "--tolerance", "0")[0] == 0
     code, _, err = run(capsys, "A.JSON")
-    assert (code, "at least two saved reports" in err) == (2, True)
+    assert (code, "there is only one report; a comparison needs" in err) == (2, True)
 
 
 def test_what_enters_and_leaves_the_top_has_weight(capsys):

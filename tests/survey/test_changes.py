@@ -199,7 +199,7 @@ def test_a_model_in_the_environment_may_have_blanks_in_its_name(
         ),
         (
             ["--model", "a", "--model", "b", "--dtype", "float32", "--dtype", "bfloat16"],
-            "are given more than once",
+            "have several values",
         ),
     ],
 )

@@ -1,7 +1,8 @@
 """Run a model once per side and compare the reports."""
 
+import os
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from attnscope.base.errors import TWO_MASKS, AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import read_file
 from attnscope.base.system.escape import as_unicode
-from attnscope.checkpoints.source import tokenize
+from attnscope.checkpoints.source import DEFAULT_MODEL, tokenize
 from attnscope.findings.array_files import ARRAY_FILES, from_arrays
 from attnscope.findings.codec import from_json
 from attnscope.findings.compare import MODELS, Comparison, Side
@@ -19,7 +20,7 @@ from attnscope.findings.heads import STAGES, HeadRef, Heads
 from attnscope.findings.narrowing import narrow_rows, require_heads
 from attnscope.findings.run import Report
 from attnscope.request.masks.expression import is_mask, parse_mask, spell_mask
-from attnscope.request.masks.terms import MaskTerm
+from attnscope.request.options import COMPARE, SHOW
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import (
     ALL,
@@ -288,28 +289,30 @@ def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | No
     ]
 
 
-_OF_REPORTS = ("layer", "head", "query", "key", "stages", "tolerance", "relative")
+_OF_REPORTS = ("text", "layer", "head", "query", "key", "stages")
 
 
-def default_sides(mask: tuple[MaskTerm, ...] | None, hidden: Any) -> tuple[str, list[Any]]:
-    """Return what is compared if no option has several values: hidden tokens with none, or two masks.
-
-    Args:
-        mask: A mask that is given; None for none.
-        hidden: Hidden tokens; None for none.
-    """
-    if mask is not None:
-        message = f"{spell_mask(mask)!r:.80} needs another mask to be compared with"
+def default_sides(run: RunConfig, typed: Collection[str]) -> tuple[str, list[RunConfig]]:
+    """Return what is compared if no option has several values: hidden tokens with none, or two masks."""
+    if "mask" in typed:
+        message = f"{spell_mask(run.mask)!r:.80} needs another mask to be compared with"
         raise UsageError(message, where=arg("mask"), hint=f"use {TWO_MASKS}")
-    if hidden is not None:
-        return "hide", [None, hidden]
-    return "mask", ["causal", "bidirectional"]
+    if "hide" in typed and run.hide is not None:
+        return "hide", [replace(run, hide=None), run]
+    masks = parse_mask("causal"), parse_mask("bidirectional")
+    return "mask", [replace(run, mask=mask) for mask in masks]
 
 
-def spell_side(axis: str, value: Any) -> str:
-    """Return the value of a side as one would type it."""
+def side_label(axis: str, run: RunConfig) -> str:
+    """Name a side by what differs, as one would type it."""
+    if axis in ("text", "chat"):
+        return ", ".join(text.text if text.chat is None else text.where for text in run.texts)
+    value = getattr(run, axis)
     if axis == "mask":
         return spell_mask(value)
+    if axis == "model":
+        return str(value or DEFAULT_MODEL)
+    value = getattr(value, "label", None) or value
     return "none" if value is None else str(getattr(value, "written", value))
 
 
@@ -352,6 +355,17 @@ class ReportSelection:
     stages: tuple[str, ...] | None = None
 
 
+def wanted_of(run: RunConfig, typed: Collection[str]) -> ReportSelection:
+    """Return what the typed options of a run select of saved reports."""
+    names = [name for name in ("query", "key", "stages") if name in typed]
+    if "layer" in typed or "head" in typed:
+        names += ["layer", "head"]
+    selected = {name: getattr(run, name) for name in names}
+    if selected.get("stages") == ():
+        selected["stages"] = ("weights",)
+    return ReportSelection(**selected)
+
+
 def _same_heads(axis: str, report: Report, chosen_report: Report) -> Report:
     """Leave out heads that were chosen for another layer."""
     units = chosen_report.texts[0].heads.units
@@ -368,19 +382,20 @@ def _same_heads(axis: str, report: Report, chosen_report: Report) -> Report:
     return replace(report, texts=texts)
 
 
-def check_report_options(names: Iterable[str]) -> None:
+def check_report_options(typed: Collection[str]) -> None:
     """Refuse options that do not apply to saved reports."""
-    for name in names:
-        if name not in _OF_REPORTS:
+    for option in COMPARE:
+        name = option.name
+        if name in typed and option.group != SHOW and name not in _OF_REPORTS:
             message = "does not apply to saved reports, which are not run again"
             raise UsageError(message, where=arg(name), hint=f"pass texts, or remove {arg(name)}")
 
 
-def refuse_sides(names: Sequence[str], what: str) -> None:
-    """Refuse several values of an option where the sides are something else."""
-    if names:
-        message = f"has several values, but {what} are compared"
-        raise UsageError(message, where=arg(names[0]), hint="pass one value")
+def labelled_report(index: int, saved: Any) -> tuple[str, Report]:
+    """Return a saved report, in a file or in memory, with its name."""
+    if isinstance(saved, Report):
+        return f"report {index}", saved
+    return as_unicode(os.fsdecode(saved)), read_report(Path(saved))
 
 
 def compare_reports(
@@ -408,7 +423,7 @@ def compare_with_report(
     typed: Collection[str],
     wanted: ReportSelection | None = None,
     tolerance: Tolerance | None = None,
-    progress: ProgressCallback | None = None,
+    session: Session | None = None,
 ) -> Comparison:
     """Run a text as a saved Report was made, and compare the two.
 
@@ -418,7 +433,7 @@ def compare_with_report(
     """
     name, report = saved
     run = _as_saved(name, report, run, typed)
-    made = inspect(run, session=Session(run.texts, progress))
+    made = inspect(run, session=session)
     return compare_reports([saved, (_NOW, made)], wanted, tolerance)
 
 

@@ -2,17 +2,19 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.engines.arrays.given import GivenArrays
+from attnscope.engines.arrays.making import from_file
 from attnscope.engines.arrays.opening import ArraysInMemory
 from attnscope.findings.compare import Comparison
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection, numbered
-from attnscope.run.session import ProgressCallback, Session
+from attnscope.run.session import Session
 from attnscope.studies.compare.runs import compare_runs
 from attnscope.studies.compare.tolerance import Tolerance
 
@@ -31,25 +33,24 @@ _MODEL_FIELDS = (
 
 def compare_with_arrays(
     run: RunConfig,
-    arrays: GivenArrays,
-    labels: tuple[str, str],
-    key: PositionSelection | None = None,
+    qkv: str,
+    key: PositionSelection | None,
     *,
-    progress: ProgressCallback | None = None,
+    session: Session,
     tolerance: Tolerance | None = None,
-    session: Session | None = None,
     selected: Collection[str] = (),
 ) -> Comparison:
     """Run a model on the text of given arrays, and compare the weights.
 
     Args:
         run: The model, and its texts; none: the arrays' own.
-        arrays: Queries and keys, or weights.
+        qkv: Queries and keys, or weights: a file, or the name of arrays that the session has in memory.
     """
+    held = session.live.get(qkv)
+    arrays = held.given if isinstance(held, ArraysInMemory) else from_file(Path(qkv))
     if not run.texts:
         texts = tuple(TextInput(text.text, where=text.where) for text in arrays.inputs)
         run = msgspec.structs.replace(run, texts=texts)
-    session = session or Session(run.texts, progress)
     source = session.source(run)
     arrays = _relabelled(source, run, arrays)
     _check_sizes(source, arrays)
@@ -59,8 +60,8 @@ def compare_with_arrays(
         run = msgspec.structs.replace(run, layer=IndexSelection.of(arrays.layers))
     if run.head == AUTO and "head" not in selected:
         run = msgspec.structs.replace(run, head=ALL)
-    sides = [(labels[0], run), (labels[1], _of_arrays(run, session, arrays))]
-    return compare_runs("qkv", sides, key, session.progress, tolerance, session, selected)
+    sides = [(str(run.model or run.config), run), (arrays.name, _of_arrays(run, session, arrays))]
+    return compare_runs("qkv", sides, key, tolerance=tolerance, session=session, selected=selected)
 
 
 def _of_arrays(run: RunConfig, session: Session, arrays: GivenArrays) -> RunConfig:

@@ -13,7 +13,7 @@ def _answer(request: Request) -> Any:
     from attnscope.studies.explain.run import explain, explain_mixing
 
     top = request.values.get("top")
-    is_drawn = request.form is not None and request.form.drawn
+    is_drawn = request.form is not None and request.form.window is not None
     window = top or (_WINDOW if is_drawn else None)
     run = replace(request.run, window=window)
     row = explain_mixing(run, top, request.progress, request.session)

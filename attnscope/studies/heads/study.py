@@ -1,6 +1,7 @@
 """`attnscope heads`: the roles of all heads, or one number for each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from attnscope.base.errors import UsageError, arg
@@ -42,6 +43,8 @@ def _call(values: Mapping[str, Any], sides: Sides | None) -> Call:
 
 
 def _answer(request: Request) -> Any:
+    if request.sides:
+        return _compare(request)
     run = request.run
     values = request.values
     more = (request.progress, request.session)
@@ -85,10 +88,17 @@ def _with_shown_texts(request: Request, found: Any) -> Any:
     return found
 
 
-def _joined(axis: str, sides: Sequence[tuple[str, Any]]) -> Any:
+def _compare(request: Request) -> Any:
+    """Measure the heads of two models, one after the other, and compare them."""
+    from attnscope.studies.compare.runs import side_label
     from attnscope.studies.heads.changes import compare_heads
 
-    return compare_heads(axis, sides)
+    measured = []
+    for _, run in request.sides:
+        findings = _answer(replace(request, run=run, sides=(), shows_every_head=False))
+        measured.append((side_label(request.axis, run), findings))
+        request.session.models.clear()  # one of them is in memory at a time
+    return compare_heads(request.axis, measured)
 
 
 STUDY = Study(
@@ -141,6 +151,5 @@ STUDY = Study(
         own=("top", "measure"),
         call=_call,
         built_in="attnscope.studies.heads.texts:TEXTS",
-        joined=_joined,
     ),
 )

@@ -14,8 +14,7 @@ def _answer(request: Request) -> Any:
     from msgspec.structs import replace
 
     from attnscope.request.arguments import check_targets
-    from attnscope.request.selection import PAGE, PRINTED, WALKED
-    from attnscope.run.session import Session
+    from attnscope.request.selection import WALKED
     from attnscope.studies.rollout.run import report, shows_mixing
 
     values = request.values
@@ -28,7 +27,7 @@ def _answer(request: Request) -> Any:
     if values["by"] is not None and target is None:
         fields["by"] = values["by"]
     if form is not None:
-        fields["window"] = PAGE if form.page else PRINTED if form.drawn else None
+        fields["window"] = form.window
         fields["picture"] = form.picture
         as_table = form.ending in TABLES
         if values["stages"] is None and run.measure == "weights" and (form.page or as_table):
@@ -37,7 +36,7 @@ def _answer(request: Request) -> Any:
         if values["predict"] is None and not values["header"]:
             fields["predict"] = False
     run = replace(run, **fields)
-    session = request.session or Session(run.texts, request.progress)
+    session = request.session
     if request.shows_every_head and run.measure == "weights" and not shows_mixing(run, session):
         from attnscope.studies.run.every_head import (
             inspect_with_every_head,
