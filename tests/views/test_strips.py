@@ -116,7 +116,7 @@ def test_figures_and_pages_have_the_same_cells():
 def test_the_answer_says_what_is_subtracted_before_the_exponential():
     made = explanation()
     answers = re.findall(
-        r"exp\((\S+) − the row's largest (\S+)\) = ([\d.]+); / ([\d.]+) = weight ([\d.]+)",
+        r"exp\((\S+) − the row's largest (\S+)\) = ([\d.]+); / the row's sum ([\d.]+) = weight ([\d.]+)",
         " ".join(draw(made, 200).split()),
     )
     assert len(answers) == len(made.cells)

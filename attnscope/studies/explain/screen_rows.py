@@ -171,7 +171,9 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
         steps.append(
             f"exp({said(row.masked[at])} − the row's largest {said(e.maximum or 0.0)}) = {said(row.exponentials[at])}"
         )
-        steps.append(f"/ {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}")
+        steps.append(
+            f"/ the row's sum {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}"
+        )
         steps.append(
             f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}"
         )
