@@ -42,6 +42,11 @@ def test_a_click_on_a_head_opens_its_matrix(display, open_page, tmp_path):
     watched = open_page(path, size=(1280, 800))
     page = watched.page
     assert page.evaluate(SHOWS) == display
+    if display == "weight":  # on the scale of every matrix, so that both can be compared
+        ticks = ".ramp .stops span"
+        shown = page.locator(f".heads-panel {ticks}").all_text_contents()
+        matrix = page.locator(f".matrix-panel {ticks}").all_text_contents()
+        assert {"0", "1"} <= set(shown) <= set(matrix)
     for layer, head in ((3, 1), (0, 2)):
         click_head(page, layer, head)
         assert shows(page, "document.querySelector('#where').textContent", f"L{layer}H{head}")

@@ -68,6 +68,11 @@ def test_shares_stand_beside_the_picture_and_a_click_makes_a_patch_the_query(ope
     shown = open_page(path).page
     canvas = shown.locator("#panel-matrix")
     assert shares(shown) == expected(WEIGHTS[1, 2, 0])
+    # patches are no words, and their distance is not along the text
+    statistics = shown.locator("[data-statistic]").evaluate_all(
+        "(all) => all.map((one) => one.dataset.statistic)"
+    )
+    assert set(statistics) == {"entropy", "self"}
     x, y = middle(canvas, 1, 2)
     canvas.hover(position={"x": x, "y": y})
     weight = WEIGHTS[1, 2, 0, 2 + COLUMNS + 2]

@@ -137,7 +137,7 @@ export function HeadsPanel({ scene, place, act, goto, room, glossary }: PanelPro
             return head ? `${name}: ${summaryOf(head, query)}` : name;
           }}
           scale={
-            finite.length && !lens
+            finite.length && !lens && place.display !== "weight"
               ? {
                   ...scaleOf(
                     finite,

@@ -93,10 +93,7 @@ export function RowPanel({
   const at: Pointed = hovered ?? chosen;
   const { scene, head, query, key } = at;
   const listed = head?.listed(query) ?? null;
-  // Tokens of a picture are no words, and their distance is not along the text.
-  const statistics = (head?.statistics(query) ?? []).filter(
-    ([name]) => !scene.record.pictures || !/^(first|special|other|distance|punctuation)$/.test(name),
-  );
+  const statistics = head?.statistics(query) ?? [];
   const near = head?.nearest(query);
   const rest = head?.unlisted(query) ?? null;
   const measures = listed?.length ? Object.keys(listed[0]!.measures) : [];

@@ -15,7 +15,7 @@ interface Props extends PanelProps {
 const SAID = 4; // sources that the line under the text names
 
 export function TextPanel(props: Props & { choices: ComponentChildren }) {
-  const { scene, place, cursorKey, act, choices, glossary } = props;
+  const { scene, place, cursorKey, act, choices, glossary, words } = props;
   return (
     <section class="card text-panel" aria-label="text">
       <div class="sentence">
@@ -28,7 +28,7 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
           {place.touched || props.hovered ? (
             <Sources {...props} />
           ) : (
-            glossary[scene.record.pictures ? "first_patch" : "first_word"]
+            words[scene.record.pictures ? "begin_patch" : "begin"]
           )}
         </p>
         <span class="stages" role="group" aria-label="Direction">

@@ -252,11 +252,8 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   };
   const pictured = scene.record.pictures !== null && !asMatrix && compared.length === 0;
   const side = node.masks.length > 1 ? node.masks[spot.mask]! : "";
-  // names of hints are no words of a page
   const terms = Object.fromEntries(
-    Object.entries(node.glossary)
-      .filter(([name]) => !name.startsWith("first_"))
-      .map(([name, meaning]) => [node.phrases[name] ?? name, meaning]),
+    Object.entries(node.glossary).map(([name, meaning]) => [node.phrases[name] ?? name, meaning]),
   );
   return (
     <div class="walk">

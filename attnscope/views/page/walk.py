@@ -53,20 +53,20 @@ _STAGES = {
     "map": "map of weights between runs of tokens",
 }
 _PHRASES = {
+    **{name: phrase_of(name) for name in (*_SUMMARY, "punctuation")},
     "entropy": "entropy, bits",
     "gate": "gate on the output",
     "unselected": "missed by the indexer",
-    "first": "on the first token",
-    "special": "on special tokens",
-    "self": "on itself",
-    "other": "on other words",
     "distance": "mean distance, tokens",
-    "punctuation": "on punctuation",
-    "sink": "on the sink",
     "value": "× ‖v‖",
     "projected": "× ‖v W‖",
 }
+# Statistics that say nothing of patches: these are no words, and their distance is not along the text.
+_OF_WORDS = {"first", "special", "other", "distance", "punctuation"}
 _WORDS = {
+    # what to do before anything was chosen
+    "begin": "Point at a word: what the word reads turns blue. Click a cell: every head shows its weight there.",
+    "begin_patch": "Point at a patch or a word: what the patch reads turns blue. Click a patch, then a head.",
     "exact": "exact float32",
     "map": "map of the whole text, exact float32",
     "sources": "the top sources of every row, exact float32",
@@ -213,6 +213,13 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         for j in range(len(scene.heads))
         if (head := source.head(variant, i, j)) is not None
     }
+    if scene.picture_scale is not None:
+        heads = {
+            indices: replace(
+                head, rows={name: row for name, row in head.rows.items() if name not in _OF_WORDS}
+            )
+            for indices, head in heads.items()
+        }
     exact = {indices: head for indices, head in heads.items() if head.exact}
     rounded = {indices: head for indices, head in heads.items() if not head.exact}
     numbers = [

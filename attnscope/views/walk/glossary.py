@@ -19,9 +19,6 @@ GLOSSARY: dict[str, str] = {
     "sinks": "Tokens that heads rest on: the first, special ones, and sinks that a head has learned.",
     "reads": "The row of the chosen token: how much it takes from each token.",
     "read": "The column of the chosen cell: how much each token takes from this one.",
-    # what to do before anything was chosen
-    "first_word": "Point at a word: what the word reads turns blue. Click a cell: every head shows its weight there.",
-    "first_patch": "Point at a patch or a word: what the patch reads turns blue. Click a patch, then a head.",
     **{statistic.name: statistic.meaning for statistic in ROW_STATISTICS},
 }
 
