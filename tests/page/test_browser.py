@@ -342,6 +342,9 @@ def test_the_sides_of_a_comparison_are_side_by_side(open_page, tmp_path):
         every = ["--layer", "all", "--head", "all"] if output is exact else []
         assert main(["compare", TEXT, "-o", str(output), "--quiet", *every]) == 0
     changes = json.loads(exact.read_text())["changes"][0]["heads"]
+    watched = open_page(page_path, size=(360, 640))
+    tops = [one.bounding_box()["y"] for one in watched.page.locator(".sides > figure").all()]
+    assert tops[2] < tops[0] < tops[1]  # on a phone, what moved is above both sides
     page = open_page(page_path).page
     draw = random.Random(5)
     for change in draw.sample(changes, 8):

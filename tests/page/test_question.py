@@ -147,6 +147,10 @@ def test_a_long_text_is_printed_above_the_panels(open_page, pages):
     page.emulate_media(media="print")
     inside = "(({ scrollHeight, clientHeight }) => scrollHeight <= clientHeight + 1)"
     assert shows(page, f"{inside}(document.getElementById('panel-text'))", True)
+    # it begins on the first sheet, and panels are not divided between two
+    breaks = "getComputedStyle(document.querySelector('{}')).breakInside"
+    assert page.evaluate(breaks.format(".text-panel")) == "auto"
+    assert page.evaluate(breaks.format(".matrix-panel")) == "avoid"
 
 
 def test_a_wide_table_is_printed_whole(open_page, tmp_path):
