@@ -120,8 +120,7 @@ class OpenModel:
         from attnscope.api.exploring import explore_model
 
         check_names("explore", options, ModelExploreArguments)
-        arguments = {**self._named, **options, "text": text}
-        check_call("explore", arguments)
+        arguments = check_call("explore", {**self._named, **options, "text": text})
         run = structs.replace(self._run(arguments), texts=texts_of(text, options))
 
         @contextmanager
@@ -130,7 +129,7 @@ class OpenModel:
             with self._session_for([of_texts], progress) as session:
                 yield session
 
-        return explore_model(run, opener, options)
+        return explore_model(run, opener, options.get("keys"))
 
     def study(
         self, name: str, text: str | Sequence[str] | None = None, **options: Any

@@ -19,6 +19,8 @@ from attnscope.findings.arrays import Floats, Matrix
 from attnscope.findings.heads import HeadReport, Heads
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
+from attnscope.request.run_config import RunConfig
+from attnscope.studies.explore.opening import begin_of
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import (
     head_axes,
@@ -29,7 +31,7 @@ from attnscope.studies.explore.scenes import (
     units_known,
 )
 from attnscope.studies.explore.units import UNNAMED, TextUnits
-from attnscope.views.walk.scene import Progress, RankedSources, Scene, Variant, WalkHead
+from attnscope.views.walk.scene import Progress, RankedSources, Scene, Source, Variant, WalkHead
 
 _VISITED = 8  # records that stay in memory after one has left them
 
@@ -225,3 +227,18 @@ def _head(header: Header, record: Record, unit: int) -> WalkHead:
         rows=rows_of(head),
         map=head.pooled,
     )
+
+
+def explore(source: Source, run: RunConfig, keys: Path | None, **options: Any) -> tuple[int, str]:
+    """Walk through a source in the terminal, from the place that a run names.
+
+    Args:
+        keys: TOML file that binds other keys to actions.
+        options: See `views.explore.terminal.walk`, as what it returns.
+    """
+    from attnscope.batch.reports import write_report
+    from attnscope.views.explore.terminal import walk
+    from attnscope.views.walk.keys import ACTIONS, read_keys
+
+    actions = ACTIONS if keys is None else read_keys(keys)
+    return walk(source, write_report, actions, begin_of(run), **options)

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import TUI, AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import quote_for_shell
 from attnscope.cli.parameters import Given
-from attnscope.request.selection import AUTO
 
 if TYPE_CHECKING:
     from attnscope.request.run_config import TextInput
     from attnscope.run.session import Session
-    from attnscope.views.walk.keys import KeyAction
     from attnscope.views.walk.scene import Progress, Source
 
 EXAMPLES = """
@@ -40,23 +38,23 @@ def explore(options: Given) -> None:
     """
     TUI.require("explore")
     _check_terminal()
-    source = saved_source(options)
-    actions = _actions(options.keys)
-    if source is None:
-        source = _live(options)
-    _at_terminal()
-    from attnscope.batch.reports import write_report
+    from attnscope.batch.walks import explore as walk
+    from attnscope.cli.run_config import read_texts, run_config
     from attnscope.request.options import on_command_line
-    from attnscope.views.explore.terminal import walk
 
-    begin = _begin(options)
-    color = options.color
+    source = saved_source(options)
+    texts = () if source is not None else read_texts(options)
+    run = run_config(texts, options)
+    if source is None:
+        from attnscope.studies.explore.live import live_source
+
+        source = live_source(run, SessionOpener(texts).open, _text_argument(options))
+    _at_terminal()
     code, message = walk(
         source,
-        write_report,
-        actions,
-        begin,
-        color=color,
+        run,
+        options.keys or _own_keys(),
+        color=options.color,
         own_process=True,
         spelling=on_command_line,
     )
@@ -125,23 +123,15 @@ def saved_source(options: Any) -> "Source | None":
     return dump_source(path)
 
 
-def _live(options: Given) -> "Source":
-    from msgspec.structs import replace
-
-    from attnscope.cli.run_config import read_texts, run_config
-    from attnscope.studies.explore.live import LiveSource
-
-    texts = read_texts(options)
-    run = run_config(texts, options, stages=(), top=3, cuts=(), words=False)
-    run = replace(run, query=None, key=None, auto_query=options.query, auto_key=options.key)
-    text_argument = "-" if options.file is None and options.text in (None, "-") else None
-    if options.audio:
-        named = f"--audio {quote_for_shell(options.audio)}"
-        text_argument = f"{quote_for_shell(options.text)} {named}" if options.text else named
+def _text_argument(options: Given) -> str | None:
+    """Return the words that name the text in a command; None for the text itself."""
     for option in ("file", "chat"):
         if getattr(options, option) is not None:
-            text_argument = f"--{option} {quote_for_shell(str(getattr(options, option)))}"
-    return LiveSource(run, SessionOpener(texts).open, command=text_argument)
+            return f"--{option} {quote_for_shell(str(getattr(options, option)))}"
+    if options.audio:
+        audio = f"--audio {quote_for_shell(options.audio)}"
+        return f"{quote_for_shell(options.text)} {audio}" if options.text else audio
+    return "-" if options.text in (None, "-") else None
 
 
 class SessionOpener:
@@ -168,28 +158,9 @@ class SessionOpener:
         yield session
 
 
-def _actions(path: Path | None) -> "tuple[KeyAction, ...]":
-    from attnscope.views.walk.keys import ACTIONS, read_keys
+def _own_keys() -> Path | None:
+    """Return the user's own file of keys; None if there is none."""
+    from attnscope.cli.settings import config_folder
 
-    if path is None:
-        folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(
-            os.path.expanduser("~"), ".config"
-        )
-        path = Path(folder) / "attnscope" / "keys.toml"
-        if not path.is_file():
-            return ACTIONS
-    return read_keys(path)
-
-
-def _begin(options: Given) -> Any:
-    from attnscope.request.selection import join_label
-    from attnscope.views.walk.place import Begin
-    from attnscope.views.walk.scene import WalkCut
-
-    layer, head = (
-        None if typed == AUTO else str(typed) for typed in join_label(options.layer, options.head)
-    )
-    query, key = (None if typed is None else str(typed) for typed in (options.query, options.key))
-    unit = "words" if options.words else "spans" if options.spans or options.chat else "tokens"
-    cuts = tuple(WalkCut(cut.written, cut.edge is not None) for cut in options.cuts)
-    return Begin(layer, head, query, key, unit, cuts)
+    path = config_folder() / "keys.toml"
+    return path if path.is_file() else None

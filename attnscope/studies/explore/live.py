@@ -558,3 +558,19 @@ def cut_changes(ablation: Ablation, ends: Sequence[int], kind: PredictionKind | 
         if position not in strongest
     }
     return CutChanges([moved(strongest, "of hidden states", note)], of_rows)
+
+
+def live_source(run: RunConfig, opener: Opener, command: str | None = None) -> LiveSource:
+    """Return a walk through the texts of a run; its rows, columns, words and cuts only say where it begins."""
+    plain = structs.replace(
+        run,
+        query=None,
+        key=None,
+        auto_query=run.query,
+        auto_key=run.key,
+        stages=(),
+        top=3,
+        words=False,
+        cuts=(),
+    )
+    return LiveSource(plain, opener, command=command)

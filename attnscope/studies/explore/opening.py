@@ -1,4 +1,4 @@
-"""Open saved findings for a walk."""
+"""Where a walk begins, and saved findings that it opens."""
 
 from pathlib import Path
 
@@ -7,8 +7,12 @@ from attnscope.base.files.reading import read_file
 from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.compare import COMPARE_SCHEMA, Comparison
 from attnscope.findings.run import SCHEMA, Report
+from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import AUTO
 from attnscope.studies.compare.runs import read_report
 from attnscope.studies.explore.saved import SavedSource, comparison_source, report_source
+from attnscope.views.walk.place import Begin
+from attnscope.views.walk.scene import WalkCut
 
 _CAP = 4 << 30
 _DUMP = "attnscope.dump/"
@@ -39,3 +43,17 @@ def findings_source(path: Path) -> SavedSource | None:
             hint="explore a report, a comparison or a dump",
         )
     return None
+
+
+def begin_of(run: RunConfig) -> Begin:
+    """Return where a walk begins that shows what a run selects."""
+    layer, head = (
+        None if selected == AUTO else str(selected) for selected in (run.layer, run.head)
+    )
+    query, key = (None if selected is None else str(selected) for selected in (run.query, run.key))
+    is_divided = run.spans is not None or any(
+        text.chat is not None or text.spans for text in run.texts
+    )
+    unit = "words" if run.words else "spans" if is_divided else "tokens"
+    cuts = tuple(WalkCut(cut.written, cut.edge is not None) for cut in run.cuts)
+    return Begin(layer, head, query, key, unit, cuts)
