@@ -952,12 +952,31 @@ def test_names_of_reports_may_be_in_capitals(tmp_path, monkeypatch, capsys):
     assert (code, "there is only one report; a comparison needs" in err) == (2, True)
 
 
-def test_what_enters_and_leaves_the_top_has_weight(capsys):
-    code, out, _ = run(capsys, "The bank by the river", "--layer", "2", "--head", "0")
+def test_what_enters_and_leaves_the_top_has_weight(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    head = ("The bank by the river", "--layer", "2", "--head", "0")
+    code, out, _ = run(capsys, *head)
     assert code == 0
     table = out.partition("top contributors that change")[2].partition("\n\n")[0].splitlines()
-    rows = [line.split() for line in table]
-    # 1 bank leaves it, with a weight of 0.0005
-    assert ["1", "bank", "4", "river", "·", "2", "by"] in rows
+    rows = [re.split("  +", line) for line in table[1:]]
+    assert rows[0] == ["query", "new", "gone", "changed"]
+    weights = []
+    for mask in ("causal", "bidirectional"):
+        assert main(["run", *head, "--mask", mask, "--json"]) == 0
+        weights.append(
+            json.loads(capsys.readouterr().out)["texts"][0]["heads"]["stages"]["weights"][0]
+        )
+    words = head[0].split()
+
+    def said(query, keys):
+        sides = [side[query] for side in weights]
+        return " · ".join(
+            f"{key} {words[key]} {sides[0][key]:.2f}→{sides[1][key]:.2f}" for key in keys
+        )
+
+    # The loses nearly all of its weight in the first row, where nothing else had any
+    assert rows[1] == ["0 The", said(0, [2, 1, 3]), said(0, [0])]
+    # it is still the third of three in the second row; 1 bank leaves them, with a weight of 0.0005
+    assert rows[2] == ["1 bank", said(1, [4, 2]), said(1, [0])]
     # none of its weights changes by 0.005
     assert [row for row in rows if row[:2] == ["4", "river"]] == []

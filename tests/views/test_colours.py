@@ -13,7 +13,7 @@ from attnscope.views.palette import surface_on
 from attnscope.views.scales import SHAPES, WEIGHTS, LogScale, Scale, scale_for
 from attnscope.views.terminal import background as asking
 from attnscope.views.terminal.background import named_background, read_answer
-from attnscope.views.terminal.colours import ramp_pieces, ramp_style, role_style
+from attnscope.views.terminal.colours import number_style, ramp_pieces, ramp_style, role_style
 from attnscope.views.terminal.screen import STYLES, style_of
 from tests.views.test_palette import DEUTERANOPIA, XYZ, lab
 
@@ -99,7 +99,8 @@ def test_more_is_blue_and_less_is_orange_in_256_colours(surface):
         if style.bgcolor is not None:
             red, green, blue = rgb(style.bgcolor)
             first, second, third = (blue, green, red) if place > 0.5 else (red, green, blue)
-            assert first > second > third or second == third == 0
+            is_pale = first == second == 255 and third == 215
+            assert first > second > third or second == third == 0 or is_pale
 
 
 @pytest.mark.parametrize("signed", [True, False])
@@ -201,8 +202,13 @@ def test_roles_have_no_colours_among_sixteen():
 def test_a_legend_of_weights_names_the_same_weights_everywhere():
     pieces = ramp_pieces(WEIGHTS, "0.00", "1.00", 1 << 24, BLACK)
     assert re.sub(" +", " ", "".join(text for text, _ in pieces)) == "0 .01 .1 .5 1"
-    cells = [style.bgcolor for text, style in pieces if text == " "]
-    assert len(cells) == 16
+    cells = [style.bgcolor for _, style in pieces[1:-1]]
+    assert None not in cells  # no number is a gap
+    letters = "".join(text for text, _ in pieces[1:-1])
+    for tick in (0.01, 0.1, 0.5):
+        name = f"{tick}".replace("0.", ".")
+        middle = letters.index(name) + len(name) / 2
+        assert abs(middle / len(letters) - tick**0.5) < 0.03
     others = ramp_pieces(Scale(-2.0, 2.0, True), "−2", "2", 1 << 24, BLACK)
     assert (others[0][0], others[-1][0]) == ("−2 ", " 2")
     assert "".join(
@@ -211,6 +217,40 @@ def test_a_legend_of_weights_names_the_same_weights_everywhere():
         "<0.1",
         "1",
     ]
+
+
+@pytest.mark.parametrize("surface", [BLACK, WHITE], ids=["black", "white"])
+@pytest.mark.parametrize("scale", [WEIGHTS, Scale(-1.0, 1.0, True, "sqrt"), Scale(0.0, 1.0, False)])
+def test_each_of_sixteen_colours_begins_at_the_number_of_the_legend(scale, surface):
+    """0.01 was as loud as 0.25, and 0.306 looked like 0.526."""
+    pieces = ramp_pieces(scale, "low", "high", 16, surface, numbers=True)
+
+    def style_of_number(value):
+        return number_style(scale.place(value), scale.signed, 16, surface)
+
+    named = {text.strip(): style for text, style in pieces[1:-1] if text.strip() != "0"}
+    assert len(named) == len(set(named.values())) == (8 if scale.signed else 4)
+    for name, style in named.items():
+        number = float(name.replace("−", "-"))
+        assert style_of_number(1.02 * number) == style, name
+        assert style_of_number(0.97 * number) != style, name
+    # what is small has no background, and what is larger is further from that of the terminal
+    more = [style_of_number(value) for value in (0.001, 0.1, 0.3, 0.5, 0.9)]
+    distances = [
+        0
+        if style.bgcolor is None
+        else abs(luminance(rgb(style.bgcolor)) - luminance(bytes.fromhex(surface.background)))
+        for style in more
+    ]
+    assert distances == sorted(distances)
+    assert style_of_number(0.01).bgcolor is None
+
+
+@pytest.mark.parametrize("surface", [BLACK, WHITE], ids=["black", "white"])
+def test_small_weights_differ_in_256_colours(surface):
+    """0.01 to 0.13 had one colour on white."""
+    weights = (0.01, 0.08, 0.25)
+    assert len({ramp_style(WEIGHTS.place(w), False, 256, surface) for w in weights}) == 3
 
 
 def test_weights_have_one_scale_and_everything_else_is_centred_at_zero():

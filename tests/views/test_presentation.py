@@ -248,16 +248,30 @@ def test_what_enters_and_leaves_the_top_is_a_table():
     rows = [[spans_text(cell) for cell in row] for row in zip(*columns, strict=True)]
     words = [some.split() for some in spelled]
     weights = [side.report.texts[0].heads[0].stages["weights"] for side in made.sides]
-    expected = [
-        [
-            f"{i} "
-            + (words[0][i] if words[0][i] == words[1][i] else f"{words[0][i]}│{words[1][i]}"),
-            " · ".join(f"{key} {words[1][key]}" for key in entered if weights[1][j][key] >= 0.005),
-            " · ".join(f"{key} {words[0][key]}" for key in left if weights[0][i][key] >= 0.005),
+
+    def name(key):
+        return (
+            words[0][key] if words[0][key] == words[1][key] else f"{words[0][key]}│{words[1][key]}"
+        )
+
+    def said(i, j, keys):
+        return " · ".join(
+            f"{key} {name(key)} {weights[0][i][key]:.2f}→{weights[1][j][key]:.2f}" for key in keys
+        )
+
+    expected = []
+    for i, j in head.queries:
+        before, after = weights[0][i], weights[1][j]
+        top = [
+            [key for key in np.argsort(-side, kind="stable")[:3].tolist() if side[key] >= 0.005]
+            for side in (before, after)
         ]
-        for (i, j), entered, left in zip(head.queries, head.entered, head.left, strict=True)
-    ]
-    assert rows == [row for row in expected if any(row[1:])]
+        new = [key for key in top[1] if key not in top[0]]
+        gone = [key for key in top[0] if key not in top[1]]
+        both = sorted(set(top[0]) & set(top[1]))
+        changed = [key for key in both if abs(after[key] - before[key]) >= 0.1]
+        expected.append([f"{i} {name(i)}", said(i, j, new), said(i, j, gone), said(i, j, changed)])
+    assert rows == [row for row in expected if row[1] or row[2]]
     assert "3 tired│wide" in [row[0] for row in rows]
 
 

@@ -61,6 +61,7 @@ _FEW = FEW + FEW // 2  # rows and columns that are all shown
 _PRINTED = 10  # number of heads that are printed, if there are more
 _NAMED = 12  # number of tokens without counterpart that are named
 _LINES = 70  # of one head, above which only the rows and columns are shown where most moves
+_CHANGED = 0.1  # of a top contributor's weight, from which it has changed
 _VISIBLE = 0.005  # share of a row's weight that is not printed as 0.00
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
 _SAID_BY_SIDES = (*_NUMBERED, "hide")  # axes that the labels of the sides name
@@ -537,7 +538,8 @@ class _ShownHead:
         ]
         if rows:
             yield GAP
-            yield paragraph(ours("top contributors that change", "bold"))
+            meaning = f"  weight before→after; changed: by {_CHANGED:.2f} or more"
+            yield paragraph((Span("top contributors that change", "bold"), Span(meaning, "dim")))
             yield _table(("query", *_WORDS[2:]), rows)
 
     def _name(self, pair: tuple[int, int]) -> Spans:
@@ -565,24 +567,60 @@ class _ShownHead:
         return [name, moved, divergence, both(head.future), both(head.entropy), gains, loses]
 
     def _top(self, n: int) -> list[Spans]:
-        """Return the tokens that entered and left a query's top contributors, if they have enough weight to be listed.
+        """Return a query's top contributors that are new, gone, or changed, with the weight on both sides.
 
-        Empty if there are none.
+        One whose weight would print as 0.00 on a side is none there, though it may be listed. Empty if none is new or
+        gone.
         """
-        pair = self.head.queries[n]
-        cells = list[Spans]()
-        for side, positions in enumerate((self.head.left[n], self.head.entered[n])):
-            text = self.reports[side]
-            top = self.heads[side].top
-            row = text.queries.index(pair[side])
-            listed = [
-                position
-                for position in positions
-                if top.by != "weight"
-                or float(top.weight[row][top.keys[row] == position].max()) >= LITTLE
-            ]
-            cells.append(named_tokens(text.sources, listed, " · "))
-        return [self._name(pair), *reversed(cells)] if any(cells) else []
+        tops = [self._listed(side, n) for side in range(2)]
+        entered = self.head.entered[n]
+        left = self.head.left[n]
+        first_keys = {second: first for first, second in self.head.keys}
+        second_keys = dict(self.head.keys)
+        new = [(first_keys.get(key), key) for key in tops[1] if key in entered]
+        gone = [(key, second_keys.get(key)) for key in tops[0] if key in left]
+        changed = list[tuple[int | None, int | None]]()
+        for first, second in self.head.keys:
+            if first in left or second in entered:
+                continue
+            if first in tops[0] and second in tops[1]:
+                if abs(self._weight(1, n, second) - self._weight(0, n, first)) >= _CHANGED:
+                    changed.append((first, second))
+            elif second in tops[1]:
+                new.append((first, second))
+            elif first in tops[0]:
+                gone.append((first, second))
+        cells = [self._weights_of(n, pairs) for pairs in (new, gone, changed)]
+        return [self._name(self.head.queries[n]), *cells] if new or gone else []
+
+    def _listed(self, side: int, n: int) -> list[int]:
+        """Return a query's top contributors on a side that have enough weight to be listed, strongest first."""
+        top = self.heads[side].top
+        row = self.reports[side].queries.index(self.head.queries[n][side])
+        listed = zip(top.keys[row].tolist(), top.weight[row].tolist(), strict=True)
+        return [key for key, weight in listed if top.by != "weight" or weight >= LITTLE]
+
+    def _weight(self, side: int, n: int, key: int | None) -> float:
+        """Return a query's weight on a key of a side; NaN if the side lacks it, or if it is not known."""
+        text = self.reports[side]
+        if key not in text.keys:
+            return float("nan")
+        row = text.queries.index(self.head.queries[n][side])
+        return float(self.heads[side].stages["weights"][row, text.keys.index(key)])
+
+    def _weights_of(self, n: int, pairs: Sequence[tuple[int | None, int | None]]) -> Spans:
+        spans: list[Span] = []
+        for pair in pairs:
+            weights = [self._weight(side, n, key) for side, key in enumerate(pair)]
+            numbers = "→".join(f"{weight:.2f}" for weight in weights if not np.isnan(weight))
+            if None in pair:
+                side = pair.index(None) ^ 1
+                name: Spans = named_tokens(self.reports[side].sources, [pair[side] or 0])
+            else:
+                sources = [text.sources for text in self.reports]
+                name = Span(f"{_number(*pair)} "), _both(sources[0], sources[1], pair)
+            spans += [Span(" · " if spans else ""), *name, Span(f" {numbers}")]
+        return tuple(spans)
 
 
 def _largest(values: Matrix, count: int) -> list[int]:
@@ -701,7 +739,8 @@ _TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")
 _PARTIAL_TITLES = ("query", "outside", "future", "entropy")
 
 
-_WORDS = ("gains", "loses", "enter the top", "leave the top")  # columns of names of tokens
+# columns of names of tokens
+_WORDS = ("gains", "loses", "new", "gone", "changed")
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[Spans]]) -> Table:

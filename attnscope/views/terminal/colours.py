@@ -3,10 +3,10 @@
 Zero has no colour of its own, so that it is the background. Every other cell has a foreground that can be read on it.
 """
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from math import sqrt
 from typing import Literal
 
 from rich.color import Color
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from attnscope.views.numbers import MINUS
 from attnscope.views.palette import Surface
-from attnscope.views.scales import TICKS, WEIGHTS, LogScale, Scale, faded, luminance, needs_black
+from attnscope.views.scales import TICKS, LogScale, Scale, faded, luminance, needs_black
 from attnscope.views.terminal.role_steps import COLOURS_256, role_steps
 
 _STEPS = 64
@@ -30,12 +30,19 @@ _LESS_16 = {
     False: "red bright_red yellow bright_yellow",
     True: "bright_yellow yellow bright_red red",
 }
+# Places from which they are: the roots of .005, .05, .2 and .5.
+_FROM_16 = tuple(sqrt(weight) for weight in (0.005, 0.05, 0.2, 0.5))
+_ROUNDING = 1e-6  # of a place that is one of them
+# Letters of numbers that have the first of them, which is as loud as the others behind a number.
+_LETTERS_16 = {False: ("bright_red", "bright_blue"), True: ("red", "blue")}
 _DARK_16 = ("blue", "red")
 # The least share of a role's colour.
 _FAINT = 0.25
 SHADES = " ░▒▓█"
 # Cells of a legend's ramp.
-_LEGEND = 16
+_LEGEND = 24
+# The smallest tick on either half of a ramp with two sides.
+_LARGE = 0.1
 
 
 # What rich calls a terminal with this number of colours.
@@ -56,6 +63,14 @@ def shade(fraction: float, shades: str = SHADES) -> str:
 
 def ramp_style(fraction: float, signed: bool, colours: int, surface: Surface) -> Style:
     """Return the style at a place from 0 to 1 of a ramp, for a console with `colours` colours."""
+    if colours <= 16:
+        size, more = _size_of(fraction, signed)
+        names = (_MORE_16 if more else _LESS_16)[_is_light(surface)].split()
+        index = bisect(_FROM_16, size)
+        if not index:
+            return Style()
+        name = names[index - 1]
+        return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")
     step = round(min(1.0, max(0.0, fraction)) * _STEPS)
     return _style(step, signed, min(colours, 257), surface)
 
@@ -68,15 +83,27 @@ def _style(step: int, signed: bool, colours: int, surface: Surface) -> Style:
         return _on(surface.colour(step / _STEPS, signed=signed))
     size = abs(2 * step / _STEPS - 1) if signed else step / _STEPS
     more = not signed or 2 * step > _STEPS
-    if colours > 16:
-        number = _indexed(surface, more=more)[round(size * _STEPS)]
-        return Style() if number is None else _with(Color.from_ansi(number))
-    light = needs_black(bytes.fromhex(surface.background))
-    names = (_MORE_16 if more else _LESS_16)[light].split()
-    if size <= _BLANK / _STEPS:
-        return Style()
-    name = names[min(len(names) - 1, int(size * len(names)))]
-    return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")
+    number = _indexed(surface, more=more)[round(size * _STEPS)]
+    return Style() if number is None else _with(Color.from_ansi(number))
+
+
+def number_style(fraction: float, signed: bool, colours: int, surface: Surface) -> Style:
+    """Return the style of a number at a place of a ramp: of 16 colours, small ones have a colour as letters alone."""
+    size, more = _size_of(fraction, signed)
+    if colours <= 16 and bisect(_FROM_16, size) == 1:
+        return Style(color=_LETTERS_16[_is_light(surface)][more])
+    return ramp_style(fraction, signed, colours, surface)
+
+
+def _size_of(fraction: float, signed: bool) -> tuple[float, bool]:
+    """Return the place on one half of a ramp, and whether that is the half of more; see _FROM_16."""
+    if not signed:
+        return fraction + _ROUNDING, True
+    return abs(2 * fraction - 1) + _ROUNDING, fraction > 0.5
+
+
+def _is_light(surface: Surface) -> bool:
+    return needs_black(bytes.fromhex(surface.background))
 
 
 @lru_cache(maxsize=8)
@@ -84,13 +111,15 @@ def _indexed(surface: Surface, *, more: bool) -> list[int | None]:
     """Return the number of the colour, of 256, that is nearest at every step of a ramp; None for the background.
 
     More is blue (blue > green > red, or blue alone), and less is orange: the nearest of all are green, grey or violet.
+    Only the palest of each, which begins a ramp on white, is between two hues.
     No step is closer to the background than the one before.
     """
     background = bytes.fromhex(surface.background)
     colours: dict[int | None, Sequence[int]] = {None: background}
     for number, colour in COLOURS_256.items():
         first, second, third = colour[::-1] if more else colour
-        if first > second > third or second == third == 0 < first:
+        is_pale = first == second == 255 and third == 215
+        if first > second > third or second == third == 0 < first or is_pale:
             colours[number] = colour
     end = luminance(surface.colour(1.0 if more else 0.0, signed=True))
     away = 1 if end > luminance(background) else -1
@@ -110,28 +139,72 @@ def _distance(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def ramp_pieces(
-    scale: Scale | LogScale, low: str, high: str, colours: int, surface: Surface
+    scale: Scale | LogScale,
+    low: str,
+    high: str,
+    colours: int,
+    surface: Surface,
+    *,
+    numbers: bool = False,
+    percent: bool = False,
 ) -> list[tuple[str, Style]]:
-    """Return the ramp of a scale: between the numbers at its ends, or with the weights that every legend names."""
-    ticks = [(0.0, low), (1.0, high)]
-    if isinstance(scale, Scale) and replace(scale, shape=WEIGHTS.shape) == WEIGHTS:
-        ticks = [(scale.place(tick) or 0.0, tick_text(tick)) for tick in TICKS]
-    elif isinstance(scale, Scale) and scale.shape != "linear" and not scale.signed:
-        within = [
-            (scale.place(tick) or 0.0, tick_text(tick)) for tick in TICKS if tick < scale.high
+    """Return the ramp of a scale between the numbers at its ends, with others on the colours that they have.
+
+    Each of 16 colours has the number from which it is on.
+
+    Args:
+        scale: The scale.
+        low: The number at its lower end.
+        high: The number at its upper end.
+        colours: How many colours there are.
+        surface: Those of the background.
+        numbers: Whether cells have numbers on their colours, see number_style.
+        percent: Whether numbers are percentages.
+    """
+    factor = 100 if percent else 1
+    if scale.high == 1 and scale.low in (0, -1):
+        # of weights and of their differences
+        low = tick_text(factor * scale.low)
+        high = tick_text(factor * scale.high)
+    style = number_style if numbers else ramp_style
+    if colours <= 16:
+        places = [(1 + place) / 2 if scale.signed else place for place in _FROM_16]
+        steps = [(place, f" {tick_text(factor * scale.value(place))} ") for place in places]
+        if scale.signed:
+            less = [
+                (1 - place, f" {tick_text(factor * scale.value(1 - place))} ") for place in places
+            ]
+            steps = [*less[::-1], (0.5, "0"), *steps]
+        return [
+            (f"{low} ", Style()),
+            *((name, style(place, scale.signed, colours, surface)) for place, name in steps),
+            (f" {high}", Style()),
         ]
-        ticks = [*within, ticks[-1]]
-    pieces = [(f"{ticks[0][1]} ", Style())]
-    for (start, _), (end, name) in pairwise(ticks):
-        cells = max(1, round((end - start) * _LEGEND))
-        for i in range(cells):
-            # A scale with ends alone is drawn from one to the other.
-            place = start + (end - start) * (
-                i / max(1, cells - 1) if len(ticks) == 2 else (i + 0.5) / cells
-            )
-            pieces.append((" ", ramp_style(place, scale.signed, colours, surface)))
-        pieces.append((f" {name}{' ' * (end < 1)}", Style()))
-    return pieces
+    letters = [" "] * _LEGEND
+    for tick in _ticks(scale):
+        name = tick_text(factor * tick)
+        place = scale.place(tick) or 0.0
+        start = round(place * _LEGEND - len(name) / 2)
+        end = start + len(name)
+        # between blanks, unless it is at the start
+        around = letters[max(0, start - 1) : end + 1]
+        if start >= 0 and end < _LEGEND and not "".join(around).strip():
+            letters[start:end] = name
+    pieces = [(f"{low} ", Style())]
+    for n, letter in enumerate(letters):
+        place = (n + 0.5) / _LEGEND
+        pieces.append((letter, ramp_style(place, scale.signed, colours, surface)))
+    return [*pieces, (f" {high}", Style())]
+
+
+def _ticks(scale: Scale | LogScale) -> list[float]:
+    """Return the numbers that a legend has between the ends of its ramp."""
+    within: list[float] = []
+    if isinstance(scale, Scale) and scale.shape != "linear":
+        within = [tick for tick in TICKS if 0 < tick < scale.high]
+    if scale.signed:
+        return [0.0, *(sign * tick for tick in within if tick >= _LARGE for sign in (1, -1))]
+    return within
 
 
 def ramp_text(scale: Scale | LogScale, low: str, high: str, colours: int, surface: Surface) -> Text:
@@ -140,8 +213,8 @@ def ramp_text(scale: Scale | LogScale, low: str, high: str, colours: int, surfac
 
 
 def tick_text(weight: float) -> str:
-    """Write a weight of a legend: `.01`."""
-    return f"{weight:g}".replace("0.", ".")
+    """Write a number of a legend with two digits: `.01`."""
+    return f"{weight:.2g}".replace("0.", ".", 1).replace("-", MINUS)
 
 
 def role_style(colour: str, strength: float, colours: int, surface: Surface) -> Style:

@@ -88,19 +88,24 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
     ]
 
     def draw(layer: int, head: int, width: int) -> Text:
-        fraction = scale.place(float(panel.matrix[layer, head]))
+        value = float(panel.matrix[layer, head])
+        fraction = scale.place(value)
         if fraction is None:
             return Text("–".rjust(width), "dim")
-        style = screen.ramp(fraction, signed=scale.signed)
+        style = screen.number(scale, value)
         if numbered:
             text = candidates[numbered[0]][layer][head]
             is_zero = not text.strip("+−-0.")
             # what rounds to zero has no colour, and is not as bright as the rest
             return Text(text.rjust(width), "dim" if is_zero else style)
-        return Text(" " * width if screen.colours else cell_shade(fraction, scale.signed), style)
+        if screen.colours:
+            return Text(" " * width, screen.ramp(fraction, signed=scale.signed))
+        return Text(cell_shade(fraction, scale.signed))
 
     _draw_cells(screen, n_heads, widths[numbered[0]] if numbered else 2, draw, labels)
-    if not numbered:
+    if numbered:
+        screen.say_colours([("colour", scale, panel.digits)])
+    else:
         low = panel.digits.text(scale.low)
         high = panel.digits.text(scale.high)
         screen.say((f"shades from {low} to {high}", "dim"))

@@ -8,8 +8,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from attnscope.views.axes import SINK, format_positions
-from attnscope.views.numbers import MASKED, NO_WEIGHT
+from attnscope.views.numbers import MASKED, NO_WEIGHT, Digits
 from attnscope.views.parts import Matrices, Panel
+from attnscope.views.scales import LogScale, Scale
 from attnscope.views.terminal.labels import Labels, labels, say_shortened, shorten
 from attnscope.views.terminal.packing import pack
 from attnscope.views.terminal.screen import ROOMY, Screen
@@ -77,6 +78,16 @@ def draw_matrices(screen: Screen, matrices: Matrices) -> None:
         else:
             _draw_alone(screen, remaining[0])
         remaining = remaining[max(1, len(neighbours)) :]
+    screen.say_colours(_scales(matrices.panels))
+
+
+def _scales(panels: Sequence[Panel]) -> list[tuple[str, Scale | LogScale, Digits]]:
+    """Return every scale of matrices once, with the name of the first stage that has it."""
+    scales: list[tuple[str, Scale | LogScale, Digits]] = []
+    for panel in panels:
+        if all(panel.scale != scale for _, scale, _ in scales):
+            scales.append((panel.name, panel.scale, panel.digits))
+    return scales
 
 
 def _panels(screen: Screen, stages: Sequence[Panel]) -> list[Neighbour]:
@@ -296,11 +307,7 @@ def _cell(screen: Screen, stage: Panel, layout: Layout, r: int, i: int, text: st
     after = layout.gap // 2
     padded = " " * (layout.widths[i] - cell_len(text) - after) + text + " " * after
     value = float(stage.matrix[r, i])
-    if text.strip() in (MASKED, NO_WEIGHT) or (
-        stage.name == "weights" and abs(value) < stage.digits.least
-    ):
+    is_weight = stage.name in ("weights", "difference")
+    if text.strip() in (MASKED, NO_WEIGHT) or (is_weight and abs(value) < stage.digits.least):
         return Text(padded, "dim")
-    fraction = stage.scale.place(value)
-    return Text(
-        padded, "" if fraction is None else screen.ramp(fraction, signed=stage.scale.signed)
-    )
+    return Text(padded, screen.number(stage.scale, value))

@@ -11,11 +11,19 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
+from attnscope.views.numbers import Digits
 from attnscope.views.palette import Surface, surface_on
-from attnscope.views.scales import needs_black
+from attnscope.views.scales import LogScale, Scale, needs_black
 from attnscope.views.spans import ASCII, Look, Span, spell
 from attnscope.views.terminal.background import chosen_background
-from attnscope.views.terminal.colours import bar_style, count_colours, ramp_style, role_style
+from attnscope.views.terminal.colours import (
+    bar_style,
+    count_colours,
+    number_style,
+    ramp_pieces,
+    ramp_style,
+    role_style,
+)
 
 # No table is readable below this width: lines are laid out for it, then folded as a terminal would.
 NARROWEST = 20
@@ -76,6 +84,31 @@ class Screen:
         if self.colours:
             return ramp_style(place, signed, self.colours, self.surface)
         return Style()
+
+    def number(self, scale: Scale | LogScale, value: float) -> Style:
+        """Return the style of a number; plain without colours, and of one that has no place on the scale."""
+        place = scale.place(value)
+        if self.colours and place is not None:
+            return number_style(place, scale.signed, self.colours, self.surface)
+        return Style()
+
+    def say_colours(self, scales: Iterable[tuple[str, Scale | LogScale, Digits]]) -> None:
+        """Print the key of colours behind numbers, for each name the ramp of its scale; nothing without colours."""
+        if not self.colours:
+            return
+        items = []
+        for name, scale, digits in scales:
+            ramp = ramp_pieces(
+                scale,
+                digits.text(scale.low),
+                digits.text(scale.high),
+                self.colours,
+                self.surface,
+                numbers=True,
+                percent=digits.percent,
+            )
+            items.append(Text.assemble((f"{name}  ", "dim"), *ramp))
+        self.put(flow(items, self.width, "   "), width=self.width)
 
     @cached_property
     def bar(self) -> Style:
