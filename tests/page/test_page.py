@@ -307,3 +307,27 @@ def test_roles_on_a_page_are_those_of_its_text(command, tmp_path):
     left_out = "all but the first token and special ones"
     said = f"Measured on {len(rows)} words of this text, {left_out}. attnscope heads has other values: "
     assert roles["measured"].startswith(said)
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        [TEXT],
+        [TEXT, "--mask", "own", "--mask", "own+window:2"],
+        [TEXT, "The bank by the road"],
+        [TEXT, "--layer", "1", "--layer", "2"],
+        [TEXT, "--head", "1", "--head", "3"],
+    ],
+    ids=["default", "masks", "texts", "layers", "heads"],
+)
+def test_a_page_and_a_terminal_show_the_same_head_of_a_comparison(sides, tmp_path, capsys):
+    """The same comparison was of L2H0 in a terminal, and of L2H1 on its page."""
+    assert main(["compare", *sides]) == 0
+    shown = re.findall(r"^(L\d+H\d+)(?: → (L\d+H\d+))?(?:  .*)?$", capsys.readouterr().out, re.M)
+    path = tmp_path / "page.html"
+    assert main(["compare", *sides, "-o", str(path), "--quiet"]) == 0
+    scenes = read_page(path).of_kind("walk")[0]["scenes"]
+    (pair,) = shown
+    for scene, head in zip((scenes[0], scenes[-1]), (pair[0], pair[1] or pair[0]), strict=True):
+        layer, number = scene["first"]
+        assert f"L{scene['layers'][layer]}H{scene['heads'][number]}" == head

@@ -2,9 +2,11 @@
 
 import json
 import re
+from io import StringIO
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from attnscope.cli import main
 from attnscope.findings.compare import Side
@@ -14,6 +16,7 @@ from attnscope.studies.run.screen import present_report
 from attnscope.studies.screens.header import short_path
 from attnscope.views.parts import Facts, FirstFitting, WeightMap
 from attnscope.views.settings import DisplaySettings
+from attnscope.views.terminal import draw as put
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens, words
 from tests.helpers.screens import contributors, draw, read_tables
 
@@ -153,6 +156,21 @@ def test_weights_stand_alone_where_all_matrices_fill_more_than_a_screen(count, w
     assert len(read_tables(shown, count)) == stages
     assert ("not shown: scores, masked (--stage scores,masked,weights)" in shown) == (stages == 1)
     assert len(read_tables(draw(sized(count), width), count)) == 3
+
+
+@pytest.mark.parametrize(("height", "stages"), [(24, 1), (50, 1), (60, 3)])
+def test_a_high_terminal_has_room_for_all_matrices(height, stages):
+    class Terminal(StringIO):
+        def isatty(self):
+            return True
+
+    file = Terminal()
+    console = Console(file=file, width=200, height=height, color_system=None)
+    names = "the quick brown fox jumps over the lazy dog near the river".split()
+    made = report(text_report(tokens(names), allowed=causal))
+    put(present_report(made, DisplaySettings(brief=True)), console)
+    assert len(read_tables(file.getvalue(), len(names))) == stages
+    assert len(file.getvalue().splitlines()) <= max(height, 50)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])

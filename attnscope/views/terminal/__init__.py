@@ -24,7 +24,8 @@ from attnscope.views.terminal.strips import draw_strips
 from attnscope.views.terminal.table import draw_table
 from attnscope.views.terminal.text import draw_facts, draw_text
 
-# A picture of this number of lines leaves twelve for what stands around it.
+# Lines that stand around a picture, and those of a picture on a terminal of 50 lines or fewer, or in a file.
+_AROUND = 12
 SCREENFUL = 38
 
 
@@ -83,7 +84,10 @@ class _FullError(Exception):
 
 
 def _draw_first_fitting(screen: Screen, findings: parts.FirstFitting) -> None:
-    limits = [(form, SCREENFUL) for form in findings.forms]
+    screenful = SCREENFUL
+    if screen.console.file.isatty():
+        screenful = max(screenful, screen.console.height - _AROUND)
+    limits = [(form, screenful) for form in findings.forms]
     last = findings.picture or findings.forms[-1]
     limits[-1:] = [] if findings.picture is None else [(findings.forms[-1], findings.lines)]
     for form, limit in limits:
