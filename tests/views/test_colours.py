@@ -7,10 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from rich.style import Style
+from rich.text import Text
 
 from attnscope.findings.head_roles import HEAD_ROLES
+from attnscope.views import parts
 from attnscope.views.palette import surface_on
 from attnscope.views.scales import SHAPES, WEIGHTS, LogScale, Scale, scale_for
+from attnscope.views.spans import ours
+from attnscope.views.terminal import as_text
 from attnscope.views.terminal import background as asking
 from attnscope.views.terminal.background import named_background, read_answer
 from attnscope.views.terminal.colours import number_style, ramp_pieces, ramp_style, role_style
@@ -371,3 +375,18 @@ def test_a_terminal_is_asked_and_is_left_as_it_was(answers, monkeypatch):
         thread.join()
         os.close(theirs)
         os.close(ours)
+
+
+@pytest.mark.parametrize("background", [(0, 0, 0), (255, 255, 255)], ids=["black", "white"])
+@pytest.mark.parametrize("colours", [256, 1 << 24])
+def test_a_bar_below_zero_is_orange(background, colours):
+    """The changes of a row were all blue."""
+    columns = [parts.Column("change", ["−0.5", "0.7"])]
+    bars = parts.Table("key", columns, labels=[ours("one"), ours("two")], bars=[-0.7, 1.0])
+    lines = as_text([bars], 60, colours=colours, background=background).splitlines()
+    text = Text.from_ansi("\n".join(lines)).split("\n")
+    (less,), (more,) = (
+        {rgb(span.style.color) for span in line.spans if span.style.color is not None}
+        for line in text[1:3]
+    )
+    assert less[0] > less[1] > less[2] and more[0] < more[1] < more[2]

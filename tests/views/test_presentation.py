@@ -266,10 +266,11 @@ def test_what_enters_and_leaves_the_top_is_a_table():
             [key for key in np.argsort(-side, kind="stable")[:3].tolist() if side[key] >= 0.005]
             for side in (before, after)
         ]
-        new = [key for key in top[1] if key not in top[0]]
-        gone = [key for key in top[0] if key not in top[1]]
-        both = sorted(set(top[0]) & set(top[1]))
-        changed = [key for key in both if abs(after[key] - before[key]) >= 0.1]
+        # a contributor that enters grows, and one that leaves shrinks
+        new = [key for key in top[1] if key not in top[0] and after[key] - before[key] >= 0.005]
+        gone = [key for key in top[0] if key not in top[1] and before[key] - after[key] >= 0.005]
+        others = [key for key in dict.fromkeys(top[0] + top[1]) if key not in new + gone]
+        changed = [key for key in others if abs(after[key] - before[key]) >= 0.1]
         expected.append([f"{i} {name(i)}", said(i, j, new), said(i, j, gone), said(i, j, changed)])
     assert rows == [row for row in expected if row[1] or row[2]]
     assert "3 tired│wide" in [row[0] for row in rows]

@@ -573,23 +573,28 @@ class _ShownHead:
         gone.
         """
         tops = [self._listed(side, n) for side in range(2)]
-        entered = self.head.entered[n]
-        left = self.head.left[n]
+        entered = set(self.head.entered[n])
+        left = set(self.head.left[n])
         first_keys = {second: first for first, second in self.head.keys}
         second_keys = dict(self.head.keys)
-        new = [(first_keys.get(key), key) for key in tops[1] if key in entered]
-        gone = [(key, second_keys.get(key)) for key in tops[0] if key in left]
-        changed = list[tuple[int | None, int | None]]()
-        for first, second in self.head.keys:
-            if first in left or second in entered:
-                continue
-            if first in tops[0] and second in tops[1]:
-                if abs(self._weight(1, n, second) - self._weight(0, n, first)) >= _CHANGED:
-                    changed.append((first, second))
-            elif second in tops[1]:
+        pairs: Columns = [(key, second_keys.get(key)) for key in tops[0]]
+        pairs += [
+            (first_keys.get(key), key) for key in tops[1] if first_keys.get(key) not in tops[0]
+        ]
+        new: Columns = []
+        gone: Columns = []
+        changed: Columns = []
+        for first, second in pairs:
+            change = self._weight(1, n, second) - self._weight(0, n, first)
+            has_entered = second in entered or first not in tops[0]
+            has_left = first in left or second not in tops[1]
+            # by rank alone, a contributor may enter with less weight than before
+            if has_entered and not change < _VISIBLE:
                 new.append((first, second))
-            elif first in tops[0]:
+            elif has_left and not change > -_VISIBLE:
                 gone.append((first, second))
+            elif abs(change) >= _CHANGED:
+                changed.append((first, second))
         cells = [self._weights_of(n, pairs) for pairs in (new, gone, changed)]
         return [self._name(self.head.queries[n]), *cells] if new or gone else []
 
@@ -608,7 +613,7 @@ class _ShownHead:
         row = text.queries.index(self.head.queries[n][side])
         return float(self.heads[side].stages["weights"][row, text.keys.index(key)])
 
-    def _weights_of(self, n: int, pairs: Sequence[tuple[int | None, int | None]]) -> Spans:
+    def _weights_of(self, n: int, pairs: "Columns") -> Spans:
         spans: list[Span] = []
         for pair in pairs:
             weights = [self._weight(side, n, key) for side, key in enumerate(pair)]

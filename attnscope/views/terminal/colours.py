@@ -229,9 +229,10 @@ def role_style(colour: str, strength: float, colours: int, surface: Surface) -> 
     return _with(Color.from_ansi(steps[min(len(steps) - 1, int(share * len(steps)))]))
 
 
-def bar_style(colours: int, surface: Surface) -> Style:
-    """Return the style of bars beside numbers: three quarters of what a full cell has."""
-    colour = ramp_style(0.75, False, colours, surface).bgcolor if colours else None
+def bar_style(colours: int, surface: Surface, *, more: bool = True) -> Style:
+    """Return the style of bars beside numbers, or of those below 0: three quarters of what a full cell has."""
+    place = (1 + 0.75 * (1 if more else -1)) / 2
+    colour = ramp_style(place, True, colours, surface).bgcolor if colours else None
     return Style(color=colour)
 
 

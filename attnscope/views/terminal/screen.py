@@ -115,6 +115,11 @@ class Screen:
         """The style of bars, and of the numbers of what they show."""
         return bar_style(self.colours, self.surface) if self.colours else Style()
 
+    @cached_property
+    def negative_bar(self) -> Style:
+        """The style of bars below 0."""
+        return bar_style(self.colours, self.surface, more=False) if self.colours else Style()
+
     def plain(self, spans: Iterable[Span]) -> str:
         """Join spans in characters that the console has, with what is untrusted escaped."""
         # Characters that stay as wide are replaced by `put`.

@@ -110,6 +110,12 @@ class _Numbers:
     cells: Sequence[str]
     style: str | Style = ""
     bars: bool = False
+    styles: Sequence[Style] = ()  # of each cell; empty for one style
+
+    def cell(self, row: int) -> Text:
+        """Return a cell; bars start after blanks."""
+        style = self.styles[row] if self.styles else self.style
+        return Text(" " * _BETWEEN * self.bars + self.cells[row], style)
 
     @property
     def width(self) -> int:
@@ -131,7 +137,8 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
             else min(BAR, (room - _BETWEEN - 1) // 2 if min(shares) < 0 else room - _BETWEEN)
         )
         if cells >= _SHORTEST_BAR:
-            bars = _Numbers("", _bars(shares, cells), screen.bar, bars=True)
+            styles = [screen.bar if share >= 0 else screen.negative_bar for share in shares]
+            bars = _Numbers("", _bars(shares, cells), bars=True, styles=styles)
             columns.insert(table.measured + 1, bars)
             room -= bars.width
     shown_columns: list[_Numbers] = []
@@ -210,6 +217,5 @@ def _piece(
             no_wrap=True,
         )
     for r in rows:
-        cells = (Text(blank * column.bars + column.cells[r], column.style) for column in columns)
-        grid.add_row(margin + names[r], *cells)
+        grid.add_row(margin + names[r], *(column.cell(r) for column in columns))
     return grid
