@@ -223,6 +223,14 @@ def test_a_legend_of_weights_names_the_same_weights_everywhere():
     ]
 
 
+@pytest.mark.parametrize("colours", [16, 256, 1 << 24])
+def test_a_legend_of_percentages_has_percentages(colours):
+    pieces = ramp_pieces(WEIGHTS, "0", "100", colours, BLACK, percent=True)
+    shown = [float(number) for number in "".join(text for text, _ in pieces).split()]
+    assert shown == sorted(shown) and shown[-1] == 100 and {50.0} < set(shown)
+    assert "e" not in "".join(text for text, _ in pieces)
+
+
 @pytest.mark.parametrize("surface", [BLACK, WHITE], ids=["black", "white"])
 @pytest.mark.parametrize("scale", [WEIGHTS, Scale(-1.0, 1.0, True, "sqrt"), Scale(0.0, 1.0, False)])
 def test_each_of_sixteen_colours_begins_at_the_number_of_the_legend(scale, surface):

@@ -214,7 +214,7 @@ def ramp_text(scale: Scale | LogScale, low: str, high: str, colours: int, surfac
 
 def tick_text(weight: float) -> str:
     """Write a number of a legend with two digits: `.01`."""
-    return f"{weight:.2g}".replace("0.", ".", 1).replace("-", MINUS)
+    return f"{float(f'{weight:.2g}'):g}".replace("0.", ".", 1).replace("-", MINUS)
 
 
 def role_style(colour: str, strength: float, colours: int, surface: Surface) -> Style:

@@ -78,15 +78,19 @@ def draw_matrices(screen: Screen, matrices: Matrices) -> None:
         else:
             _draw_alone(screen, remaining[0])
         remaining = remaining[max(1, len(neighbours)) :]
-    screen.say_colours(_scales(matrices.panels))
+    screen.say_colours(_scales(screen, matrices.panels))
 
 
-def _scales(panels: Sequence[Panel]) -> list[tuple[str, Scale | LogScale, Digits]]:
-    """Return every scale of matrices once, with the name of the first stage that has it."""
+def _scales(screen: Screen, panels: Sequence[Panel]) -> list[tuple[str, Scale | LogScale, Digits]]:
+    """Return every scale of matrices once, with the title of its matrix, or the stage of several; none without numbers."""
     scales: list[tuple[str, Scale | LogScale, Digits]] = []
     for panel in panels:
-        if all(panel.scale != scale for _, scale, _ in scales):
-            scales.append((panel.name, panel.scale, panel.digits))
+        is_new = all(panel.scale != scale for _, scale, _ in scales)
+        if is_new and panel.scale.low < panel.scale.high:
+            count = sum(other.scale == panel.scale for other in panels)
+            has_title = count == 1 and panel.name != "difference"
+            name = screen.plain(panel.title) if has_title else panel.name
+            scales.append((name, panel.scale, panel.digits))
     return scales
 
 
