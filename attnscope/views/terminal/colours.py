@@ -15,12 +15,9 @@ from rich.text import Text
 
 from attnscope.views.numbers import MINUS
 from attnscope.views.palette import Surface
-from attnscope.views.scales import TICKS, LogScale, Scale, faded, luminance, needs_black
-from attnscope.views.terminal.role_steps import COLOURS_256, role_steps
+from attnscope.views.scales import TICKS, LogScale, Scale, faded, needs_black
+from attnscope.views.terminal.indexed import STEPS, ramp_steps, role_steps
 
-_STEPS = 64
-# Steps with the background where there are few colours: weights below .005 on the scale of roots.
-_BLANK = 4
 # Of terminals with 16 colours, on a dark and on a light background, above zero.
 _MORE_16 = {
     False: "blue bright_blue bright_cyan bright_white",
@@ -71,19 +68,19 @@ def ramp_style(fraction: float, signed: bool, colours: int, surface: Surface) ->
             return Style()
         name = names[index - 1]
         return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")
-    step = round(min(1.0, max(0.0, fraction)) * _STEPS)
+    step = round(min(1.0, max(0.0, fraction)) * STEPS)
     return _style(step, signed, min(colours, 257), surface)
 
 
-@lru_cache(maxsize=6 * _STEPS)
+@lru_cache(maxsize=6 * STEPS)
 def _style(step: int, signed: bool, colours: int, surface: Surface) -> Style:
-    if step == (_STEPS // 2 if signed else 0):
+    if step == (STEPS // 2 if signed else 0):
         return Style()
     if colours > 256:
-        return _on(surface.colour(step / _STEPS, signed=signed))
-    size = abs(2 * step / _STEPS - 1) if signed else step / _STEPS
-    more = not signed or 2 * step > _STEPS
-    number = _indexed(surface, more=more)[round(size * _STEPS)]
+        return _on(surface.colour(step / STEPS, signed=signed))
+    size = abs(2 * step / STEPS - 1) if signed else step / STEPS
+    more = not signed or 2 * step > STEPS
+    number = ramp_steps(surface, more=more)[round(size * STEPS)]
     return Style() if number is None else _with(Color.from_ansi(number))
 
 
@@ -104,38 +101,6 @@ def _size_of(fraction: float, signed: bool) -> tuple[float, bool]:
 
 def _is_light(surface: Surface) -> bool:
     return needs_black(bytes.fromhex(surface.background))
-
-
-@lru_cache(maxsize=8)
-def _indexed(surface: Surface, *, more: bool) -> list[int | None]:
-    """Return the number of the colour, of 256, that is nearest at every step of a ramp; None for the background.
-
-    More is blue (blue > green > red, or blue alone), and less is orange: the nearest of all are green, grey or violet.
-    Only the palest of each, which begins a ramp on white, is between two hues.
-    No step is closer to the background than the one before.
-    """
-    background = bytes.fromhex(surface.background)
-    colours: dict[int | None, Sequence[int]] = {None: background}
-    for number, colour in COLOURS_256.items():
-        first, second, third = colour[::-1] if more else colour
-        is_pale = first == second == 255 and third == 215
-        if first > second > third or second == third == 0 < first or is_pale:
-            colours[number] = colour
-    end = luminance(surface.colour(1.0 if more else 0.0, signed=True))
-    away = 1 if end > luminance(background) else -1
-    numbers: list[int | None] = [None]
-    for step in range(1, _STEPS + 1):
-        exact = surface.colour((1 + step / _STEPS * (1 if more else -1)) / 2, signed=True)
-        last = away * luminance(colours[numbers[-1]])
-        beyond = [n for n in colours if away * luminance(colours[n]) >= last]
-        if step > _BLANK:
-            beyond = [n for n in beyond if n is not None]
-        numbers.append(min(beyond, key=lambda n: _distance(exact, colours[n])))
-    return numbers
-
-
-def _distance(one: Sequence[int], other: Sequence[int]) -> int:
-    return sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
 
 
 def ramp_pieces(

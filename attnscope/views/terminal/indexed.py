@@ -1,10 +1,12 @@
-"""The colours of a role where there are 256: few steps of one hue, from the background to the role's own colour."""
+"""Ramps and colours of roles where there are 256 colours: few steps that keep their hue."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from math import atan2, degrees, dist, hypot
 
-from attnscope.views.scales import faded, oklab
+from attnscope.views.palette import Surface
+from attnscope.views.scales import faded, luminance, oklab
 
 # Lightness, greenness to redness, blueness to yellowness.
 Lab = tuple[float, float, float]
@@ -14,16 +16,19 @@ COLOURS_256 = {
 } | {232 + index: (8 + 10 * index,) * 3 for index in range(24)}
 # Strengths for which a colour is looked for; many roles have the same for two of them.
 _STRENGTHS = (0.25, 0.5, 0.75, 1.0)
-# Degrees of OKLab between a step and the role's colour at most.
+# Degrees of OKLab between a step and the colour that it stands for at most.
 _HUE = 15.0
-# A degree from the hue of the strongest step counts as much as this distance.
-_DEGREE = 0.05 / _HUE
+# A degree from the wanted hue counts as much as this distance.
+_DEGREE = 0.04 / _HUE
 # Differences of hue and saturation count so many times as much as those of lightness.
 _CHROMA = 2.0
 # A step has at most so many times the saturation that its distance from the background asks for, and at least its inverse.
 _SATURATION = 2.0
 # Chroma below which a colour is grey, and from which on its hue is seen.
 _GREY = 0.03
+# Steps of a ramp, and those that may have the background's colour: weights below .005 on the scale of roots.
+STEPS = 64
+BLANK = 4
 
 
 def _hue(lab: Lab) -> float:
@@ -80,3 +85,39 @@ def role_steps(colour: str, background: str) -> list[int]:
             )
         )
     return list(dict.fromkeys(ladder[1:]))
+
+
+@lru_cache(maxsize=8)
+def ramp_steps(surface: Surface, *, more: bool) -> list[int | None]:
+    """Return the number of the colour, of 256, at every step of a ramp; None for the background.
+
+    More is blue (blue > green > red, or blue alone), and less is orange, of the hue of the exact colour: the nearest of
+    all are green, grey or violet. Only the palest of each, which begins a ramp on white, is between two hues.
+    No step is closer to the background than the one before.
+    """
+    background = bytes.fromhex(surface.background)
+    colours: dict[int | None, Sequence[int]] = {None: background}
+    between_hues: set[int | None] = {None}
+    for number, colour in COLOURS_256.items():
+        first, second, third = colour[::-1] if more else colour
+        if first == second == 255 and third == 215:
+            between_hues.add(number)
+        if first > second > third or second == third == 0 < first or number in between_hues:
+            colours[number] = colour
+    labs = {number: oklab(colour) for number, colour in colours.items()}
+    end = luminance(surface.colour(1.0 if more else 0.0, signed=True))
+    away = 1 if end > luminance(background) else -1
+    distance = {number: away * luminance(colour) for number, colour in colours.items()}
+    numbers: list[int | None] = [None]
+    for step in range(1, STEPS + 1):
+        exact = oklab(surface.colour((1 + step / STEPS * (1 if more else -1)) / 2, signed=True))
+        beyond = [n for n in colours if distance[n] >= distance[numbers[-1]]]
+        if step > BLANK:
+            beyond = [n for n in beyond if n is not None]
+
+        def cost(number: int | None, exact: Lab = exact) -> float:
+            turn = 0.0 if number in between_hues else _turn(labs[number], exact)
+            return _difference(labs[number], exact) + _DEGREE * turn
+
+        numbers.append(min(beyond, key=cost))
+    return numbers
