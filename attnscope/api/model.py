@@ -43,7 +43,7 @@ from attnscope.studies.check.arguments import ModelCheckArguments
 from attnscope.studies.compare.arguments import ModelCompareArguments
 from attnscope.studies.explain.arguments import ModelExplainArguments
 from attnscope.studies.heads.arguments import ModelHeadsArguments
-from attnscope.studies.registry import call_of, options_of, study
+from attnscope.studies.registry import options_of, study
 from attnscope.studies.study import Call, Request, imported, is_saved
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ class OpenModel:
         known_options = options_of(name)
         assert command is not None
         arguments = check_call(name, {**self._named, **options, "text": text})
-        call = call_of(name, arguments, sides_of(known_options, arguments))
+        sides = sides_of(known_options, arguments)
+        call = Call(name) if command.call is None else command.call(arguments, sides)
         own = [
             option.name
             for option in known_options
@@ -156,7 +157,7 @@ class OpenModel:
         ]
         own += command.own
         values = dict.fromkeys(own) | read_values(arguments, known_options, *own)
-        axis, side_values = call.sides or ("", [None])
+        axis, side_values = call.sides or sides or ("", [None])
         built_in = imported(command.built_in) if command.built_in else ()
         runs = []
         for value in side_values:

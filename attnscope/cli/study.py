@@ -10,7 +10,6 @@ from typer import Exit
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.errors import Exit as Failed
 from attnscope.cli.parameters import Given
-from attnscope.studies.registry import call_of
 from attnscope.studies.study import Call, Request, StudyCommand, imported, only_axis
 
 if TYPE_CHECKING:
@@ -34,9 +33,9 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         from attnscope.run.session import Session
 
         repeated = only_axis(options.repeated) if options.repeated else None
-        call = call_of(name, options.explicit, repeated)
+        call = Call(name) if command.call is None else command.call(options.explicit, repeated)
         check_output(options, call.kind)
-        axis, values = call.sides or ("", [None])
+        axis, values = call.sides or repeated or ("", [None])
         sides = [
             Given(**{**vars(options), axis: value} if axis else vars(options)) for value in values
         ]

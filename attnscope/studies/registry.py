@@ -1,13 +1,12 @@
 """The studies, and the kinds of findings that follow from them."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from attnscope.request.options import COMMANDS, Option
-from attnscope.studies.study import Call, FindingsKind, Sides, Study, imported
+from attnscope.studies.study import FindingsKind, Study, imported
 from attnscope.views.settings import DisplaySettings
 
 if TYPE_CHECKING:
@@ -66,12 +65,3 @@ def options_of(name: str) -> tuple[Option, ...]:
     if command is not None and command.options:
         return command.options
     return COMMANDS[name]
-
-
-def call_of(name: str, values: Mapping[str, Any], sides: Sides | None = None) -> Call:
-    """Return what the options of a call, and the repeated one, make of it; refuse some of them."""
-    command = study(name).command
-    call = Call(name)
-    if command is not None and command.call is not None:
-        call = command.call(values, sides)
-    return replace(call, sides=call.sides or sides)

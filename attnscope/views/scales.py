@@ -13,7 +13,7 @@ from attnscope.findings.arrays import Matrix
 LARGEST_RATIO = 1000.0
 
 Shape = Literal["sqrt", "linear", "log"]
-# From the share of the largest number to a place on a ramp, 0 to 1 each; the first is what views begin with, since
+# From the share of the largest number to a position on a ramp, 0 to 1 each; the first is what views begin with, since
 # most weights are small.
 SHAPES: Mapping[Shape, Callable[[float], float]] = {
     "sqrt": sqrt,
@@ -21,9 +21,9 @@ SHAPES: Mapping[Shape, Callable[[float], float]] = {
     "log": lambda share: max(0.0, 1 + log10(share) / log10(LARGEST_RATIO)) if share > 0 else 0.0,
 }
 INVERSES: Mapping[Shape, Callable[[float], float]] = {
-    "sqrt": lambda place: place**2,
-    "linear": lambda place: place,
-    "log": lambda place: LARGEST_RATIO ** (place - 1),
+    "sqrt": lambda position: position**2,
+    "linear": lambda position: position,
+    "log": lambda position: LARGEST_RATIO ** (position - 1),
 }
 # From linear red, green and blue to what cones see, and from its cube root to OKLab.
 _TO_CONES = (
@@ -63,11 +63,13 @@ class Scale:
             return (1 + copysign(size, value)) / 2
         return SHAPES[self.shape](min(1.0, max(0.0, (value - self.low) / (self.high - self.low))))
 
-    def value(self, place: float) -> float:
-        """Return the number at a place from 0 to 1; at 0 of a logarithmic shape, the smallest with a colour."""
+    def value(self, position: float) -> float:
+        """Return the number at a position from 0 to 1; at 0 of a logarithmic shape, the smallest with a colour."""
         if self.signed:
-            return copysign(self.high * INVERSES[self.shape](abs(2 * place - 1)), 2 * place - 1)
-        return self.low + (self.high - self.low) * INVERSES[self.shape](place)
+            return copysign(
+                self.high * INVERSES[self.shape](abs(2 * position - 1)), 2 * position - 1
+            )
+        return self.low + (self.high - self.low) * INVERSES[self.shape](position)
 
 
 # Of weights, in every picture, so that two of them can be compared.
@@ -110,9 +112,9 @@ class LogScale:
             return 1.0
         return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
 
-    def value(self, place: float) -> float:
-        """Return the weight at a place from 0 to 1."""
-        return self.low * float((self.high / self.low) ** place)
+    def value(self, position: float) -> float:
+        """Return the weight at a position from 0 to 1."""
+        return self.low * float((self.high / self.low) ** position)
 
 
 def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:

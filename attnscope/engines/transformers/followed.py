@@ -119,12 +119,12 @@ def _einsum(equation: str, first: Tensor, second: Tensor) -> _Product | None:
     left, *_ = equation.partition(",")
     spare = [letter for letter in ascii_lowercase if letter not in equation]
     more = "".join(spare[: first.ndim - len(left.strip().removeprefix("..."))])
-    written = re.fullmatch(
+    matched = re.fullmatch(
         r"([a-z]+),([a-z]+)->([a-z]+)", equation.replace(" ", "").replace("...", more)
     )
-    if written is None:
+    if matched is None:
         return None
-    left, right, out = written.groups()
+    left, right, out = matched.groups()
     batch = [letter for letter in left if letter in right and letter in out]
     rows = [letter for letter in left if letter not in right]
     columns = [letter for letter in right if letter not in left]
@@ -176,8 +176,8 @@ class _Operators(TorchFunctionMode):
         """Listen to a module that begins to run."""
         if not self.running:
             _, tokens = first_argument(module, args, kwargs)
-            known = isinstance(tokens, Tensor) and tokens.ndim > 1
-            self.texts, self.length = tokens.shape[:2] if known else (1, 0)
+            is_text = isinstance(tokens, Tensor) and tokens.ndim > 1
+            self.texts, self.length = tokens.shape[:2] if is_text else (1, 0)
         self.running.append(module)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -230,11 +230,11 @@ class _Operators(TorchFunctionMode):
     def _follow_factor(
         self, name: str, operand: Tensor, more: Sequence[Any], result: Tensor
     ) -> None:
-        number = _number(more[0]) if more else None
-        if number and name in _MULTIPLIED:
-            self._factors[result] = number
-        elif number and name in _DIVIDED:
-            self._factors[result] = 1 / number
+        scalar = _as_float(more[0]) if more else None
+        if scalar and name in _MULTIPLIED:
+            self._factors[result] = scalar
+        elif scalar and name in _DIVIDED:
+            self._factors[result] = 1 / scalar
         elif name in _MOVED and operand in self._factors:
             self._factors[result] = self._factors[operand]
 
@@ -367,7 +367,7 @@ def _next(
     if scores.weighted:
         raise _NotAttention
     other = others[0] if others else None
-    number = _number(other)
+    number = _as_float(other)
     if name == "softmax" and kwargs.get("dim", other) in (-1, result.ndim - 1):
         return replace(scores, weighted=True)
     if name in _FILLED and isinstance(other, Tensor) and _hides(others[1]):
@@ -398,7 +398,7 @@ def _next(
     raise _NotAttention
 
 
-def _number(value: Any) -> float | None:
+def _as_float(value: Any) -> float | None:
     """Return a number, also one in a tensor of no dimensions; None for anything else."""
     if isinstance(value, int | float):
         return float(value)
@@ -407,8 +407,8 @@ def _number(value: Any) -> float | None:
 
 def _hides(value: Any) -> bool:
     """Tell whether a score of this value gets no weight."""
-    number = _number(value)
-    return number is not None and number <= _NEVER
+    scalar = _as_float(value)
+    return scalar is not None and scalar <= _NEVER
 
 
 @contextmanager

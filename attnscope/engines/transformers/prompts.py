@@ -97,10 +97,10 @@ class _Recording:
         self.recorded.video_values = dict(values)
         return values, replacements
 
-    def get_text_with_replacements(self, text: list[str], *more: Any, **named: Any) -> Any:
+    def get_text_with_replacements(self, text: list[str], *more: Any, **options: Any) -> Any:
         """Keep the text before and after placeholders are replaced."""
         self.recorded.text = text[0]
-        expanded, offsets = super().get_text_with_replacements(text, *more, **named)  # type: ignore[misc]
+        expanded, offsets = super().get_text_with_replacements(text, *more, **options)  # type: ignore[misc]
         self.recorded.expanded = expanded[0]
         self.recorded.offsets = offsets[0] if offsets else ()
         return expanded, offsets
@@ -217,9 +217,11 @@ class PromptReader:
                     of_file, n_clips, positions, processor.video_processor, values
                 )
             else:
-                number = index - n_clips
+                image_index = index - n_clips
                 values = recorded.values or {}
-                grids += _grids(of_file, number, positions, processor, values, pictures, file.name)
+                grids += _grids(
+                    of_file, image_index, positions, processor, values, pictures, file.name
+                )
             n_clips += is_clip
         for grid in grids:
             for row, column in np.argwhere(grid.tokens >= 0):
@@ -252,8 +254,8 @@ class PromptReader:
             tokens = iter(video if isinstance(medium, Clip) else image for medium in opened)
             return either.sub(lambda _: next(tokens), prompt)
 
-        written = len(either.findall(text.text))
-        if not written and text.rendered is None:
+        placeholders = len(either.findall(text.text))
+        if not placeholders and text.rendered is None:
             templates = self.templates()
             if templates.templates:
                 parts: list[dict[str, Any]] = [{"type": "image"}] * count + [
@@ -264,8 +266,10 @@ class PromptReader:
                 if rendered.count(image) == count:
                     return typed(rendered), True
             return typed(image * count + text.text), False
-        if written != count:
-            message = f"the text has {written} places for pictures ({image}), and {count} are given"
+        if placeholders != count:
+            message = (
+                f"the text has {placeholders} places for pictures ({image}), and {count} are given"
+            )
             raise UsageError(message, where=text.where, hint=f"pass {arg('image')} once for each")
         return typed(text.text), False
 
@@ -412,8 +416,8 @@ def _frame_grids(
     rows, columns = values[VIDEO_GRIDS][index][1:] // frames.merge_size
     places = np.array(positions).reshape(len(seen), rows, columns)
     return [
-        of_file(tokens, encode_png(seen_pixels(pixels, frames.images)), frame=number)
-        for number, (tokens, pixels) in enumerate(zip(places, seen, strict=True))
+        of_file(tokens, encode_png(seen_pixels(pixels, frames.images)), frame=frame)
+        for frame, (tokens, pixels) in enumerate(zip(places, seen, strict=True))
     ]
 
 
@@ -446,14 +450,14 @@ def _grids(
     boxes = (
         [(0, 0)] if len(tiles) == 1 else _tile_places(processor, pictures, index, len(tiles), name)
     )
-    whole = [number for number, box in enumerate(boxes) if box is not None]
+    whole = [index for index, box in enumerate(boxes) if box is not None]
     grids = []
     filled = [box for box in boxes if box is not None]
     layout_rows = 1 + max((row for row, _ in filled), default=-1)
     layout_columns = 1 + max((column for _, column in filled), default=-1)
     layout = (layout_rows, layout_columns)
     if whole:
-        order = sorted(whole, key=lambda number: boxes[number] or (0, 0))
+        order = sorted(whole, key=lambda index: boxes[index] or (0, 0))
         tokens, pixels = (_stitched([parts[n] for n in order], layout) for parts in (places, seen))
         grids.append(of_file(tokens, encode_png(pixels)))
     grids += [
@@ -491,7 +495,7 @@ def _tiles(processor: Any, values: Mapping[str, Any], index: int, count: int) ->
         return [joined_patches(array[index], int(rows), int(columns))]
     array = array.reshape(-1, *array.shape[-3:])
     if "num_patches" in values:
-        counts = [int(number) for number in np.asarray(values["num_patches"]).ravel()]
+        counts = [int(count) for count in np.asarray(values["num_patches"]).ravel()]
     elif "rows" in values:
         sides = zip(values["rows"][0], values["cols"][0], strict=True)
         counts = [int(rows) * int(columns) + 1 if rows or columns else 1 for rows, columns in sides]

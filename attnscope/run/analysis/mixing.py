@@ -79,22 +79,22 @@ class LayerRecorder:
         self.units = [HeadRef(self._layer, head) for head in heads]
         half_lives = inputs.half_lives()
         gates = inputs.gates()
-        for number, text in enumerate(self._texts):
+        for index, text in enumerate(self._texts):
             arrays: dict[str, list[Any]] = {name: [] for name in self.names}
             for head in heads:
                 n = len(text.tokens)
                 # the mean of channels has their values as one vector, and the mean of their decays
                 one: HeadMixing | ChannelMean
                 if isinstance(head, str):
-                    one = inputs.mean(number, n)
-                    norms = inputs.value_norms[number, :, :n].norm(dim=0).cpu()
-                    half_life = 1 / (1 / half_lives[number, :, :n]).mean(0)
-                    gate = gates[number, :, :n].mean(0)
+                    one = inputs.mean(index, n)
+                    norms = inputs.value_norms[index, :, :n].norm(dim=0).cpu()
+                    half_life = 1 / (1 / half_lives[index, :, :n]).mean(0)
+                    gate = gates[index, :, :n].mean(0)
                 else:
-                    one = inputs.one_head(number, head, n)
-                    norms = inputs.value_norms[number, head, :n].cpu()
-                    half_life = half_lives[number, head, :n]
-                    gate = gates[number, head, :n]
+                    one = inputs.one_head(index, head, n)
+                    norms = inputs.value_norms[index, head, :n].cpu()
+                    half_life = half_lives[index, head, :n]
+                    gate = gates[index, head, :n]
                 vectors = {"half_life": half_life.cpu().numpy(), "gate": gate.cpu().numpy()}
                 vectors["half_life"] = np.where(
                     np.isfinite(vectors["half_life"]), vectors["half_life"], np.nan
@@ -127,10 +127,10 @@ class LayerRecorder:
         candidates = range(inputs.n_heads) if heads is None else heads
         named = self._run.key is not None or self._run.auto_key is not None
         shares = np.zeros(len(candidates))
-        for number, text in enumerate(self._texts):
+        for index, text in enumerate(self._texts):
             of_groups = [
                 self._shares(mixing, text, named=named)
-                for _, mixing in inputs.heads(number, candidates, len(text.tokens))
+                for _, mixing in inputs.heads(index, candidates, len(text.tokens))
             ]
             shares += np.concatenate(of_groups) / len(self._texts)
         order = np.argsort(-shares, kind="stable")
@@ -208,9 +208,9 @@ class LayerRecorder:
             self._check()
             size = block.abs()
             shares = (size / size.sum(-1, keepdim=True)).cpu().numpy()
-            known = np.isfinite(shares[:, 0])
-            runs = run_of[np.array(rows)[known]]
-            np.add.at(sums, runs, np.add.reduceat(shares[known], starts[:-1], axis=1))
+            finite = np.isfinite(shares[:, 0])
+            runs = run_of[np.array(rows)[finite]]
+            np.add.at(sums, runs, np.add.reduceat(shares[finite], starts[:-1], axis=1))
             np.add.at(counts, runs, 1)
         with np.errstate(invalid="ignore"):
             return (sums / counts[:, None]).astype(np.float32)

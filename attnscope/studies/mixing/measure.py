@@ -110,17 +110,17 @@ def measure_mixing(
         return observe
 
     cast(_ShowsMixing, engine).show_mixing(batch, {layer: observer(layer) for layer in recorders})
-    shown = [*recorders.values()]
+    shown_layers = [*recorders.values()]
     if scored:
-        shown = [max(shown, key=lambda recorder: recorder.score)]
+        shown_layers = [max(shown_layers, key=lambda recorder: recorder.score)]
     channels = {
         layer: source.mixing[layer].n_heads
         for layer, recorder in recorders.items()
-        if recorder in shown and source.mixing[layer].by_channel
+        if recorder in shown_layers and source.mixing[layer].by_channel
     }
     texts = [
-        _text_report(run, text, number, shown, channels)
-        for number, text in enumerate(plan.text_plans)
+        _text_report(run, text, index, shown_layers, channels)
+        for index, text in enumerate(plan.text_plans)
     ]
     values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
     # a recurrence reads what came before
@@ -172,7 +172,7 @@ def _mean_of(layer: int, source: ModelSource) -> Literal["mean"]:
 
 def _check_options(run: RunConfig, layer: int, *, pure: bool) -> None:
     """Refuse options that do not apply to a layer without softmax; a `pure` model has no other layers."""
-    named = run.stages not in (DEFAULT_STAGES, WALKED, ("weights",), ())
+    are_stages_chosen = run.stages not in (DEFAULT_STAGES, WALKED, ("weights",), ())
     no_weights = f"layer {layer} has no softmax, and so no weights"
     refused = (
         (
@@ -187,7 +187,7 @@ def _check_options(run: RunConfig, layer: int, *, pure: bool) -> None:
             f"layer {layer} has no softmax whose scores have a factor",
         ),
         (bool(run.cuts), arg("cuts"), "cuts are not made while layers without softmax are shown"),
-        (named, arg("stages"), f"layer {layer} has no softmax, and so no stages"),
+        (are_stages_chosen, arg("stages"), f"layer {layer} has no softmax, and so no stages"),
         (run.words, arg("words"), f"{no_weights} to merge"),
         (run.least > 0, arg("least"), f"{no_weights} to receive"),
         (run.spans is not None, arg("spans"), f"{no_weights} between spans"),
@@ -201,8 +201,8 @@ def _check_options(run: RunConfig, layer: int, *, pure: bool) -> None:
         (run.generate > 0, arg("generate"), f"{MIXING} continues no text"),
         (run.show_padding, arg("show_padding"), "a state keeps no padding"),
     )
-    for given, where, message in refused:
-        if given:
+    for is_refused, where, message in refused:
+        if is_refused:
             hint = (
                 "remove it"
                 if pure
@@ -228,13 +228,12 @@ def plan_mixing(
         len(text.queries) * (len(text.keys) + 4 * run.top + 4) + (text.pool or 0) ** 2
         for text in texts
     )
-    drawn = 0 if run.window is None else cells
     demand = replace(
         memory_demand(plan),
         layers=n_layers_run,
         cells=cells,
         rows=0,
-        drawn=drawn,
+        drawn=0 if run.window is None else cells,
         tiled_queries=1,
         heads=1,
     )
@@ -247,12 +246,12 @@ def plan_mixing(
 def _text_report(
     run: RunConfig,
     text_plan: TextPlan,
-    number: int,
+    index: int,
     recorders: "Sequence[LayerRecorder]",
     channels: dict[int, int],
 ) -> TextReport:
     arrays = {
-        name: [a for recorder in recorders for a in recorder.kept[number][name]]
+        name: [a for recorder in recorders for a in recorder.kept[index][name]]
         for name in recorders[0].names
     }
     stacked: dict[str, Any] = {name: np.stack(each) for name, each in arrays.items()}
@@ -273,10 +272,10 @@ def _text_report(
         read_keys=recorders[0].read_keys,
         **stacked,
     )
-    given = run.texts[text_plan.number]
+    text_input = run.texts[text_plan.number]
     about = (
-        given.text,
-        given.pair,
+        text_input.text,
+        text_input.pair,
         text_plan.tokens,
         None,
         text_plan.number,
@@ -284,7 +283,7 @@ def _text_report(
         text_plan.keys,
         Heads(),
     )
-    chat = None if given.rendered is None else chat_text(given.rendered, text_plan.tokens)
+    chat = None if text_input.rendered is None else chat_text(text_input.rendered, text_plan.tokens)
     report = TextReport(
         *about, text_plan.notes, mixing=mixing, chat=chat, position_ids=text_plan.positions
     )
@@ -298,7 +297,7 @@ def _narrowed(report: TextReport, text_plan: TextPlan, matrix: np.ndarray) -> Te
     sizes = np.abs(matrix).sum(
         (0, 1) if text_plan.narrowed == "columns" else (0, 2), dtype=np.float64
     )
-    most = sorted(np.argsort(-sizes, kind="stable")[:FEW].tolist())
+    largest = sorted(np.argsort(-sizes, kind="stable")[:FEW].tolist())
     if text_plan.narrowed == "columns":
-        return take(report, "key", most)
-    return narrow_rows(report, most)
+        return take(report, "key", largest)
+    return narrow_rows(report, largest)
