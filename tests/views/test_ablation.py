@@ -140,6 +140,19 @@ def test_effects(unit, width):
         assert "weight tells which edges matter: rank correlation 1.00 of weight" in words
 
 
+def test_colours_of_effects_follow_their_root_so_that_small_ones_are_seen():
+    for ramp in ("sqrt", "linear"):
+        (shown,) = [
+            part
+            for part in present(survey("head"), precision=3, ramp=ramp)
+            if isinstance(part, parts.Matrices)
+        ]
+        (panel,) = shown.panels
+        largest = float(np.nanmax(panel.matrix))
+        place = panel.scale.place(largest / 100)
+        assert place == pytest.approx({"sqrt": 0.1, "linear": 0.01}[ramp])
+
+
 def test_bars_stand_beside_the_numbers_that_they_draw():
     (table,) = [
         part for part in present(survey("head"), precision=3) if isinstance(part, parts.Table)

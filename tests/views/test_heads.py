@@ -22,6 +22,7 @@ from attnscope.studies.run.screen import are_thumbnails
 from attnscope.views import parts
 from attnscope.views.page.container import Container
 from attnscope.views.page.rendering import render
+from attnscope.views.scales import WEIGHTS, Scale
 from attnscope.views.settings import Listing
 from attnscope.views.terminal.thumbnails import pool_largest
 from tests.helpers.heads import changed, of_head, stacked
@@ -144,6 +145,26 @@ def test_figures_and_pages_say_what_a_fuller_colour_is(tmp_path):
     for text in (figure, page):
         assert "fuller colour is a stronger role" in text
         assert "fuller shade" not in text
+
+
+def test_weights_of_heads_have_the_scale_of_weights(tmp_path):
+    """A figure names numbers of the scale below it, and cuts none of them off at its left."""
+    for signed in (False, True):
+        (shown,) = [
+            part for part in present(measured(signed=signed)) if isinstance(part, parts.Matrices)
+        ]
+        scale = shown.panels[0].scale
+        assert scale == (Scale(-1.0, 1.0, True) if signed else WEIGHTS)
+    figure = b"".join(export(measured(), tmp_path / "x.svg")).decode()
+    ticks = {
+        text: float(x)
+        for x, text in re.findall(r'<text x="([\d.]+)"[^>]*>([01]|\.\d+)</text>', figure)
+    }
+    assert set(ticks) >= {"0", ".1", ".5", "1"}
+    bar = next(float(x) for x in re.findall(r'<rect x="([\d.]+)"[^>]*fill="url\(#', figure))
+    assert ticks["0"] == bar  # where its first letter begins
+    wide = ticks["1"] - bar
+    assert (ticks[".5"] - bar) / wide == pytest.approx(0.5**0.5, abs=0.01)
 
 
 def test_a_table_has_a_row_for_every_head(tmp_path):

@@ -137,7 +137,7 @@ export function HeadsPanel({ scene, place, act, goto, room, glossary }: PanelPro
             return head ? `${name}: ${summaryOf(head, query)}` : name;
           }}
           scale={
-            finite.length && !lens && place.display !== "weight"
+            finite.length && !lens && (place.display !== "weight" || finite.some((value) => value < 0))
               ? {
                   ...scaleOf(
                     finite,

@@ -238,7 +238,8 @@ def _effects(
         (Span(f"effect of {doing} each {survey.unit}", "title"), Span(between), *caption)
     )
     if survey.unit == "head":
-        yield head_numbers(survey.grid(effects.effect), settings)
+        # one large effect would leave all others without colour
+        yield head_numbers(survey.grid(effects.effect), settings, shape=settings.ramp)
     # else the list below has all of them
     elif survey.unit == "layer" and len(survey.layers) > _LISTED:
         write = signed if survey.targets else sized

@@ -35,7 +35,7 @@ from attnscope.views.parts import (
     ViewPart,
     paragraph,
 )
-from attnscope.views.scales import Scale, shares_of_largest
+from attnscope.views.scales import Scale, Shape, shares_of_largest
 from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, note, ours
 
@@ -99,7 +99,13 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
     yield Facts([*_about_shares(measured)])
     yield GAP
     yield paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
-    yield head_numbers(measured.values, settings, kinds=_kinds(measured))
+    is_share = measured.measure == "weight" and bool(np.nanmin(measured.values, initial=0) >= 0)
+    if is_share:  # on the scale that weights have everywhere
+        yield head_numbers(
+            measured.values, settings, kinds=_kinds(measured), shape=settings.ramp, largest=1.0
+        )
+    else:
+        yield head_numbers(measured.values, settings, kinds=_kinds(measured))
     yield GAP
     if measured.contrast is None:
         yield strongest(measured.values, None, settings.listing, settings)
@@ -376,18 +382,24 @@ def head_numbers(
     together: Sequence[Matrix] = (),
     signed: bool = False,
     kinds: Sequence[str] = (),
+    shape: Shape = "linear",
+    largest: float | None = None,
 ) -> Matrices:
     """Present a number for every head, with a scale from the smallest to the largest.
 
     Differences are signed: their scale is centred at 0.
+
+    Args:
+        shape: How colours follow numbers.
+        largest: End of the scale; None for the largest number.
     """
     every = np.concatenate([matrix.ravel() for matrix in together or [values]])
     finite = every[np.isfinite(every)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     scale = (
-        Scale(-max(-low, high), max(-low, high), True)
+        Scale(-max(-low, high), max(-low, high), True, shape)
         if signed or low < 0
-        else Scale(0.0, high, False)
+        else Scale(0.0, largest or high, False, shape)
     )
     precision = max(1, settings.precision)
     digits = digits_for(every, precision)

@@ -73,21 +73,27 @@ def draw_scale(
     high: str,
     room: float = 2 * BAR,
 ) -> float:
-    """Draw a ramp between the numbers at its ends, or over the weights that every scale names; return its height.
+    """Draw a ramp between the numbers at its ends, or over numbers that say how it rises; return its height.
 
     `room` is the width that it has.
     """
-    if isinstance(scale, Scale) and replace(scale, shape=WEIGHTS.shape) == WEIGHTS:
-        bar = min(BAR, room - text_width("1", SMALL) / 2)
+    of_weights = isinstance(scale, Scale) and replace(scale, shape=WEIGHTS.shape) == WEIGHTS
+    if of_weights or (isinstance(scale, Scale) and scale.shape != "linear" and not scale.signed):
+        high = "1" if of_weights else high
+        last = text_width(high, SMALL) / 2
+        bar = min(BAR, room - last)
         canvas.frame(x, y, bar, 8, f"url(#{RAMPS[0]})")
-        ended = -SMALL
+        # 0 begins where the ramp does, so that nothing is left of it
+        canvas.text(x, y + 8 + SMALL, ours("0"), size=SMALL)
+        ended = x + text_width("0", SMALL)
         for tick in TICKS:
             text = f"{tick:g}".replace("0.", ".")
             at = x + bar * (scale.place(tick) or 0.0)
             half = text_width(text, SMALL) / 2
-            if tick in (0, 1) or (at - half > ended + 1 and at + half < x + bar - half):
+            if at - half > ended + 1 and at + half < x + bar - last:
                 canvas.text(at, y + 8 + SMALL, ours(text), size=SMALL, anchor="middle")
                 ended = at + half
+        canvas.text(x + bar, y + 8 + SMALL, ours(high), size=SMALL, anchor="middle")
         return 9 + SMALL
     start = x + text_width(low, SMALL) + 4
     bar = max(12.0, min(BAR, room - (start - x) - text_width(high, SMALL) - 4))
