@@ -412,11 +412,10 @@ class Checker:
                     continue
                 largest = self.true().weights[place][query, others].max(initial=0.0)
                 unit = 100 if ", %" in lines[0] or wide <= 3 else 1
-                if self.truth.kept is not None and not text:
-                    continue  # it is not among the sources that were saved
                 shown = min(largest, 0.99 if unit == 100 else 1)
                 self.numbers += 1
-                assert abs((float(text) if text else 0.0) / unit - shown) < 0.0051, (
+                # exactly 0 is a sign of its own
+                assert abs((0.0 if text == "·" else float(text)) / unit - shown) < 0.0051, (
                     place,
                     query,
                     text,

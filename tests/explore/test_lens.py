@@ -56,9 +56,8 @@ def test_the_lens_shows_the_cell_in_every_head(report, size):
     rows = [line for line in lines if re.match(r"\W*L\d ", line)][:4]
     for layer, line in enumerate(rows):
         texts = line.split(f"L{layer}", 1)[1].replace("◂", " ").replace("│", " ").split()
-        expected = [weight for weight in weights[layer] if weight >= 0.005]
-        assert len(texts) == len(expected)
-        for text, weight in zip(texts, expected, strict=True):
+        # a weight that rounds to zero is not a missing one
+        for text, weight in zip(texts, weights[layer], strict=True):
             assert float(text) / (100 if percent else 1) == pytest.approx(
                 min(weight, 0.99 if percent else 1), abs=0.0051
             )
@@ -122,7 +121,7 @@ def test_what_heads_show_is_a_menu_with_words(report):
     numbers = app.state.scene.numbers
     vary = [number.name for number in numbers if np.ptp(number.values) > 1e-4]
     assert len(vary) < len(numbers)  # shares within 16 tokens are 1 in a text of eight
-    shown = [name for _, name, _ in displays_of(app)]
+    shown = [command.name for command in displays_of(app)]
     assert shown[:3] == ["thumbnails", "lens", "roles"]
     on_self = vary.index("self")
     assert len(shown) == 3 + len(vary) and shown[3 + on_self] == "weight on itself"
@@ -146,7 +145,7 @@ def test_small_thumbnails_give_way_to_the_strongest_source_of_the_row(smollm2):
         (line,) = (line for line in lines if re.match(rf"\W?L{layer} ", line))
         for head in range(9):
             number = line[5 + 3 * head : 7 + 3 * head].strip()
-            assert int(number or 0) == pytest.approx(min(100 * expected[layer, head], 99), abs=0.51)
+            assert int(number) == pytest.approx(min(100 * expected[layer, head], 99), abs=0.51)
     best = np.unravel_index(expected.argmax(), expected.shape)
     assert f"strongest: L{best[0]}H{best[1]} because {expected.max():.2f}" in " ".join(
         " ".join(lines).split()
@@ -212,7 +211,7 @@ def test_a_cut_head_is_neither_listed_nor_followed():
     (cut,) = place.cuts
     assert cut.written == before[0] and cut.written not in after and after
     assert np.argwhere(np.isnan(lens)).tolist() == [[place.spot.layer, place.spot.head]]
-    assert "cut: nothing takes in what it reads" in matrix and "7 river" in row
+    assert "cut: its output is 0, what it reads has no effect" in matrix and "7 river" in row
 
 
 def test_the_list_of_the_strongest_heads_ends_with_a_whole_entry(report):
@@ -264,7 +263,7 @@ def test_without_colours_cells_fill_the_panel_and_the_cursor_keeps_the_shade(rep
             await settled(app, pilot)
             found[size] = lines_of(app, "matrix", True), app.state.drawn.stages["weights"]
 
-    for size, (wide, tall) in {(80, 24): (2, 1), (200, 60): (12, 6)}.items():
+    for size, (wide, tall) in {(80, 24): (3, 1), (200, 60): (12, 6)}.items():
         asyncio.run(run(size))
         lines, weights = found[size]
         (row,) = (n for n, line in enumerate(lines) if re.search(r"\W1 sat ", line))

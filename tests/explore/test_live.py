@@ -130,7 +130,7 @@ def test_a_cut_has_its_rank_among_all_heads():
     assert f"{(effects > cut.kl).sum()} of 16 heads alone change more" in edge
     (value, rank) = re.findall(r"L2H1: ([\d.e-]+), rank (\d+) of 16", " ".join(heads))[0]
     assert close(value, effects[2, 1]) and int(rank) == 1 + (effects > effects[2, 1]).sum()
-    named_first = re.search(r"· L(\d)H(\d) ", " ".join(heads))
+    named_first = re.search(r"\bL(\d)H(\d) \d", " ".join(heads))
     assert tuple(map(int, named_first.groups())) == divmod(int(effects.argmax()), 4)
 
 

@@ -62,7 +62,9 @@ from attnscope.views.walk.scene import (
 
 MASKS = ("own", "causal", "bidirectional", "window:4")
 _WHOLE = 512  # tokens up to which all heads are computed with all stages, if that fits into memory
-_RANKS = 5  # sources that are listed of every row
+# Sources that are listed of every row: of a text that is computed as a whole, as many as the panel of a row has.
+_RANKS = 5
+_WHOLE_RANKS = 40
 _RUNS = 128  # rows and columns of the map of a long text
 _CELLS = 1 << 20  # cells of a head up to which it is computed as a whole
 _MEASURED = "Measured on built-in texts and on random tokens."  # roles
@@ -231,7 +233,7 @@ class LiveSource(UnitSource):
                 "head": _named(run.head, 0),
             }
         spans = self.run.spans or (SpanRequest("turns") if chat else None)
-        run = structs.replace(run, top=_RANKS, predict=None, key=None, spans=spans, **kept_settings)
+        run = structs.replace(run, predict=None, key=None, spans=spans, **kept_settings)
         report = inspect(run, session.progress, session)
         text = report.texts[0]
         first_text = run.texts[0]
@@ -263,7 +265,7 @@ class LiveSource(UnitSource):
         self._keep(variant, report)
 
     def _kept(self, session: Session, run: RunConfig) -> dict[str, Any]:
-        """Return what is computed of every head: all stages, or of a long text a map and the sources of every row."""
+        """Return what is computed of every head: all stages, or of a long text a map and fewer sources of every row."""
         from attnscope.run.plan import plan_texts
 
         plan = plan_texts(structs.replace(run, query=None, key=None, pool=1), session.source(run))[
@@ -274,8 +276,8 @@ class LiveSource(UnitSource):
         row = 4 * (n_keys * len(STAGES) + config.d_value)
         cells = len(plan.tokens) * row * config.n_layers * config.n_heads
         if max(len(plan.tokens), n_keys) > _WHOLE or cells > self._budget // 2:
-            return {"stages": (), "pool": _RUNS, "query": EVERY_POSITION}
-        return {"stages": WALKED, "pool": None, "query": None}
+            return {"stages": (), "pool": _RUNS, "query": EVERY_POSITION, "top": _RANKS}
+        return {"stages": WALKED, "pool": None, "query": None, "top": _WHOLE_RANKS}
 
     def _rows(
         self, session: Session, variant: Variant, head: tuple[int, int], rows: tuple[int, int]
@@ -318,7 +320,7 @@ class LiveSource(UnitSource):
 
     def _all(self, session: Session, variant: Variant, live_text: _Known) -> None:
         """Compute all heads: with their matrices, or a map and the sources of every row of a long text."""
-        run = self._config(variant, layer=ALL, head=ALL, key=None, top=_RANKS, predict=None)
+        run = self._config(variant, layer=ALL, head=ALL, key=None, predict=None)
         run = structs.replace(run, **self._kept(session, run))
         try:
             report = inspect(run, session.progress, session)
@@ -408,7 +410,7 @@ class LiveSource(UnitSource):
         names = ", ".join(f"{position} {name}" for position, name in tokens.items())
         measure = "bits (KL)" if survey.effects[0].ranked_by == "kl" else "‖change‖ / ‖state‖"
         changed = f"predictions at {names}" if survey.positions else "final hidden states"
-        meaning = f"How much the {changed} change if this head alone is cut to 0, in {measure}."
+        meaning = f"Change of {changed} in {measure}, with this head alone cut to 0."
         self._effects[plain] = HeadNumber(EFFECT, meaning, values)
         for variant_known, live_text in self._known.items():
             live_text.scene = self._with_measures(live_text.scene, variant_known)

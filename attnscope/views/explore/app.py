@@ -12,7 +12,6 @@ from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import App, ComposeResult
-from textual.command import CommandPalette
 from textual.containers import Container, Horizontal, Vertical
 from textual.screen import Screen
 from textual.widgets import Input, Static
@@ -33,12 +32,13 @@ from attnscope.views.explore.ink import (
     cells_wide,
     clickable,
     cut,
+    ended,
     fit,
     framed,
     wrapped,
 )
 from attnscope.views.explore.matrix import MatrixPanel
-from attnscope.views.explore.overlays import PALETTE, HeadDisplays, Overlay, WalkCommands, help_text
+from attnscope.views.explore.overlays import Menu, Overlay, commands_of, displays_of, help_text
 from attnscope.views.explore.pane import Pane
 from attnscope.views.explore.row import RowPanel
 from attnscope.views.explore.state import WalkState
@@ -75,8 +75,9 @@ _HEADS_EDGES = 7
 _MATRIX_EDGES = 11
 _FULL_ROW = 16
 _FLAT_ROW = 13
-# Lines of the row above the heads, at least, and of one with what cuts change.
+# Lines of the row above the heads, at least: usually, if heads have roles with meanings, and with what cuts change.
 _ROW_LINES = 9
+_ROW_OF_ROLES = 6
 _CHANGED_ROW = 12
 # Columns from which the footer of a small terminal has room for a key beside the arithmetic.
 _FOOTED = 70
@@ -158,7 +159,6 @@ class ExploreApp(App[int], inherit_bindings=False):
     """
 
     ENABLE_COMMAND_PALETTE = False
-    CSS = PALETTE
     # Writes a report to a file of this name, and describes the file.
     write: Callable[[Report, str], str]
 
@@ -188,10 +188,10 @@ class ExploreApp(App[int], inherit_bindings=False):
                 Overlay("keys", help_text(self.actions, self.state.ink, self.size.width))
             ),
             "palette": lambda: self.push_screen(
-                CommandPalette(providers=[WalkCommands], placeholder="Command")
+                Menu("commands", commands_of(self), self.state.ink)
             ),
             "display": lambda: self.push_screen(
-                CommandPalette(providers=[HeadDisplays], placeholder="What heads show")
+                Menu("what heads show", displays_of(self), self.state.ink)
             ),
             "lens": self._lens,
             "find": self._ask_token,
@@ -327,7 +327,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             (12, 12, 8, 8) if scene is None else self._counts(scene)
         )
         if width < _THREE:
-            row = _CHANGED_ROW if self.state.changed else _ROW_LINES
+            row = _ROW_OF_ROLES if self.state.place.display == "roles" else _ROW_LINES
+            row = _CHANGED_ROW if self.state.changed else row
             heads = max(min(n_layers + 5, upper - row), upper // 3)
             beside = max(_BESIDE, min(_WIDEST_BESIDE, 6 + 3 * n_heads))
             left = width - beside
@@ -433,11 +434,13 @@ class ExploreApp(App[int], inherit_bindings=False):
         )
         line += [Segment(ink.plain(f"  {text}"), style) for text, style in remarks]
         look = ink.style("bad" if state.error else "good")
-        message = Segment(ink.plain(f"  {state.error or self._notice}"), look)
-        if not message.text.strip():
+        said = ink.plain(self.state.error or self._notice)
+        if not said:
             return cut(line, width)
         # until the next key, a message is worth more than what is always there
-        return cut([*(line if cells_wide([*line, message]) <= width else short), message], width)
+        line = line if cells_wide(line) + 2 + cell_len(said) <= width else short
+        room = max(1, width - cells_wide(line) - 2)
+        return cut([*line, Segment("  " + ended(wrapped(said, room), room)[0], look)], width)
 
     def _trail(self, scene: Scene, width: int) -> Line:
         """Return the cells that were followed to the one under the cursor, as many of the last ones as fit."""
@@ -565,6 +568,8 @@ class ExploreApp(App[int], inherit_bindings=False):
                 )
             )
             place = self.state.place
+            if (name, value) == ("display", "roles"):
+                self._measure_roles()
             if name == "scale":
                 self._notice = f"colours follow {_SHAPES[place.shape]}"
             elif name == "sinks":
@@ -575,8 +580,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         before = self.state.place
         was_changed = self.state.changed
         if self.state.act(action):
-            moved = before.panel != self.state.place.panel and not self._wide
-            if moved or was_changed != self.state.changed:
+            place = self.state.place
+            moved = before.panel != place.panel and not self._wide
+            other_roles = (before.display == "roles") != (place.display == "roles")
+            if moved or other_roles or was_changed != self.state.changed:
                 self.arrange(self.size.width, self.size.height)
             self.ask()
 
@@ -683,16 +690,14 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.redraw()
 
     def _roles(self) -> None:
-        scene = self.state.scene
-        if scene is None:
-            return
-        shows_roles = self.state.place.display == "roles"
-        if scene.roles is not None or not shows_roles:
-            self._act(Action("display", "thumbnails" if shows_roles else "roles"))
-        if scene.roles is None:
-            self.worker.post(
-                Job("roles", self.state.source.measure_roles, lambda _: self._arrived())
-            )
+        """Show what every head does, or thumbnails again."""
+        self.do("display", "thumbnails" if self.state.place.display == "roles" else "roles")
+
+    def _measure_roles(self) -> None:
+        """Measure what every head does, once."""
+        if self.state.scene is not None and self.state.scene.roles is None:
+            measure = self.state.source.measure_roles
+            self._post(Job("roles", measure, lambda _: self._arrived(), "roles"))
 
     def _effects(self) -> None:
         """Show what each head is worth, which is measured once for a text and a mask."""
@@ -700,15 +705,23 @@ class ExploreApp(App[int], inherit_bindings=False):
         if scene is None:
             return
         if any(number.name == EFFECT for number in scene.numbers):
-            self._act(Action("display", EFFECT))
+            self._show_effects()
             return
         measure = partial(self.state.source.measure_effects, self.state.variant())
 
         def measured(_: object) -> None:
             self._arrived()
-            self.do("display", EFFECT)
+            self._show_effects()
 
-        self.worker.post(Job("effects", measure, measured))
+        self._post(Job("effects", measure, measured, self.state.variant()))
+
+    def _show_effects(self) -> None:
+        """Show what each head is worth, and say what that is."""
+        self.do("display", EFFECT)
+        scene = self.state.scene
+        numbers = [] if scene is None else scene.numbers
+        self._notice = next((number.meaning for number in numbers if number.name == EFFECT), "")
+        self.redraw()
 
     def _explain(self) -> None:
         scene = self.state.scene
@@ -716,16 +729,23 @@ class ExploreApp(App[int], inherit_bindings=False):
         if scene is None:
             return
         at = self.state.variant(), spot.layer, spot.head, spot.query
-        width = max(40, min(120, self.size.width - 6))
+        width = max(40, self.size.width - 6)
         draw = partial(
             as_text, width=width, colours=self.state.ink.colours, background=self.background
         )
         explain = partial(self.state.source.explain, *at, draw)
 
         def show(text: str) -> None:
+            self._notice = ""
             self.push_screen(Overlay("explain", Text.from_ansi(text.rstrip("\n"))))
 
-        self.worker.post(Job("explain", explain, show))
+        self._post(Job("explain", explain, show))
+
+    def _post(self, job: Job) -> None:
+        """Compute what was asked for by a key, and say so if it has to wait."""
+        if self.worker.busy:
+            self._notice = f"{job.kind}: next, after what is computed now"
+        self.worker.post(job)
 
     def choose_mask(self, mask_index: int) -> None:
         """Use a mask by its number."""

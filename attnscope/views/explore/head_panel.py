@@ -17,6 +17,7 @@ from attnscope.views.explore.ink import (
     Line,
     cells_wide,
     cut,
+    ended,
     fit,
     fitting,
     joined,
@@ -26,7 +27,7 @@ from attnscope.views.explore.ink import (
 from attnscope.views.explore.matrix import scroll
 from attnscope.views.explore.row import flowed
 from attnscope.views.explore.state import WalkState, strongest_of
-from attnscope.views.numbers import digits_for
+from attnscope.views.numbers import NO_WEIGHT, digits_for
 from attnscope.views.scales import WEIGHTS, Scale, Shape, pool_largest
 from attnscope.views.walk.glossary import phrase_of
 from attnscope.views.walk.place import LENS, Action
@@ -40,8 +41,6 @@ _ABOVE = 2
 _LEGEND = 4
 # Columns of a head, a blank included, in which weights are percents.
 _NARROW = 3
-# Smaller weights would show as .00.
-_LEAST = 0.005
 # Cells of a thumbnail that says something, each way; smaller ones are replaced by a number.
 _SAYS = 6
 # The weight of the row's strongest source that is no sink, where thumbnails have no room.
@@ -50,6 +49,8 @@ ROW_LENS = "row lens"
 _NAMED = 4
 # Lines from which the legend has room.
 _ROOMY = 16
+# Layers that stay above the meanings of letters, at least.
+_LAYERS = 3
 
 
 @dataclass
@@ -109,11 +110,15 @@ class HeadsPanel:
         n_heads = len(scene.heads)
         room = width - label
         legend = _legend_lines(scene, height)
+        if display == "roles":
+            # letters without their meanings say nothing
+            most = max(legend, height - _ABOVE - _LAYERS)
+            legend = max(legend, len(_role_legend(state, scene, width, most)))
         lines = height - _ABOVE - legend
         pictures = display == "thumbnails"
         least = 3 if display in (LENS, ROW_LENS) else 2 if pictures or display == "roles" else 6
-        if least == 6 and ink.colours and room // n_heads < least:
-            # Colours of all heads say more than numbers of some; an effect has a rank of two digits.
+        if least == 6 and room // n_heads < least:
+            # Colours or shades of all heads say more than numbers of some; an effect has a rank of two digits.
             least = 3 if display == EFFECT else 2
         wide = max(least, min(_WIDEST, room // n_heads))
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
@@ -174,9 +179,12 @@ class HeadsPanel:
             listed = flowed(_strongest(state, scene, weights, sources), width, " · ")
             # a small panel has one line for the list alone
             marks = [*listed[: max(1, legend - len(marks))], *marks]
+        if _of_display(scene, display) is not None:
+            # they stand before its number
+            marks = []
         lines_below: list[Line] = [[Segment(line, DIM)] for line in marks]
         if weights is None:
-            lines_below += _legend(state, scene, width)
+            lines_below += _legend(state, scene, width, legend - len(lines_below))
         drawn_lines += lines_below[:legend]
         return [*drawn_lines, *[[]] * (height - len(drawn_lines))]
 
@@ -247,7 +255,9 @@ def _layer_lines(
             if weights is None:
                 text, style = _written(state, scene, layer, head, wide - 1)
             else:
-                text, style = _of_cell(ink, row[head], shades[head], percent=wide <= _NARROW)
+                not_allowed = row[head] == 0 and scene.rounded is None
+                text = NO_WEIGHT if not_allowed else _of_cell(row[head], wide - 1)
+                style = ink.cell(shades[head], signed=False) if shades[head] > 0 else DIM
             text = fit(text, wide - 1, right=place.display != "roles")
             cells = [
                 [Segment(text, CURSOR if is_current else style)],
@@ -294,12 +304,14 @@ def _strongest(
     return [f"strongest: {first}", *others]
 
 
-def _of_cell(ink: Ink, weight: float, step: int, *, percent: bool) -> tuple[str, Style]:
-    """Return a weight of the lens and its colour: `.70`, or `70` in percent, and nothing for a small one."""
+def _of_cell(weight: float, width: int) -> str:
+    """Write a weight of the lens as wide as there is room: `0.70`, `.70`, or `70` in percent (at most 99)."""
     if np.isnan(weight):
-        return "?", DIM
-    text = f"{min(99.0, 100 * weight):.0f}" if percent else f"{weight:.2f}".removeprefix("0")
-    return text if weight >= _LEAST else "", ink.cell(step, signed=False)
+        return "?"
+    text = f"{weight:.2f}"
+    if width >= len(text):
+        return text
+    return text.removeprefix("0") if width > 2 else f"{min(99.0, 100 * weight):.0f}"
 
 
 def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
@@ -329,12 +341,12 @@ def _written(
         head_number = _of_display(scene, display)
         if head_number is None:
             return ("", DIM)
-        text, style = head_number.made(ink, lambda: _numbers(ink, head_number))[layer][head]
+        text, style, shade = head_number.made(ink, lambda: _numbers(ink, head_number))[layer][head]
         if display == EFFECT and width < _NARROW:
             rank = int(head_number.made("ranks", lambda: _ranks(head_number))[layer, head])
             text = str(rank) if rank < 100 else ""
         elif len(text) > width:
-            text = ""
+            text = "" if ink.colours else shade
         return text, style
     index = -1 if roles is None else int(roles.main[layer, head])
     if roles is None or index < 0:
@@ -344,18 +356,21 @@ def _written(
     )
 
 
-def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
-    """Describe the number of the head under the cursor, in two lines."""
+def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]:
+    """Describe the number of the head under the cursor, in at most so many lines."""
     ink = state.ink
     spot = state.place.spot
     display = state.place.display
     name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
     if display == "roles":
-        return _role_legend(state, scene, name, width)
+        return _role_legend(state, scene, width, room)
     head_number = _of_display(scene, display)
     if head_number is None:
         choice_text = f"{name} {state.head.chosen if state.head else ''}"
-        return [[Segment(line, DIM)] for line in wrapped(ink.plain(choice_text), width)[:3]]
+        return [
+            [Segment(line, DIM)]
+            for line in ended(wrapped(ink.plain(choice_text), width), width, room)
+        ]
     value = float(head_number.values[spot.layer, spot.head])
     written = "?" if np.isnan(value) else digits_for(head_number.values, 2).text(value)
     phrases = [f"{name}: {phrase_of(display)} {written}"]
@@ -367,21 +382,22 @@ def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
             f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {effect:.3g}"
             for layer, head, effect in strongest
         ]
-    said = flowed([ink.plain(phrase) for phrase in phrases], width, " · ")
-    meaning = wrapped(ink.plain(head_number.meaning), width)[:2]
+    said = flowed(
+        [*_marked(state, scene), *(ink.plain(phrase) for phrase in phrases)], width, " · "
+    )
+    meaning = ended(wrapped(ink.plain(head_number.meaning), width), width, room - len(said))
     return [*([Segment(line)] for line in said), *([Segment(line, DIM)] for line in meaning)]
 
 
-def _role_legend(state: WalkState, scene: Scene, name: str, width: int) -> list[Line]:
-    """Say the role of the head under the cursor, and what the letters stand for."""
+def _role_legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]:
+    """Say the role of the head under the cursor, and what the letters stand for, in at most so many lines."""
     ink = state.ink
     spot = state.place.spot
+    name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
     roles = scene.roles
     if roles is None:
-        hint = "r measures roles" if state.source.computes else "roles are not known here"
-        if state.source.computes and state.status:
-            hint = state.status
-        return [[Segment(fit(ink.plain(hint), width), DIM)]]
+        hint = (state.status or "roles come next …") if state.source.computes else "not known here"
+        return [[Segment(line, DIM)] for line in wrapped(ink.plain(hint), width)]
     index = int(roles.main[spot.layer, spot.head])
     role = (
         "no clear role"
@@ -389,10 +405,10 @@ def _role_legend(state: WalkState, scene: Scene, name: str, width: int) -> list[
         else f"{roles.names[index]} {roles.strength[spot.layer, spot.head]:.2f}"
     )
     letters = [
-        f"{roles.letters[n]} {roles.names[n]}"
+        ink.plain(f"{roles.letters[n]} {roles.names[n]}")
         for n in sorted(set(roles.main.ravel().tolist()) - {-1})
     ]
-    lines = wrapped(ink.plain(", ".join(letters)), width)[: _LEGEND - 1]
+    lines = ended(flowed(letters, width, ", "), width, room - 1)
     return [
         [Segment(fit(ink.plain(f"{name}: {role}"), width))],
         *([Segment(line, DIM)] for line in lines),
@@ -458,8 +474,8 @@ def _ranks(head_number: HeadNumber) -> np.ndarray:
     return ranks.reshape(head_number.values.shape)
 
 
-def _numbers(ink: Ink, head_number: HeadNumber) -> list[list[tuple[str, Style]]]:
-    """Return how the number of every head is written, and its colour."""
+def _numbers(ink: Ink, head_number: HeadNumber) -> list[list[tuple[str, Style, str]]]:
+    """Return how the number of every head is written, its colour, and its shade."""
     finite = head_number.values[np.isfinite(head_number.values)]
     scale = WEIGHTS
     if finite.size:
@@ -473,5 +489,6 @@ def _numbers(ink: Ink, head_number: HeadNumber) -> list[list[tuple[str, Style]]]
     ):
         texts = ["" if np.isnan(value) else ink.plain(digits.text(value)) for value in values]
         styles = [ink.cell(step, signed=False) if step >= 0 else DIM for step in row]
-        cells.append([*zip(texts, styles, strict=True)])
+        marks = [ink.shade(step, signed=False)[0] for step in row]
+        cells.append([*zip(texts, styles, marks, strict=True)])
     return cells

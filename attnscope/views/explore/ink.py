@@ -57,7 +57,8 @@ class Ink:
 
     def style(self, look: Look) -> Style:
         """Return the style of a look; without colours, alarms are still bold."""
-        return Style.parse(style_of(look, self.colours, lambda: self.surface))
+        style = Style.parse(style_of(look, self.colours, lambda: self.surface))
+        return style if self.colours else style.without_color
 
     @property
     def shades(self) -> str:
@@ -79,6 +80,14 @@ class Ink:
         if step < 0:
             return f"{NO_WEIGHT} " if step == FORBIDDEN else "  "
         return cell_shade(step / _STEPS, signed, self.shades, minus="-")
+
+    def shade_legend(self, scale: Scale | LogScale, *, signed: bool) -> str:
+        """Name every shade and the least number that it stands for; of a signed scale, without the sign."""
+        count = len(self.shades)
+        ends = [(1 + n / count) / 2 if signed else n / count for n in range(1, count)]
+        numbers = [f"{scale.value(end):.2g}".removeprefix("0") for end in ends]
+        parts = [f"{mark} {number}" for mark, number in zip(self.shades[1:], numbers, strict=True)]
+        return " ".join(["+/- from" if signed else "from", *parts])
 
     def role(self, colour: str, strength: float) -> Style:
         """Return the colour of a role."""
@@ -175,6 +184,16 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     return " " * (width - size) + text if right else text + " " * (width - size)
 
 
+def ended(lines: list[str], width: int, count: int = 1) -> list[str]:
+    """Return at most so many lines of a sentence; `…` stands for the words left out."""
+    if len(lines) <= count or count < 1:
+        return lines[: max(0, count)]
+    last = lines[count - 1]
+    while " " in last and cell_len(last) + 2 > width:
+        last = last.rpartition(" ")[0]
+    return [*lines[: count - 1], fit(f"{last} …", width).rstrip()]
+
+
 def fitting(forms: Sequence[str], width: int) -> str:
     """Return the first of several forms of a text that is not wider; the last if none is."""
     return next((form for form in forms if cell_len(form) <= width), forms[-1])
@@ -203,14 +222,21 @@ def clickable(action: str) -> Style:
 
 
 def framed(
-    lines: Sequence[Line], width: int, height: int, *, number: int, focused: bool, ascii: bool
+    lines: Sequence[Line],
+    width: int,
+    height: int,
+    *,
+    number: int | None = None,
+    focused: bool,
+    ascii: bool,
 ) -> list[Line]:
-    """Put lines into a frame of this size, the first of them into its upper edge, behind the number of the panel."""
+    """Put lines into a frame of this size, the first of them into its upper edge, behind the number of a panel."""
     corners, across, down = ("++++", "-", "|") if ascii else ("╭╮╰╯", "─", "│")
     edge = BOLD if focused else DIM
     inner = width - 2
     title, *body = lines or [[]]
-    title = [Segment(str(number), edge), *cut(title, inner - 2), Segment(" ")]
+    before = across if number is None else str(number)
+    title = [Segment(before, edge), *cut(title, inner - 2), Segment(" ")]
     rest = across * (inner - cells_wide(title))
     frame: list[Line] = [[Segment(corners[0], edge), *title, Segment(rest + corners[1], edge)]]
     for n in range(height - 2):

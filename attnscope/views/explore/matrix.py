@@ -21,10 +21,12 @@ from attnscope.views.explore.ink import (
     Line,
     cells_wide,
     cut,
+    ended,
     fit,
     fitting,
     joined,
     steps,
+    wrapped,
 )
 from attnscope.views.explore.picture import PictureView
 from attnscope.views.explore.state import WalkState
@@ -39,8 +41,9 @@ from attnscope.views.walk.window import Window
 
 # Cells of the longest label of a row.
 _NAMES = 14
-# Lines of a cell.
+# Lines of a cell, and its columns beside those of a number, at most.
 _TALLEST = 6
+_WIDEST = 12
 # Lines of the tokens above columns that are too narrow for them, which are read downwards.
 _UPRIGHT = 6
 # Lines above the frames of a sound: their loudness, and seconds.
@@ -144,7 +147,7 @@ class MatrixPanel:
         elif not ink.colours:
             mode = "shades"
             tall = max(1, min(_TALLEST, lines // n_rows, (room // n_columns + 1) // 2))
-            cell = max(square, min(room // n_columns, 2 * tall))
+            cell = max(square, min(room // n_columns, max(2 * tall, _WIDEST)))
         elif ink.ascii or (n_rows <= lines and 2 * n_columns <= room):
             # Blocks are as large as there is room, with numbers if they fit.
             wide = state.written(_digits_of)[1]
@@ -154,7 +157,7 @@ class MatrixPanel:
             mode = "blocks"
             tall = max(1, min(_TALLEST, lines // n_rows, (across + 1) // 2))
             numbers = zoom == 1 and across >= wide
-            cell = max(square, min(across, max(2 * tall, wide if numbers else 0)))
+            cell = max(square, min(across, max(2 * tall, _WIDEST)))
         else:
             cell = 1
             per_line = 2
@@ -225,7 +228,9 @@ class MatrixPanel:
         look = DIM
         forms = [description]
         if state.head_cut:
-            forms = ["cut: nothing takes in what it reads", "cut: its output is 0", "cut"]
+            forms = ["this head is cut: its output is 0, so that what it reads here has no effect"]
+            forms += ["cut: its output is 0, what it reads has no effect"]
+            forms += ["cut: its output is 0", "cut"]
             look = ink.style("warning")
         elif place.pinned is not None and state.head is state.pinned and head is not None:
             forms = ["the pinned head itself: choose another head, mask or cut"]
@@ -522,7 +527,9 @@ def _cells(
     ]
     if here >= 0:
         left, right = "<>" if ink.ascii else "‹›"
-        inside = _without_zero(texts[here]) if layout.numbers else ""
+        inside = texts[here].strip() if layout.numbers else ""
+        if len(inside) + 2 > layout.cell:
+            inside = _without_zero(inside)
         if layout.mode == "shades":
             inside = texts[here][2:]
         fits = len(inside) + 2 <= layout.cell and layout.mode in ("blocks", "shades")
@@ -552,20 +559,18 @@ def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> 
     scale = state.scale(window.kind)
     head = state.drawn
     stage = state.drawn_stage
-    remark: Line = [Segment(f"  {_remark(state, layout, window)}", DIM)]
-    if window.kind == "missing" or head is None:
-        return [cut(remark, width)]
+    remarks: list[Line] = [
+        [Segment(f"  {line}", DIM)]
+        for line in ended(wrapped(_remark(state, layout, window), width - 2), width - 2)
+    ]
+    if window.kind == "missing" or head is None or (layout.mode == "digits" and not ink.colours):
+        return remarks
     signed = stage != "weights"
-    cells = np.array([scale.low, scale.high], dtype=np.float32)
-    digits = digits_for(cells, 2)
+    if not ink.colours:
+        legend = ink.plain(ink.shade_legend(scale, signed=signed))
+        return [cut([Segment(f"  {legend}")], width), *remarks]
+    digits = digits_for(np.array([scale.low, scale.high], dtype=np.float32), 2)
     low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
     ends = ink.plain(low), ink.plain(digits.text(scale.high))
-    if ink.colours:
-        line = [Segment("  "), *joined(ramp_pieces(scale, *ends, ink.colours, ink.surface))]
-    else:
-        count = max(4, min(16, width // 4))
-        shades = "".join(
-            ink.shade(round(64 * n / (count - 1)), signed=signed)[1] for n in range(count)
-        )
-        line = [Segment(f"  {ends[0]} {shades} {ends[1]}", DIM)]
-    return [cut(line, width), cut(remark, width)]
+    ramp = joined(ramp_pieces(scale, *ends, ink.colours, ink.surface))
+    return [cut([Segment("  "), *ramp], width), *remarks]

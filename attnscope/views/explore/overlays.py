@@ -1,19 +1,36 @@
-"""Overlays of the panels: help, long text, and the palette of commands."""
+"""Overlays of the panels: help, long text, and menus of commands.
+
+They have the terminal's own two colours, which can be read on any background, and where there are no colours.
+"""
 
 import textwrap
-from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from rich.segment import Segment
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
-from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
+from textual.strip import Strip
+from textual.widget import Widget
 from textual.widgets import Static
 
-from attnscope.views.explore.ink import Ink
+from attnscope.views.explore.ink import (
+    BOLD,
+    CURSOR,
+    DIM,
+    PLAIN,
+    Ink,
+    Line,
+    cells_wide,
+    fit,
+    framed,
+    wrapped,
+)
+from attnscope.views.explore.matrix import scroll
 from attnscope.views.walk.glossary import phrase_of
 from attnscope.views.walk.keys import MOVE, KeyAction, groups, spell_keys
 
@@ -21,23 +38,9 @@ from attnscope.views.walk.keys import MOVE, KeyAction, groups, spell_keys
 _FRAME = 6
 # Cells of the meaning of a key, at least.
 _SHORTEST = 16
-PALETTE = """
-CommandPalette Vertical, CommandPalette #--input, CommandList { background: ansi_default; color: ansi_default; }
-CommandPalette #--input { border: none; border-top: hkey ansi_white; }
-CommandPalette #--input.--list-visible { border-top: hkey ansi_white; }
-CommandPalette > Vertical { max-width: 100; }
-CommandList, CommandList:focus { border: none; border-bottom: hkey ansi_white; }
-CommandList > .option-list--option-highlighted, CommandList:ansi > .option-list--option-highlighted {
-    background: ansi_white; color: ansi_black; text-style: bold underline;
-}
-CommandList > .option-list--option { color: ansi_default; }
-CommandList, VerticalScroll {
-    scrollbar-size-vertical: 1; scrollbar-color: ansi_white; scrollbar-color-hover: ansi_white;
-    scrollbar-color-active: ansi_white; scrollbar-background: ansi_default;
-    scrollbar-background-hover: ansi_default; scrollbar-background-active: ansi_default;
-}
-SearchIcon { display: none; }
-"""
+# Cells of a menu at most, and its lines that are no commands: its frame, and what was typed.
+_WIDEST = 140
+_EDGES = 3
 
 
 # The walk that most people come for.
@@ -47,16 +50,26 @@ _FIRST_QUESTION = (
     "the strongest; x cuts this head and shows what the model says without it, and E how that ranks among all heads.",
 )
 
+# How panels write them.
+_NUMBERS = (
+    "A weight is written as wide as its column: 0.96, .96, or 96 in percent, at most 99. Each is rounded once, from the exact "
+    "weight, so that 0.5449 is .54 where there are two decimals and 0.545 where there are three. · is not allowed by the mask, "
+    "? is not known."
+)
+
 
 class Overlay(ModalScreen[None], inherit_bindings=False):
     """Text over the panels that a key closes, unless it scrolls."""
 
     AUTO_FOCUS = ""
     CSS = """
-    Overlay { align: center middle; background: ansi_default 0%; }
+    Overlay { align: center middle; background: ansi_default; }
     Overlay VerticalScroll {
-        background: ansi_default; color: ansi_default; border: round ansi_white; width: auto; min-width: 20;
+        background: ansi_default; color: ansi_default; border: round ansi_default; width: auto; min-width: 20;
         max-width: 100%; height: auto; max-height: 100%; padding: 0 1;
+        scrollbar-size-vertical: 1; scrollbar-color: ansi_default; scrollbar-color-hover: ansi_default;
+        scrollbar-color-active: ansi_default; scrollbar-background: ansi_default;
+        scrollbar-background-hover: ansi_default; scrollbar-background-active: ansi_default;
     }
     Overlay Static { width: auto; background: ansi_default; color: ansi_default; }
     """
@@ -108,6 +121,8 @@ def help_text(actions: tuple[KeyAction, ...], ink: Ink, width: int) -> Text:
     for words, style in zip(_FIRST_QUESTION, ("bold", ""), strict=True):
         for line in textwrap.wrap(words, max(_SHORTEST, width - _FRAME - 2)):
             text.append(f"{ink.plain(line)}\n", style)
+    for line in textwrap.wrap(_NUMBERS, max(_SHORTEST, width - _FRAME - 2)):
+        text.append(f"{ink.plain(line)}\n")
     for heading, group in groups(actions):
         text.append(f"{heading}\n", "bold")
         for action in group:
@@ -118,29 +133,149 @@ def help_text(actions: tuple[KeyAction, ...], ink: Ink, width: int) -> Text:
     return text
 
 
-class NamedCommands(Provider, ABC):
-    """Commands of a palette that are known at once: each with its line, its name, and what it calls."""
+class Command(NamedTuple):
+    """A line of a menu."""
 
-    @abstractmethod
-    def _commands(self) -> list[tuple[str, str, Any]]:
-        """Return the commands."""
-
-    async def discover(self) -> Hits:
-        """Yield all commands."""
-        for label, _, call in self._commands():
-            yield DiscoveryHit(label, call)
-
-    async def search(self, query: str) -> Hits:
-        """Yield the commands that match."""
-        matcher = self.matcher(query)
-        for label, name, call in self._commands():
-            score = max(matcher.match(name), 0.5 * (query.casefold() in label.casefold()))
-            if score > 0:
-                yield Hit(score, matcher.highlight(label), call)
+    title: str  # its keys, or what it shows
+    meaning: str
+    name: str
+    call: Callable[[], object]
 
 
-def displays_of(app: Any) -> list[tuple[str, str, Any]]:
-    """Return what the panel of heads can show: a line, the name, and what shows it; numbers only if they vary."""
+class MenuBox(Widget, inherit_bindings=False):
+    """The lines of a menu."""
+
+    can_focus = False
+    lines: Sequence[Line] = ()
+
+    def render_line(self, y: int) -> Strip:
+        """Return one line."""
+        line = self.lines[y] if y < len(self.lines) else []
+        return Strip(line).adjust_cell_length(self.size.width)
+
+
+class Menu(ModalScreen[None], inherit_bindings=False):
+    """Commands over the panels: what is typed chooses among them, and Enter calls one.
+
+    Args:
+        heading: What the menu is of.
+        commands: The commands.
+    """
+
+    AUTO_FOCUS = ""
+    CSS = """
+    Menu { align: center top; background: transparent; }
+    MenuBox { background: ansi_default; color: ansi_default; margin-top: 1; }
+    """
+
+    def __init__(self, heading: str, commands: Sequence[Command], ink: Ink) -> None:
+        super().__init__()
+        self._heading = heading
+        self._commands = commands
+        self._ink = ink
+        self._needle = ""
+        self._chosen = 0
+        self._top = 0
+        self._rows: list[int] = []  # the command of every line
+
+    def compose(self) -> ComposeResult:
+        """Create the box."""
+        yield MenuBox()
+
+    def on_mount(self) -> None:
+        """Draw the commands."""
+        self._redraw()
+
+    def on_resize(self) -> None:
+        """Draw the commands for a new size."""
+        self._redraw()
+
+    @property
+    def found(self) -> list[Command]:
+        """The commands that have all typed words, those first whose names have them as they were typed."""
+        words = self._needle.casefold().split()
+        typed = " ".join(words)
+        found = [
+            command
+            for command in self._commands
+            if all(word in f"{command.name} {command.meaning}".casefold() for word in words)
+        ]
+        return sorted(found, key=lambda command: typed not in command.name.casefold())
+
+    def _redraw(self) -> None:
+        ink = self._ink
+        found = self.found
+        self._chosen = max(0, min(self._chosen, len(found) - 1))
+        width = min(_WIDEST, self.size.width)
+        wide = max((len(command.title) for command in self._commands), default=0)
+        room = max(_SHORTEST, width - wide - _EDGES - 3)
+        lines: list[Line] = []
+        rows: list[int] = []
+        for n, command in enumerate(found):
+            style = CURSOR if n == self._chosen else PLAIN
+            for m, meaning in enumerate(wrapped(command.meaning, room)):
+                title = "" if m else command.title
+                text = f" {ink.plain(fit(title, wide))}  {ink.plain(fit(meaning, room))} "
+                lines.append([Segment(text, style)])
+                rows.append(n)
+        most = max(1, self.size.height - _EDGES - 2)
+        if rows:
+            first, last = rows.index(self._chosen), len(rows) - 1 - rows[::-1].index(self._chosen)
+            self._top = scroll(scroll(self._top, last, most, len(rows)), first, most, len(rows))
+        shown = slice(self._top, self._top + most)
+        self._rows = rows[shown]
+        hint = f"{self._chosen + 1} of {len(found)} · Enter chooses, Esc closes"
+        if not found:
+            hint = "nothing has these words"
+        typed = [Segment(f" {ink.plain(self._needle)}"), Segment(" ", CURSOR)]
+        typed += [] if self._needle else [Segment("type a word", DIM)]
+        hint = fit(ink.plain(hint), width - 3 - cells_wide(typed), right=True)
+        title: Line = [Segment(f" {self._heading} ", BOLD)]
+        content = [title, [*typed, Segment(hint, DIM)], *lines[shown]]
+        height = len(content) + 1
+        box = self.query_one(MenuBox)
+        box.lines = framed(content, width, height, focused=True, ascii=ink.ascii)
+        box.styles.width = width
+        box.styles.height = height
+        box.refresh()
+
+    def on_key(self, event: events.Key) -> None:
+        """Choose a command, or change what is typed."""
+        event.stop()
+        event.prevent_default()
+        steps = {"down": 1, "up": -1, "pagedown": 10, "pageup": -10}
+        steps |= {"home": -(1 << 20), "end": 1 << 20}
+        if event.key == "ctrl+c":
+            self.app.exit(130)
+        elif event.key == "escape":
+            self.dismiss()
+        elif event.key == "enter":
+            self._call(self._chosen)
+        elif event.key in steps:
+            self._chosen += steps[event.key]
+            self._redraw()
+        elif event.key == "backspace" or (event.is_printable and event.character):
+            typed = event.character if event.is_printable else ""
+            self._needle = f"{self._needle}{typed}" if typed else self._needle[:-1]
+            self._chosen = self._top = 0
+            self._redraw()
+
+    def on_click(self, event: events.Click) -> None:
+        """Call the command of a line; close at a click beside the box."""
+        if event.widget is self:
+            self.dismiss()
+        elif 0 <= event.y - 2 < len(self._rows):
+            self._call(self._rows[event.y - 2])
+
+    def _call(self, chosen: int) -> None:
+        found = self.found
+        if found:
+            self.dismiss()
+            self.app.call_later(found[chosen].call)
+
+
+def displays_of(app: Any) -> list[Command]:
+    """Return what the panel of heads can show; numbers only if they vary."""
     meanings = {
         "thumbnails": "The weights of every head, small.",
         "lens": "The weight of the cell under the cursor in every head.",
@@ -150,41 +285,32 @@ def displays_of(app: Any) -> list[tuple[str, str, Any]]:
         for number in app.state.scene.numbers:
             if number.varies:
                 meanings[number.name] = number.meaning
-    phrases = {name: phrase_of(name) for name in meanings}
-    wide = max(map(len, phrases.values()))
     return [
-        (f"{phrase:<{wide}}  {meanings[name]}", phrase, partial(app.do, "display", name))
-        for name, phrase in phrases.items()
+        Command(phrase_of(name), meaning, phrase_of(name), partial(app.do, "display", name))
+        for name, meaning in meanings.items()
     ]
 
 
-class HeadDisplays(NamedCommands):
-    """What the panel of heads can show, as a menu."""
-
-    def _commands(self) -> list[tuple[str, str, Any]]:
-        return displays_of(self.app)
-
-
-class WalkCommands(NamedCommands):
-    """All actions, displays of the panel of heads, and masks, as commands of the palette."""
-
-    def _commands(self) -> list[tuple[str, str, Any]]:
-        app: Any = self.app
-        wide = max(len(spell_keys(action)) for action in app.actions)
-        blank = " " * wide
-        # Arrows come last, because everybody knows them.
-        actions = sorted(app.actions, key=lambda action: action.group == MOVE)
-        lines = {action.name: f"{spell_keys(action):<{wide}}  {action.help}" for action in actions}
-        del lines["palette"]
-        commands = [
-            (line, name.replace("_", " "), partial(app.do, name)) for name, line in lines.items()
-        ]
-        commands += [
-            (f"{blank}  heads: {line}", f"heads: {name}", call)
-            for line, name, call in displays_of(app)
-        ]
-        commands += [
-            (f"{blank}  mask: {mask}", f"mask: {mask}", partial(app.choose_mask, mask_index))
-            for mask_index, mask in enumerate(app.state.source.masks)
-        ]
-        return commands
+def commands_of(app: Any) -> list[Command]:
+    """Return all actions, displays of the panel of heads, and masks."""
+    # Arrows come last, because everybody knows them.
+    actions = sorted(app.actions, key=lambda action: action.group == MOVE)
+    commands = [
+        Command(
+            spell_keys(action),
+            action.help,
+            action.name.replace("_", " "),
+            partial(app.do, action.name),
+        )
+        for action in actions
+        if action.name != "palette"
+    ]
+    commands += [
+        Command("", f"heads: {title}. {meaning}", f"heads: {name}", call)
+        for title, meaning, name, call in displays_of(app)
+    ]
+    masks = app.state.source.masks
+    return commands + [
+        Command("", f"mask: {mask}", f"mask: {mask}", partial(app.choose_mask, n))
+        for n, mask in enumerate(masks)
+    ]

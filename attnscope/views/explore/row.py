@@ -300,6 +300,8 @@ def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, width: int) -> l
     more = [members] if members else []
     more += [f"Σ {sum_text(cell)}"] if sum_text(cell) else []
     more += [f"α·‖v‖ {formatted(cell.value, '.2f')}"] if cell.value is not None else []
+    if cell.value is None and head.sources is not None and "value" in head.sources.measures:
+        more.append(f"α·‖v‖ is known of the {head.sources.places.shape[1]} strongest alone")
     more += [f"α·‖vW‖ {formatted(cell.projected, '.2f')}"] if cell.projected is not None else []
     output = head.row("output", query) if state.place.stage == OUTPUT else None
     if output is not None:

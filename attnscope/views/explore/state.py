@@ -182,7 +182,8 @@ class WalkState:
         heads = [self._uncut(layer, head) for head in range(len(scene.heads))]
         writer = strongest_writer(scene, heads, query)
         if writer is None and any(head is not None and head.sources is not None for head in heads):
-            self.error = "in the layer below, it reads sinks and itself alone"
+            name = self.ink.name(scene.queries.names[query])
+            self.error = f"nothing to follow: below, {name} reads sinks and itself alone"
             return None
         head, key = writer or (spot.head, None)
         return replace(spot, layer=layer, head=head, query=query, key=key)

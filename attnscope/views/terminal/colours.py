@@ -20,7 +20,7 @@ from attnscope.views.terminal.indexed import STEPS, ramp_steps, role_steps
 
 # Of terminals with 16 colours, on a dark and on a light background, above zero.
 _MORE_16 = {
-    False: "blue bright_blue bright_cyan bright_white",
+    False: "blue bright_blue cyan bright_cyan",
     True: "bright_cyan cyan bright_blue blue",
 }
 _LESS_16 = {

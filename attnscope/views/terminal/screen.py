@@ -42,12 +42,17 @@ STYLES: dict[Look, str] = {
     "warning": "bold yellow",
     "alarm": "bold white on red",
     "good": "green",
-    "bad": "bold red",
+    "bad": "bold bright_red",
 }
-# In place of these on a light background, on which yellow and green are hard to read: with few colours, and with more.
+# In place of these on a light background, on which these are hard to read: with few colours, and with more.
 _ON_LIGHT: dict[bool, dict[Look, str]] = {
-    True: {"remark": "magenta", "warning": "bold magenta", "good": ""},
-    False: {"remark": "color(94)", "warning": "bold color(94)", "good": "color(22)"},
+    True: {"remark": "magenta", "warning": "bold magenta", "good": "", "bad": "bold red"},
+    False: {
+        "remark": "color(94)",
+        "warning": "bold color(94)",
+        "good": "color(22)",
+        "bad": "bold red",
+    },
 }
 
 

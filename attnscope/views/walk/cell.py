@@ -142,7 +142,7 @@ def strongest_elsewhere(
 ) -> list[tuple[float, int]]:
     """Return the largest known weight of a row in every head, past sinks and the token itself, and its key.
 
-    The weight is NaN if no weight of the row is known, and 0 if there is none on such a key.
+    The weight is NaN if it is not known, as where all listed sources of a row are others, and 0 if there is none.
     """
     sinks, positions = scene.made(
         "elsewhere", lambda: (np.array(scene.keys.sinks), np.array(scene.keys.positions))
@@ -158,9 +158,10 @@ def strongest_elsewhere(
         if head is None or head.sources is None:
             return float("nan"), 0
         listed = listed_weights(scene, head, query)
+        are_all_listed = bool((head.sources.places[query] < 0).any())
         return max(
             ((weight, key) for key, weight in listed.items() if not passed_over[key]),
-            default=(0.0, 0),
+            default=(0.0 if are_all_listed else float("nan"), 0),
         )
 
     return [strongest(head) for head in heads]
