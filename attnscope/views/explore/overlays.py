@@ -133,7 +133,7 @@ def help_text(actions: tuple[KeyAction, ...], ink: Ink, width: int) -> Text:
     return text
 
 
-class Command(NamedTuple):
+class MenuLine(NamedTuple):
     """A line of a menu."""
 
     title: str  # its keys, or what it shows
@@ -168,7 +168,7 @@ class Menu(ModalScreen[None], inherit_bindings=False):
     MenuBox { background: ansi_default; color: ansi_default; margin-top: 1; }
     """
 
-    def __init__(self, heading: str, commands: Sequence[Command], ink: Ink) -> None:
+    def __init__(self, heading: str, commands: Sequence[MenuLine], ink: Ink) -> None:
         super().__init__()
         self._heading = heading
         self._commands = commands
@@ -191,7 +191,7 @@ class Menu(ModalScreen[None], inherit_bindings=False):
         self._redraw()
 
     @property
-    def found(self) -> list[Command]:
+    def found(self) -> list[MenuLine]:
         """The commands that have all typed words, those first whose names have them as they were typed."""
         words = self._needle.casefold().split()
         typed = " ".join(words)
@@ -274,7 +274,7 @@ class Menu(ModalScreen[None], inherit_bindings=False):
             self.app.call_later(found[chosen].call)
 
 
-def displays_of(app: Any) -> list[Command]:
+def displays_of(app: Any) -> list[MenuLine]:
     """Return what the panel of heads can show; numbers only if they vary."""
     meanings = {
         "thumbnails": "The weights of every head, small.",
@@ -286,17 +286,17 @@ def displays_of(app: Any) -> list[Command]:
             if number.varies:
                 meanings[number.name] = number.meaning
     return [
-        Command(phrase_of(name), meaning, phrase_of(name), partial(app.do, "display", name))
+        MenuLine(phrase_of(name), meaning, phrase_of(name), partial(app.do, "display", name))
         for name, meaning in meanings.items()
     ]
 
 
-def commands_of(app: Any) -> list[Command]:
+def commands_of(app: Any) -> list[MenuLine]:
     """Return all actions, displays of the panel of heads, and masks."""
     # Arrows come last, because everybody knows them.
     actions = sorted(app.actions, key=lambda action: action.group == MOVE)
     commands = [
-        Command(
+        MenuLine(
             spell_keys(action),
             action.help,
             action.name.replace("_", " "),
@@ -306,11 +306,11 @@ def commands_of(app: Any) -> list[Command]:
         if action.name != "palette"
     ]
     commands += [
-        Command("", f"heads: {title}. {meaning}", f"heads: {name}", call)
+        MenuLine("", f"heads: {title}. {meaning}", f"heads: {name}", call)
         for title, meaning, name, call in displays_of(app)
     ]
     masks = app.state.source.masks
     return commands + [
-        Command("", f"mask: {mask}", f"mask: {mask}", partial(app.choose_mask, n))
+        MenuLine("", f"mask: {mask}", f"mask: {mask}", partial(app.choose_mask, n))
         for n, mask in enumerate(masks)
     ]
