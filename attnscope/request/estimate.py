@@ -7,7 +7,6 @@ Where kinds of runs differ little, all are counted as the largest. What recorder
 from dataclasses import dataclass, field
 
 from attnscope.base.model_config import ModelConfig
-from attnscope.base.system.allocation import RETAINED_BLOCK
 from attnscope.base.system.machine import count_threads
 from attnscope.findings.record_parts import RECORD_PARTS, Quantities
 from attnscope.findings.row_statistics import STATISTICS
@@ -132,21 +131,18 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
 
 
 def _layer_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
-    """Return the bytes of the one layer that runs; `size` is the bytes of a number, and norms are float32."""
+    """Return the bytes of the one layer that runs; `size` is the bytes of a number."""
     everything = d.batch * d.tokens
     # the MLP's branches; its input normed, what it makes of that, and the sum, the same of experts
     part = 6 * c.d_mlp + 5 * c.d_model + c.n_experts
-    copy = everything * c.d_model * size
-    # left between the kept tensors of several layers
-    holes = 4 * copy * (copy < RETAINED_BLOCK)
-    wide = 4 // size
-    queries = 2 * c.n_heads * c.d_head
-    keys_and_values = (1 + wide) * c.n_kv_heads * (c.d_head + c.d_value)
-    # a layer's input, the same normed, and what is made of it; the output as tiles fill it, and what is left
-    attending = 3 * c.d_model + queries + keys_and_values + 3 * c.n_heads * c.d_value
-    numbers = max(5 * c.d_model, attending)
-    # fragmentation between short-lived tensors takes 6 %
-    return int(1.06 * everything * numbers * size) + holes + min(PART, everything) * part * 4
+    # a layer's input, the same normed, and what is made of it; queries; keys and values, also as 32 bits; the output as
+    # tiles fill it, and what is left
+    of_heads = 2 * c.n_heads * c.d_head + 3 * c.n_heads * c.d_value
+    of_keys = (1 + 4 // size) * c.n_kv_heads * (c.d_head + c.d_value)
+    attending = 3 * c.d_model + of_heads + of_keys
+    # fragmentation between short-lived tensors takes 6 %, and that between kept ones of several layers four inputs
+    numbers = 1.06 * max(5 * c.d_model, attending) + 4 * c.d_model
+    return int(everything * numbers * size) + min(PART, everything) * part * 4
 
 
 def _tile_bytes(c: ModelConfig, d: MemoryDemand, kept: Quantities) -> int:

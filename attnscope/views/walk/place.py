@@ -106,27 +106,29 @@ class Action:
     value: Any = None
 
 
-def apply(place: Place, action: Action, bounds: Bounds) -> Place:
+def apply(current: Place, action: Action, bounds: Bounds) -> Place:
     """Return the place after an action; the same object if nothing changes."""
     if action.name not in _STEPS:
-        return place
-    there = _STEPS[action.name](place, action.value, bounds)
-    if (there.spot.text, there.unit) != (place.spot.text, place.unit):
+        return current
+    there = _STEPS[action.name](current, action.value, bounds)
+    if (there.spot.text, there.unit) != (current.spot.text, current.unit):
         # The bounds are those of other tokens.
         return there
     return fit(there, bounds)
 
 
-def fit(place: Place, bounds: Bounds) -> Place:
+def fit(current: Place, bounds: Bounds) -> Place:
     """Return a place within bounds, such as after the text has changed."""
     return replace(
-        place,
-        spot=fit_spot(place.spot, bounds),
-        pinned=None if place.pinned is None else fit_spot(place.pinned, bounds),
-        stage=place.stage if place.stage in bounds.stages else (bounds.stages or ["weights"])[-1],
-        zoom=min(bounds.zooms, key=lambda zoom: (abs(zoom - place.zoom), zoom)),
-        display=place.display if place.display in bounds.displays else bounds.displays[0],
-        unit=place.unit if place.unit in bounds.units else bounds.units[0],
+        current,
+        spot=fit_spot(current.spot, bounds),
+        pinned=None if current.pinned is None else fit_spot(current.pinned, bounds),
+        stage=current.stage
+        if current.stage in bounds.stages
+        else (bounds.stages or ["weights"])[-1],
+        zoom=min(bounds.zooms, key=lambda zoom: (abs(zoom - current.zoom), zoom)),
+        display=current.display if current.display in bounds.displays else bounds.displays[0],
+        unit=current.unit if current.unit in bounds.units else bounds.units[0],
     )
 
 
@@ -147,31 +149,31 @@ def _clamp(index: int, count: int) -> int:
     return max(0, min(index, count - 1))
 
 
-def _at(place: Place, **changes: Any) -> Place:
+def _at(current: Place, **changes: Any) -> Place:
     """Return a place with another spot, which `apply` fits into bounds."""
-    return replace(place, spot=replace(place.spot, **changes))
+    return replace(current, spot=replace(current.spot, **changes))
 
 
-def _move(rows: int, columns: int, place: Place, count: int | None, bounds: Bounds) -> Place:
+def _move(rows: int, columns: int, current: Place, count: int | None, bounds: Bounds) -> Place:
     """Move the cursor by cells; in the panel of heads, by heads."""
     rows = rows * (count or 1)
     columns = columns * (count or 1)
-    spot = place.spot
-    if place.panel == "heads":
-        return _at(place, layer=spot.layer + rows, head=spot.head + columns)
-    if place.panel == "text":
+    spot = current.spot
+    if current.panel == "heads":
+        return _at(current, layer=spot.layer + rows, head=spot.head + columns)
+    if current.panel == "text":
         # The text runs on in one direction.
         rows = rows + columns
         columns = 0
-    if place.panel == "matrix" and bounds.patches:
-        return _at(place, query=_patch_from(spot.query, rows, columns, bounds), key=None)
-    if place.panel == "matrix":
-        rows = rows * place.zoom
-        columns = columns * place.zoom
-        if place.stage == OUTPUT:
-            return _at(place, query=spot.query + rows, dim=spot.dim + columns)
+    if current.panel == "matrix" and bounds.patches:
+        return _at(current, query=_patch_from(spot.query, rows, columns, bounds), key=None)
+    if current.panel == "matrix":
+        rows = rows * current.zoom
+        columns = columns * current.zoom
+        if current.stage == OUTPUT:
+            return _at(current, query=spot.query + rows, dim=spot.dim + columns)
     key = spot.key if spot.key is not None or not columns else 0
-    return _at(place, query=spot.query + rows, key=None if key is None else key + columns)
+    return _at(current, query=spot.query + rows, key=None if key is None else key + columns)
 
 
 def _patch_from(query: int, rows: int, columns: int, bounds: Bounds) -> int:
@@ -181,9 +183,9 @@ def _patch_from(query: int, rows: int, columns: int, bounds: Bounds) -> int:
     the last of them, and sidewards.
     """
     for grid in bounds.patches:
-        for place in np.argwhere(grid == query):
-            row = int(place[0]) + rows
-            column = int(place[1]) + columns
+        for cell in np.argwhere(grid == query):
+            row = int(cell[0]) + rows
+            column = int(cell[1]) + columns
             if row < 0:
                 return 0
             found = int(grid[min(row, grid.shape[0] - 1), max(0, min(column, grid.shape[1] - 1))])
@@ -197,11 +199,13 @@ def _patch_from(query: int, rows: int, columns: int, bounds: Bounds) -> int:
     return max(0, int(grid[grid.shape[0] // 2, grid.shape[1] // 2]))
 
 
-def _visit(place: Place, spot: Spot, _bounds: Bounds) -> Place:
+def _visit(current: Place, spot: Spot, _bounds: Bounds) -> Place:
     """Go to a spot, and remember the previous one."""
-    if spot == place.spot:
-        return place
-    return replace(place, spot=spot, history=(*place.history, place.spot)[-_LONGEST:], trail=())
+    if spot == current.spot:
+        return current
+    return replace(
+        current, spot=spot, history=(*current.history, current.spot)[-_LONGEST:], trail=()
+    )
 
 
 def _cycle(items: Sequence[_Word], item: _Word, step: int) -> _Word:
@@ -209,94 +213,100 @@ def _cycle(items: Sequence[_Word], item: _Word, step: int) -> _Word:
     return items[(at + step) % len(items)]
 
 
-def _head(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
+def _head(step: int, current: Place, _value: Any, bounds: Bounds) -> Place:
     # the head after the last one of a layer is the first of the next layer
-    head_index = (place.spot.layer * bounds.heads + place.spot.head + step) % (
+    head_index = (current.spot.layer * bounds.heads + current.spot.head + step) % (
         bounds.layers * bounds.heads
     )
     layer, head = divmod(head_index, bounds.heads)
-    return _at(place, layer=layer, head=head)
+    return _at(current, layer=layer, head=head)
 
 
-def _follow(place: Place, spot: Spot | None, bounds: Bounds) -> Place:
-    if place.panel == "heads":
-        return replace(place, panel="matrix")
-    if spot is None or spot == place.spot:
-        return place
-    trail = (*place.trail, place.spot)[-_LONGEST:]
-    return replace(_visit(place, spot, bounds), trail=trail)
+def _follow(current: Place, spot: Spot | None, bounds: Bounds) -> Place:
+    if current.panel == "heads":
+        return replace(current, panel="matrix")
+    if spot is None or spot == current.spot:
+        return current
+    trail = (*current.trail, current.spot)[-_LONGEST:]
+    return replace(_visit(current, spot, bounds), trail=trail)
 
 
-def _back(place: Place, _value: Any, _bounds: Bounds) -> Place:
+def _back(current: Place, _value: Any, _bounds: Bounds) -> Place:
     """Go back to the place before, along the trail if it was followed from there."""
-    if not place.history:
-        return place
-    *history, spot = place.history
-    followed = place.trail[-1:] == (spot,)
+    if not current.history:
+        return current
+    *history, spot = current.history
+    followed = current.trail[-1:] == (spot,)
     return replace(
-        place, spot=spot, history=tuple(history), trail=place.trail[:-1] if followed else ()
+        current, spot=spot, history=tuple(history), trail=current.trail[:-1] if followed else ()
     )
 
 
-def _pin(place: Place, _value: Any, _bounds: Bounds) -> Place:
-    if place.pinned is not None:
-        return replace(place, pinned=None, pinned_cuts=())
-    return replace(place, pinned=place.spot, pinned_cuts=place.cuts)
+def _pin(current: Place, _value: Any, _bounds: Bounds) -> Place:
+    if current.pinned is not None:
+        return replace(current, pinned=None, pinned_cuts=())
+    return replace(current, pinned=current.spot, pinned_cuts=current.cuts)
 
 
-def _swap(place: Place, _value: Any, _bounds: Bounds) -> Place:
-    if place.pinned is None:
-        return place
+def _swap(current: Place, _value: Any, _bounds: Bounds) -> Place:
+    if current.pinned is None:
+        return current
     return replace(
-        place, spot=place.pinned, pinned=place.spot, cuts=place.pinned_cuts, pinned_cuts=place.cuts
+        current,
+        spot=current.pinned,
+        pinned=current.spot,
+        cuts=current.pinned_cuts,
+        pinned_cuts=current.cuts,
     )
 
 
-def _cut(place: Place, cut: WalkCut, _bounds: Bounds) -> Place:
+def _cut(current: Place, cut: WalkCut, _bounds: Bounds) -> Place:
     """Add a cut, or remove it if it exists."""
-    others = tuple(other for other in place.cuts if other != cut)
-    return replace(place, cuts=others if len(others) < len(place.cuts) else (*place.cuts, cut))
-
-
-def _find(place: Place, value: tuple[str, int | None], bounds: Bounds) -> Place:
-    needle, match = value
-    place = replace(place, needle=needle)
-    if match is None:
-        return place
-    return _visit(place, replace(place.spot, query=match, key=None), bounds)
-
-
-def _zoom(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
-    at = bounds.zooms.index(place.zoom) if place.zoom in bounds.zooms else 0
-    return replace(place, zoom=bounds.zooms[_clamp(at + step, len(bounds.zooms))])
-
-
-def _go_text(place: Place, text: int | None, bounds: Bounds) -> Place:
-    """Go to a text, without pinned place and cuts, which belong to another text."""
-    if text is None or text % bounds.texts == place.spot.text:
-        return place
+    others = tuple(other for other in current.cuts if other != cut)
     return replace(
-        _at(place, text=text % bounds.texts), pinned=None, pinned_cuts=(), cuts=(), trail=()
+        current, cuts=others if len(others) < len(current.cuts) else (*current.cuts, cut)
+    )
+
+
+def _find(current: Place, value: tuple[str, int | None], bounds: Bounds) -> Place:
+    needle, match = value
+    current = replace(current, needle=needle)
+    if match is None:
+        return current
+    return _visit(current, replace(current.spot, query=match, key=None), bounds)
+
+
+def _zoom(step: int, current: Place, _value: Any, bounds: Bounds) -> Place:
+    at = bounds.zooms.index(current.zoom) if current.zoom in bounds.zooms else 0
+    return replace(current, zoom=bounds.zooms[_clamp(at + step, len(bounds.zooms))])
+
+
+def _go_text(current: Place, text: int | None, bounds: Bounds) -> Place:
+    """Go to a text, without pinned place and cuts, which belong to another text."""
+    if text is None or text % bounds.texts == current.spot.text:
+        return current
+    return replace(
+        _at(current, text=text % bounds.texts), pinned=None, pinned_cuts=(), cuts=(), trail=()
     )
 
 
 def _unit(
-    place: Place, value: "tuple[str, Callable[[Spot], Spot]] | None", _bounds: Bounds
+    current: Place, value: "tuple[str, Callable[[Spot], Spot]] | None", _bounds: Bounds
 ) -> Place:
     """Show words or spans instead of tokens, at the same place."""
     if value is None:
-        return place
+        return current
     unit, moved = value
-    pinned = None if place.pinned is None else moved(place.pinned)
-    history = tuple(moved(spot) for spot in place.history if spot.text == place.spot.text)
+    pinned = None if current.pinned is None else moved(current.pinned)
+    history = tuple(moved(spot) for spot in current.history if spot.text == current.spot.text)
     return replace(
-        place, unit=unit, spot=moved(place.spot), pinned=pinned, history=history, trail=()
+        current, unit=unit, spot=moved(current.spot), pinned=pinned, history=history, trail=()
     )
 
 
-def _key_end(last: bool, place: Place, _value: Any, bounds: Bounds) -> Place:
-    name, count = ("dim", bounds.dims) if place.stage == OUTPUT else ("key", bounds.keys)
-    return _at(place, **{name: count - 1 if last else 0})
+def _key_end(last: bool, current: Place, _value: Any, bounds: Bounds) -> Place:
+    name, count = ("dim", bounds.dims) if current.stage == OUTPUT else ("key", bounds.keys)
+    return _at(current, **{name: count - 1 if last else 0})
 
 
 _STEPS: dict[str, Callable[[Place, Any, Bounds], Place]] = {
@@ -308,45 +318,55 @@ _STEPS: dict[str, Callable[[Place, Any, Bounds], Place]] = {
     "page_down": partial(_move, 1, 0),
     "first_key": partial(_key_end, False),
     "last_key": partial(_key_end, True),
-    "first_query": lambda place, _, _bounds: _at(place, query=0),
-    "last_query": lambda place, _, bounds: _at(place, query=bounds.queries - 1),
-    "strongest": lambda place, _, _bounds: _at(place, key=None),
+    "first_query": lambda current, _, _bounds: _at(current, query=0),
+    "last_query": lambda current, _, bounds: _at(current, query=bounds.queries - 1),
+    "strongest": lambda current, _, _bounds: _at(current, key=None),
     "previous_head": partial(_head, -1),
     "next_head": partial(_head, 1),
-    "previous_layer": lambda place, _, _bounds: _at(place, layer=place.spot.layer - 1),
-    "next_layer": lambda place, _, _bounds: _at(place, layer=place.spot.layer + 1),
-    "previous_text": lambda place, _, bounds: _go_text(place, place.spot.text - 1, bounds),
-    "next_text": lambda place, _, bounds: _go_text(place, place.spot.text + 1, bounds),
+    "previous_layer": lambda current, _, _bounds: _at(current, layer=current.spot.layer - 1),
+    "next_layer": lambda current, _, _bounds: _at(current, layer=current.spot.layer + 1),
+    "previous_text": lambda current, _, bounds: _go_text(current, current.spot.text - 1, bounds),
+    "next_text": lambda current, _, bounds: _go_text(current, current.spot.text + 1, bounds),
     "pick_text": _go_text,
     "unit": _unit,
-    "heads_panel": lambda place, _, _bounds: replace(place, panel="heads"),
-    "matrix_panel": lambda place, _, _bounds: replace(place, panel="matrix"),
-    "row_panel": lambda place, _, _bounds: replace(place, panel="row"),
-    "text_panel": lambda place, _, _bounds: replace(place, panel="text"),
-    "next_panel": lambda place, _, _bounds: replace(place, panel=_cycle(PANELS, place.panel, 1)),
-    "previous_panel": lambda place, _, _bounds: replace(
-        place, panel=_cycle(PANELS, place.panel, -1)
+    "heads_panel": lambda current, _, _bounds: replace(current, panel="heads"),
+    "matrix_panel": lambda current, _, _bounds: replace(current, panel="matrix"),
+    "row_panel": lambda current, _, _bounds: replace(current, panel="row"),
+    "text_panel": lambda current, _, _bounds: replace(current, panel="text"),
+    "next_panel": lambda current, _, _bounds: replace(
+        current, panel=_cycle(PANELS, current.panel, 1)
     ),
-    "stage": lambda place, _, bounds: replace(place, stage=_cycle(bounds.stages, place.stage, 1)),
-    "previous_stage": lambda place, _, bounds: replace(
-        place, stage=_cycle(bounds.stages, place.stage, -1)
+    "previous_panel": lambda current, _, _bounds: replace(
+        current, panel=_cycle(PANELS, current.panel, -1)
     ),
-    "mask": lambda place, _, bounds: _at(place, mask=(place.spot.mask + 1) % bounds.masks),
-    "previous_mask": lambda place, _, bounds: _at(place, mask=(place.spot.mask - 1) % bounds.masks),
-    "digits": lambda place, _, _bounds: replace(place, digits=not place.digits),
-    "display": lambda place, value, bounds: replace(
-        place, display=value or _cycle(bounds.displays, place.display, 1)
+    "stage": lambda current, _, bounds: replace(
+        current, stage=_cycle(bounds.stages, current.stage, 1)
     ),
-    "scale": lambda place, _, _bounds: replace(place, shape=_cycle([*SHAPES], place.shape, 1)),
-    "sinks": lambda place, _, _bounds: replace(place, sinks=not place.sinks),
-    "lens": lambda place, _, _bounds: replace(place, display=LENS, panel="heads"),
+    "previous_stage": lambda current, _, bounds: replace(
+        current, stage=_cycle(bounds.stages, current.stage, -1)
+    ),
+    "mask": lambda current, _, bounds: _at(current, mask=(current.spot.mask + 1) % bounds.masks),
+    "previous_mask": lambda current, _, bounds: _at(
+        current, mask=(current.spot.mask - 1) % bounds.masks
+    ),
+    "digits": lambda current, _, _bounds: replace(current, digits=not current.digits),
+    "display": lambda current, value, bounds: replace(
+        current, display=value or _cycle(bounds.displays, current.display, 1)
+    ),
+    "scale": lambda current, _, _bounds: replace(
+        current, shape=_cycle([*SHAPES], current.shape, 1)
+    ),
+    "sinks": lambda current, _, _bounds: replace(current, sinks=not current.sinks),
+    "lens": lambda current, _, _bounds: replace(current, display=LENS, panel="heads"),
     "zoom_in": partial(_zoom, -1),
     "zoom_out": partial(_zoom, 1),
     "pin": _pin,
     "swap": _swap,
     "cut": _cut,
-    "uncut": lambda place, _, _bounds: replace(place, cuts=()),
-    "predictions": lambda place, _, _bounds: replace(place, predictions=not place.predictions),
+    "uncut": lambda current, _, _bounds: replace(current, cuts=()),
+    "predictions": lambda current, _, _bounds: replace(
+        current, predictions=not current.predictions
+    ),
     "find": _find,
     "follow": _follow,
     "back": _back,
