@@ -197,7 +197,8 @@ def compare(
     all sides share as a tuple: `layer=(0, 1)` takes two layers on every side.
 
     Args:
-        text: The text, or a report (from `inspect`, or the path of a saved one), or a list of all sides.
+        text: The text, or a report (from `inspect`, or the path of a saved one), or a list of all sides. A text beside
+            a report runs as that was made.
         others: More texts, or more reports.
         options: The model and what to compute, as for `inspect`; see ModelCompareArguments. For reports: `layer`,
             `head`, `query`, `key`, `stages`, `tolerance` and `relative`.

@@ -47,7 +47,7 @@ def _check_saved(texts: Sequence[Any]) -> None:
     """Refuse a saved report alone, or beside several texts."""
     saved = [text for text in texts if is_saved(text)]
     if saved and len(texts) == 1:
-        hint = "a comparison needs at least two"
+        hint = "a comparison needs another, or a text"
         raise UsageError("there is only one report", hint=hint)
     if saved and len(saved) < len(texts) != 2:
         hint = "pass only reports, only texts, or one of each"
