@@ -59,7 +59,7 @@ def _given(
         raise UsageError(
             f"{type(qkv).__name__} is not queries, keys and values", where="qkv", hint=hint
         )
-    name = _unused_name(arrays.name, arrays, "given", objects)
+    name = _unused_name(arrays.name, objects, given=arrays)
     arrays = arrays if name == arrays.name else replace(arrays, name=name)
     return values | {"qkv": name}, {name: ArraysInMemory(arrays)}
 
@@ -77,11 +77,13 @@ def given_texts(qkv: str | None, live: "Mapping[str, InMemory]") -> tuple[TextIn
     return from_file(Path(qkv)).inputs
 
 
-def _unused_name(plain: str, owner: object, member: str, objects: "Mapping[str, InMemory]") -> str:
-    """Return a name, numbered if another model or array than that of `owner` has it."""
+def _unused_name(plain: str, objects: "Mapping[str, InMemory]", **members: object) -> str:
+    """Return a name, numbered if another object has it than the one with these members."""
     name = plain
     count = 1
-    while name in objects and getattr(objects[name], member, None) is not owner:
+    while name in objects and any(
+        getattr(objects[name], member, None) is not value for member, value in members.items()
+    ):
         count += 1
         name = f"{plain} {count}"
     return name
@@ -123,7 +125,7 @@ def _live(
             raise UsageError(f"a model in memory has no {lacking}", where=name, hint="leave it out")
     path = str(model.config.name_or_path or "")
     plain = f"{type(model).__name__} ({path})" if path else type(model).__name__
-    name = _unused_name(plain, model, "model", objects)
+    name = _unused_name(plain, objects, model=model, tokenizer=tokenizer)
     return values | own | {"model": name}, {name: LiveModel(model, tokenizer, name)}
 
 

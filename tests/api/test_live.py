@@ -319,6 +319,17 @@ def test_live_models_are_compared():
     assert same.verdict is not None and same.verdict.passed
 
 
+def test_tokenizers_of_one_live_model_are_compared():
+    """They were given one name, so that the last one read both sides."""
+    model = made("bert")
+    both = [tokenizer("words"), tokenizer()]
+    compared = attnscope.compare(TEXT, model=model, tokenizer=both, layer=0, head=0)
+    tokens = [[token.text for token in side.data.texts[0].tokens] for side in compared.sides]
+    alone = [attnscope.inspect(TEXT, model=model, tokenizer=words) for words in both]
+    assert tokens == [[token.text for token in report.data.texts[0].tokens] for report in alone]
+    assert tokens[0] != tokens[1]
+
+
 def test_parts_of_an_encoder_decoder():
     sizes = {
         "vocab_size": 400,
