@@ -17,7 +17,13 @@ from attnscope.views.spans import ours
 from attnscope.views.terminal import as_text
 from attnscope.views.terminal import background as asking
 from attnscope.views.terminal.background import named_background, read_answer
-from attnscope.views.terminal.colours import number_style, ramp_pieces, ramp_style, role_style
+from attnscope.views.terminal.colours import (
+    bar_style,
+    number_style,
+    ramp_pieces,
+    ramp_style,
+    role_style,
+)
 from attnscope.views.terminal.screen import STYLES, style_of
 from tests.views.test_palette import DEUTERANOPIA, XYZ, lab
 
@@ -166,6 +172,21 @@ def test_a_weight_of_one_percent_has_a_colour_where_there_are_few(surface, colou
     assert none is None and some is not None
 
 
+@SURFACES
+def test_numbers_beside_bars_have_no_colour_of_a_scale_of_sixteen(surface):
+    """Blue letters of all contributors on white were those of weights below .05 in the key."""
+    scale = {
+        color.name
+        for place in PLACES
+        for style in [number_style(float(place), True, 16, surface)]
+        for color in (style.color, style.bgcolor)
+        if color is not None
+    }
+    bars = [bar_style(16, surface, more=more).color for more in (True, False)]
+    assert len(set(bars)) == 2
+    assert not scale & {color.name for color in bars if color is not None}
+
+
 def contrast(style):
     high, low = sorted((luminance(rgb(style.color)), luminance(rgb(style.bgcolor))), reverse=True)
     return (high + 0.05) / (low + 0.05)
@@ -183,28 +204,23 @@ def test_letters_of_roles_are_readable(surface, colours):
                 assert contrast(style) >= 4.5, (role.name, strength)
 
 
-@SURFACES
-def test_a_role_keeps_its_hue_in_256_colours(surface):
+def test_a_role_keeps_its_hue_in_256_colours():
     """The content role was olive in the picture and salmon in its key."""
-    base = oklab(tuple(bytes.fromhex(surface.background)))
+    numbers = {}
     for role in HEAD_ROLES:
         own = oklab([*bytes.fromhex(role.colour[1:])])
-        steps = list(
-            dict.fromkeys(
-                rgb(role_style(role.colour, strength, 256, surface).bgcolor) for strength in PLACES
-            )
-        )
-        for step in steps:
-            _, red, yellow = oklab(step)
-            if np.hypot(*own[1:]) < 0.03:
-                assert np.hypot(red, yellow) < 0.01, (role.name, step)
-                continue
-            assert turn(oklab(step), own) <= 15.5, (role.name, step)
-            assert np.hypot(red, yellow) >= 0.029, (role.name, step)  # a hue that can be seen
-        away = [np.linalg.norm(oklab(step) - base) for step in steps]
-        assert all(b > a for a, b in pairwise(away)), (role.name, steps)
-        if surface is not SOLARIZED and role.rank is not None:
-            assert len(steps) >= 2, role.name
+        color = role_style(role.colour, 1.0, 256, BLACK).bgcolor
+        numbers[role.letter] = color.number
+        found = oklab(rgb(color))
+        if np.hypot(*own[1:]) < 0.03:
+            assert np.hypot(*found[1:]) < 0.01, role.name
+            continue
+        assert turn(found, own) <= 15.5, role.name
+        assert np.linalg.norm(found - own) < 0.1, role.name
+        for strength, surface in ((0.1, BLACK), (0.5, WHITE), (1.0, SOLARIZED)):
+            # strength has shades: a colour that is closer to one background can be a louder one
+            assert role_style(role.colour, strength, 256, surface).bgcolor == color
+    assert len(set(numbers.values())) == len(numbers)
 
 
 def test_roles_have_no_colours_among_sixteen():

@@ -130,10 +130,31 @@ def test_roles_have_shades_where_there_are_too_few_colours_for_them(colour):
         assert not re.search(r"\x1b\[[0-9;]*[34][0-7]", drawn)
 
 
-@pytest.mark.parametrize("colour", ["256", "truecolor"])
-def test_colours_of_roles_are_explained_where_there_are_enough(colour):
+def test_of_256_colours_a_role_has_one_and_its_shade_has_it_too():
+    """A cell of 0.26 was a saturated orange, fuller than the tan of its key."""
     made = survey()
-    screen = re.sub(r"\x1b\[[0-9;]*m", "", draw(made, 100, colour=colour))
+    for strength, shaded in ((0.99, "█"), (0.74, "▓"), (0.41, "▒")):
+        made.roles[0].values[0, 0] = strength
+        drawn = draw(made, 100, colour="256")
+        cells = re.findall(r"48;5;(\d+)mP\x1b\[0m\x1b\[38;5;(\d+)m([░▒▓█])", drawn)
+        (key,) = re.findall(r"48;5;(\d+)mP\x1b\[0m previous", drawn)
+        assert cells and {(behind, of_shade) for behind, of_shade, _ in cells} == {(key, key)}
+        assert cells[0][2] == shaded
+        assert SHADES_OF_ROLES in " ".join(re.sub(r"\x1b\[[0-9;]*m", "", drawn).split())
+
+
+@pytest.mark.parametrize("colour", ["standard", "256"])
+def test_shades_of_a_key_are_as_bright_as_those_of_cells(colour):
+    """A dim ▓ looked like a ▒ that was not."""
+    line = next(line for line in draw(survey(), 100, colour=colour).split("\n") if "fuller" in line)
+    marks = re.findall(r"\x1b\[([0-9;]*)m[^\x1b]*?([░▒▓█])", line)
+    assert [mark for _, mark in marks] == list("░▒▓█")
+    assert {style for style, _ in marks} == {"0"}
+
+
+def test_colours_of_roles_are_explained_where_there_are_enough():
+    made = survey()
+    screen = re.sub(r"\x1b\[[0-9;]*m", "", draw(made, 100, colour="truecolor"))
     assert "a fuller colour is a stronger role\n" in screen
     assert "shade" not in screen
     assert not re.search("[░▒▓█]", screen)

@@ -16,7 +16,7 @@ from rich.text import Text
 from attnscope.views.numbers import MINUS
 from attnscope.views.palette import Surface
 from attnscope.views.scales import TICKS, LogScale, Scale, faded, needs_black
-from attnscope.views.terminal.indexed import STEPS, ramp_steps, role_steps
+from attnscope.views.terminal.indexed import STEPS, ramp_steps, role_number
 
 # Of terminals with 16 colours, on a dark and on a light background, above zero.
 _MORE_16 = {
@@ -183,22 +183,28 @@ def tick_text(weight: float) -> str:
 
 
 def role_style(colour: str, strength: float, colours: int, surface: Surface) -> Style:
-    """Return a role's colour, `#rrggbb`, the stronger the fuller, from 0 to 1; none of 16, which are too few for roles."""
+    """Return a role's colour, `#rrggbb`: with all colours, the stronger the fuller, from 0 to 1, and of 256 one alone.
+
+    There is none of 16, which are too few for roles.
+    """
     if colours <= 16:
         return Style()
-    share = min(1.0, max(0.0, strength))
-    if colours > 256:
-        own_share = _FAINT + (1 - _FAINT) * share
-        return _on(faded(colour, bytes.fromhex(surface.background), own_share))
-    steps = role_steps(colour, surface.background)
-    return _with(Color.from_ansi(steps[min(len(steps) - 1, int(share * len(steps)))]))
+    if colours <= 256:
+        return _with(Color.from_ansi(role_number(colour)))
+    own_share = _FAINT + (1 - _FAINT) * min(1.0, max(0.0, strength))
+    return _on(faded(colour, bytes.fromhex(surface.background), own_share))
 
 
 def bar_style(colours: int, surface: Surface, *, more: bool = True) -> Style:
-    """Return the style of bars beside numbers, or of those below 0: three quarters of what a full cell has."""
-    place = (1 + 0.75 * (1 if more else -1)) / 2
-    colour = ramp_style(place, True, colours, surface).bgcolor if colours else None
-    return Style(color=colour)
+    """Return the style of bars beside numbers, or of those below 0: three quarters of what a full cell has.
+
+    Of 16 colours, one of no scale: numbers beside bars have it, too, and letters in a scale's are small numbers.
+    """
+    if colours <= 16:
+        return Style(color=None if more or not colours else "magenta")
+    return Style(
+        color=ramp_style((1 + 0.75 * (1 if more else -1)) / 2, True, colours, surface).bgcolor
+    )
 
 
 def _on(rgb: Sequence[int]) -> Style:

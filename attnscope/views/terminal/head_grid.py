@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 from rich.cells import cell_len
+from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.parts import Panel
@@ -25,11 +26,11 @@ def draw_heads(screen: Screen, panel: Panel) -> None:
 def _draw_letters(screen: Screen, panel: Panel) -> None:
     """Print the letter of each head on a colour, the fuller the larger its number, or before a shade.
 
-    Roles have no colours of their own among 16.
+    Roles have no colours of their own among 16, and one alone among 256, which their shade has, too.
     """
     n_layers, n_heads = panel.matrix.shape
     roles = panel.colours
-    shaded = screen.colours <= (16 if roles is not None else 0)
+    shaded = screen.colours <= (256 if roles is not None else 0)
 
     def draw(layer: int, head: int, width: int) -> Text:
         letters = panel.texts[layer][head]
@@ -37,12 +38,17 @@ def _draw_letters(screen: Screen, panel: Panel) -> None:
         place = panel.scale.place(value)
         if place is None:
             return Text(letters.center(width), "dim")
-        if shaded:
-            return Text(f"{letters}{shade(place, SHADES[1:])}".center(width))
-        if roles is None:
-            return Text(letters.center(width), screen.ramp(place))
-        style = role_style(roles[layer][head], place, screen.colours, screen.surface)
-        return Text(letters.center(width), style)
+        style = screen.ramp(place)
+        if roles is not None and screen.colours:
+            style = role_style(roles[layer][head], place, screen.colours, screen.surface)
+        if not shaded:
+            return Text(letters.center(width), style)
+        mark = shade(place, SHADES[1:])
+        cell = Text.assemble((letters, style), (mark, Style(color=style.bgcolor)))
+        blanks = width - cell.cell_len
+        cell.pad_left(blanks - blanks // 2)
+        cell.pad_right(blanks // 2)
+        return cell
 
     labels = {
         layer: panel.rows.number(layer) for layer in range(n_layers) if any(panel.texts[layer])
@@ -56,14 +62,19 @@ def _draw_letters(screen: Screen, panel: Panel) -> None:
 
 
 def _say_fuller(screen: Screen, panel: Panel, *, shaded: bool) -> None:
-    """Say what colours stand for, or which numbers shades do."""
+    """Say what colours stand for, or which numbers shades do; these are as bright as they are in cells."""
     if not shaded:
         screen.say((f"a fuller colour is {panel.fuller}", "dim"))
         return
     steps = len(SHADES) - 1
     bounds = [panel.digits.text(panel.scale.value(n / steps)) for n in range(1, steps + 1)]
-    shades = "  ".join(f"{s} to {bound}" for s, bound in zip(SHADES[1:], bounds, strict=True))
-    screen.say((f"a fuller shade is {panel.fuller}: {shades}", "dim"))
+    screen.say(
+        (f"a fuller shade is {panel.fuller}:", "dim"),
+        *(
+            Text.assemble("  " * (n > 0) or " ", mark, (f" to {bound}", "dim"))
+            for n, (mark, bound) in enumerate(zip(SHADES[1:], bounds, strict=True))
+        ),
+    )
 
 
 def _draw_numbers(screen: Screen, panel: Panel) -> None:

@@ -1,12 +1,12 @@
-"""Ramps and colours of roles where there are 256 colours: few steps that keep their hue."""
+"""Ramps and colours of roles where there are 256 colours: few, which keep their hue."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
-from math import atan2, degrees, dist, hypot
+from math import atan2, degrees, hypot
 
 from attnscope.views.palette import Surface
-from attnscope.views.scales import faded, luminance, oklab
+from attnscope.views.scales import luminance, oklab
 
 # Lightness, greenness to redness, blueness to yellowness.
 Lab = tuple[float, float, float]
@@ -14,16 +14,12 @@ Lab = tuple[float, float, float]
 COLOURS_256 = {
     16 + index: rgb for index, rgb in enumerate(product((0, 95, 135, 175, 215, 255), repeat=3))
 } | {232 + index: (8 + 10 * index,) * 3 for index in range(24)}
-# Strengths for which a colour is looked for; many roles have the same for two of them.
-_STRENGTHS = (0.25, 0.5, 0.75, 1.0)
 # Degrees of OKLab between a step and the colour that it stands for at most.
 _HUE = 15.0
 # A degree from the wanted hue counts as much as this distance.
 _DEGREE = 0.04 / _HUE
 # Differences of hue and saturation count so many times as much as those of lightness.
 _CHROMA = 2.0
-# A step has at most so many times the saturation that its distance from the background asks for, and at least its inverse.
-_SATURATION = 2.0
 # Chroma below which a colour is grey, and from which on its hue is seen.
 _GREY = 0.03
 # Steps of a ramp, and those that may have the background's colour: weights below .005 on the scale of roots.
@@ -44,47 +40,20 @@ def _difference(one: Lab, other: Lab) -> float:
 
 
 @lru_cache(maxsize=64)
-def role_steps(colour: str, background: str) -> list[int]:
-    """Return the numbers of a role's colours among 256, from the weakest to the strongest, at least one.
+def role_number(colour: str) -> int:
+    """Return the number of a role's colour, `#rrggbb`, among 256: its hue within 15° of OKLab, or grey as it is.
 
-    All have the hue of the role, `#rrggbb`, within 15° of OKLab, or are grey as it is; each is farther from the
-    background, `rrggbb`, than the one before.
+    Among 256 there are no weaker ones of every role with its hue, in which lightness and saturation both fall.
     """
-    rgb = bytes.fromhex(background)
-    base = oklab(rgb)
-    full = oklab(bytes.fromhex(colour[1:]))
+    exact = oklab(bytes.fromhex(colour[1:]))
     labs = {number: oklab(entry) for number, entry in COLOURS_256.items()}
-    away = {number: dist(lab, base) for number, lab in labs.items()}
-    chroma = {number: hypot(*lab[1:]) for number, lab in labs.items()}
-    own_chroma = hypot(*full[1:])
-    if own_chroma < _GREY:
-        alike = [n for n in labs if chroma[n] < _GREY / 3]
+    if hypot(*exact[1:]) < _GREY:
+        alike = [n for n, lab in labs.items() if hypot(*lab[1:]) < _GREY / 3]
     else:
-        alike = [n for n in labs if chroma[n] >= _GREY and _turn(labs[n], full) <= _HUE]
-    # The closest of all to the background is none that a role has alone: there would be no weaker one.
-    nearest = min(alike, key=away.__getitem__)
-    top = min((n for n in alike if n != nearest), key=lambda n: _difference(labs[n], full))
-
-    def is_step(number: int) -> bool:
-        if away[number] >= away[top]:
-            return number == top
-        wanted_chroma = own_chroma * away[number] / (dist(full, base) or 1.0)
-        return own_chroma < _GREY or (
-            wanted_chroma <= _SATURATION * chroma[number]
-            and chroma[number] <= _SATURATION * wanted_chroma
-        )
-
-    steps = [n for n in alike if is_step(n)]
-    ladder = [min(steps, key=away.__getitem__)]
-    for strength in _STRENGTHS:
-        wanted = oklab(faded(colour, rgb, strength))
-        ladder.append(
-            min(
-                (n for n in steps if away[n] >= away[ladder[-1]]),
-                key=lambda n: _difference(labs[n], wanted) + _DEGREE * _turn(labs[n], labs[top]),
-            )
-        )
-    return list(dict.fromkeys(ladder[1:]))
+        alike = [
+            n for n, lab in labs.items() if hypot(*lab[1:]) >= _GREY and _turn(lab, exact) <= _HUE
+        ]
+    return min(alike, key=lambda n: _difference(labs[n], exact))
 
 
 @lru_cache(maxsize=8)
