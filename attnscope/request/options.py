@@ -600,8 +600,8 @@ EXPLORE = (
     Option("words", SHOW, "Begin with the weights between words, as in run; the key u changes back to tokens.",
         brief="Begin with the weights between words."),
     replace(RAN_WITHOUT, help="Begin without a head or an edge, as the key x does; see ablate. Repeatable."),
-    Option("keys", SHOW, "TOML file that binds other keys to actions; default: attnscope/keys.toml in the folder of "
-        "your settings (XDG_CONFIG_HOME, or ~/.config).", Path, "FILE", complete="files"),
+    Option("keys", SHOW, "TOML file that binds other keys to actions; default: keys.toml in the folder of your "
+        "settings files, such as ~/.config/attnscope.", Path, "FILE", complete="files"),
     choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
     replace(QUIET, help="On leaving, do not print the command that shows the same place."),
     *THE_MACHINE,

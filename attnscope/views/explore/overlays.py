@@ -230,8 +230,9 @@ class Menu(ModalScreen[None], inherit_bindings=False):
         typed = [Segment(f" {ink.plain(self._needle)}"), Segment(" ", CURSOR)]
         typed += [] if self._needle else [Segment("type a word", DIM)]
         hint = fit(ink.plain(hint), width - 3 - cells_wide(typed), right=True)
-        title: Line = [Segment(f" {self._heading} ", BOLD)]
-        content = [title, [*typed, Segment(hint, DIM)], *lines[shown]]
+        heading: Line = [Segment(f" {self._heading} ", BOLD)]
+        search: Line = [*typed, Segment(hint, DIM)]
+        content = [heading, search, *lines[shown]]
         height = len(content) + 1
         box = self.query_one(MenuBox)
         box.lines = framed(content, width, height, focused=True, ascii=ink.ascii)
