@@ -135,7 +135,7 @@ def test_rows_of_two_texts_in_a_heat_map_have_the_positions_and_tokens_of_both(c
     _, out, _ = run(capsys, *texts, "--layer", "0", "--head", "0", "--format", "heat")
     picture = out.split("only in")[-1].split("what moved")[0]
     labels = re.findall(r"^ *(\S+ \S+?) +[ ░▒▓█·]*$", picture, re.MULTILINE)
-    assert list(dict.fromkeys(labels)) == ["0 The", "1│3 bank", "2│4 by", "3│5 the│a", "4│6 river"]
+    assert list(dict.fromkeys(labels)) == ["0 The", "1/3 bank", "2/4 by", "3/5 the/a", "4/6 river"]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_configs_and_texts_are_sides_too(capsys):
     )
     assert (code, "config: causal → multi-head" in out) == (0, True)
     code, out, _ = run(capsys, "the river bank", "the savings bank", *STACK)
-    assert (code, "1 river│savings" in out) == (0, True)
+    assert (code, "1 river/savings" in out) == (0, True)
     code, out, _ = run(capsys, "the river bank", "the bank", *STACK)
     assert (code, "only in the river bank: 1 river" in out) == (0, True)
     _, out, _ = run(capsys, "the old river bank", "the bank", *STACK)
@@ -799,7 +799,7 @@ def test_of_long_texts_the_rows_and_columns_are_shown_where_most_moves(
     found = json.loads(run(capsys, *args, "--json")[1])
     moved = _weights(found, 1) - _weights(found, 0)
     queries = found["sides"][0]["report"]["texts"][0]["queries"]
-    shown, columns = _difference(out.replace("w11│changed", "w11"))
+    shown, columns = _difference(out.replace("w11/changed", "w11"))
     assert (len(shown), len(columns)) == (rows, 10)
     at = [queries.index(row) for row in shown]
     assert np.allclose(np.array(list(shown.values())), moved[at][:, columns], atol=0.0051)
@@ -884,12 +884,12 @@ def test_texts_that_would_take_many_lines_are_compared_where_most_moves(monkeypa
     out = run(capsys, *args)[1]
     assert "10 of 40 rows and 10 of 40 columns, where most weight moves" in " ".join(out.split())
     # where a row moves most is in sight
-    losses = re.findall(r"−(\d\.\d\d) +(\d+) \S+$", out[out.rindex("what moved") :], re.MULTILINE)
+    losses = re.findall(r"−(\d\.\d\d) +(\d+)\s+\S+$", out[out.rindex("what moved") :], re.MULTILINE)
     headings = re.findall(r"query ↓ (.*)", out[out.index("difference") :])
     columns = {key for line in headings for key in re.findall(r"\d+", line)}
     assert len(losses) == 9 and len(columns) == 10  # the row 3 gains more than it loses
     assert {key for _, key in losses} <= columns
-    assert len(out.splitlines()) <= 95
+    assert len(out.splitlines()) <= 100
     assert "of 40 rows" not in run(capsys, *args, "--query", "0:40", "--key", "0:40")[1]
 
 
@@ -932,7 +932,7 @@ def test_sides_under_which_tokens_are_hidden_say_so(capsys):
 
 
 @pytest.mark.parametrize(
-    ("other", "named"), [("The size was minute.", "1 took│size"), ("It took me one.", "│2 │me")]
+    ("other", "named"), [("The size was minute.", "1 took/size"), ("It took me one.", "–/2 –/me")]
 )
 def test_the_legend_of_a_heat_map_names_the_tokens_of_both_texts(capsys, other, named):
     out = run(capsys, "It took one minute.", other, *STACK, "--format", "heat", "--query", "0")[1]
@@ -957,9 +957,9 @@ def test_what_enters_and_leaves_the_top_has_weight(capsys, monkeypatch):
     head = ("The bank by the river", "--layer", "2", "--head", "0")
     code, out, _ = run(capsys, *head)
     assert code == 0
-    table = out.partition("top contributors that change")[2].partition("\n\n")[0].splitlines()
+    table = out.partition("weights that change")[2].partition("\n\n")[0].splitlines()
     rows = [re.split("  +", line) for line in table[1:]]
-    assert rows[0] == ["query", "new", "gone", "changed"]
+    assert rows[0] == ["query", "enters the top 3", "leaves the top 3", "other changes"]
     weights = []
     for mask in ("causal", "bidirectional"):
         assert main(["run", *head, "--mask", mask, "--json"]) == 0
@@ -980,3 +980,39 @@ def test_what_enters_and_leaves_the_top_has_weight(capsys, monkeypatch):
     assert rows[2] == ["1 bank", said(1, [4, 2]), said(1, [0])]
     # none of its weights changes by 0.005
     assert [row for row in rows if row[:2] == ["4", "river"]] == []
+
+
+@pytest.mark.parametrize("rows", [[], ["--query", "3"]])
+def test_every_weight_that_changes_by_a_tenth_is_listed(capsys, monkeypatch, rows):
+    """Rows whose three strongest keys stayed the same were left out."""
+    monkeypatch.setenv("COLUMNS", "160")
+    texts = ["The bank by the river", "The bank by the road"]
+    out = run(capsys, *texts, "--layer", "0", "--head", "0", *rows)[1]
+    table = out.partition("weights that change")[2].partition("\n\n")[0]
+    found = {
+        (int(line.split()[0]), int(key)): (float(before), float(after))
+        for line in table.splitlines()[2:]
+        for key, before, after in re.findall(r"(\d) \S+ (\d\.\d\d)→(\d\.\d\d)", line)
+    }
+    weights = []
+    for text in texts:
+        assert main(["run", text, "--layer", "0", "--head", "0", "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)["texts"][0]
+        weights.append(np.array(report["heads"]["stages"]["weights"][0]))
+    change = weights[1] - weights[0]
+    expected = {
+        (int(row), int(key)): pytest.approx((weights[0][row, key], weights[1][row, key]), abs=0.005)
+        for row, key in np.argwhere(np.abs(change) >= 0.1)
+        if not rows or row == 3
+    }
+    assert {(3, 1), (3, 4)} <= expected.keys()
+    assert found == expected
+
+
+def test_a_token_that_replaces_another_has_one_name(capsys):
+    """The screen called it river, road, and both, divided as blocks of columns are."""
+    texts = ["The bank by the river", "The bank by the road"]
+    out = run(capsys, *texts, "--layer", "0", "--head", "0")[1]
+    changes = out[out.index("what moved in each row") :]
+    assert changes.count("river/road") == changes.count("river") == changes.count("road") > 5
+    assert "│" not in changes

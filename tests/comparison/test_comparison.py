@@ -164,7 +164,7 @@ def test_weight_on_tokens_without_counterpart_counts_as_moved():
     assert head.gain[0] == pytest.approx(max(second[0], second[1] - first[2]), abs=1e-6)
     assert head.loss[0] == pytest.approx(max(first[0], first[1], first[2] - second[1]), abs=1e-6)
     assert found.notes == [
-        "the weight of a token that only one side has (a│ or │b) counts as moved"
+        "the weight of a token that only one side has (a/– or –/b) counts as moved"
     ]
 
 

@@ -57,7 +57,7 @@ def compare_sides(
             unmatched += text.unmatched()
         changes.append(change)
     if any(head.only_first or head.only_second for change in changes for head in change.heads):
-        notes |= {"the weight of a token that only one side has (a│ or │b) counts as moved": None}
+        notes |= {"the weight of a token that only one side has (a/– or –/b) counts as moved": None}
     first_provenance = sides[0].report.provenance
     verdict = (
         judge.verdict(unmatched, len(first_provenance.attending) * first_provenance.n_heads)
@@ -239,7 +239,7 @@ class _Text:
             if lost := [query for query in side.text.queries if query in matched]:
                 yield f"only '{label}' has the rows of query {format_positions(lost)}"
         if any(not _same_ranking(x, y) for x, y in self.heads()):
-            yield "contributors are ranked by different measures: gains and losses are not shown"
+            yield "contributors are ranked by different measures: which of them enter or leave is not shown"
         if self.aligned[0].sources != self.shared[0].sources:
             yield "a token that replaces another token is compared with that token"
 

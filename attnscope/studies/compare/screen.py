@@ -22,7 +22,7 @@ from attnscope.studies.compare.row_changes import row_changes
 from attnscope.studies.compare.span_screen import compare_spans
 from attnscope.studies.compare.tolerance import conclusion, worst_of_stage
 from attnscope.studies.heads.screen import head_numbers, strongest
-from attnscope.studies.screens.contributors import LITTLE
+from attnscope.studies.screens.contributors import LITTLE, MEASURES
 from attnscope.studies.screens.header import (
     WHAT_IF,
     arrow,
@@ -30,7 +30,6 @@ from attnscope.studies.screens.header import (
     describe_used,
     effect_of_mask,
     more_options,
-    named_tokens,
     notes,
     random_weights_of,
     report_header,
@@ -61,7 +60,7 @@ _FEW = FEW + FEW // 2  # rows and columns that are all shown
 _PRINTED = 10  # number of heads that are printed, if there are more
 _NAMED = 12  # number of tokens without counterpart that are named
 _LINES = 70  # of one head, above which only the rows and columns are shown where most moves
-_CHANGED = 0.1  # of a top contributor's weight, from which it has changed
+_CHANGED = 0.1  # of a weight, from which its change is listed
 _VISIBLE = 0.005  # share of a row's weight that is not printed as 0.00
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
 _SAID_BY_SIDES = (*_NUMBERED, "hide")  # axes that the labels of the sides name
@@ -516,7 +515,7 @@ class _ShownHead:
         return (second_weights - first_weights).astype(np.float32)
 
     def _moves(self) -> Iterator[ViewPart]:
-        """Present how much weight moved for each token, from where to where, and which contributors are new."""
+        """Present how much weight moved for each token, from where to where, and every weight that changed much."""
         head = self.head
         if not _is_visible(head):
             largest = head.largest_change
@@ -528,19 +527,29 @@ class _ShownHead:
             where = "this mean" if "mean" in head.first else "this head"
             yield paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "dim")))
             return
-        yield paragraph(ours("what moved", "bold"))
+        yield paragraph(ours("what moved in each row", "bold"))
         titles = _TITLES if head.partial is None else _PARTIAL_TITLES
         yield _table(titles, [self._move(n, len(titles)) for n in range(len(head.queries))])
         rows = [
             row
             for n in range(len(head.queries))
-            if not head.total_variation[n] < _VISIBLE and (row := self._top(n))
+            if not head.total_variation[n] < _VISIBLE and (row := self._changes(n))
         ]
         if rows:
+            labels, *columns = zip(*rows, strict=True)
+            ranks = min(head_report.top.keys.shape[1] for head_report in self.heads)
+            by = self.heads[0].top.by
+            titles = f"enters the top {ranks}", f"leaves the top {ranks}", "other changes"
+            meaning = f"  before→after; other changes: by {_CHANGED:.2f} or more"
+            meaning += f"; the top is by {MEASURES[by]}" * (by != "weight")
             yield GAP
-            meaning = f"  weight before→after; changed: by {_CHANGED:.2f} or more"
-            yield paragraph((Span("top contributors that change", "bold"), Span(meaning, "dim")))
-            yield _table(("query", *_WORDS[2:]), rows)
+            yield paragraph((Span("weights that change", "bold"), Span(meaning, "dim")))
+            filled = [
+                Column(title, column, left=True)
+                for title, column in zip(titles, columns, strict=True)
+                if any(column)
+            ]
+            yield Table("query", filled, labels=labels, indent=0)
 
     def _name(self, pair: tuple[int, int]) -> Spans:
         return Span(f"{_number(*pair)} "), _both(
@@ -560,43 +569,55 @@ class _ShownHead:
 
         if head.partial is not None:
             return [name, both(head.partial.outside), both(head.future), both(head.entropy)]
-        gains = _side_of_move(self.reports[1], head.gained[n], float(head.gain[n]), "+")
-        loses = _side_of_move(self.reports[0], head.lost[n], float(head.loss[n]), MINUS)
+        first_keys = {second: first for first, second in head.keys}
+        gained = head.gained[n]
+        lost = head.lost[n]
+        gains = self._largest_change((first_keys.get(gained), gained), float(head.gain[n]), "+")
+        loses = self._largest_change((lost, dict(head.keys).get(lost)), float(head.loss[n]), MINUS)
         moved = ours(f"{head.total_variation[n]:.2f}")
         divergence = ours(f"{head.jensen_shannon[n]:.2f}")
         return [name, moved, divergence, both(head.future), both(head.entropy), gains, loses]
 
-    def _top(self, n: int) -> list[Spans]:
-        """Return a query's top contributors that are new, gone, or changed, with the weight on both sides.
+    def _largest_change(
+        self, key: tuple[int | None, int | None], amount: float, sign: str
+    ) -> Spans:
+        """Name the key that gains or loses most; nothing if it would print as 0.00."""
+        if float(f"{amount:.2f}") == 0:
+            return ()
+        return Span(f"{sign}{amount:.2f} "), *self._key(key)
 
-        One whose weight would print as 0.00 on a side is none there, though it may be listed. Empty if none is new or
-        gone.
+    def _changes(self, n: int) -> list[Spans]:
+        """Return a query's keys that enter or leave the top contributors, and those whose weight changes much.
+
+        A key whose weight would print as 0.00 on a side is not in its top, and one that enters or leaves does so with
+        a change of its weight, not by its rank alone. Empty if there is no such key.
         """
-        tops = [self._listed(side, n) for side in range(2)]
+        rankings = {(head.top.by, *head.top.left_out) for head in self.heads}
+        tops = [self._listed(side, n) if len(rankings) == 1 else [] for side in range(2)]
         entered = set(self.head.entered[n])
         left = set(self.head.left[n])
         first_keys = {second: first for first, second in self.head.keys}
         second_keys = dict(self.head.keys)
         pairs: Columns = [(key, second_keys.get(key)) for key in tops[0]]
-        pairs += [
-            (first_keys.get(key), key) for key in tops[1] if first_keys.get(key) not in tops[0]
-        ]
-        new: Columns = []
-        gone: Columns = []
-        changed: Columns = []
-        for first, second in pairs:
-            change = self._weight(1, n, second) - self._weight(0, n, first)
-            has_entered = second in entered or first not in tops[0]
-            has_left = first in left or second not in tops[1]
-            # by rank alone, a contributor may enter with less weight than before
-            if has_entered and not change < _VISIBLE:
-                new.append((first, second))
-            elif has_left and not change > -_VISIBLE:
-                gone.append((first, second))
+        pairs += [(first_keys.get(key), key) for key in tops[1]]
+        pairs += shown_columns(self.reports, self.head)
+        enters: Columns = []
+        leaves: Columns = []
+        others: Columns = []
+        for first, second in dict.fromkeys(pairs):
+            weights = self._weight(0, n, first), self._weight(1, n, second)
+            change = weights[1] - weights[0]
+            if self.head.partial is None:  # what a side does not have, it does not attend to
+                change = float(np.nansum([weights[1], -weights[0]]))
+            in_top = first in tops[0], second in tops[1]
+            if in_top[1] and (second in entered or not in_top[0]) and not change < _VISIBLE:
+                enters.append((first, second))
+            elif in_top[0] and (first in left or not in_top[1]) and not change > -_VISIBLE:
+                leaves.append((first, second))
             elif abs(change) >= _CHANGED:
-                changed.append((first, second))
-        cells = [self._weights_of(n, pairs) for pairs in (new, gone, changed)]
-        return [self._name(self.head.queries[n]), *cells] if new or gone else []
+                others.append((first, second))
+        cells = [self._weights_of(n, keys) for keys in (enters, leaves, others)]
+        return [self._name(self.head.queries[n]), *cells] if any(cells) else []
 
     def _listed(self, side: int, n: int) -> list[int]:
         """Return a query's top contributors on a side that have enough weight to be listed, strongest first."""
@@ -618,14 +639,14 @@ class _ShownHead:
         for pair in pairs:
             weights = [self._weight(side, n, key) for side, key in enumerate(pair)]
             numbers = "→".join(f"{weight:.2f}" for weight in weights if not np.isnan(weight))
-            if None in pair:
-                side = pair.index(None) ^ 1
-                name: Spans = named_tokens(self.reports[side].sources, [pair[side] or 0])
-            else:
-                sources = [text.sources for text in self.reports]
-                name = Span(f"{_number(*pair)} "), _both(sources[0], sources[1], pair)
-            spans += [Span(" · " if spans else ""), *name, Span(f" {numbers}")]
+            spans += [Span(" · " if spans else ""), *self._key(pair), Span(f" {numbers}")]
         return tuple(spans)
+
+    def _key(self, pair: tuple[int | None, int | None]) -> Spans:
+        """Name a key of both sides, or of the one that has it."""
+        first_text, second_text = self.reports
+        name = _both(first_text.sources, second_text.sources, pair)
+        return Span(f"{_number(*pair)} "), name
 
 
 def _largest(values: Matrix, count: int) -> list[int]:
@@ -698,7 +719,7 @@ def both_axis(
     second_tokens: Sequence[Token],
     pairs: Sequence[tuple[int | None, int | None]],
 ) -> Axis:
-    """Return the axis of tokens of two texts: `4 river│lake`; `5│ bank│` is only in the first text."""
+    """Return the axis of tokens of two texts: `4 river/lake`; `5/– bank/–` is only in the first text."""
     names = [_both(first_tokens, second_tokens, pair) for pair in pairs]
     special = [
         first_tokens[i].special if i is not None else second_tokens[j or 0].special
@@ -713,8 +734,8 @@ def _number(first_position: int | None, second_position: int | None) -> str:
     """Write the position, or both positions if they differ."""
     if first_position == second_position:
         return str(first_position)
-    return "│".join(
-        "" if position is None else str(position) for position in (first_position, second_position)
+    return "/".join(
+        "–" if position is None else str(position) for position in (first_position, second_position)
     )
 
 
@@ -723,29 +744,29 @@ def _both(
     second_tokens: Sequence[Token],
     pair: tuple[int | None, int | None],
 ) -> Span:
-    """Name a token, or two that replace each other: `river│lake`; `river│` is only in the first text."""
+    """Name a token, or two that replace each other: `river/lake`; `river/–` is only in the first text."""
     here = [
         (text, at)
         for text, at in zip((first_tokens, second_tokens), pair, strict=True)
         if at is not None
     ]
     names = [
-        "" if at is None else token_span(text, at).text
+        "–" if at is None else token_span(text, at).text
         for text, at in zip((first_tokens, second_tokens), pair, strict=True)
     ]
     if names[0] == names[1]:
         return token_span(*here[0])
     unknown = any(text[at].unknown for text, at in here)
-    return Span("│".join(names), "", "unknown token" if unknown else "token")
+    return Span("/".join(names), "", "unknown token" if unknown else "token")
 
 
-_TITLES = ("query", "moved", "JS", "future", "entropy", "gains", "loses")
+_TITLES = ("query", "moved", "JS", "future", "entropy", "gains most", "loses most")
 # the values that do not need whole rows
 _PARTIAL_TITLES = ("query", "outside", "future", "entropy")
 
 
 # columns of names of tokens
-_WORDS = ("gains", "loses", "new", "gone", "changed")
+_WORDS = ("gains most", "loses most")
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[Spans]]) -> Table:
@@ -760,9 +781,3 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[Spans]]) -> Table:
 def _is_visible(head: HeadChange) -> bool:
     """Tell whether the moved weight is not 0 at two decimals, or is unknown."""
     return head.partial is not None or not head.largest_change < _VISIBLE
-
-
-def _side_of_move(text: TextReport, position: int, amount: float, sign: str) -> Spans:
-    if position < 0 or float(f"{amount:.2f}") == 0:
-        return ()
-    return Span(f"{sign}{amount:.2f} "), *named_tokens(text.sources, [position])

@@ -180,7 +180,7 @@ class Alignment:
     queries: Sequence[tuple[int, int]]
     # keys of both sides in the same form; −1 for a key that a side lacks
     keys: Sequence[tuple[int, int]]
-    rows: Axis  # names of the aligned queries, such as `4│5 river`
+    rows: Axis  # names of the aligned queries, such as `4/5 river`
     columns: Axis  # names of the keys
 
 
