@@ -52,6 +52,7 @@ class HeadRole:
     rank: int | None = _TARGETS
     # whether a layer without softmax has it, of shares of |M| in place of weights
     of_shares: bool = True
+    number: str = "share of weight"  # what its value is, in a few words
 
 
 def _mean(
@@ -137,7 +138,7 @@ HEAD_ROLES = (
         "retrieval", "R", "#d11ba1", "retrieval",
         "A needle of random tokens placed among others and repeated at the end: share of the needle's tokens for which "
         "the largest weight is on the token to be copied next, with teacher forcing.",
-        "Wu et al., 2024", "needle", "copied", rank=1,
+        "Wu et al., 2024", "needle", "copied", rank=1, number="share of tokens found",
     ),
     _on_text(
         "first", "F", "#878b8c", "first token (sink)", "the first token, or on a sink that the head has learned",
@@ -157,17 +158,18 @@ HEAD_ROLES = (
     _mean(
         "uniform", "U", "#c8d99b", "uniform",
         "Overlap of a word's weights with uniform attention to the n tokens it sees: Σ min(α, 1/n).",
-        "Clark et al., 2019", "texts", "rows", clear=0.6, rank=_SHAPES,
+        "Clark et al., 2019", "texts", "rows", clear=0.6, rank=_SHAPES, number="overlap with equal weights",
     ),
     HeadRole(
         "positional", "O", "#6d59d9", "positional",
         "Share of the variance of the weights on words that the offset of the key from the query explains (R²).",
         "Voita et al., 2019", "texts", _OFFSETS, _positional, clear=0.5, rank=_CAUSES,
+        number="share of variance that distance explains",
     ),
     _mean(
         "content", "C", "#d97957", "content weight",
         "Mean weight of a word on other words, beyond the mean of their offset and the mean of all words on them.",
-        "docs/heads.md", "texts", "rows", clear=0.25, rank=_CAUSES,
+        "docs/heads.md", "texts", "rows", clear=0.25, rank=_CAUSES, number="weight beyond what distance and word explain",
     ),
     _mean(
         "row", "r", "#020aff", "row of the picture", "Mean weight of a patch on the other patches of its row.",
@@ -187,17 +189,18 @@ HEAD_ROLES = (
         "Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O, which maps what a head reads to what it writes; −1 to 1. The "
         "copying score of Elhage et al. also has W_E and W_U at its ends, and its sign can differ.",
         "after Elhage et al., 2021", "weights", ("copying",), lambda sums: sums["copying"], clear=0.5, rank=None,
-        of_shares=False,
+        of_shares=False, number="Σ λ / Σ |λ| of W_V W_O, −1 to 1",
     ),
     _mean(
         "receiver", "E", "#225555", "receiver of sentences",
         f"Excess kurtosis over sentences of the weight that each receives from sentences {APART} or more behind it.",
-        "Bogdan et al., 2025", "spans", "receivers", clear=5.0, rank=None, of_shares=False,
+        "Bogdan et al., 2025", "spans", "receivers", clear=5.0, rank=None, of_shares=False, number="excess kurtosis",
     ),
     _mean(
         "alignment", "A", "#555522", "alignment of segments",
         "The second of two segments on the first: share of its weight × sharpness × monotonicity.",
         "docs/heads.md", "segments", "alignments", rank=None, of_shares=False,
+        number="share of weight × sharpness × monotonicity",
     ),
     _mean(
         "alignment-share", "w", "#555577", "share of alignment",
@@ -207,18 +210,18 @@ HEAD_ROLES = (
     _mean(
         "alignment-sharpness", "h", "#775555", "sharpness of alignment",
         "1 − entropy of that weight within the first segment, divided by the largest possible; averaged by share.",
-        "docs/heads.md", "segments", "alignments", rank=None, of_shares=False,
+        "docs/heads.md", "segments", "alignments", rank=None, of_shares=False, number="1 − entropy of the largest",
     ),
     _mean(
         "alignment-monotonicity", "m", "#557755", "monotonicity of alignment",
         "Correlation between the place of a token and the mean place that it reads, weighted by share; −1 to 1.",
-        "docs/heads.md", "segments", "alignments", rank=None, of_shares=False,
+        "docs/heads.md", "segments", "alignments", rank=None, of_shares=False, number="correlation, −1 to 1",
     ),
     _mean(
         "align", "G", "#117733", "alignment with sound",
         "Standardised weight of a row on the sound of the token that it predicts, less that on the sound of the token "
         "before.",
-        "docs/sound.md", "sound", "aligned", rank=None, of_shares=False,
+        "docs/sound.md", "sound", "aligned", rank=None, of_shares=False, number="standardised weight",
     ),
 )  # fmt: skip
 ROLES = {role.name: role for role in HEAD_ROLES}

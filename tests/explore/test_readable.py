@@ -163,7 +163,7 @@ def test_without_colours_the_legend_names_the_shades_of_the_cells(report):
     (legend,) = (line for line in shown["matrix"] if "+/- from ░ " in line)
     largest = float(np.abs(app.state.drawn.stages["scores"]).max())
     bounds = [float(low) for low in re.findall(r"[░▒▓█] ([\d.]+)", legend)]
-    assert bounds == pytest.approx([largest * n / 5 for n in range(1, 5)], rel=0.06)
+    assert bounds == pytest.approx([largest * n / 4 for n in range(4)], rel=0.06)
     _, shown, _ = painted(report_source(report), "d", colours=0)
     assert not any("from ░" in line for line in shown["matrix"])
 

@@ -102,6 +102,27 @@ def test_heads_in_which_a_role_is_not_clear_are_listed_behind_its_limit():
     assert "below" not in unranked
 
 
+def test_heads_say_what_the_value_of_every_role_is_and_from_where_on_it_is_clear():
+    made = survey()
+    shown = " ".join(draw(made, 100).split())
+    values, clear = re.search(r" values (.+?) clear (from .+?) \d+ of \d+ heads", shown).groups()
+    said = dict(line.split(": ") for line in values.split(" · "))
+    numbers = {letter: number for letters, number in said.items() for letter in letters.split()}
+    assert numbers == {role.letter: ROLES[role.name].number for role in made.roles}
+    assert len(set(numbers.values())) < len(numbers)
+    usual, exceptions = re.fullmatch(r"from ([\d.]+) on; (.+)", clear).groups()
+    limits = {role.letter: usual for role in made.roles if ROLES[role.name].rank is not None}
+    for group in exceptions.split(", "):
+        *letters, limit = group.split()
+        limits |= dict.fromkeys(letters, limit)
+    assert {letter: float(limit) for letter, limit in limits.items()} == {
+        role.letter: role.clear for role in made.roles if role.letter in limits
+    }
+    others = [role for role in made.roles if ROLES[role.name].rank is None]
+    unranked = replace(made, roles=others * 4, main=[[None] * 4] * 3)
+    assert "clear   " not in draw(unranked, 100)
+
+
 def test_heads_say_which_texts_they_are_measured_on():
     made = survey()
     for probes, said in (

@@ -56,7 +56,7 @@ def test_a_cell_is_the_fifth_that_the_ramp_says_of_the_largest_weight_off_the_fi
 
 
 @pytest.mark.parametrize("count", [5, 12])
-def test_without_colour_a_number_that_is_about_0_is_blank_and_others_have_their_sign(count):
+def test_without_colour_only_zero_is_blank_and_other_numbers_have_their_sign(count):
     made = sized(count, stages=("scores",))
     scores = made.texts[0].heads[0].stages["scores"]
     scores[0, :3] = [0, np.abs(scores).max(), -np.abs(scores).max()]
@@ -66,15 +66,15 @@ def test_without_colour_a_number_that_is_about_0_is_blank_and_others_have_their_
     for value, cell in zip(
         scores.ravel().tolist(), [cell for row in cells for cell in row], strict=True
     ):
-        shade = SHADES[min(4, int(abs(value) / np.abs(scores).max() * 5))]
-        assert cell == ("  " if shade == " " else ("+" if value > 0 else "−") + shade)
+        shade = SHADES[1 + min(3, int(abs(value) / np.abs(scores).max() * 4))]
+        assert cell == (("+" if value > 0 else "−") + shade if value else "  ")
     largest = np.abs(scores).max()
     bounds = [
-        f"{sign}{largest * fifth / 5:.2f}"
-        for sign, some in (("−", (5, 4, 3, 2, 1)), ("", (1, 2, 3, 4, 5)))
-        for fifth in some
+        f"{sign}{largest * fourth / 4:.2f}"
+        for sign, some in (("−", (4, 3, 2, 1)), ("", (0, 1, 2, 3, 4)))
+        for fourth in some
     ]
-    shades = ["−█", "−▓", "−▒", "−░", "  ", "+░", "+▒", "+▓", "+█"]
+    shades = ["−█", "−▓", "−▒", "−░", "+░", "+▒", "+▓", "+█"]
     legend = " ".join(f"{bound} [{shade}]" for bound, shade in zip(bounds, shades, strict=False))
     assert f"{legend} {bounds[-1]}" in screen
 

@@ -68,6 +68,7 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         main = [name for row in survey.main for name in row]
         yield _strongest_of_roles(survey, listing, bars=settings.format == "heat")
         yield GAP
+        yield Facts([("values", _numbers_of_roles(survey)), *_limits_of_roles(survey)])
         n_heads = sum(_head_counts(survey))
         none = n_heads - sum(name is not None for name in main)
         have = "has" if none == 1 else "have"
@@ -317,6 +318,26 @@ def _strongest_of_roles(survey: HeadRoles, listing: Listing, *, bars: bool) -> T
     return structs.replace(table, bars=shares_of_largest(heads), axis=(max(heads), "heads"))
 
 
+def _numbers_of_roles(survey: HeadRoles) -> Text:
+    """Say what the values are of the roles with these letters."""
+    letters: dict[str, list[str]] = {}
+    for role in survey.roles:
+        letters.setdefault(ROLES[role.name].number, []).append(role.letter)
+    return Text([ours(f"{' '.join(of)}: {number}") for number, of in letters.items()], " · ")
+
+
+def _limits_of_roles(survey: HeadRoles) -> Iterator[tuple[str, Spans]]:
+    """Say from which values on roles are clear, the limit of most of them first."""
+    letters: dict[float, list[str]] = {}
+    for role in survey.roles:
+        if ROLES[role.name].rank is not None:
+            letters.setdefault(role.clear, []).append(role.letter)
+    limits = sorted(letters, key=lambda limit: -len(letters[limit]))
+    others = [f"{' '.join(letters[limit])} {limit:g}" for limit in limits[1:]]
+    if limits:
+        yield "clear", ours(f"from {limits[0]:g} on{'; ' * bool(others)}{', '.join(others)}")
+
+
 def _count(survey: HeadRoles, role: RoleValues) -> int:
     """Return the number of heads whose main role it is."""
     return sum(row.count(role.name) for row in survey.main)
@@ -341,7 +362,7 @@ def _strongest_row(survey: HeadRoles, role: RoleValues, listing: Listing) -> tup
     if not heads:
         measured = not np.isnan(role.values).all()
         cell = ours("0" if measured else "–", "dim")
-        return cell, Text([ours("no head" if measured else "not measured", "dim")])
+        return cell, Text([ours("0.00 in all heads" if measured else "not measured", "dim")])
     cell = ours("–" if ROLES[role.name].rank is None else str(count), "" if count else "dim")
     return cell, Text(heads, "  ", cut="" if listing.top is None else None)
 

@@ -84,8 +84,9 @@ class Ink:
     def shade_legend(self, scale: Scale | LogScale, *, signed: bool) -> str:
         """Name every shade and the least number that it stands for; of a signed scale, without the sign."""
         count = len(self.shades)
-        ends = [(1 + n / count) / 2 if signed else n / count for n in range(1, count)]
-        numbers = [f"{scale.value(end):.2g}".removeprefix("0") for end in ends]
+        # of a signed scale, only zero is blank
+        ends = [(1 + (n - 1) / (count - 1)) / 2 if signed else n / count for n in range(1, count)]
+        numbers = [f"{scale.value(end):.2g}".removeprefix("0") or "0" for end in ends]
         parts = [f"{mark} {number}" for mark, number in zip(self.shades[1:], numbers, strict=True)]
         return " ".join(["+/- from" if signed else "from", *parts])
 
@@ -159,6 +160,10 @@ def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
         ramp_steps: np.ndarray = np.rint(
             np.clip(np.where(is_finite, fractions, 0.0), 0, 1) * _STEPS
         ).astype(np.int16)
+    if scale.signed:
+        # only zero is in the middle, whose cell is blank
+        is_middle = ramp_steps == _STEPS // 2
+        ramp_steps += np.sign(np.where(is_middle & is_finite, values, 0)).astype(np.int16)
     ramp_steps[~is_finite] = NONE
     ramp_steps[np.isneginf(values)] = FORBIDDEN
     return ramp_steps

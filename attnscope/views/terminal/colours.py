@@ -218,10 +218,9 @@ def _with(colour: Color) -> Style:
 
 
 def cell_shade(fraction: float, signed: bool, shades: str = SHADES, minus: str = MINUS) -> str:
-    """Return a cell without colour: the fuller the larger; of a signed scale, the sign and the size of the number."""
+    """Return a cell without colour: the fuller the larger; of a signed scale, the sign and the size, or zero's blanks."""
     if not signed:
         return shade(fraction, shades) * 2
-    size = shade(abs(2 * fraction - 1), shades)
-    if size == " ":
-        return "  "
-    return ("+" if fraction > 0.5 else minus) + size
+    if fraction == 0.5:
+        return 2 * shades[0]
+    return ("+" if fraction > 0.5 else minus) + shade(abs(2 * fraction - 1), shades[1:])

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from rich.cells import cell_len
 from rich.table import Table
@@ -138,8 +137,7 @@ def _draw_legend(screen: Screen, stage: Panel, name: int) -> None:
     if screen.colours:
         legend = ramp_text(stage.scale, low, high, screen.colours, screen.surface)
     else:
-        count = 2 * len(SHADES) - 1 if stage.scale.signed else len(SHADES)
-        legend = Text(f"{low} {_shades(stage, count)} {high}")
+        legend = Text(f"{low} {_shades(stage)} {high}")
     description = Text(screen.plain(stage.arithmetic_of_picture), "dim").wrap(
         screen.console, screen.width - BETWEEN
     )
@@ -150,16 +148,12 @@ def _draw_legend(screen: Screen, stage: Panel, name: int) -> None:
     )
 
 
-def _shades(stage: Panel, count: int) -> str:
+def _shades(stage: Panel) -> str:
     """Write every shade of a scale, with the numbers between two of them."""
     scale = stage.scale
-    # of a signed scale, the middle shade is that of both signs, and twice as wide
-    edges = [n + (scale.signed and n > count // 2) for n in range(count + 1)]
-    shades = [
-        cell_shade((start + end) / 2 / (count + scale.signed), scale.signed)
-        for start, end in pairwise(edges)
-    ]
-    bounds = [stage.digits.text(scale.value(edge / (count + scale.signed))) for edge in edges[1:-1]]
+    count = 2 * (len(SHADES) - 1) if scale.signed else len(SHADES)
+    shades = [cell_shade((n + 0.5) / count, scale.signed) for n in range(count)]
+    bounds = [stage.digits.text(scale.value(n / count)) for n in range(1, count)]
     return (
         "".join(f"[{shade}] {bound} " for shade, bound in zip(shades, bounds, strict=False))
         + f"[{shades[-1]}]"
