@@ -37,7 +37,7 @@ def paragraph(spans: Spans, indent: int = 0, *, remark: bool = False) -> Text:
 
 
 class OneLine(msgspec.Struct, frozen=True):
-    """Text that is shortened to fit the line, and text that always follows it."""
+    """Text that is shortened to fit the line, in its middle unless it has a lead, and text that always follows it."""
 
     text: Spans
     after: Spans

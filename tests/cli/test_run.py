@@ -12,6 +12,9 @@ from safetensors.numpy import load_file
 from attnscope.cli import main
 from attnscope.findings.codec import from_json, to_json
 from attnscope.request.run_config import TextInput
+from attnscope.run.session import inspect
+from attnscope.studies.registry import present
+from attnscope.views.terminal import as_text
 from tests.helpers import cli_fakes
 from tests.helpers.draws import in_two
 from tests.helpers.requests import requested
@@ -510,3 +513,49 @@ def test_bytes_of_a_character_hint_at_words(cases, smollm2, capsys):
         assert (
             "--words (whole words, not their bytes)" in " ".join(capsys.readouterr().out.split())
         ) is hinted
+
+
+def test_a_key_alone_says_what_is_true_of_it(capsys):
+    """It said "all allowed" and "over all 5 keys" of a row that may see four of them."""
+    asked = ["run", "The bank by the river", "--mask", "causal", "--query", "3"]
+    for key, meaning in (("1", "this key is allowed"), ("4", "· is not allowed")):
+        assert main([*asked, "--key", key]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert f"(head width); {meaning} weights:" in out
+        assert "each row sums to 1 over the keys that it may see" in out
+    assert main([*asked, "--key", "0:2"]) == 0
+    assert "(head width); all of these are allowed" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked, "--key", "0:5"]) == 0
+    assert "each row sums to 1;" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_list_says_whose_contribution_it_has(capsys):
+    asked = ["run", "The bank by the river", "--query", "bank"]
+    for top, said in (("2", True), ("5", False)):
+        assert main([*asked, "--top", top]) == 0
+        assert (f"α·‖v‖: of the top {top} keys alone" in capsys.readouterr().out) is said
+
+
+def test_the_last_word_of_a_text_is_in_its_header(capsys, monkeypatch):
+    """The token after it is predicted."""
+    text = "The animal did not cross the street because it was too"
+    for text_of_header in (text, f"{text}. " * 9 + text):
+        for width in (60, 80, 120):
+            monkeypatch.setenv("COLUMNS", str(width))
+            assert main(["run", text_of_header, "--query", "8"]) == 0
+            (line,) = re.findall(r"^text +(.*)$", capsys.readouterr().out, re.MULTILINE)
+            start, _, end = line.partition(" · ")[0].rpartition("…")
+            assert text.endswith(end) and end.endswith(" too")
+            assert text.startswith(start)
+
+
+def test_colours_do_not_decide_what_is_on_a_screen():
+    """The key of colours took lines, so that a briefer form was taken."""
+    differ = []
+    for count in range(2, 9):
+        text = "the bank by the river of old stones"
+        report = inspect(requested(texts=(TextInput(" ".join(text.split()[:count])),)))
+        plain, coloured = (as_text(present(report, brief=True), 80, colours=n) for n in (0, 256))
+        assert "top contributors" in plain
+        differ.append(("α·‖v‖" in plain) != ("α·‖v‖" in coloured))
+    assert not any(differ)

@@ -223,7 +223,7 @@ def test_titles_of_matrices_do_not_overlap():
         (float(e.get("x")), "".join(e.itertext())) for e in root.iter(f"{SVG}text") if e.get("x")
     ]
     titles = [(x, text) for x, text in lines if "aaaa" in text or "many words" in text]
-    lefts = sorted({x for x, text in lines if "weights" in text})
+    lefts = sorted({x for x, text in lines if ": weights" in text})
     first = [x + canvas.text_width(text, 11) for x, text in titles if x == lefts[0]]
     assert first
     assert len(lefts) == 1 or max(first) <= lefts[1]

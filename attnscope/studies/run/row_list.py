@@ -38,11 +38,15 @@ def row_list(
         if omitted.size:
             cells.append(panel.digits.text(bars[-1]) if panel is weights else "")
         columns.append(Column(panel.name, cells))
-    if head is not None:
-        columns += _contributions(head, weights.columns, listed, len(bars), settings)
     formulas = [
         (*panel.title, Span(": "), *panel.arithmetic) for panel in panels if panel.arithmetic
     ]
+    if head is not None:
+        contributions = [*_contributions(head, weights.columns, listed, len(bars), settings)]
+        columns += contributions
+        if any("" in column.cells[: len(listed)] for column in contributions):
+            names = " and ".join(str(column.heading) for column in contributions)
+            formulas.append(ours(f"{names}: of the top {head.top.keys.shape[1]} keys alone"))
     which = f"the {len(listed)} keys with the largest {weights.name}; {others}"
     yield GAP
     yield from row_table(

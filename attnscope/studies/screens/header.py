@@ -23,7 +23,7 @@ from attnscope.views.parts import Facts, OneLine, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import NEW, UNKNOWN, Span, Spans, note, ours, token_span, untrusted
 
-# Characters that a header repeats in full, usually and verbose; of more, the first half.
+# Characters that a header repeats in full, usually and verbose; of more, half as many.
 _LONGEST_TEXT = 120, 400
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
 # Longest name of a model that is shown whole; of a longer one, the end is shown.
@@ -365,11 +365,18 @@ def token_ids(text: TokenizedText) -> Facts:
 
 
 def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Spans, Spans, Spans]:
-    """Quote a text, or the part of a long one around a character: the part before, the part after, and the length."""
+    """Quote a text: what is before a character, what is after it, and the length of a long one.
+
+    Of a long text, quote the part around the character, or the start and the end.
+    """
     longest = _LONGEST_TEXT[settings.verbose]
     if len(text) <= longest:
         return untrusted(text[:around]), untrusted(text[around:]), ()
     size = longest // 2
+    length = (Span(f" · {len(text):,} characters"),)
+    if not around:
+        end = size // 3
+        return (), (*untrusted(text[: size - end]), Span("…"), *untrusted(text[-end:])), length
     start = 0
     if around >= size // 2:
         start = min(around - size // 3, len(text) - size)
@@ -377,7 +384,7 @@ def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Span
     dots = [Span("…") if there else Span("") for there in (start > 0, start + size < len(text))]
     lead = untrusted(text[start:around])
     part = untrusted(text[max(start, around) : start + size])
-    return (dots[0], *lead), (*part, dots[1]), (Span(f" · {len(text):,} characters"),)
+    return (dots[0], *lead), (*part, dots[1]), length
 
 
 def head_header(

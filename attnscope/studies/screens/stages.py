@@ -93,18 +93,24 @@ def _arithmetic(
 ) -> str:
     """Return the formula of a stage, and the meaning of cells without a number."""
     mean = "mean of " if "mean" in (head.layer, head.head) else ""
+    whole_rows = len(text.keys) == len(text.sources)
     if stage == "scores":
         return f"{mean}q·k"
     if stage == "scaled":
         return mean + _scaled(head)
     if stage == "masked":
         source = "scaled" if "scaled" in head.stages else _scaled(head)
-        allowed = not np.isneginf(head.stages[stage]).any()
-        return f"{mean}{source}; {'all allowed' if allowed else f'{NO_WEIGHT} is not allowed'}"
+        cells = head.stages[stage]
+        meaning = "all allowed" if whole_rows else "all of these are allowed"
+        if cells.size == 1:
+            meaning = "this key is allowed"
+        if np.isneginf(cells).any():
+            meaning = f"{NO_WEIGHT} is not allowed"
+        return f"{mean}{source}; {meaning}"
     masked = "; masked: no key is allowed" if head.fully_masked else ""
     if stage == "output":
         return f"{mean}weights · v{masked}"
-    scope = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} keys"
+    scope = "" if whole_rows else " over the keys that it may see"
     sink = " (column +)" if picture else ""
     of = (
         f"softmax of masked and the head's sink{sink}"

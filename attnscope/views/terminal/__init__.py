@@ -4,6 +4,7 @@ This package is the only view that uses rich. Nothing is truncated silently: wid
 columns, shortened labels are spelled out below, and control characters of untrusted text are escaped.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from typing import Any
@@ -12,6 +13,8 @@ from rich.console import Console
 from rich.segment import Segment
 
 from attnscope.views import parts
+from attnscope.views.numbers import Digits
+from attnscope.views.scales import LogScale, Scale
 from attnscope.views.terminal.bars import draw_bars
 from attnscope.views.terminal.colours import COLOUR_SYSTEMS
 from attnscope.views.terminal.heat import draw_heat
@@ -67,6 +70,14 @@ class _Page(Screen):
         super().__init__(screen.console, screen.background)
         self.max_lines = max_lines
         self.lines_drawn: list[list[Segment]] = []
+
+    def say_colours(self, scales: Iterable[tuple[str, Scale | LogScale, Digits]]) -> None:
+        """Record the key of colours, which does not count: colours do not decide which form fits."""
+        count = len(self.lines_drawn)
+        max_lines = self.max_lines
+        self.max_lines = sys.maxsize
+        super().say_colours(scales)
+        self.max_lines = max_lines + len(self.lines_drawn) - count
 
     def draw_lines(self, lines: Iterable[list[Segment]]) -> None:
         """Record lines instead of printing them.

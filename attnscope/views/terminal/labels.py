@@ -62,6 +62,16 @@ def shorten_start(name: str, cells: int) -> str:
     return f"…{name[start:]}" if start else name
 
 
+def shorten_middle(name: str, cells: int) -> str:
+    """Shorten a name to at most `cells` cells; its end, with whole words, has a third of them at most."""
+    if cell_len(name) <= cells:
+        return name
+    end = shorten_start(name, cells // 3 + 1)
+    if whole_words := end.partition(" ")[2]:
+        end = f"… {whole_words}"
+    return set_cell_size(name, cells - cell_len(end)).rstrip(" ") + end
+
+
 def say_shortened(
     screen: Screen, rows: dict[int, str], columns: dict[int, str], axis_kind: AxisKind
 ) -> None:

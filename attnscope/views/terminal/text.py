@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from attnscope.views import parts
-from attnscope.views.terminal.labels import shorten, shorten_start
+from attnscope.views.terminal.labels import shorten, shorten_middle, shorten_start
 from attnscope.views.terminal.screen import INDENTS, ROOMY, STYLES, Screen, flow
 
 # Smallest width of the column of names.
@@ -90,6 +90,7 @@ def _value(screen: Screen, value: parts.Cell | parts.OneLine, left: int) -> Text
     if left and room >= _SHORTEST:
         # The text has at least two thirds of the room.
         kept_width = max(room - cell_len(lead), 2 * room // 3)
-        text = shorten_start(text, kept_width) if value.end else shorten(text, kept_width)
+        how = shorten_start if value.end else shorten if lead else shorten_middle
+        text = how(text, kept_width)
         lead = shorten_start(lead, room - cell_len(text))
     return Text(lead + text, overflow="fold") + after
