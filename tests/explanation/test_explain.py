@@ -16,7 +16,7 @@ from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from attnscope.studies.explain.run import explain
 from attnscope.studies.explain.screen import present_explanation
-from attnscope.views.parts import Text, joined
+from attnscope.views.parts import Facts, Text, joined
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_sums, failed
 from tests.helpers.requests import requested
@@ -341,3 +341,14 @@ def test_listening_ends_with_the_walk():
     with pytest.raises(AttnscopeError), HeadCapture(modules_of(stack, 0), 0, 0, 0, 5).capturing():
         raise AttnscopeError("interrupted")
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in stack.modules())
+
+
+def test_the_query_and_the_keys_in_depth_are_named_before_the_head_that_was_chosen():
+    shown = [
+        joined(cell)
+        for part in present_explanation(walk(key="river,by", query="bank"), DisplaySettings())
+        if isinstance(part, Facts)
+        for name, cell in part.lines
+        if name == "key"
+    ]
+    assert "".join(span.text for span in shown[0]) == "2 by, 4 river, 7 by, 9 river"

@@ -104,7 +104,7 @@ def test_auto_answers_the_question_that_was_asked(minilm):
     words = [token.text for token in run(model=str(minilm)).texts[0].tokens]
     bank, river = words.index("bank"), words.index("river")
     for options, rows, said in (
-        ({"query": "bank", "key": "river"}, [bank], "this row"),
+        ({"query": "bank", "key": "river"}, [bank], "this query"),
         ({"key": "river"}, range(1, len(words) - 1), "all words"),
     ):
         mass = {
@@ -116,7 +116,7 @@ def test_auto_answers_the_question_that_was_asked(minilm):
         assert (chosen.layer, chosen.head) == best
         ranked = sorted(mass, key=mass.get, reverse=True)[1:5]
         others = ", ".join(f"L{at[0]}H{at[1]} {mass[at]:.2f}" for at in ranked)
-        why = f"most weight from {said} on this column ({mass[best]:.2f}); next: {others}"
+        why = f"most weight from {said} on this key ({mass[best]:.2f}); then {others}"
         assert chosen.chosen == f"chosen automatically: {why}"
 
 

@@ -461,12 +461,12 @@ def _ranking(call: Call, texts: list[Text]) -> _Ranking:
     rows = (
         "all words"
         if queries is None
-        else "this row"
+        else "this query"
         if sum(map(len, queries)) == 1
-        else "these rows"
+        else "these queries"
     )
     if keys is not None:
-        weight = f"weight from {rows} on {'this column' if sum(map(len, keys)) == 1 else 'these columns'}"
+        weight = f"weight from {rows} on {'this key' if sum(map(len, keys)) == 1 else 'these keys'}"
         mean = f"the layer with the most {weight} (NUMBER on average over these heads)"
         return _Ranking(
             f"most {weight} (NUMBER)", mean, f"no head has {weight}, so the first is shown", of

@@ -44,6 +44,7 @@ def test_weight_from_a_word_to_a_word(minilm, eager):
         [words.index("it")],
         [words.index("animal")],
     )
+    assert found.meaning == "Weight α from query to key."
 
 
 def test_weight_of_several_rows_on_several_keys_in_several_texts(minilm, eager):
@@ -56,6 +57,7 @@ def test_weight_of_several_rows_on_several_keys_in_several_texts(minilm, eager):
         for row in range(1, len(words) - 1):  # [CLS] and [SEP] are no words
             total, count = total + seen.weights[:, :, row][..., keys].sum(-1), count + 1
     np.testing.assert_allclose(found.values, total / count, atol=1e-5)
+    assert found.meaning.endswith("key, summed over keys, averaged over queries.")
 
 
 @pytest.mark.parametrize("measure", ["value", "projected"])

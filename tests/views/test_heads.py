@@ -88,6 +88,13 @@ def test_the_strongest_heads_are_listed_with_their_errors():
     assert re.search(r"strongest  L2H1 0\.82  L2H2 0\.91  L2H3 1\.00\n", by_layer)
 
 
+def test_a_standard_error_that_would_be_zero_in_the_digits_shown_is_left_out():
+    made = survey(roles=("previous",))
+    made.roles[0].errors[0, :2] = 0.004, 0.006
+    shown = draw(made, 80, listing=Listing(2))
+    assert re.search(r"strongest  L0H0 0\.99  L0H1 0\.02 ±0\.01\n", shown)
+
+
 def test_heads_in_which_a_role_is_not_clear_are_listed_behind_its_limit():
     made = survey()
     row = next(line for line in draw(made, 200).split("\n") if line.startswith("P previous"))

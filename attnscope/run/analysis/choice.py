@@ -92,8 +92,10 @@ class RankingRecorders:
                 )
                 / count
             )
-            who = "all words" if not self._named else "this row" if count == 1 else "these rows"
-            weight = f"weight from {who} on {'this column' if self._keys.sum() == 1 else 'these columns'}"
+            who = (
+                "all words" if not self._named else "this query" if count == 1 else "these queries"
+            )
+            weight = f"weight from {who} on {'this key' if self._keys.sum() == 1 else 'these keys'}"
             mean = f"the layer with the most {weight} ({{}} on average over these heads)"
             none = f"no head has {weight}, so the first is shown"
             return HeadRanking(
@@ -103,7 +105,7 @@ class RankingRecorders:
             torch.stack([recorder.excess.cpu().double().sum(0) for recorder in self._words])
             / count.cpu()
         )
-        rows = "all words" if not self._named else "this row" if count == 1 else "these rows"
+        rows = "all words" if not self._named else "this query" if count == 1 else "these queries"
         weight = f"content weight from {rows}"
         description = f"most {weight} ({{}})"
         mean = f"the layer with the most {weight} ({{}} on average over these heads)"
@@ -193,7 +195,7 @@ def _auto(description: str, ranking: HeadRanking, value: Tensor, what: str = "")
 
 
 def _next_heads(ranking: HeadRanking) -> str:
-    """Name the heads after the strongest, as far as a screen would write their values: `; next: L3H8 0.47, …`."""
+    """Name the heads after the strongest, as far as a screen would write their values: `; then L3H8 0.47, …`."""
     values = ranking.values
     order = values.flatten().argsort(descending=True, stable=True)[1 : _NEXT + 1].tolist()
     heads = [
@@ -201,7 +203,7 @@ def _next_heads(ranking: HeadRanking) -> str:
         for index in order
         if values.flatten()[index] >= _LEAST
     ]
-    return f"; next: {', '.join(heads)}" if heads else ""
+    return f"; then {', '.join(heads)}" if heads else ""
 
 
 def _over_mean_layer(

@@ -40,7 +40,9 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
     yield from unknown_words([e])
     yield from report_header(e.provenance, e.mask, settings, labelled=True)
     yield text_header(e, settings)
-    yield Facts([("query", (Span(f"{e.query} "), token_span(e.tokens, e.query)))])
+    query = Span(f"{e.query} "), token_span(e.tokens, e.query)
+    keys = [(Span(f"{cell.key} "), token_span(e.sources, cell.key)) for cell in e.cells]
+    yield Facts([("query", query), *([("key", Text(keys, ", "))] if keys else [])])
     yield GAP
     random = RANDOM_WEIGHTS if e.provenance.weights == "random" else ()
     between = " " if random else "  "  # the badge ends with a blank

@@ -75,7 +75,8 @@ def cell_parts(
     masked = "" if cell.allowed else "; not allowed by the mask"
     label = Span(f"  ({cell.chosen}{masked})", "dim")
     yield paragraph((*_pair(e, cell, "×"), label), indent=1)
-    yield paragraph(ours(f"its {noun}, largest first", "dim"), indent=1)
+    turns = "; a pair turns once in so many tokens, and adds `unrotated` before it turns" * bands
+    yield paragraph(ours(f"its {noun}, largest first{turns}", "dim"), indent=1)
     shown_parts = cell.parts if len(cell.parts) <= PARTS + 2 else cell.parts[:PARTS]
     left = sum(part.product for part in cell.parts[len(shown_parts) :])
     products: list[float | None] = [part.product for part in shown_parts]

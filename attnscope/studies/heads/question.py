@@ -32,10 +32,11 @@ from attnscope.studies.heads.run import ShownHeads, shown_heads
 if TYPE_CHECKING:
     from attnscope.model.tile import Recorder
 
+_OF_SEVERAL = ", summed over keys, averaged over queries"
 OF_KEYS = {
-    "weight": "Weight α from query to key, summed over keys, averaged over queries.",
-    "value": "Contribution α·‖v‖ of key to query, summed over keys, averaged over queries.",
-    "projected": "Contribution α·‖v W_O‖ of key to query, summed over keys, averaged over queries.",
+    "weight": f"Weight α from query to key{_OF_SEVERAL}.",
+    "value": f"Contribution α·‖v‖ of key to query{_OF_SEVERAL}.",
+    "projected": f"Contribution α·‖v W_O‖ of key to query{_OF_SEVERAL}.",
 }
 MEASURES = (
     OF_KEYS
@@ -118,6 +119,12 @@ def ask_heads(
     values = plus
     contrast = None
     meaning = MEASURES[measure]
+    one = (1, 1, 1)
+    if all(
+        (len(text.queries), len(text.keys or ()), len(text.against or [0])) == one
+        for text in measured
+    ):
+        meaning = meaning.replace(_OF_SEVERAL, "")
     if against is not None:
         values = plus - minus_values
         contrast = KeyContrast(plus, minus_values)

@@ -309,7 +309,7 @@ def _strongest_of_roles(survey: HeadRoles, listing: Listing, *, bars: bool) -> T
     counts, strongest = zip(
         *(_strongest_row(survey, role, listing) for role in survey.roles), strict=True
     )
-    heading = Text([ours("strongest"), ours("± standard error")], ", ", cut="")
+    heading = Text([ours("strongest"), ours("± standard error from 0.005 on")], ", ", cut="")
     columns = [Column("heads", counts), Column(heading, strongest, left=True)]
     table = Table("role", columns, labels=names, indent=0)
     if not bars:
@@ -368,10 +368,11 @@ def _strongest_row(survey: HeadRoles, role: RoleValues, listing: Listing) -> tup
 
 
 def spell_value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:
-    """Format a value and its standard error, if it has one."""
+    """Format a value and its standard error, if it has one that is not zero in these digits."""
     error = float("nan") if errors is None else float(errors[layer, head])
+    written = f"{error:.{digits}f}"
     return formatted(values[layer, head], f"z.{digits}f") + (
-        "" if np.isnan(error) else f" ±{error:.{digits}f}"
+        "" if np.isnan(error) or not float(written) else f" ±{written}"
     )
 
 
