@@ -371,9 +371,9 @@ def test_texts_of_different_lengths_are_compared_token_by_token(open_page, tmp_p
     page = open_page(path).page
     # The second text's query and key, and the cell of the difference; the first text has no "very".
     places = (
-        (5, 5, "4│5 river ← 4│5 river: "),
-        (6, 7, "5│6 was ← │7 │very: "),
-        (8, 1, "6│8 steep ← 1 bank: "),
+        (5, 5, "4/5 river ← 4/5 river: "),
+        (6, 7, "5/6 was ← –/7 –/very: "),
+        (8, 1, "6/8 steep ← 1 bank: "),
     )
     for n in (0, 6, 15):
         change, second = (
