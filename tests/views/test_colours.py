@@ -132,6 +132,20 @@ def test_more_is_blue_and_less_is_orange_in_256_colours(surface):
             assert is_pale or turn(oklab((red, green, blue)), exact) <= max_turn, place
 
 
+@pytest.mark.parametrize("surface", [BLACK, WHITE], ids=["black", "white"])
+def test_small_differences_have_as_many_of_256_colours_on_both_sides(surface):
+    """−0.01 to −0.12 had one dark red, and 0.01, 0.05 and 0.1 a blue each."""
+    differences = Scale(-1.0, 1.0, True, "sqrt")
+    steps = {
+        sign: {
+            ramp_style(differences.place(sign * size), True, 256, surface).bgcolor
+            for size in (0.01, 0.1, 0.3)
+        }
+        for sign in (1, -1)
+    }
+    assert len(steps[1]) == len(steps[-1]) == 3
+
+
 @pytest.mark.parametrize("signed", [True, False])
 @SURFACES
 def test_sixteen_colours_are_named_so_that_the_terminal_may_choose_them(signed, surface):

@@ -61,7 +61,8 @@ def ramp_steps(surface: Surface, *, more: bool) -> list[int | None]:
     """Return the number of the colour, of 256, at every step of a ramp; None for the background.
 
     More is blue (blue > green > red, or blue alone), and less is orange, of the hue of the exact colour: the nearest of
-    all are green, grey or violet. Only the palest of each, which begins a ramp on white, is between two hues.
+    all are green, grey or violet. Between two hues are only the palest of each, which begins a ramp on white, and the
+    dark red without which small numbers had one step on black.
     No step is closer to the background than the one before.
     """
     background = bytes.fromhex(surface.background)
@@ -69,7 +70,8 @@ def ramp_steps(surface: Surface, *, more: bool) -> list[int | None]:
     between_hues: set[int | None] = {None}
     for number, colour in COLOURS_256.items():
         first, second, third = colour[::-1] if more else colour
-        if first == second == 255 and third == 215:
+        is_palest = first == second == 255 and third == 215
+        if is_palest or (not more and colour == (135, 0, 0)):
             between_hues.add(number)
         if first > second > third or second == third == 0 < first or number in between_hues:
             colours[number] = colour
