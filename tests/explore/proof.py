@@ -204,11 +204,13 @@ class Checker:
         values = self.true().values.get(self.key()) if scene.unit == "tokens" else None
         order = np.sort(weights[np.isfinite(weights)])[::-1]
         shown = []
+        keys = []
         for line in self._one_column(lines):
             if found := re.match(rf"← (\d+) .*? (\d\.\d{{3}}) +({NUMBER})? *$", line):
                 key = scene.sources.positions.index(int(found[1]))
                 self.equal(found[2], weights[key], "contributor")
                 shown.append(weights[key])
+                keys.append(key)
                 if found[3] and values is not None:
                     self.equal(
                         found[3],
@@ -217,12 +219,12 @@ class Checker:
                         2e-4 * abs(values[spot.query, key]),
                     )
             elif found := re.match(rf" +(\d+) more +({NUMBER}) *$", line):
-                assert int(found[1]) == (order[len(shown) :] > 0).sum()
-                self.equal(found[2], order[len(shown) :].sum(), "more")
+                assert int(found[1]) == (order > 0).sum() - len(shown)
+                self.equal(found[2], order.sum() - np.sum(shown), "more", 1e-6)
             elif found := re.match(rf" +not listed +({NUMBER}) *$", line):
                 self.equal(
                     found[1],
-                    max(0.0, 1 - order[: self.truth.kept].sum()),
+                    max(0.0, 1 - np.sum(shown)),
                     "not listed",
                     2e-3 if self.truth.rounded else 0,
                 )
@@ -236,6 +238,14 @@ class Checker:
                 }[name]
                 if not line.lstrip().startswith("←"):
                     self.equal(text, expected, name, 2e-4)
+        # the key under the cursor is listed even if others are stronger
+        cursor = scene.keys.positions[state.key]
+        listed = [scene.sources.positions[key] for key in keys]
+        if shown and self.truth.kept is None and state.head.row("weights", spot.query) is not None:
+            at = scene.sources.positions.index(cursor)
+            assert cursor in listed or not weights[at] > 0, (cursor, listed)
+        if listed[-1:] == [cursor]:
+            shown.pop()
         assert np.allclose(shown, order[: len(shown)], atol=2e-3 if self.truth.rounded else 1e-6), (
             shown,
             order[:8],

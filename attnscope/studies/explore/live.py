@@ -15,7 +15,8 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.ablation import Ablation
 from attnscope.findings.head_findings import HeadRoles
 from attnscope.findings.predictions import PredictionKind
-from attnscope.findings.run import Report, TextReport
+from attnscope.findings.run import Report
+from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.memory import memory_bound
 from attnscope.request.run_config import RunConfig, TextInput
@@ -257,7 +258,9 @@ class LiveSource(UnitSource):
             pending = "what the cut changes is measured next"
             scene = replace(scene, predictions=(), no_predictions=pending)
         elif not scene.predictions:
-            scene = replace(scene, no_predictions=_why_none(run, source, text, computed=False))
+            scene = replace(
+                scene, no_predictions=_why_none(run, source, text.tokens, computed=False)
+            )
         unit_source = text_units(text, scene)
         if self.run.spans is not None and self.run.spans.written:
             unit_source = replace(unit_source, division=str(self.run.spans))
@@ -340,7 +343,7 @@ class LiveSource(UnitSource):
         predictions = live_text.scene.predictions
         if variant not in self._changes:
             predictions = [forecast(text, prediction) for prediction in text.predictions]
-        why_none = _why_none(run, session.source(self.run), text, computed=True)
+        why_none = _why_none(run, session.source(self.run), text.tokens, computed=True)
         scene = replace(
             live_text.scene, numbers=numbers, predictions=predictions, no_predictions=why_none
         )
@@ -383,7 +386,8 @@ class LiveSource(UnitSource):
         at = EVERY_POSITION if ends and len(tokens) <= _ROWS_MEASURED else None
         options = AblationOptions(tuple(parse_cut(cut.written) for cut in variant.cuts), at=at)
         ablation = ablate(run, options, session.progress, session)
-        changes = self._changes[variant] = cut_changes(ablation, ends, kind)
+        why_none = _why_none(run, session.source(self.run), tokens, computed=True)
+        changes = self._changes[variant] = cut_changes(ablation, ends, kind, why_none)
         live_text.scene = replace(
             live_text.scene, predictions=changes.ends, changes=changes.of_rows
         )
@@ -479,7 +483,9 @@ class LiveSource(UnitSource):
         return other
 
 
-def _why_none(run: RunConfig, source: ModelSource, text: TextReport, *, computed: bool) -> str:
+def _why_none(
+    run: RunConfig, source: ModelSource, tokens: Sequence[Token], *, computed: bool
+) -> str:
     """Say why a walk shows no predictions.
 
     Args:
@@ -488,7 +494,7 @@ def _why_none(run: RunConfig, source: ModelSource, text: TextReport, *, computed
     kind = prediction_kind(run, source, mask_terms(run))
     if kind is None:
         return "no predictions: the model has no output head"
-    if not predicted_positions(kind, text.tokens):
+    if not predicted_positions(kind, tokens):
         return "no predictions: the model predicts at [MASK], which the text does not have"
     if source.weights == "random":
         return "no predictions: the weights are random; attnscope run --predict shows them"
@@ -507,7 +513,9 @@ def _bytes(head: WalkHead) -> int:
     return sum(matrix.nbytes for matrix in head.stages.values())
 
 
-def cut_changes(ablation: Ablation, ends: Sequence[int], kind: PredictionKind | None) -> CutChanges:
+def cut_changes(
+    ablation: Ablation, ends: Sequence[int], kind: PredictionKind | None, why_none: str
+) -> CutChanges:
     """Return predictions with and without cuts, sorted by their probability with cuts.
 
     For a model without predictions, how far the final hidden states move.
@@ -515,6 +523,7 @@ def cut_changes(ablation: Ablation, ends: Sequence[int], kind: PredictionKind | 
     Args:
         ends: Positions at which the model predicts by itself.
         kind: What it predicts there; None for nothing.
+        why_none: Why there are no predictions, if there are none.
     """
     effect = ablation.effects[0]
     how = _HOW.get(effect.how, effect.how)
@@ -544,22 +553,29 @@ def cut_changes(ablation: Ablation, ends: Sequence[int], kind: PredictionKind | 
         share = effect.change.astype(np.float64) / ablation.norms
     order = np.argsort(-np.nan_to_num(share)).tolist()
 
-    def moved(positions: Sequence[int], of: str, note: str = "") -> Forecast:
+    def moved(positions: Sequence[int], of: str, note: str = "", more: int = 0) -> Forecast:
         names = [token_span(ablation.tokens, position) for position in positions]
-        changes = [float(share[position]) for position in positions]
         return Forecast(
-            (Span(of),), names, changes, note=note, is_change=True, how=how, effect=mean_share
+            (Span(of),),
+            names,
+            [float(share[position]) for position in positions],
+            note=note,
+            is_change=True,
+            how=how,
+            effect=mean_share,
+            positions=positions,
+            more=more,
         )
 
     mean_share = float(np.nanmean(share)) if np.isfinite(share).any() else None
-    note = "‖change‖ / ‖state‖ of the final hidden states, since the model makes no predictions"
     strongest = order[:_RANKS]
     of_rows = {
         position: moved([position], "of this row")
         for position in order
         if position not in strongest
     }
-    return CutChanges([moved(strongest, "of hidden states", note)], of_rows)
+    more = len(order) - len(strongest)
+    return CutChanges([moved(strongest, "of hidden states / ‖state‖", why_none, more)], of_rows)
 
 
 def live_source(run: RunConfig, opener: Opener, command: str | None = None) -> LiveSource:

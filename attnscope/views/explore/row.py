@@ -111,14 +111,14 @@ class RowPanel:
         if width >= _TWO:
             return [*lines, *self._two_columns(state, scene, head, below, width, height - 1)]
         blanks = 2 * (height >= _ROOMY)
-        # the title, and the weight of the sources that are not listed, which predictions leave out if they are tight
-        room = height - len(below) - 2 + (state.place.predictions and not blanks)
-        most = room - _LISTED - blanks if state.place.predictions else 4 * (height >= _ROOMY)
+        room = height - 1 - len(below) - blanks
+        most = 4 * (height >= _ROOMY)
+        if state.place.predictions:
+            # the weight of the others stays above predictions, and two sources if each of them has a token then
+            most = room - _LISTED - 1
+            most += len(_forecasts(state, scene, width, 0)) > most
         middle = _middle(state, scene, head, width, most)
-        count = room - len(middle) - blanks
-        # more than these have a line for the rest
-        count -= not blanks and state.place.predictions and count > _LISTED
-        lines += self._list(state, scene, head, width, max(1, count))
+        lines += self._list(state, scene, head, width, max(2, room - len(middle)))
         for part in (middle, below):
             if len(lines) + len(part) <= height:
                 lines += [[]] * (len(lines) + len(part) < height)
@@ -126,12 +126,12 @@ class RowPanel:
         return lines[:height]
 
     def _list(
-        self, state: WalkState, scene: Scene, head: WalkHead, width: int, count: int
+        self, state: WalkState, scene: Scene, head: WalkHead, width: int, room: int
     ) -> list[Line]:
-        """Return the strongest sources, at most so many, and the weight of the others."""
+        """Return the strongest sources and the weight of the others, in at most so many lines."""
         ink = state.ink
         query = state.place.spot.query
-        sources, others = _sources(scene, head, query, ink, min(_MOST, count))
+        sources, others = _sources(scene, head, query, state.key, ink, min(_MOST, room))
         # below the title
         self._keys = {
             n: source.key for n, source in enumerate(sources, 1) if source.key is not None
@@ -140,7 +140,7 @@ class RowPanel:
         lines = [_source(source, state, width, longest) for source in sources]
         if query in head.masked_rows:
             lines.append([Segment(fit(MASKED + ": no key is allowed", width), DIM)])
-        elif others is not None and not (state.place.predictions and count <= _LISTED):
+        elif others is not None:
             label = fit(f"  {others[0]}", width - 14)
             lines.append(
                 [Segment(label, DIM), Segment(f" {ink.plain(formatted(others[1], '.3f')):>6}", DIM)]
@@ -158,7 +158,7 @@ class RowPanel:
     ) -> list[Line]:
         """Return the sources on the left, and what is said of the row and the cell on the right."""
         left = width - width // 2 - 2
-        sources = self._list(state, scene, head, left, height - 1)
+        sources = self._list(state, scene, head, left, height)
         middle = _middle(state, scene, head, width // 2, height - len(below) - 1)
         right = [*middle, [], *below] if middle else below
         lines: list[Line] = []
@@ -196,11 +196,12 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
 
 
 def _sources(
-    scene: Scene, head: WalkHead, query: int, ink: Ink, count: int
+    scene: Scene, head: WalkHead, query: int, chosen: int, ink: Ink, room: int
 ) -> tuple[list[SourceLine], tuple[str, float] | None]:
     """Return the strongest sources of a row, and a name and the weight of the others; None for none.
 
-    They are the largest of an exact row, else the listed ones.
+    They are the largest of an exact row, else the listed ones, in at most so many lines with that of the others. If the
+    chosen key has a weight, it is one of them.
     """
     row = head.row("weights", query)
     ranked = head.sources
@@ -208,7 +209,14 @@ def _sources(
         return [], None
     if row is not None and (ranked is None or not ranked.left_out):
         order = np.argsort(-np.where(np.isnan(row), -1, row), kind="stable")
-        count = max(1, min(count, int((row >= _LITTLE).sum())))
+        n_positive = int((row > 0).sum())
+        # a line for the others says less than the only one of them
+        count = max(1, min(room - 1, int((row >= _LITTLE).sum())))
+        count = count if n_positive > count + 1 else max(1, n_positive)
+        if row[chosen] > 0 and chosen not in order[:count]:
+            order = np.concatenate(
+                [order[: count - 1], [chosen], order[order != chosen][count - 1 :]]
+            )
         listed_values = listed_weights(scene, head, query, "value")
         rest = row[order[count:]]
         sources = [
@@ -222,7 +230,7 @@ def _sources(
         return [], None
     values = ranked.measures.get("value")
     sources = []
-    for rank, source_index in enumerate(ranked.places[query].tolist()[:count]):
+    for rank, source_index in enumerate(ranked.places[query].tolist()):
         if source_index >= 0:
             value = None if values is None else float(values[query, rank])
             weight = float(ranked.measures["weight"][query, rank])
@@ -235,7 +243,14 @@ def _sources(
                 )
             )
     missing = unlisted(head, query)
-    return sources, None if missing is None or missing < _LITTLE else ("not listed", missing)
+    listed = sources[: max(1, room - 1)]
+    hidden = sources[len(listed) :]
+    if found := [source for source in hidden if source.key == chosen]:
+        hidden = [listed.pop(), *(source for source in hidden if source.key != chosen)]
+        listed += found
+    if missing is not None:
+        missing += sum(source.weight for source in hidden)
+    return listed, None if missing is None or missing < _LITTLE else ("not listed", missing)
 
 
 def _named(axis: Axis, index: int, ink: Ink) -> str:
@@ -262,7 +277,7 @@ def _source(source: SourceLine, state: WalkState, width: int, longest: int) -> L
 def _middle(state: WalkState, scene: Scene, head: WalkHead, width: int, room: int) -> list[Line]:
     """Return the predictions, or the statistics of the row, in at most so many lines."""
     if state.place.predictions:
-        return _forecasts(state, scene, width, room)
+        return _forecasts(state, scene, width, room)[: max(0, room)]
     lines = _statistics(
         head, state.place.spot.query, len(scene.sources.positions), width, state.ink
     )
@@ -350,14 +365,23 @@ def _forecasts(state: WalkState, scene: Scene, width: int, room: int = 1 << 16) 
         return [
             *lines,
             *([Segment(ink.plain(line), DIM)] for line in wrapped(scene.no_predictions, width)),
-        ][: max(0, room)]
+        ]
     blocks = [_forecast(forecast, ink, width) for forecast in forecasts]
     # What is said of a prediction stands before its tokens.
     headings = [len(block) - len(f.tokens) for block, f in zip(blocks, forecasts, strict=True)]
     tokens = max(1, (room - len(lines) - sum(headings)) // len(blocks))
-    for block, heading in zip(blocks, headings, strict=True):
-        lines += block[: heading + tokens]
-    return lines[: max(0, room)]
+    for block, heading, forecast in zip(blocks, headings, forecasts, strict=True):
+        count = len(forecast.tokens)
+        if forecast.is_change and count + forecast.more > min(tokens, count):
+            # the last line says how many more there are
+            count = max(1, min(tokens - 1, count))
+            more = len(forecast.tokens) - count + forecast.more
+            least = formatted(forecast.probabilities[count - 1], ".3f")
+            rest = ink.plain(f"  {more} more, each at most {least}")
+            lines += [*block[: heading + count], [Segment(fit(rest, width), DIM)]]
+        else:
+            lines += block[: heading + tokens]
+    return lines
 
 
 def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
@@ -406,8 +430,11 @@ def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
         name = max(4, min(16, room // 2))
         wide = max(0, room - name)
         bar_text = fit(bar(share, wide, ascii=ink.ascii), wide)
+        label = ink.name(token)
+        if forecast.is_change:
+            label = f"{forecast.positions[n]} {label}"
         lines.append([
-            Segment("  " + fit(ink.name(token), name)),
+            Segment("  " + fit(label, name)),
             Segment(bar_text, ink.bar),
             Segment(ink.plain(numbers)),
         ])  # fmt: skip

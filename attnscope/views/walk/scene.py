@@ -111,6 +111,8 @@ class Forecast:
     # size of the change that cuts make: KL in bits, or the mean share of hidden states; None without cuts
     effect: float | None = None
     is_change: bool = False  # it is about hidden states
+    positions: Sequence[int] = ()  # of changes, those of the tokens
+    more: int = 0  # of changes, the number of tokens that are not listed
     position: int = -1  # of the token that the prediction follows or replaces
 
 

@@ -1,0 +1,98 @@
+"""The panel of a row: all of its weight is accounted for, also beside what cuts change."""
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("textual", reason="textual is not installed")
+
+import attnscope
+from attnscope.cli.explore import SessionOpener
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.explore.live import LiveSource
+from tests.explore.proof import region_text
+from tests.explore.test_live import live, walk
+
+ANIMAL = "The animal did not cross the street because it was too"
+BANK = "The bank by the river"
+
+
+def row_lines(app):
+    return [line.strip("│ ") for line in region_text(app, "row")]
+
+
+def listed(lines):
+    """Return the weights of the named sources by their position, and the number and the weight of the others."""
+    sources = {}
+    others = 0, 0.0
+    for line in lines:
+        if found := re.match(r"← (\d+) .*? (\d\.\d{3})\b", line):
+            sources[int(found[1])] = float(found[2])
+        elif found := re.match(r"(\d+) more +(\d\.\d{3})$", line):
+            others = int(found[1]), float(found[2])
+    return sources, others
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_a_row_keeps_the_weight_of_the_sources_that_predictions_leave_no_room_for(size, smollm2):
+    """Eighteen percent of a row were missing without a word."""
+    texts = (TextInput(ANIMAL),)
+    source = LiveSource(RunConfig(texts, model=str(smollm2)), SessionOpener(texts).open)
+
+    async def act(app, press, _pilot):
+        await press("/", *"it", "enter")
+        shown = []
+        for key in ("p", "1", "x", "X"):
+            await press(key)
+            head = app.state.head
+            shown.append((row_lines(app), head.row("weights", app.state.place.spot.query)))
+        return shown
+
+    for lines, weights in walk(act, source, size):
+        sources, (count, rest) = listed(lines)
+        assert sources and count == (weights > 0).sum() - len(sources)
+        assert sum(sources.values()) + rest == pytest.approx(1, abs=0.0051)
+        assert rest == pytest.approx(1 - sum(weights[key] for key in sources), abs=6e-4)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_the_change_of_every_token_is_there_or_counted_and_its_reason_is_the_true_one(size):
+    async def act(app, press, _pilot):
+        await press("1", "x")
+        cut = row_lines(app), app.state.place.cuts[0].written
+        await press("X", "p", "p")
+        return *cut, row_lines(app)
+
+    lines, cut, without = walk(act, live(BANK), size)
+    effect = attnscope.ablate(BANK, cut=cut).data
+    shares = effect.effects[0].change.astype(np.float64) / effect.norms
+    found = [re.match(r"(\d) (?!more)(\w+) .*?(\d\.\d{3})$", line) for line in lines]
+    changes = {int(m[1]): (m[2], float(m[3])) for m in found if m}
+    order = np.argsort(-shares).tolist()
+    assert [*changes] == order[: len(changes)] and changes
+    for position, (name, share) in changes.items():
+        assert name == BANK.split()[position]
+        assert share == pytest.approx(shares[position], abs=5.1e-4)
+    more = [m for line in lines if (m := re.match(r"(\d) more, each at most (\d\.\d{3})$", line))]
+    assert sum(int(m[1]) for m in more) == len(order) - len(changes)
+    assert all(float(m[2]) >= shares[order[len(changes) :]].max() - 5.1e-4 for m in more)
+    reason = "no predictions: the model predicts at [MASK], which the text does not have"
+    assert reason in " ".join(lines) and reason in " ".join(without)
+
+
+def test_the_source_under_the_cursor_is_listed_even_if_others_are_stronger():
+    text = " ".join([BANK, "was not the bank that lent us money and the stones moved slowly"])
+
+    async def act(app, press, _pilot):
+        await press("G", "space")
+        row = app.state.head.row("weights", app.state.place.spot.query)
+        weakest = int(np.argmin(np.where(row > 0, row, np.inf)))
+        await press("home", *["right"] * weakest)
+        return row, weakest, row_lines(app)
+
+    row, weakest, lines = walk(act, live(text), (80, 24))
+    sources, (count, rest) = listed(lines)
+    assert len(sources) < len(row) and [*sources][-1] == weakest
+    assert count == len(row) - len(sources)
+    assert rest == pytest.approx(1 - sum(row[key] for key in sources), abs=6e-4)
