@@ -298,6 +298,20 @@ def test_each_of_sixteen_colours_begins_at_the_number_of_the_legend(scale, surfa
     assert style_of_number(0.01).bgcolor is None
 
 
+@pytest.mark.parametrize("largest", [27.72, 39.2, 0.322, 17.5, 6.19, 1.0])
+def test_no_cell_of_sixteen_colours_is_below_the_number_of_its_colour(largest):
+    """−27.72 had the colour that the key called −28."""
+    scale = Scale(-largest, largest, True)
+    pieces = ramp_pieces(scale, "low", "high", 16, BLACK)
+    named = {style: text.strip() for text, style in pieces[1:-1] if text.strip() != "0"}
+    assert len(named) == 8
+    for value in np.linspace(-largest, largest, 2001).tolist():
+        style = ramp_style(scale.place(value), True, 16, BLACK)
+        if style.bgcolor is not None:
+            assert abs(value) >= abs(float(named[style].replace("−", "-"))) * (1 - 1e-5)
+            assert abs(value) > 1e-9 and (value < 0) == named[style].startswith("−")
+
+
 @pytest.mark.parametrize("surface", [BLACK, WHITE], ids=["black", "white"])
 def test_small_weights_differ_in_256_colours(surface):
     """0.01 to 0.13 had one colour on white."""

@@ -6,7 +6,7 @@ Zero has no colour of its own, so that it is the background. Every other cell ha
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import sqrt
+from math import floor, log10, sqrt, trunc
 from typing import Literal
 
 from rich.color import Color
@@ -115,7 +115,7 @@ def ramp_pieces(
 ) -> list[tuple[str, Style]]:
     """Return the ramp of a scale between the numbers at its ends, with others on the colours that they have.
 
-    Each of 16 colours has the number from which it is on.
+    Each of 16 colours has the number from which it is on, in two digits that no cell of it is below.
 
     Args:
         scale: The scale.
@@ -134,10 +134,10 @@ def ramp_pieces(
     style = number_style if numbers else ramp_style
     if colours <= 16:
         places = [(1 + place) / 2 if scale.signed else place for place in _FROM_16]
-        steps = [(place, f" {tick_text(factor * scale.value(place))} ") for place in places]
+        steps = [(place, f" {_least_text(factor * scale.value(place))} ") for place in places]
         if scale.signed:
             less = [
-                (1 - place, f" {tick_text(factor * scale.value(1 - place))} ") for place in places
+                (1 - place, f" {_least_text(factor * scale.value(1 - place))} ") for place in places
             ]
             steps = [*less[::-1], (0.5, "0"), *steps]
         return [
@@ -180,6 +180,14 @@ def ramp_text(scale: Scale | LogScale, low: str, high: str, colours: int, surfac
 def tick_text(weight: float) -> str:
     """Write a number of a legend with two digits: `.01`."""
     return f"{float(f'{weight:.2g}'):g}".replace("0.", ".", 1).replace("-", MINUS)
+
+
+def _least_text(value: float) -> str:
+    """Write a number with two digits, towards 0."""
+    if not value:
+        return "0"
+    unit = 10.0 ** (floor(log10(abs(value))) - 1)
+    return tick_text(trunc(value / unit * (1 + _ROUNDING)) * unit)
 
 
 def role_style(colour: str, strength: float, colours: int, surface: Surface) -> Style:
