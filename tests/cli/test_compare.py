@@ -26,8 +26,12 @@ def run(capsys, *argv):
 def test_without_any_side_the_two_masks_are_compared(capsys):
     code, out, _ = run(capsys, TEXT, *STACK)
     assert code == 0
-    assert "mask     causal in every layer; the model's own is bidirectional\n" in out
-    assert "compare  mask: causal → bidirectional\n" in out
+    assert "mask     " not in out  # the header had the first side's mask as that of both
+    said = " ".join(out.split())
+    assert (
+        "compare mask: causal → bidirectional in every layer (the model's own: bidirectional)"
+        in said
+    )
     assert "bidirectional − causal" in out
 
 
@@ -1016,3 +1020,12 @@ def test_a_token_that_replaces_another_has_one_name(capsys):
     changes = out[out.index("what moved in each row") :]
     assert changes.count("river/road") == changes.count("river") == changes.count("road") > 5
     assert "│" not in changes
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_headings_of_both_sides_differ(capsys, monkeypatch, width):
+    """Both were "The bank by t…"."""
+    monkeypatch.setenv("COLUMNS", width)
+    out = run(capsys, "The bank by the river", "The bank by the road", "--query", "3")[1]
+    assert re.search(r"^ +key +…river +…road +difference$", out, re.MULTILINE)
+    assert re.search(r"^text 0 +The bank by the river.*\ntext 1 +The bank by the road", out, re.M)

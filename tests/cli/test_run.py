@@ -559,3 +559,17 @@ def test_colours_do_not_decide_what_is_on_a_screen():
         assert "top contributors" in plain
         differ.append(("α·‖v‖" in plain) != ("α·‖v‖" in coloured))
     assert not any(differ)
+
+
+def test_the_header_of_a_head_says_what_each_share_counts(capsys):
+    assert main(["run", "The bank by the river, and a bank by the road."]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    shares = {
+        name: float(value)
+        for value, name in re.findall(r"([\d.]+) (?:of its weight )?on ([a-z ]+)", out)
+    }
+    assert abs(sum(shares.values()) - shares["punctuation "] - 1) < 0.02
+    assert "on punctuation (counted among the others, too)" in out
+    assert main(["run", "The bank by the river"]) == 0
+    said = "content weight: weight on other words that neither distance nor word explains"
+    assert said in " ".join(capsys.readouterr().out.split())

@@ -1,12 +1,31 @@
 """What changes in one query's row as a list: a line for each key, with both sides' weights and their difference."""
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
 from attnscope.studies.run.row_list import LISTED, row_table
-from attnscope.views.parts import Column, Panel, ViewPart
-from attnscope.views.spans import Span, ours
+from attnscope.views.parts import Column, Panel, ViewPart, joined
+from attnscope.views.spans import Span, Spans, ours, untrusted
+
+_HEADING = 14  # cells of a heading above numbers
+
+
+def _headings(titles: Sequence[Spans]) -> list[Spans]:
+    """Return the titles of both sides, long ones from the first word that differs on."""
+    labels = ["".join(span.text for span in title) for title in titles]
+    if max(map(len, labels)) <= _HEADING:
+        return [*titles]
+    start = differing_word(labels)
+    return [untrusted(f"{'…' * (start > 0)}{label[start:]}") for label in labels]
+
+
+def differing_word(strings: Sequence[str]) -> int:
+    """Return the start of the first word that differs."""
+    letters = enumerate(zip_longest(*strings))
+    differs = next((index for index, several in letters if len(set(several)) > 1), 0)
+    return strings[0].rfind(" ", 0, differs) + 1
 
 
 def row_changes(
@@ -33,6 +52,7 @@ def row_changes(
     omitted = np.delete(np.arange(change.size), listed).tolist()
     bars = change[listed].tolist() + [float(change[omitted].sum())] * bool(omitted)
     side_columns = []
+    headings = _headings([joined(panel.title) for panel in sides])
     for n, panel in enumerate(sides):
         at = {position: index for index, position in enumerate(panel.columns.positions)}
         places = [None if (key := pair[n]) is None else at[key] for pair in columns]
@@ -47,7 +67,7 @@ def row_changes(
             cells.append(
                 panel.digits.text(float(panel.matrix[0][known_columns].sum(dtype=np.float64)))
             )
-        side_columns.append(Column(panel.title, cells))
+        side_columns.append(Column(headings[n], cells))
     cells = [difference.texts[0][i] for i in listed] + [difference.digits.text(bars[-1])] * bool(
         omitted
     )

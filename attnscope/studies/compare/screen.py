@@ -1,11 +1,9 @@
 """A Comparison: both sides' weights, their difference, and what moved per token."""
 
-import re
 from bisect import bisect
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import zip_longest
 
 import numpy as np
 from msgspec.structs import replace as struct_replace
@@ -15,10 +13,10 @@ from attnscope.findings.axes import take
 from attnscope.findings.compare import Change, Comparison, HeadChange, Side
 from attnscope.findings.heads import HeadReport
 from attnscope.findings.provenance import Provenance
-from attnscope.findings.run import TextReport
+from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import Token
 from attnscope.request.selection import FEW, PRINTED
-from attnscope.studies.compare.row_changes import row_changes
+from attnscope.studies.compare.row_changes import differing_word, row_changes
 from attnscope.studies.compare.span_screen import compare_spans
 from attnscope.studies.compare.tolerance import conclusion, worst_of_stage
 from attnscope.studies.heads.screen import head_numbers, strongest
@@ -255,7 +253,11 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
             others = [other for text, other in pairs if other.tokens != text.tokens]
             yield from unknown_words(others, untrusted(side.label))
     yield from report_header(
-        first_report.provenance, first_report.mask, settings, cuts=first_report.cuts
+        first_report.provenance,
+        first_report.mask,
+        settings,
+        cuts=first_report.cuts,
+        compared=comparison.axis,
     )
     for side in comparison.sides[1:]:
         yield from random_weights_of(side.label, side.report.provenance, first_report.provenance)
@@ -279,26 +281,35 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
                         ),
                     )
                 )
-    elif used and first_report.mask.what_if is None:
-        lines = [("compare", (*line, Span(WHAT_IF.get(str(used.pop()), ""))))]
+    elif used and (comparison.axis == "mask" or first_report.mask.what_if is None):
+        line = (*line, Span(WHAT_IF.get(str(used.pop()), "")))
+        lines = [("compare", line)]
     if comparison.axis == "mask":
-        for side in comparison.sides[1:]:
+        lines = [("compare", (*line, *_own_mask(first_report)))]
+        for side in comparison.sides:
             if effect := effect_of_mask(side.report.mask):
                 lines.append(("", (*untrusted(side.label), Span(": "), *effect)))
     yield Facts(lines)
     yield notes([*_other_notes(comparison), *comparison.notes])
     for several in zip(*(side.report.texts for side in shown_sides), strict=True):
-        strings = [text.text for text in several]
-        differs = next(
-            (n for n, letters in enumerate(zip_longest(*strings)) if len(set(letters)) > 1), 0
-        )
-        differs = strings[0].rfind(" ", 0, differs) + 1  # the start of the first word that differs
+        differs = differing_word([text.text for text in several])
         for side, text in zip(shown_sides, several, strict=True):
             if comparison.axis == "hide":
                 text = struct_replace(text, hidden=[])
             name = "text" if len(side.report.texts) == 1 else f"text {text.index}"
-            name = side.label if re.fullmatch(r"text \d+", side.label) else name
+            if len(shown_sides) > 1 and name == "text":
+                name = f"text {comparison.sides.index(side)}"
             yield text_header(text, settings, name, around=differs)
+
+
+def _own_mask(report: Report) -> Spans:
+    """Name the model's own mask, and others that it was trained under."""
+    mask = report.mask
+    if report.provenance.weights == "given":
+        return untrusted(f" (the given mask: {mask.own})")
+    if mask.trained:
+        return untrusted(f" (the model's masks: {' or '.join((mask.own, *mask.trained))})")
+    return untrusted(f" (the model's own: {mask.own})")
 
 
 def _other_notes(comparison: Comparison) -> list[str]:

@@ -89,10 +89,12 @@ def report_header(
     *,
     cuts: Sequence[str] = (),
     labelled: bool = False,
+    compared: str = "",
 ) -> Iterator[ViewPart]:
     """Present the provenance, random weights first: model, mask, and unusual settings.
 
     `labelled`: the title of every head says that weights are random.
+    `compared`: a setting that several values of are compared, so that it is left out.
     """
     if provenance.weights == "random" and not (labelled and settings.data_only):
         text = " untrained model: real arithmetic, meaningless patterns"
@@ -104,9 +106,13 @@ def report_header(
     if provenance.attending:
         sizes += f" × {counted(provenance.n_heads, 'head')}"
     usual = {"cpu", "float32"} if not settings.verbose else set()
-    machine = [value for value in (provenance.device, provenance.dtype) if value not in usual]
+    of_machine = {"device": provenance.device, "dtype": provenance.dtype}
+    machine = [
+        value for name, value in of_machine.items() if value not in usual and name != compared
+    ]
     are_given = provenance.weights == "given"
-    engine = [] if provenance.engine == "native" or are_given else [f"engine {provenance.engine}"]
+    usual_engine = provenance.engine == "native" or are_given or compared == "engine"
+    engine = [] if usual_engine else [f"engine {provenance.engine}"]
     part = [untrusted(provenance.part)] if provenance.part else []
     items = [*part, ours(sizes), *map(untrusted, [*machine, *engine])]
     family = () if are_given else untrusted(f" ({provenance.family})")
@@ -123,7 +129,7 @@ def report_header(
     if kinds := provenance.layer_kinds:
         legend = f"  {count_attending(kinds)} ({spell_legend(kinds)})"
         lines.append(("layers", ours(spell_map(kinds, whole=settings.verbose) + legend)))
-    if provenance.adapter is not None:
+    if provenance.adapter is not None and compared != "adapter":
         lines.append(
             (
                 "adapter",
@@ -132,7 +138,7 @@ def report_header(
                 ),
             )
         )
-    if provenance.family != "weights":
+    if provenance.family != "weights" and compared != "mask":
         lines.append(("mask", describe_mask(mask, provenance.weights)))
         lines += [("", effect)] if (effect := effect_of_mask(mask)) else []
     if provenance.scale is not None:
@@ -400,9 +406,13 @@ def head_header(
     )
     # Tokens of a picture are no words, and their distance is not along the text.
     if not text.images and (facts := _row_facts(text, head)):
+        if parts and "content weight" in str(head.chosen):
+            facts[-1] += ";"
+            facts.append(f"content weight: {_CONTENT_WEIGHT}")
         yield Text([ours(fact, "dim") for fact in facts], " ", remark=True)
 
 
+_CONTENT_WEIGHT = "weight on other words that neither distance nor word explains"
 _WHOLE = 1.005  # shares above it do not round to a whole: some keys are in several
 RANDOM_WEIGHTS = (Span(" "), Span(" random weights ", "alarm"))
 
@@ -462,8 +472,9 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     shares = [getattr(means, name) for _, name, on, *_ in shown_facts if on is not None]
     if sum(shares) > _WHOLE:
         # The first token may be special, or the row's own.
+        apart = sum(shares) - (means.punctuation or 0) <= _WHOLE
         facts[max(index for index, (_, _, on, *_) in enumerate(shown_facts) if on is not None)] += (
-            " (these overlap)"
+            " (counted among the others, too)" if apart else " (these overlap)"
         )
     for n, (fact, following) in enumerate(pairwise(shown_facts)):
         facts[n] += "," if fact[-1] == following[-1] else ";"
