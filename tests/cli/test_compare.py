@@ -1029,3 +1029,16 @@ def test_headings_of_both_sides_differ(capsys, monkeypatch, width):
     out = run(capsys, "The bank by the river", "The bank by the road", "--query", "3")[1]
     assert re.search(r"^ +key +…river +…road +difference$", out, re.MULTILINE)
     assert re.search(r"^text 0 +The bank by the river.*\ntext 1 +The bank by the road", out, re.M)
+
+
+def test_heads_that_moved_almost_as_much_are_told_apart(capsys):
+    """The strongest of a model were ten times 1.00."""
+    out = run(capsys, "The bank by the river", "--layer", "2", "--head", "0,1", "--summary")[1]
+    both = run(capsys, "The bank by the river", "--layer", "2", "--head", "0,1", "--json")[1]
+    (change,) = json.loads(both)["changes"]
+    moved = {
+        "L{}H{}".format(*head["second"]): max(head["total_variation"]) for head in change["heads"]
+    }
+    listed = re.findall(r"(L2H[01]) (\d\.\d{4})\b", out)
+    assert {name: float(value) for name, value in listed} == pytest.approx(moved, abs=5e-5)
+    assert len({value for _, value in listed}) == 2

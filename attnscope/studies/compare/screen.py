@@ -60,6 +60,7 @@ _NAMED = 12  # number of tokens without counterpart that are named
 _LINES = 70  # of one head, above which only the rows and columns are shown where most moves
 _CHANGED = 0.1  # of a weight, from which its change is listed
 _VISIBLE = 0.005  # share of a row's weight that is not printed as 0.00
+_EXACT = 4  # digits of the strongest heads' values if two would not tell them apart
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
 _SAID_BY_SIDES = (*_NUMBERED, "hide")  # axes that the labels of the sides name
 _LEGEND = (
@@ -197,7 +198,10 @@ def _moved(
         values = _mean_shares(change, sides[1].report.provenance)
         yield head_numbers(values, settings)
         yield GAP
-        yield strongest(values, None, Listing(), settings)
+        ranked = np.sort(values[np.isfinite(values)])[-_PRINTED:]
+        alike = ranked.size > 1 and ranked[-1] - ranked[0] < _VISIBLE
+        digits = max(_EXACT, settings.precision) if alike else settings.precision
+        yield strongest(values, None, Listing(), replace(settings, precision=digits))
     if not shown_count or largest == 0:
         return
     options = settings.named("--layer and --head", "layer and head")
