@@ -271,7 +271,7 @@ def test_a_pinned_head_is_compared_by_the_command_below(open_page, pages, capsys
     page.keyboard.press("c")
     page.keyboard.press("]")
     assert shows(page, "document.querySelector('.command').textContent.includes('compare')", True)
-    command = shlex.split(page.locator(".command").text_content())
+    command = shlex.split(page.locator(".command code").text_content())
     assert command[:2] == ["attnscope", "compare"]
     assert main([*command[1:], "--json"]) == 0
     compared = json.loads(capsys.readouterr().out)

@@ -199,6 +199,6 @@ def test_commands_are_found_by_typing(open_page, walked):
     assert shows(page, DIALOG, "copy")
     page.keyboard.press("t")
     assert shows(
-        page, "document.querySelector('.said').textContent", "copied: the command for a terminal"
+        page, "document.querySelector('.said').textContent", "copied: the command of this matrix"
     )
     assert page.evaluate("window.copied.at(-1)").startswith("attnscope run")

@@ -304,7 +304,7 @@ def test_roles_on_a_page_are_those_of_its_text(command, tmp_path):
         )
         if expected[largest].ravel()[n] >= 0.4 and largest != "first":
             assert name == largest
-    left_out = "all but the first token and special ones"
+    left_out = "all but its first two tokens and special ones"
     said = f"Measured on {len(rows)} words of this text, {left_out}. attnscope heads has other values: "
     assert roles["measured"].startswith(said)
 

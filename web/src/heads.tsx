@@ -56,7 +56,7 @@ const LIST = 225;
 const REMARK = 60;
 const MATTERS = 130;
 
-export function HeadsPanel({ scene, place, act, goto, room, glossary }: PanelProps) {
+export function HeadsPanel({ scene, place, act, goto, room, glossary, words }: PanelProps) {
   const theme = currentTheme();
   const [budget, setBudget] = useState(0); // thumbnails of so many heads are made; more follow in the next task
   useEffect(() => {
@@ -110,17 +110,20 @@ export function HeadsPanel({ scene, place, act, goto, room, glossary }: PanelPro
           ))}
         </select>
       </div>
-      {lens && <Matters scene={scene} seen={lens} place={place} glossary={glossary} />}
+      {lens && <Matters scene={scene} seen={lens} place={place} glossary={glossary} goto={goto} />}
       <div class="picture">
         <Heat
           id="panel-heads"
           rows={labels("L", layers)}
           columns={labels("H", heads)}
-          value={lens ? (r, c) => lens[r]![c]?.weight ?? 0 : (strength?.at ?? values?.at ?? (() => Number.NaN))}
+          value={
+            lens
+              ? (r, c) => (lens[r]![c]?.bound ? Number.NaN : (lens[r]![c]?.weight ?? 0))
+              : (strength?.at ?? values?.at ?? (() => Number.NaN))
+          }
           text={(r, c) => {
             const seen = lens?.[r]![c];
-            if (lens)
-              return !seen || !(seen.weight >= 0.005) || seen.bound ? "" : fixed(seen.weight, 2).replace("0.", ".");
+            if (lens) return !seen?.weight ? "" : seen.bound ? "≤" : fixed(seen.weight, 2).replace("0.", ".");
             if (strength) return roles!.letters[role(r, c)] ?? "?";
             return values && !Number.isNaN(values.at(r, c)) ? digitsText(values.at(r, c), digits) : "";
           }}
@@ -163,7 +166,7 @@ export function HeadsPanel({ scene, place, act, goto, room, glossary }: PanelPro
           cursor={[place.spot.layer, place.spot.head]}
           onCursor={(layer, head) => goto({ layer, head, text: roleText(layer, head), ...roleRow(layer, head) })}
           onEnter={() => act("matrix_panel")}
-          legend={(shown && displays[shown.name]) ?? ""}
+          legend={(lens?.flat().some((one) => one?.bound) && words.bounds) || (shown && displays[shown.name]) || ""}
           paint={
             values || strength || lens
               ? undefined
@@ -192,17 +195,21 @@ export function HeadsPanel({ scene, place, act, goto, room, glossary }: PanelPro
         {lens && <LensList scene={scene} seen={lens} spot={place.spot} goto={goto} glossary={glossary} />}
         {strength && (
           <ul class="roles">
-            {roles!.names.map((name, n) => (
-              <li key={name} title={roles!.meanings[n]}>
-                <span
-                  class="role"
-                  style={{ background: roles!.colours[n], color: inkOn(parseHex(roles!.colours[n]!)) }}
-                >
-                  {roles!.letters[n]}
-                </span>{" "}
-                {name}
-              </li>
-            ))}
+            {roles!.names.map(
+              (name, n) =>
+                main!.includes(n as never) && (
+                  <li key={name} title={roles!.meanings[n]}>
+                    <span
+                      class="role"
+                      style={{ background: roles!.colours[n], color: inkOn(parseHex(roles!.colours[n]!)) }}
+                    >
+                      {roles!.letters[n]}
+                    </span>{" "}
+                    {name}
+                  </li>
+                ),
+            )}
+            <li>? no clear role</li>
           </ul>
         )}
       </div>

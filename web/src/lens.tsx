@@ -141,30 +141,39 @@ export function Matters(props: {
   seen: (Seen | null)[][];
   place: Place;
   glossary: Record<string, string>;
+  goto: (changes: Partial<Spot>) => void;
 }) {
   const { scene, seen, place } = props;
   const { numbers, command, effects, noEffects, elsewhere } = scene.record;
   const { layer, head } = place.spot;
   const [strongest] = ranked(seen);
   const about = (!place.headChosen && strongest) || seen[layer]![head];
+  if (!strongest && scene.forbids(place.spot.query, place.spot.key))
+    return <p class="small matters">The mask forbids this cell: 0 in every head.</p>;
   const all = scene.effects();
   if (!about || (!all && !command)) return null;
   const { name, query, index: own } = about;
   const here = scene.effects(query);
   const { rank, share, best } = standing(all ?? [], own);
-  const isLarge = all && (share >= 0.1 || rank <= all.length / 10);
   const much = !all?.[own]
     ? "Not at all"
     : rank === 1
       ? "More than any other head"
       : share >= 0.5
         ? "Much"
-        : isLarge
+        : share >= 0.1
           ? "Somewhat"
           : "Little";
   return (
     <p class="small matters">
-      <b>{name}</b> has <b>{amountOf(about)}</b> at <Cell scene={scene} query={query} reads={about.key} />
+      {about.layer === layer && about.head === head ? (
+        <b>{name}</b>
+      ) : (
+        <button class="plain" onClick={() => props.goto({ layer: about.layer, head: about.head })}>
+          <b>{name}</b>
+        </button>
+      )}{" "}
+      has <b>{amountOf(about)}</b> at <Cell scene={scene} query={query} reads={about.key} />
       {about === strongest && ", the most of all heads"}. Does {name}{" "}
       <span class="term" title={props.glossary.effect}>
         matter
@@ -234,7 +243,7 @@ export function LensList(props: {
     >
       {spot.key === null && (
         <li class="dim">
-          {strong.some((one) => scene.sinks.has(one.key)) || "Sinks are left out."} Click a cell for a pair.
+          {strong.some((one) => scene.sinks.has(one.key)) || "Sinks are left out."} Click another word for a pair.
         </li>
       )}
       {strong.map((one, rank) => (

@@ -100,7 +100,8 @@ export function MatrixPanel(
             <button
               key={name}
               title={glossary[name] ?? stageHelp[name]}
-              aria-pressed={name === stage}
+              aria-pressed={name === (lines ? "weights" : stage)}
+              disabled={lines && name !== "weights"}
               onClick={() => act("show_stage", name)}
             >
               {name}
@@ -294,8 +295,10 @@ function MatrixView({
     };
     const apart = (query: number, key: number): [View, number, number] => {
       if (!pairs) return [second, query, key];
-      const side = pairs.keys[key]![1] < 0 ? 0 : 1;
-      return [side ? second : first, pairs.queries[query]![side], pairs.keys[key]![side]];
+      // the chosen side, unless it lacks the token
+      const own = first.scene === here ? 0 : 1;
+      const side = pairs.keys[key]![own] < 0 ? 1 - own : own;
+      return [side ? second : first, pairs.queries[query]![side]!, pairs.keys[key]![side]!];
     };
     return (
       <Heat

@@ -213,6 +213,12 @@ export class Scene {
     return Array.from({ length: layers * heads }, (_, n) => all[n * tokens + position]!);
   }
 
+  // Whether the mask forbids a cell in all heads whose mask the page holds.
+  forbids(query: number, key: number | null): boolean {
+    const known = this.record.units.map(({ at }) => this.head(...at)!.cell("masked", query, key ?? -1));
+    return known.includes(-Infinity) && known.every((score) => score === undefined || score === -Infinity);
+  }
+
   headName(layer: number, head: number): string {
     return this.units.get(`${[layer, head]}`)?.name ?? `L${this.record.layers[layer]}H${this.record.heads[head]}`;
   }
@@ -342,6 +348,10 @@ export class Head {
   unlisted(query: number): number | null {
     const listed = this.listed(query);
     if (!listed) return null;
+    const whole = this.wholeRow(query);
+    const all = whole ? [...whole].filter((share) => share > 0).length : this.scene.sourceAxis.length;
+    const ranks = this.scene.store.shape(this.group!.places!)[0]!;
+    if (listed.length >= all || (listed.length < ranks && !this.leftOut.length)) return null; // the rest is rounding
     const sink = this.statistics(query).find(([name]) => name === "sink")?.[1] ?? 0;
     return Math.max(0, 1 - sink - listed.reduce((sum, one) => sum + (one.measures.weight ?? 0), 0));
   }

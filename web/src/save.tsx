@@ -211,7 +211,7 @@ export function exportsOf(
     saved("m", "the matrix as a table (CSV)", `${file}.csv`, "text/csv", csv);
     saved("n", "the matrix as code (NumPy)", `${file}.py`, "text/x-python", () => asNumpy(matrix));
   }
-  if (command) copied("t", "the command for a terminal", () => command);
+  if (command) copied("t", "the command of this matrix", () => command);
   copied("l", "the link to this place", () => location.href);
   saved("p", "this page", "page.html", "text/html", wholePage);
   return { copies, saves };

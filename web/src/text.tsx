@@ -28,7 +28,7 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
           {place.touched || props.hovered ? (
             <Sources {...props} />
           ) : (
-            words[scene.record.pictures ? "begin_patch" : "begin"]
+            words[scene.record.pictures ? "begin_patch" : place.display === "roles" ? "begin_roles" : "begin"]
           )}
         </p>
         <span class="stages" role="group" aria-label="Direction">
@@ -108,20 +108,26 @@ function useTokens({ scene, head, place, cursorKey, hovered, goto, setHovered, c
   const side = compared.find((pair) => pair.heads.includes(head) && pair.heads[0]?.scene !== pair.heads[1]?.scene);
   const row = hovered ? hovered.scene.on(scene, "queries", hovered.query) : place.spot.query;
   const column = hovered ? (hovered.key === null ? null : hovered.scene.on(scene, "keys", hovered.key)) : cursorKey;
-  const cell = (q: number | null, k: number | null): { query: number; key: number | null } | null => {
+  const pointed = (q: number | null, k: number | null): { query: number; key: number | null } | null => {
     if (!read) return q === null ? null : { query: q, key: null };
     return k === null ? null : { query: head?.reader(k) ?? place.spot.query, key: k };
+  };
+  // With a query chosen, the next token that it may read is the key of the pair; the one after that is a query again.
+  const clicked = (q: number | null, k: number | null) => {
+    const { spot, touched } = place;
+    const next = q === null || (touched && spot.key === null && q !== spot.query && !scene.record.pictures);
+    return !read && k !== null && next && !scene.forbids(spot.query, k) ? { query: spot.query, key: k } : pointed(q, k);
   };
   return {
     row,
     column,
     shares: () => (!source ? new Map<number, number>() : read ? source.readers(column ?? -1) : source.shares(row)),
     choose: (q: number | null, k: number | null) => {
-      const to = cell(q, k);
+      const to = clicked(q, k);
       if (to) goto(to);
     },
     point: (q: number | null, k: number | null) => {
-      const to = cell(q, k);
+      const to = pointed(q, k);
       const name = side ? side.names[side.heads.indexOf(head)]! : "";
       setHovered(to && { scene, head, side: name, query: to.query, key: to.key ?? head?.best(to.query) ?? null });
     },
@@ -242,7 +248,11 @@ export function Lines(props: PanelProps) {
   const [k0, k1] = window(scene.keyAxis.length);
   const height = Math.max(q1 - q0, k1 - k0) * LINE;
   const box = useRef<HTMLDivElement>(null);
-  useEffect(() => reveal(box.current!, (query - q0) * LINE), [query, scene]);
+  const best = head?.best(query) ?? query; // both ends of its strongest line are in sight, or else the source
+  useEffect(() => {
+    reveal(box.current!, (query - q0) * LINE);
+    reveal(box.current!, (best - k0) * LINE);
+  }, [query, best, scene]);
   const every = (q1 - q0) * (k1 - k0) <= 1024;
   const ink = css(ramp(theme, false)[200]!);
   const lines: { q: number; k: number; share: number; strong: boolean }[] = [];

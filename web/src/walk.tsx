@@ -256,7 +256,15 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     Object.entries(node.glossary).map(([name, meaning]) => [node.phrases[name] ?? name, meaning]),
   );
   return (
-    <div class="walk">
+    // biome-ignore lint/a11y/noStaticElementInteractions: a finger reads what a pointer sees over a term
+    // biome-ignore lint/a11y/useKeyWithClickEvents: see above
+    <div
+      class="walk"
+      onClick={({ target }) => {
+        const { title = "" } = (target as Element).closest<HTMLElement>(".term,dt") ?? {};
+        if (title) say(title);
+      }}
+    >
       <header class="top">
         <details class="about" open={/look-(alarm|warning)/.test(JSON.stringify(about))}>
           <summary>
@@ -318,7 +326,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
               {node.texts.length > 1 && (
                 <Choice
                   label="text"
-                  items={node.texts.map((t, n) => `${n} ${t.slice(0, 40)}`)}
+                  items={node.texts.map((t, n) => `${n} ${t.length > 28 ? `${t.slice(0, 28)}…` : t}`)}
                   at={spot.text}
                   onChoose={(text) => goto({ text })}
                 />
@@ -364,7 +372,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       <output class="said">{said}</output>
       {command && (
         <p class="dim command">
-          <code>{command}</code>
+          {node.words.command} {scene.record.elsewhere && node.words.elsewhere} <code>{command}</code>
         </p>
       )}
     </div>

@@ -10,8 +10,9 @@ from attnscope.studies.ablate.screen import effect_meaning, present_effects
 from attnscope.studies.run.head_walk import HeadsOfPage, RunWithEveryHead, run_texts, with_walk
 from attnscope.studies.study import Request
 from attnscope.views.numbers import formatted
-from attnscope.views.parts import Table, ViewPart
+from attnscope.views.parts import Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import ours
 
 # Names of the axis of effects, by what ranks them.
 AXES = {
@@ -60,6 +61,8 @@ def present_effects_page(
         if isinstance(part, Table) and survey.unit == "head" and settings.every_head is not None:
             yield _scatter(survey, heads.display)
         yield part
+        if isinstance(part, Table) and (hidden := len(survey.layers) - len(part.labels)) > 0:
+            yield paragraph(ours(f"{hidden:,} more: --top {len(survey.layers):,} lists all"))
 
 
 def _scatter(survey: EffectSurvey, display: str) -> "Scatter":

@@ -20,9 +20,12 @@ from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_s
 from attnscope.studies.explore.scenes import head_axes
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
 from attnscope.views.axes import source_kind
-from attnscope.views.parts import FirstFitting, Matrices, ViewPart, WeightMap
+from attnscope.views.parts import FirstFitting, Matrices, ViewPart, WeightMap, paragraph
 from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import ours
 from attnscope.views.walk.scene import Alignment, HeadNumber, Scene
+
+_FIXED = "Below is the head that moved most, whichever is chosen above."
 
 
 def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[Any]:
@@ -46,6 +49,8 @@ def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[
         walked = walked or part is walk
         if not (walked and isinstance(part, Matrices | WeightMap)):
             yield part
+        if part is walk:
+            yield paragraph(ours(_FIXED), remark=True)
 
 
 def _in_full(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:

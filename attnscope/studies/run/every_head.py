@@ -137,7 +137,7 @@ def with_roles(scene: Scene, roles: TextRoles | None) -> Scene:
     if roles is None:
         return scene
     measured = (
-        f"Measured on {counted(roles.words, 'word')} of this text, all but the first token and special ones. "
+        f"Measured on {counted(roles.words, 'word')} of this text, all but its first two tokens and special ones. "
         "attnscope heads has other values: it measures roles on texts of its own, unless it is given one, and "
         "induction and copying on random tokens."
     )

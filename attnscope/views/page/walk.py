@@ -65,7 +65,9 @@ _PHRASES = {
 _OF_WORDS = {"first", "special", "other", "distance", "punctuation"}
 _WORDS = {
     # what to do before anything was chosen
-    "begin": "Point at a word: what the word reads turns blue. Click a cell: every head shows its weight there.",
+    "begin": "Point at a word, or tap it: what it reads turns blue. Click a cell of the matrix: every head shows its "
+    "weight there.",
+    "begin_roles": "Point at a word, or tap it: what it reads turns blue. Click a head: its matrix opens.",
     "begin_patch": "Point at a patch or a word: what the patch reads turns blue. Click a patch, then a head.",
     "exact": "exact float32",
     "map": "map of the whole text, exact float32",
@@ -76,12 +78,17 @@ _WORDS = {
     f"(distance to {DECIMALS['distance']}).",
     "absent": "The sources of this row are not listed on this page. The nearest row that is:",
     "difference": "No difference is shown: a side has no exact matrix of this head, or other tokens.",
+    "bounds": "≤, grey: not among the sources that are listed",
+    "command": "This matrix in a terminal:",
+    "elsewhere": "(in the folder of the model)",
     "rest": "The weight of all tokens that are weaker than those above.",
     "settled": "Without sinks, the colours would stay: this head reads no other token, or one as strongly as sinks.",
     "same": "This is the pinned head itself. Go to another one, with [ and ] or a click on it.",
     "weights": "Only weights are known of this head; its map shows them.",
     "unexplained": "This page does not hold the scores of this row, or it may attend to no key.",
 }
+# What a page calls the effect of a head; `Matters` of `web/src/lens.tsx` says so.
+_MUCH = "Much: at least half of the largest effect; somewhat: at least a tenth; little: less."
 # Help of actions that do something else, or less, than in a terminal.
 _PAGE_HELP = {
     "zoom_in": "Larger cells.",
@@ -155,7 +162,7 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
             "keys": _keys(scenes, len(source.texts), len(source.masks)),
             "browserKeys": _BROWSER_KEYS,
             "stageHelp": _STAGES,
-            "glossary": GLOSSARY,
+            "glossary": GLOSSARY | {"effect": f"{GLOSSARY['effect']} {_MUCH}"},
             "phrases": _PHRASES,
             "words": _WORDS,
             "scenes": scenes,

@@ -1,0 +1,136 @@
+"""What a click or a touch chooses, and what the page then says of it."""
+
+import re
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.cli import main
+from tests.page.conftest import SHORT
+from tests.page.reading import read_page
+from tests.page.test_heads import PAGES, click_cell
+from tests.page.walking import number, shows
+
+CAUSAL = ["run", SHORT, "--mask", "causal"]
+HASH = "location.hash.match(/query=\\d+(&key=\\d+)?/)[0]"
+MATTERS = "document.querySelector('.matters').textContent"
+
+
+@pytest.fixture
+def opened(open_page, tmp_path):
+    """A function that writes the page of a command and opens it."""
+
+    def opened(command, fragment="", size=(1280, 800)):
+        path = tmp_path / "page.html"
+        assert main([*command, "-o", str(path), "--quiet", "--force"]) == 0
+        return open_page(path, fragment, size=size).page
+
+    return opened
+
+
+def test_a_second_word_is_the_key_of_the_first_and_a_third_begins_again(opened):
+    page = opened(CAUSAL)
+    words = page.locator("#panel-text .token")
+    for word, place in (
+        (4, "query=4"),
+        (1, "query=4&key=1"),
+        (4, "query=4"),  # the way back
+        (6, "query=6"),  # a later word is no key of it
+        (2, "query=6&key=2"),
+        (3, "query=3"),
+    ):
+        words.nth(word).click()
+        assert shows(page, HASH, place)
+
+
+def test_the_head_that_the_answer_is_about_opens_with_a_click(opened):
+    weights = attnscope.inspect(SHORT, layer="all", head="all", stages="weights").weights
+    page = opened(["run", SHORT, "--layer", "0", "--head", "0"])
+    click_cell(page.locator("#panel-matrix"), 4, 1)
+    layer, head = np.unravel_index(weights[:, :, 4, 1].argmax(), (4, 4))
+    page.locator(".matters button").click()
+    assert shows(page, "document.querySelector('#where').textContent", f"L{layer}H{head}")
+    assert page.locator(".matters button").count() == 0
+
+
+def test_of_a_cell_that_the_mask_forbids_the_page_says_so(opened):
+    page = opened(CAUSAL)
+    click_cell(page.locator("#panel-matrix"), 1, 4)
+    assert shows(page, MATTERS, "The mask forbids this cell: 0 in every head.")
+    click_cell(page.locator("#panel-matrix"), 4, 1)
+    assert shows(page, f"{MATTERS}.includes('Does ')", True)
+
+
+def test_the_rest_of_a_row_is_named_only_if_a_source_is_not_listed(opened):
+    page = opened(["run", SHORT, "--mask", "causal", "--head", "1"])
+    weights = attnscope.inspect(SHORT, mask="causal", layer=0, head=1, stages="weights")
+    for query in range(len(SHORT.split())):
+        page.evaluate(f"location.hash = '#head=L0H1&query={query}'")
+        assert shows(page, HASH, f"query={query}")
+        listed = page.locator("[data-measure=weight]").count()
+        rest = page.locator("[data-rest]")
+        row = np.sort(weights.weights[0, 0, query])[::-1]
+        assert listed == min(5, query + 1)
+        assert rest.count() == int(query + 1 > listed)
+        if rest.count():
+            assert number(rest.text_content()) == pytest.approx(row[listed:].sum(), abs=5.1e-3)
+
+
+def test_lines_are_weights_and_both_ends_of_the_strongest_are_in_sight(opened):
+    text = " ".join([SHORT] * 8)
+    weights = attnscope.inspect(text, layer=0, head=0, stages="weights").weights[0, 0]
+    page = opened(["run", text, "--layer", "0", "--head", "0"], "#query=60&stage=scores")
+    page.get_by_role("button", name="lines").click()
+    stages = page.get_by_role("group", name="Stage").get_by_role("button")
+    for n, name in enumerate(stages.all_text_contents()):
+        assert stages.nth(n).is_disabled() == (name != "weights")
+        assert stages.nth(n).get_attribute("aria-pressed") == str(name == "weights").lower()
+    page.keyboard.press("Home")
+    for query in (60, 20, 85):
+        page.evaluate(f"location.hash = '#head=L0H0&query={query}'")
+        key = int(weights[query].argmax())
+        seen = f"""(() => {{
+            const box = document.querySelector("#panel-lines").getBoundingClientRect();
+            const end = document.querySelector("#panel-lines > :last-child").children[{key}];
+            const at = end.getBoundingClientRect();
+            return at.top >= box.top - 1 && at.bottom <= box.bottom + 1;
+        }})()"""
+        assert shows(page, seen, True)
+
+
+def test_a_finger_reads_what_a_term_means(opened):
+    page = opened(CAUSAL, "#query=9", size=(360, 740))
+    for term in (page.locator(".matters .term"), page.locator("td .term")):
+        term.click()
+        meaning = term.get_attribute("title")
+        assert len(meaning) > 40
+        assert shows(page, "document.querySelector('.said').textContent", meaning)
+
+
+def test_the_legend_of_roles_has_the_roles_of_this_model(opened, tmp_path):
+    page = opened(PAGES["roles"])
+    data = read_page(tmp_path / "page.html")
+    roles = data.of_kind("walk")[0]["scenes"][0]["roles"]
+    main_roles = set(data.raw(roles["main"]).ravel().tolist()) - {-1}
+    expected = [roles["names"][n] for n in sorted(main_roles)]
+    items = page.locator("ul.roles li").all_text_contents()
+    assert [re.sub(r"^\S\s*", "", item) for item in items] == [*expected, "no clear role"]
+    assert "Click a head" in page.locator(".said-of").text_content()
+
+
+def test_a_page_of_effects_counts_the_heads_that_its_table_leaves_out(opened):
+    page = opened(["ablate", "The bank by the river", "--each", "head"])
+    rows = page.locator("table.data:not(.sources) tbody tr").count()
+    assert page.get_by_text(f"{16 - rows} more: --top 16 lists all").count() == 1
+    assert page.locator(".command").text_content().startswith("This matrix in a terminal: ")
+
+
+def test_a_click_in_a_difference_keeps_the_side(opened):
+    page = opened(["compare", SHORT, SHORT.replace("steep", "wide")])
+    matrix = page.locator("figure.difference canvas")
+    for side in (0, 1):
+        page.evaluate(f"location.hash = '#mask={side}&head=L0H0&query=1'")
+        click_cell(matrix, 4, 2)
+        assert shows(page, HASH, "query=4&key=2")
+        assert page.evaluate("location.hash.includes('mask=1')") == bool(side)
