@@ -105,7 +105,12 @@ def test_a_finger_reads_what_a_term_means(opened):
         term.click()
         meaning = term.get_attribute("title")
         assert len(meaning) > 40
-        assert shows(page, "document.querySelector('.said').textContent", meaning)
+        said = "document.querySelector('.said').textContent"
+        assert shows(page, said, meaning)
+        box = page.locator(".said").bounding_box()
+        assert box["x"] >= 0 and box["width"] > 200
+        page.locator(".said").click()
+        assert shows(page, said, "")
 
 
 def test_the_legend_of_roles_has_the_roles_of_this_model(opened, tmp_path):

@@ -261,8 +261,8 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     <div
       class="walk"
       onClick={({ target }) => {
-        const { title = "" } = (target as Element).closest<HTMLElement>(".term,dt") ?? {};
-        if (title) say(title);
+        const term = (target as Element).closest<HTMLElement>(".term,dt,.said"); // what is said has no title
+        if (term) say(term.title);
       }}
     >
       <header class="top">
