@@ -231,7 +231,9 @@ def test_large_work_is_left_out_unless_it_is_asked_for(gpt2, open_page, monkeypa
     assert "Not measured: 12 heads × 11 tokens × " in said
     assert "In the folder of the model: attnscope ablate " in said
     below = page.locator(".command").text_content()
-    assert below.startswith("This matrix in a terminal: (in the folder of the model) attnscope run ")
+    assert below.startswith(
+        "This matrix in a terminal: (in the folder of the model) attnscope run "
+    )
     typed = shlex.split(page.locator(".matters code").text_content())
     typed[typed.index("--model") + 1] = folder
     assert main([*typed[1:], "--quiet"]) == 0

@@ -79,7 +79,9 @@ def test_predictions_stand_beside_the_sentence(open_page, tmp_path):
     first, second = attnscope.inspect(text, predict=True).data.texts[0].predictions
     page = open_page(path, size=(1280, 800)).page
     for prediction, chosen in ((first, None), (second, second.position), (first, 0)):
-        for _ in range(0 if chosen is None else 2):  # with another token chosen, the first click makes a pair
+        for _ in range(
+            0 if chosen is None else 2
+        ):  # with another token chosen, the first click makes a pair
             page.locator("#panel-text .token").nth(chosen).click()
         said = f"{prediction.position} [MASK]:"
         line = "document.querySelector('.sentence .predictions').textContent"
