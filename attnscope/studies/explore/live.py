@@ -413,8 +413,8 @@ class LiveSource(UnitSource):
         tokens = {n: escape_control(token_span(survey.tokens, n).text) for n in survey.positions}
         names = ", ".join(f"{position} {name}" for position, name in tokens.items())
         measure = "bits (KL)" if survey.effects[0].ranked_by == "kl" else "‖change‖ / ‖state‖"
-        changed = f"predictions at {names}" if survey.positions else "final hidden states"
-        meaning = f"Change of {changed} in {measure}, with this head alone cut to 0."
+        changed = f"at {names} in" if survey.positions else "of final hidden states,"
+        meaning = f"Change {changed} {measure}, this head alone cut to 0."
         self._effects[plain] = HeadNumber(EFFECT, meaning, values)
         for variant_known, live_text in self._known.items():
             live_text.scene = self._with_measures(live_text.scene, variant_known)

@@ -38,7 +38,7 @@ from attnscope.views.explore.ink import (
     wrapped,
 )
 from attnscope.views.explore.matrix import MatrixPanel
-from attnscope.views.explore.overlays import Menu, Overlay, commands_of, displays_of, help_text
+from attnscope.views.explore.overlays import Menu, Overlay, commands_of, display_menu, help_text
 from attnscope.views.explore.pane import Pane
 from attnscope.views.explore.row import RowPanel
 from attnscope.views.explore.state import WalkState
@@ -190,9 +190,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             "palette": lambda: self.push_screen(
                 Menu("commands", commands_of(self), self.state.ink)
             ),
-            "display": lambda: self.push_screen(
-                Menu("what heads show", displays_of(self), self.state.ink)
-            ),
+            "display": lambda: self.push_screen(display_menu(self)),
             "lens": self._lens,
             "find": self._ask_token,
             "next_match": lambda: self._find(self.state.place.needle, 1),
@@ -539,6 +537,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             return True
         if self._mode == "lens":
             self._mode = ""
+            self._panels["heads"].seen = None
             if pressed in _DIGITS:
                 self._go_to_strongest(int(pressed) - 1)
                 return True
@@ -575,6 +574,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             elif name == "sinks":
                 self._notice = f"sinks are {'in' if place.sinks else 'out of'} the scale"
         self.redraw()
+
+    @property
+    def thumbnails_fit(self) -> bool:
+        """Whether the panel of heads has room for thumbnails."""
+        return bool(self._panels["heads"].thumbnails_fit(self.state))
 
     def _act(self, action: Action) -> None:
         before = self.state.place
@@ -679,6 +683,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self.state.scene is not None:
             self._act(Action("lens"))
             self._mode = "lens"
+            strongest = self.state.strongest_heads()
+            self._panels["heads"].seen = strongest[0][:2] if strongest else None
 
     def _go_to_strongest(self, rank: int) -> None:
         strongest = self.state.strongest_heads()
@@ -983,11 +989,16 @@ def copied(state: WalkState, what: str) -> str:
     queries = [escape_control(span.text) for span in scene.queries.names]
     if what == "cell":
         row = head.row(stage, spot.query)
-        value = "" if row is None else format_number(row[state.column])
+        value = "" if row is None else format_number(_numbers(state, row)[state.column])
         return f"{queries[spot.query]}\t{names[state.column]}\t{value}\n"
     lines = ["\t".join([stage, *names])]
     for query in [spot.query] if what == "row" else range(len(queries)):
         row = head.row(stage, query)
         if row is not None:
-            lines.append("\t".join([queries[query], *map(format_number, row)]))
+            lines.append("\t".join([queries[query], *map(format_number, _numbers(state, row))]))
     return "\n".join(lines) + "\n"
+
+
+def _numbers(state: WalkState, row: np.ndarray) -> np.ndarray:
+    """Return the numbers of a row as they are copied: the difference of two forbidden weights is 0."""
+    return np.where(np.isneginf(row), 0, row) if state.place.stage == "weights" else row

@@ -1,5 +1,6 @@
 """Layers × heads: a thumbnail, the colour of a role, or one number for every head."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,6 +62,8 @@ class HeadsPanel:
     left: int = 0
     width: int = 0
     height: int = 0
+    # layer and head that are scrolled to in place of the current one
+    seen: tuple[int, int] | None = None
     _drawn: tuple[object, list[Line]] = (None, [])
     # of what is drawn: layers, heads, columns of a label, and columns and lines of a head, blanks included
     _last: tuple[range, range, int, int, int] | None = None
@@ -86,6 +89,7 @@ class HeadsPanel:
         )
         cache_key = (
             at,
+            self.seen,
             place.pinned,
             state.variant(),
             width,
@@ -124,8 +128,9 @@ class HeadsPanel:
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
         across = max(1, room // wide)
         below = max(1, lines // tall)
-        self.left = scroll(self.left, place.spot.head, across, n_heads, around=0)
-        self.top = scroll(self.top, place.spot.layer, below, n_layers, around=0)
+        layer, head = self.seen or (place.spot.layer, place.spot.head)
+        self.left = scroll(self.left, head, across, n_heads, around=0)
+        self.top = scroll(self.top, layer, below, n_layers, around=0)
         heads = range(self.left, min(n_heads, self.left + across))
         layers = range(self.top, min(n_layers, self.top + below))
         self._last = layers, heads, label, wide, tall
@@ -142,6 +147,8 @@ class HeadsPanel:
             sizes.append(f" {first_seen}–{last_seen.lstrip('LH')}/{len(names)} ")
         query = ink.name(scene.queries.names[place.spot.query])
         key = ink.name(scene.keys.names[state.key])
+        # a cell has room for two digits
+        few = ["rank by effect, blank ≥ 100", "rank, blank ≥ 100"] * (n_layers * n_heads >= 100)
         percents = (", %", "") if wide <= _NARROW else ("",)
         subjects = {
             "thumbnails": ["weights"],
@@ -150,7 +157,7 @@ class HeadsPanel:
                 *(f"{query} ← top non-sink{percent}" for percent in percents),
                 f"{query} ← top",
             ],
-            EFFECT: ["rank by effect", "rank"] if wide <= _NARROW else [EFFECT],
+            EFFECT: [*few, "rank by effect", "rank"] if wide <= _NARROW else [EFFECT],
         }.get(display, [phrase_of(display)])
         forms = [f"{size} {subject}" for subject in subjects for size in sizes]
         # the edge of a frame has its number and corners
@@ -179,8 +186,8 @@ class HeadsPanel:
             listed = flowed(_strongest(state, scene, weights, sources), width, " · ")
             # a small panel has one line for the list alone
             marks = [*listed[: max(1, legend - len(marks))], *marks]
-        if _of_display(scene, display) is not None:
-            # they stand before its number
+        if display == "roles" or _of_display(scene, display) is not None:
+            # they stand among its letters, or behind its number
             marks = []
         lines_below: list[Line] = [[Segment(line, DIM)] for line in marks]
         if weights is None:
@@ -188,19 +195,27 @@ class HeadsPanel:
         drawn_lines += lines_below[:legend]
         return [*drawn_lines, *[[]] * (height - len(drawn_lines))]
 
-    @staticmethod
-    def _display(state: WalkState, width: int, height: int) -> str:
+    def _display(self, state: WalkState, width: int, height: int) -> str:
         """Return what is shown: where thumbnails are too small to say something, the row's strongest source instead."""
-        scene = state.scene
         display = state.place.display
-        if scene is None or scene.pictures or display != "thumbnails":
-            return display
+        fits = display != "thumbnails" or self._fit(state, width, height)
+        return display if fits else ROW_LENS
+
+    def thumbnails_fit(self, state: WalkState) -> bool:
+        """Tell whether the panel as it was last drawn has room for thumbnails."""
+        return self._fit(state, self.width, self.height)
+
+    @staticmethod
+    def _fit(state: WalkState, width: int, height: int) -> bool:
+        scene = state.scene
+        if scene is None or scene.pictures:
+            return True
         per_line = 2 if state.ink.colours and not state.ink.ascii else 1
         wide = (width - _label_width(scene)) // len(scene.heads) - 1
         tall = (height - _ABOVE - _legend_lines(scene, height)) // len(scene.layers) * per_line
         # a small matrix is drawn as it is
         least = min(_SAYS, len(scene.queries.positions), len(scene.keys.positions))
-        return display if min(wide, tall) >= least else ROW_LENS
+        return min(wide, tall) >= least
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""
@@ -350,7 +365,7 @@ def _written(
         return text, style
     index = -1 if roles is None else int(roles.main[layer, head])
     if roles is None or index < 0:
-        return "?", DIM
+        return "" if roles is None else "?", DIM
     return fit(roles.letters[index], width), ink.role(
         roles.colours[index], float(roles.strength[layer, head])
     )
@@ -376,15 +391,17 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
     phrases = [f"{name}: {phrase_of(display)} {written}"]
     if display == EFFECT and not np.isnan(value):
         ranks = head_number.made("ranks", lambda: _ranks(head_number))
-        phrases = [f"{name}: {value:.3g}, rank {ranks[spot.layer, spot.head]} of {ranks.size}"]
-        strongest = strongest_of(head_number.values)[:_NAMED]
-        phrases += [
+        strongest = [
             f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {effect:.3g}"
-            for layer, head, effect in strongest
+            for layer, head, effect in strongest_of(head_number.values)[:_NAMED]
         ]
+        own = f"{name}: {value:.3g}, rank {ranks[spot.layer, spot.head]} of {ranks.size}"
+        phrases = ["strongest: " + ", ".join(strongest[:count]) for count in (1, 2, 3, 4)]
+        phrases = [fitting(phrases[::-1], width), own]
     said = flowed(
-        [*_marked(state, scene), *(ink.plain(phrase) for phrase in phrases)], width, " · "
+        [*(ink.plain(phrase) for phrase in phrases), *_marked(state, scene)], width, " · "
     )
+    said = said[:room]
     meaning = ended(wrapped(ink.plain(head_number.meaning), width), width, room - len(said))
     return [*([Segment(line)] for line in said), *([Segment(line, DIM)] for line in meaning)]
 
@@ -406,8 +423,10 @@ def _role_legend(state: WalkState, scene: Scene, width: int, room: int) -> list[
     )
     letters = [
         ink.plain(f"{roles.letters[n]} {roles.names[n]}")
-        for n in sorted(set(roles.main.ravel().tolist()) - {-1})
+        for n, _ in Counter(roles.main[roles.main >= 0].tolist()).most_common()
     ]
+    letters += ["? no clear role"] * bool((roles.main < 0).any())
+    letters += _marked(state, scene)
     lines = ended(flowed(letters, width, ", "), width, room - 1)
     return [
         [Segment(fit(ink.plain(f"{name}: {role}"), width))],

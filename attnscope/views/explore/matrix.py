@@ -230,7 +230,7 @@ class MatrixPanel:
         if state.head_cut:
             forms = ["this head is cut: its output is 0, so that what it reads here has no effect"]
             forms += ["cut: its output is 0, what it reads has no effect"]
-            forms += ["cut: its output is 0", "cut"]
+            forms += ["cut: its output is 0", "cut: output is 0", "cut to 0", "cut"]
             look = ink.style("warning")
         elif place.pinned is not None and state.head is state.pinned and head is not None:
             forms = ["the pinned head itself: choose another head, mask or cut"]
@@ -572,5 +572,18 @@ def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> 
     digits = digits_for(np.array([scale.low, scale.high], dtype=np.float32), 2)
     low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
     ends = ink.plain(low), ink.plain(digits.text(scale.high))
-    ramp = joined(ramp_pieces(scale, *ends, ink.colours, ink.surface))
-    return [cut([Segment("  "), *ramp], width), *remarks]
+    ramp = _shortened(ramp_pieces(scale, *ends, ink.colours, ink.surface), width - 2)
+    return [cut([Segment("  "), *joined(ramp)], width), *remarks]
+
+
+def _shortened(ramp: list[tuple[str, Style]], width: int) -> list[tuple[str, Style]]:
+    """Leave out numbers of a ramp, but not those of its ends and its middle, until it is not wider."""
+    low, *inner, high = ramp
+    for step in (1, 2, 4, len(inner)):
+        names = [
+            (name if (n - len(inner) // 2) % step == 0 else " ", style)
+            for n, (name, style) in enumerate(inner)
+        ]
+        if sum(cell_len(name) for name, _ in (low, *names, high)) <= width:
+            break
+    return [low, *names, high]

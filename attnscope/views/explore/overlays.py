@@ -140,6 +140,7 @@ class MenuLine(NamedTuple):
     meaning: str
     name: str
     call: Callable[[], object]
+    value: str = ""  # what it shows
 
 
 class MenuBox(Widget, inherit_bindings=False):
@@ -160,6 +161,7 @@ class Menu(ModalScreen[None], inherit_bindings=False):
     Args:
         heading: What the menu is of.
         commands: The commands.
+        chosen: Index of the command that is chosen first.
     """
 
     AUTO_FOCUS = ""
@@ -168,13 +170,15 @@ class Menu(ModalScreen[None], inherit_bindings=False):
     MenuBox { background: ansi_default; color: ansi_default; margin-top: 1; }
     """
 
-    def __init__(self, heading: str, commands: Sequence[MenuLine], ink: Ink) -> None:
+    def __init__(
+        self, heading: str, commands: Sequence[MenuLine], ink: Ink, chosen: int = 0
+    ) -> None:
         super().__init__()
         self._heading = heading
         self._commands = commands
         self._ink = ink
         self._needle = ""
-        self._chosen = 0
+        self._chosen = chosen
         self._top = 0
         self._rows: list[int] = []  # the command of every line
 
@@ -286,10 +290,23 @@ def displays_of(app: Any) -> list[MenuLine]:
         for number in app.state.scene.numbers:
             if number.varies:
                 meanings[number.name] = number.meaning
+    titles = {name: phrase_of(name) for name in meanings}
+    if not app.thumbnails_fit:
+        titles["thumbnails"] = "top non-sink"
+        meanings["thumbnails"] = "The row's strongest source past sinks, per head."
     return [
-        MenuLine(phrase_of(name), meaning, phrase_of(name), partial(app.do, "display", name))
+        MenuLine(titles[name], meaning, titles[name], partial(app.do, "display", name), name)
         for name, meaning in meanings.items()
     ]
+
+
+def display_menu(app: Any) -> Menu:
+    """Return the menu of what the panel of heads can show, at what it shows."""
+    displays = displays_of(app)
+    names = [command.value for command in displays]
+    display = app.state.place.display
+    chosen = names.index(display) if display in names else 0
+    return Menu("what heads show", displays, app.state.ink, chosen)
 
 
 def commands_of(app: Any) -> list[MenuLine]:
@@ -308,7 +325,7 @@ def commands_of(app: Any) -> list[MenuLine]:
     ]
     commands += [
         MenuLine("", f"heads: {title}. {meaning}", f"heads: {name}", call)
-        for title, meaning, name, call in displays_of(app)
+        for title, meaning, name, call, _ in displays_of(app)
     ]
     masks = app.state.source.masks
     return commands + [

@@ -350,6 +350,10 @@ class WalkState:
         if self._last_difference is None or self._last_difference[0] != key:
             # A difference is as large as a matrix, so that only one is kept.
             changes = difference(*key)
+            if changes is not None and self.place.stage == "weights" and not self._rounded:
+                # as in a matrix of weights
+                both = (head.stages["weights"] == 0) & (pinned.stages["weights"] == 0)
+                changes = np.where(both, np.float32(-np.inf), changes)
             difference_head = (
                 None
                 if changes is None
@@ -357,6 +361,11 @@ class WalkState:
             )
             self._last_difference = key, difference_head
         return self._last_difference[1]
+
+    @property
+    def _rounded(self) -> bool:
+        """Whether weights are rounded, so that a zero is not always forbidden."""
+        return self.scene is not None and self.scene.rounded is not None
 
     @property
     def drawn_stage(self) -> str:

@@ -126,7 +126,13 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("first_query", ("g",), "First query.", MOVE),
     KeyAction("last_query", ("G",), "Last query.", MOVE),
     KeyAction("strongest", ("space",), "Strongest source of the row.", MOVE),
-    KeyAction("digits", ("d",), "The matrix as numbers, or as colours.", _LOOK, "digits"),
+    KeyAction(
+        "digits",
+        ("d",),
+        "A number in every cell of the matrix, which may scroll, or cells that fill the panel.",
+        _LOOK,
+        "digits",
+    ),
     KeyAction(
         "scale", ("L",), "Colours by the root of weights, by weights, or by their logarithm.", _LOOK
     ),

@@ -111,10 +111,18 @@ def apply(current: Place, action: Action, bounds: Bounds) -> Place:
     if action.name not in _STEPS:
         return current
     there = _STEPS[action.name](current, action.value, bounds)
+    if there.trail is current.trail and _row_of(there.spot) != _row_of(current.spot):
+        # The trail led to another row or head.
+        there = replace(there, trail=())
     if (there.spot.text, there.unit) != (current.spot.text, current.unit):
         # The bounds are those of other tokens.
         return there
     return fit(there, bounds)
+
+
+def _row_of(spot: Spot) -> Spot:
+    """Return a spot without its column."""
+    return replace(spot, key=None, dim=0)
 
 
 def fit(current: Place, bounds: Bounds) -> Place:

@@ -1,0 +1,122 @@
+"""What the panel of heads names, scrolls to and leaves blank, and what a menu begins at."""
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("textual", reason="textual is not installed")
+
+from attnscope.cli.explore import SessionOpener
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.explore.live import LiveSource
+from attnscope.views.explore.app import ExploreApp
+from attnscope.views.explore.overlays import Menu, displays_of
+from attnscope.views.walk.place import Action, Bounds, Place, Spot, apply
+from tests.explore.proof import lines_of, region_text, settled
+from tests.explore.test_live import live, walk
+
+ANIMAL = "The animal did not cross the street because it was too"
+
+
+def of_model(path):
+    texts = (TextInput(ANIMAL),)
+    return LiveSource(RunConfig(texts, model=str(path)), SessionOpener(texts).open)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_a_cut_leaves_the_head_with_the_largest_effect_and_blanks_are_explained(size, smollm2):
+    async def act(app, press, _pilot):
+        await press("/", *"it", "enter", "1", "x", "E")
+        lines = [line.strip("│ ") for line in lines_of(app, "heads", True)]
+        (number,) = (n for n in app.state.scene.numbers if n.name == "effect")
+        panel = app._panels["heads"]._last
+        return region_text(app, "title")[0], lines, number.values, panel[0]
+
+    title, lines, effects, layers = walk(act, of_model(smollm2), size)
+    assert title.strip().endswith("Change at 10 too in bits (KL), this head alone cut to 0.")
+    assert "blank ≥ 100" in lines[0]
+    (strongest,) = re.findall(r"strongest: L(\d+)H(\d+) ([\d.]+)", " ".join(lines))
+    best = np.unravel_index(effects.argmax(), effects.shape)
+    assert tuple(map(int, strongest[:2])) == best
+    assert float(strongest[2]) == pytest.approx(effects.max(), rel=0.01)
+    order = np.argsort(-effects, axis=None)
+    ranks = np.empty(order.size, int)
+    ranks[order] = np.arange(1, order.size + 1)
+    shown = [line for line in lines if re.match(r"▸?L\d+\b(?!H)", line)]
+    for layer, line in zip(layers, shown, strict=True):
+        written = {int(text) for text in re.sub("[▸◂×]", " ", line).split()[1:]}
+        of_layer = {int(rank) for rank in ranks.reshape(effects.shape)[layer] if rank < 100}
+        assert written <= of_layer and len(of_layer - written) <= ("×" in line)
+
+
+def test_the_lens_scrolls_to_the_strongest_head_until_the_next_key(smollm2):
+    async def act(app, press, _pilot):
+        await press("/", *"it", "enter", "g", "a")
+        seen = app._panels["heads"]._last[0], app.state.lens(), app.state.place.spot.layer
+        await press("escape")
+        return *seen, app._panels["heads"]._last[0]
+
+    during, lens, layer, after = walk(act, of_model(smollm2), (80, 24))
+    assert np.unravel_index(np.nanargmax(lens), lens.shape)[0] in during
+    assert layer in after
+
+
+def test_the_menu_of_heads_begins_at_what_is_shown_and_names_it(smollm2):
+    async def act(app, press, _pilot):
+        found = []
+        for keys in ("v", "escape", "a", "v", "escape"):
+            await press(keys)
+            if isinstance(app.screen, Menu):
+                menu = app.screen
+                found.append(menu.found[menu._chosen].title)
+        return found, [line.title for line in displays_of(app)], lines_of(app, "heads", True)[0]
+
+    found, titles, _ = walk(act, of_model(smollm2), (120, 40))
+    assert found == ["top non-sink", "lens"] and "thumbnails" not in titles
+    assert walk(act, live(), (120, 40))[0] == ["thumbnails", "lens"]
+
+
+def test_a_step_by_hand_to_another_row_or_head_ends_the_trail():
+    bounds = Bounds(layers=4, heads=4, queries=8, keys=8)
+    start = Place(Spot(layer=3, head=1, query=5, key=2))
+    followed = apply(start, Action("follow", Spot(layer=2, head=0, query=2, key=1)), bounds)
+    assert followed.trail == (start.spot,)
+    for name in ("next_head", "previous_head", "next_layer", "up", "down", "mask", "last_query"):
+        there = apply(followed, Action(name), Bounds(1, 2, 4, 4, 8, 8))
+        assert there.spot != followed.spot and there.trail == (), name
+        assert there.history == followed.history
+    for name in ("left", "right", "strongest"):
+        assert apply(followed, Action(name), bounds).trail == followed.trail, name
+
+
+def test_cells_that_both_masks_forbid_are_no_zeros_of_a_difference(smollm2):
+    async def act(app, press, _pilot):
+        await press("c", "]")
+        lines = lines_of(app, "matrix", True)
+        return [line.strip("│ ") for line in lines if re.match(r"\W*\d+ \w+ +\S*[\d·]", line)]
+
+    lines = walk(act, of_model(smollm2), (120, 40))
+    rows = [line for line in lines if line.split()[0].strip("▸").isdigit()]
+    forbidden = [line.count("·") for line in rows]
+    assert forbidden == [*range(10, -1, -1)]
+
+
+def test_the_legend_of_sixteen_colours_has_both_of_its_ends():
+    import asyncio
+
+    async def run():
+        app = ExploreApp(live("The bank by the river"), colours=16)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await settled(app, pilot)
+            await pilot.press("s")
+            await settled(app, pilot)
+            assert app.state.place.stage == "output"
+            high = app.state.scale("exact").high
+            return high, [line.strip("│ ") for line in lines_of(app, "matrix", True)]
+
+    high, lines = asyncio.run(run())
+    (legend,) = (line for line in lines if re.match(r"−\d", line))
+    numbers = [float(text.replace("−", "-")) for text in legend.split()]
+    assert numbers[0] == -numbers[-1] == pytest.approx(-high, abs=0.0051)
+    assert 0 in numbers and numbers == sorted(numbers)
