@@ -554,14 +554,14 @@ class _ShownHead:
             labels, *columns = zip(*rows, strict=True)
             ranks = min(head_report.top.keys.shape[1] for head_report in self.heads)
             by = self.heads[0].top.by
-            titles = f"enters the top {ranks}", f"leaves the top {ranks}", "other changes"
+            kinds = f"enters the top {ranks}", f"leaves the top {ranks}", "other changes"
             meaning = f"  before→after; other changes: by {_CHANGED:.2f} or more"
             meaning += f"; the top is by {MEASURES[by]}" * (by != "weight")
             yield GAP
             yield paragraph((Span("weights that change", "bold"), Span(meaning, "dim")))
             filled = [
-                Column(title, column, left=True)
-                for title, column in zip(titles, columns, strict=True)
+                Column(kind, column, left=True)
+                for kind, column in zip(kinds, columns, strict=True)
                 if any(column)
             ]
             yield Table("query", filled, labels=labels, indent=0)
