@@ -87,7 +87,7 @@ def _value(screen: Screen, value: parts.Cell | parts.OneLine, left: int) -> Text
     text = screen.plain(value.text)
     after = screen.text(value.after)
     room = screen.width - left - after.cell_len
-    if left and room >= _SHORTEST:
+    if left and _SHORTEST <= room < cell_len(lead + text):
         # The text has at least two thirds of the room.
         kept_width = max(room - cell_len(lead), 2 * room // 3)
         how = shorten_start if value.end else shorten if lead else shorten_middle
