@@ -263,20 +263,20 @@ def test_keys_answer_change_and_finish_a_lesson(tmp_path, lesson, capsys):
             chosen = (step["answer"] + wrong) % len(step["choices"])
             terminal.press(str(chosen + 1).encode())
             terminal.wait_for("✗ it is".encode() if wrong else "✓ right".encode())
-            terminal.wait_for(b"q quit")
+            terminal.wait_for(b"Enter next")
             if number == 0:
                 terminal.press(b"t")
                 terminal.wait_for(b"now: temperature 0.5")
                 terminal.wait_for(b"your answer")
                 terminal.written = b""
                 terminal.press(b"1")
-                terminal.wait_for(b"q quit")
+                terminal.wait_for(b"Enter next")
                 terminal.written = b""
                 terminal.press(b"t")
                 terminal.wait_for(b"now: temperature 1")
                 terminal.wait_for(b"your answer")
                 terminal.press(b"1")
-                terminal.wait_for(b"q quit")
+                terminal.wait_for(b"Enter next")
                 terminal.written = b""
             terminal.press(b"\n")
         terminal.wait_for(b"1 of 2 right")
