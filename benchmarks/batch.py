@@ -257,6 +257,8 @@ def memory(count: int, folder: Path) -> bool:
             "--config",
             "single-head",
             "--quiet",
+            "--workers",
+            "0",
         ]
         done = subprocess.run(
             [sys.executable, "-c", _PEAK, *arguments], capture_output=True, text=True, check=True

@@ -239,6 +239,8 @@ class Loader:
             )
             bounds = replace(bounds, window_tokens=window_tokens, first_window_tokens=first_tokens)
             bounds = with_blocks(bounds, settings, self.items.costs)
+        if workers == "auto" and "stages" in settings.keep:
+            workers = 0  # matrices take longer from process to process than to compute
         if workers == "auto":
             a_token = source.config.n_layers * layer_parameters(source.config)
             workers, bounds = choose_workers(bounds, run.threads, self.items, a_token, holds)

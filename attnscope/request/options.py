@@ -801,8 +801,8 @@ BATCH = (
         partial(arguments.real, arg("max_minutes"), what="a number of minutes above 0", positive=True), "MINUTES"),
     Option("workers", OUTPUT, "Number of processes that compute, on one thread each unless {threads} is given; they "
         "share the weights; 0 for a single process with threads. auto takes one for each CPU, or for each GPU, if the "
-        "run is long enough. Default: auto on Linux without a GPU and {threads}, else 0.", arguments.workers, "N|auto",
-        brief="Processes that compute and share the weights."),
+        "run is long enough and keeps no matrices. Default: auto on Linux without a GPU and {threads}, else 0.",
+        arguments.workers, "N|auto", brief="Processes that compute and share the weights."),
     Option("ray", OUTPUT, "Spread the shards over a cluster of Ray (install attnscope[ray]), and merge them: auto, "
         "host:port, or without an address one that is started here.", metavar="[ADDRESS]"),
     number("actors", OUTPUT, 1, "Number of actors; default: as many as the cluster has room for.", needs=("ray",)),

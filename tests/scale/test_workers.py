@@ -392,6 +392,7 @@ def test_auto_takes_workers_where_a_run_is_long(folder, monkeypatch):
         ("cpu", ["--workers", "auto", "--threads", "1"], {}, False),
         ("cpu", [], {"OMP_NUM_THREADS": "1"}, True),
         ("auto", [], {}, False),
+        ("cpu", ["--stage", "weights"], {}, True),
     ],
 )
 def test_batch_takes_workers_unless_threads_are_limited(
@@ -420,5 +421,6 @@ def test_batch_takes_workers_unless_threads_are_limited(
     assert processes == ([] if alone else [3])
     plain = ["batch", "texts.txt", "-o", "plain.jsonl", "--device", "cpu", "--workers", "0"]
     threads = json.loads(Path("d.jsonl").read_bytes().splitlines()[0])["grouping"]["threads"]
-    assert main([*plain, "--threads", str(threads)]) == 0
+    kept = options if "--stage" in options else []
+    assert main([*plain, "--threads", str(threads), *kept]) == 0
     assert content(folder / "d.jsonl") == content(folder / "plain.jsonl")
