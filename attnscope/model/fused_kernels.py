@@ -4,7 +4,8 @@
 bits. Beside l = Σp and Σp·v it adds up Σp·(s − m) for the entropy, Σp·|i − j| for the distance, and p over kinds of
 keys and near the diagonal; all are rescaled as m grows. At the end it scores the keys that averages of heads name. Where
 keys are ranked, it keeps the five chunks of keys of every row with the largest scores, in which the five strongest keys
-are. `ranking_kernel` scores the keys of these chunks again and takes the five.
+are. `ranking_kernel` scores the keys of these chunks again and takes the five. `column_kernel` walks over the rows and
+adds up the weight that keys receive: it is known once the sum of every row is.
 
 A step takes BN keys, in chunks of SUB. Threads of a GPU hold the scores of a row in turns, RUN adjacent columns each.
 Keys are put into such columns that a thread holds one chunk: it adds up and ranks without asking other threads. Only
@@ -364,3 +365,46 @@ def ranking_kernel(
         tl.store(KEYS + at * SLOTS + i, tl.where(exists, key, -1), mask=inside)
         tl.store(WEIGHTS + at * SLOTS + i, tl.where(exists, weight, float("nan")), mask=inside)
         ranked = tl.where(is_chosen, float("-inf"), ranked)
+
+
+@triton.jit(do_not_specialize=["n", "heads", "window", "prefix"])
+def column_kernel(
+    Q, K, LENGTHS, COUNTED, STATS, RECEIVED, scale, softcap, n, heads, window, prefix,
+    SHARE: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Add up what BN keys of one head of one text receive from the rows that count, BM at a time.
+
+    One program adds the rows in their order, so that a sum has the same bits in every run. COUNTED (B, n) bool;
+    RECEIVED (B, H, n) float32.
+    """
+    start = tl.program_id(0) * BN
+    head = tl.program_id(1)
+    text = tl.program_id(2)
+    line = (text * heads + head).to(tl.int64) * n
+    group = (text * (heads // SHARE) + head // SHARE).to(tl.int64) * n
+    keys = start + tl.arange(0, BN)
+    e = tl.arange(0, E)
+    there = keys < n
+    length = tl.load(LENGTHS + text).to(tl.int32)
+    k = tl.load(K + group * E + (keys[:, None] * E + e[None]), mask=there[:, None], other=0.0)
+    begin = 0
+    end = tl.where(start < length, n, 0)
+    if CAUSAL:
+        begin = tl.where(start < prefix, 0, start)
+    if WINDOWED:
+        begin = tl.maximum(begin, start - window + 1)
+        end = tl.minimum(end, start + BN + window - 1)
+    received = tl.zeros([BM, BN], tl.float32)
+    for q0 in range(begin, end, BM):
+        rows = q0 + tl.arange(0, BM)
+        inside = rows < n
+        counted = tl.load(COUNTED + text * n + rows, mask=inside, other=0) != 0
+        log_sum = tl.load(STATS + line + rows, mask=inside, other=0.0)
+        q = tl.load(Q + line * E + (rows[:, None] * E + e[None]), mask=inside[:, None], other=0.0)
+        s = tl.dot(q, tl.trans(k), input_precision=FLOAT32) * scale
+        if CAPPED:
+            s = softcap * _tanh(s / softcap)
+        visible = _visible(rows[:, None], keys[None], length, window, prefix, CAUSAL, WINDOWED)
+        received += tl.where(visible & counted[:, None], tl.exp(s - log_sum[:, None]), 0.0)
+    tl.store(RECEIVED + line + keys, tl.sum(received, 0), mask=there)

@@ -23,6 +23,7 @@ from attnscope.model.masks import Intersection, PaddingMask
 from attnscope.model.recorders.base import KeyTokens
 from attnscope.model.recorders.heads import HeadRecorder
 from attnscope.model.recorders.rows import RowRecorder
+from attnscope.model.recorders.sums import ColumnRecorder
 from attnscope.model.recorders.top import TopRecorder
 from attnscope.model.tile import Recorder
 from attnscope.request.masks.terms import Bidirectional, Causal, Prefix, SlidingWindow
@@ -60,15 +61,22 @@ class FusedRows:
         keys: The strongest keys of every row, (B, H, Q, 5), int32, −1 where there are fewer; nothing if none are ranked.
         weights: Their weights, in the same form; NaN if there are fewer.
         numbers: By name in STATISTICS, (B, H, Q) each.
+        received: The weight that every key receives from rows that count, (B, H, K); nothing if none do.
     """
 
     def __init__(
-        self, output: Tensor, keys: Tensor, weights: Tensor, numbers: dict[str, Tensor]
+        self,
+        output: Tensor,
+        keys: Tensor,
+        weights: Tensor,
+        numbers: dict[str, Tensor],
+        received: Tensor,
     ) -> None:
         self.output = output
         self.keys = keys
         self.weights = weights
         self.numbers = numbers
+        self.received = received
 
     def fill(self, recorders: Sequence[Recorder], inputs: AttentionInputs) -> None:
         """Fill recorders with their statistics."""
@@ -82,6 +90,8 @@ class FusedRows:
                 recorder.take(self, sink, fully_masked, inputs)
             elif isinstance(recorder, HeadRecorder):
                 recorder.take(self)
+            elif isinstance(recorder, ColumnRecorder):
+                recorder.take(self.received, inputs)
 
     def is_finite(self) -> bool:
         """Tell whether all scores and outputs are, by at most one wait for the device; see frame.are_finite."""
@@ -133,13 +143,16 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
         return None
     tops = [recorder for recorder in active if isinstance(recorder, TopRecorder)]
     heads = [recorder for recorder in active if isinstance(recorder, HeadRecorder)]
+    columns = [recorder for recorder in active if isinstance(recorder, ColumnRecorder)]
     rows: list[HeadRecorder | RowRecorder] = [*heads]
     rows.extend(recorder for recorder in active if isinstance(recorder, RowRecorder))
     orders = {top.by for top in tops}
     is_supported = (
-        len(tops) + len(rows) == len(active) and len(orders) < 2 and orders <= {"weight", "value"}
+        len(tops) + len(rows) + len(columns) == len(active)
+        and len(orders) < 2
+        and orders <= {"weight", "value"}
     )
-    is_supported = is_supported and len(heads) < 2
+    is_supported = is_supported and len(heads) < 2 and len(columns) < 2
     is_supported = is_supported and all(top.ranks_all and top.count <= MOST_KEYS for top in tops)
     is_supported = is_supported and all(row.sources.self_attention for row in rows)
     if not is_supported or len({id(row.sources) for row in rows}) > 1:
@@ -150,6 +163,7 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
             rule,
             rows[0].sources if rows else None,
             heads[0].targets if heads else None,
+            columns[0].counted if columns else None,
             order=next(iter(orders), ""),
         )
     except torch.OutOfMemoryError:
@@ -237,6 +251,7 @@ def _run(
     rule: FusedRule,
     sources: KeyTokens | None,
     targets: Tensor | None,
+    counted: Tensor | None,
     *,
     order: str,
 ) -> FusedRows:
@@ -245,6 +260,7 @@ def _run(
     Args:
         sources: What the keys are; None for no statistics.
         targets: The keys that averages name, (B, Q, TARGETS), int64; None for no averages.
+        counted: The rows of which keys receive weight, (B, Q), bool; None if that is not added up.
         order: What ranks keys, `weight` or `value`; empty if none are ranked.
     """
     from triton import cdiv
@@ -274,28 +290,29 @@ def _run(
     ranked = (batch, heads, n, slots if order else 0)
     candidates, keys = (torch.empty(ranked, dtype=torch.int32, device=device) for _ in range(2))
     weights = torch.empty(ranked, device=device)
+    received = torch.empty(batch, heads, 0 if counted is None else n, device=device)
     flags = {"CAUSAL": rule.causal, "WINDOWED": rule.window > 0, "CAPPED": spec.softcap is not None}
-    shared: dict[str, Any] = {
-        "SHARE": heads // k.shape[1],
-        "E": wide,
-        "BY_VALUE": by_value,
-        **flags,
-    }
+    shared: dict[str, Any] = {"SHARE": heads // k.shape[1], "E": wide, **flags}
     scalars = spec.scale, spec.softcap or 1.0, n, heads, rule.window, rule.prefix
-    walk = {name: sizes[name] for name in ("BM", "BN", "SUB", "RUN", "num_warps", "num_stages")}
+    walk = {name: sizes[name] for name in ("BM", "BN", "num_warps", "num_stages")}
+    chunks = {"SUB": sizes["SUB"], "BY_VALUE": by_value}
     # Triton launches on the current device, whose memory the tensors may not be in
     with nullcontext() if device.type == "cpu" else torch.cuda.device(device):
         fused_kernels.layer_kernel[(cdiv(n, sizes["BM"]), heads, batch)](
             q, k, v, kinds, norms, lengths, sinks, lengths if targets is None else targets, output, numbers, candidates,
-            *scalars, **shared, **walk, HAS_SINKS=spec.sinks is not None, RANKS=bool(order),
-            N_TARGETS=0 if targets is None else len(TARGETS),
+            *scalars, **shared, **walk, **chunks, RUN=sizes["RUN"], HAS_SINKS=spec.sinks is not None,
+            RANKS=bool(order), N_TARGETS=0 if targets is None else len(TARGETS),
         )  # fmt: skip
         if order:
             fused_kernels.ranking_kernel[(cdiv(n, sizes["ROWS"]), heads, batch)](
-                q, k, norms, lengths, numbers, candidates, keys, weights, *scalars, **shared, SUB=sizes["SUB"],
+                q, k, norms, lengths, numbers, candidates, keys, weights, *scalars, **shared, **chunks,
                 ROWS=sizes["ROWS"],
             )  # fmt: skip
+        if counted is not None:
+            fused_kernels.column_kernel[(cdiv(n, sizes["BN"]), heads, batch)](
+                q, k, lengths, counted, numbers, received, *scalars, **shared, **walk
+            )
     statistics = dict(zip(STATISTICS, numbers, strict=True))
     return FusedRows(
-        output[..., :width], keys[..., :MOST_KEYS], weights[..., :MOST_KEYS], statistics
+        output[..., :width], keys[..., :MOST_KEYS], weights[..., :MOST_KEYS], statistics, received
     )

@@ -67,6 +67,10 @@ class AttentionInputs:
         """Return the key/value head that serves each of these query heads."""
         return heads // (self.q.shape[1] // self.k.shape[1])
 
+    def norms(self, name: str) -> Tensor:
+        """Return the factor on a weight in a contribution without a gate, `value` or `projected`: (B, H, K), float32."""
+        return self.value_norms if name == "value" else self.projected_norms
+
     @cached_property
     def value_norms(self) -> Tensor:
         """‖v_j‖ for every query head, (B, H, K), float32; NaN without values."""
@@ -99,8 +103,7 @@ class AttentionInputs:
         assert self.gate is not None
         gate = self.gate[:, heads, rows].float()  # (B, h, q, Ev or 1)
         if gate.shape[-1] == 1:
-            norms = self.value_norms if name == "value" else self.projected_norms
-            return gate.abs() * norms[:, heads, None, keys]
+            return gate.abs() * self.norms(name)[:, heads, None, keys]
         v = self.v[:, self.group(heads), keys].float()  # (B, h, k, Ev)
         if name == "value" or self._gram is None:
             return (gate.square() @ v.square().mT).sqrt()

@@ -166,8 +166,7 @@ class Tile:
         inputs = self.inputs
         keys = slice(self.k0, self.k1)
         if inputs.gate is None:
-            norms = inputs.value_norms if name == "value" else inputs.projected_norms
-            return norms[:, self.index, None, keys]
+            return inputs.norms(name)[:, self.index, None, keys]
         if name not in self._gated_norms:
             self._gated_norms[name] = inputs.gated_norms(
                 name, self.heads, slice(self.q0, self.q1), keys

@@ -1,5 +1,7 @@
 """The fused kernel against operators, on a GPU or in Triton's interpreter: test_fused.py starts it for the latter.
 
+What keys receive is compared with its definition in float64, and has the same bytes if it is computed again.
+
     TRITON_INTERPRET=1 python -m tests.devices.fused_cases [--draws N] [--seed S] [CASE …]
     python -m tests.devices.fused_cases --device cuda [--draws N] [--seed S] [CASE …]
 
@@ -11,6 +13,7 @@ import argparse
 import os
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -24,6 +27,7 @@ from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import Intersection, PaddingMask, intersect
 from attnscope.model.recorders import (
     AveragedRows,
+    ColumnRecorder,
     HeadRecorder,
     KeyTokens,
     MatrixRecorder,
@@ -97,6 +101,18 @@ CASES = {
     "by value": Case(Causal(), by="value"),
     "width of no power of two": Case(Causal(), width=24),
     "float16": Case(Causal(), dtype=torch.float16),
+    "bfloat16": Case(
+        intersect((Causal(), PADDING)), batch=2, heads=4, groups=2, dtype=torch.bfloat16
+    ),
+    "bfloat16 with everything": Case(
+        intersect((Prefix(30), SlidingWindow(25), PADDING)),
+        batch=2,
+        heads=4,
+        groups=2,
+        dtype=torch.bfloat16,
+        softcap=2.0,
+        sinks=torch.tensor([1.0, -1.0, 3.0, 0.0]),
+    ),
     "some heads and rows": Case(Causal(), recorded=[1], rows=range(5, 60)),
     "large scores": Case(Causal(), factor=60.0),
     "a pruned head": Case(Causal(), factor=0.0),
@@ -109,7 +125,7 @@ CASES = {
 def drawn(seed: int, device: str) -> Case:
     """A random case: every kind of mask with every other part of a rule."""
     draw = random.Random(seed)
-    most, widths, dtypes = 90, (8, 16, 24, 32), (torch.float32, torch.float32, torch.float16)
+    most, widths, dtypes = 90, (8, 16, 24, 32), (torch.float32, torch.float16, torch.bfloat16)
     if device != "cpu":
         most, widths, dtypes = (
             2500,
@@ -146,6 +162,22 @@ def drawn(seed: int, device: str) -> Case:
         blocks={name: draw.choice(choices) for name, choices in sizes.items()},
         seed=seed,
     )  # fmt: skip
+
+
+def read_bfloat16() -> None:
+    """Let products of Triton's interpreter, which take the bits of bfloat16 for integers, take them for numbers."""
+    from triton.language import bfloat16, float32
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    multiply = InterpreterBuilder.create_dot
+
+    def create_dot(builder: Any, a: Any, b: Any, *others: Any) -> Any:
+        sides = (
+            builder.create_fp_ext(x, float32) if x.dtype.scalar == bfloat16 else x for x in (a, b)
+        )
+        return multiply(builder, *sides, *others)
+
+    InterpreterBuilder.create_dot = create_dot
 
 
 def moved(mask: Mask, device: str) -> Mask:
@@ -203,10 +235,45 @@ def shown_rows(case: Case, device: str) -> Tensor:
     return shown
 
 
+def counted_rows(case: Case, device: str) -> Tensor:
+    """Most of the shown rows, (B, Q), bool."""
+    generator = torch.Generator().manual_seed(case.seed)
+    drawn = torch.rand(case.batch, case.tokens, generator=generator) < 0.8
+    return shown_rows(case, device) & drawn.to(device)
+
+
+def received(case: Case, device: str) -> Tensor:
+    """What keys receive from the counted rows that are recorded, by definition: (B, H, K), float64."""
+    inputs, _ = layer(case, device)
+    q, k = inputs.q.double(), inputs.k.double().repeat_interleave(case.heads // case.groups, 1)
+    scores = q @ k.mT * case.width**-0.5
+    if case.softcap is not None:
+        scores = case.softcap * (scores / case.softcap).tanh()
+    at = torch.arange(case.tokens, device=device)
+    query, key = at[:, None], at
+    for part in case.mask.parts if isinstance(case.mask, Intersection) else (case.mask,):
+        allowed = torch.ones_like(scores, dtype=torch.bool)
+        if isinstance(part, Causal | Prefix):
+            prefix = part.size if isinstance(part, Prefix) else 0
+            allowed &= (key <= query) | (key < prefix)
+        elif isinstance(part, SlidingWindow):
+            allowed &= (query - key).abs() < part.size
+        elif isinstance(part, PaddingMask):
+            allowed &= key < part.lengths.to(device)[:, None, None, None]
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    if case.sinks is not None:
+        sinks = case.sinks.to(device).double()[None, :, None, None]
+        scores = torch.cat((scores, sinks.expand(*scores.shape[:3], 1)), -1)
+    weights = scores.softmax(-1).nan_to_num()[..., : case.tokens]
+    rows = case.rows or range(case.tokens)
+    counted = counted_rows(case, device) & (at >= rows.start) & (at < rows.stop)
+    return (weights * counted[:, None, :, None]).sum(2)
+
+
 def computed(
     case: Case, kernel: str, device: str, *, ranks: bool = True
-) -> tuple[Tensor, TopRecorder, RowRecorder, HeadRecorder]:
-    """Output, strongest keys, if they are ranked, statistics and averages by a kind of kernel."""
+) -> tuple[Tensor, TopRecorder, RowRecorder, HeadRecorder, ColumnRecorder]:
+    """Output, strongest keys, if they are ranked, statistics, averages and columns by a kind of kernel."""
     inputs, keys = layer(case, device)
     heads, rows = case.recorded or range(case.heads), case.rows or range(case.tokens)
     top, statistics = (
@@ -214,7 +281,8 @@ def computed(
         RowRecorder(heads, rows, keys),
     )
     averages = HeadRecorder(heads, rows, averaged_rows(case, keys.special), keys)
-    recorders: list[Recorder] = [*([top] if ranks else []), statistics, averages]
+    columns = ColumnRecorder(heads, rows, counted_rows(case, device), keys)
+    recorders: list[Recorder] = [*([top] if ranks else []), statistics, averages, columns]
     with (
         patch.dict(os.environ, {"ATTNSCOPE_KERNEL": kernel}),
         patch.dict(fused_rows.BLOCKS, {**SMALL, **case.blocks} if device == "cpu" else {}),
@@ -224,7 +292,7 @@ def computed(
         output = attend(replace(inputs), recorders)
     assert tiles.called == (kernel == "operators"), f"the kernel did not run: {fused_rows.FAILED}"
     assert output is not None
-    return output, top, statistics, averages
+    return output, top, statistics, averages, columns
 
 
 def by_name(averages: HeadRecorder) -> dict[str, Tensor]:
@@ -238,8 +306,8 @@ def compare(case: Case, device: str) -> None:
     Where scores are equal to the last bit, the same keys have to win; elsewhere rounding may exchange keys of equal
     weight.
     """
-    output, top, statistics, averages = computed(case, "operators", device)
-    fused_output, fused_top, fused_statistics, fused_averages = computed(case, "triton", device)
+    output, top, statistics, averages, columns = computed(case, "operators", device)
+    fused_output, fused_top, *fused, fused_columns = computed(case, "triton", device)
     atol = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[case.dtype]
     close = {"rtol": 1e-3, "atol": atol, "equal_nan": True}
     shown = torch.ones(case.batch, case.tokens, dtype=torch.bool, device=device)
@@ -266,8 +334,13 @@ def compare(case: Case, device: str) -> None:
         # exchanged keys have other vectors
         compared = torch.ones_like(same) if measure == case.by else same
         torch.testing.assert_close(fused_top.measures[measure][compared], values[compared], **close)
-    _, _, *unranked = computed(case, "triton", device, ranks=False)
-    for of_rows, of_heads in ((fused_statistics, fused_averages), unranked):
+    expected_columns = received(case, device)[:, case.recorded or slice(None)]
+    for sums in (columns, fused_columns):
+        # padding that the mask does not hide, but nobody shows, gives nothing
+        torch.testing.assert_close(sums.compute().double(), expected_columns, rtol=2e-4, atol=2e-5)
+    _, _, *unranked, again = computed(case, "triton", device, ranks=False)
+    assert torch.equal(again.compute(), fused_columns.compute())
+    for of_rows, of_heads in (fused, unranked):
         for expected, numbers in (
             (statistics.recorded, of_rows.recorded),
             (by_name(averages), by_name(of_heads)),
@@ -278,7 +351,7 @@ def compare(case: Case, device: str) -> None:
         assert torch.equal(of_rows.fully_masked, statistics.fully_masked)
     if case.sinks is not None:
         torch.testing.assert_close(
-            fused_statistics.of_layers["sink"], statistics.of_layers["sink"], **close
+            fused[0].of_layers["sink"], statistics.of_layers["sink"], **close
         )
 
 
@@ -289,6 +362,8 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
+    if given.device == "cpu":
+        read_bfloat16()
     for name in given.cases:
         compare(CASES[name], given.device)
         print(name, flush=True)

@@ -21,14 +21,15 @@ FLAGS = {
     "CAPPED": False,
     "BY_VALUE": False,
 }
-# What is compiled: the strongest keys and statistics, their ranks, and averages of heads.
+# What is compiled: the strongest keys and statistics, their ranks, averages of heads, and what keys receive.
 KERNELS: tuple[tuple[str, dict[str, object]], ...] = (
     ("layer_kernel", {"HAS_SINKS": False, "RANKS": True, "N_TARGETS": 0, "PIECE": 16}),
     ("ranking_kernel", {"PIECE": 16}),
     ("layer_kernel", {"HAS_SINKS": False, "RANKS": False, "N_TARGETS": 3, "PIECE": 16}),
+    ("column_kernel", {}),
 )
 TYPES = {
-    "LENGTHS": "*i64", "TARGETS": "*i64", "KEPT": "*i32", "KEYS": "*i32",
+    "LENGTHS": "*i64", "TARGETS": "*i64", "COUNTED": "*i1", "KEPT": "*i32", "KEYS": "*i32",
     "scale": "fp32", "softcap": "fp32", "n": "i32", "heads": "i32", "window": "i32", "prefix": "i32",
 }  # fmt: skip
 
@@ -41,7 +42,7 @@ def resources(
     sizes = fused_rows.block_sizes((capability // 10, capability % 10), dtype)
     options = (
         {name: sizes.pop(name) for name in ("num_warps", "num_stages")}
-        if name == "layer_kernel"
+        if name != "ranking_kernel"
         else {}
     )
     constants = {a: n for a, n in (FLAGS | flags | sizes).items() if a in kernel.arg_names}

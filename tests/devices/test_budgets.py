@@ -33,6 +33,7 @@ from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import FunctionMask, PaddingMask, intersect
 from attnscope.model.recorders import (
     AveragedRows,
+    ColumnRecorder,
     HeadRecorder,
     KeyTokens,
     MatrixRecorder,
@@ -184,7 +185,7 @@ def test_a_batch_of_texts_of_different_lengths_takes_one_kernel_a_layer(
     assert counts.attention
 
 
-@pytest.mark.parametrize("keep", ["heads", "top,rows", "brief"])
+@pytest.mark.parametrize("keep", ["heads", "top,rows", "brief", "columns"])
 @pytest.mark.parametrize("lines", [8, 64])
 def test_the_host_waits_once_for_a_frame_when_the_next_one_is_launched(
     simulated: str,
@@ -261,6 +262,7 @@ def kernels(simulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
         SLOTS=8,
         layer_kernel=CountedKernel("layer kernel", 8, 9, 10),
         ranking_kernel=CountedKernel("ranking kernel", 6, 7),
+        column_kernel=CountedKernel("column kernel", 5),
     )
     monkeypatch.setitem(sys.modules, "attnscope.model.fused_kernels", fused)
     monkeypatch.setattr("attnscope.model.fused_kernels", fused, raising=False)
@@ -269,7 +271,14 @@ def kernels(simulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "fused", "others"), [("top,rows", 2, 8), ("rows", 1, 6), ("heads", 1, 11)]
+    ("parts", "fused", "others"),
+    [
+        ("top,rows", 2, 8),
+        ("rows", 1, 6),
+        ("heads", 1, 11),
+        ("columns", 2, 4),
+        ("top,rows,columns", 3, 9),
+    ],
 )
 def test_the_kernel_leaves_a_layer_few_launches(
     simulated: str, kernels: None, parts: str, fused: int, others: int
@@ -286,6 +295,7 @@ def test_the_kernel_leaves_a_layer_few_launches(
         "top": lambda: TopRecorder(5, "weight", heads, rows, real, ("weight",), ranks_all=True),
         "rows": lambda: RowRecorder(heads, rows, keys),
         "heads": lambda: HeadRecorder(heads, rows, AveragedRows.of(ids, ~real, real), keys),
+        "columns": lambda: ColumnRecorder(heads, rows, real, keys),
     }
     with torch.inference_mode():
         with one_frame() as frame:
@@ -295,7 +305,7 @@ def test_the_kernel_leaves_a_layer_few_launches(
             attend(AttentionInputs(0, q, k, v, AttentionSpec(0.25, mask)), recorders)
             launches = counts.kernels.copy()
         assert frame.holds(lambda: False)
-    assert sum(launches[name] for name in ("layer kernel", "ranking kernel")) == fused
+    assert sum(launches[f"{name} kernel"] for name in ("layer", "ranking", "column")) == fused
     assert launches.total() - fused <= others
     assert counts.waits == {}
 
@@ -303,7 +313,12 @@ def test_the_kernel_leaves_a_layer_few_launches(
 @pytest.mark.parametrize(
     ("keep", "of_row", "of_text"),
     # bytes of a row or text in a head: three keys, their weights, four or all statistics, whether anything was seen
-    [("brief", 3 * 8 + 4 * 4 + 1, 0), ("top,rows", 3 * 8 + len(STATISTICS) * 4 + 1, 0), ("heads", 0, len(AVERAGES) * 4)],
+    [
+        ("brief", 3 * 8 + 4 * 4 + 1, 0),
+        ("top,rows", 3 * 8 + len(STATISTICS) * 4 + 1, 0),
+        ("heads", 0, len(AVERAGES) * 4),
+        ("columns", 4, 0),
+    ],
 )  # fmt: skip
 def test_a_frame_of_texts_of_several_lengths_is_one_copy_that_nothing_waits_for(
     simulated: str,

@@ -18,7 +18,13 @@ from attnscope.findings.row_statistics import KEY_TOKENS, WITHIN
 from attnscope.model import fused_rows
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import hidden_keys_mask, intersect
-from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TopRecorder
+from attnscope.model.recorders import (
+    ColumnRecorder,
+    KeyTokens,
+    MatrixRecorder,
+    RowRecorder,
+    TopRecorder,
+)
 from attnscope.model.tile import Recorder
 from attnscope.request.masks.terms import BlockDiagonal, Causal, Prefix, SlidingWindow
 from tests.devices.fused_cases import CASES
@@ -64,12 +70,12 @@ def test_the_machine_code_keeps_most_of_its_numbers_in_registers(capability: int
         found = json.loads(line)
         assert found["reg"] <= 255
         assert found["local"] == 0
-        if found["kernel"] == "ranking_kernel":
-            assert found["stack"] == 0
+        if found["kernel"] != "layer_kernel":
+            assert found["stack"] <= 8 * (found["kernel"] == "column_kernel")
         elif (stack := STACK.get((capability, found["dtype"], found["ranks"]))) is not None:
             assert found["stack"] <= stack
         assert found["shared"] <= SHARED_MEMORY[capability]
-        if found["kernel"] == "layer_kernel":
+        if found["kernel"] != "ranking_kernel":
             assert found["cores"] == {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}[capability]
 
 
@@ -81,6 +87,10 @@ TOP = TopRecorder(5, "weight", HEADS, range(TOKENS), REAL)
 
 def rows(*, same: bool = True) -> RowRecorder:
     return RowRecorder(HEADS, range(TOKENS), KeyTokens(KINDS, REAL, self_attention=same))
+
+
+def columns() -> ColumnRecorder:
+    return ColumnRecorder(HEADS, range(TOKENS), REAL, KeyTokens(KINDS, REAL))
 
 
 @pytest.fixture
@@ -102,6 +112,8 @@ def inputs(monkeypatch: pytest.MonkeyPatch) -> AttentionInputs:
         ([TOP], Causal(), True),
         ([TOP, rows()], intersect((Causal(), SlidingWindow(3))), True),
         ([rows()], Prefix(2), True),
+        ([columns(), rows()], Causal(), True),
+        ([columns(), columns()], Causal(), False),
         ([], Causal(), False),
         ([TOP], BlockDiagonal(2), False),
         ([TOP], hidden_keys_mask([[1]], TOKENS, torch.device("cpu")), False),
@@ -254,7 +266,9 @@ def test_kernels_get_tensors_and_sizes_of_the_layers_device(
             launched.append(torch.cuda.current_device())
             return lambda *operands, **constants: (given.extend(operands), sizes.update(constants))
 
-    kernels = SimpleNamespace(SLOTS=8, layer_kernel=Kernel(), ranking_kernel=Kernel())
+    kernels = SimpleNamespace(
+        SLOTS=8, layer_kernel=Kernel(), ranking_kernel=Kernel(), column_kernel=Kernel()
+    )
     monkeypatch.setitem(sys.modules, "attnscope.model.fused_kernels", kernels)
     monkeypatch.setattr("attnscope.model.fused_kernels", kernels, raising=False)
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)))
@@ -267,11 +281,16 @@ def test_kernels_get_tensors_and_sizes_of_the_layers_device(
     )
     rule = fused_rows.FusedRule(causal=True, prefix=0, window=0, lengths=None)
     ran = fused_rows._run(
-        AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal())), rule, None, None, order="weight"
+        AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal())),
+        rule,
+        None,
+        None,
+        REAL.to(device),
+        order="weight",
     )
-    tensors = [x for x in (*given, ran.keys) if isinstance(x, torch.Tensor)]
-    assert len(tensors) > 12
+    tensors = [x for x in (*given, ran.keys, ran.received) if isinstance(x, torch.Tensor)]
+    assert len(tensors) > 20
     assert {str(x.device) for x in tensors} == {device}
     assert sizes["RUN"] == run
-    assert launched == [on_gpu, on_gpu]
+    assert launched == [on_gpu] * 3
     assert torch.cuda.current_device() == 0

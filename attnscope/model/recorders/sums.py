@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from attnscope.model.inputs import AttentionInputs
 from attnscope.model.recorders.base import KeyTokens, SumRecorder, add_to
 from attnscope.model.recorders.heads import AveragedRows, HeadRecorder
 from attnscope.model.recorders.spans import SpanRecorder, SpanTokens
@@ -58,6 +59,23 @@ class ColumnRecorder(SumRecorder):
             part = part * tile.norms(self._by)[:, overlap.heads, 0]
         index = slice(None), self.place(overlap), slice(tile.k0, tile.k1)
         return partial(add_to, self._sum, self.over_heads(part), index)
+
+    @property
+    def counted(self) -> Tensor:
+        """The shown queries among this recorder's rows, (B, Q), bool."""
+        if len(self.rows) == self._shown.shape[1]:
+            return self._shown
+        counted = torch.zeros_like(self._shown)
+        rows = as_slice(self.rows)
+        counted[:, rows] = self._shown[:, rows]
+        return counted
+
+    def take(self, received: Tensor, inputs: AttentionInputs) -> None:
+        """Add what the keys of a whole layer receive from the queries that are counted, (B, H, K)."""
+        self._layers.add(inputs.layer)
+        if self._by != "weight":
+            received = received * inputs.norms(self._by)
+        self._sum += self.over_heads(received[:, as_slice(self.heads)])
 
     def compute(self) -> Tensor:
         """Return (B, heads, K)."""

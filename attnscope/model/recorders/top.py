@@ -111,8 +111,7 @@ class TopRecorder(Recorder):
     def _take_norms(self, inputs: AttentionInputs) -> None:
         for name in self._names if inputs.gate is None else ():
             if name != "weight" and name not in self._norms:
-                norms = inputs.value_norms if name == "value" else inputs.projected_norms
-                self._norms[name] = norms[:, as_slice(self.heads)]  # (B, heads, K)
+                self._norms[name] = inputs.norms(name)[:, as_slice(self.heads)]  # (B, heads, K)
 
     def take(self, keys: Tensor, weights: Tensor, inputs: AttentionInputs) -> None:
         """Keep the strongest keys of a layer and their weights, (B, H, Q, n); −1 and NaN where there are fewer."""
