@@ -327,6 +327,7 @@ SMALLEST = {
         "--width",
         "24",
     ],
+    "reading.py": ["--texts", "200", "--repeats", "1"],
     "record.py": ["imports.py", "1"],
     "spans.py": ["time", "--tokens", "64", "--runs", "1", "--width", "24"],
     "stages.py": ["sdpa"],

@@ -7,7 +7,6 @@ characters, which are known without a tokenizer: a shard tokenizes only its own 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from msgspec import structs
@@ -79,7 +78,7 @@ class SelectedItems:
         blocks = BlockCounter(bounds)
         for item in islice(self._given.items(), self._settings.skip, _end(self._settings)):
             if (block := blocks.next(cost(item))) % count == shard_number - 1:
-                yield replace(item, block=block)
+                yield structs.replace(item, block=block)
 
     def characters(self) -> int:
         """Return the total length of the selected texts in characters; approximate for a shard."""

@@ -3,7 +3,6 @@
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
@@ -32,8 +31,7 @@ ARRAYS = "qkv"  # the texts of given queries and keys
 _KINDS: dict[str, Any] = {"id": int | str | None, "pair": str | None, "context": str | None}
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """One record of an input."""
 
     index: int  # number of the record, from 0
@@ -41,7 +39,7 @@ class Item:
     id: int | str  # id in the input; the number of the line if it has none
     hash: str
     text: TextInput | None  # the text; None if it cannot be read
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = {}  # members that are copied
     error: str | None = None
     block: int = 0  # its block, once the input has been cut into blocks; see blocks.py
 

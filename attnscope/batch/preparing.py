@@ -135,7 +135,7 @@ class TextPreparer:
                 raise AttnscopeError(
                     f"{self._source.name} takes no text", hint=f"name a file as the member '{kind}'"
                 )
-        item = replace(item, text=read_media(text, self._source))
+        item = msgspec.structs.replace(item, text=read_media(text, self._source))
         assert item.text is not None
         if not item.text.text.strip():
             why = "the text is blank" if item.text.text else "the text is empty"

@@ -1,7 +1,8 @@
 """Read an input file: its items, as often as needed, and facts about it.
 
-The input is read twice: once to hash it, count its records and find duplicate ids, and once to process it. An input
-that can be read only once (a pipe, standard input, an object of a store) is copied to a temporary file first.
+The input is read twice: once to hash it, count its records and find duplicate ids, and once to process it; of a small
+one, the records stay in memory. An input that can be read only once (a pipe, standard input, an object of a store) is
+copied to a temporary file first.
 """
 
 import os
@@ -37,6 +38,10 @@ from attnscope.batch.items import (
     from_txt,
 )
 from attnscope.batch.remote import Store, url_of
+
+# of an input that stays in memory, at most: records, half a kilobyte each beside their texts, and bytes of its file
+_KEPT_RECORDS = 1 << 15
+_KEPT_BYTES = 1 << 24
 
 
 class InputReader:
@@ -76,6 +81,7 @@ class InputReader:
         self._column = column
         self.costs = array("I")
         self._facts: InputFacts | None = None
+        self._kept: list[Item] | None = None
         self._files: list[Any] = []
         try:
             for path in files:
@@ -87,6 +93,9 @@ class InputReader:
 
     def items(self) -> Iterator[Item]:
         """Yield every record, from the first."""
+        if self._kept is not None:
+            yield from self._kept
+            return
         for file in self._files:
             file.seek(0)
         if len(self._files) == 1:
@@ -127,12 +136,24 @@ class InputReader:
             raise AttnscopeError(f"cannot be read ({e.strerror or e})", where=self.name) from e
         ids = array("q")
         self.costs = array("I")
+        kept = list[Item]()
+        most = _KEPT_RECORDS if self._is_small() else 0
         for item in self.items():
             ids.append(hash(item.id))
             self.costs.append(cost(item))
+            if len(ids) <= most:
+                kept.append(item)
+            elif kept:
+                kept = []
+        if len(kept) == len(ids):
+            self._kept = kept
         self._check_ids(np.frombuffer(ids, dtype=np.int64))
         self._facts = InputFacts(as_unicode(self.name), self.format, digest, len(ids))
         return self._facts
+
+    def _is_small(self) -> bool:
+        packed = self._packing or self.format in ENDINGS.values()
+        return not packed and sum(size for size, _ in self._states) <= _KEPT_BYTES
 
     def _digest(self) -> str:
         """Return the SHA-256 of the file; for several files, the SHA-256 of their digests, one a line."""

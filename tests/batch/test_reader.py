@@ -376,6 +376,32 @@ def test_what_is_refused(tmp_path):
         read(write(tmp_path, "b.csv", ""))
 
 
+@pytest.mark.parametrize(
+    ("records", "kilobytes", "name", "parsed"),
+    [
+        (3, 1, "a.txt", 1),
+        (2, 1, "a.txt", 2),
+        (3, 0, "a.txt", 2),
+        (3, 1, "a.txt.gz", 2),
+    ],
+)
+def test_a_small_input_is_parsed_once(tmp_path, monkeypatch, records, kilobytes, name, parsed):
+    """Unless it has more records or bytes, or is compressed; its records are the same."""
+    content = b"one\ntwo\nthree\n"
+    path = write(tmp_path, name, gzip.compress(content) if name.endswith("gz") else content)
+    turns = []
+
+    def counted(file, name):
+        turns.append(name)
+        return from_txt(file, name)
+
+    monkeypatch.setattr("attnscope.batch.reader._KEPT_RECORDS", records)
+    monkeypatch.setattr("attnscope.batch.reader._KEPT_BYTES", 1024 * kilobytes)
+    monkeypatch.setattr("attnscope.batch.reader.from_txt", counted)
+    assert texts(read(path)) == [(1, "one"), (2, "two"), (3, "three")]
+    assert len(turns) == parsed
+
+
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
     path = write(tmp_path, "a.txt", "one\ntwo\n")
     with InputReader(str(path), None, "text") as given:
