@@ -10,6 +10,7 @@ from attnscope.base.version import __version__ as __version__
 # Commands whose function has another name.
 _INSTEAD = {
     "run": "inspect",
+    "batch": "write_dump",
     "explore": "open_model(…).explore",
     "convert": "read_dump(…) and its tables",
 }

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.cli import main
-
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -20,7 +18,6 @@ def test_every_example_gives_what_the_page_says(page, tmp_path, monkeypatch, cap
 
     monkeypatch.chdir(tmp_path)
     Path("texts.txt").write_text("The bank by the river\nan old river\n")
-    assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--quiet"]) == 0
     words = PreTrainedTokenizerFast(tokenizer_file=str(locate("riverbank").path / "tokenizer.json"))
     names = {"attnscope_tokenizer": words}
     outputs = 0

@@ -1,17 +1,61 @@
-"""Read the dumps that `attnscope batch` writes."""
+"""Write dumps of many texts, as `attnscope batch` does, and read them."""
 
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from attnscope.api.options import file_path
+from attnscope.api.options import file_path, read_values
+from attnscope.base.errors import UsageError
 from attnscope.base.files.atomic import check_name
+from attnscope.request.options import COMPLETE_MODEL, THE_MACHINE
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.registry import options_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from attnscope.batch.header import Header
     from attnscope.batch.records import Record
+    from attnscope.batch.request import DumpRequest
+
+_OF_RUN = [option for option in (*COMPLETE_MODEL, *THE_MACHINE) if option.name != "truncate"]
+
+
+def read_request(arguments: Mapping[str, Any], run: RunConfig, *, live: bool) -> "DumpRequest":
+    """Read the arguments of `write_dump`, or refuse them.
+
+    Args:
+        arguments: What is given, by the name of the argument and of its option.
+        run: Model, mask and machine.
+        live: Whether the model is in memory already.
+    """
+    from attnscope.batch.request import dump_request, is_table_folder
+
+    table = [option for option in options_of("batch") if option not in _OF_RUN]
+    values = {option.name: option.default_value for option in table}
+    values |= read_values(arguments, table, *values)
+    # a process that is forked off the caller's would lack its threads and GPU
+    values["workers"] = 0
+    if live and values["ray"] is not None:
+        hint = "pass the path of a checkpoint"
+        raise UsageError("actors cannot share a model in memory", where="ray", hint=hint)
+    output = arguments["output"]
+    return dump_request(
+        values,
+        run,
+        typed=arguments.keys(),
+        tables=is_table_folder(values["output"], [os.fsdecode(output)]),
+        configured={},
+    )
+
+
+def texts_of(request: "DumpRequest") -> Iterator[TextInput]:
+    """Yield the texts of a dump."""
+    from attnscope.batch.reader import InputReader
+
+    config = request.config
+    with InputReader(config.input, config.format, config.settings.column) as reader:
+        yield from (item.text for item in reader.items() if item.text is not None)
 
 
 class DumpFile:

@@ -36,6 +36,7 @@ from attnscope.api.results import (
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.files.atomic import check_name
 from attnscope.base.files.reading import read_file
+from attnscope.batch.arguments import DumpArguments
 from attnscope.findings.array_files import ARRAY_FILES
 from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.run import Report
@@ -81,10 +82,12 @@ __all__ = [
     "open_dump",
     "open_model",
     "read_dump",
+    "write_dump",
 ]
 
 if TYPE_CHECKING:
     from attnscope.batch.dump_arrays import DumpArrays
+    from attnscope.batch.summary import Summary
 
 Loaded = TypeVar("Loaded", bound=Result[Any])
 _CAP = 4 << 30  # bytes of a file of findings
@@ -275,6 +278,31 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
         ) from e
 
 
+def write_dump(
+    texts: str | os.PathLike[str] | None = None,
+    *,
+    output: str | os.PathLike[str],
+    **options: Unpack[DumpArguments],
+) -> "Summary":
+    """Write the attention of many texts to a file, or resume that, as `attnscope batch` does.
+
+    It computes in this process alone, since one that is forked off it would lack its threads and GPU: many texts are
+    faster with `attnscope batch`, which has a process for each CPU.
+
+    Args:
+        texts: The file with the texts, or a folder of .arrow or .parquet files; `-` for standard input, None with
+            `messages` or `qkv`.
+        output: A .jsonl file, a name without extension for a folder of shards, `dump.parquet/` for a folder of tables,
+            or a .json file.
+        options: The model, as for `inspect`; what to keep: see ModelDumpArguments.
+
+    Returns:
+        How it went: `counts` of records by status (`ok`, `skipped`, `failed`), the first `failures`, how many records
+        were `resumed`, and whether it was `stopped` by `max_minutes`. `read_dump` and `open_dump` read the output.
+    """
+    return _call("write_dump", texts, options, DumpArguments, output=output)  # type: ignore[no-any-return]
+
+
 def read_dump(path: str | os.PathLike[str]) -> DumpFile:
     """Read the output of `attnscope batch`, record by record, and verify its checksums.
 
@@ -325,12 +353,14 @@ def study_function(name: str) -> Any:
     return call
 
 
-def _call(function: str, text: Any, options: Mapping[str, Any], arguments_type: type) -> Any:
+def _call(
+    function: str, text: Any, options: Mapping[str, Any], arguments_type: type, **more: Any
+) -> Any:
     """Open the model, and call its method of this name."""
     check_names(function, options, ("model", *arguments_type.__annotations__))
     model_options, arguments = _split(options)
     with _opened(model_options) as model:
-        return getattr(model, function)(text, **arguments)
+        return getattr(model, function)(text, **arguments, **more)
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from msgspec import structs
 
 from attnscope.api.ablation import AblationResult, EffectsResult
+from attnscope.api.dumps import read_request
+from attnscope.api.dumps import texts_of as texts_of_dump
 from attnscope.api.exploring import ModelExploreArguments
 from attnscope.api.head_results import MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.options import (
@@ -30,6 +32,7 @@ from attnscope.api.results import (
 )
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import PYTHON_NAMES, UsageError
+from attnscope.batch.arguments import ModelDumpArguments
 from attnscope.request.options import TEXT
 from attnscope.request.run_config import (
     CallArguments,
@@ -47,6 +50,7 @@ from attnscope.studies.registry import options_of, study
 from attnscope.studies.study import Call, Request, imported, is_saved
 
 if TYPE_CHECKING:
+    from attnscope.batch.summary import Summary
     from attnscope.run.session import InMemory, Session
 
 # A text, several, a saved report, or a result; or a list with one for each side.
@@ -208,6 +212,29 @@ class OpenModel:
         """See attnscope.compare; the model is the same on every side."""
         check_names("compare", options, ModelCompareArguments)
         return self._result("compare", _data([text, *others] if others else text), options)  # type: ignore[no-any-return]
+
+    def write_dump(
+        self,
+        texts: str | os.PathLike[str] | None = None,
+        *,
+        output: str | os.PathLike[str],
+        **options: Unpack[ModelDumpArguments],
+    ) -> "Summary":
+        """See attnscope.write_dump."""
+        check_names("write_dump", options, ModelDumpArguments)
+        arguments = check_call(
+            "batch", {**self._named, **options, "texts": texts, "output": output}
+        )
+        run = self._run(arguments)
+        request = read_request(arguments, run, live=bool(self._live))
+        progress = options.get("progress")
+
+        def on_progress(summary: "Summary", total: int) -> None:
+            if progress is not None:
+                progress("texts", summary.reached, total)
+
+        with self._session_for([run], progress, texts_of_dump(request)) as session:
+            return request.write(on_progress, session=session)
 
     def _run(self, options: Mapping[str, Any]) -> RunConfig:
         """Return the run of a call, or of one of its sides, without texts."""

@@ -384,7 +384,7 @@ def one_or_several(value: Any) -> list[Any]:
 def _stages(value: Any) -> tuple[str, ...]:
     stages = one_or_several(value)
     if stages:
-        return some_of("stages", "stage", STAGES, ",".join(map(str, stages)))
+        return some_of(arg("stages"), "stage", STAGES, ",".join(map(str, stages)))
     return ()
 
 
@@ -485,10 +485,13 @@ def _named(read: Callable[[str], Any], prefix: str = "") -> Callable[[Any], Any]
     return lambda value: read(str(value).removeprefix(prefix))
 
 
+# options whose values are typed with commas
+_LISTED = ("role", "lengths", "depths", "keep", "table")
 # Readers of values that are no text, or mean something else in Python.
 PYTHON_READERS: dict[str, Callable[[Any], Any]] = {
-    "config": _path("config"),
-    "adapter": _path("adapter"),
+    **{name: _path(name) for name in ("config", "adapter", "texts", "qkv")},
+    "chat": _path("messages"),
+    "output": lambda value: Path(_path("output")(value)),
     "dtype": _named(partial(one_of, "dtype", Dtype), "torch."),
     "device": _named(device),
     "ignore_key": _keys,
@@ -516,7 +519,7 @@ def read_values(
 def _reader(option: Option) -> Callable[[Any], Any]:
     if option.is_flag:
         return _flag(option.name)
-    if option.name in ("role", "lengths", "depths"):
+    if option.name in _LISTED:
         return _listed(option.read)
     return PYTHON_READERS.get(option.name) or option.read or partial(text, option.name)
 

@@ -30,6 +30,7 @@ from attnscope.batch.sinks import open_dump
 from attnscope.batch.summary import Summary
 from attnscope.batch.windows import MAX_WINDOW_RECORDS
 from attnscope.findings.run import Report
+from attnscope.run.session import Session
 
 
 def _format(path: Path, option: str) -> DumpFormat:
@@ -158,7 +159,9 @@ def _document_pieces(dump: Dump) -> Iterator[bytes]:
     yield b'\n],"end":' + encode(dump.end)
 
 
-def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
+def write_document(
+    order: DumpConfig, on_progress: DumpProgress, session: Session | None = None
+) -> Summary:
     """Write a dump as one JSON document, which appears as a whole or not at all."""
     check_output(order)
     with (
@@ -171,7 +174,7 @@ def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
         with _about(
             folder, folder, "set TMPDIR to a folder with more free space; nothing was written"
         ):
-            summary = write_dump(replace(order, output=lines), on_progress)
+            summary = write_dump(replace(order, output=lines), on_progress, session=session)
         _write_document(Dump(lines), temporary)
     return summary
 

@@ -221,7 +221,7 @@ def _typed(header: Header, flat: dict[str, Any]) -> dict[str, Value]:
         "keep": "brief" if settings.digits is not None else parts or None,
         "stages": settings.stages or None,
         "shard": None if settings.shard == (1, 1) else "{}/{}".format(*settings.shard),
-        "from": header.input.format,
+        "input_format": header.input.format,
         "hide": mask.hidden,
         "mask": None
         if mask.used == mask.own and (mask.what_if is None or mask.hidden)

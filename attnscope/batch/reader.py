@@ -66,13 +66,13 @@ class InputReader:
             if format not in (None, self.format):
                 raise UsageError(
                     f"the folder holds .{self.format} files",
-                    where=arg("from", format),
+                    where=arg("input_format", format),
                     hint="remove it",
                 )
         else:
             self.format = format or _format(endings, name)
         if self.format == "txt" and column != Settings().column:
-            hint = f"remove it, or set {arg('from')} if the file is a table or .jsonl"
+            hint = f"remove it, or set {arg('input_format')} if the file is a table or .jsonl"
             raise UsageError(
                 "applies only to tables and .jsonl: every line of .txt is a text",
                 where=arg("column"),
@@ -210,8 +210,10 @@ def _format(endings: list[str], name: str) -> str:
     if not remote and not os.path.exists(name):
         hint = "pass a file of texts, or use attnscope run for a single text"
         raise AttnscopeError("no such file", where=name, hint=hint)
-    hint = f"set {arg('from')} to {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-    raise UsageError(f"cannot tell the format of '{name}' from its name", where="FILE", hint=hint)
+    hint = f"set {arg('input_format')} to {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+    raise UsageError(
+        f"cannot tell the format of '{name}' from its name", where=arg("texts"), hint=hint
+    )
 
 
 def _open(name: str) -> BinaryIO:

@@ -33,7 +33,7 @@ class Summary:
     tokens: int = 0
     failures: list[str] = field(default_factory=list)  # the first failures, `line: why` each
     # when the run began, on the monotonic clock
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic, repr=False)
     slowest: list[SlowText] = field(default_factory=list)
     workers: int = 0  # processes that compute; 0 for this one
     nodes: int = 0  # machines of a cluster that take part; 0 for this one alone

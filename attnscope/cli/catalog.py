@@ -34,7 +34,11 @@ VARIABLES = {
     "COLUMNS": "width of tables",
 }
 # Python function of a command
-_PYTHON = {**{name: name for name in STUDIES if name != "learn"}, "run": "inspect"}
+_PYTHON = {
+    **{name: name for name in STUDIES if name != "learn"},
+    "run": "inspect",
+    "batch": "write_dump",
+}
 _SKILL = """\
 ---
 name: attnscope

@@ -114,7 +114,7 @@ class _Call:
         option = self.options.get(name)
         given = self.values[name]
         choices = option.complete if option is not None else ()
-        is_word = isinstance(given, str) and isinstance(choices, tuple) and given in choices
+        is_word = isinstance(choices, tuple) and str(given) in choices
         value: Value = None
         if own_values or name != condition or is_word:
             value = given if isinstance(given, int) else ",".join(_words(given))

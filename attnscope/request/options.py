@@ -749,8 +749,8 @@ BATCH = (
         brief="Texts: .txt, .jsonl, .csv, .parquet …, or -."),
     Option("chat", INPUT, "Chats to render with the model's own chat template, in place of FILE: a .jsonl file with a "
         "chat on each line (its messages, or an object with messages); - reads standard input.", metavar="FILE|-",
-        complete="files", excludes=("texts", "format!=jsonl"), why="chats are read from .jsonl"),
-    choice("format", INPUT, Literal["txt", "jsonl", "csv", "tsv", "parquet", "arrow"],
+        complete="files", excludes=("texts", "input_format!=jsonl"), why="chats are read from .jsonl"),
+    choice("input_format", INPUT, Literal["txt", "jsonl", "csv", "tsv", "parquet", "arrow"],
         "Format of the input, if the file's extension does not show it.", flag="--from",
         hint=f"a text to patch from is given with {arg('patch_from', placeholder='OTHER')}"),
     Option("column", INPUT,
@@ -761,7 +761,7 @@ BATCH = (
     Option("shard", INPUT, "Process every N-th block of texts, starting with the I-th; attnscope merge joins the "
         "parts. slurm stands for the task of a job array.", arguments.shard, "I/N|slurm", "1/1",
         brief="Compute the I-th of N parts; merge joins them."),
-    *(replace(QKV, excludes=(*QKV.excludes, "texts", "format")) if option is QKV else option for option in THE_MODEL),
+    *(replace(QKV, excludes=(*QKV.excludes, "texts", "input_format")) if option is QKV else option for option in THE_MODEL),
     replace(LAYER, help=f"Layers, counted from 0: all, mean, {_NUMBERS}", default="all", complete=("all", "mean"),
         brief="Layers: all, mean, 3, -1, or 0,2,5-7."),
     replace(HEAD, help="Heads, in the same form.", default="all", complete=("all", "mean"),
@@ -781,7 +781,7 @@ BATCH = (
         "the difference between the two logits. {{NAME}}, in braces, is the member NAME of each record.", brief="",
         excludes=(), needs=("keep=effects",)),
     Option("patch_from", COMPUTE, "With {keep} effects, patch heads with what they give in this text, instead of "
-        "cutting them ({format} is the format of the input); both texts have equally many tokens. {{NAME}}, in braces, "
+        "cutting them ({input_format} is the format of the input); both texts have equally many tokens. {{NAME}}, in braces, "
         "is the member NAME of each record.", metavar="OTHER", needs=("keep=effects",)),
     replace(SPANS, needs=(f"keep={'|'.join(_OF_SPANS)}", "query", "key", "hide")),
     replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans.", brief="",
@@ -798,7 +798,8 @@ BATCH = (
     Option("strict", OUTPUT, "Stop at the first failed record."),
     Option("max_minutes", OUTPUT,
         "Stop after this many minutes, with everything saved and exit code 1; the same command resumes.",
-        partial(arguments.real, arg("max_minutes"), what="a number of minutes above 0", positive=True), "MINUTES"),
+        partial(arguments.real, arg("max_minutes"), what="a number of minutes above 0", positive=True), "MINUTES",
+        excludes=("output=.json",), why="a document is written as a whole"),
     Option("workers", OUTPUT, "Number of processes that compute, on one thread each unless {threads} is given; they "
         "share the weights; 0 for a single process with threads. auto takes one for each CPU, or for each GPU, if the "
         "run is long enough and keeps no matrices. Default: auto on Linux without a GPU and {threads}, else 0.",

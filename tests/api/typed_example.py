@@ -53,7 +53,10 @@ def models(texts: list[str], hf_model: Any, hf_tokenizer: Any) -> None:
 
 
 def dumps(path: Path) -> float:
-    """Read a dump."""
+    """Write a dump, and read it."""
+    assert_type(
+        attnscope.write_dump(path, output="d.jsonl", keep=["top"], layer=0).counts["ok"], int
+    )
     total = 0.0
     for record in attnscope.read_dump(path):
         if record.rows is not None:

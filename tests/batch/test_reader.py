@@ -365,7 +365,7 @@ def test_the_first_block_is_as_short_as_the_first_window():
 
 def test_what_is_refused(tmp_path):
     with pytest.raises(
-        UsageError, match=r"cannot tell the format of '.*/a.doc' from its name; set from"
+        UsageError, match=r"cannot tell the format of '.*/a.doc' from its name; set input_format"
     ):
         read(write(tmp_path, "a.doc", ""))
     with pytest.raises(AttnscopeError, match=r"no such file"):

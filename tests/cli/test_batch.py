@@ -330,6 +330,7 @@ def test_a_signal_while_a_tokenizer_works_ends_it_and_fails_no_text(texts):
     """One call into Rust that takes seconds: it neither holds up a signal nor takes it for an error of its own."""
     (texts / "long.txt").write_text("the bank\n" + "bank river the by " * 150_000 + "\n")
     arguments = ["batch", "long.txt", "-o", "dump.jsonl", "--truncate", "--layer", "0", "--quiet"]
+    arguments += ["--workers", "0"]
     process = fork_server.Process(
         "", *arguments, stderr=subprocess.PIPE, env=environment(), cwd=texts
     )

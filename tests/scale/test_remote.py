@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.batch import remote, staging
+from attnscope.batch import remote, request
 from attnscope.batch.summary import Summary
 from attnscope.cli import main
 from tests.scale.test_merge import QUIET, content, lines
@@ -290,7 +290,7 @@ def test_the_network_is_allowed_to_the_scheme_that_is_named(folder, monkeypatch)
         seen.append(os.environ.get("HF_HUB_OFFLINE"))
         return Summary()
 
-    monkeypatch.setattr(staging, "write_remote_dump", note)
+    monkeypatch.setattr(request, "write_remote_dump", note)
     for output in ("s3://texts/d.jsonl", "hf://datasets/a/b/d.jsonl"):
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)

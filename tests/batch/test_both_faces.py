@@ -1,0 +1,212 @@
+"""`attnscope batch` and `attnscope.write_dump` write the same bytes, and refuse the same in the same words."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.base.errors import PYTHON_NAMES, AttnscopeError, UsageError
+from attnscope.batch.arguments import DumpArguments
+from attnscope.cli import main
+from attnscope.request.options import on_command_line
+from attnscope.studies.registry import options_of
+from tests.helpers.draws import drawn
+
+TEXTS = ["the bank by the river", "", "river", "the old bank"]
+CHAT = {"messages": [{"role": "user", "content": "the bank"}]}
+# of an option: what is typed, and what Python takes
+VALUES = {
+    "texts": [("texts.txt", "texts.txt"), ("rows.jsonl", "rows.jsonl"), ("none.txt", "none.txt")],
+    "chat": [("chats.jsonl", "chats.jsonl")],
+    "input_format": [("txt", "txt"), ("jsonl", "jsonl"), ("csv", "csv")],
+    "column": [("text", "text"), ("body", "body")],
+    "skip": [("1", 1)],
+    "limit": [("2", 2)],
+    "shard": [("1/2", "1/2")],
+    "qkv": [("qkv.npz", "qkv.npz")],
+    "config": [("single-head", "single-head")],
+    "layer": [("1", 1), ("0,-1", [0, -1]), ("mean", "mean"), ("auto", "auto"), ("L1H2", "L1H2")],
+    "head": [("1,3", (1, 3)), ("mean", "mean"), ("9", 9)],
+    "query": [("0", 0), ('"river"', "river")],
+    "key": [("1:", slice(1, None))],
+    "mask": [("causal", "causal"), ("window:2+own", "window:2+own")],
+    "what_if": [("same-scores", "same-scores")],
+    "hide": [("0", 0)],
+    "stages": [("weights", "weights"), ("scores,output", ["scores", "output"]), ("none", ())],
+    "top": [("1", 1), ("0", 0)],
+    "by": [("value", "value")],
+    "special": [(None, False)],
+    "keep": [
+        ("brief", "brief"),
+        ("top,rows", ["rows", "top"]),
+        ("heads", ("heads",)),
+        ("all", "all"),
+        ("effects", "effects"),
+        ("brief,top", "brief,top"),
+    ],
+    "target": [("bank", "bank"), ("{word}", "{word}")],
+    "patch_from": [("the river bank", "the river bank")],
+    "spans": [("words", "words"), ("the,river", "the,river"), ("spans.json", "spans.json")],
+    "words": [(None, True)],
+    "pool": [("2", 2)],
+    "table": [("rows", "rows"), ("rows,contributors", ["contributors", "rows"])],
+    "strict": [(None, True)],
+    "force": [(None, True)],
+    "max_minutes": [("9", 9)],
+    "actors": [("2", 2)],
+    "truncate": [(None, True)],
+    "dtype": [("bfloat16", "bfloat16")],
+    "threads": [("1", 1)],
+    "hash_weights": [(None, True)],
+}
+# what no reader of an option takes
+UNREADABLE = {
+    "limit": [("0", 0)],
+    "shard": [("3/2", "3/2")],
+    "by": [("logit", "logit")],
+    "keep": [("nothing", "nothing")],
+    "max_minutes": [("-1", -1)],
+    "table": [("words", "words")],
+    "stages": [("sums", "sums")],
+}
+OUTPUTS = ["d.jsonl", "d.jsonl", "folder", "d.parquet/", "d.json", "d.csv", "d.jsonl.gz"]
+
+
+def fill(folder):
+    """Write the inputs."""
+    folder.mkdir()
+    (folder / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    rows = [{"text": text, "body": "the bank", "word": "river"} for text in TEXTS]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "chats.jsonl").write_text(json.dumps(CHAT) + "\n")
+    (folder / "spans.json").write_text('[{"name": "all", "start": 0, "end": 3}]')
+    np.savez(folder / "qkv.npz", **dict.fromkeys("qkv", np.eye(4, dtype=np.float32)[None, None]))
+    return folder
+
+
+def files(folder):
+    """The bytes of every file below a folder."""
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def draw_call(chance):
+    """Return the words of a command, and the arguments of the same call in Python."""
+    table = {option.name: option for option in options_of("batch")}
+    values = VALUES
+    names = chance.sample(sorted(VALUES.keys() - {"texts"}), chance.choice((0, 1, 1, 2, 2, 3)))
+    output = chance.choice(OUTPUTS)
+    if chance.random() < 0.1:
+        values = VALUES | UNREADABLE
+        output = "d.jsonl"
+        names = [chance.choice(sorted(UNREADABLE))]
+    if not {"chat", "qkv"}.intersection(names) or chance.random() < 0.2:
+        names.append("texts")
+    words = ["batch", "-o", output, "--workers", "0", "--quiet"]
+    arguments = {"output": output}
+    for name in names:
+        typed, value = chance.choice(values[name])
+        option = table[name]
+        words += [] if option.argument else [option.spelled]
+        words += [] if typed is None else [typed]
+        arguments[PYTHON_NAMES.get(name, name)] = value
+    return words, arguments
+
+
+def python_end(arguments):
+    """Return the exit code and the last line with which the command line ends a call's work."""
+    try:
+        summary = attnscope.write_dump(**arguments)
+    except AttnscopeError as error:
+        return error.code, f"attnscope: error: {error.line(on_command_line)}"
+    return (3 if summary.counts["failed"] else 0), ""
+
+
+def test_every_option_that_python_takes_is_drawn():
+    elsewhere = {  # refused in words that name files and clusters, or of the machine
+        *("model", "adapter", "tokenizer", "ignore_key", "trust_config", "device", "max_memory"),
+        *("engine", "part", "progress", "ray", "actor_cpus", "actor_gpus", "actor_resources"),
+    }
+    names = {PYTHON_NAMES.get(name, name) for name in VALUES} - {"texts"}
+    assert names | elsewhere == DumpArguments.__annotations__.keys()
+    of_process = {"texts", "output", "workers", "sbatch", "status", "quiet"}
+    options = {PYTHON_NAMES.get(option.name, option.name) for option in options_of("batch")}
+    assert options - of_process == DumpArguments.__annotations__.keys() - {"progress"}
+
+
+def test_both_faces_write_the_same_bytes_and_refuse_in_the_same_words(
+    tmp_path, capsys, monkeypatch
+):
+    chance = random.Random(53)
+    ends = Counter()
+    for case in range(drawn(60)):
+        words, arguments = draw_call(chance)
+        typed = fill(tmp_path / f"typed-{case}")
+        called = fill(tmp_path / f"called-{case}")
+        monkeypatch.chdir(typed)
+        capsys.readouterr()
+        code = main(words)
+        said = capsys.readouterr().err.strip().split("\n")[-1]
+        monkeypatch.chdir(called)
+        assert (code, said) == python_end(arguments), words
+        assert files(typed) == files(called), words
+        ends[code] += 1
+    assert ends[0] >= 10, ends
+    assert ends[2] >= 10, ends
+
+
+def test_a_summary_counts_the_records_of_the_dump(tmp_path, monkeypatch):
+    monkeypatch.chdir(fill(tmp_path / "called"))
+    with open("rows.jsonl", "a") as file:
+        file.write('{"text": 5}\n')
+    steps = []
+    summary = attnscope.write_dump(
+        "rows.jsonl",
+        output="d.jsonl",
+        limit=4,
+        keep=("top", "rows"),
+        progress=lambda *step: steps.append(step),
+    )
+    statuses = [record.status for record in attnscope.read_dump("d.jsonl")]
+    assert summary.counts == Counter(statuses) == {"ok": 3, "skipped": 1}
+    assert steps[-1] == ("texts", 4, 4)
+    again = attnscope.write_dump("rows.jsonl", output="d.jsonl", keep=("top", "rows"))
+    assert (again.resumed + again.recomputed, again.records) == (4, 5)
+    assert again.counts["failed"] == 1
+    assert again.failures == [f"5: {list(attnscope.read_dump('d.jsonl'))[-1].error}"]
+
+
+def test_an_interrupted_call_is_resumed_to_the_bytes_of_one_that_was_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(fill(tmp_path / "called"))
+    (tmp_path / "called" / "many.txt").write_text("the bank by the river\n" * 400)
+
+    def interrupt(step, done, total):
+        if step == "texts" and done > 100:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attnscope.write_dump("many.txt", output="d.jsonl", progress=interrupt)
+    assert 0 < attnscope.write_dump("many.txt", output="d.jsonl").resumed < 400
+    attnscope.write_dump("many.txt", output="whole.jsonl")
+    assert Path("d.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+
+
+def test_an_open_model_writes_dumps_and_a_stack_has_the_words_of_the_texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(fill(tmp_path / "called"))
+    with attnscope.open_model(config="single-head") as model:
+        model.write_dump("texts.txt", output="open.jsonl")
+        assert model.inspect("a savings bank").query_tokens == ["a", "savings", "bank"]
+    attnscope.write_dump("texts.txt", output="named.jsonl", config="single-head")
+    assert Path("open.jsonl").read_bytes() == Path("named.jsonl").read_bytes()
+    tokens = {token.text for record in attnscope.read_dump("open.jsonl") for token in record.tokens}
+    assert tokens == set(" ".join(TEXTS).split())
+    with pytest.raises(UsageError, match="the model is closed"):
+        model.write_dump("texts.txt", output="closed.jsonl")
+    assert not Path("closed.jsonl").exists()
