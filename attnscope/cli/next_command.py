@@ -26,7 +26,14 @@ def is_read_along(options: Given) -> bool:
 def suggest(words: Sequence[str], options: Given) -> None:
     """Print a command, if someone reads along."""
     if words and is_read_along(options):
-        print_notice("next", " ".join(["attnscope", *map(quote_for_shell, words)]))
+        command = ["attnscope"]
+        for word in map(quote_for_shell, words):
+            # an option stays with its value
+            if command[-1].startswith("-") and " " not in command[-1] and not word.startswith("-"):
+                command[-1] += f" {word}"
+            else:
+                command.append(word)
+        print_notice("next", " ".join(command), command=command)
 
 
 def after(findings: Any, options: Given) -> list[str]:

@@ -191,18 +191,24 @@ def choose_notices(words: Sequence[str]) -> None:
             _json_notices = word == "--errors=json"
 
 
-def print_notice(kind: str, line: str, facts: Mapping[str, Any] | None = None) -> None:
+def print_notice(
+    kind: str, line: str, facts: Mapping[str, Any] | None = None, command: Sequence[str] = ()
+) -> None:
     """Write one line to stderr; a failure to write is ignored, as the exit code says the same.
+
+    On a terminal, a longer line is broken between words.
 
     Args:
         kind: What the line is: `error`, `note`, `wrote` and so on.
         line: The line for a reader.
         facts: Members of the JSON object that says the same; None if the line is its message.
+        command: Words of the command that is the line, as a shell reads them; it reads on at a broken line's end.
     """
     if _json_notices:
         notice = json.dumps({"kind": kind, **(facts or {"message": line})}, ensure_ascii=False)
     else:
-        notice = f"attnscope: {kind}: {line}"
+        words = command or line.split(" ")
+        notice = _fitted(["attnscope:", f"{kind}:", *words], is_command=bool(command))
     try:
         if sys.stderr is not None:
             with defer_signals():
@@ -210,3 +216,31 @@ def print_notice(kind: str, line: str, facts: Mapping[str, Any] | None = None) -
                 sys.stderr.flush()
     except (OSError, ValueError):
         sys.stderr = None
+
+
+def _fitted(words: Sequence[str], *, is_command: bool) -> str:
+    """Join words; if standard error is a terminal, in lines that fit it unless a word is longer."""
+    columns = _columns(sys.stderr)
+    if columns is None:
+        return " ".join(words)
+    from rich.cells import cell_len
+
+    ending = " \\" if is_command else ""
+    lines: list[str] = []
+    line = ""
+    for word in words:
+        wider = f"{line} {word}" if line else word
+        if line and cell_len(wider) + len(ending) > columns:
+            lines.append(line + ending)
+            line = f"  {word}"
+        else:
+            line = wider
+    return "\n".join([*lines, line])
+
+
+def _columns(stream: Any) -> int | None:
+    """Return the width of a terminal; None if the stream is none, or does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (AttributeError, OSError, ValueError):
+        return None

@@ -8,7 +8,7 @@ from unicodedata import category
 from attnscope.base.system.escape import escape_control
 from attnscope.findings.tokens import Token, spell_piece
 
-Look = Literal["", "dim", "bold", "title", "remark", "warning", "alarm", "good", "bad"]
+Look = Literal["", "caption", "dim", "bold", "title", "remark", "warning", "alarm", "good", "bad"]
 Origin = Literal["ours", "note", "untrusted", "token", "unknown token", "new token"]
 # Mark of a token that the tokenizer does not know.
 UNKNOWN = "?"

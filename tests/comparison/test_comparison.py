@@ -60,6 +60,23 @@ def by_layer(comparison):
     return {(h.first): h for h in comparison.changes[0].heads}
 
 
+def test_rows_that_move_a_little_have_digits_that_tell_them_apart():
+    """Rows that moved by 0.0014 to 0.0034 said 0.00, and not where to."""
+    runs = [(dtype, config(dtype=dtype)) for dtype in ("float32", "bfloat16")]
+    found = compare_runs("dtype", runs, None)
+    shown = as_text(present(found), 100)
+    layer, head = map(int, re.search(r"^L(\d+)H(\d+)  float32", shown, re.MULTILINE).groups())
+    change = by_layer(found)[(layer, head)]
+    assert 0.005 <= change.total_variation.max() < 0.1
+    digits = 4 if change.total_variation.max() < 0.01 else 3
+    rows = shown.split("what moved in each row")[1].split("\n\n")[0].splitlines()[2:]
+    moved = [float(row.split()[2]) for row in rows]
+    assert moved == pytest.approx(change.total_variation.tolist(), abs=0.51 * 10**-digits)
+    for row, gain, loss in zip(rows, change.gain.tolist(), change.loss.tolist(), strict=True):
+        said = [float(number) for number in re.findall(r"[+−](0\.\d+)", row)]
+        assert said == pytest.approx([gain, loss], abs=0.51 * 10**-digits)
+
+
 def test_a_report_compared_with_itself_is_exactly_nothing():
     report = inspect(config())
     found = compare_sides("report", [Side("a", report), Side("b", report)], tolerance=Tolerance())

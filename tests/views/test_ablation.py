@@ -95,7 +95,7 @@ def test_a_cut(width):
     assert max(map(len, shown.splitlines())) <= width
     words = re.sub(r"\s+", " ", shown)
     said = [
-        "1 edge of 1 head; weight 0.750",
+        "3 bank ← 0 w0 in 1 head; weight 0.750",
         "2 heads; weight 0.500 on tokens that are not first or special",
     ]
     said += [
@@ -137,7 +137,33 @@ def test_effects(unit, width):
         assert "Spearman, 4 heads" in words
     else:
         assert "L0H1 2 bank ← 1 b" in words
-        assert "weight tells which edges matter: rank correlation 1.00 of weight" in words
+        # what is the same of both ways is said once
+        assert words.count("effect of cutting each edge") == words.count("at 2 bank") == 1
+        assert "weight tells partly which edges matter: rank correlation 0.50 (renorm" in words
+        assert "weight tells which edges matter: rank correlation 1.00 (unnorm" in words
+        found = survey(unit)
+        alike = [structs.replace(effects, correlation=0.9) for effects in found.effects]
+        shown = draw(structs.replace(found, effects=alike), width, precision=3)
+        words = re.sub(r"\s+", " ", shown)
+        assert words.count("weight tells") == 1
+        assert "rank correlation 0.90 (renormalised) and 0.90 (unnormalised) of weight" in words
+
+
+def test_a_title_of_effects_is_one_line():
+    for unit in ("head", "layer", "edge"):
+        lines = draw(survey(unit), 80, precision=3).splitlines()
+        (title,) = [n for n, line in enumerate(lines) if line.startswith("effect of cutting each")]
+        assert lines[title + 1].startswith("at 2 bank")
+
+
+def test_effects_that_round_to_zero_are_dots():
+    found = survey("head")
+    small = structs.replace(found.effects[0], kl=floats(0.0004, 0.4, 0.0006, 0.0))
+    shown = draw(structs.replace(found, effects=[small]), 80, precision=3)
+    rows = re.findall(r"^ +L\d  (.*)$", shown, re.MULTILINE)
+    assert [row.split() for row in rows] == [["·", "0.400"], ["0.001", "·"]]
+    assert "· rounds to 0.000" in shown
+    assert "rounds to" not in draw(found, 80, precision=3)
 
 
 def test_colours_of_effects_follow_their_root_so_that_small_ones_are_seen():

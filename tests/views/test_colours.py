@@ -19,6 +19,7 @@ from attnscope.views.terminal import background as asking
 from attnscope.views.terminal.background import named_background, read_answer
 from attnscope.views.terminal.colours import (
     bar_style,
+    limits_of,
     number_style,
     ramp_pieces,
     ramp_style,
@@ -266,7 +267,8 @@ def test_a_legend_of_weights_names_the_same_weights_everywhere():
 @pytest.mark.parametrize("colours", [16, 256, 1 << 24])
 def test_a_legend_of_percentages_has_percentages(colours):
     pieces = ramp_pieces(WEIGHTS, "0", "100", colours, BLACK, percent=True)
-    shown = [float(number) for number in "".join(text for text, _ in pieces).split()]
+    words = re.sub("from|to", "", "".join(text for text, _ in pieces)).split()
+    shown = [float(number) for number in words]
     assert shown == sorted(shown) and shown[-1] == 100 and {50.0} < set(shown)
     assert "e" not in "".join(text for text, _ in pieces)
 
@@ -278,9 +280,9 @@ def test_each_of_sixteen_colours_begins_at_the_number_of_the_legend(scale, surfa
     pieces = ramp_pieces(scale, "low", "high", 16, surface, numbers=True)
 
     def style_of_number(value):
-        return number_style(scale.place(value), scale.signed, 16, surface)
+        return number_style(scale.place(value), scale.signed, 16, surface, limits_of(scale))
 
-    named = {text.strip(): style for text, style in pieces[1:-1] if text.strip() != "0"}
+    named = {text.strip(): style for text, style in pieces if style != Style()}
     assert len(named) == len(set(named.values())) == (8 if scale.signed else 4)
     for name, style in named.items():
         number = float(name.replace("−", "-"))
@@ -288,6 +290,10 @@ def test_each_of_sixteen_colours_begins_at_the_number_of_the_legend(scale, surfa
         assert style_of_number(0.97 * number) != style, name
     # what is small has no background, and what is larger is further from that of the terminal
     more = [style_of_number(value) for value in (0.001, 0.1, 0.3, 0.5, 0.9)]
+    # words say that a colour begins at its number
+    assert re.findall("[a-z]+", "".join(text for text, _ in pieces)) == (
+        ["to", "from", "to"] if scale.signed else ["from", "to"]
+    )
     distances = [
         0
         if style.bgcolor is None
@@ -303,13 +309,36 @@ def test_no_cell_of_sixteen_colours_is_below_the_number_of_its_colour(largest):
     """−27.72 had the colour that the key called −28."""
     scale = Scale(-largest, largest, True)
     pieces = ramp_pieces(scale, "low", "high", 16, BLACK)
-    named = {style: text.strip() for text, style in pieces[1:-1] if text.strip() != "0"}
+    named = {style: text.strip() for text, style in pieces if style != Style()}
     assert len(named) == 8
     for value in np.linspace(-largest, largest, 2001).tolist():
-        style = ramp_style(scale.place(value), True, 16, BLACK)
+        style = ramp_style(scale.place(value), True, 16, BLACK, limits_of(scale))
         if style.bgcolor is not None:
             assert abs(value) >= abs(float(named[style].replace("−", "-"))) * (1 - 1e-5)
             assert abs(value) > 1e-9 and (value < 0) == named[style].startswith("−")
+
+
+@SURFACES
+def test_sixteen_colours_are_shared_out_by_the_kind_of_scale(surface):
+    """Effects of 0.09 to 0.32 had two colours, and the smallest weights of a map none, as zero."""
+    effects = Scale(0.0, 0.322, False, "sqrt")
+    colours = {
+        ramp_style(effects.place(value), False, 16, surface, limits_of(effects)).bgcolor.name
+        for value in (0.086, 0.119, 0.189, 0.322)
+    }
+    assert len(colours) == 3
+    weights = LogScale(0.001, 0.8)
+    values = np.geomspace(0.001, 0.8, 50).tolist()
+    styles = [
+        ramp_style(weights.place(value), False, 16, surface, limits_of(weights)) for value in values
+    ]
+    assert all(style.bgcolor is not None for style in styles)
+    pieces = ramp_pieces(weights, "0.001", "0.8", 16, surface)
+    least = {style: float(text) for text, style in pieces if style != Style()}
+    assert len(least) == 4
+    for value, style in zip(values, styles, strict=True):
+        assert value >= 0.999 * least[style]
+        assert all(value < 1.1 * other for other in least.values() if other > least[style])
 
 
 @pytest.mark.parametrize("surface", [BLACK, WHITE], ids=["black", "white"])

@@ -1,10 +1,13 @@
 import pytest
 from rich.cells import cell_len
+from rich.console import Console
 
 from attnscope.findings.tokens import Token
+from attnscope.studies.compare.screen import both_axis
 from attnscope.views.axes import format_positions
 from attnscope.views.spans import Span, spell_token, token_span
-from attnscope.views.terminal.labels import shorten
+from attnscope.views.terminal.labels import labels, shorten
+from attnscope.views.terminal.screen import Screen
 
 
 @pytest.mark.parametrize(
@@ -63,3 +66,17 @@ def test_a_shortened_name_fits_and_says_that_it_is_short(name, cells):
 )
 def test_positions_are_named_as_runs(positions, said):
     assert format_positions(positions) == said
+
+
+def test_tokens_that_only_one_text_has_are_told_apart_where_they_are_shortened():
+    """Both were called 2, and one full name was lost."""
+    texts = [
+        [Token(id=n, piece=word, text=word) for n, word in enumerate(words)]
+        for words in (["the", "international"], ["the", "intergovernmental"])
+    ]
+    axis = both_axis("key", *texts, [(0, 0), (1, None), (None, 1)])
+    shortened = labels(Screen(Console()), axis).shortened(8)
+    assert list(shortened.items()) == [
+        ((1, "1/–"), "international/–"),
+        ((1, "–/1"), "–/intergovernmental"),
+    ]

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from attnscope.base.system.escape import escape_control
 from attnscope.findings.heads import STAGES
 from tests.helpers.draws import CHARACTERS
+from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_reports import (
     HOSTILE,
     bank,
@@ -23,7 +24,10 @@ from tests.helpers.sample_reports import (
     tokens,
     words,
 )
+from tests.helpers.sample_surveys import survey
 from tests.helpers.screens import draw, read_number, read_tables
+from tests.views.test_ablation import ablation as ablated
+from tests.views.test_ablation import survey as effects
 
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -359,3 +363,29 @@ def test_a_row_that_may_attend_to_nothing_does_not_count_in_the_average():
     )
     nothing = text_report(tokens(["a", "b"]), allowed=lambda query, key: False)
     assert "on average" not in draw(report(nothing), 120)
+
+
+# What may be missed: names of facts above numbers, values below a limit, what is cut off, and words beside a number.
+MISSED = re.compile(
+    r"|model|mask|text|texts|random|query|key|compare|values|clear|legend|note|more|check:"
+    r"|below [\d.]+: .*|(… )?\d+ more|[\d.]+ in all heads|\(largest of the allowed keys\)"
+    r"|\[CLS\]|\[SEP\]|\[MASK\]|[A-Z]"
+)
+
+
+@pytest.mark.parametrize("colour", ["standard", "256", "truecolor"])
+def test_what_is_to_be_read_is_not_dim(colour):
+    """Headings, meanings of numbers and averages of rows had a contrast of 4.3, or less, in many terminals."""
+    cases = [bank(), explanation(), survey(), ablated(), effects("head"), effects("edge")]
+    count = 0
+    for findings in cases:
+        shown = draw(findings, 100, colour=colour)
+        for style, letters in re.findall(r"\x1b\[([\d;]*)m([^\x1b]+)", shown):
+            if "2" not in style.split(";38")[0].split(";48")[0].split(";"):
+                continue
+            count += 1
+            assert not re.search("[A-Za-z]", letters) or (
+                MISSED.fullmatch(letters.strip())
+                or re.fullmatch(r"(L\d+H\d+ )?[A-Z\d]? ?[\d.]+( ±[\d.]+)?", letters.strip())
+            ), letters
+    assert count > 50

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.findings.ablation import EffectSurvey
-from attnscope.studies.ablate.screen import effect_meaning, present_effects
+from attnscope.studies.ablate.screen import effect_text, present_effects
 from attnscope.studies.run.head_walk import HeadsOfPage, RunWithEveryHead, run_texts, with_walk
 from attnscope.studies.study import Request
 from attnscope.views.numbers import formatted
@@ -50,7 +50,7 @@ def present_effects_page(
             (1, 1 if survey.unit == "head" else survey.provenance.n_heads),
         )
         name = f"effect of {survey.unit}"
-        meaning = "".join(span.text for span in effect_meaning(survey, effects, settings))
+        meaning = effect_text(survey, effects, settings)
         query = survey.positions[0] if survey.positions else None
         heads = HeadsOfPage(
             name, [(name, f"{meaning[:1].upper()}{meaning[1:]}.", values)], queries=[query]

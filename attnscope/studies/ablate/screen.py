@@ -1,6 +1,6 @@
 """The effects of a cut, and of every head, layer or edge, as parts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from attnscope.studies.ablate.span_screen import present_spans
 from attnscope.studies.ablate.target_screen import (
     before_target,
     changed_target,
-    correlation_text,
+    correlation_texts,
     other_text,
     signed,
     sized,
@@ -62,8 +62,8 @@ _OTHERS = {"head": "its output", "layer": "their outputs", "edge": "what it read
 _HEADINGS = {"target": "change", "kl": "KL", "hidden": "hidden"}
 _UNITS = {"target": "", "kl": "bits", "hidden": "", "loss": "bits"}
 _MEANS = {"head": "its mean", "layer": "their means"}
-_KL = "how much predictions change: KL(before ‖ after) in bits"
-_HIDDEN = "how much the final hidden state changes, relative to its length"
+_KL = "KL(before ‖ after) of predictions, in bits"
+_HIDDEN = "relative change of the final hidden state"
 _EDGE = "edge A ← B: what query A reads from key B."
 
 
@@ -103,9 +103,8 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator
     if survey.unit == "span":
         yield from present_spans(survey, settings, settings.listing)
         return
-    for effects in survey.effects:
-        yield from _effects(survey, effects, settings)
-        yield GAP
+    yield from _effects(survey, settings)
+    yield GAP
     yield _strongest(survey, settings.listing, settings)
     yield GAP
     edge = [_EDGE] if survey.unit == "edge" else []
@@ -140,13 +139,17 @@ def _cuts(ablation: Ablation, settings: DisplaySettings) -> Facts:
         if cut.queries is None:
             what = f"{heads}{weight} on tokens that are not first or special"
         else:
-            what = f"{counted(len(cut.queries) * len(cut.keys or ()), 'edge')} of {heads}{weight}"
-        lines.append(("cut", (*expression, *ours(what, "dim"))))
+            keys = cut.keys or ()
+            what = f"{counted(len(cut.queries) * len(keys), 'edge')} of {heads}{weight}"
+            if len(cut.queries) == len(keys) == 1:
+                expression = (*expression, *_edge(ablation, cut.queries[0], keys[0]))
+                what = f" in {heads}{weight}"
+        lines.append(("cut", (*expression, *ours(what, "caption"))))
     unit = "edge" if all(cut.queries is not None for cut in ablation.cuts) else "head"
     lines += [
         (_HOW[effect.how][0], note(_replaced(effect.how, unit))) for effect in ablation.effects
     ]
-    return Facts(lines, remark=False)
+    return Facts(lines, remark=False, look="")
 
 
 def _replaced(how: str, unit: str) -> str:
@@ -170,9 +173,7 @@ def _predictions(
         Span(f"  at {position} "),
         token_span(ablation.tokens, position),
     )
-    yield paragraph(
-        (*at, Span(f"; KL divergence {', '.join(sizes)}; column bits: log₂ of after / before"))
-    )
+    yield paragraph((*at, Span(f"; KL divergence {', '.join(sizes)}; bits: log₂(after / before)")))
     rows = changes[0].tokens
     columns = [Column("before", [percent(token.before) for token in rows])]
     for effect, change in zip(ablation.effects, changes, strict=True):
@@ -180,7 +181,7 @@ def _predictions(
             Column(_HOW[effect.how][0], [percent(token.after) for token in change.tokens])
         )
         columns.append(
-            Column("bits", [formatted(token.change, "+z.2f") for token in change.tokens], "dim")
+            Column("bits", [formatted(token.change, "+z.2f") for token in change.tokens])
         )
     yield Table("token", columns, labels=[(Span(token.text, "", "token"),) for token in rows])
 
@@ -219,47 +220,56 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
             sizes = [sized(value, settings.precision) for value in effect.change[rows].tolist()]
             columns += [column, Column("difference", sizes), Column("relative", relative, "dim")]
     cosine = "cosine of the states without and with the cut"
-    text = f"{cosine}, and length of their difference, absolute and relative"
+    text = f"{cosine}; length of their difference"
     if several:
-        text = f"length of the change, relative to the state, and {cosine}"
-    yield paragraph((Span("final hidden state", "title"), Span(f"  {which}: {text}")))
+        text = f"relative length of the change; {cosine}"
+    yield paragraph((Span("final hidden state", "title"), Span(f"  {which}")))
+    yield paragraph(ours(text))
     yield Table("token", columns, token_axis("token", ablation.tokens, rows), spelled=True)
 
 
-def _effects(
-    survey: EffectSurvey, effects: Effects, settings: DisplaySettings
-) -> Iterator[ViewPart]:
+def _effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Draw the effect of every unit, and how well weights predict it."""
-    name = _HOW[effects.how][0]
-    doing = {"patch": "patching", "resample": "resampling"}.get(effects.how, "cutting")
-    caption = effect_meaning(survey, effects, settings)
-    between = f"  {name}  " if len(survey.effects) > 1 else "  "
-    yield paragraph(
-        (Span(f"effect of {doing} each {survey.unit}", "title"), Span(between), *caption)
-    )
+    first = survey.effects[0]
+    doing = {"patch": "patching", "resample": "resampling"}.get(first.how, "cutting")
+    measure, where = effect_meaning(survey, first, settings)
+    several = len(survey.effects) > 1
+    yield paragraph((Span(f"effect of {doing} each {survey.unit}", "title"), Span("  "), *measure))
+    replaced = f", if {_replaced(first.how, survey.unit)}" if not several else ""
+    yield paragraph((*where, *ours(replaced)))
+    if several:
+        ways = [_HOW[effects.how] for effects in survey.effects]
+        yield Facts([(name, note(meaning)) for name, meaning in ways], remark=False, look="")
     if survey.unit == "head":
         # one large effect would leave all others without colour
-        yield head_numbers(survey.grid(effects.effect), settings, shape=settings.ramp)
+        yield head_numbers(survey.grid(first.effect), settings, shape=settings.ramp)
     # else the list below has all of them
     elif survey.unit == "layer" and len(survey.layers) > _LISTED:
         write = signed if survey.targets else sized
-        sizes = [write(value, settings.precision) for value in effects.effect.tolist()]
+        sizes = [write(value, settings.precision) for value in first.effect.tolist()]
         labels = [ours(f"L{layer}") for layer in survey.layers]
-        yield Table("layer", [Column(_HEADINGS[effects.ranked_by], sizes)], labels=labels)
-    if effects.correlation is not None:
-        yield paragraph(ours(correlation_text(survey, effects.correlation)))
+        yield Table("layer", [Column(_HEADINGS[first.ranked_by], sizes)], labels=labels)
+    for text in correlation_texts(survey, {how: name for how, (name, _) in _HOW.items()}):
+        yield paragraph(ours(text))
 
 
-def effect_meaning(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Spans:
-    """Say what the effect of a unit is the change of, where, and how the unit is replaced."""
-    replaced = _replaced(effects.how, survey.unit)
+def effect_meaning(
+    survey: EffectSurvey, effects: Effects, settings: DisplaySettings
+) -> tuple[Spans, Spans]:
+    """Say what the effect of a unit is the change of, and where."""
+    where = note(_where(survey.tokens, survey.positions))
     if not survey.targets:
-        return note(
-            change_text(survey.tokens, survey.positions, replaced, hidden=effects.kl is None)
-        )
-    when = f", {_where(survey.tokens, survey.positions)}, if {replaced}"
-    before = before_target(survey, settings)
-    return Span("change of the "), *target_name(survey.targets), *note(f" ({before}){when}")
+        return ours(_HIDDEN if effects.kl is None else _KL), where
+    before = ours(f"{before_target(survey, settings)}; ")
+    return (Span("change of the "), *target_name(survey.targets)), (*before, *where)
+
+
+def effect_text(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) -> str:
+    """Say the same as one sentence part, and how a unit is replaced."""
+    measure, where = (
+        "".join(span.text for span in spans) for spans in effect_meaning(survey, effects, settings)
+    )
+    return f"{measure}, {where}, if {_replaced(effects.how, survey.unit)}"
 
 
 def change_text(
@@ -313,7 +323,7 @@ def _columns(survey: EffectSurvey) -> list[str]:
     if effects.kl is None or len(survey.effects) > 1:
         return []
     kl = [f"KL: {_KL}"] if survey.targets else []
-    return ["; ".join([*kl, f"hidden: {_HIDDEN}"]) + "."]
+    return ["; ".join([*kl, f"hidden: {_HIDDEN}, ‖after − before‖ / ‖before‖"]) + "."]
 
 
 def _label(survey: EffectSurvey, n: int) -> Spans:
@@ -324,11 +334,21 @@ def _label(survey: EffectSurvey, n: int) -> Spans:
     )
     if survey.unit != "edge":
         return ours(head)
-    query = survey.queries[n]
-    key = survey.keys[n]
-    sides = zip(survey.word_names(), (survey.tokens, survey.sources), (query, key), strict=True)
+    return Span(f"{head}  "), *_edge(survey, survey.queries[n], survey.keys[n], survey.word_names())
+
+
+def _edge(
+    study: Ablation | EffectSurvey,
+    query: int,
+    key: int,
+    words: Sequence[Mapping[int, str]] = ({}, {}),
+) -> Spans:
+    """Name an edge by its tokens, or by words at their positions."""
+    sides = zip(words, (study.tokens, study.sources), (query, key), strict=True)
     names = [
-        Span(words[position], origin="token") if position in words else token_span(tokens, position)
-        for words, tokens, position in sides
+        Span(of_words[position], origin="token")
+        if position in of_words
+        else token_span(tokens, position)
+        for of_words, tokens, position in sides
     ]
-    return Span(f"{head}  {query} "), names[0], Span(f" ← {key} "), names[1]
+    return Span(f"{query} "), names[0], Span(f" ← {key} "), names[1]

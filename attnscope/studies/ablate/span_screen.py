@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.findings.ablation import Effects, EffectSurvey
-from attnscope.studies.ablate.target_screen import correlation_text
+from attnscope.studies.ablate.target_screen import correlation_texts
 from attnscope.studies.screens.header import counted, more_options, notes
 from attnscope.studies.screens.spans import spell_run
 from attnscope.views.numbers import formatted
@@ -31,15 +31,15 @@ def present_spans(
     title = f"effect of cutting {what} off from each span"
     yield paragraph((Span(title, "title"), Span("  edges are cut in every chosen layer and head")))
     yield Facts(
-        [(effects.how, ours(_HOW[effects.how], "dim")) for effects in survey.effects], remark=False
+        [(effects.how, ours(_HOW[effects.how])) for effects in survey.effects],
+        remark=False,
+        look="",
     )
     yield GAP
     yield _table(survey, listing, settings)
     yield GAP
-    for effects in survey.effects:
-        if effects.correlation is not None:
-            text = correlation_text(survey, effects.correlation)
-            yield paragraph(ours(f"{effects.how}: {text}"))
+    for text in correlation_texts(survey, {how: how for how in _HOW}):
+        yield paragraph(ours(text))
     yield GAP
     yield notes(_meanings(survey))
     more = ["--top K (list more)", "--query SPAN (who is cut off)"]
@@ -57,7 +57,9 @@ def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
                 f"  log₂ p = {formatted(survey.log_probability, f'z.{settings.precision}f')}"
             )
         count = f" · {counted(len(survey.answer), 'token')}"
-        lines.append(("answer", (*untrusted(text, "bold"), *ours(f"{probability}{count}", "dim"))))
+        lines.append(
+            ("answer", (*untrusted(text, "bold"), *ours(f"{probability}{count}", "caption")))
+        )
     first_row = survey.rows[0]
     last = survey.rows[-1]
     rows = (

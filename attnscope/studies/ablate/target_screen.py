@@ -1,6 +1,6 @@
 """The logits that cuts change, and the texts that replacements come from, as parts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def other_text(study: Ablation | EffectSurvey) -> Iterator[ViewPart]:
     lines: list[tuple[str, Spans]] = [
         ("from", untrusted(replacing.text)),
         ("", differs),
-        ("", note(meaning, "dim")),
+        ("", note(meaning, "caption")),
     ]
     yield Facts(lines)
 
@@ -121,18 +121,33 @@ def signed(value: float, digits: int) -> str:
     return sized(value, digits, "+")
 
 
-def correlation_text(survey: EffectSurvey, correlation: float) -> str:
-    """Say whether weights tell which units matter, and by which number."""
-    units = f"{survey.unit}s"
-    answer = f"weight does not tell which {units} matter"
-    if correlation >= _PARTLY:
-        answer = f"weight tells {'partly ' * (correlation < _MOSTLY)}which {units} matter"
-    elif correlation <= -_PARTLY:
-        answer = f"{units} with more weight matter less"
-    count = f"Spearman, {len(survey.weights):,} {units}"
-    value = formatted(correlation, "z.2f")
+def correlation_texts(survey: EffectSurvey, names: Mapping[str, str]) -> list[str]:
+    """Say whether weights tell which units matter, and by which numbers: once, if all ways of cutting agree.
+
+    `names`: those of the ways.
+    """
+    known = [effects for effects in survey.effects if effects.correlation is not None]
+    numbers: dict[str, list[str]] = {}
+    for effects in known:
+        assert effects.correlation is not None
+        way = f" ({names[effects.how]})" if len(survey.effects) > 1 else ""
+        number = f"{formatted(effects.correlation, 'z.2f')}{way}"
+        numbers.setdefault(_answer(survey, effects.correlation), []).append(number)
     ends = "1: the same order, 0: unrelated, −1: reversed"
-    return f"{answer}: rank correlation {value} of weight and effect ({ends}; {count})"
+    count = f"Spearman, {len(survey.weights):,} {survey.unit}s"
+    return [
+        f"{answer}: rank correlation {' and '.join(values)} of weight and effect ({ends}; {count})"
+        for answer, values in numbers.items()
+    ]
+
+
+def _answer(survey: EffectSurvey, correlation: float) -> str:
+    units = f"{survey.unit}s"
+    if correlation >= _PARTLY:
+        return f"weight tells {'partly ' * (correlation < _MOSTLY)}which {units} matter"
+    if correlation <= -_PARTLY:
+        return f"{units} with more weight matter less"
+    return f"weight does not tell which {units} matter"
 
 
 def target_columns(

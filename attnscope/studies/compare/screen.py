@@ -38,7 +38,7 @@ from attnscope.studies.screens.header import (
 from attnscope.studies.screens.overview import HEAVIEST, weight_map
 from attnscope.studies.screens.stages import matrix_panel
 from attnscope.views.axes import Axis, AxisKind, source_kind, token_axis
-from attnscope.views.numbers import MINUS, formatted
+from attnscope.views.numbers import MINUS, Digits, digits_for, formatted
 from attnscope.views.parts import (
     GAP,
     Column,
@@ -210,7 +210,7 @@ def _moved(
         if shown_count == 1
         else f"the {shown_count} heads in which most moved follow"
     )
-    yield paragraph(ours(f"{follow}; {options} select others", "dim"), remark=True)
+    yield paragraph(ours(f"{follow}; {options} select others", "caption"), remark=True)
 
 
 def _mean_shares(change: Change, provenance: Provenance) -> Matrix:
@@ -432,7 +432,8 @@ class _ShownHead:
             ranges = " and ".join(f"{option} 0:{of}" for option, (_, _, of) in left_out.items())
             show = "show" if len(left_out) > 1 else "shows"
             yield paragraph(
-                ours(f"{counts}, where most weight moves; {ranges} {show} all", "dim"), remark=True
+                ours(f"{counts}, where most weight moves; {ranges} {show} all", "caption"),
+                remark=True,
             )
         panels = [*shown_head._both(columns), shown_head._difference(columns)]
         if left_out:
@@ -448,13 +449,19 @@ class _ShownHead:
         both = self.head.only_first, self.head.only_second
         for text, alone, side in zip(self.reports, both, self.sides, strict=True):
             if alone:
-                title = (Span("only in ", "dim"), *untrusted(side.label, "dim"), Span(": ", "dim"))
+                title = (
+                    Span("only in ", "caption"),
+                    *untrusted(side.label, "caption"),
+                    Span(": ", "caption"),
+                )
                 names = [
-                    (Span(f"{p} ", "dim"), token_span(text.sources, p, "dim"))
+                    (Span(f"{p} ", "caption"), token_span(text.sources, p, "caption"))
                     for p in alone[:_NAMED]
                 ]
                 if len(alone) > _NAMED:
-                    names.append((Span(f"{len(alone) - _NAMED} ", "dim"), Span("more", "dim")))
+                    names.append(
+                        (Span(f"{len(alone) - _NAMED} ", "caption"), Span("more", "caption"))
+                    )
                 yield Text([(*title, *names[0]), *names[1:]], " · ")
 
     def _partial(self) -> Iterator[ViewPart]:
@@ -540,7 +547,7 @@ class _ShownHead:
                 else "nothing: both sides have the same weights"
             )
             where = "this mean" if "mean" in head.first else "this head"
-            yield paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "dim")))
+            yield paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "caption")))
             return
         yield paragraph(ours("what moved in each row", "bold"))
         titles = _TITLES if head.partial is None else _PARTIAL_TITLES
@@ -558,7 +565,7 @@ class _ShownHead:
             meaning = f"  before→after; other changes: by {_CHANGED:.2f} or more"
             meaning += f"; the top is by {MEASURES[by]}" * (by != "weight")
             yield GAP
-            yield paragraph((Span("weights that change", "bold"), Span(meaning, "dim")))
+            yield paragraph((Span("weights that change", "bold"), Span(meaning, "caption")))
             filled = [
                 Column(kind, column, left=True)
                 for kind, column in zip(kinds, columns, strict=True)
@@ -589,17 +596,28 @@ class _ShownHead:
         lost = head.lost[n]
         gains = self._largest_change((first_keys.get(gained), gained), float(head.gain[n]), "+")
         loses = self._largest_change((lost, dict(head.keys).get(lost)), float(head.loss[n]), MINUS)
-        moved = ours(f"{head.total_variation[n]:.2f}")
-        divergence = ours(f"{head.jensen_shannon[n]:.2f}")
+        moved = ours(self._moved_digits.text(float(head.total_variation[n])))
+        divergence = ours(self._divergence_digits.text(float(head.jensen_shannon[n])))
         return [name, moved, divergence, both(head.future), both(head.entropy), gains, loses]
 
     def _largest_change(
         self, key: tuple[int | None, int | None], amount: float, sign: str
     ) -> Spans:
-        """Name the key that gains or loses most; nothing if it would print as 0.00."""
-        if float(f"{amount:.2f}") == 0:
+        """Name the key that gains or loses most; nothing if it would print as zero."""
+        digits = self._moved_digits
+        if not abs(amount) >= digits.least:
             return ()
-        return Span(f"{sign}{amount:.2f} "), *self._key(key)
+        return Span(f"{sign}{digits.text(amount)} "), *self._key(key)
+
+    @property
+    def _moved_digits(self) -> Digits:
+        """The digits of shares of weight that moved: more than two if all are small."""
+        return digits_for(self.head.total_variation[None], 2)
+
+    @property
+    def _divergence_digits(self) -> Digits:
+        digits = self._moved_digits
+        return digits if digits.decimals == 2 else digits_for(self.head.jensen_shannon[None], 2)
 
     def _changes(self, n: int) -> list[Spans]:
         """Return a query's keys that enter or leave the top contributors, and those whose weight changes much.
@@ -691,7 +709,7 @@ def _moved_sources(
     caption = (
         f"  {100 * head.share_moved:.0f} % of all weight; sources whose total weight changes most:"
     )
-    yield paragraph((Span("what moved", "bold"), Span(caption, "dim")))
+    yield paragraph((Span("what moved", "bold"), Span(caption, "caption")))
     if order:
         columns = [
             Column(untrusted(side.label), [f"{values[key]:,.1f}" for key in order])

@@ -73,12 +73,17 @@ def _compare(
         else ""
     )
     yield GAP
-    yield paragraph((Span("spans", "title"), Span(f"{caption}{left_out}", "dim")))
+    yield paragraph((Span("spans", "title"), Span(f"{caption}{left_out}", "caption")))
     for side, own, other in ((first_side, names[0], names[1]), (second_side, names[1], names[0])):
         if alone := [name for name in own if name not in other]:
             pieces = untrusted(", ".join(alone))
             yield paragraph(
-                (*ours("only in ", "dim"), *untrusted(side.label), *ours(": ", "dim"), *pieces)
+                (
+                    *ours("only in ", "caption"),
+                    *untrusted(side.label),
+                    *ours(": ", "caption"),
+                    *pieces,
+                )
             )
     axes = span_axis("query", shown_names, outside), span_axis("key", shown_names, outside)
     difference = (*untrusted(second_side.label), Span(" − "), *untrusted(first_side.label))

@@ -49,11 +49,13 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[
         where = Column("where", [note(check.where or "") for check in measured], left=True)
         labels = [ours(check.name) for check in measured]
         yield Table("check", [*_columns(measured), where], labels=labels, indent=0)
-        yield paragraph(ours(_CAPTION, "dim"), remark=True)
+        yield paragraph(ours(_CAPTION, "caption"), remark=True)
         sources = {source for check in measured for source in check.texts}
         explained = "; ".join(text for name, text in _TEXTS.items() if name in sources)
         if explained:
-            yield paragraph(ours(f"texts: whose texts were used ({explained})", "dim"), remark=True)
+            yield paragraph(
+                ours(f"texts: whose texts were used ({explained})", "caption"), remark=True
+            )
     for check in report.checks:
         if check.verdict in ("wrong", "depends"):
             yield GAP

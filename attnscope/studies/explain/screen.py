@@ -78,11 +78,13 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
             if are_given
             else "the modules of this architecture are"
         )
-        yield _say(f"not known: {why}" if are_given else f"not shown: {why} not followed", "dim")
+        yield _say(
+            f"not known: {why}" if are_given else f"not shown: {why} not followed", "caption"
+        )
         return
     last = "the last of these" if len(e.inputs) > 1 else "this"
     caption = f"{last} is x, which the query is computed from; ‖·‖ is the length of a vector"
-    yield from _title(1, f"what enters layer {e.layer}", ours(caption, "dim"))
+    yield from _title(1, f"what enters layer {e.layer}", ours(caption, "caption"))
     residual = [vector for vector in e.inputs if vector.name == "residual"]
     between = residual[1:-1] if len(residual) > _STREAM else []
     for vector in e.inputs:
@@ -90,7 +92,7 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
             yield _vector(vector, settings)
         elif vector is between[-1]:
             norms = [
-                ours(f"{v.formula} ‖·‖ {number_text(v.norm, settings.precision)}", "dim")
+                ours(f"{v.formula} ‖·‖ {number_text(v.norm, settings.precision)}", "caption")
                 for v in between
             ]
             yield Text(norms, ", ", indent=2)
@@ -111,7 +113,7 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
             else ", as attention received them"
         )
     caption = f"the query q of this token and the key k of every token{source}"
-    yield from _title(2, "query and keys", ours(caption, "dim"))
+    yield from _title(2, "query and keys", ours(caption, "caption"))
     for vector in e.query_steps:
         yield _vector(vector, settings)
     yield from _check(e.check("query"))
@@ -133,7 +135,7 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
 def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     norm = number_text(e.query_steps[-1].norm, settings.precision)
     yield from _title(
-        3, "scores: q·k", ours(f"‖q‖ × ‖k‖ × the cosine between them; ‖q‖ is {norm}", "dim")
+        3, "scores: q·k", ours(f"‖q‖ × ‖k‖ × the cosine between them; ‖q‖ is {norm}", "caption")
     )
     yield score_grid(e, axis, settings)
     for cell in e.cells:
@@ -147,7 +149,7 @@ def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
     steps += [f"soft-capped at {e.softcap:g}"] if e.softcap is not None else []
     steps += [f"plus {BIAS_NAMES.get(e.bias, e.bias)} bias"] if e.bias is not None else []
     used = msgspec.structs.replace(e.mask, used=e.layer_mask or e.mask.used)
-    mask = (*ours("mask: ", "dim"), *untrusted(describe_used(used), "dim"))
+    mask = (*ours("mask: ", "caption"), *untrusted(describe_used(used), "caption"))
     yield from _title(4, f"scaled: {', '.join(steps)}; then masked", mask)
     yield from scaled_parts(e, axis, settings)
     yield from _check(e.check("scaled"))
@@ -160,7 +162,7 @@ def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
             f"the scale narrows the scores' spread from {spread} to {scaled} (standard deviation); without it, the "
             f"weights would have {without} bits of entropy instead of {bits}"
         )
-        yield _say(text, "dim")
+        yield _say(text, "caption")
 
 
 def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -168,7 +170,9 @@ def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[
         "; the head's sink adds one score that belongs to no token" if e.sink is not None else ""
     )
     yield from _title(
-        5, "weights: softmax", ours(f"exp(masked − largest), divided by the sum{sink_note}", "dim")
+        5,
+        "weights: softmax",
+        ours(f"exp(masked − largest), divided by the sum{sink_note}", "caption"),
     )
     if e.fully_masked:
         yield _say(f"{MASKED}: no key is allowed, so there are no weights and no output", "warning")
@@ -177,19 +181,19 @@ def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[
     yield from _check(e.check("weights"))
     if e.effects is not None and e.effects.masked_after is not None:
         total = number_text(e.effects.masked_after, settings.precision)
-        yield _say(f"a mask after the softmax would leave a row that sums to {total}", "dim")
+        yield _say(f"a mask after the softmax would leave a row that sums to {total}", "caption")
 
 
 def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     if e.fully_masked:
         return
-    caption = ours("each value vector v × its weight α, added up", "dim")
+    caption = ours("each value vector v × its weight α, added up", "caption")
     yield from _title(6, "output: the weighted sum of the values", caption)
     yield blend_grid(e, axis, settings)
     yield from _check(e.check("value"))
     if e.sink is not None:
         share = number_text(e.sink.weight, settings.precision)
-        yield _say(f"the sink's {share} adds nothing: the sink has no value vector", "dim")
+        yield _say(f"the sink's {share} adds nothing: the sink has no value vector", "caption")
     yield from _check(e.check("output"))
     for vector in (e.gate, e.gated, e.projected):
         if vector is not None:
@@ -198,7 +202,8 @@ def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
     if e.gate is not None:
         mean = number_text(float(e.gate.values.mean()), settings.precision)
         yield _say(
-            f"the gate lets {mean} of the output through on average: near 0, it is closed", "dim"
+            f"the gate lets {mean} of the output through on average: near 0, it is closed",
+            "caption",
         )
 
 
@@ -209,7 +214,7 @@ def _rest_of_layer(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPa
     yield from _title(
         7,
         "the rest of the layer",
-        ours("what all heads write, the residual stream, and the MLP", "dim"),
+        ours("what all heads write, the residual stream, and the MLP", "caption"),
     )
     for vector in e.rest_of_layer:
         yield _vector(vector, settings)
@@ -244,7 +249,7 @@ def _vector(vector: Vector, settings: DisplaySettings) -> Facts:
     values = [ours(digits.text(value), "dim") for value in vector.values.tolist()]
     numbers = Text([ours(f"‖·‖ {norm} "), *values], "  ", cut="  … {} more")
     return Facts(
-        [(vector.name, ours(vector.formula, "dim")), ("", numbers)],
+        [(vector.name, ours(vector.formula, "caption")), ("", numbers)],
         remark=False,
         indent=1,
         look="bold",

@@ -33,7 +33,7 @@ def key_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator
         parts += [f"{e.rest.barred} not allowed"] if e.rest.barred else []
         more = settings.named("--top K", "top=K")
         text = f"the heaviest keys are shown; left out: {', '.join(parts)}; {more} shows more"
-        yield paragraph(ours(text, "dim"), indent=1, remark=True)
+        yield paragraph(ours(text, "caption"), indent=1, remark=True)
 
 
 def _dimensions(
@@ -76,7 +76,7 @@ def cell_parts(
     label = Span(f"  ({cell.chosen}{masked})", "dim")
     yield paragraph((*_pair(e, cell, "×"), label), indent=1)
     turns = "; a pair turns once in so many tokens, and adds `unrotated` before it turns" * bands
-    yield paragraph(ours(f"its {noun}, largest first{turns}", "dim"), indent=1)
+    yield paragraph(ours(f"its {noun}, largest first{turns}", "caption"), indent=1)
     shown_parts = cell.parts if len(cell.parts) <= PARTS + 2 else cell.parts[:PARTS]
     left = sum(part.product for part in cell.parts[len(shown_parts) :])
     products: list[float | None] = [part.product for part in shown_parts]
@@ -121,7 +121,7 @@ def product_strips(
     kind = "rotated pairs of dimensions" if bands else "dimensions"
     caption = f"{len(products)} {kind}, the largest product first; each line has its own scale"
     yield Strips([f"dim {', '.join(map(str, part.dims))}" for part in cell.parts], strips, indent=1)
-    yield paragraph(ours(caption, "dim"), indent=1, remark=True)
+    yield paragraph(ours(caption, "caption"), indent=1, remark=True)
 
 
 def _pair(e: Explanation, cell: ExplainedCell, between: str) -> Spans:
@@ -207,7 +207,7 @@ def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
     yield Table("key", columns, axis)
     if np.isneginf(row.masked).any():
         yield paragraph(
-            ours(f"{NO_WEIGHT} is not allowed: minus infinity", "dim"), indent=1, remark=True
+            ours(f"{NO_WEIGHT} is not allowed: minus infinity", "caption"), indent=1, remark=True
         )
 
 

@@ -205,7 +205,9 @@ def _changed_roles(
             "no head changes" if largest_changes[difference.name] >= 0 else "not measured in both"
         )
         cells.append(
-            Text(listed or [ours(nothing, "dim")], "  ", cut="" if listing.top is None else None)
+            Text(
+                listed or [ours(nothing, "caption")], "  ", cut="" if listing.top is None else None
+            )
         )
     columns = []
     for heading, main in zip(headings, mains, strict=True):
@@ -237,7 +239,7 @@ def _numbers(
     title = f"{role.letter} {role.title}" if role else difference.name
     yield paragraph((Span(title, "title"), Span("  "), *note(meaning)))
     if _largest(difference.difference) < 0:
-        yield paragraph(ours("not measured in both", "dim"))
+        yield paragraph(ours("not measured in both", "caption"))
         return
     n_layers, n_heads = difference.difference.shape
     if not np.nan_to_num(difference.difference).any():

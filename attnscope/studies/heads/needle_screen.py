@@ -39,12 +39,12 @@ def present_needle(survey: NeedleSurvey, settings: DisplaySettings) -> Iterator[
     caption += "and depth of the needle (0: the start of the text, 1: its end); shades up to "
     full = float(survey.weight.max()) or 1.0
     caption += formatted(full, f"z.{max(2, settings.precision)}f")
-    yield paragraph((Span("depth × length", "title"), Span(caption, "dim")))
+    yield paragraph((Span("depth × length", "title"), Span(caption, "caption")))
     yield _picture(survey, full, settings)
     yield GAP
     caption = "  its probability p as log₂ p; weight on the needle of the retrieval heads and of all heads; averaged "
     yield paragraph(
-        (Span("answer", "title"), Span(f"{caption}over depths, and over lengths", "dim"))
+        (Span("answer", "title"), Span(f"{caption}over depths, and over lengths", "caption"))
     )
     yield _table("length", [f"{length:,}" for length in survey.lengths], survey, axis=1)
     yield GAP

@@ -390,9 +390,10 @@ def _role(
         )
     )
     if np.isnan(role.values).all():
-        yield paragraph(ours("not measured", "dim"))
+        yield paragraph(ours("not measured", "caption"))
         return
-    yield head_numbers(role.values, settings, kinds=kinds)
+    # small values do not look strong, and roles can be compared
+    yield head_numbers(role.values, settings, kinds=kinds, shape=settings.ramp, largest=1.0)
     yield GAP
     yield strongest(role.values, role.errors, listing, settings)
 
@@ -418,11 +419,8 @@ def head_numbers(
     every = np.concatenate([matrix.ravel() for matrix in together or [values]])
     finite = every[np.isfinite(every)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    scale = (
-        Scale(-max(-low, high), max(-low, high), True, shape)
-        if signed or low < 0
-        else Scale(0.0, largest or high, False, shape)
-    )
+    end = largest or max(-low, high)
+    scale = Scale(-end, end, True, shape) if signed or low < 0 else Scale(0.0, end, False, shape)
     precision = max(1, settings.precision)
     digits = digits_for(every, precision)
     texts = [

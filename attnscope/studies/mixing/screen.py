@@ -296,10 +296,10 @@ def _dimensions(
     query = token_span(text.tokens, text.queries[0], "bold")
     key = token_span(text.sources, read.key, "bold")
     pair = Span(f"{text.queries[0]} ", "bold"), query, Span(f" × {read.key} ", "bold"), key
-    yield paragraph((*pair, Span(f"{total}, M", "dim")))
+    yield paragraph((*pair, Span(f"{total}, M", "caption")))
     yield Strips([f"dim {dim}" for dim in order], strips, indent=1)
     caption = f"{len(order)} dimensions, the largest product first, and their sums; each line has its own scale"
-    yield paragraph(ours(caption, "dim"), indent=1, remark=True)
+    yield paragraph(ours(caption, "caption"), indent=1, remark=True)
 
 
 def _number(value: float, settings: DisplaySettings) -> str:
@@ -408,7 +408,7 @@ def _rows(
         _column("Σ M", mixing.row_sum[unit], settings),
         _column("Σ |M|", mixing.size[unit], settings),
     ]
-    yield paragraph((Span("rows", "bold"), *ours(f"  {meaning}", "dim")), remark=True)
+    yield paragraph((Span("rows", "bold"), *ours(f"  {meaning}", "caption")), remark=True)
     yield Table("query", columns, keys=token_axis("query", text.tokens, text.queries))
 
 
@@ -439,8 +439,8 @@ def _ranking(
         ["M", "share %" if settings.percent else "share", "|M|·‖v‖"],
         rows,
         token_axis("query", text.tokens, text.queries),
-        title=(Span("strongest sources", "bold"), Span(f"  by {by}{left_out}", "dim")),
-        meaning=ours("; share: of all |M| of the row", "dim"),
+        title=(Span("strongest sources", "bold"), Span(f"  by {by}{left_out}", "caption")),
+        meaning=ours("; share: of all |M| of the row", "caption"),
         by=2 if mixing.by == "value" else 0,
         compact=compact,
     )

@@ -48,7 +48,7 @@ def _title(rollouts: Sequence[TokenRollout]) -> ViewPart:
     )
     measure = ROLLOUT_MEASURES.get(first_rollout.measure)
     source = "" if measure is None else f"  {measure.meaning} ({measure.source})"
-    return paragraph((Span(f"{name} {first_rollout.measure}", "title"), Span(source, "dim")))
+    return paragraph((Span(f"{name} {first_rollout.measure}", "title"), Span(source, "caption")))
 
 
 def _matrix(text: TextReport, rollout: TokenRollout, settings: DisplaySettings) -> Panel:
@@ -122,7 +122,10 @@ def _ranking(
     ]
     left_out = f", without {' and '.join(rollouts[0].left_out)}" if rollouts[0].left_out else ""
     ranking = Bars(
-        title=(Span("strongest sources", "bold"), Span(f"  share of each token{left_out}", "dim")),
+        title=(
+            Span("strongest sources", "bold"),
+            Span(f"  share of each token{left_out}", "caption"),
+        ),
         queries=queries,
         sources=token_axis("key", text.sources),
         measures=["share %" if settings.percent else "share"],

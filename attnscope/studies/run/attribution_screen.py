@@ -28,12 +28,12 @@ def present_attribution(
     ]
     yield _ranking("part", parts, attribution.total, _PARTS, settings)
     yield GAP
-    yield paragraph((Span("heads", "bold"), Span("  what each adds", "dim")))
+    yield paragraph((Span("heads", "bold"), Span("  what each adds", "caption")))
     yield head_numbers(attribution.heads, settings)
     yield strongest(attribution.heads, None, Listing(signed=False), settings)
     yield GAP
     yield paragraph(
-        (Span("sources", "bold"), Span("  what each token adds through all heads", "dim"))
+        (Span("sources", "bold"), Span("  what each token adds through all heads", "caption"))
     )
     digits = len(str(len(text.tokens) - 1))
     named_values: list[tuple[Spans, float]] = [
@@ -43,7 +43,7 @@ def present_attribution(
     yield _ranking("token", named_values, float(attribution.sources.sum()), _SOURCES, settings)
     yield GAP
     caption = "  what a head adds by reading one token, largest first"
-    yield paragraph((Span("head ← token", "bold"), Span(caption, "dim")))
+    yield paragraph((Span("head ← token", "bold"), Span(caption, "caption")))
     yield Text([_edge(text, edge, settings) for edge in attribution.edges[:_SOURCES]], " · ", 1)
 
 
@@ -52,8 +52,8 @@ def _heading(text: TextReport, attribution: Attribution, settings: DisplaySettin
     if attribution.against is not None:
         what = (*what, Span(" minus that of ", "bold"), _target(attribution.against))
     after = (
-        Span(f"  after {attribution.position} ", "dim"),
-        token_span(text.tokens, attribution.position, "dim"),
+        Span(f"  after {attribution.position} ", "caption"),
+        token_span(text.tokens, attribution.position, "caption"),
     )
     capped = (
         f", before the soft-cap of {attribution.softcap:g}"
@@ -61,7 +61,7 @@ def _heading(text: TextReport, attribution: Attribution, settings: DisplaySettin
         else ""
     )
     caption = f": {number_text(attribution.total, settings.precision)}, with the scale of the final norm frozen{capped}"
-    return paragraph((*what, *after, Span(caption, "dim")))
+    return paragraph((*what, *after, Span(caption, "caption")))
 
 
 def _edge(text: TextReport, edge: LogitEdge, settings: DisplaySettings) -> Spans:

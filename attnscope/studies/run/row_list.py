@@ -76,9 +76,11 @@ def row_table(
     `bars` draw the column of the index `measured`.
     """
     title = (Span("row", "bold"), Span(f" {query.number(0)} "), query.names[0])
-    yield paragraph((*title, Span(f"  {which}" if omitted else "", "dim")))
+    yield paragraph((*title, Span(f"  {which}" if omitted else "", "caption")))
     yield Text(
-        [tuple(replace(span, look="dim") for span in line) for line in formulas], " │ ", remark=True
+        [tuple(replace(span, look="caption") for span in line) for line in formulas],
+        " │ ",
+        remark=True,
     )
     labels = [ours(f"{omitted:,} others", "dim")] if omitted else ()
     yield Table(

@@ -121,7 +121,8 @@ def _present_heads(
         option = settings.named("--stage weights", "stages='weights'")
         yield GAP
         yield paragraph(
-            ours(f"not shown: the weights of {len(heads):,} heads ({option})", "dim"), remark=True
+            ours(f"not shown: the weights of {len(heads):,} heads ({option})", "caption"),
+            remark=True,
         )
         return
     if (
@@ -142,7 +143,9 @@ def _present_heads(
         yield from each
         return
     option = settings.named("--layer L --head H, or --stage weights", "layer, head, stages")
-    omitted = ours(f"not shown: numbers and contributors of {len(heads):,} heads ({option})", "dim")
+    omitted = ours(
+        f"not shown: numbers and contributors of {len(heads):,} heads ({option})", "caption"
+    )
     yield FirstFitting(
         [each],
         [GAP, *_thumbnails(text, settings), paragraph(omitted, remark=True)],
@@ -260,7 +263,7 @@ def _drawn(
 def _not_shown(what: str, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart]:
     """State what is left out, and which options show it."""
     option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in stages)
-    return [paragraph(ours(f"not shown: {what} ({option})", "dim"), remark=True)]
+    return [paragraph(ours(f"not shown: {what} ({option})", "caption"), remark=True)]
 
 
 def shown_heads(text: TextReport) -> list[HeadReport]:
@@ -326,7 +329,7 @@ def _thumbnails(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPar
         meaning = "  share of a row's weight that is elsewhere"
         listed = Span(f"  {' · '.join(items)}")
         title = Span("least like the mean of all heads", "bold")
-        yield paragraph((title, listed, Span(meaning, "dim")))
+        yield paragraph((title, listed, Span(meaning, "caption")))
 
 
 def _least_alike(weights: Sequence[Matrix]) -> list[tuple[int, float]]:

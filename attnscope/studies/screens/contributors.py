@@ -29,7 +29,7 @@ def contributors(
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
     title = (
         Span("top contributors", "bold"),
-        Span(f"  by {MEASURES.get(top.by, top.by)}{left_out}", "dim"),
+        Span(f"  by {MEASURES.get(top.by, top.by)}{left_out}", "caption"),
     )
     measures = top.measures
     digits = [digits_for(m, settings.precision) for m in measures.values()]
@@ -79,7 +79,8 @@ def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
     """Explain α·‖v‖ and α·‖vW‖; a title in front may already name α·‖v‖."""
     text = f"{':' if titled else '; α·‖v‖:'} weight × norm of the source's value"
     return ours(
-        text + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim"
+        text + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""),
+        "caption",
     )
 
 
@@ -92,7 +93,7 @@ def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
         yield GAP
         yield msgspec.structs.replace(
             ranking,
-            title=(Span("generated tokens", "bold"), Span(caption, "dim")),
+            title=(Span("generated tokens", "bold"), Span(caption, "caption")),
             meaning=_norms(
                 [name for name, meaning in MEASURES.items() if meaning in ranking.measures],
                 titled=False,

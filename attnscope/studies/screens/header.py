@@ -409,7 +409,7 @@ def head_header(
         if parts and "content weight" in str(head.chosen):
             facts[-1] += ";"
             facts.append(f"content weight: {_CONTENT_WEIGHT}")
-        yield Text([ours(fact, "dim") for fact in facts], " ", remark=True)
+        yield Text([ours(fact, "caption") for fact in facts], " ", remark=True)
 
 
 _CONTENT_WEIGHT = "weight on other words that neither distance nor word explains"

@@ -65,7 +65,7 @@ def least_attended(
     rows = "the shown rows" if 0 < len(text.queries) < len(text.tokens) else "other tokens"
     caption = f"  of {len(order):,} tokens{without}; received: weight from {rows}; 1 is an even "
     caption += "share, which a token receives if queries spread their weight evenly over the keys that they see"
-    yield paragraph((Span("least attended", "bold"), Span(caption, "dim")))
+    yield paragraph((Span("least attended", "bold"), Span(caption, "caption")))
     values = [float(received[key]) for key in listed]
     columns = [Column("received", column_texts(values, max(2, settings.precision)))]
     keys = token_axis(source_kind(text), text.sources, listed)
@@ -86,7 +86,7 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Itera
     share = 100 * float(mass[order].sum()) / (total or 1.0)
     caption = f"  of {len(mass):,} sources{without}, by total weight from all queries"
     caption += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f} %"
-    yield paragraph((Span("most attended", "bold"), Span(caption, "dim")))
+    yield paragraph((Span("most attended", "bold"), Span(caption, "caption")))
     if order:
         parts = (100 * mass[order] / total).astype(np.float32)
         digits = digits_for(parts, 1)

@@ -82,7 +82,7 @@ def _scaled(pictures: Pictures, settings: DisplaySettings) -> Pictures:
         maps.append(msgspec.structs.replace(drawn, scale=scale, facts=facts))
     caption = (
         *pictures.caption[:-1],
-        Span("  the colour of a patch is relative to the largest of its map", "dim"),
+        Span("  the colour of a patch is relative to the largest of its map", "caption"),
     )
     return msgspec.structs.replace(pictures, maps=maps, caption=caption, relative=True)
 
@@ -236,5 +236,5 @@ def _caption(rows: Sequence[_MapRow]) -> Spans:
         Span("weights", "bold"),
         Span(" of "),
         *whose,
-        Span("  the colour of a patch is its share of the whole row", "dim"),
+        Span("  the colour of a patch is its share of the whole row", "caption"),
     )

@@ -9,8 +9,10 @@ from attnscope.views.parts import GAP, Column, Table, Text, ViewPart, paragraph
 from attnscope.views.spans import Span, Spans, ours, token_span
 
 GENERATED = (
-    paragraph((Span("generated", "bold"), Span("  each token is the most probable one", "dim"))),
-    paragraph(ours(f"{'position':>8} {'probability':>12} {'next best':>10}  token", "dim")),
+    paragraph(
+        (Span("generated", "bold"), Span("  each token is the most probable one", "caption"))
+    ),
+    paragraph(ours(f"{'position':>8} {'probability':>12} {'next best':>10}  token", "caption")),
 )
 
 
@@ -37,7 +39,7 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
         if count == 1
         else f"  {count} tokens, each the most probable one"
     )
-    yield paragraph((Span("generated", "bold"), Span(caption, "dim")))
+    yield paragraph((Span("generated", "bold"), Span(caption, "caption")))
     wide = len(str(len(text.tokens) - 1))
     shares = list[float]()
     seconds = list[str]()
@@ -67,13 +69,13 @@ def _heading(report: Report, text: TextReport, prediction: Prediction) -> Text:
     """Present the predicted position, and the mask if it is not the one that is shown."""
     position_span = Span(f"{prediction.position} ")
     token = token_span(text.tokens, prediction.position)
-    where = Span(" after " if prediction.kind == "next" else " in place of ", "dim")
+    where = Span(" after " if prediction.kind == "next" else " in place of ", "caption")
     own = report.mask.what_if == "same-scores"
-    under = (Span(", under the model's own mask", "dim"),) if own else ()
+    under = (Span(", under the model's own mask", "caption"),) if own else ()
     blank: Spans = ()
     if any(" " in token.text for token in prediction.tokens):
         # as tokens spell it
-        blank = Span("; ", "dim"), Span(" ", "dim", "token"), Span(" is a space", "dim")
+        blank = Span("; ", "caption"), Span(" ", "caption", "token"), Span(" is a space", "caption")
     return paragraph((Span("prediction", "bold"), where, position_span, token, *under, *blank))
 
 

@@ -45,7 +45,7 @@ def present_sound(text: TextReport, sound: Sound, settings: DisplaySettings) -> 
     yield GAP
     if not sound.words:
         yield paragraph(
-            (Span("words", "bold"), Span("  none: the model wrote nothing down", "dim"))
+            (Span("words", "bold"), Span("  none: the model wrote nothing down", "caption"))
         )
         return
     if len(sound.words) <= _MOST_WORDS:
@@ -53,7 +53,7 @@ def present_sound(text: TextReport, sound: Sound, settings: DisplaySettings) -> 
         yield paragraph(
             (
                 Span(f"{len(sound.words)} word{'s' * (len(sound.words) > 1)}", "bold"),
-                Span(caption, "dim"),
+                Span(caption, "caption"),
             )
         )
         yield _words(sound, settings)
@@ -61,7 +61,7 @@ def present_sound(text: TextReport, sound: Sound, settings: DisplaySettings) -> 
         yield from _lines(sound, settings)
     yield GAP
     yield path_map(text, sound)
-    yield paragraph(ours(_described(sound), "dim"), remark=True)
+    yield paragraph(ours(_described(sound), "caption"), remark=True)
 
 
 def _words(sound: Sound, settings: DisplaySettings) -> Table:
@@ -83,13 +83,13 @@ def _lines(sound: Sound, settings: DisplaySettings) -> Iterator[ViewPart]:
     lines = list(subtitles(sound.words))
     option = settings.named("-o words.srt, .vtt or .json has all", "report.to_json() has all")
     caption = f"  in {len(lines)} lines, with the second at which each starts; {option} words with their times"
-    yield paragraph((Span(f"{len(sound.words):,} words", "bold"), Span(caption, "dim")))
+    yield paragraph((Span(f"{len(sound.words):,} words", "bold"), Span(caption, "caption")))
     shown = lines if not settings.brief else lines[:_MOST_LINES]
     for line in shown:
         text = "".join(word.text for word in line).strip()
         yield paragraph((Span(f"{line[0].onset:>8.2f}  ", "dim"), *untrusted(text)))
     if len(shown) < len(lines):
-        yield paragraph(ours(f"not shown: {len(lines) - len(shown)} lines", "dim"), remark=True)
+        yield paragraph(ours(f"not shown: {len(lines) - len(shown)} lines", "caption"), remark=True)
 
 
 def path_map(text: TextReport, sound: Sound) -> SoundMap:

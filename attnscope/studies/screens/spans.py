@@ -191,9 +191,9 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
     names = spans.text.names
     name = Span(names[spans.query], "bold", "untrusted")
     caption = f"  {counted(len(spans.rows), 'token')}, {whose}: share of their weight on each span"
-    yield paragraph((name, Span(" reads", "bold"), Span(caption, "dim")))
+    yield paragraph((name, Span(" reads", "bold"), Span(caption, "caption")))
     if np.isnan(shares).all():
-        yield paragraph(ours("its tokens may attend to nothing", "dim"))
+        yield paragraph(ours("its tokens may attend to nothing", "caption"))
         return
     shown_spans = joined_spans(spans)
     share = [float(np.nansum(shares[members])) for members in shown_spans.members]
@@ -226,7 +226,7 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
     yield _attended(text, spans, shown_spans, settings)
     yield GAP
     meaning = f"  each span with its share of the weight{in_percent(settings)}"
-    yield paragraph((Span("text", "bold"), Span(meaning, "dim")))
+    yield paragraph((Span("text", "bold"), Span(meaning, "caption")))
     yield _shaded(text, spans, shares, settings)
 
 
@@ -248,7 +248,7 @@ def _attended(
     for members in shown_spans.members:
         tokens = [at for at, span in enumerate(spans.text.of_token) if span in members]
         most_attended = sorted(tokens, key=lambda at: (-received[at], at))[:_ATTENDED]
-        numbers = (Span(f" {digits.text(spans.received[at])}", "dim") for at in most_attended)
+        numbers = (Span(f" {digits.text(spans.received[at])}", "caption") for at in most_attended)
         named_spans = [
             (token_span(text.tokens, at), weight_span)
             for at, weight_span in zip(most_attended, numbers, strict=True)
@@ -285,7 +285,7 @@ def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) ->
     for shares in np.nan_to_num(spans.shares[-count:]):
         best = [n for n in np.argsort(-shares, kind="stable")[:_ATTENDED].tolist() if shares[n] > 0]
         named_spans = [
-            (*untrusted(spans.text.names[n]), Span(f" {digits.text(shares[n])}", "dim"))
+            (*untrusted(spans.text.names[n]), Span(f" {digits.text(shares[n])}", "caption"))
             for n in best
         ]
         sources.append(Text(named_spans, " · "))
@@ -361,7 +361,7 @@ def present_strips(
         "  each token was predicted from the token before it, whose weight on every span is shown, "
     )
     caption += f"mean of all {len(_attending(spans)) * spans.weights.shape[1]} heads"
-    yield paragraph((Span("the answer, token by token", "title"), Span(caption, "dim")))
+    yield paragraph((Span("the answer, token by token", "title"), Span(caption, "caption")))
     legend: list[Span] = []
     for index, name in enumerate(names):
         legend += [Span(f"{' · ' if index else ''}{index} ", "dim"), *untrusted(name)]
@@ -395,5 +395,5 @@ def present_strips(
     yield Table("new", columns, labels=[*labels, ours("mean", "bold")])
     full_share = formatted(full, f"z.{digits}f")
     yield paragraph(
-        ours(f"a full bar is {full_share}; --json has every number (spans.generated)", "dim")
+        ours(f"a full bar is {full_share}; --json has every number (spans.generated)", "caption")
     )

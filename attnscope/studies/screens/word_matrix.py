@@ -75,7 +75,7 @@ def word_contributors(
         ["weight %" if settings.percent else "weight"],
         bars,
         rows,
-        title=(Span("top contributors", "bold"), Span(f"  words, by weight{left_out}", "dim")),
+        title=(Span("top contributors", "bold"), Span(f"  words, by weight{left_out}", "caption")),
         remainders=remainders,
         compact=compact,
     )

@@ -32,7 +32,7 @@ from attnscope.views.explore.picture import PictureView
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import NO_WEIGHT, Digits, cell_text, digits_for, scale_text
 from attnscope.views.scales import LogScale
-from attnscope.views.terminal.colours import ramp_pieces
+from attnscope.views.terminal.colours import OF_WEIGHTS, ramp_pieces
 from attnscope.views.terminal.sound import spell_levels, spell_ticks
 from attnscope.views.walk.cell import later_steps
 from attnscope.views.walk.place import OUTPUT, Action
@@ -572,7 +572,8 @@ def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> 
     digits = digits_for(np.array([scale.low, scale.high], dtype=np.float32), 2)
     low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
     ends = ink.plain(low), ink.plain(digits.text(scale.high))
-    ramp = _shortened(ramp_pieces(scale, *ends, ink.colours, ink.surface), width - 2)
+    pieces = ramp_pieces(scale, *ends, ink.colours, ink.surface, limits=OF_WEIGHTS)
+    ramp = _shortened(pieces, width - 2)
     return [cut([Segment("  "), *joined(ramp)], width), *remarks]
 
 

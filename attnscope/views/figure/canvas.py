@@ -36,6 +36,7 @@ _FONTS = {
 _LOOKS: dict[Look, str] = {
     "": "",
     "dim": ' fill="#666666"',
+    "caption": ' fill="#666666"',
     "bold": ' font-weight="bold"',
     "title": ' font-weight="bold"',
     "remark": ' fill="#8a5a00"',

@@ -43,7 +43,8 @@ def _span(span: Span) -> Element:
         style = {"background": f"color-mix(in srgb,var(--bar) {span.shade * 70:.0f}%,transparent)"}
     if not (foreign or span.look or style):
         return text_of(span)
-    look = " ".join([*([f"look-{span.look}"] if span.look else []), *(["role"] if style else [])])
+    name = "dim" if span.look == "caption" else span.look
+    look = " ".join([*([f"look-{name}"] if name else []), *(["role"] if style else [])])
     return element("bdi" if foreign else "span", text_of(span), look=look, style=style)
 
 

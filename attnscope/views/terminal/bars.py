@@ -12,7 +12,7 @@ from attnscope.views.numbers import MASKED, NOTHING
 from attnscope.views.parts import Bar, Bars
 from attnscope.views.terminal.labels import Labels, labels, say_shortened, shorten
 from attnscope.views.terminal.packing import balance, side_by_side
-from attnscope.views.terminal.screen import Screen, flow
+from attnscope.views.terminal.screen import HEADING, Screen, flow
 
 # Cells of a full bar.
 BAR = 10
@@ -110,7 +110,7 @@ def _table(
     remainders = labelled.bars.row_remainders()
     query, source = _label_widths(labelled)
     numbers = _number_widths(bars)
-    table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
+    table = Table(box=None, padding=0, pad_edge=False, header_style=HEADING)
     if bars.queries is not None:
         table.add_column(Text(bars.queries.kind), width=query, no_wrap=True)
     table.add_column(Text(f"{labelled.arrow}source"), width=source, no_wrap=True)
@@ -195,9 +195,7 @@ def _draw_compact(screen: Screen, labelled: _Labelled, shown_measures: Sequence[
     sources = labelled.sources
     cells = labelled.source if bars.brief else sources.widest
     if len(shown_measures) > 1:
-        screen.say(
-            (f"after each source: {', '.join(bars.measures[m] for m in shown_measures)}", "dim")
-        )
+        screen.say(f"after each source: {', '.join(bars.measures[m] for m in shown_measures)}")
     table = Table.grid(padding=0)
     label = 0 if bars.queries is None else labelled.query + bars.queries.digits + 3
     table.add_column(width=label, no_wrap=True)
@@ -231,9 +229,9 @@ def _draw_shortened(screen: Screen, labelled: _Labelled, cells: int) -> None:
     """Print the full names of the queries and shown sources whose labels were shortened to `cells`."""
     if labelled.queries is None:
         return
-    shown_sources = {bar.index for row in labelled.bars.rows for bar in row or ()}
+    drawn = {labelled.sources.entry(bar.index) for row in labelled.bars.rows for bar in row or ()}
     sources = {
-        p: name for p, name in labelled.sources.shortened(cells).items() if p in shown_sources
+        entry: name for entry, name in labelled.sources.shortened(cells).items() if entry in drawn
     }
     say_shortened(
         screen, labelled.queries.shortened(labelled.query), sources, labelled.bars.sources.kind

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from attnscope.views.numbers import MINUS
 from attnscope.views.palette import Surface
-from attnscope.views.scales import TICKS, LogScale, Scale, faded, needs_black
+from attnscope.views.scales import TICKS, LogScale, Scale, Shape, faded, needs_black
 from attnscope.views.terminal.indexed import STEPS, ramp_steps, role_number
 
 # Of terminals with 16 colours, on a dark and on a light background, above zero.
@@ -27,8 +27,16 @@ _LESS_16 = {
     False: "red bright_red yellow bright_yellow",
     True: "bright_yellow yellow bright_red red",
 }
-# Places from which they are: the roots of .005, .05, .2 and .5.
-_FROM_16 = tuple(sqrt(weight) for weight in (0.005, 0.05, 0.2, 0.5))
+# Places from which they are: of weights, the roots of .005, .05, .2 and .5.
+OF_WEIGHTS = tuple(sqrt(weight) for weight in (0.005, 0.05, 0.2, 0.5))
+# Of numbers above 0 on a logarithmic scale, all of which have a colour.
+_OF_LOGARITHMS = (0.0, 0.25, 0.5, 0.75)
+# Of scales that end at the largest number.
+_OF_SHAPES: Mapping[Shape, Sequence[float]] = {
+    "sqrt": (0.1, 0.4, 0.6, 0.8),
+    "linear": (0.05, 0.25, 0.5, 0.75),
+    "log": (0.1, 0.4, 0.6, 0.8),
+}
 _ROUNDING = 1e-6  # of a place that is one of them
 # Letters of numbers that have the first of them, which is as loud as the others behind a number.
 _LETTERS_16 = {False: ("bright_red", "bright_blue"), True: ("red", "blue")}
@@ -58,12 +66,33 @@ def shade(fraction: float, shades: str = SHADES) -> str:
     return shades[max(0, min(len(shades) - 1, int(fraction * len(shades))))]
 
 
-def ramp_style(fraction: float, signed: bool, colours: int, surface: Surface) -> Style:
-    """Return the style at a place from 0 to 1 of a ramp, for a console with `colours` colours."""
+def limits_of(scale: Scale | LogScale) -> Sequence[float]:
+    """Return the places of a scale from which each of 16 colours is; see ramp_style."""
+    if isinstance(scale, LogScale):
+        return _OF_LOGARITHMS
+    return OF_WEIGHTS if _is_whole(scale) and scale.shape == "sqrt" else _OF_SHAPES[scale.shape]
+
+
+def _is_whole(scale: Scale | LogScale) -> bool:
+    """Tell whether a scale is that of weights, or of their differences."""
+    return scale.high == 1 and scale.low in (0, -1)
+
+
+def ramp_style(
+    fraction: float,
+    signed: bool,
+    colours: int,
+    surface: Surface,
+    limits: Sequence[float] = OF_WEIGHTS,
+) -> Style:
+    """Return the style at a place from 0 to 1 of a ramp, for a console with `colours` colours.
+
+    `limits`: the places from which each of 16 colours is.
+    """
     if colours <= 16:
         size, more = _size_of(fraction, signed)
         names = (_MORE_16 if more else _LESS_16)[_is_light(surface)].split()
-        index = bisect(_FROM_16, size)
+        index = bisect(limits, size)
         if not index:
             return Style()
         name = names[index - 1]
@@ -84,16 +113,22 @@ def _style(step: int, signed: bool, colours: int, surface: Surface) -> Style:
     return Style() if number is None else _with(Color.from_ansi(number))
 
 
-def number_style(fraction: float, signed: bool, colours: int, surface: Surface) -> Style:
+def number_style(
+    fraction: float,
+    signed: bool,
+    colours: int,
+    surface: Surface,
+    limits: Sequence[float] = OF_WEIGHTS,
+) -> Style:
     """Return the style of a number at a place of a ramp: of 16 colours, small ones have a colour as letters alone."""
     size, more = _size_of(fraction, signed)
-    if colours <= 16 and bisect(_FROM_16, size) == 1:
+    if colours <= 16 and bisect(limits, size) == 1:
         return Style(color=_LETTERS_16[_is_light(surface)][more])
-    return ramp_style(fraction, signed, colours, surface)
+    return ramp_style(fraction, signed, colours, surface, limits)
 
 
 def _size_of(fraction: float, signed: bool) -> tuple[float, bool]:
-    """Return the place on one half of a ramp, and whether that is the half of more; see _FROM_16."""
+    """Return the place on one half of a ramp, and whether that is the half of more; see limits_of."""
     if not signed:
         return fraction + _ROUNDING, True
     return abs(2 * fraction - 1) + _ROUNDING, fraction > 0.5
@@ -112,10 +147,12 @@ def ramp_pieces(
     *,
     numbers: bool = False,
     percent: bool = False,
+    limits: Sequence[float] | None = None,
 ) -> list[tuple[str, Style]]:
     """Return the ramp of a scale between the numbers at its ends, with others on the colours that they have.
 
-    Each of 16 colours has the number from which it is on, in two digits that no cell of it is below.
+    Each of 16 colours has the number from which it is on, in two digits that no cell of it is below, and words say so:
+    `0 from .005 .05 .2 .5 to 1`.
 
     Args:
         scale: The scale.
@@ -125,26 +162,31 @@ def ramp_pieces(
         surface: Those of the background.
         numbers: Whether cells have numbers on their colours, see number_style.
         percent: Whether numbers are percentages.
+        limits: Places from which each of 16 colours is; None for those that the scale has.
     """
     factor = 100 if percent else 1
-    if scale.high == 1 and scale.low in (0, -1):
-        # of weights and of their differences
+    if _is_whole(scale):
         low = tick_text(factor * scale.low)
         high = tick_text(factor * scale.high)
-    style = number_style if numbers else ramp_style
     if colours <= 16:
-        places = [(1 + place) / 2 if scale.signed else place for place in _FROM_16]
-        steps = [(place, f" {_least_text(factor * scale.value(place))} ") for place in places]
+        style = number_style if numbers else ramp_style
+        least = limits_of(scale) if limits is None else limits
+        places = [(1 + place) / 2 if scale.signed else place for place in least]
         if scale.signed:
-            less = [
-                (1 - place, f" {_least_text(factor * scale.value(1 - place))} ") for place in places
-            ]
-            steps = [*less[::-1], (0.5, "0"), *steps]
-        return [
-            (f"{low} ", Style()),
-            *((name, style(place, scale.signed, colours, surface)) for place, name in steps),
-            (f" {high}", Style()),
+            places = [*(1 - place for place in reversed(places)), *places]
+        names = [_least_text(factor * scale.value(place)) for place in places]
+        lead = f"{low} to " if scale.signed else f"{low} from "
+        if not places[0]:
+            # the first colour is from the lower end on
+            lead = "from "
+            names[0] = low
+        steps = [
+            (f" {name} ", style(place, scale.signed, colours, surface, least))
+            for place, name in zip(places, names, strict=True)
         ]
+        if scale.signed:
+            steps.insert(len(steps) // 2, (" 0 from ", Style()))
+        return [(lead, Style()), *steps, (f" to {high}", Style())]
     letters = [" "] * _LEGEND
     for tick in _ticks(scale):
         name = tick_text(factor * tick)

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 
+from attnscope.views.numbers import NO_WEIGHT
 from attnscope.views.parts import Panel
 from attnscope.views.terminal.colours import SHADES, cell_shade, role_style, shade
 from attnscope.views.terminal.screen import Screen
@@ -38,7 +39,7 @@ def _draw_letters(screen: Screen, panel: Panel) -> None:
         place = panel.scale.place(value)
         if place is None:
             return Text(letters.center(width), "dim")
-        style = screen.ramp(place)
+        style = screen.ramp(place, panel.scale)
         if roles is not None and screen.colours:
             style = role_style(roles[layer][head], place, screen.colours, screen.surface)
         if not shaded:
@@ -64,14 +65,14 @@ def _draw_letters(screen: Screen, panel: Panel) -> None:
 def _say_fuller(screen: Screen, panel: Panel, *, shaded: bool) -> None:
     """Say what colours stand for, or which numbers shades do; these are as bright as they are in cells."""
     if not shaded:
-        screen.say((f"a fuller colour is {panel.fuller}", "dim"))
+        screen.say(f"a fuller colour is {panel.fuller}")
         return
     steps = len(SHADES) - 1
     bounds = [panel.digits.text(panel.scale.value(n / steps)) for n in range(1, steps + 1)]
     screen.say(
-        (f"a fuller shade is {panel.fuller}:", "dim"),
+        f"a fuller shade is {panel.fuller}:",
         *(
-            Text.assemble("  " * (n > 0) or " ", mark, (f" to {bound}", "dim"))
+            Text.assemble("  " * (n > 0) or " ", mark, f" to {bound}")
             for n, (mark, bound) in enumerate(zip(SHADES[1:], bounds, strict=True))
         ),
     )
@@ -106,20 +107,31 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
         style = screen.number(scale, value)
         if numbered:
             text = candidates[numbered[0]][layer][head]
-            is_zero = not text.strip("+−-0.")
-            # what rounds to zero has no colour, and is not as bright as the rest
-            return Text(text.rjust(width), "dim" if is_zero else style)
+            # what rounds to zero has no colour
+            return (
+                Text(NO_WEIGHT.rjust(width), "dim")
+                if _is_zero(text)
+                else Text(text.rjust(width), style)
+            )
         if screen.colours:
-            return Text(" " * width, screen.ramp(fraction, signed=scale.signed))
+            return Text(" " * width, screen.ramp(fraction, scale))
         return Text(cell_shade(fraction, scale.signed))
 
     _draw_cells(screen, n_heads, widths[numbered[0]] if numbered else 2, draw, labels)
     if numbered:
         screen.say_colours([("colour", scale, panel.digits)])
+        zeros = sorted({text for row in candidates[numbered[0]] for text in row if _is_zero(text)})
+        if zeros:
+            screen.say(f"{NO_WEIGHT} rounds to {zeros[0]}")
     else:
         low = panel.digits.text(scale.low)
         high = panel.digits.text(scale.high)
-        screen.say((f"shades from {low} to {high}", "dim"))
+        screen.say(f"shades from {low} to {high}")
+
+
+def _is_zero(text: str) -> bool:
+    """Tell whether a number rounds to zero."""
+    return text != "–" and not text.strip("+−-0.")
 
 
 def _label(labels: Mapping[int, str]) -> int:
@@ -160,9 +172,9 @@ def _draw_cells(
             ]
         for n, line in enumerate(numbers):
             heading = ("head" if not n else "").rjust(label - len(_GAP))
-            screen.put(Text(heading + _GAP + line, "dim"), width=label + width * len(heads))
+            screen.put(Text(heading + _GAP + line), width=label + width * len(heads))
         for layer, name in labels.items():
-            row = Text.assemble((name.rjust(label - len(_GAP)) + _GAP, "dim"))
+            row = Text(name.rjust(label - len(_GAP)) + _GAP)
             for head in heads:
                 row.append_text(draw(layer, head, width))
             screen.put(row, width=label + width * len(heads))

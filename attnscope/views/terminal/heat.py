@@ -107,7 +107,7 @@ def _heading(piece: PanelColumns, title: Sequence[Text], digits: int) -> Text:
     positions = [f"{piece.panel.columns.number(i) or '+':>{digits}}" for i in piece.columns]
     for d in range(digits):
         heading.append("\n" + " " * BETWEEN)
-        heading.append("".join(f" {p[d]}" for p in positions), "dim")
+        heading.append("".join(f" {p[d]}" for p in positions))
     return heading
 
 
@@ -122,7 +122,7 @@ def _row(screen: Screen, piece: PanelColumns, r: int) -> Text:
         elif (fraction := stage.scale.place(float(stage.matrix[r, i]))) is None:
             row.append(" !", "bold")
         elif screen.colours:
-            row.append("  ", screen.ramp(fraction, signed=stage.scale.signed))
+            row.append("  ", screen.ramp(fraction, stage.scale))
         else:
             row.append(cell_shade(fraction, stage.scale.signed))
     return row
@@ -138,7 +138,7 @@ def _draw_legend(screen: Screen, stage: Panel, name: int) -> None:
         legend = ramp_text(stage.scale, low, high, screen.colours, screen.surface)
     else:
         legend = Text(f"{low} {_shades(stage)} {high}")
-    description = Text(screen.plain(stage.arithmetic_of_picture), "dim").wrap(
+    description = Text(screen.plain(stage.arithmetic_of_picture)).wrap(
         screen.console, screen.width - BETWEEN
     )
     scale = legend.wrap(screen.console, screen.width - BETWEEN)

@@ -11,6 +11,8 @@ from attnscope.views.axes import SINK, Axis, AxisKind
 from attnscope.views.terminal.screen import Screen, flow
 
 SPECIAL = "dim italic"
+# Position and number of an entry of an axis: tokens that only one of two texts has can share a position.
+Entry = tuple[int, str]
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,17 @@ class Labels:
         position_text = f"{self.axis.number(index):>{self.axis.digits}} "
         return Text.assemble((position_text, "dim"), name) if position else name
 
-    def shortened(self, cells: int) -> dict[int, str]:
-        """Return position to full name of the entries that do not fit in `cells` cells."""
-        entries = zip(self.axis.positions, self.names, strict=True)
-        return {p: name for p, name in entries if cell_len(name) > cells and p != SINK}
+    def entry(self, index: int) -> Entry:
+        """Return what identifies an entry."""
+        return self.axis.positions[index], self.axis.number(index)
+
+    def shortened(self, cells: int) -> dict[Entry, str]:
+        """Return the full names of the entries that do not fit in `cells` cells."""
+        return {
+            self.entry(n): name
+            for n, name in enumerate(self.names)
+            if cell_len(name) > cells and self.axis.positions[n] != SINK
+        }
 
 
 def labels(screen: Screen, axis: Axis) -> Labels:
@@ -73,11 +82,11 @@ def shorten_middle(name: str, cells: int) -> str:
 
 
 def say_shortened(
-    screen: Screen, rows: dict[int, str], columns: dict[int, str], axis_kind: AxisKind
+    screen: Screen, rows: dict[Entry, str], columns: dict[Entry, str], axis_kind: AxisKind
 ) -> None:
     """Print the full names of shortened labels, by position.
 
-    `rows`: position to whole name of the shortened queries.
+    `rows`: whole names of the shortened queries.
     `columns`: the same for the other axis; if it is the same text, both go in one list.
     """
     lists = {"shortened": rows | columns}
@@ -85,7 +94,7 @@ def say_shortened(
         lists = {"shortened queries": rows, "shortened context": columns}
     for title, names in lists.items():
         say_list(
-            screen, title, [f"{position} = {name}" for position, name in sorted(names.items())]
+            screen, title, [f"{number} = {name}" for (_, number), name in sorted(names.items())]
         )
 
 
@@ -93,4 +102,4 @@ def say_list(screen: Screen, title: str, items: list[str]) -> None:
     """Print `title: item · item`, if there are any."""
     if items:
         items = [f"{title}: {items[0]}", *items[1:]]
-        screen.put(flow([Text(item, "dim") for item in items], screen.line, " · "))
+        screen.put(flow(map(Text, items), screen.line, " · "))

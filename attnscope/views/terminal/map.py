@@ -59,29 +59,21 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         name = min(rows.widest, _NAME, room) if room >= _SHORTEST else 0
         label = max(label, rows.axis.digits + 1 + name)
     picture = lay_out(screen, pooled, screen.width - label - 1)
-    screen.say(
-        (pooled.of, "bold"), (f"  {_description(pooled, picture)}; each row sums to 1", "dim")
-    )
+    screen.say((pooled.of, "bold"), f"  {_description(pooled, picture)}; each row sums to 1")
     screen.put(
-        Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"),
+        Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}"),
         width=screen.width,
     )
     upright = _upright(screen, pooled, picture)
     for n, letters in enumerate(upright, 1):
         before = down if n == len(upright) else ""
-        screen.put(
-            Text(f"{before:<{label + 1}}{letters}", "dim"), width=label + 1 + cell_len(letters)
-        )
+        screen.put(Text(f"{before:<{label + 1}}{letters}"), width=label + 1 + cell_len(letters))
     if down and not upright:
-        screen.say((down, "dim"))
+        screen.say(down)
     index = {position: n for n, position in enumerate(pooled.queries)}
     for line in range(0, len(picture.weights), picture.lines):
         first_row = index[picture.queries[line]]
-        heading = (
-            rows.label(first_row, name)
-            if name
-            else Text(f"{picture.queries[line]:>{label}}", "dim")
-        )
+        heading = rows.label(first_row, name) if name else Text(f"{picture.queries[line]:>{label}}")
         heading.append(" " * (label + 1 - heading.cell_len))
         for column in range(picture.weights.shape[1]):
             values = picture.weights[line : line + picture.lines, column].tolist()
@@ -90,10 +82,7 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
     draw_log_scale(screen, picture.scale, picture.weights)
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
         screen.say(
-            (
-                f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked",
-                "dim",
-            )
+            f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked"
         )
     if axis_kind == "context" and _is_whole(pooled):
         columns = labels(screen, pooled.first_keys)
@@ -197,7 +186,7 @@ def half_blocks(upper: Color | None, lower: Color | None = None) -> tuple[str, S
 def colour_on(screen: Screen, scale: Scale | LogScale, weight: float) -> Color | None:
     """Return the colour of a weight; None if it has no place on the scale, such as 0 on a logarithmic one, and NaN."""
     fraction = scale.place(weight)
-    return None if fraction is None else screen.ramp(fraction).bgcolor
+    return None if fraction is None else screen.ramp(fraction, scale).bgcolor
 
 
 def map_shade(fraction: float | None) -> str:
@@ -217,5 +206,5 @@ def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
         ]
         shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]
         items = [Text(f">0 {shades[0]}"), *map(Text, shades[1:])]
-    meaning = Text("logarithmic; blank: exactly zero", "dim")
+    meaning = Text("logarithmic; blank: exactly zero")
     screen.put(flow([flow(items, screen.line, " "), meaning], screen.line, "  "))

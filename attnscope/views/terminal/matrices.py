@@ -11,7 +11,7 @@ from attnscope.views.axes import SINK, format_positions
 from attnscope.views.numbers import MASKED, NO_WEIGHT, Digits
 from attnscope.views.parts import Matrices, Panel
 from attnscope.views.scales import LogScale, Scale
-from attnscope.views.terminal.labels import Labels, labels, say_shortened, shorten
+from attnscope.views.terminal.labels import Entry, Labels, labels, say_shortened, shorten
 from attnscope.views.terminal.packing import pack
 from attnscope.views.terminal.screen import ROOMY, Screen
 
@@ -160,7 +160,7 @@ def _draw_beside(screen: Screen, panels: Sequence[Neighbour]) -> None:
                 joined.append(_rule(panel), "dim")
             joined.append_text(line).append(" " * (panel.width - cell_len(line.plain)))
         screen.put(joined, width=_band_width(panels))
-    shortened: dict[int, str] = {}
+    shortened: dict[Entry, str] = {}
     for panel in panels:
         shortened |= panel.layout.rows.shortened(panel.layout.row_name)
     say_shortened(screen, shortened, {}, panels[0].stage.columns.kind)
@@ -170,14 +170,14 @@ def _panel_title(screen: Screen, panel: Neighbour) -> Text:
     """Return the title of a panel; it says which columns there are if they are not those of the panel before it."""
     title = _title(screen, panel.stage)
     if panel.other_columns and panel.stage.columns.needs_caption:
-        title.append(f"; {block_title(panel.layout.columns, panel.layout.blocks[0])}", "dim")
+        title.append(f"; {block_title(panel.layout.columns, panel.layout.blocks[0])}")
     return title
 
 
 def _title(screen: Screen, stage: Panel) -> Text:
     title = screen.plain(stage.title)
     arithmetic = screen.plain(stage.arithmetic)
-    return Text.assemble((f"{title:<7}", "bold"), "  ", (arithmetic, "dim"), overflow="fold")
+    return Text.assemble((f"{title:<7}", "bold"), f"  {arithmetic}", overflow="fold")
 
 
 def _draw_alone(screen: Screen, stage: Panel) -> None:
@@ -188,15 +188,15 @@ def _draw_alone(screen: Screen, stage: Panel) -> None:
         if block_index:
             screen.say("")
         if len(layout.blocks) > 1 or stage.columns.needs_caption:
-            screen.say((block_title(layout.columns, block), "dim"))
+            screen.say(block_title(layout.columns, block))
         for line in _lines(screen, stage, layout, block):
             screen.put(line, width=layout.needed)
     rows = layout.rows.shortened(layout.row_name)
     columns = layout.columns.shortened(layout.column_name)
     if stage.columns.kind == "key":
         # the labels of rows are whole, or listed
-        of_rows = set(stage.rows.positions)
-        columns = {position: name for position, name in columns.items() if position not in of_rows}
+        of_rows = {layout.rows.entry(n) for n in range(len(layout.rows.names))}
+        columns = {entry: name for entry, name in columns.items() if entry not in of_rows}
     say_shortened(screen, rows, columns, stage.columns.kind)
 
 
@@ -215,7 +215,8 @@ def block_title(columns: Labels, block: range) -> str:
 def lay_out(screen: Screen, stage: Panel) -> Layout:
     """Lay a matrix out in one block, with names of columns as long as fit there, or else in the fewest blocks.
 
-    Columns move together before names are shortened, and names are not shorter than numbers.
+    Columns move together before names are shortened, and names are not shorter than numbers. In several blocks, names
+    are whole unless that takes more blocks.
     """
     rows = labels(screen, stage.rows)
     columns = labels(screen, stage.columns)
@@ -227,7 +228,11 @@ def lay_out(screen: Screen, stage: Panel) -> Layout:
             layout = _layout(stage, (rows, columns), label, room, cells, gap)
             if len(layout.blocks) <= 1 and layout.needed <= screen.width:
                 return layout
-    layouts = [_layout(stage, (rows, columns), label, room, longest, gap) for gap in (2, 1)]
+    layouts = [
+        _layout(stage, (rows, columns), label, room, cells, gap)
+        for cells in (max(longest, min(columns.widest, room - 1)), longest)
+        for gap in (2, 1)
+    ]
     return min(layouts, key=lambda layout: (layout.needed > screen.width, len(layout.blocks)))
 
 
@@ -281,13 +286,15 @@ def _lines(
     shown_columns = range(len(stage.columns.positions)) if block is None else block
     columns = layout.columns
     corner = f"{columns.axis.kind + _ACROSS:>{layout.label}}", f"{DOWN:<{layout.label}}"
-    across, down = (Text(text if len(text) == layout.label else "", "dim") for text in corner)
+    across, down = (Text(text if len(text) == layout.label else "") for text in corner)
     lines: list[tuple[Text, list[Text]]] = []
     if columns.widest:
         lines.append(
             (across, [columns.label(i, layout.column_name, position=False) for i in shown_columns])
         )
-    lines.append((down, [Text(columns.axis.number(i), "dim") for i in shown_columns]))
+    lines.append(
+        (down, [Text(columns.axis.number(i), "dim" * bool(columns.widest)) for i in shown_columns])
+    )
     after = layout.gap // 2
     for _, cells in lines:
         cells[:] = [

@@ -116,7 +116,7 @@ def _draw_maps(screen: Screen, maps: Sequence[PictureMap]) -> None:
         ]
         screen.put(said.append_text(flow(items, screen.line - said.cell_len, " · ")))
         if picture.facts:
-            screen.say((" · ".join(picture.facts), "dim"))
+            screen.say(" · ".join(picture.facts))
 
 
 def _bands(widths: Sequence[int], room: int) -> list[tuple[int, int]]:
@@ -167,19 +167,19 @@ def _draw_heads(
     for first in range(0, count, at_once):
         heads = range(first, min(first + at_once, count))
         names = "".join(layout.columns[head].ljust(step) for head in heads)
-        screen.put(Text(" " * label + names, "dim"), width=screen.width)
+        screen.put(Text(" " * label + names), width=screen.width)
         for index, layer in enumerate(layout.rows):
             drawn = [by_place.get((index, head)) for head in heads]
             cells = [_thumbnail_lines(screen, picture, size) for picture in drawn]
             for n in range(max(map(len, cells))):
-                row = Text.assemble(((layer if not n else "").ljust(label), "dim"))
+                row = Text((layer if not n else "").ljust(label))
                 for lines in cells:
                     line = lines[n] if n < len(lines) else Text()
                     row.append_text(line).append(" " * (step - line.cell_len))
                 screen.put(row, width=screen.width)
     coarser = "" if size == (columns, rows) else "; a cell is the largest of the patches in it"
     if facts:
-        screen.say((f"below each: {facts}{coarser}", "dim"))
+        screen.say(f"below each: {facts}{coarser}")
 
 
 def _thumbnail_lines(screen: Screen, picture: PictureMap | None, size: Size) -> Lines:
@@ -200,7 +200,7 @@ def _thumbnail_lines(screen: Screen, picture: PictureMap | None, size: Size) -> 
             else:
                 line.append(*half_block(*(_colour(screen, place) for place in pair)))
         lines.append(line)
-    return [*lines, Text(" ".join(picture.facts), "dim")]
+    return [*lines, Text(" ".join(picture.facts))]
 
 
 def _colour(screen: Screen, place: float) -> Color:
@@ -323,7 +323,7 @@ def legend_pieces(scale: Scale, look: Terminal, *, relative: bool = False) -> Pi
             f"[{shade * 2}] {two_digits(100 * scale.value((n + 1) / len(SHADES)))} "
             for n, shade in enumerate(SHADES)
         ]
-        return [*((step, Style()) for step in steps), (f"{unit[1:]}, at most", Style(dim=True))]
+        return [*((step, Style()) for step in steps), (f"{unit[1:]}, at most", Style())]
     pieces: Pieces = [("0 ", Style())]
     for (start, _), (end, name) in pairwise(ticks(scale, relative=relative)):
         cells = max(1, round((end - start) * _RAMP))
@@ -331,4 +331,4 @@ def legend_pieces(scale: Scale, look: Terminal, *, relative: bool = False) -> Pi
             place = start + (end - start) * (n + 0.5) / cells
             pieces.append((" ", ramp_style(place, False, look.colours, look.surface)))
         pieces.append((f" {name}{' ' * (end < 1)}", Style()))
-    return [*pieces, (unit, Style(dim=True))]
+    return [*pieces, (unit, Style())]

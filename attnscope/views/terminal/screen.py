@@ -13,12 +13,13 @@ from rich.text import Text
 
 from attnscope.views.numbers import Digits
 from attnscope.views.palette import Surface, surface_on
-from attnscope.views.scales import LogScale, Scale, needs_black
+from attnscope.views.scales import WEIGHTS, LogScale, Scale, needs_black
 from attnscope.views.spans import ASCII, Look, Span, spell
 from attnscope.views.terminal.background import chosen_background
 from attnscope.views.terminal.colours import (
     bar_style,
     count_colours,
+    limits_of,
     number_style,
     ramp_pieces,
     ramp_style,
@@ -31,10 +32,13 @@ NARROWEST = 20
 INDENTS = 0, 3, 14
 # From this width on, optional parts fit: names of the axes, values in a column of their own.
 ROOMY = 40
+# Style of the headings of tables.
+HEADING = "underline"
 # Longest line of prose, which is hard to read if it is longer; on a wide screen, two thirds of it.
 _PROSE = 120
 STYLES: dict[Look, str] = {
     "": "",
+    "caption": "",  # terminals show dim letters in too little contrast for what is to be read
     "dim": "dim",
     "bold": "bold",
     "title": "bold reverse",
@@ -84,17 +88,19 @@ class Screen:
             self.background or chosen_background(on_terminal=self.console.file.isatty())
         )
 
-    def ramp(self, place: float, *, signed: bool = False) -> Style:
-        """Return the style at a place from 0 to 1 of a ramp; plain without colours."""
+    def ramp(self, place: float, scale: Scale | LogScale = WEIGHTS) -> Style:
+        """Return the style at a place from 0 to 1 of the ramp of a scale; plain without colours."""
         if self.colours:
-            return ramp_style(place, signed, self.colours, self.surface)
+            limits = limits_of(scale)
+            return ramp_style(place, scale.signed, self.colours, self.surface, limits)
         return Style()
 
     def number(self, scale: Scale | LogScale, value: float) -> Style:
         """Return the style of a number; plain without colours, and of one that has no place on the scale."""
         place = scale.place(value)
         if self.colours and place is not None:
-            return number_style(place, scale.signed, self.colours, self.surface)
+            limits = limits_of(scale)
+            return number_style(place, scale.signed, self.colours, self.surface, limits)
         return Style()
 
     def say_colours(self, scales: Iterable[tuple[str, Scale | LogScale, Digits]]) -> None:
@@ -112,7 +118,7 @@ class Screen:
                 numbers=True,
                 percent=digits.percent,
             )
-            items.append(Text.assemble((f"{name}  ", "dim"), *ramp))
+            items.append(Text.assemble(f"{name}  ", *ramp))
         self.put(flow(items, self.width, "   "), width=self.width)
 
     @cached_property

@@ -39,14 +39,14 @@ def draw_sound(screen: Screen, drawn: SoundMap) -> None:
         and not screen.ascii
         and len(weights) > screen.width // 4
     )
-    screen.say((drawn.of, "bold"), (f"  {drawn.meaning}", "dim"))
+    screen.say((drawn.of, "bold"), f"  {drawn.meaning}")
     levels = np.maximum.reduceat(np.array(drawn.levels), starts)
     screen.put(
         Text(f"{'sound':>{label}} {spell_levels(levels.tolist(), ascii_=screen.ascii)}"),
         width=screen.width,
     )
     seconds = [*np.array(drawn.seconds)[starts].tolist(), drawn.seconds[-1]]
-    screen.put(Text(f"{'seconds →':>{label}} {spell_ticks(seconds)}", "dim"), width=screen.width)
+    screen.put(Text(f"{'seconds →':>{label}} {spell_ticks(seconds)}"), width=screen.width)
     for row in range(0, len(weights), 2 if halves else 1):
         line = rows.label(row, name)
         line.append(" " * (label + 1 - line.cell_len))

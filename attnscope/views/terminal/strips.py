@@ -5,11 +5,13 @@ from rich.text import Text
 
 from attnscope.views.numbers import MINUS
 from attnscope.views.parts import Strips
-from attnscope.views.scales import strip_scale
+from attnscope.views.scales import Scale, strip_scale
 from attnscope.views.terminal.colours import SHADES, shade
 from attnscope.views.terminal.screen import INDENTS, Screen
 
 _LEGEND = "scale"
+# What all strips are drawn on: each has its own largest number at the end.
+_SIGNED = Scale(-1.0, 1.0, signed=True)
 # Cells on each side of zero in the legend: with colours, and with a sign and a shade.
 _COLOURED = 8
 _SHADED = len(SHADES) - 1
@@ -43,14 +45,14 @@ def draw_strips(screen: Screen, strips: Strips) -> None:
         for start in (0.0, 0.5)
     )
     signs = (f"{MINUS} ", " +") if screen.colours else ("", "")
-    line = Text(" " * indent + _LEGEND.ljust(name), "dim")
+    line = Text(" " * indent + _LEGEND.ljust(name))
     screen.put(Text.assemble(line, signs[0], less, " 0 ", more, signs[1]), width=screen.width)
 
 
 def _cell(screen: Screen, place: float) -> Text:
     """Draw a place from 0 to 1 of a signed scale."""
     if screen.colours:
-        return Text(" ", screen.ramp(place, signed=True))
+        return Text(" ", screen.ramp(place, _SIGNED))
     if place == 0.5:
         return Text("  ")
     return Text(("+" if place > 0.5 else MINUS) + shade(abs(2 * place - 1), SHADES[1:]))

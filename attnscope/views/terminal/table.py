@@ -15,7 +15,7 @@ from attnscope.views.spans import TOKEN_MARKS, Span, Spans
 from attnscope.views.terminal.bars import BAR, bar_text
 from attnscope.views.terminal.labels import labels, say_shortened, shorten
 from attnscope.views.terminal.packing import balance, pack, side_by_side
-from attnscope.views.terminal.screen import INDENTS, Screen, flow
+from attnscope.views.terminal.screen import HEADING, INDENTS, Screen, flow
 from attnscope.views.terminal.text import cell_text
 
 # Blocks that begin at the right edge of a cell.
@@ -86,7 +86,7 @@ def _draw_words(screen: Screen, table: Table, names: Sequence[Text]) -> None:
             )
         return
     room = screen.width - needed_width - _BETWEEN
-    grid = Grid(box=None, padding=(0, _BETWEEN, 0, 0), pad_edge=False, header_style="dim")
+    grid = Grid(box=None, padding=(0, _BETWEEN, 0, 0), pad_edge=False, header_style=HEADING)
     fixed: list[int | None] = [*widths] if narrow else [None] * len(widths)
     if narrow:
         fixed[widths.index(max(widths))] = left
@@ -160,7 +160,7 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
             else "none of the"
         )
         screen.draw_indented(
-            Text(f"{opening} {len(table.further)} {table.further_name}", "dim"), table.indent
+            Text(f"{opening} {len(table.further)} {table.further_name}"), table.indent
         )
 
 
@@ -204,7 +204,7 @@ def _piece(
 ) -> Grid:
     """Lay out some rows."""
     indent = INDENTS[table.indent]
-    grid = Grid(box=None, padding=0, pad_edge=False, header_style="dim")
+    grid = Grid(box=None, padding=0, pad_edge=False, header_style=HEADING)
     margin = Text(" " * indent)
     grid.add_column(margin + table.heading, width=indent + label, no_wrap=True)
     blank = " " * _BETWEEN

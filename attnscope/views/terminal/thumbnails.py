@@ -74,7 +74,7 @@ def draw_thumbnails(
     for first_column in range(0, len(heads), at_once):
         columns = range(first_column, min(first_column + at_once, len(heads)))
         names = "".join(heads[column].ljust(step) for column in columns)
-        screen.put(Text(" " * label + names, "dim"), width=label + len(names))
+        screen.put(Text(" " * label + names), width=label + len(names))
         for index, layer in enumerate(layers):
             layer_weights = [by_place.get((index, column)) for column in columns]
             pixels = [
@@ -83,7 +83,7 @@ def draw_thumbnails(
             ]
             # a blank half line, or line, stays between layers
             for line in range(-(-(rows + (index < len(layers) - 1)) // 2)):
-                row = Text.assemble(((layer if not line else "").ljust(label), "dim"))
+                row = Text((layer if not line else "").ljust(label))
                 for column, head_pixels in zip(columns, pixels, strict=True):
                     after = mark if not line and (index, column) in marked_cells else ""
                     row.append_text(_line(screen, scale, head_pixels, line, width))
@@ -114,7 +114,7 @@ def draw_thumbnails(
     screen.say(
         (panels[0].name, "bold"),
         *ramp_parts,
-        (f"  queries are rows, keys are columns{cell}", "dim"),
+        f"  queries are rows, keys are columns{cell}",
     )
     if isinstance(scale, LogScale):
         draw_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
