@@ -188,7 +188,8 @@ def _shown_columns(
 def _rows(
     canvas: Canvas, table: Table, labels: Sequence[Spans], columns: Sequence[Column]
 ) -> list[list[Spans]]:
-    limit = canvas.limit
+    # items leave room for bars
+    limit = canvas.limit - (0.0 if table.bars is None else _BAR + SIZE)
     headings = (ours(plain(_whole(column.heading, limit)), "dim") for column in columns)
     rows = [[ours(table.heading, "dim"), *headings]]
     rows += [
