@@ -186,15 +186,8 @@ def _moved(
             summary = f"at most {largest:.1g} of a row's weight in any of {heads:,} heads{texts}"
         yield paragraph((Span("what moved", "title"), Span(f"  {summary}")))
     else:
-        caption = Span("  largest share of a row's weight that moved")
-        yield paragraph(
-            (
-                Span("what moved", "title"),
-                Span("  "),
-                *arrow([side.label for side in sides]),
-                caption,
-            )
-        )
+        title = Span("what moved", "title"), Span("  "), *arrow([side.label for side in sides])
+        yield Text((title, ours("largest share of a row's weight that moved")), "  ")
         values = _mean_shares(change, sides[1].report.provenance)
         yield head_numbers(values, settings)
         yield GAP

@@ -572,8 +572,11 @@ def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> 
     digits = digits_for(np.array([scale.low, scale.high], dtype=np.float32), 2)
     low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
     ends = ink.plain(low), ink.plain(digits.text(scale.high))
-    pieces = ramp_pieces(scale, *ends, ink.colours, ink.surface, limits=OF_WEIGHTS)
-    ramp = _shortened(pieces, width - 2)
+    for words in (True, False):
+        ramp = ramp_pieces(scale, *ends, ink.colours, ink.surface, limits=OF_WEIGHTS, words=words)
+        if sum(cell_len(text) for text, _ in ramp) <= width - 2:
+            break
+    ramp = _shortened(ramp, width - 2)
     return [cut([Segment("  "), *joined(ramp)], width), *remarks]
 
 

@@ -148,6 +148,7 @@ def ramp_pieces(
     numbers: bool = False,
     percent: bool = False,
     limits: Sequence[float] | None = None,
+    words: bool = True,
 ) -> list[tuple[str, Style]]:
     """Return the ramp of a scale between the numbers at its ends, with others on the colours that they have.
 
@@ -163,6 +164,7 @@ def ramp_pieces(
         numbers: Whether cells have numbers on their colours, see number_style.
         percent: Whether numbers are percentages.
         limits: Places from which each of 16 colours is; None for those that the scale has.
+        words: Whether words say that each of 16 colours begins at its number.
     """
     factor = 100 if percent else 1
     if _is_whole(scale):
@@ -175,18 +177,19 @@ def ramp_pieces(
         if scale.signed:
             places = [*(1 - place for place in reversed(places)), *places]
         names = [_least_text(factor * scale.value(place)) for place in places]
-        lead = f"{low} to " if scale.signed else f"{low} from "
+        lower, upper = ("from ", "to ") if words else ("", "")
+        lead = f"{low} {upper if scale.signed else lower}"
         if not places[0]:
             # the first colour is from the lower end on
-            lead = "from "
+            lead = lower
             names[0] = low
         steps = [
             (f" {name} ", style(place, scale.signed, colours, surface, least))
             for place, name in zip(places, names, strict=True)
         ]
         if scale.signed:
-            steps.insert(len(steps) // 2, (" 0 from ", Style()))
-        return [(lead, Style()), *steps, (f" to {high}", Style())]
+            steps.insert(len(steps) // 2, (f" 0 {lower}", Style()))
+        return [(lead, Style()), *steps, (f" {upper}{high}", Style())]
     letters = [" "] * _LEGEND
     for tick in _ticks(scale):
         name = tick_text(factor * tick)
