@@ -14,6 +14,7 @@ JSON, to `gpu.jsonl` in the folder $OUT (default: here). Exit code 1 if a part f
     profile   the operators of a recorded layer that take most time
     kernels   the fused kernel, if Triton is there: its numbers against operators, its time against the output's
     programs  `run`, `batch` and `heads` as whole processes, on the GPU and on the CPU
+    frames    frames of several sizes: time of their kernels, and how long the GPU waits for launches (gpu_frames.py)
     dumps     `batch` against the forward pass alone and an eager script, by what is kept: texts of 64 and 512 tokens
     dumps-long  the same for 2,048 tokens; from start to the first text (both: gpu_dumps.py)
 
@@ -27,7 +28,7 @@ commands have every part once, the first ones first:
     python benchmarks/gpu.py facts random commands --wheels wheels
     python benchmarks/gpu.py attend kernels --wheels wheels
     python benchmarks/gpu.py sdpa profile parity --wheels wheels
-    python benchmarks/gpu.py programs --wheels wheels
+    python benchmarks/gpu.py frames programs --wheels wheels
     python benchmarks/gpu.py dumps --wheels wheels
     python benchmarks/gpu.py dumps-long --wheels wheels
 """
@@ -129,6 +130,7 @@ class Bench:
         *,
         top: bool = True,
         rows: bool = True,
+        columns: bool = False,
         tile: int | None = None,
         dtype: Any = None,
     ) -> Callable[[], object]:
@@ -138,7 +140,7 @@ class Bench:
         from attnscope.findings.row_statistics import KEY_TOKENS
         from attnscope.model.attention import attend
         from attnscope.model.inputs import AttentionInputs, AttentionSpec
-        from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
+        from attnscope.model.recorders import ColumnRecorder, KeyTokens, RowRecorder, TopRecorder
         from attnscope.request.masks.terms import Causal
 
         sides = self.tensors(tokens, dtype or torch.bfloat16)
@@ -154,6 +156,9 @@ class Bench:
                 )
             if rows:
                 recorders.append(RowRecorder(range(HEADS), range(tokens), KeyTokens(kinds, real)))
+            if columns:
+                keys = KeyTokens(kinds, real)
+                recorders.append(ColumnRecorder(range(HEADS), range(tokens), real, keys))
             with torch.inference_mode():
                 attend(inputs, recorders, tile_elements=tile)
 
@@ -333,6 +338,8 @@ def kernels(bench: Bench) -> None:
                 os.environ["ATTNSCOPE_KERNEL"] = kernel
                 took[kernel] = bench.milliseconds(bench.layer(tokens, dtype=dtype))
                 say(f"{tokens:,} tokens by {kernel}", took[kernel], "ms", **about)
+                summed = bench.milliseconds(bench.layer(tokens, dtype=dtype, columns=True))
+                say(f"{tokens:,} tokens by {kernel}, with columns", summed, "ms", **about)
             say(
                 f"{tokens:,} tokens, the output alone",
                 alone,
@@ -402,6 +409,13 @@ def programs(bench: Bench) -> None:
             say(name, took[bench.device], "s", cpu=round(took["cpu"], 2))
 
 
+def frames(bench: Bench) -> None:
+    """Frames of several sizes, and how long the GPU waits for the host between launches."""
+    import gpu_frames
+
+    gpu_frames.frames(bench, say)
+
+
 def dumps(bench: Bench, lengths: tuple[int, ...], *, from_start: bool = False) -> None:
     """Dumps beside the forward pass alone and an eager script."""
     import gpu_dumps
@@ -462,6 +476,7 @@ PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
     "attend": (attend, 300),
     "profile": (profile, 90),
     "kernels": (kernels, 240),
+    "frames": (frames, 280),
     "programs": (programs, 300),
     "dumps": (partial(dumps, lengths=(64, 512)), 570),
     "dumps-long": (partial(dumps, lengths=(2048,), from_start=True), 570),

@@ -3,10 +3,11 @@
 A part of gpu.py. The model is a Llama of random weights in bfloat16. All contenders have it in memory, and take turns
 over texts of one length: the forward pass alone (sdpa); what a user of transformers would write (eager attention, the
 five strongest keys and the statistics of every row, one .safetensors file a batch); and `attnscope batch` for what it
-may keep and where. Every ratio is that of medians in this run, and every line says whether its bound holds. The first
-turn, over an eighth of the texts, does not count; there are three more, or fewer where they take more than three
-minutes. At the end, whole processes: from start to the first text of a dump, against importing torch and opening the
-model.
+may keep and where. Every ratio is that of medians in this run, and every line says whether its bound holds. One text,
+for which kernels are compiled, and a turn over an eighth of the texts do not count; where that says that a turn over
+all would take more than 50 seconds, later ones have fewer texts. There are three more, or fewer where they take more
+than three minutes. At the end, whole processes: from start to the first text of a dump, against importing torch and
+opening the model.
 """
 
 import os
@@ -35,6 +36,8 @@ KEPT = (
 OF_DISK = 0.8  # of a folder: instead, this part of the speed at which the disk takes as many bytes
 START = 1.3  # times importing torch and opening the model, until a dump has its first text
 _ENOUGH = 180.0  # seconds of a length after which no turn begins
+_A_TURN = 50.0  # seconds of all contenders
+_FIRST = 8  # part of the texts that the first turn has
 _TURNS = 3
 Work = Callable[
     [Path, int], None
@@ -226,20 +229,28 @@ def compare(contest: Contest, turns: int, folder: Path, say: Say) -> bool:
     took: dict[str, list[float]] = {who: [] for who in contenders}
     disk = 0.0
     begun = time.perf_counter()
-    for turn in range(turns + 1):
-        if turn > 1 and time.perf_counter() - begun > _ENOUGH:
+    texts = 1
+    for turn in range(-1, turns + 1):
+        passed = time.perf_counter() - begun
+        if turn > 1 and passed > _ENOUGH:
             break
+        if turn == 0:
+            texts = max(1, contest.texts // _FIRST)
+            begun = time.perf_counter()
+        if turn == 1:
+            share = min(1.0, _A_TURN / (_FIRST * passed))
+            texts = max(contest.batch, int(contest.texts * share))
         for who, work in contenders.items():
             with tempfile.TemporaryDirectory(dir=folder) as name:
                 started = time.perf_counter()
-                work(Path(name, "out"), contest.texts if turn else max(1, contest.texts // 8))
-                took[who] += [time.perf_counter() - started] * bool(turn)
-                if turn and who == "folder":
+                work(Path(name, "out"), texts)
+                took[who] += [time.perf_counter() - started] * (turn > 0)
+                if turn > 0 and who == "folder":
                     files = [path for path in Path(name).rglob("*") if path.is_file()]
                     disk = disk_seconds(sum(path.stat().st_size for path in files), Path(name))
     seconds = {who: median(times) for who, times in took.items()}
     for who in ("forward", "eager"):
-        say(f"{contest.length} tokens: {who}", round(contest.texts / seconds[who], 1), "texts/s")
+        say(f"{contest.length} tokens: {who}", round(texts / seconds[who], 1), "texts/s")
     every = True
     for keep, who, peer, bounds in kept:
         ratio, least = seconds[peer] / seconds[who], bounds.get(contest.length, 0.0)
@@ -247,8 +258,8 @@ def compare(contest: Contest, turns: int, folder: Path, say: Say) -> bool:
         holds = ratio >= least or of_disk.get("of_disk", 0.0) >= OF_DISK
         every = every and holds
         say(
-            f"{contest.length} tokens: --keep {keep} -o {who}", round(contest.texts / seconds[who], 1), "texts/s",
-            tokens=round(contest.length * contest.texts / seconds[who]), peer=peer, ratio=round(ratio, 2), least=least,
+            f"{contest.length} tokens: --keep {keep} -o {who}", round(texts / seconds[who], 1), "texts/s",
+            tokens=round(contest.length * texts / seconds[who]), texts=texts, peer=peer, ratio=round(ratio, 2), least=least,
             **of_disk, bound="holds" if holds else "MISSED", turns=len(took[who]),
         )  # fmt: skip
     return every

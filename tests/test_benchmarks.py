@@ -195,6 +195,21 @@ def test_the_benchmark_of_cuda_writes_every_line_down(
 
 
 @pytest.mark.exhaustive
+def test_frames_say_how_long_a_device_waits_for_launches(
+    tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    code, _, _ = run_here("gpu.py", "frames", "--device", "cpu", "--runs", "1")
+    assert code == 0
+    lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    measured = [line for line in lines if line["unit"] == "ms a frame"]
+    assert len({line["name"] for line in measured}) == 6
+    for line in measured:
+        assert line["idle"] == pytest.approx(max(0, 1 - line["kernels"] / line["value"]), abs=0.01)
+        assert line["launches_a_layer"] > 40
+
+
+@pytest.mark.exhaustive
 def test_dumps_are_compared_with_the_forward_pass_and_an_eager_script(
     tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -358,6 +358,44 @@ def test_a_frame_of_texts_of_several_lengths_is_one_copy_that_nothing_waits_for(
     assert block <= cells * (max(lengths) * of_row + of_text) + 32  # between arrays
 
 
+@pytest.mark.parametrize(("keep", "launches"), [("columns", 42), ("top,rows", 47), ("heads", 56)])
+def test_a_layer_takes_a_few_launches_with_the_models_own(
+    simulated: str,
+    kernels: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keep: str,
+    launches: int,
+) -> None:
+    """As docs/decisions.md says of a Llama: the difference between frames of 6 and of 2 layers."""
+    text = tmp_path / "texts.txt"
+    words = "the bank by the river " * 4
+    text.write_text("".join(" ".join(words.split()[:n]) + "\n" for n in (20, 17)))
+    monkeypatch.setattr("attnscope.batch.loading._FIRST", 1000)  # both in one window
+    frames = []
+    launch = ModelWorker._launch
+
+    def counted(worker: ModelWorker, ready: Sequence[PreparedText]) -> Any:
+        counts.reset()
+        running = launch(worker, ready)
+        frames.append(counts.launches)
+        return running
+
+    monkeypatch.setattr(ModelWorker, "_launch", counted)
+    row = next(row for row in TABLE if row.name == "llama")
+    for layers in (2, 6):
+        folder = tmp_path / str(layers)
+        sizes = {"num_hidden_layers": layers, "head_dim": 64}
+        replace(row, config=row.config | sizes).save(folder)
+        write_tokenizer(folder, "the bank by river".split())
+        command = ["batch", str(text), "--model", str(folder), "--keep", keep, "--quiet"]
+        dump = str(tmp_path / f"{layers}.jsonl")
+        assert main([*command, "--device", simulated, "-o", dump]) == 0
+    small, large = frames
+    assert (large - small) / 4 == launches
+    assert small - 2 * launches <= 40
+
+
 @pytest.mark.parametrize("missing", ["nothing", "wait_event", "record_stream", "synchronize"])
 def test_the_simulation_sees_what_frames_may_not_leave_out(
     simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
