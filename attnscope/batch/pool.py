@@ -28,7 +28,7 @@ from typing import Any, Generic, TypeVar
 
 from attnscope.base.errors import AttnscopeError, ErrorParts, arg
 from attnscope.base.system.forking import Connection, fork
-from attnscope.base.system.signals import at_signal, finish_at_signal
+from attnscope.base.system.signals import at_signal, defer_signals, finish_at_signal
 from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.items import Item
 from attnscope.batch.records import Record
@@ -248,8 +248,9 @@ class PoolRunner(Generic[T]):
 
     def _bury(self, process: _Process) -> None:
         """Give the block of a dead worker to another one."""
-        process.pipe.close()
-        status = os.waitpid(process.pid, 0)[1]
+        with defer_signals():  # after a signal, which killed it, only the end follows
+            process.pipe.close()
+            status = os.waitpid(process.pid, 0)[1]
         code = os.waitstatus_to_exitcode(status)
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         self._processes.remove(process)
