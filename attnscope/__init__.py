@@ -11,7 +11,6 @@ from attnscope.base.version import __version__ as __version__
 _INSTEAD = {
     "run": "inspect",
     "batch": "write_dump",
-    "explore": "open_model(…).explore",
     "convert": "read_dump(…) and its tables",
 }
 

@@ -1,13 +1,20 @@
-"""Walk through a model that is open, in the terminal."""
+"""Walk through a text or findings in the terminal."""
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import TUI, AttnscopeError
-from attnscope.request.run_config import HeadArguments, PairArguments, RunConfig, TokenArguments
+from attnscope.request.run_config import (
+    HeadArguments,
+    NamedModel,
+    OpenArguments,
+    PairArguments,
+    RunConfig,
+    TokenArguments,
+)
 
 if TYPE_CHECKING:
     from attnscope.studies.explore.live import Opener
@@ -27,10 +34,18 @@ class ModelExploreArguments(PairArguments, TokenArguments, HeadArguments, total=
     keys: str | os.PathLike[str] | None
 
 
-def explore_model(
-    run: RunConfig, opener: "Opener", keys: "str | os.PathLike[str] | None"
+class ExploreArguments(OpenArguments, ModelExploreArguments, NamedModel, total=False):
+    """All that `attnscope.explore` takes in addition to what is explored."""
+
+
+def walk(
+    explored: object,
+    run: RunConfig,
+    opener: "Opener",
+    typed: Collection[str],
+    keys: str | os.PathLike[str] | None,
 ) -> str | None:
-    """Walk through the texts of a run, and return the command that shows the last place."""
+    """Walk through the texts of a run, or through findings, and return the command that shows the last place."""
     TUI.require("explore")
     if not all(
         stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__)
@@ -38,9 +53,11 @@ def explore_model(
         raise AttnscopeError(
             "explore needs a terminal", hint="start Python in one; a notebook has report.show()"
         )
-    from attnscope.batch.walks import explore
+    from attnscope.batch.walks import explore, saved_source
     from attnscope.studies.explore.live import live_source
 
+    saved: Any = Path(explored) if isinstance(explored, os.PathLike) else explored
+    source = live_source(run, opener) if run.texts else saved_source(saved, typed)
     path = None if keys is None else Path(keys)
-    _, command = explore(live_source(run, opener), run, path)
+    _, command = explore(source, run, path)
     return command or None

@@ -13,6 +13,7 @@ from attnscope.api.ablation import AblationResult, EffectsResult, UnitEffect
 from attnscope.api.arrays import GivenResult, from_qkv, from_weights
 from attnscope.api.doctoring import DoctorResult, examine_any
 from attnscope.api.dumps import DumpFile
+from attnscope.api.exploring import ExploreArguments
 from attnscope.api.head_results import (
     HeadChangesResult,
     HeadValue,
@@ -20,7 +21,7 @@ from attnscope.api.head_results import (
     NeedleResult,
     SurveyResult,
 )
-from attnscope.api.model import ComparedTexts, OpenModel
+from attnscope.api.model import ComparedTexts, Explored, OpenModel
 from attnscope.api.options import check_call, check_names, file_path
 from attnscope.api.results import (
     CheckResult,
@@ -74,6 +75,7 @@ __all__ = [
     "compare",
     "doctor",
     "explain",
+    "explore",
     "from_qkv",
     "from_weights",
     "heads",
@@ -114,6 +116,23 @@ def explain(text: str | None = None, **options: Unpack[ExplainArguments]) -> Exp
         options: The model, as for `inspect`; the token (`query`) and where: see ModelExplainArguments.
     """
     return _call("explain", text, options, ExplainArguments)  # type: ignore[no-any-return]
+
+
+def explore(text: Explored, **options: Unpack[ExploreArguments]) -> str | None:
+    """Walk through a text, or through findings, in this terminal, as `attnscope explore` does.
+
+    Args:
+        text: The text, or several; or what was found: a report or comparison, or the path of a saved one or of a dump
+            (a pathlib.Path, since a str is a text).
+        options: The model, as for `inspect`; where to begin, and under which mask: see ModelExploreArguments.
+
+    Returns:
+        The command that shows the place that was left; None if no scene was computed.
+
+    Raises:
+        AttnscopeError: There is no terminal, textual is not installed, or the text cannot be run.
+    """
+    return _call("explore", text, options, ExploreArguments)  # type: ignore[no-any-return]
 
 
 def heads(

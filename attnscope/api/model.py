@@ -33,6 +33,8 @@ from attnscope.api.results import (
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import PYTHON_NAMES, UsageError
 from attnscope.batch.arguments import ModelDumpArguments
+from attnscope.findings.compare import Comparison
+from attnscope.findings.run import Report
 from attnscope.request.options import TEXT
 from attnscope.request.run_config import (
     CallArguments,
@@ -57,6 +59,9 @@ if TYPE_CHECKING:
 ComparedTexts = (
     str | InspectResult | os.PathLike[str] | Sequence[str | InspectResult | os.PathLike[str]] | None
 )
+
+# A text, several, a saved report, comparison or dump, or a result.
+Explored = str | Sequence[str] | InspectResult | CompareResult | os.PathLike[str]
 
 
 class OpenModel:
@@ -106,26 +111,16 @@ class OpenModel:
         check_names("explain", options, ModelExplainArguments)
         return self._result("explain", text, options)  # type: ignore[no-any-return]
 
-    def explore(
-        self, text: str | Sequence[str], **options: Unpack[ModelExploreArguments]
-    ) -> str | None:
-        """Walk through the attention of a text in this terminal, as `attnscope explore` does.
-
-        Args:
-            text: The text, or several.
-            options: Where to begin, and under which mask: see ModelExploreArguments.
-
-        Returns:
-            The command that shows the place that was left; None if no scene was computed.
-
-        Raises:
-            AttnscopeError: There is no terminal, textual is not installed, or the text cannot be run.
-        """
-        from attnscope.api.exploring import explore_model
+    def explore(self, text: "Explored", **options: Unpack[ModelExploreArguments]) -> str | None:
+        """See attnscope.explore."""
+        from attnscope.api.exploring import walk
 
         check_names("explore", options, ModelExploreArguments)
+        explored = getattr(text, "data", text)
         arguments = check_call("explore", {**self._named, **options, "text": text})
-        run = structs.replace(self._run(arguments), texts=texts_of(text, options))
+        run = self._run(arguments)
+        if not isinstance(explored, os.PathLike | Report | Comparison):
+            run = structs.replace(run, texts=texts_of(explored, options))
 
         @contextmanager
         def opener(texts: Sequence[TextInput], progress: Any) -> "Iterator[Session]":
@@ -133,7 +128,7 @@ class OpenModel:
             with self._session_for([of_texts], progress) as session:
                 yield session
 
-        return explore_model(run, opener, options.get("keys"))
+        return walk(explored, run, opener, arguments.keys(), options.get("keys"))
 
     def study(
         self, name: str, text: str | Sequence[str] | None = None, **options: Any

@@ -1,7 +1,7 @@
 """Walks through dumps: each record with findings is a text, read when it is looked at."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -9,19 +9,25 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from attnscope.base.errors import AttnscopeError
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import quote_for_shell
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Header
 from attnscope.batch.record_store import RecordStore
 from attnscope.batch.records import Record
 from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.compare import Comparison
 from attnscope.findings.heads import HeadReport, Heads
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.request.run_config import RunConfig
-from attnscope.studies.explore.opening import begin_of
-from attnscope.studies.explore.saved import SavedSource, SavedText
+from attnscope.studies.explore.opening import begin_of, findings_source
+from attnscope.studies.explore.saved import (
+    SavedSource,
+    SavedText,
+    comparison_source,
+    report_source,
+)
 from attnscope.studies.explore.scenes import (
     head_axes,
     rows_of,
@@ -33,6 +39,8 @@ from attnscope.studies.explore.scenes import (
 from attnscope.studies.explore.units import UNNAMED, TextUnits
 from attnscope.views.walk.scene import Progress, RankedSources, Scene, Source, Variant, WalkHead
 
+# options of explore that say how to compute
+_COMPUTED = ("model", "config", "mask", "hide", "pair", "context", "spans", "chat", "cuts")
 _VISITED = 8  # records that stay in memory after one has left them
 
 
@@ -134,6 +142,24 @@ def dump_source(path: Path) -> DumpSource:
             "has no records with findings", where=path, hint="see the errors of its records"
         )
     return DumpSource(_Names(store), [store.dump.header.mask.used], _Texts(store), store=store)
+
+
+def saved_source(saved: Path | Report | Comparison, typed: Collection[str]) -> Source:
+    """Return a walk through a report, a comparison or a dump, in a file or in memory.
+
+    Args:
+        typed: Options of the call, of which those that say how to compute are refused.
+    """
+    for name in _COMPUTED:
+        if name in typed:
+            what = saved if isinstance(saved, Path) else "what is explored"
+            hint = "remove the option, or pass a text"
+            raise UsageError(f"{what} was computed already", where=arg(name), hint=hint)
+    if isinstance(saved, Report):
+        return report_source(saved)
+    if isinstance(saved, Comparison):
+        return comparison_source(saved)
+    return findings_source(saved) or dump_source(saved)
 
 
 def _saved(dump: Dump, body: bytes) -> SavedText:

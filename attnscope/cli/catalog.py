@@ -35,7 +35,7 @@ VARIABLES = {
 }
 # Python function of a command
 _PYTHON = {
-    **{name: name for name in STUDIES if name != "learn"},
+    **{name: name for name in (*STUDIES, "explore") if name != "learn"},
     "run": "inspect",
     "batch": "write_dump",
 }

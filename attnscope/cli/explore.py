@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.base.errors import TUI, AttnscopeError, UsageError, arg
+from attnscope.base.errors import TUI, AttnscopeError
 from attnscope.base.system.escape import quote_for_shell
 from attnscope.cli.parameters import Given
 
@@ -105,22 +105,9 @@ def saved_source(options: Any) -> "Source | None":
     is_known = path.suffix in _SAVED or suffixes.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst"))
     if not there or not (is_known or (path.is_dir() and not (path / "config.json").exists())):
         return None
-    computed = ("model", "config", "mask", "hide", "pair", "context", "spans", "chat", "cuts")
-    typed = [option for option in computed if option in options.typed]
-    if typed:
-        raise UsageError(
-            f"{path} was computed already",
-            where=arg(typed[0]),
-            hint="remove the option, or pass a text",
-        )
-    from attnscope.studies.explore.opening import findings_source
+    from attnscope.batch.walks import saved_source as open_saved
 
-    source = findings_source(path)
-    if source is not None:
-        return source
-    from attnscope.batch.walks import dump_source
-
-    return dump_source(path)
+    return open_saved(path, options.typed)
 
 
 def _text_argument(options: Given) -> str | None:

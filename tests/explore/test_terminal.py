@@ -199,6 +199,38 @@ def test_a_model_in_python_is_walked_through(tmp_path):
         assert terminal.is_as_before()
 
 
+def test_findings_in_memory_and_in_a_file_are_walked_through_in_python(saved, tmp_path):
+    script = tmp_path / "walk.py"
+    script.write_text(
+        "import attnscope\n"
+        "from pathlib import Path\n"
+        f"found = attnscope.load({str(saved)!r})\n"
+        f"for explored in (Path({str(saved)!r}), found):\n"
+        "    print('left at', attnscope.explore(explored, layer=1, head=2), flush=True)\n"
+        "for keyword in ('mask', 'model'):\n"
+        "    try:\n"
+        "        attnscope.explore(found, **{keyword: 'causal'})\n"
+        "    except attnscope.AttnscopeError as error:\n"
+        "        print(error)\n"
+    )
+    with closing(PseudoTerminal(script=script)) as terminal:
+        for walks in (1, 2):
+            terminal.wait_for(b"softmax of masked", 60)
+            terminal.read(0.5)
+            terminal.written = b""
+            terminal.press(b"q")
+            terminal.wait_for(b"left at attnscope run", 20)
+            assert b"--layer 1 --head 2" in terminal.written, walks
+        assert terminal.end() == 0
+        for keyword in (b"mask", b"model"):
+            line = (
+                keyword
+                + b": what is explored was computed already; remove the option, or pass a text"
+            )
+            assert line in terminal.written
+        assert terminal.is_as_before()
+
+
 def test_without_a_terminal_it_says_so(capsys):
     assert main(["explore", TEXT]) == 1
     assert capsys.readouterr().err == (
