@@ -118,12 +118,12 @@ def explain(text: str | None = None, **options: Unpack[ExplainArguments]) -> Exp
     return _call("explain", text, options, ExplainArguments)  # type: ignore[no-any-return]
 
 
-def explore(text: Explored, **options: Unpack[ExploreArguments]) -> str | None:
+def explore(text: Explored = None, **options: Unpack[ExploreArguments]) -> str | None:
     """Walk through a text, or through findings, in this terminal, as `attnscope explore` does.
 
     Args:
         text: The text, or several; or what was found: a report or comparison, or the path of a saved one or of a dump
-            (a pathlib.Path, since a str is a text).
+            (a pathlib.Path, since a str is a text). None if `messages` are given.
         options: The model, as for `inspect`; where to begin, and under which mask: see ModelExploreArguments.
 
     Returns:

@@ -61,7 +61,7 @@ ComparedTexts = (
 )
 
 # A text, several, a saved report, comparison or dump, or a result.
-Explored = str | Sequence[str] | InspectResult | CompareResult | os.PathLike[str]
+Explored = str | Sequence[str] | InspectResult | CompareResult | os.PathLike[str] | None
 
 
 class OpenModel:
@@ -111,12 +111,14 @@ class OpenModel:
         check_names("explain", options, ModelExplainArguments)
         return self._result("explain", text, options)  # type: ignore[no-any-return]
 
-    def explore(self, text: "Explored", **options: Unpack[ModelExploreArguments]) -> str | None:
+    def explore(
+        self, text: Explored = None, **options: Unpack[ModelExploreArguments]
+    ) -> str | None:
         """See attnscope.explore."""
         from attnscope.api.exploring import walk
 
         check_names("explore", options, ModelExploreArguments)
-        explored = getattr(text, "data", text)
+        explored: Any = getattr(text, "data", text)
         arguments = check_call("explore", {**self._named, **options, "text": text})
         run = self._run(arguments)
         if not isinstance(explored, os.PathLike | Report | Comparison):
