@@ -56,7 +56,6 @@ class ParquetSink(RecordSink):
         with naming_errors(folder):
             for target in (folder, *self._folders):
                 files.make_folder(target)
-            (folder / COMPLETE).unlink(missing_ok=True)
         if not journal.beside:
             self._place()
 
@@ -128,10 +127,12 @@ class ParquetSink(RecordSink):
                 for folder in self._folders:
                     self._give_name(folder, name)
         with naming_errors(self._folder):
+            if not self.written.ended:
+                (self._folder / COMPLETE).unlink(missing_ok=True)
             for path in self._folder.parent.glob(f".{self._folder.name}.*.parquet.new"):
                 self._files.remove(path)
             for path in [path for folder in self._folders for path in folder.glob("*.parquet")]:
-                if path.name not in shards:
+                if path.name not in shards and path.name != COMPLETE:
                     self._files.remove(path)
         for path in [folder / name for name in shards for folder in self._folders]:
             if not path.is_file():

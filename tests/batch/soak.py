@@ -9,6 +9,7 @@ with Python itself.
 import argparse
 import os
 import random
+import shutil
 import signal
 import statistics
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
@@ -31,33 +32,24 @@ class Case:
 
     name: str
     arguments: list[str]
-    target: Path
-    older: bytes | dict[str, bytes] | None = None
-    needs_all_records: bytes | dict[str, bytes] | None = None
+    folder: Path  # of the dump alone
+    journal: str  # the dump's, a path in the folder
+    older: dict[str, bytes] = field(default_factory=dict)  # files of an older dump, by their paths
+    whole: dict[str, bytes] = field(default_factory=dict)
     seconds: float = 0.0
 
 
-def content(path):
-    return {p.name: p.read_bytes() for p in path.iterdir()} if path.is_dir() else path.read_bytes()
+def content(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def remove(path):
-    for part in path.iterdir() if path.is_dir() else ():
-        part.unlink()
-    if path.is_dir():
-        path.rmdir()
-    else:
-        path.unlink(missing_ok=True)
-
-
-def put_back(path, there):
-    remove(path)
-    if isinstance(there, dict):
-        path.mkdir()
-        for name, data in there.items():
-            (path / name).write_bytes(data)
-    elif there is not None:
-        path.write_bytes(there)
+def put_back(folder, there):
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for name, data in there.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
 
 
 def default_signals():
@@ -118,35 +110,45 @@ def workers_of(process):
 
 
 def cases(folder, long_words, count):
-    """Short texts and long ones, as lines and shards, some over an older dump that `--force` replaces.
+    """Short texts, long ones, and many for two workers; lines, shards and tables, some over an older dump.
 
-    So many of these eight, drawn.
+    So many of these, drawn. `--force` replaces an older dump.
     """
     luck = random.Random(5)
-    short, long, old = folder / "short.txt", folder / "long.txt", folder / "old.txt"
-    lines = [" ".join(luck.choices(WORDS, k=luck.randrange(1, 40))) for _ in range(60)]
-    short.write_text("\n".join(lines) + "\n")
+    short, long, many, old = (folder / f"{name}.txt" for name in ("short", "long", "many", "old"))
+    lines = [" ".join(luck.choices(WORDS, k=luck.randrange(1, 40))) for _ in range(600)]
+    short.write_text("\n".join(lines[:60]) + "\n")
+    many.write_text("\n".join(lines) + "\n")
     long.write_text("".join(" ".join(luck.choices(WORDS, k=long_words)) + "\n" for _ in range(3)))
     old.write_text("an old text\n" * 5)
     made = []
-    texts = (("short", short, ["--top", "12"]), ("long", long, ["--truncate"]))
-    for (name, source, more), kind, force in luck.sample(
-        list(product(texts, (".jsonl", ""), (False, True))), count
-    ):
-        target = folder / f"{name}{'-forced' * force}{kind}"
-        arguments = ["batch", str(source), "-o", str(target), "--quiet", *more]
-        made.append(Case(target.name, arguments, target))
+    texts = (
+        ("short", short, ["--top", "12"]),
+        ("long", long, ["--truncate"]),
+        ("workers", many, ["--workers", "2"]),
+    )
+    kinds = {
+        "d.jsonl": "d.jsonl",
+        "d/": "d/index.jsonl",
+        "d.parquet/": "d.parquet.manifest.jsonl",
+    }
+    drawn = list(product(texts, kinds.items(), (False, True)))
+    luck.shuffle(drawn)
+    for (name, source, more), (output, journal), force in drawn[:count]:
+        own = folder / f"{name}{'-forced' * force}-{journal.replace('/', '-')}"
+        own.mkdir()
+        written = ["-o", f"{own}/{output}", "--quiet"]
+        case = Case(own.name, ["batch", str(source), *written, *more], own, journal)
+        made.append(case)
         if force:
-            assert (
-                end_of(forked(["batch", str(old), "-o", str(target), "--quiet"], os.devnull)) == 0
-            )
-            made[-1].older = content(target)
-            remove(target)
+            assert end_of(forked(["batch", str(old), *written], os.devnull)) == 0
+            case.older = content(own)
+            put_back(own, {})
     for case in made:
         started = time.monotonic()
         assert end_of(forked(case.arguments, os.devnull)) == 0
-        case.seconds, case.needs_all_records = time.monotonic() - started, content(case.target)
-        put_back(case.target, case.older)
+        case.seconds, case.whole = time.monotonic() - started, content(case.folder)
+        put_back(case.folder, case.older)
     return made
 
 
@@ -171,7 +173,7 @@ class Soak:
         code, waited = end_of(process), time.monotonic() - sent
         said = Path(self.errors).read_bytes()
         if code == 0:
-            self.needs_all_records(case)
+            self.whole(case)
             return False
         if number != signal.SIGKILL:
             self.waits.append(waited)
@@ -183,23 +185,25 @@ class Soak:
 
     def begun(self, case):
         """The dump is the new one; where it is not yet, the old one has to be whole."""
-        if case.older is None:
+        if not case.older:
             return True
-        there = content(case.target)
-        if isinstance(there, bytes):
-            return there != case.older
-        if there["index.jsonl"] != case.older["index.jsonl"]:
+        there = content(case.folder)
+        if there[case.journal] != case.older[case.journal]:
             return True
         if not case.older.items() <= there.items():
             self.wrong.append(f"{case.name}: the older dump is not whole")
         return False
 
-    def needs_all_records(self, case):
+    def whole(self, case):
         """A dump that is finished is the one that was written without interruption."""
         self.wholes += 1
-        if content(case.target) != case.needs_all_records:
-            self.wrong.append(f"{case.name}: another dump than without interruption")
-        put_back(case.target, case.older)
+        there = content(case.folder)
+        if there != case.whole:
+            names = sorted(
+                name for name in there | case.whole if there.get(name) != case.whole.get(name)
+            )
+            self.wrong.append(f"{case.name}: another dump than without interruption: {names}")
+        put_back(case.folder, case.older)
 
     def kill_workers(self, kills):
         """Kill random workers of dumps with three of them, at random moments from the first worker to the last record.
@@ -256,7 +260,7 @@ class Soak:
                     f"{case.name}: exit code {code} at last: {Path(self.errors).read_bytes()[-300:]!r}"
                 )
             else:
-                self.needs_all_records(case)
+                self.whole(case)
 
 
 def main():
@@ -268,7 +272,7 @@ def main():
     )
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--words", type=int, default=60_000, help="of a long text")
-    parser.add_argument("--dumps", type=int, default=12, help="kinds of dumps, at most 12")
+    parser.add_argument("--dumps", type=int, default=18, help="kinds of dumps, at most 18")
     parser.add_argument(
         "--patience", type=float, default=1.0, help="seconds that a process has to end"
     )
