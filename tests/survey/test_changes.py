@@ -5,12 +5,14 @@ import json
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import attnscope
 from attnscope.cli import main
 from attnscope.findings.head_roles import ROLES
 from attnscope.studies.heads.changes import compare_heads
 from tests.helpers import architectures
+from tests.helpers.sample_surveys import survey
 from tests.helpers.schemas import validate
 from tests.survey.test_roles import WORDS, found_and_expected
 
@@ -206,3 +208,15 @@ def test_a_model_in_the_environment_may_have_blanks_in_its_name(
 def test_what_cannot_be_compared_is_refused(args, message, capsys):
     assert main(["heads", *args]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_heads_of_models_that_were_trained_apart_are_said_to_share_a_number_alone():
+    first = survey(3, 4)
+    family = replace(first.provenance, family="llama")
+    for second, notes in (
+        (survey(3, 4), 0),
+        (survey(2, 4), 1),
+        (replace(first, provenance=family), 1),
+    ):
+        found = compare_heads("model", [("a", first), ("b", second)])
+        assert sum("share a number alone" in note for note in found.notes) == notes

@@ -90,6 +90,11 @@ def _notes(labels: Sequence[str], a: Heads, b: Heads) -> list[str]:
             f"{letter}0" if count == 1 else f"{letter}0–{count - 1}" for letter, count in fewest
         ]
         notes.append(f"{', '.join(spelled)}: {' and '.join(shared)} of both are compared")
+    if sizes[0] != sizes[1] or a.provenance.family != b.provenance.family:
+        notes.append(
+            "heads of models that were trained apart share a number alone: compare how many heads have a role, not "
+            "one head with another"
+        )
     if isinstance(a, HeadRoles) and isinstance(b, HeadRoles) and _data(a.probes) != _data(b.probes):
         notes.append(
             f"the models read different tokens: {a.probes.tokens:,} and {b.probes.tokens:,} in the texts"
