@@ -35,6 +35,8 @@ class Span:
     shade: float | None = None
 
 
+# Ties words that a view does not part at a line's end if it can avoid that; it is shown as a blank.
+TIE = "\u00a0"
 Spans = tuple[Span, ...]
 
 

@@ -686,3 +686,22 @@ def test_a_map_is_compared_with_a_map_alone(lacking, side):
     heads[side] = replace(text.heads, **{lacking: None})[0]
     with pytest.raises(AttnscopeError, match="only one side has a map"):
         pooled_change(0, (text, text), heads)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_token_stays_beside_its_position_and_its_weights(width):
+    """`4` ended a line, and `river/road` began the next."""
+    texts = [
+        ("text 0", config("The bank by the river")),
+        ("text 1", config("The bank by the road")),
+    ]
+    found = compare_runs("text", texts, None)
+    shown = as_text(present(found), width)
+    assert "\u00a0" not in shown
+    changes = shown.split("what moved in each row")[1].split("legend")[0]
+    names = "0 The", "1 bank", "2 by", "3 the", "4 river/road"
+    joined = " ".join(changes.split())
+    assert sum(joined.count(name) for name in names) > 10
+    for name in names:
+        assert joined.count(name) == changes.count(name) > 0, name
+    assert max(map(len, shown.splitlines())) <= width

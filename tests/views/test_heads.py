@@ -557,3 +557,19 @@ def test_a_main_role_that_this_version_does_not_know_has_its_letter_in_a_compari
     )
     shown = draw(compare_heads("model", [("a", first), ("b", second)]), 200)
     assert f"Ñ→{ROLES[second.main[0][0]].letter}" in shown
+
+
+def test_zero_in_all_heads_is_one_line():
+    """A screen of 0.0e+00 named the strongest heads of none."""
+    found = survey()
+    role = found.roles[0]
+    for values, said in (
+        (np.zeros_like(role.values), "0 in all 12 heads"),
+        (np.full_like(role.values, 4e-8), "at most 4e-08 in all 12 heads"),
+    ):
+        shown = draw(replace(found, roles=[replace(role, values=values)]), 80)
+        assert said in shown and "strongest" not in shown and "L0 " not in shown
+    weights = measured()
+    shown = draw(replace(weights, values=np.zeros_like(weights.values)), 80)
+    assert "0 in all 12 heads" in shown and "strongest" not in shown
+    assert "in all" not in draw(weights, 80)

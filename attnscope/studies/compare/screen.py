@@ -52,7 +52,7 @@ from attnscope.views.parts import (
     paragraph,
 )
 from attnscope.views.settings import DisplaySettings, Listing
-from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
+from attnscope.views.spans import TIE, Span, Spans, ours, token_span, untrusted
 
 _FEW = FEW + FEW // 2  # rows and columns that are all shown
 _PRINTED = 10  # number of heads that are printed, if there are more
@@ -567,7 +567,7 @@ class _ShownHead:
             yield Table("query", filled, labels=labels, indent=0)
 
     def _name(self, pair: tuple[int, int]) -> Spans:
-        return Span(f"{_number(*pair)} "), _both(
+        return Span(f"{_number(*pair)}{TIE}"), _both(
             self.reports[0].tokens, self.reports[1].tokens, pair
         )
 
@@ -665,14 +665,18 @@ class _ShownHead:
         for pair in pairs:
             weights = [self._weight(side, n, key) for side, key in enumerate(pair)]
             numbers = "→".join(f"{weight:.2f}" for weight in weights if not np.isnan(weight))
-            spans += [Span(" · " if spans else ""), *self._key(pair), Span(f" {numbers}")]
+            spans += [
+                Span(f"{TIE}· " if spans else ""),
+                *self._key(pair),
+                Span(f"{TIE}{numbers}"),
+            ]
         return tuple(spans)
 
     def _key(self, pair: tuple[int | None, int | None]) -> Spans:
         """Name a key of both sides, or of the one that has it."""
         first_text, second_text = self.reports
         name = _both(first_text.sources, second_text.sources, pair)
-        return Span(f"{_number(*pair)} "), name
+        return Span(f"{_number(*pair)}{TIE}"), name
 
 
 def _largest(values: Matrix, count: int) -> list[int]:

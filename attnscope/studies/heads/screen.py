@@ -45,6 +45,7 @@ UNCLEAR = "?"
 NO_ROLE = "no clear role"
 _GREY = "#969696"  # of a role without a colour
 _LEAST = 0.005  # smaller values would show as 0.00
+_NOISE = 1e-6  # what rounding leaves of a share of zero
 ROLES_ALONE = 3  # largest number of roles that are shown with their values
 
 
@@ -100,6 +101,12 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
     yield Facts([*_about_shares(measured)])
     yield GAP
     yield paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
+    if measured.contrast is None and (nothing := _nothing(measured.values)):
+        yield paragraph(ours(nothing))
+        yield GAP
+        yield notes(measured.notes)
+        yield from more_options(["--json (every number)"], settings)
+        return
     is_share = measured.measure == "weight" and bool(np.nanmin(measured.values, initial=0) >= 0)
     if is_share:  # on the scale that weights have everywhere
         yield head_numbers(
@@ -392,10 +399,22 @@ def _role(
     if np.isnan(role.values).all():
         yield paragraph(ours("not measured", "caption"))
         return
+    if nothing := _nothing(role.values):
+        yield paragraph(ours(nothing))
+        return
     # small values do not look strong, and roles can be compared
     yield head_numbers(role.values, settings, kinds=kinds, shape=settings.ramp, largest=1.0)
     yield GAP
     yield strongest(role.values, role.errors, listing, settings)
+
+
+def _nothing(values: Matrix) -> str:
+    """Say that the numbers of all heads are zero, up to rounding; empty if one is not."""
+    known = np.abs(values[np.isfinite(values)])
+    if not known.size or known.max() >= _NOISE:
+        return ""
+    size = f"at most {known.max():.0e}" if known.any() else "0"
+    return f"{size} in all {counted(known.size, 'head')}"
 
 
 def head_numbers(

@@ -9,9 +9,10 @@ from attnscope.base.layer_kinds import attends, count_attending, spell_legend, s
 from attnscope.findings.info import TOP, TRANSFERRED, CostRow, KnownModels
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.selection import POOL, PRINTED
+from attnscope.studies.screens.header import path_items
 from attnscope.views.numbers import scale_text
 from attnscope.views.parts import GAP, Column, Facts, Table, Text, ViewPart, paragraph
-from attnscope.views.spans import note, ours
+from attnscope.views.spans import Spans, note, ours
 
 if TYPE_CHECKING:
     from attnscope.base.model_config import ModelConfig
@@ -62,7 +63,9 @@ def present_info(
     ]
     facts += [("note", text) for text in description.notes if not data_only]
     # Values may quote untrusted text.
-    yield Facts([(name, note(value)) for name, value in facts], remark=False)
+    lines: list[tuple[str, Spans | Text]] = [("name", Text(path_items(description.name), ""))]
+    lines += [(name, note(value)) for name, value in facts]
+    yield Facts(lines, remark=False)
     if cost is not None:
         yield GAP
         yield from _cost(cost, data_only=data_only)
@@ -101,7 +104,6 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         tokenizer = "none: its tokens are patches of a picture"
         rows = ""
     facts = [
-        ("name", d.name),
         ("family", d.family),
         ("weights", _WEIGHTS[d.weights]),
         ("fingerprint", d.fingerprint),

@@ -82,6 +82,11 @@ def unknown_tokens(count: int, of: int) -> Iterator[ViewPart]:
         yield paragraph((_UNKNOWN_WORDS, Span(text)), remark=True)
 
 
+def path_items(path: str) -> list[Spans]:
+    """Cut a path behind the names of folders, where a line may end."""
+    return [untrusted(part) for part in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", path)]
+
+
 def report_header(
     provenance: Provenance,
     mask: MaskUse,
@@ -119,10 +124,7 @@ def report_header(
     after = (*family, Span(" · "), *_joined(items, " · "))
     title = provenance.family if are_given else "model"
     if settings.verbose:
-        folders = [
-            untrusted(part)
-            for part in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", provenance.model or "?")
-        ]
+        folders = path_items(provenance.model or "?")
         lines: list[Line] = [(title, Text([*folders[:-1], (*folders[-1], *after)], ""))]
     else:
         lines = [(title, OneLine(untrusted(short_path(provenance.model)), after, end=True))]

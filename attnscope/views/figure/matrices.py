@@ -34,7 +34,7 @@ from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.numbers import MASKED, NO_WEIGHT
 from attnscope.views.parts import SHARES, WEIGHTS, Matrices, Panel, Strips, WeightMap
 from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells, strip_scale
-from attnscope.views.spans import Span, Spans, ours
+from attnscope.views.spans import TIE, Span, Spans, ours
 
 # Largest number of cells of a matrix whose numbers are written.
 _NUMBERED = 256
@@ -51,7 +51,6 @@ _ORDINARY = "−88.88"
 # Largest width of a panel for its title; longer titles wrap, and longer words are shortened.
 _WIDEST_TITLE = 180.0
 _TITLE_LEADING = 1.3
-_TIED = "\N{NO-BREAK SPACE}"
 # Width and height of a thumbnail, in cells.
 _THUMBNAIL = 16
 # Number of shades of a thumbnail, whose small cells show no more.
@@ -182,7 +181,7 @@ def _title(stage: Panel) -> Spans:
     if stage.columns.kind == "dim":
         return _name(stage)
     return *_name(stage), Span(
-        f"  {stage.rows.kind}{_TIED}↓{_TIED}{_TIED}{stage.columns.kind}{_TIED}→", "dim"
+        f"  {stage.rows.kind}{TIE}↓{TIE}{TIE}{stage.columns.kind}{TIE}→", "dim"
     )
 
 

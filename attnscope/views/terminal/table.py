@@ -11,7 +11,7 @@ from rich.text import Text
 
 from attnscope.views import parts
 from attnscope.views.parts import Cell, Column, Table
-from attnscope.views.spans import TOKEN_MARKS, Span, Spans
+from attnscope.views.spans import TIE, TOKEN_MARKS, Span, Spans
 from attnscope.views.terminal.bars import BAR, bar_text
 from attnscope.views.terminal.labels import labels, say_shortened, shorten
 from attnscope.views.terminal.packing import balance, pack, side_by_side
@@ -45,7 +45,7 @@ def draw_table(screen: Screen, table: Table) -> None:
     if words:
         _draw_words(screen, table, names)
     else:
-        _draw_numbers(screen, table, names)
+        _draw_numbers(screen, table, [_untied(name) for name in names])
     if table.keys is not None and table.spelled:
         say_shortened(screen, {}, axis.shortened(cells), table.keys.kind)
 
@@ -77,12 +77,17 @@ def _draw_words(screen: Screen, table: Table, names: Sequence[Text]) -> None:
     if narrow and left < _WRAPPED:
         for name, *row in zip(names, *texts, strict=True):
             words = [
-                Text(f"{heading} ") + cell
+                Text(f"{heading} ") + _untied(cell)
                 for heading, cell in zip(headings, row, strict=True)
                 if cell
             ]
             screen.put(
-                flow([Text(name.plain, "bold"), *words], screen.width, " " * _BETWEEN, _BETWEEN)
+                flow(
+                    [Text(_untied(name).plain, "bold"), *words],
+                    screen.width,
+                    " " * _BETWEEN,
+                    _BETWEEN,
+                )
             )
         return
     room = screen.width - needed_width - _BETWEEN
@@ -90,6 +95,15 @@ def _draw_words(screen: Screen, table: Table, names: Sequence[Text]) -> None:
     fixed: list[int | None] = [*widths] if narrow else [None] * len(widths)
     if narrow:
         fixed[widths.index(max(widths))] = left
+    if not items and needed_width > screen.width:
+        room = screen.width - _BETWEEN * (len(widths) - 1)
+        if narrowed := _narrowed(widths, _least(table.heading, headings, names, texts), room):
+            fixed = [*narrowed]
+            names, *texts = (
+                [flow(cell.split(" "), width, " ") for cell in cells]
+                for cells, width in zip((names, *texts), narrowed, strict=True)
+            )
+    names, *texts = ([_untied(cell) for cell in cells] for cells in (names, *texts))
     grid.add_column(Text(table.heading), overflow="fold", width=fixed[0])
     for n, (column, heading) in enumerate(zip(columns, headings, strict=True), 1):
         justify: Literal["left", "right"] = "left" if column.left else "right"
@@ -100,6 +114,37 @@ def _draw_words(screen: Screen, table: Table, names: Sequence[Text]) -> None:
         flowing = [cell_text(screen, column.cells[n], room) for column in items]
         grid.add_row(name, *(cells[n] for cells in texts), *flowing)
     screen.put(grid)
+
+
+def _least(
+    heading: str,
+    headings: Sequence[str],
+    names: Sequence[Text],
+    texts: Sequence[Sequence[Text]],
+) -> list[int]:
+    """Count the cells of each column's longest word, the names' first; words that are tied are one."""
+    return [
+        max(cell_len(title), *(cell_len(word) for cell in cells for word in cell.plain.split(" ")))
+        for title, cells in zip((heading, *headings), (names, *texts), strict=True)
+    ]
+
+
+def _untied(text: Text) -> Text:
+    """Return a text with blanks in place of ties."""
+    untied = text.copy()
+    untied.plain = text.plain.replace(TIE, " ")
+    return untied
+
+
+def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
+    """Return widths of columns that fit the room, the widest shortened first; None if words do not fit them."""
+    narrowed = [*widths]
+    while sum(narrowed) > room:
+        wide = [n for n, width in enumerate(narrowed) if width > least[n]]
+        if not wide:
+            return None
+        narrowed[max(wide, key=lambda n: narrowed[n])] -= 1
+    return narrowed
 
 
 @dataclass(frozen=True)
