@@ -239,7 +239,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def mask_of(self, layer: int) -> str:
         """Return the mask expression of one layer."""
-        return self._under(self.windows[layer] if self.windows else None)
+        return within_window(self.mask, self.windows[layer] if self.windows else None)
 
     def count_windows(self, n_layers: int) -> Counter[int | None]:
         """Count the first `n_layers` layers by their window, in constant time if none has one."""
@@ -249,19 +249,18 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def masks_of(self, n_layers: int) -> frozenset[str]:
         """List the different mask expressions of the first `n_layers` layers."""
-        return frozenset(self._under(window) for window in self.count_windows(n_layers))
+        return frozenset(
+            within_window(self.mask, window) for window in self.count_windows(n_layers)
+        )
 
     def describe_mask(self) -> str:
         """Return every layer's mask: one expression, or how many layers also have a window."""
         layers = self.count_windows(self.n_layers)
         if len(layers) == 1:
-            return self._under(next(iter(layers)))
+            return within_window(self.mask, next(iter(layers)))
         sizes = sorted(size for size in layers if size is not None)
         size_text = "/".join(map(str, sizes)) if len(sizes) <= _NAMED else f"{sizes[0]}…{sizes[-1]}"
         return f"{self.mask}, with window:{size_text} in {self.n_layers - layers[None]} of {self.n_layers} layers"
-
-    def _under(self, window: int | None) -> str:
-        return within_window(self.mask, window)
 
 
 def within_window(mask: str, window: int | None) -> str:

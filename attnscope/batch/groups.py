@@ -44,7 +44,7 @@ class TextSize:
 
 
 def count_values(
-    settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int, spans: int = 0
+    settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int, spans: int
 ) -> int:
     """Return the count of numbers that a dump keeps of a text with these queries and keys shown, and source tokens."""
     queries, keys, sources = sizes

@@ -74,9 +74,7 @@ class _Target:
         os.close(self._descriptor)
 
 
-def write_merged(
-    part_set: PartSet, target: Path, on_progress: Progress = lambda records: None
-) -> End:
+def write_merged(part_set: PartSet, target: Path, on_progress: Progress) -> End:
     """Join the finished parts of a dump to a new file of lines or, of folders, a new folder; return the end line."""
     folders = part_set.parts[0].path.is_dir()
     done = 0

@@ -180,7 +180,7 @@ def _given_texts(options: Any) -> "tuple[TextInput, ...]":
     return from_file(Path(options.qkv)).inputs
 
 
-def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
+def refuse_path(name: str, text: str, *, reads_files: bool) -> None:
     """Refuse a text that names a model or file, or looks like one: its content was meant.
 
     Args:

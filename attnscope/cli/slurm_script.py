@@ -46,7 +46,7 @@ def part_name(output: Path, part_number: str) -> str:
 
 
 def slurm_script(
-    words: Sequence[str], output: Path, tasks: int, cpus: int, *, gpu: bool, tables: bool = False
+    words: Sequence[str], output: Path, tasks: int, cpus: int, *, gpu: bool, tables: bool
 ) -> str:
     """Return a script for `sbatch`.
 

@@ -156,8 +156,8 @@ def _compute_tiles(
     operators = job.cuts is not None or inputs.spec.sinks is not None
     n_queries = inputs.q.shape[2]
     n_keys = inputs.k.shape[2]
-    n_strongest = 0 if operators else most_strongest(recorders)
-    summarize = find_summarizer(n_strongest, mask, cells, n_queries, n_keys, inputs.q.device)
+    strongest = [0 if operators else recorder.n_strongest for recorder in recorders]
+    summarize = find_summarizer(strongest, mask, cells, n_queries, n_keys, inputs.q.device)
     in_place = summarize is not None and not any(recorder.needs_masked for recorder in recorders)
 
     def compute(part: TileInputs, thread: int) -> list[Deferred]:
@@ -171,11 +171,6 @@ def _compute_tiles(
     shape = TileShape.of(inputs, len(heads), mask, job.elements)
     parts = _tile_inputs(inputs, heads, mask, shape, needed_rows, recorders)
     run_parts(parts, compute, _threads(cells, inputs.q.device))
-
-
-def most_strongest(recorders: Sequence[Recorder]) -> int:
-    """Return the number of largest weights per row that the recorders take from a tile's summary; 0 for none."""
-    return max((recorder.n_strongest for recorder in recorders), default=0)
 
 
 def _cells(inputs: AttentionInputs, heads: Sequence[int], rows: Sequence[int] | None) -> int:

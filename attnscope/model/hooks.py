@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attnscope.model.attention import attend, most_strongest
+from attnscope.model.attention import attend
 from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.row_summary import find_summarizer
@@ -46,10 +46,8 @@ class AttentionHooks:
             )
             mask = self.observed.get(layer, masks[layer])
             cells = texts * len(heads) * n_rows * n_keys
-            if (
-                find_summarizer(most_strongest(recorders), mask, cells, n_queries, n_keys, device)
-                is not None
-            ):
+            strongest = [recorder.n_strongest for recorder in recorders]
+            if find_summarizer(strongest, mask, cells, n_queries, n_keys, device) is not None:
                 break
 
     def _needs_output(self, layer: int) -> bool:

@@ -9,7 +9,7 @@ import ctypes
 import mmap
 import platform
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
@@ -34,12 +34,18 @@ def row_loops(cells: int, device: torch.device) -> ModuleType | None:
 
 
 def find_summarizer(
-    n_strongest: int, mask: Mask, cells: int, n_queries: int, n_keys: int, device: torch.device
+    strongest: Iterable[int],
+    mask: Mask,
+    cells: int,
+    n_queries: int,
+    n_keys: int,
+    device: torch.device,
 ) -> "Callable[[Tensor, Tensor], RowSummary] | None":
     """Return `softmax` by compiled loops for a large layer whose sources are ranked; None if operators are to be used.
 
-    `n_strongest` is how many largest weights of a row recorders ask for; a sliding window uses operators.
+    `strongest` is how many largest weights of a row each recorder asks for; a sliding window uses operators.
     """
+    n_strongest = max(strongest, default=0)
     if not n_strongest or mask.key_range(n_queries - 1, n_queries, n_keys)[0] > 0:
         return None
     loops = row_loops(cells, device)

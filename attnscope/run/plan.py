@@ -232,7 +232,7 @@ def plan_texts(
 
 
 def fit_to_memory(
-    plan: RunPlan, more: Mapping[str, int] | None = None, less: Sequence[str] = ()
+    plan: RunPlan, more: Mapping[str, int] | None, less: Sequence[str] = ()
 ) -> RunPlan:
     """Decide whether weights are kept, or read again in every pass because they do not fit in memory."""
     _, streamed, memory = spare_memory(

@@ -21,7 +21,7 @@ json.dump([text for text in texts if re.fullmatch(expression, text)], sys.stdout
 """
 
 
-def full_matches(expression: str, texts: Iterable[str], before: str = "") -> frozenset[str]:
+def full_matches(expression: str, texts: Iterable[str], before: str) -> frozenset[str]:
     """Return the texts that an expression matches as a whole.
 
     Python lets no other thread run while it matches, so that no signal could end the process. A process of its own

@@ -35,7 +35,7 @@ class GivenTokens(UnspelledTokenizer):
 
 
 def make_texts(
-    values: Any, ranges: Sequence[tuple[int, int]], where: str, written: Any = None
+    values: Any, ranges: Sequence[tuple[int, int]], where: str, written: Any
 ) -> list[tuple[str, list[Token]]]:
     """Return every text with its tokens; `ranges` are its first row in the arrays, and the row after its last.
 

@@ -97,7 +97,7 @@ class ReceivedRecorder(SumRecorder):
         shown_rows: Tensor,
         sources: KeyTokens,
         *,
-        mean: bool = False,
+        mean: bool,
     ) -> None:
         super().__init__(heads, rows, mean=mean)
         self._shown = shown_rows

@@ -98,7 +98,7 @@ def text_arrays(trace: Trace, part: TextPart, *, own_ranks: bool = False) -> dic
 
 
 def text_heads(
-    trace: Trace, part: TextPart, *, left_out: list[LeftOut], score_mod: str | None = None
+    trace: Trace, part: TextPart, *, left_out: list[LeftOut], score_mod: str | None
 ) -> Heads:
     """Return what every unit gave for one text.
 

@@ -421,9 +421,9 @@ def compare_with_report(
     saved: tuple[str, Report],
     run: RunConfig,
     typed: Collection[str],
-    wanted: ReportSelection | None = None,
-    tolerance: Tolerance | None = None,
-    session: Session | None = None,
+    wanted: ReportSelection | None,
+    tolerance: Tolerance | None,
+    session: Session,
 ) -> Comparison:
     """Run a text as a saved Report was made, and compare the two.
 

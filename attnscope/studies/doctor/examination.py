@@ -202,7 +202,7 @@ class Examination:
                     parts.append(f"{what} {token} {self.spell(int(ids[row, token]))!r}")
         return " ".join(parts)
 
-    def other_tokens(self, ids: Tensor, where: Tensor, seed: int = 0) -> Tensor:
+    def other_tokens(self, ids: Tensor, where: Tensor, seed: int) -> Tensor:
         """Replace some tokens by other random ordinary ones.
 
         Raises:

@@ -233,10 +233,10 @@ def _joined(items: Iterable[Spans], between: str) -> Spans:
     return joined
 
 
-def named_tokens(tokens: Sequence[Token], positions: Sequence[int], between: str = ", ") -> Spans:
+def named_tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
     """Name tokens, each after its position."""
     return _joined(
-        ((Span(f"{position} "), token_span(tokens, position)) for position in positions), between
+        ((Span(f"{position} "), token_span(tokens, position)) for position in positions), ", "
     )
 
 
