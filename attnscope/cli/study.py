@@ -61,7 +61,6 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
                 vars(sides[0]),
                 form,
                 draw,
-                on_progress,
                 partial(texts_of_file, quiet=options.quiet),
                 call.texts == "typed" and not _has_text(sides[0]),
                 partial(read_json, quiet=options.quiet),

@@ -179,7 +179,6 @@ def _model_key(run: RunConfig) -> tuple[object, ...]:
 
 def inspect(
     run: RunConfig,
-    progress: ProgressCallback | None = None,
     session: Session | None = None,
     *,
     sides: int = 1,
@@ -191,7 +190,7 @@ def inspect(
         sides: Reports that are kept at the same time; see make_plan.
         extra_recorders: Makes more recorders that see the pass over all layers; None for none.
     """
-    return _inspect(run, session or Session(run.texts, progress), extra_recorders, sides=sides)[0]
+    return _inspect(run, session or Session(run.texts), extra_recorders, sides=sides)[0]
 
 
 def inspect_every_head(

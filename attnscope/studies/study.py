@@ -103,7 +103,6 @@ class Request:
     form: FileFormat | None = None
     # draws generated tokens on the screen while the study runs; None if none are, or elsewhere
     draw: Callable[[Sequence["ViewPart"]], None] | None = None
-    progress: Any = None  # called with a step's name, the work done, and the total
     # reads a file with one text per line, which an option of the command line names
     read_lines: Callable[[Path], "Sequence[TextInput]"] | None = None
     built_in: bool = False  # whether the texts of the run are the built-in ones

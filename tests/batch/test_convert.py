@@ -27,7 +27,7 @@ from attnscope.findings.codec import to_json
 from attnscope.findings.record_parts import RecordPart, RecordTable
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.run_config import TextInput
-from attnscope.run.session import inspect
+from attnscope.run.session import Session, inspect
 from attnscope.studies.rollout.measure import measure_rollout
 from tests.batch.test_dump import dump, found
 from tests.helpers.requests import requested
@@ -506,7 +506,7 @@ def test_sinks_and_sources_of_a_report_are_in_its_tables(folder):
 
 def test_a_report_of_a_measure_over_layers_is_no_table(folder):
     run = requested((TextInput("the bank"),), config="causal", measure="rollout-no-residual")
-    (folder / "report.json").write_bytes(to_json(measure_rollout(run)))
+    (folder / "report.json").write_bytes(to_json(measure_rollout(run, Session(run.texts))))
     with pytest.raises(
         AttnscopeError,
         match="the report holds rollout-no-residual, not the weights of heads; save a",

@@ -168,15 +168,17 @@ KINDS = {
 def install(kind, asked=None):
     """Put a fake in the pipeline's place; `asked` collects the RunConfigs it gets."""
 
-    def inspect(run, progress=None, session=None):
+    def inspect(run, session):
         if asked is not None:
             asked.append(run)
-        return KINDS[kind](run, progress)
+        return KINDS[kind](run, session.progress)
 
     module = types.ModuleType("attnscope.run.session")
     module.inspect = inspect
     source = types.SimpleNamespace(mixing={})
-    module.Session = lambda texts, progress=None: types.SimpleNamespace(source=lambda run: source)
+    module.Session = lambda texts, progress=None: types.SimpleNamespace(
+        source=lambda run: source, progress=progress
+    )
     sys.modules["attnscope.run.session"] = module
     over_layers = types.ModuleType("attnscope.studies.rollout.measure")
     over_layers.measure_rollout = inspect

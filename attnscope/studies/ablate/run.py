@@ -8,7 +8,7 @@ from attnscope.findings.ablation import Ablation, CutPart, EffectSurvey
 from attnscope.request.run_config import RunConfig
 from attnscope.run.cut_plan import resolve_cuts
 from attnscope.run.plan import plan_texts
-from attnscope.run.session import ProgressCallback, Session
+from attnscope.run.session import Session
 from attnscope.studies.ablate.baseline import run_uncut
 from attnscope.studies.ablate.plan import AblationOptions, AblationRun, check_options
 from attnscope.studies.ablate.spans import answer_text
@@ -26,11 +26,10 @@ _MEANINGS = {
 def ablate(
     run: RunConfig,
     options: AblationOptions,
-    progress: ProgressCallback | None = None,
     session: Session | None = None,
 ) -> Ablation:
     """Do what `attnscope ablate --cut` does, without printing."""
-    ablation = _opened(run, options, progress, session)
+    ablation = _opened(run, options, session)
     cuts = resolve_cuts(options.cuts, ablation.run, ablation.source, ablation.text)
     ways = options.ways(edges=any(cut.queries is not None for cut in cuts))
     baseline = run_uncut(ablation, cuts, len(ways))
@@ -56,11 +55,10 @@ def ablate(
 def survey_effects(
     run: RunConfig,
     options: AblationOptions,
-    progress: ProgressCallback | None = None,
     session: Session | None = None,
 ) -> EffectSurvey:
     """Do what `attnscope ablate --each` does, without printing."""
-    ablation = _opened(run, options, progress, session)
+    ablation = _opened(run, options, session)
     unit = options.each
     assert unit is not None
     edges = unit == "edge"
@@ -112,12 +110,11 @@ def survey_effects(
 def _opened(
     run: RunConfig,
     options: AblationOptions,
-    progress: ProgressCallback | None,
     session: Session | None,
 ) -> AblationRun:
     """Check the options, open the model, and make tokens of the text."""
     check_options(run, options)
-    session = session or Session(run.texts, progress)
+    session = session or Session(run.texts)
     source, run = session.open(run)
     source.require_model("ablation")
     if options.each == "span":

@@ -49,10 +49,10 @@ def _answer(request: Request) -> Any:
     if isinstance(others := arguments.get("others"), Path):
         assert request.read_lines is not None
         arguments["others"] = tuple(text.text for text in request.read_lines(others))
-    more = AblationOptions(**arguments), request.progress, request.session
+    options = AblationOptions(**arguments)
     if "each" not in arguments:
-        return ablate(request.run, *more)
-    survey = survey_effects(request.run, *more)
+        return ablate(request.run, options, request.session)
+    survey = survey_effects(request.run, options, request.session)
     if request.shows_every_head:
         from attnscope.studies.ablate.page import run_with_heads
 

@@ -27,7 +27,7 @@ from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL
 from attnscope.run.plan import make_plan
-from attnscope.run.session import ProgressCallback, Session, media_inputs, provenance
+from attnscope.run.session import Session, media_inputs, provenance
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.check.laws import (
     laws,
@@ -110,7 +110,6 @@ class _CheckedModel:
 def check(
     run: RunConfig,
     tolerance: float | None = None,
-    progress: ProgressCallback | None = None,
     session: Session | None = None,
     *,
     built_in: bool = False,
@@ -120,7 +119,7 @@ def check(
     Built-in texts that the vocabulary does not fit are left out, others are truncated, and one is drawn from the
     vocabulary.
     """
-    session = session or Session(run.texts, progress)
+    session = session or Session(run.texts)
     source, run = session.open(run)
     source.require_model("check")
     # memory is estimated for this

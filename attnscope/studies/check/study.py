@@ -12,7 +12,7 @@ def _answer(request: Request) -> Any:
     from attnscope.studies.check.run import check
 
     limit = request.values["tolerance"]
-    return check(request.run, limit, request.progress, request.session, built_in=request.built_in)
+    return check(request.run, limit, request.session, built_in=request.built_in)
 
 
 STUDY = Study(

@@ -34,7 +34,7 @@ from attnscope.request.selection import (
     parse_positions,
 )
 from attnscope.run.plan import make_plan, memory_demand, present_layers
-from attnscope.run.session import ProgressCallback, Session, inspect
+from attnscope.run.session import Session, inspect
 from attnscope.run.text_plan import divide_text
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.reports import compare_sides
@@ -58,7 +58,6 @@ def compare_runs(
     axis: str,
     runs: Sequence[tuple[str, RunConfig]],
     key: PositionSelection | None,
-    progress: ProgressCallback | None = None,
     tolerance: Tolerance | None = None,
     session: Session | None = None,
     selected: Collection[str] = (),
@@ -86,7 +85,7 @@ def compare_runs(
         (label, replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights")))))
         for label, run in runs
     ]
-    session = session or Session([text for _, run in runs for text in run.texts], progress)
+    session = session or Session([text for _, run in runs for text in run.texts])
     columns = None
     typed = any(selection is not None for selection in (runs[0][1].query, key))
     if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):

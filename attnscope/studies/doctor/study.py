@@ -18,7 +18,7 @@ def _answer(request: Request) -> Any:
         where, value = request.read_json(path)
         batch, told = batch_of(value, where)
         more = {"batch": batch, **told}
-    return examine_checkpoint(request.run, request.values, request.progress, **more)
+    return examine_checkpoint(request.run, request.values, request.session.progress, **more)
 
 
 STUDY = Study(

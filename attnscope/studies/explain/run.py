@@ -16,7 +16,6 @@ from attnscope.request.selection import AUTO, PositionSelection
 from attnscope.run.plan import RunPlan, fit_to_memory, make_plan, plan_texts
 from attnscope.run.session import (
     HeadChoice,
-    ProgressCallback,
     Session,
     describe_mask_use,
     prepare,
@@ -31,9 +30,7 @@ _RANKED = 3  # keys of a row without softmax whose contributions are shown
 _NAMED = 40  # tokens that an error names
 
 
-def explain(
-    run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None
-) -> Explanation:
+def explain(run: RunConfig, session: Session | None = None) -> Explanation:
     """Do what `attnscope explain` does, without printing.
 
     `window` of the run is the number of keys kept (None for all), and `key` names the cells in depth.
@@ -41,7 +38,7 @@ def explain(
     _check_one(run)
     if run.score_functions:
         raise _changed_scores()
-    session = session or Session(run.texts, progress)
+    session = session or Session(run.texts)
     source, run = session.open(run)
     if source.stages is not None:
         hint = "give queries and keys instead"
@@ -115,18 +112,13 @@ def explain(
     return build(run, text_plan, capture, origin, about, rest)
 
 
-def explain_mixing(
-    run: RunConfig, top: int | None, progress: ProgressCallback | None, session: Session | None
-) -> Report | None:
+def explain_mixing(run: RunConfig, top: int | None, session: Session) -> Report | None:
     """Explain one row of a layer without softmax, as a Report of this row alone; None if another layer is meant.
 
     Args:
         run: What applies to every study.
         top: Number of keys to keep, largest |M| first, beside those that are named; None for all.
-        progress: See inspect.
-        session: See inspect.
     """
-    session = session or Session(run.texts, progress)
     if run.measure != MIXING and not shows_mixing(run, session):
         return None
     _check_one(run)
@@ -136,7 +128,7 @@ def explain_mixing(
     )
     query = PositionSelection.of([_one_query(run, text_plan)])
     one_row = replace(run, query=query, window=None, stages=("weights",), top=top or _RANKED)
-    report = measure_mixing(one_row, progress, session, in_detail=True)
+    report = measure_mixing(one_row, session, in_detail=True)
     if top is not None:
         report.texts[:] = [_strongest(text, top) for text in report.texts]
     return report

@@ -16,8 +16,8 @@ def _answer(request: Request) -> Any:
     is_drawn = request.form is not None and request.form.window is not None
     window = top or (_WINDOW if is_drawn else None)
     run = replace(request.run, window=window)
-    row = explain_mixing(run, top, request.progress, request.session)
-    return explain(run, request.progress, request.session) if row is None else row
+    row = explain_mixing(run, top, request.session)
+    return explain(run, request.session) if row is None else row
 
 
 STUDY = Study(

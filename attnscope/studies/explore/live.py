@@ -235,7 +235,7 @@ class LiveSource(UnitSource):
             }
         spans = self.run.spans or (SpanRequest("turns") if chat else None)
         run = structs.replace(run, predict=None, key=None, spans=spans, **kept_settings)
-        report = inspect(run, session.progress, session)
+        report = inspect(run, session)
         text = report.texts[0]
         first_text = run.texts[0]
         given = first_text.text if text.prompt is None else text.prompt
@@ -301,7 +301,7 @@ class LiveSource(UnitSource):
             predict=False,
             pool=None,
         )
-        report = inspect(run, session.progress, session)
+        report = inspect(run, session)
         text = report.texts[0]
         rows_of = walk_head(text, text.heads[0])
         before = self._heads.get((variant, *head))
@@ -326,7 +326,7 @@ class LiveSource(UnitSource):
         run = self._config(variant, layer=ALL, head=ALL, key=None, predict=None)
         run = structs.replace(run, **self._kept(session, run))
         try:
-            report = inspect(run, session.progress, session)
+            report = inspect(run, session)
         # such as memory: what is looked at is still computed head by head
         except AttnscopeError as e:
             live_text.failed = str(e)
@@ -385,7 +385,7 @@ class LiveSource(UnitSource):
         ends = [] if kind is None else predicted_positions(kind, tokens)
         at = EVERY_POSITION if ends and len(tokens) <= _ROWS_MEASURED else None
         options = AblationOptions(tuple(parse_cut(cut.written) for cut in variant.cuts), at=at)
-        ablation = ablate(run, options, session.progress, session)
+        ablation = ablate(run, options, session)
         why_none = _why_none(run, session.source(self.run), tokens, computed=True)
         changes = self._changes[variant] = cut_changes(ablation, ends, kind, why_none)
         live_text.scene = replace(
@@ -406,7 +406,7 @@ class LiveSource(UnitSource):
         with self.opener((self.run.texts[plain.text],), progress) as session:
             self._render(session, plain.text)
             options = AblationOptions(each="head")
-            survey = survey_effects(self._ablated(plain), options, session.progress, session)
+            survey = survey_effects(self._ablated(plain), options, session)
         values = np.full((len(self._layers), max(survey.heads) + 1), np.nan, dtype=np.float32)
         indices = [self._layers.index(layer) for layer in survey.layers], survey.heads
         values[indices] = survey.effects[0].effect
@@ -425,7 +425,7 @@ class LiveSource(UnitSource):
 
         with self.opener((), progress) as session:
             run = structs.replace(self.run, texts=(), query=None, key=None, hide=None)
-            self._survey = survey_heads(run, SurveyOptions(), session.progress, session)
+            self._survey = survey_heads(run, SurveyOptions(), session)
         for variant, live_text in self._known.items():
             live_text.scene = self._with_measures(live_text.scene, variant)
 
@@ -459,7 +459,7 @@ class LiveSource(UnitSource):
         row = PositionSelection.of([tokens[0]])
         run = self._config(variant, (layer, head), query=row, key=None, window=16, top=3)
         with self.opener(run.texts, progress) as session:
-            explanation = explain(run, session.progress, session)
+            explanation = explain(run, session)
         return draw(present(explanation, precision=4, options=False))
 
     def report(self, variant: Variant, layer: int, head: int, progress: Progress) -> Report:
@@ -468,7 +468,7 @@ class LiveSource(UnitSource):
             variant, (layer, head), stages=WALKED, query=None, key=None, top=_RANKS, predict=None
         )
         with self.opener(run.texts, progress) as session:
-            return inspect(run, session.progress, session)
+            return inspect(run, session)
 
     def with_text(self, text: str) -> "LiveSource":
         """Return a walk through another text with the same model."""

@@ -18,7 +18,6 @@ from attnscope.request.run_config import RunConfig
 from attnscope.run.pass_plan import plan_passes
 from attnscope.run.prediction_plan import prediction_kind
 from attnscope.run.session import (
-    ProgressCallback,
     Session,
     describe_mask_use,
     forward,
@@ -102,11 +101,10 @@ def split_needle(needle: str, answer: str | None) -> tuple[str, str]:
 def find_needle(
     run: RunConfig,
     options: NeedleOptions,
-    progress: ProgressCallback | None = None,
     session: Session | None = None,
 ) -> NeedleSurvey:
     """Measure how much heads read of a needle, by length and depth."""
-    session = session or Session((), progress)
+    session = session or Session(())
     source = session.source(run)
     if prediction_kind(run, source, run.mask) != "next" or not isinstance(
         source.tokenizer, FileTokenizer

@@ -96,7 +96,7 @@ def _run_both_kinds(request: Request, found: HeadRoles | HeadScores) -> list[Rep
                 window=None,
             )
             try:
-                reports.append(report(of_kind, request.progress, request.session))
+                reports.append(report(of_kind, request.session))
             # such as too little memory: the map of heads is shown all the same
             except AttnscopeError:
                 return []

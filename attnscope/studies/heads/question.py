@@ -18,7 +18,6 @@ from attnscope.request.selection import PositionSelection
 from attnscope.run.pass_plan import batches_by_length, plan_passes
 from attnscope.run.plan import plan_texts
 from attnscope.run.session import (
-    ProgressCallback,
     Session,
     describe_mask_use,
     forward,
@@ -49,7 +48,6 @@ _LARGEST = {statistic.name for statistic in ROW_STATISTICS if statistic.largest}
 def ask_heads(
     run: RunConfig,
     measure: str,
-    progress: ProgressCallback | None = None,
     session: Session | None = None,
     against: PositionSelection | None = None,
     mixing: bool = False,
@@ -58,7 +56,7 @@ def ask_heads(
 
     In layers without softmax, `weight` is of shares of |M|; also in those that have attention as well if `mixing`.
     """
-    session = session or Session(run.texts, progress)
+    session = session or Session(run.texts)
     source, run = session.open(run)
     if measure == "max_score" and source.stages is not None:
         hint = f"use {arg('measure', 'entropy')}, or give queries and keys"

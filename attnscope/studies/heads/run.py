@@ -27,7 +27,6 @@ from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.run.pass_plan import batches_by_length, plan_passes
 from attnscope.run.session import (
-    ProgressCallback,
     Session,
     describe_mask_use,
     forward,
@@ -60,7 +59,6 @@ class SurveyOptions:
 def survey_heads(
     run: RunConfig,
     options: SurveyOptions,
-    progress: ProgressCallback | None = None,
     session: Session | None = None,
 ) -> HeadRoles:
     """Do what `attnscope heads` does, without printing; a run without texts takes the shipped ones."""
@@ -72,7 +70,7 @@ def survey_heads(
                 TextInput(text, where=f"built-in text {n}") for n, text in enumerate(TEXTS)
             ),
         )
-    session = session or Session(run.texts, progress)
+    session = session or Session(run.texts)
     source, run = session.open(run)
     if SOUND in (options.roles or ()):
         message = "is measured on speech, of which there is none"

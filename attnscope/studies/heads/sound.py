@@ -10,7 +10,7 @@ from attnscope.findings.head_findings import HeadRoles, Probes
 from attnscope.findings.head_roles import ROLES, SOUND
 from attnscope.request.run_config import RunConfig
 from attnscope.run.analysis.alignment import alignment_gains, choose_alignment_heads
-from attnscope.run.session import ProgressCallback, Session, describe_mask_use, observe, provenance
+from attnscope.run.session import Session, describe_mask_use, observe, provenance
 from attnscope.run.sound import record_heads, windows
 from attnscope.studies.heads.run import SurveyOptions, role_values
 
@@ -20,11 +20,9 @@ _FEWEST = 4  # tokens of a window that is measured
 def survey_sound(
     run: RunConfig,
     options: SurveyOptions,
-    progress: ProgressCallback | None,
-    session: Session | None,
+    session: Session,
 ) -> HeadRoles:
     """Measure the role `align` of every head of cross-attention, on every window of the sounds."""
-    session = session or Session(run.texts, progress)
     source, run = session.open(run)
     if set(options.roles or (SOUND,)) != {SOUND}:
         hint = f"use {arg('role', SOUND)}, or a text in place of {arg('audio')}"

@@ -47,7 +47,7 @@ def _answer(request: Request) -> Any:
         return _compare(request)
     run = request.run
     values = request.values
-    more = (request.progress, request.session)
+    session = request.session
     counts = {name: values[name] for name in ("draws", "seed") if values[name] is not None}
     if values["needle"] is not None:
         from attnscope.studies.heads.needle import (
@@ -61,21 +61,21 @@ def _answer(request: Request) -> Any:
         lengths = values["lengths"] or LENGTHS
         depths = values["depths"] or DEPTHS
         hidden = values["needle"], values["answer"], read_filler(values["filler"])
-        return find_needle(run, NeedleOptions(*hidden, lengths, depths, **counts), *more)
+        return find_needle(run, NeedleOptions(*hidden, lengths, depths, **counts), session)
     mixing = values["measure"] == MIXING
     if (values["measure"] is not None and not mixing) or run.key is not None:
         from attnscope.studies.heads.question import ask_heads
 
         measure = "weight" if mixing else values["measure"] or "weight"
-        found: Any = ask_heads(run, measure, *more, against=values["against"], mixing=mixing)
+        found: Any = ask_heads(run, measure, session, against=values["against"], mixing=mixing)
         return _with_shown_texts(request, found)
     from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
     if run.media_kind == "audio":
         from attnscope.studies.heads.sound import survey_sound
 
-        return survey_sound(run, SurveyOptions(values["role"], **counts), *more)
-    found = survey_heads(run, SurveyOptions(values["role"], mixing=mixing, **counts), *more)
+        return survey_sound(run, SurveyOptions(values["role"], **counts), session)
+    found = survey_heads(run, SurveyOptions(values["role"], mixing=mixing, **counts), session)
     return _with_shown_texts(request, found)
 
 

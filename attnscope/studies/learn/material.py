@@ -122,7 +122,7 @@ class Material:
             stages=("weights",),
             **changes,
         )
-        return inspect(run, None, self.session)
+        return inspect(run, self.session)
 
     def weights_under(self, mask: str | None) -> Numbers:
         """Return weights of all heads of the layer, (H, Q, K), if the whole model runs under a mask."""
@@ -139,11 +139,11 @@ def gather(
     session = Session(run.texts, progress)
     if run.query is None:
         report = inspect(replace(run, head=parse_indices("0", "head"), layer=parse_indices("0", "layer"), stages=()),
-                        None, session)  # fmt: skip
+                        session)  # fmt: skip
         tokens = report.texts[0].tokens
         words = [index for index, token in enumerate(tokens) if not token.special] or [0]
         run = replace(run, query=parse_positions(str(words[-1])))
-    explanation = explain(replace(run, window=None, top=3), None, session)
+    explanation = explain(replace(run, window=None, top=3), session)
     _check(explanation)
     return Material(run, explanation, session, temperature)
 

@@ -32,7 +32,6 @@ from attnscope.run.plan import (
 )
 from attnscope.run.rendering import chat_text
 from attnscope.run.session import (
-    ProgressCallback,
     Session,
     memory_check,
     prepare,
@@ -76,15 +75,13 @@ def selects_mixing(run: RunConfig, source: ModelSource) -> bool:
 
 def measure_mixing(
     run: RunConfig,
-    progress: ProgressCallback | None = None,
-    session: Session | None = None,
+    session: Session,
     *,
     in_detail: bool = False,
 ) -> Report:
     """Show the matrices of layers without softmax; `in_detail` a single row of a single head, with its dimensions."""
     from attnscope.run.analysis.mixing import LayerRecorder
 
-    session = session or Session(run.texts, progress)
     source, run = session.open(run)
     heads = selected_heads(run, source)
     _check_options(run, min(heads), pure=source.layers == ())

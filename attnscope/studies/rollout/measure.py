@@ -62,11 +62,8 @@ class RolloutPlan:
     plan: RunPlan  # passes over the texts, one at a time, with every row and column
 
 
-def measure_rollout(
-    run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None
-) -> Report:
+def measure_rollout(run: RunConfig, session: Session) -> Report:
     """Measure how much of every token's output stems from each token, over layers."""
-    session = session or Session(run.texts, progress)
     source, run = session.open(run)
     if ROLLOUT_MEASURES[run.measure].zeroing:
         source.require_model(run.measure)

@@ -8,27 +8,25 @@ from attnscope.findings.run import Report
 from attnscope.request.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from attnscope.run.session import ProgressCallback, Session
+    from attnscope.run.session import Session
 
 __all__ = ["report", "shows_mixing"]
 
 
-def report(
-    run: RunConfig, progress: "ProgressCallback | None" = None, session: "Session | None" = None
-) -> Report:
+def report(run: RunConfig, session: "Session | None" = None) -> Report:
     """Make a run's Report: of attention, of layers without softmax, or of a measure over layers."""
     from attnscope.run.session import Session, inspect
 
-    session = session or Session(run.texts, progress)
+    session = session or Session(run.texts)
     if run.measure == MIXING or (run.measure == ATTENTION and shows_mixing(run, session)):
         from attnscope.studies.mixing.measure import measure_mixing
 
-        return measure_mixing(run, progress, session)
+        return measure_mixing(run, session)
     if run.measure == ATTENTION:
-        return inspect(run, progress, session)
+        return inspect(run, session)
     from attnscope.studies.rollout.measure import measure_rollout
 
-    return measure_rollout(run, progress, session)
+    return measure_rollout(run, session)
 
 
 def shows_mixing(run: RunConfig, session: "Session") -> bool:
