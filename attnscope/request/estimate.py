@@ -24,8 +24,7 @@ MARGIN = 0.03  # of the sum, as allocators and libraries differ
 TOKEN = 1700  # of a token as Python objects, in `tokenizers` while it encodes, and in JSON
 PIECE = 560  # of an entry of a vocabulary in `tokenizers`; also of a merge of a BPE
 COMPILED_LOOPS = 76 << 20  # of LLVM and the compiled loops
-READING = 16 << 20  # of the thread that reads stored weights: its buffers, and its share of malloc
-BUFFERS = 64 << 20  # of matrix products in addition, whatever their size
+BUFFERS = 80 << 20  # of matrix products, whatever their size, and of the thread that reads weights
 OF_A_THREAD = 16 << 20  # of another thread's products and small blocks, whatever their size
 SHAPE = 4 << 20  # of a product's preparation for one width of tile
 WRITING = 12 << 20  # of numbers while they are written one after the other
@@ -34,22 +33,18 @@ DRAWN = 100  # of a number in a drawn table
 PICTURE = 3600  # of a number in an .svg
 KERNEL_CELL = 6  # of a cell of a kernel's mask: bool, and the number that is added
 KERNEL_BIAS = 16  # of a cell if heads have biases: their distances, masked
-# of a score of a tile: its stages, and what recorders make of them
-SCORE = 52
-MORE = 20  # of a score beside sinks or with a bias
-FUNCTION = 32  # of a score that functions of the caller change
+SCORE = 52  # of a score of a tile: its stages, and what recorders make of them
+MORE = 52  # of a score beside sinks, with a bias, or that functions of the caller change
 RANKED = 44  # of a contributor while a tile is ranked: positions and values, copied, and with gaps filled
 
 # Sizes of tiles
-# smallest number of scores, and of cells of a mask that a kernel takes, for each padded text
-TILE = 1 << 20
+TILE = 1 << 20  # smallest number of scores, and of cells of a kernel's mask for each text
 TILE_ROWS = 32  # smallest number of rows
 ENOUGH_ROWS = 128  # number of rows up to which a tile may have twice the scores
 WINDOW_ROWS = 256  # largest number of rows under a window
 SHAPES = 32  # largest number of widths that are prepared
 NARROWER = 384  # tokens of a text per width, under a mask without a window
 PART = 1024  # tokens that an MLP takes at a time
-WORTH_COMPILED_LOOPS = 1 << 23  # cells of a layer's recorded heads: from 12 heads and 837 tokens on
 
 
 @dataclass(frozen=True)
@@ -71,8 +66,7 @@ class MemoryDemand:
     heads: int = 1  # recorded heads of a layer
     words: bool = False  # tokens are words, without a tokenizer.json
     n_merges: int = 0
-    # elements of the largest tensor whose parts are copied out as it is read
-    copied_elements: int = 0
+    copied_elements: int = 0  # of the largest tensor whose parts are copied out as it is read
     streamed: bool = False  # blocks are read again in every pass, one while another runs
     tiled_queries: int = 0  # queries of a text in tiles
     masks: frozenset[tuple[MaskTerm, ...]] = frozenset()
@@ -86,45 +80,34 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     """Estimate bytes by purpose, whose sum is the peak; `report` is what writing findings takes beyond running."""
     size = DTYPE_BYTES[dtype]
     everything = d.batch * d.tokens
-    parameters = embedding_parameters(c) + min(
-        d.layers, 2 if d.streamed else d.layers
-    ) * layer_parameters(c)
-    parameters += d.copied_elements + (head_parameters(c) if d.predicted else 0)
+    layers = min(d.layers, 2) if d.streamed else d.layers
+    parameters = embedding_parameters(c) + layers * layer_parameters(c) + d.copied_elements
+    parameters += head_parameters(c) if d.predicted else 0
     # the largest parameter while it is drawn, before it becomes 16 bits wide
     largest = max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
-    draw_bytes = 4 * c.d_model * largest
     counted = max(d.rows, d.units * everything) if d.pool else d.rows
-    kept = Quantities(
-        d.batch,
-        d.units,
-        d.tokens,
-        d.rows,
-        counted,
-        d.cells,
-        d.top,
-        3,
-        len(STATISTICS),
-        min(d.pool, d.tokens),
+    pool = min(d.pool, d.tokens)
+    quantities = Quantities(
+        d.batch, d.units, d.tokens, d.rows, counted, d.cells, d.top, 3, len(STATISTICS), pool
     )
-    kept_values = sum(part.numbers(kept) + part.beside(kept) for part in RECORD_PARTS)
+    values = sum(part.numbers(quantities) + part.beside(quantities) for part in RECORD_PARTS)
     # logits, the same capped or ranked, and probabilities
-    kept_values += 3 * d.predicted * c.vocab_size
+    values += 3 * d.predicted * c.vocab_size
     running = _layer_bytes(c, size, d)
-    tile = _tile_bytes(c, d, kept)
+    narrow = bool(d.masks) and all(any(term.window for term in mask) for mask in d.masks)
+    tile = _tile_bytes(c, d, pool, narrow=narrow)
     # texts with different rows or columns are copied
     report = 4 * d.cells * (d.batch > 1) + d.batch * d.units * UNIT + WRITING
     report += (PICTURE if d.picture else DRAWN) * d.drawn
     # libraries keep these, or never take them, as processors differ
-    widening = any(all(term.window is None for term in mask) for mask in d.masks)
-    shapes = min(SHAPES, d.tokens // NARROWER) * widening
-    compiled = everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
+    shapes = 0 if narrow else min(SHAPES, d.tokens // NARROWER)
     purposes = {
-        "program": PROGRAM + COMPILED_LOOPS * compiled,
-        "weights": parameters * size + (draw_bytes if d.words else READING),
+        "program": PROGRAM + COMPILED_LOOPS,
+        "weights": parameters * size + 4 * c.d_model * largest * d.words,
         "text": everything * TOKEN + (c.vocab_size + d.n_merges) * PIECE + 8 * d.characters,
         "activations": running,
         "tile": tile + BUFFERS + OF_A_THREAD * (d.threads - 1) + SHAPE * shapes,
-        "kept": 4 * kept_values,
+        "kept": 4 * values,
         "report": max(0, report - running - tile),
     }
     return {**purposes, "margin": int(MARGIN * sum(purposes.values()))}
@@ -145,37 +128,23 @@ def _layer_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     return int(everything * numbers * size) + min(PART, everything) * part * 4
 
 
-def _tile_bytes(c: ModelConfig, d: MemoryDemand, kept: Quantities) -> int:
-    """Return the bytes of tiles and of a kernel's mask, which findings reuse."""
-    calls_functions = any(isinstance(term, Function) for mask in d.masks for term in leaves(mask))
-    score = SCORE + MORE * (c.sinks or c.has_bias) + FUNCTION * calls_functions
-    # no kernel knows soft-caps and sinks, so that all layers have tiles
-    tiles_all = d.layers > 1 and (c.softcap is not None or c.sinks)
-    queries, tiled_heads = (d.tokens, c.n_heads) if tiles_all else (d.tiled_queries, d.heads)
-    scores, count = _tile_scores(d, queries, tiled_heads)
-    ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens
-    rows = min(d.tiled_queries, max(TILE_ROWS, scores // (d.batch * d.tokens)))
-    heads = max(1, min(d.heads, scores // (d.batch * d.tokens * rows)))
-    # the run numbers of queries and keys, and the sums of runs
-    pooled = 4 * d.batch * heads * kept.pool * (rows + 2 * d.tokens + 3 * kept.pool)
-    tiles = int(count * (score * scores + ranked + pooled))
-    if d.layers == 1 or tiles_all:
-        return tiles
-    if c.has_bias or calls_functions:
-        a_row = d.batch * c.n_heads * d.tokens
-        return tiles + KERNEL_BIAS * min(max(TILE, a_row), a_row * d.tokens)
-    return tiles + KERNEL_CELL * d.batch * min(max(TILE, d.tokens), d.tokens**2)
-
-
-def _tile_scores(d: MemoryDemand, queries: int, heads: int) -> tuple[int, float]:
-    """Count the scores in the largest tile of this many queries and heads, and such tiles that threads hold at once."""
+def _tile_bytes(c: ModelConfig, d: MemoryDemand, pool: int, *, narrow: bool) -> int:
+    """Return the bytes of tiles and of a kernel's mask, which findings reuse; as if all heads of a layer had tiles."""
     a_row = d.batch * d.tokens
-    every = a_row * queries * heads
+    every = a_row * d.tokens * c.n_heads
+    # scores of the largest tile, and how many such tiles threads hold at once
     scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), every)
-    windows = [
-        min((term.window for term in mask if term.window is not None), default=d.tokens)
-        for mask in d.masks
-    ]
-    width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)
-    others = min(d.threads, -(-every // scores)) - 1
-    return scores, 1 + others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
+    widest = max((term.window or 0 for mask in d.masks for term in mask), default=0)
+    width = min(d.tokens, 2 * widest + WINDOW_ROWS) if narrow and not d.raw else d.tokens
+    tiled = every if c.softcap or c.sinks else a_row * d.tiled_queries * d.heads
+    others = min(d.threads, -(-tiled // scores)) - 1
+    count = 1 + others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
+    calls_functions = any(isinstance(term, Function) for mask in d.masks for term in leaves(mask))
+    score = SCORE + MORE * (c.sinks or c.has_bias or calls_functions)
+    ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens
+    # the run numbers of queries and keys, and the sums of runs
+    heads = max(1, min(d.heads, scores // (a_row * min(d.tiled_queries, TILE_ROWS))))
+    pooled = 12 * d.batch * heads * pool * (d.tokens + pool)
+    biases = KERNEL_BIAS * min(max(TILE, a_row * c.n_heads), every)
+    mask = KERNEL_CELL * d.batch * min(max(TILE, d.tokens), d.tokens**2)
+    return int(count * (score * scores + ranked + pooled)) + biases + mask
