@@ -8,7 +8,7 @@ import { minify } from "terser";
 const LARGEST = 82_000; // bytes of the script
 // Names that are neither in the data nor in the DOM, and need no more than a letter.
 const INTERNAL =
-  /^(shownRows|shownColumns|cursorKey|setHovered|onCursor|onHover|onEnter|onQuery|onChoose|sceneAt|upright|paint|legend|limit|headName|unlisted|shares|picture|store|statisticsOf|listed|hovered|leftOutOf|rowIndex|corrected|pinned|needle|cursor|offset|several|columnLabels|rowLabels|spot|headChosen|touched|compared|cell|line|bound|act|goto|scene|room|place|forbidden|unit|held|moved|bare|onRow|onColumn|onPicture|onMatrix|onPoint|onKey|copies|saves|wholeRow|readers|reader|largestElsewhere|matrices|sparse|nearest|leave|named|fit|space|choices|axis|steps|best|rank|share|ofToken|least|corner|history|index|most|apart|seen|view|side|about|record|queryAxis|keyAxis|sourceAxis|tokenLabels|tokenPositions|number)$/;
+  /^(shownRows|shownColumns|cursorKey|setHovered|onCursor|onHover|onEnter|onQuery|onChoose|sceneAt|upright|paint|legend|limit|headName|unlisted|shares|picture|store|statisticsOf|listed|hovered|leftOutOf|rowIndex|corrected|pinned|needle|cursor|offset|several|columnLabels|rowLabels|spot|headChosen|touched|compared|cell|line|bound|act|goto|scene|room|place|forbidden|unit|held|bare|onRow|onColumn|onPicture|onMatrix|onPoint|onKey|copies|saves|wholeRow|readers|reader|largestElsewhere|matrices|sparse|nearest|leave|named|fit|space|choices|axis|steps|best|rank|share|ofToken|least|corner|history|index|most|apart|seen|view|side|about|record|queryAxis|keyAxis|sourceAxis|tokenLabels|tokenPositions|number|pointed|forbids|lens)$/;
 // Names of preact that only the script itself uses, most of them of class components, which a page has none of.
 const PREACT =
   /^(current|props|state|render|setState|forceUpdate|contextType|defaultProps|getChildContext|debounceRendering|shouldComponentUpdate|getSnapshotBeforeUpdate|getDerivedStateFrom(Props|Error)|componentWill(Update|Mount|Unmount|ReceiveProps)|componentDid(Catch|Mount|Update)|__[a-zA-Z]|diffed|unmount|vnode)$/;
@@ -47,7 +47,14 @@ for (const file of result.outputFiles) {
   const name = file.path.endsWith(".css") ? "page.css" : "page.js";
   const options = {
     ecma: 2022,
-    compress: { passes: 4, unsafe_arrows: true, pure_getters: true, unsafe: true, keep_fargs: false },
+    compress: {
+      passes: 4,
+      unsafe_arrows: true,
+      pure_getters: true,
+      unsafe: true,
+      unsafe_methods: true,
+      keep_fargs: false,
+    },
     format: { ascii_only: false },
   };
   const text = name === "page.js" ? (await minify(file.text, options)).code : file.text;

@@ -27,6 +27,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
             file_format,
             require_plain_reading,
         )
+        from attnscope.cli.page_command import page_command
         from attnscope.cli.progress import progress
         from attnscope.cli.run_config import read_json, run_config, texts_of_file
         from attnscope.request.run_config import TextInput
@@ -77,6 +78,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
             verdict=call.verdict,
             listing=call.listing,
             every_head=next(iter(every_head), None),
+            made_by=page_command(options, texts) if form.page else None,
             brief=getattr(options, "stages", ()) is None,
             streamed=draw is not None,
         )

@@ -81,10 +81,13 @@ def page(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
     """Yield a page of findings of any kind."""
     from attnscope.studies.registry import present
     from attnscope.views.page import as_html
+    from attnscope.views.page.command import PageCommand, with_command
 
-    yield from as_html(
-        present(findings, replace(settings, format="page", options=False)), _title_of(findings)
-    )
+    parts = present(findings, replace(settings, format="page", options=False))
+    if (made_by := settings.made_by) is not None:
+        line = PageCommand(made_by.spell(), made_by.elsewhere)
+        parts = with_command(parts, line, walked=made_by.name in ("run", "compare"))
+    yield from as_html(parts, _title_of(findings))
 
 
 def _title_of(findings: Any) -> str:

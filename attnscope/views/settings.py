@@ -1,5 +1,6 @@
 """How findings are shown."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,6 +54,24 @@ class Listing:
 
 
 @dataclass(frozen=True)
+class TypedCommand:
+    """The command line that made some findings, for readers on other machines."""
+
+    name: str  # such as `heads`
+    words: Sequence[
+        tuple[str, str]
+    ]  # quoted words, each with the name of its option; "" for arguments
+    piped: str | None = None  # the quoted text, if it is printed into the command
+    elsewhere: bool = False  # whether files are named without their folders
+
+    def spell(self, left_out: Collection[str] = ()) -> str:
+        """Return it without some options."""
+        words = [word for option, word in self.words if option not in left_out]
+        spelled = " ".join(["attnscope", self.name, *words])
+        return spelled if self.piped is None else f"printf %s {self.piped} | {spelled}"
+
+
+@dataclass(frozen=True)
 class DisplaySettings:
     """Settings that a caller chooses."""
 
@@ -80,6 +99,7 @@ class DisplaySettings:
     listing: Listing = Listing()
     # for a page: every head of a text, or the roles of heads on the sides of a comparison; None for none
     every_head: Any = None
+    made_by: TypedCommand | None = None  # for a page: its command; None if none can be typed
     columns: int = 120  # of `.txt`
     figure: FigureSettings = FigureSettings()
 

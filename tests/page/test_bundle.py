@@ -1,5 +1,6 @@
 """The committed script and style are what `web/` builds."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from attnscope.views.page import asset
+from attnscope.views.page.walk import _PHRASES, _WORDS
+from attnscope.views.walk.glossary import GLOSSARY
 
 WEB = Path(__file__).parent.parent.parent / "web"
 LARGEST = 82_000  # bytes of the script
@@ -18,6 +21,13 @@ def test_the_script_is_small_and_evaluates_nothing():
     assert "eval(" not in script
     assert "new Function" not in script
     assert "</script" not in script.lower()
+
+
+def test_no_word_of_the_data_is_a_name_that_the_build_shortens():
+    source = (WEB / "build.mjs").read_text()
+    (names,) = re.findall(r"INTERNAL =\s*/\^\((.*)\)\$/;", source)
+    words = {*_WORDS, *_PHRASES, *GLOSSARY, "selects", "terms", "answer", "marks", "heading"}
+    assert words & set(names.split("|")) == set()
 
 
 def test_the_committed_bundle_is_what_web_builds():

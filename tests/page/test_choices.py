@@ -128,7 +128,7 @@ def test_a_page_of_effects_counts_the_heads_that_its_table_leaves_out(opened):
     page = opened(["ablate", "The bank by the river", "--each", "head"])
     rows = page.locator("table.data:not(.sources) tbody tr").count()
     assert page.get_by_text(f"{16 - rows} more: --top 16 lists all").count() == 1
-    assert page.locator(".command").text_content().startswith("This matrix in a terminal: ")
+    assert page.locator(".walk .command").text_content().startswith("This matrix in a terminal: ")
 
 
 def test_a_click_in_a_difference_keeps_the_side(opened):

@@ -116,7 +116,7 @@ def test_heads_of_random_tokens_are_shown_on_these(open_page, smollm2, tmp_path)
         "[...document.querySelectorAll('.flow .token')].map((one) => one.textContent)"
     )
     assert tokens[-50:] == tokens[-100:-50]  # written twice
-    assert page.locator(".command").count() == 0
+    assert page.locator(".walk .command").count() == 0
     cell = page.locator("[data-arithmetic]").text_content()
     row = int(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')"))
     assert cell.startswith(f"← {row - 50 + 1} ")  # the token after the same token in the first copy

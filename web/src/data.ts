@@ -1,5 +1,6 @@
 // Reads the data of a page: see attnscope/views/page/container.py, which writes it.
 
+import type { Tree } from "./elements";
 import type { Palette } from "./format";
 
 export type Ref = { "@": number; decimals?: number; missing?: number; falls?: boolean };
@@ -183,7 +184,7 @@ function exponential(x: number, factorials: number[]): number {
 
 export interface Header {
   version: number;
-  title: string;
+  heading: Tree;
   palette: Palette;
   // biome-ignore lint/suspicious/noExplicitAny: nodes are described where they are drawn
   nodes: any[];

@@ -1,5 +1,6 @@
 // Elements that attnscope/views/page/elements.py writes, and the bar of a share. All text becomes text nodes.
 import { type ComponentChildren, h } from "preact";
+import type { Label } from "./heat";
 import { theme, toggleTheme } from "./theme";
 
 export type Tree = string | [string, Record<string, unknown>, ...Tree[]];
@@ -20,6 +21,31 @@ export const Word = ({ name }: { name: string | undefined }) => (
   <q>
     <bdi>{name}</bdi>
   </q>
+);
+
+// A token with its position.
+export const Token = ({ label }: { label: Label | undefined }) => (
+  <>
+    <span class="number">{label?.number}</span> <bdi>{label?.name}</bdi>
+  </>
+);
+
+export const Dim = (props: { children: ComponentChildren }) => <span class="dim">{props.children}</span>;
+
+export const Small = (props: { children: ComponentChildren }) => <p class="dim small">{props.children}</p>;
+
+// What scrolls if it is wider than the page, also by keyboard.
+export const Scrolling = ({ label, children }: { label: string; children: ComponentChildren }) => (
+  <div class="scrolling" role="group" tabIndex={0} aria-label={label}>
+    {children}
+  </div>
+);
+
+// The head of a column of bars.
+export const BarHeading = () => (
+  <td class="bars">
+    <span class="hidden">bar</span>
+  </td>
 );
 
 // The head that a panel shows, between those before and behind it.

@@ -60,6 +60,7 @@ export interface Palette {
   surfaces: Record<Theme, Surface>;
   shapes: Shape[];
   ticks: number[];
+  marks: string; // what a number below a ramp means
   mixing: { colour: number; brightness: number; faintest: number; steep: number; fullest: number }; // of a map on a picture
   ratio: number; // of the largest to the smallest number of a logarithmic scale
 }

@@ -1,5 +1,6 @@
 // Layers × heads: the lens, thumbnails, roles, or a number of every head.
 import { useEffect, useState } from "preact/hooks";
+import { Small } from "./elements";
 import {
   colourOf,
   css,
@@ -14,7 +15,7 @@ import {
   surface,
 } from "./format";
 import { canvasOf, Heat } from "./heat";
-import { Cell, LensList, Matters, sayOf, useLens } from "./lens";
+import { Answer, Cell, LensList, sayOf } from "./lens";
 import type { Head } from "./model";
 import { type PanelProps, stacked, weightScale } from "./panel";
 import { montage, pictureScale, summaryOf } from "./pictures";
@@ -55,8 +56,10 @@ const FRAME = 136;
 const LIST = 225;
 const REMARK = 60;
 const MATTERS = 130;
+const ANSWER = 56;
 
-export function HeadsPanel({ scene, place, act, goto, room, glossary, words }: PanelProps) {
+export function HeadsPanel(props: PanelProps) {
+  const { scene, place, act, goto, room, glossary, words, lens } = props;
   const theme = currentTheme();
   const [budget, setBudget] = useState(0); // thumbnails of so many heads are made; more follow in the next task
   useEffect(() => {
@@ -79,17 +82,12 @@ export function HeadsPanel({ scene, place, act, goto, room, glossary, words }: P
   };
   const finite = values ? [...values.data].filter(Number.isFinite) : [];
   const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
-  const lens = useLens(scene, place);
   const { query, key } = place.spot;
   const labels = (letter: string, all: (number | string)[]) =>
     all.map((n) => ({ number: n === "mean" ? "mean" : letter + n, name: "" }));
   const tall = layers.length > (lens ? 0.9 : 1.4) * heads.length; // its list has room beside the picture
   return (
-    <section
-      class={`card heads-panel ${tall ? "tall" : ""}`}
-      aria-label="layers and heads"
-      style={{ maxHeight: `${room}px` }}
-    >
+    <section class={`card heads-panel ${tall ? "tall" : ""}`} aria-label="layers and heads">
       <div class="bar">
         {lens ? (
           <h2 class="of-tokens">
@@ -110,7 +108,7 @@ export function HeadsPanel({ scene, place, act, goto, room, glossary, words }: P
           ))}
         </select>
       </div>
-      {lens && <Matters scene={scene} seen={lens} place={place} glossary={glossary} goto={goto} />}
+      {!stacked() && <Answer {...props} />}
       <div class="picture">
         <Heat
           id="panel-heads"
@@ -159,7 +157,8 @@ export function HeadsPanel({ scene, place, act, goto, room, glossary, words }: P
             stacked() ? layers.length * 24 : 150,
             room -
               FRAME -
-              (lens ? MATTERS : strength && tall ? REMARK : 0) -
+              (lens ? MATTERS : ANSWER) -
+              (strength && tall ? REMARK : 0) -
               ((lens || strength) && !tall ? LIST : 0) -
               (shown ? REMARK : 0),
           )}
@@ -213,8 +212,8 @@ export function HeadsPanel({ scene, place, act, goto, room, glossary, words }: P
           </ul>
         )}
       </div>
-      {shown && <p class="dim small">{shown.meaning}</p>}
-      {strength && <p class="dim small">{roles!.measured}</p>}
+      {shown && <Small>{shown.meaning}</Small>}
+      {strength && <Small>{roles!.measured}</Small>}
     </section>
   );
 }

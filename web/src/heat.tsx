@@ -1,5 +1,6 @@
 // A matrix as a canvas: cells of colour, with numbers where they fit, labels, a cursor, zoom, and keys.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Dim } from "./elements";
 import {
   colourOf,
   css,
@@ -52,6 +53,14 @@ export interface HeatProps {
   levels?: number[]; // loudness of every column, drawn above
   path?: [number, number][]; // first and end of the columns of a path, in every row
 }
+
+// Steps of keys by rows and columns.
+export const STEPS: Record<string, [number, number]> = {
+  ArrowLeft: [0, -1],
+  ArrowRight: [0, 1],
+  ArrowUp: [-1, 0],
+  ArrowDown: [1, 0],
+};
 
 const FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 const LONGEST = 132;
@@ -115,20 +124,17 @@ export function Heat(props: HeatProps) {
     if (canvas.current && width) draw(canvas.current, props, theme, layout, r0, c0, cursor, hover, drawn);
   });
 
-  const cellAt = (event: MouseEvent): [number, number] | null => {
+  // The row and the column of a pixel; one of them is null on a label of the other.
+  const at = (event: MouseEvent): [number | null, number | null] => {
     const bounds = canvas.current!.getBoundingClientRect();
-    const column = c0 + Math.floor((event.clientX - bounds.left - left) / cell);
-    const row = r0 + Math.floor((event.clientY - bounds.top - top) / line);
-    const inside = row >= r0 && column >= c0 && row < r0 + shownRows && column < c0 + shownColumns;
-    return inside && row < rows.length && column < columns.length ? [row, column] : null;
-  };
-  // The row whose label is there, or the column.
-  const labelAt = (event: MouseEvent): [number | null, number | null] => {
-    const bounds = canvas.current!.getBoundingClientRect();
-    const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
-    const row = x < left && y > top ? r0 + Math.floor((y - top) / line) : rows.length;
-    const column = y < top && x > left ? c0 + Math.floor((x - left) / cell) : columns.length;
-    return [row < rows.length ? row : null, column < columns.length ? column : null];
+    const within = (pixel: number, size: number, start: number, count: number) => {
+      const n = Math.floor(pixel / size);
+      return n >= 0 && n < count ? start + n : null;
+    };
+    return [
+      within(event.clientY - bounds.top - top, line, r0, shownRows),
+      within(event.clientX - bounds.left - left, cell, c0, shownColumns),
+    ];
   };
   const move = (row: number, column: number) => {
     const next: [number, number] = [
@@ -150,18 +156,9 @@ export function Heat(props: HeatProps) {
   };
   const onKey = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const [r, c] = cursor;
     const page = Math.max(1, shownRows - 1);
-    const moves: Record<string, [number, number]> = {
-      ArrowUp: [r - 1, c],
-      ArrowDown: [r + 1, c],
-      ArrowLeft: [r, c - 1],
-      ArrowRight: [r, c + 1],
-      PageUp: [r - page, c],
-      PageDown: [r + page, c],
-    };
-    const to = moves[event.key];
-    if (to) move(...to);
+    const step = STEPS[event.key] ?? { PageUp: [-page, 0], PageDown: [page, 0] }[event.key];
+    if (step) move(cursor[0] + step[0]!, cursor[1] + step[1]!);
     else if (event.key === "+" || event.key === "=") zoomTo(1.5);
     else if (event.key === "-") zoomTo(1 / 1.5);
     else if (event.key === "0") setZoom(0);
@@ -200,16 +197,18 @@ export function Heat(props: HeatProps) {
             const by = [Math.round((event.clientY - from.y) / line), Math.round((event.clientX - from.x) / cell)];
             from.moved ||= by[0] !== 0 || by[1] !== 0;
             if (from.moved) setCorner([Math.max(0, from.corner[0] - by[0]!), Math.max(0, from.corner[1] - by[1]!)]);
-          } else look(cellAt(event));
+          } else {
+            const [row, column] = at(event);
+            look(row === null || column === null ? null : [row, column]);
+          }
         }}
         onPointerUp={(event) => {
-          const found = cellAt(event);
-          const [row, column] = labelAt(event);
+          const [row, column] = at(event);
           if (drag.current?.moved) {
             // the picture was dragged
-          } else if (found) move(...found);
-          else if (row !== null) props.onRow?.(row);
-          else if (column !== null) props.onColumn?.(column);
+          } else if (row === null) column !== null && props.onColumn?.(column);
+          else if (column === null) props.onRow?.(row);
+          else move(row, column);
           drag.current = null;
         }}
         onPointerLeave={() => look(null)}
@@ -222,10 +221,10 @@ export function Heat(props: HeatProps) {
         {(partial || rows.length > 40 || columns.length > 40 || (stacked() && cell < LEAST_TARGET)) && (
           <span class="zoom">
             {partial && (
-              <span class="dim">
+              <Dim>
                 rows {r0}–{Math.min(rows.length, r0 + shownRows) - 1}, columns {c0}–
                 {Math.min(columns.length, c0 + shownColumns) - 1}
-              </span>
+              </Dim>
             )}
             <button onClick={() => zoomTo(1 / 1.5)} aria-label="Zoom out" disabled={!zoom}>
               −
@@ -270,7 +269,10 @@ export function Ramp({ scale, legend }: { scale: Scale; legend?: string }) {
           </span>
         ))}
       </span>
-      {legend && <span class="dim">{legend}</span>}
+      <Dim>
+        {legend && `${legend}: `}
+        {palette.marks}
+      </Dim>
     </span>
   );
 }
@@ -599,7 +601,7 @@ function numbers(
   r0: number,
   c0: number,
 ) {
-  if (bare || Math.min(cell, line) < LEAST_LABEL + 2) return;
+  if (bare || Math.min(cell, line) < LEAST_LABEL + 1) return;
   let write = props.text;
   const fitted = () => {
     let longest = 1;
@@ -610,14 +612,14 @@ function numbers(
         if (/\d/.test(text)) longest = Math.max(longest, text === "1.00" ? 3 : text.length);
       }
     // a letter is 0.6 as wide as high
-    return Math.floor(Math.min(18, Math.max(13, line / 4), line * 0.75, (cell - 4) / longest / 0.6));
+    return Math.floor(Math.min(18, Math.max(13, line / 4), line * 0.85, (cell - 4) / longest / 0.6));
   };
   let size = fitted();
   if (size < SMALL_NUMBER) {
     write = (r, c) => props.text(r, c).replace(/\b0\./, ".");
     size = fitted();
   }
-  if (size < LEAST_LABEL - 1) return;
+  if (size < LEAST_LABEL) return;
   g.font = `${size}px ${FONT}`;
   g.textAlign = "center";
   g.textBaseline = "middle";

@@ -1,9 +1,10 @@
 // The lens: one cell in all heads, or of one row the strongest source of every head that is no sink.
 import { useMemo, useRef } from "preact/hooks";
 import { weightText } from "./arithmetic";
-import { Bar, Word } from "./elements";
+import { Bar, Dim, Word } from "./elements";
 import { probabilityText, sizedText } from "./format";
 import { type Head, isEffect, type Scene } from "./model";
+import type { PanelProps } from "./panel";
 import { percent } from "./pictures";
 import { LENS, type Place, type Spot } from "./spot";
 
@@ -136,20 +137,14 @@ function Moved({ scene, own }: { scene: Scene; own: number }) {
 
 // What the model loses without the strongest head of a cell, or without the one that was chosen there: the effect if it
 // was measured, or else the command that measures it.
-export function Matters(props: {
-  scene: Scene;
-  seen: (Seen | null)[][];
-  place: Place;
-  glossary: Record<string, string>;
-  goto: (changes: Partial<Spot>) => void;
-}) {
+function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
   const { scene, seen, place } = props;
   const { numbers, command, effects, noEffects, elsewhere } = scene.record;
   const { layer, head } = place.spot;
   const [strongest] = ranked(seen);
   const about = (!place.headChosen && strongest) || seen[layer]![head];
   if (!strongest && scene.forbids(place.spot.query, place.spot.key))
-    return <p class="small matters">The mask forbids this cell: 0 in every head.</p>;
+    return <p class="small matters">{props.words.notAllowed}</p>;
   const all = scene.effects();
   if (!about || (!all && !command)) return null;
   const { name, query, index: own } = about;
@@ -195,18 +190,25 @@ export function Matters(props: {
                 {standing(here, own).rank}.
               </>
             )}{" "}
-          {!effects && <span class="dim">{numbers.find(isEffect)!.meaning}</span>}
+          {!effects && <Dim>{numbers.find(isEffect)!.meaning}</Dim>}
         </>
       ) : (
         <>
           {noEffects && `Not measured: ${noEffects}. `}
           {elsewhere && "In the folder of the model: "}
-          <code>{`${command.replace("scope run", "scope ablate")} --cut ${name}`}</code>
+          <code tabIndex={0}>{`${command.replace("scope run", "scope ablate")} --cut ${name}`}</code>
         </>
       )}
     </p>
   );
 }
+
+// What the page answers first: of the lens, whether its head matters; of what heads show first, where there is most.
+export const Answer = (props: PanelProps) => {
+  const { answer, display } = props.scene.record;
+  if (props.lens) return <Matters {...props} seen={props.lens} />;
+  return props.place.display === display && answer ? <p class="small answer">{answer}</p> : null;
+};
 
 // A cell in words: “it” ← “animal”.
 export const Cell = ({ scene, query, reads }: { scene: Scene; query: number; reads: number | string }) => (

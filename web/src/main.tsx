@@ -1,31 +1,22 @@
 import "./style.css";
 import { render } from "preact";
 import { type Data, type Header, read } from "./data";
-import { ThemeButton } from "./elements";
+import { ThemeButton, tree } from "./elements";
 import { setPalette } from "./format";
 import { aboutOf, Nodes } from "./parts";
 import { change, startTheme } from "./theme";
 
 const VERSION = 1;
 
-// A text may be written from right to left, the name of the command behind it is not.
-function Title({ title }: { title: string }) {
-  const at = title.lastIndexOf(" · ");
-  return (
-    <header class="top">
-      <h1 dir="ltr">
-        <bdi>{at < 0 ? title : title.slice(0, at)}</bdi>
-        {at < 0 ? "" : title.slice(at)}
-      </h1>
-      <ThemeButton />
-    </header>
-  );
-}
-
 function Page({ header, data }: { header: Header; data: Data }) {
   return (
     <>
-      {header.nodes[aboutOf(header.nodes).length].k !== "walk" && <Title title={header.title} />}
+      {header.nodes[aboutOf(header.nodes).length].k !== "walk" && (
+        <header class="top">
+          {tree(header.heading)}
+          <ThemeButton />
+        </header>
+      )}
       <main>
         <Nodes nodes={header.nodes} data={data} />
       </main>

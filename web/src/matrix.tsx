@@ -2,11 +2,11 @@
 
 import { useMemo, useState } from "preact/hooks";
 import { type Matrix, matrixOf } from "./data";
-import { HeadNav } from "./elements";
+import { Dim, HeadNav, Scrolling, Small, Token } from "./elements";
 import { cellText, digitsFor, digitsText, exactText, fixed, type Scale, scaleOf } from "./format";
 import { Heat, type HeatProps, type Label, nameOf } from "./heat";
 import { Axis, type Head, type Scene, type SceneData } from "./model";
-import { type PanelProps, stacked, weightScale } from "./panel";
+import { type Compared, type PanelProps, stacked, weightScale } from "./panel";
 import { Lines } from "./text";
 
 const runLabels = (starts: number[]): Label[] =>
@@ -58,6 +58,76 @@ function difference(first: Head | null, second: Head | null, stage: string): Dif
   return { matrix: matrixOf(found, rows.length, columns.length), rows, columns, pairs };
 }
 
+const LISTED = 10; // rows
+
+// The rows of a head in which most weight moved, with the keys that gain and lose most.
+export function Moves(props: PanelProps & { pair: Compared }) {
+  const { pair, place, goto, words, glossary } = props;
+  const [first, second] = pair.heads;
+  const found = useMemo(() => difference(first, second, "weights"), [first, second]);
+  if (!found || first === second || first!.scene.keyAxis.length < first!.scene.sourceAxis.length) return null;
+  const { matrix, rows, columns, pairs } = found;
+  const moves = rows
+    .map((label, row) => {
+      const changes = columns.map((_, key) => matrix.at(row, key) || 0);
+      return { label, row, changes, moved: changes.reduce((sum, change) => sum + Math.abs(change) / 2, 0) };
+    })
+    .filter(({ moved }) => moved >= 0.005)
+    .sort((a, b) => b.moved - a.moved);
+  return (
+    <section class="moves">
+      <h2>
+        What moved in {second!.unit.name}{" "}
+        <Dim>
+          from <bdi>{pair.names[0]}</bdi> to <bdi>{pair.names[1]}</bdi>
+        </Dim>
+      </h2>
+      {moves.length ? (
+        <Scrolling label="what moved">
+          <table class="data">
+            <thead>
+              <tr>
+                <th scope="col">row</th>
+                <th scope="col" class="term" title={glossary.moved}>
+                  moved
+                </th>
+                <th scope="col">gains most</th>
+                <th scope="col">loses most</th>
+              </tr>
+            </thead>
+            <tbody>
+              {moves.slice(0, LISTED).map(({ label, row, changes, moved }) => (
+                <tr key={row}>
+                  <th scope="row">
+                    <button
+                      class="plain"
+                      onClick={() =>
+                        goto({ query: pairs ? pairs.queries[row]![place.spot.mask && 1] : row, key: null })
+                      }
+                    >
+                      <Token label={label} />
+                    </button>
+                  </th>
+                  <td data-moved-row={row}>{fixed(moved, 2)}</td>
+                  {[Math.max(...changes), Math.min(...changes)].map((most) => (
+                    <td key={most}>
+                      {most > 0 && "+"}
+                      {fixed(most, 2)} <Token label={columns[changes.indexOf(most)]} />
+                    </td>
+                  ))}
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </Scrolling>
+      ) : (
+        <p class="dim">{words.unmoved}</p>
+      )}
+      {moves.length > LISTED && <Small>and {moves.length - LISTED} other rows, with less</Small>}
+    </section>
+  );
+}
+
 export function MatrixPanel(
   props: PanelProps & {
     sceneAt: (text: number, mask: number) => Scene | undefined;
@@ -67,7 +137,7 @@ export function MatrixPanel(
     onPicture?: () => void; // shows the picture in place of the matrix
   },
 ) {
-  const { scene, head, place, sceneAt, masks, title, stageHelp, words, act, glossary, room } = props;
+  const { scene, head, place, sceneAt, masks, title, stageHelp, words, act, glossary } = props;
   const { spot, stage, pinned } = place;
   const [lines, setLines] = useState(false);
   const views: View[] = [];
@@ -92,7 +162,7 @@ export function MatrixPanel(
     views.push(pin, { name: `${title} − ${name}`, scene, head: null, other: [pin, { name: title, scene, head }] });
   }
   return (
-    <section class="card matrix-panel" aria-label="matrix" style={{ maxHeight: `${room}px` }}>
+    <section class="card matrix-panel" aria-label="matrix">
       <div class="bar">
         <HeadNav name={title} act={act} meaning={[glossary.head, head?.unit.chosen].filter(Boolean).join(" ")} />
         <span class="stages" role="group" aria-label="Stage">
@@ -123,7 +193,7 @@ export function MatrixPanel(
                     <bdi>{view.name}</bdi>
                   </strong>
                 )}{" "}
-                <span class="dim">{stage}</span> <Exactness head={view.other ? null : view.head} words={words} />
+                <Dim>{stage}</Dim> <Exactness head={view.other ? null : view.head} words={words} />
                 {(view.other || views.length === 1) && (
                   <span class="axes">
                     <span class="term" title={glossary.query}>
@@ -327,7 +397,7 @@ function MatrixView({
     );
   }
   const found = shown;
-  if (!found) return <p class="dim">This page does not hold this head{head ? `'s ${stage}` : ""}.</p>;
+  if (!found) return <p class="dim">{words.none}</p>;
   if (found.map) {
     const { queries, keys } = head!.map!;
     return (

@@ -124,6 +124,7 @@ export interface SceneData {
   start: number | null;
   startKey: number | null;
   display: string; // what every head shows first
+  answer: string; // where there is most of that
   model: string;
   maskName: string;
   random: boolean;

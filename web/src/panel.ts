@@ -1,5 +1,6 @@
 // What every panel of a walk is given.
 import type { Scale } from "./format";
+import type { Seen } from "./lens";
 import type { Head, Scene } from "./model";
 import type { Place, Spot } from "./spot";
 
@@ -28,6 +29,7 @@ export interface PanelProps {
   hovered: Pointed | null;
   setHovered: (cell: Pointed | null) => void;
   compared: Compared[];
+  lens: (Seen | null)[][] | null; // what every head has of the cell or row; null if heads show something else
   room: number; // pixels that panels can be high
   words: Record<string, string>;
   glossary: Record<string, string>;

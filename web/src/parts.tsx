@@ -1,6 +1,6 @@
 // Draws the nodes of attnscope/views/page/rendering.py: elements, and panels with a matrix. All text becomes text nodes.
 import type { Data, Ref } from "./data";
-import { type Tree, tree } from "./elements";
+import { Dim, type Tree, tree } from "./elements";
 import { cellText, type Digits, exactText, type Scale } from "./format";
 import { Heat, type Label, nameOf } from "./heat";
 import { Pictures } from "./pictures";
@@ -91,7 +91,7 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
   return (
     <figure id={panel.id}>
       <figcaption>
-        <strong>{panel.title.map(tree)}</strong> <span class="dim">{panel.arithmetic.map(tree)}</span>
+        <strong>{panel.title.map(tree)}</strong> <Dim>{panel.arithmetic.map(tree)}</Dim>
       </figcaption>
       <Heat
         rows={rows}

@@ -2,9 +2,9 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Data, Ref } from "./data";
-import { HeadNav, type Tree, tree } from "./elements";
+import { Dim, HeadNav, Small, type Tree, tree } from "./elements";
 import { colourOf, exactText, palette, place as placeOn, type Rgb, type Scale, surface, type Theme } from "./format";
-import { canvasOf, inked, penOf, Ramp } from "./heat";
+import { canvasOf, inked, penOf, Ramp, STEPS } from "./heat";
 import type { Head, Scene } from "./model";
 import type { PanelProps } from "./panel";
 import { theme as currentTheme } from "./theme";
@@ -86,13 +86,6 @@ interface CanvasProps {
   onChoose?: (row: number, column: number) => void;
 }
 
-const STEPS: Record<string, [number, number]> = {
-  ArrowLeft: [0, -1],
-  ArrowRight: [0, 1],
-  ArrowUp: [-1, 0],
-  ArrowDown: [1, 0],
-};
-
 export function PictureCanvas(props: CanvasProps) {
   const { pixels, map, scale, size, query, pointed, label, id, bare, onPoint, onChoose } = props;
   const theme = currentTheme();
@@ -150,6 +143,7 @@ export function PictureCanvas(props: CanvasProps) {
   );
 }
 
+const SEEN = "the picture, as the model saw it";
 const ON_PATCH = "of the row on one patch";
 
 export interface PicturesNode {
@@ -184,8 +178,8 @@ export function Pictures({ node, data }: { node: PicturesNode; data: Data }) {
           return [
             seen && (
               <figure key={`seen ${n}`}>
-                <figcaption class="dim">the picture, as the model saw it</figcaption>
-                <PictureCanvas {...shown} size={300} query={null} label="the picture, as the model saw it" bare />
+                <figcaption class="dim">{SEEN}</figcaption>
+                <PictureCanvas {...shown} size={300} query={null} label={SEEN} bare />
               </figure>
             ),
             <figure key={n}>
@@ -200,12 +194,12 @@ export function Pictures({ node, data }: { node: PicturesNode; data: Data }) {
                   ))}
                 </p>
               )}
-              <p class="dim small">{one.facts.join(small ? " " : " · ")}</p>
+              <Small>{one.facts.join(small ? " " : " · ")}</Small>
             </figure>,
           ];
         })}
       </div>
-      {small && <p class="dim small">below each: {node.facts}</p>}
+      {small && <Small>below each: {node.facts}</Small>}
       <Ramp
         scale={node.relative ? { ...node.maps[0]!.scale, high: 1 } : node.maps[0]!.scale}
         legend={node.relative ? `1: ${node.relative}` : ON_PATCH}
@@ -315,7 +309,7 @@ export function patchOf(scene: Scene, grid: number, query: number): [number, num
 const FRAME = 215; // pixels around the pictures of the panel
 
 export function PicturePanel(props: PanelProps & { title: string; onMatrix: () => void }) {
-  const { scene, head, place, act, goto, room, title, onMatrix } = props;
+  const { scene, head, place, act, goto, room, title, words, onMatrix } = props;
   const [pointed, setPointed] = useState<[number, [number, number]] | null>(null);
   const { query } = place.spot;
   const { grids } = scene.record.pictures!;
@@ -335,11 +329,11 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
     return `${grids[grid]!.name} row ${r}, column ${c}: ${known}${number} of the row`;
   };
   return (
-    <section class="card matrix-panel picture-panel" aria-label="picture" style={{ maxHeight: `${room}px` }}>
+    <section class="card matrix-panel picture-panel" aria-label="picture">
       <div class="bar">
         <HeadNav name={title} act={act} />
         <span>
-          <span class="dim">weights of</span> <bdi>{scene.queryAxis.tokenLabels[query]?.name}</bdi>
+          <Dim>weights of</Dim> <bdi>{scene.queryAxis.tokenLabels[query]?.name}</bdi>
         </span>
         <span class="stages">
           <button aria-pressed="true">picture</button>
@@ -352,7 +346,7 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
           if (!map)
             return (
               <p key={n} class="dim">
-                This page does not hold the whole row of this head.
+                {words.none}
               </p>
             );
           return (
@@ -382,7 +376,7 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
           size={Math.min(120, size)}
           query={null}
           pointed={null}
-          label="the picture, as the model saw it"
+          label={SEEN}
           bare
         />
       </div>

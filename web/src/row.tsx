@@ -1,7 +1,7 @@
 // The row of the cursor: the arithmetic of its cell, its sources and statistics; its explanation; and predictions.
 import { arithmetic, weightText } from "./arithmetic";
 import { Dialog } from "./commands";
-import { Bar } from "./elements";
+import { Bar, BarHeading, Dim, Scrolling, Small, Token } from "./elements";
 import { exactText, fixed, sizedText } from "./format";
 import type { Head, Scene } from "./model";
 import type { Compared, PanelProps, Pointed } from "./panel";
@@ -20,8 +20,8 @@ function BothSides({ compared, at, stage }: { compared: Compared; at: Pointed; s
   const moved = first === undefined || second === undefined ? Number.NaN : second - first;
   return (
     <p class="arithmetic" data-sides>
-      <span class="dim">{compared.names[0]} </span>
-      {write(first)} → <span class="dim">{compared.names[1]} </span>
+      <Dim>{compared.names[0]} </Dim>
+      {write(first)} → <Dim>{compared.names[1]} </Dim>
       {write(second)} <strong>{Number.isFinite(moved) && `${moved > 0 ? "+" : ""}${sizedText(moved)}`}</strong>
     </p>
   );
@@ -50,9 +50,7 @@ function Readers({
           <th scope="col">
             <bdi>{keys.tokenLabels[column]?.name}</bdi> is read by
           </th>
-          <td class="bars">
-            <span class="hidden">bar</span>
-          </td>
+          <BarHeading />
           <th scope="col">weight</th>
         </tr>
       </thead>
@@ -61,8 +59,7 @@ function Readers({
           <tr key={query} class={query === chosen ? "current" : ""}>
             <td class="left">
               <button class="plain" onClick={() => goto({ query, key: column })}>
-                <span class="number">{queries.tokenLabels[query]?.number}</span>{" "}
-                <bdi>{queries.tokenLabels[query]?.name}</bdi>
+                <Token label={queries.tokenLabels[query]} />
               </button>
             </td>
             <td class="bars">
@@ -103,13 +100,17 @@ export function RowPanel({
   return (
     <section class="card row-panel" aria-label="row" id="panel-row" tabIndex={-1}>
       <h2>
-        <span class="number">{scene.queryAxis.tokenLabels[query]?.number}</span>{" "}
-        <bdi>{scene.queryAxis.tokenLabels[query]?.name}</bdi>{" "}
-        <span class="dim">{[at.side, hovered && "under the pointer"].filter(Boolean).join(", ")}</span>
+        <Token
+          label={
+            (place.read && key !== null ? scene.keyAxis.tokenLabels[key] : null) ?? scene.queryAxis.tokenLabels[query]
+          }
+        />{" "}
+        <Dim>{[at.side, hovered && "under the pointer"].filter(Boolean).join(", ")}</Dim>
       </h2>
       {head && key !== null && (
         <p class="arithmetic" data-arithmetic>
-          <span class="dim">← </span>
+          {place.read && <bdi>{scene.queryAxis.name(query)} </bdi>}
+          <Dim>← </Dim>
           <bdi>{scene.keyAxis.name(key)}</bdi>
           <br />
           {arithmetic(head, query, key)}
@@ -123,9 +124,7 @@ export function RowPanel({
         <thead>
           <tr>
             <th scope="col">source</th>
-            <td class="bars">
-              <span class="hidden">bar</span>
-            </td>
+            <BarHeading />
             {measures.map((name) => (
               <th scope="col" key={name} class="term" title={glossary[name]}>
                 {phrases[name] ?? name}
@@ -146,8 +145,7 @@ export function RowPanel({
                     if (row >= 0) goto({ query: row, key: there < 0 ? null : there });
                   }}
                 >
-                  <span class="number">{scene.sourceAxis.tokenLabels[one.source]?.number}</span>{" "}
-                  <bdi>{scene.sourceAxis.tokenLabels[one.source]?.name}</bdi>
+                  <Token label={scene.sourceAxis.tokenLabels[one.source]} />
                 </button>
               </td>
               <td class="bars">
@@ -177,7 +175,7 @@ export function RowPanel({
           {words.absent} <button onClick={() => goto({ query: near })}>{scene.queryAxis.name(near)}</button>
         </p>
       )}
-      {head && head.leftOut.length > 0 && <p class="dim small">left out of the ranking: {head.leftOut.join(", ")}</p>}
+      {head && head.leftOut.length > 0 && <Small>left out of the ranking: {head.leftOut.join(", ")}</Small>}
       {!place.read && statistics.length > 0 && (
         <dl class="statistics">
           {statistics
@@ -192,7 +190,7 @@ export function RowPanel({
             ))}
         </dl>
       )}
-      {head && <p class="dim small">{words[exact ? "digits" : "rounded"]}</p>}
+      {head && <Small>{words[exact ? "digits" : "rounded"]}</Small>}
     </section>
   );
 }
@@ -227,7 +225,7 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
             <span data-sum>{write(1 / weight)}</span>
             {sink === undefined ? "" : ", in which the sink of the head takes part"}.
           </p>
-          <div class="scrolling" role="group" tabIndex={0} aria-label="steps">
+          <Scrolling label="steps">
             <table class="data">
               <thead>
                 <tr>
@@ -238,9 +236,7 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
                     </th>
                   ))}
                   <th scope="col">weight</th>
-                  <td class="bars">
-                    <span class="hidden">bar</span>
-                  </td>
+                  <BarHeading />
                 </tr>
               </thead>
               <tbody>
@@ -266,7 +262,7 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
                 ))}
               </tbody>
             </table>
-          </div>
+          </Scrolling>
         </>
       ) : (
         <p>{words.unexplained}</p>

@@ -3,9 +3,10 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { weightText } from "./arithmetic";
-import { tree, Word } from "./elements";
+import { Dim, tree, Word } from "./elements";
 import { colourOf, css, inkOn, probabilityText, ramp } from "./format";
-import { type PanelProps, weightScale } from "./panel";
+import { Answer } from "./lens";
+import { type PanelProps, stacked, weightScale } from "./panel";
 import { theme as currentTheme } from "./theme";
 
 interface Props extends PanelProps {
@@ -22,6 +23,7 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
         <Shaded {...props} />
         {place.predictions && scene.record.predictions.length > 0 && <Predictions {...props} />}
       </div>
+      {stacked() && <Answer {...props} />}
       <div class="bar">
         {choices}
         <p class="said-of" aria-live="polite">
@@ -62,7 +64,7 @@ function Predictions({ scene, place }: Props) {
   const one = all.find(({ position }) => scene.queryAxis.find(position) === place.spot.query) ?? all[0]!;
   return (
     <p class="small predictions">
-      <span class="dim">predicted {one.title.map(tree)}:</span>
+      <Dim>predicted {one.title.map(tree)}:</Dim>
       {one.tokens.map((token, rank) => (
         <span key={rank} class="item">
           <bdi>{token}</bdi> {probabilityText(one.probabilities[rank]!)}
@@ -93,7 +95,7 @@ function Sources({ scene: here, head: chosen, place, cursorKey, hovered }: Props
         </span>
       ))}
       {!strong.length && "nothing that is listed"}
-      {head && <span class="dim"> in {head.unit.name}</span>}
+      {head && <Dim> in {head.unit.name}</Dim>}
     </>
   );
 }
@@ -135,7 +137,7 @@ function useTokens({ scene, head, place, cursorKey, hovered, goto, setHovered, c
 }
 
 function Shaded(props: Props) {
-  const { scene, head, found, place } = props;
+  const { scene, head, found, place, words } = props;
   const { query } = place.spot;
   const { row, column, shares, choose, point } = useTokens(props);
   const theme = currentTheme();
@@ -217,7 +219,7 @@ function Shaded(props: Props) {
       class="flow"
       role="group"
       tabIndex={0}
-      aria-label="The text; arrow keys go from token to token"
+      aria-label={words.text}
       onClick={(event) => choose(...at(event))}
       onPointerOver={(event) => point(...at(event))}
       onPointerLeave={() => point(null, null)}

@@ -2,11 +2,11 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Command, Commands } from "./commands";
 import type { Data } from "./data";
-import { ThemeButton, type Tree, tree } from "./elements";
+import { Dim, ThemeButton, type Tree, tree } from "./elements";
 import { palette } from "./format";
 import { HeadsPanel } from "./heads";
-import { strongestWriter } from "./lens";
-import { MatrixPanel } from "./matrix";
+import { strongestWriter, useLens } from "./lens";
+import { MatrixPanel, Moves } from "./matrix";
 import { Scene, type SceneData } from "./model";
 import type { Compared, Pointed } from "./panel";
 import { PicturePanel } from "./pictures";
@@ -29,23 +29,18 @@ interface WalkNode {
   masks: string[];
   keys: Key[];
   scenes: SceneData[];
+  selects: string[]; // options that say which place of a comparison a command shows
   stageHelp: Record<string, string>;
   phrases: Record<string, string>;
   words: Record<string, string>;
   browserKeys: Record<string, string>;
   glossary: Record<string, string>;
+  terms: Record<string, string>; // the same by what panels call them
 }
 
 // Keys of the matrix, which know what is in sight.
 const IN_MATRIX: Record<string, string> = { zoom_in: "+", zoom_out: "-", page_up: "PageUp", page_down: "PageDown" };
 const TITLES: Record<string, string> = { copy: "copy", write: "save", help: "keys", palette: "commands", explain: "" };
-
-// What is said of a change of the scale.
-const SHAPES = { sqrt: "the root of weights", linear: "weights", log: "the logarithm of weights" };
-const SAID: Record<string, (place: Place) => string> = {
-  scale: ({ shape }) => `colours follow ${SHAPES[shape]}`,
-  sinks: ({ sinks }) => `sinks are ${sinks ? "in" : "out of"} the scale`,
-};
 
 const startOf = (scene: Scene) => scene.record.start ?? scene.queryAxis.length - 1;
 
@@ -95,6 +90,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const [said, say] = useState("");
   const needle = useRef<HTMLInputElement>(null);
   const { spot } = place;
+  const { words } = node;
   const scene = sceneAt(spot.text, spot.mask)!;
   const bounds = boundsOf(spot);
   const head = scene.head(spot.layer, spot.head);
@@ -137,7 +133,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const act = (name: string, value?: number | string | null) => {
     say("");
     if (name === "find") needle.current?.select();
-    else if (name === "sinks" && settled) say(node.words.settled!);
+    else if (name === "sinks" && settled) say(words.settled!);
     else if (name in TITLES) setDialog(name);
     else if (name === "lens") {
       setPlace((now) => ({ ...now, display: LENS, touched: true }));
@@ -152,13 +148,15 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     } else if (name === "follow") {
       const query =
         key === null || !scene.record.aligned ? undefined : scene.queryAxis.find(scene.keyAxis.tokenPositions[key]!);
-      if (query === undefined || !spot.layer) return say("nothing is below: this layer reads embeddings");
+      if (query === undefined || !spot.layer) return say(words.embeddings!);
       const layer = spot.layer - 1;
       const next = strongestWriter(scene, layer, query);
-      if (!next) return say("in the layer below, it reads sinks and itself alone");
+      if (!next) return say(words.alone!);
       setPlace((now) => visit(now, { ...now.spot, layer, query, ...next }));
     } else {
-      if (name === "scale" || name === "sinks") say(SAID[name]!(apply(place, name, bounds)));
+      const { shape, sinks } = apply(place, name, bounds);
+      if (name === "scale") say(words[shape]!);
+      if (name === "sinks") say(words[sinks ? "sinks" : "sinkless"]!);
       const holds = name === "pin" || name === "direction"; // from then on, the cell stays where it is
       setPlace((now) => {
         const next = apply(now, name, bounds, holds ? key : value);
@@ -198,14 +196,20 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const title = scene.headName(spot.layer, spot.head);
   const { pinned } = place;
   const { command: own, comparison } = scene.record;
-  const [words, heads] =
+  const row = scene.queryAxis.tokenPositions[spot.query];
+  const other = sceneAt(spot.text, spot.mask ? 0 : 1)!;
+  const options: Record<string, string> = {
+    layer: ` --layer ${scene.record.layers[spot.layer]}`,
+    head: ` --head ${scene.record.heads[spot.head]}`,
+    // a row of two texts has one position if it has the same in both
+    query: other.queryAxis.tokenPositions[scene.on(other, "queries", spot.query)] === row ? ` --query ${row}` : "",
+  };
+  const base = comparison || own;
+  const command =
     pinned?.mask === spot.mask
-      ? [
-          own.replace("scope run", "scope compare"),
-          `--head ${scene.headName(pinned.layer, pinned.head)} --head ${title}`,
-        ]
-      : [comparison || own, `--layer ${scene.record.layers[spot.layer]} --head ${scene.record.heads[spot.head]}`];
-  const command = words && `${words} ${heads} --query ${scene.queryAxis.tokenPositions[spot.query]}`;
+      ? own &&
+        `${own.replace("scope run", "scope compare")} --head ${scene.headName(pinned.layer, pinned.head)} --head ${title} --query ${row}`
+      : base && base + node.selects.map((name) => options[name]).join("");
   const goto = (changes: Partial<Spot>) =>
     setPlace((now) => {
       const { text = now.spot.text } = changes;
@@ -246,15 +250,13 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     hovered,
     setHovered,
     compared,
+    lens: useLens(scene, place),
     room,
-    words: node.words,
+    words,
     glossary: node.glossary,
   };
   const pictured = scene.record.pictures !== null && !asMatrix && compared.length === 0;
   const side = node.masks.length > 1 ? node.masks[spot.mask]! : "";
-  const terms = Object.fromEntries(
-    Object.entries(node.glossary).map(([name, meaning]) => [node.phrases[name] ?? name, meaning]),
-  );
   return (
     // biome-ignore lint/a11y/noStaticElementInteractions: a finger reads what a pointer sees over a term
     // biome-ignore lint/a11y/useKeyWithClickEvents: see above
@@ -270,22 +272,22 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
           <summary>
             <h1 dir="ltr">
               <bdi>{scene.record.model || "attnscope"}</bdi>{" "}
-              <span class="dim">
+              <Dim>
                 · {scene.record.layers.length}×{scene.record.heads.length} · <bdi>{scene.record.maskName}</bdi>
-              </span>
+              </Dim>
             </h1>
           </summary>
           {about.map(tree)}
         </details>
         <div class="controls tools" role="toolbar" aria-label="Tools">
-          <button onClick={() => act("scale")} title={`colours follow ${SHAPES[place.shape]} (L)`}>
+          <button onClick={() => act("scale")} title={`${words[place.shape]} (L)`}>
             {{ sqrt: "√", linear: "linear", log: "log" }[place.shape]} scale
           </button>
           <button
             aria-pressed={!place.sinks}
             disabled={settled}
             onClick={() => act("sinks")}
-            title={settled ? node.words.settled : `a scale without sinks (z). ${node.glossary.sinks}`}
+            title={settled ? words.settled : `${words.sinkless} (z). ${node.glossary.sinks}`}
           >
             no sinks
           </button>
@@ -301,12 +303,8 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
               if (event.key === "Escape" || event.key === "Enter") document.getElementById("panel-matrix")?.focus();
             }}
           />
-          {place.needle && <span class="dim">{found.size} found</span>}
-          <button
-            aria-pressed={place.pinned !== null}
-            onClick={() => act("pin")}
-            title="compare other heads with this one (c)"
-          >
+          {place.needle && <Dim>{found.size} found</Dim>}
+          <button aria-pressed={place.pinned !== null} onClick={() => act("pin")} title={words.pin}>
             {place.pinned ? `pinned ${scene.headName(place.pinned.layer, place.pinned.head)}` : "pin"}
           </button>
           {["copy", "write", "help"].map((name) => (
@@ -338,7 +336,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
           }
         />
       </div>
-      <div class="columns">
+      <div class="columns" style={{ "--room": `${room}px` }}>
         <HeadsPanel {...panel} />
         {pictured ? (
           <PicturePanel {...panel} title={title} onMatrix={() => setAsMatrix(true)} />
@@ -352,27 +350,30 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
             onPicture={scene.record.pictures && compared.length === 0 ? () => setAsMatrix(false) : undefined}
           />
         )}
-        <div class="aside" style={{ maxHeight: `${room}px` }}>
+        <div class="aside">
           <RowPanel {...panel} phrases={node.phrases} side={side} />
         </div>
       </div>
       {dialog === "explain" && head ? (
-        <Explain scene={scene} head={head} query={spot.query} words={node.words} leave={leave} />
+        <Explain scene={scene} head={head} query={spot.query} words={words} leave={leave} />
       ) : (
         dialog && (
           <Commands
             key={dialog}
             title={TITLES[dialog]!}
             commands={listed()}
-            words={dialog === "help" ? terms : {}}
+            words={dialog === "help" ? node.terms : {}}
             leave={leave}
           />
         )
       )}
       <output class="said">{said}</output>
+      {compared.map((pair) => (
+        <Moves key={pair.names.join()} {...panel} pair={pair} />
+      ))}
       {command && (
-        <p class="dim command">
-          {node.words.command} {scene.record.elsewhere && node.words.elsewhere} <code>{command}</code>
+        <p class="dim command" tabIndex={0}>
+          {words.command} {scene.record.elsewhere && words.elsewhere} <code>{command}</code>
         </p>
       )}
     </div>
@@ -380,6 +381,8 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
 }
 
 const LINES = 74; // pixels of the header and of gaps
+const WIDE = 1600; // pixels of a screen with larger letters, and what lines around pictures take then: see style.css
+const LARGER = 20;
 const LEAST_ROOM = 430;
 
 // The height that is left for the panels below the text, so that all of them are in sight at once.
@@ -388,7 +391,12 @@ function useRoom(): [number, (element: HTMLElement | null) => void] {
   const text = useRef<HTMLElement | null>(null);
   useLayoutEffect(() => {
     const measure = () =>
-      setRoom(Math.max(LEAST_ROOM, Math.min(1400, innerHeight - LINES - (text.current?.offsetHeight ?? 0))));
+      setRoom(
+        Math.max(
+          LEAST_ROOM,
+          Math.min(1400, innerHeight - LINES - (text.current?.offsetHeight ?? 0) - (innerWidth < WIDE ? 0 : LARGER)),
+        ),
+      );
     measure();
     const observer = new ResizeObserver(measure);
     if (text.current) observer.observe(text.current);
@@ -409,7 +417,7 @@ function useRoom(): [number, (element: HTMLElement | null) => void] {
 function Choice(props: { label: string; items: string[]; at: number; onChoose: (n: number) => void }) {
   return (
     <label>
-      <span class="dim">{props.label}</span>{" "}
+      <Dim>{props.label}</Dim>{" "}
       <select value={props.at} onChange={(event) => props.onChoose(Number(event.currentTarget.value))}>
         {props.items.map((item, n) => (
           <option key={n} value={n}>

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.findings.compare import Comparison
+from attnscope.findings.compare import Change, Comparison, HeadChange
 from attnscope.findings.heads import HeadRef
 from attnscope.studies.compare.screen import (
     both_axis,
@@ -20,37 +20,40 @@ from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_s
 from attnscope.studies.explore.scenes import head_axes
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
 from attnscope.views.axes import source_kind
-from attnscope.views.parts import FirstFitting, Matrices, ViewPart, WeightMap, paragraph
+from attnscope.views.parts import FirstFitting, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import ours
 from attnscope.views.walk.scene import Alignment, HeadNumber, Scene
-
-_FIXED = "Below is the head that moved most, whichever is chosen above."
 
 
 def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[Any]:
     """Turn a comparison into the parts of a page; a walk replaces its matrices.
 
-    Tables are about the head that moved most. `settings.every_head` holds RoleRecorders of every side.
+    What moved in the chosen head, the walk says. Tables are of an only head whose whole rows the page does not hold.
+    `settings.every_head` holds RoleRecorders of every side.
     """
     if not all(text.heads for side in comparison.sides for text in side.report.texts):
         yield from present_comparison(comparison, settings)
         return
     best = [change.most_moved(1)[0] for change in comparison.changes]
     changes = [
-        replace(change, heads=[head]) for change, head in zip(comparison.changes, best, strict=True)
+        replace(change, heads=[head for head in change.heads if _has_tables(change, head)])
+        for change in comparison.changes
     ]
     from attnscope.views.page.walk import Walk
 
-    walk: Any = Walk(_walk(with_short_labels(comparison), best[0].first, settings.every_head or ()))
+    selects = [name for name in ("layer", "head", "query") if name != comparison.axis]
+    source = _walk(with_short_labels(comparison), best[0].first, settings.every_head or ())
+    walk: Any = Walk(source, settings.made_by, selects)
     parts = present_comparison(replace(comparison, changes=changes), settings, before_heads=[walk])
     walked = False
     for part in _in_full(parts):
         walked = walked or part is walk
         if not (walked and isinstance(part, Matrices | WeightMap)):
             yield part
-        if part is walk:
-            yield paragraph(ours(_FIXED), remark=True)
+
+
+def _has_tables(change: Change, head: HeadChange) -> bool:
+    return len(change.heads) == 1 and (head.mass is not None or head.partial is not None)
 
 
 def _in_full(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:

@@ -14,7 +14,9 @@ from importlib.resources import files
 from typing import Any
 
 from attnscope.base.system.escape import as_unicode
+from attnscope.views.page.command import PageCommand, lowered_command
 from attnscope.views.page.container import Container
+from attnscope.views.page.elements import element
 from attnscope.views.page.rendering import DRAWN, render
 from attnscope.views.page.scatter import Scatter, lowered_scatter
 from attnscope.views.page.walk import Walk, lowered_walk
@@ -27,6 +29,7 @@ VERSION = 1
 _NO_SCRIPT = "This page draws its data with a script, which this browser does not run."
 DRAWN[Walk] = lowered_walk
 DRAWN[Scatter] = lowered_scatter
+DRAWN[PageCommand] = lowered_command
 # Characters of base64 on a line, which editors and mail can hold.
 _LINE = 16_384
 
@@ -39,10 +42,16 @@ def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
         "surfaces": {"light": asdict(LIGHT), "dark": asdict(DARK)},
         "shapes": list(SHAPES),
         "ticks": TICKS,
+        "marks": "a tick has the colour of its number",
         "ratio": LARGEST_RATIO,
         "mixing": MIXING,
     }
-    header = {"version": VERSION, "title": as_unicode(title), "palette": palette, "nodes": nodes}
+    text, between, command = as_unicode(title).rpartition(" · ")
+    # a text may be written from right to left, the name of the command behind it is not
+    heading = element(
+        "h1", element("bdi", text or command), *([between, command] if text else []), dir="ltr"
+    )
+    header = {"version": VERSION, "heading": heading, "palette": palette, "nodes": nodes}
     data = b64encode(container.packed(header)).decode()
     script = asset("page.js")
     style = asset("page.css")

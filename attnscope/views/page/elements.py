@@ -6,10 +6,13 @@ An element is `[tag, properties, *children]`; a child is another element or a te
 from collections.abc import Iterable
 from typing import Any
 
+from attnscope.base.system.escape import escape_control
 from attnscope.views.figure.colours import ink_on
 from attnscope.views.spans import TOKEN_MARKS, Span, Spans, spell
 
 Element = list[Any] | str
+# Where a command runs that names files without their folders.
+ELSEWHERE = "(in the folder of the model)"
 
 
 def element(tag: str, *children: Element, look: str = "", **properties: Any) -> Element:
@@ -72,3 +75,9 @@ def scrolling(label: str, *children: Element) -> Element:
 def hidden_heading(text: str) -> Element:
     """Return the head of a column whose name only a screen reader says."""
     return element("td", element("span", text, look="hidden"))
+
+
+def pasted(command: str) -> str:
+    """Return a command; empty if it has control characters, which would not be pasted into a terminal."""
+    words = command.replace("\n", "").replace("\\", "")
+    return command if escape_control(words) == words else ""

@@ -11,7 +11,7 @@ from attnscope.findings.arrays import Matrix
 from attnscope.views import parts
 from attnscope.views.axes import Axis
 from attnscope.views.head_layout import lay_out_heads
-from attnscope.views.numbers import MASKED, number_text
+from attnscope.views.numbers import MASKED, MINUS, number_text
 from attnscope.views.page.container import Container
 from attnscope.views.page.elements import (
     Element,
@@ -33,6 +33,7 @@ _INDENT = 1.25
 _MOST_FRAMES = 160  # columns of a map over seconds; neighbouring frames are summed
 _HEAD = re.compile(r"(L\d+H\d+) \w")  # the title of the matrix of a head, with its kind
 _WIDE = 24
+_KEY_CELLS = 8  # cells on each side of zero in the key of strips
 # Items of a list that are shown if it is folded, and longest list that is not; in a cell of a table, these are fewer.
 _SHOWN = 12
 _FOLDED = 18
@@ -66,8 +67,14 @@ def _items(text: parts.Text, shown: int = _SHOWN, longest: int = _FOLDED) -> lis
     """Return the items of a text, which lines do not break where they need not; a long list is folded."""
     if len(text.items) == 1:
         return spans_of(text.items[0])
-    items = [element("span", *spans_of(item), look="item") for item in text.items]
-    apart = [child for item in items for child in (text.between, item)][1:]
+    mark = text.between.rstrip()  # a line does not begin with it
+    space = text.between[len(mark) :]
+    last = len(text.items) - 1
+    items = [
+        element("span", *spans_of(item), *([mark] if mark and n < last else []), look="item")
+        for n, item in enumerate(text.items)
+    ]
+    apart = [child for item in items for child in (space, item)][1:]
     if len(items) <= longest:
         return apart
     limit = 2 * shown - 1
@@ -312,6 +319,11 @@ def _bars_of_row(
     return lines
 
 
+def _strip_cell(colour: str, share: float, **properties: Any) -> Element:
+    mixed = f"color-mix(in srgb,var(--{colour}) {share * 100:.0f}%,transparent)"
+    return element("span", style={"background": mixed}, **properties)
+
+
 def _strips(strips: parts.Strips, _container: Container) -> list[Node]:
     """Return lines of cells, each of which says its number to a pointer."""
     lines = []
@@ -319,16 +331,21 @@ def _strips(strips: parts.Strips, _container: Container) -> list[Node]:
         largest = strip_scale(strip.values).high or 1.0
         cells = []
         for name, value in zip(strips.cells, strip.values, strict=True):
-            share = f"{abs(value) / largest * 100:.0f}%"
-            colour = (
-                f"color-mix(in srgb,var(--{'bar' if value > 0 else 'less'}) {share},transparent)"
-            )
             said = f"{name}: {number_text(value, 4)}"
-            cells.append(element("span", title=said, style={"background": colour}))
+            share = abs(value) / largest
+            cells.append(_strip_cell("bar" if value > 0 else "less", share, title=said))
         drawn = element("span", *cells, look="cells", aria_hidden="true")
         lines.append(
             element("div", element("span", strip.name, look="dim"), drawn, *spans_of(strip.end))
         )
+    steps = range(1, _KEY_CELLS + 1)
+    key = [*(("less", n) for n in reversed(steps)), *(("bar", n) for n in steps)]
+    colours = [_strip_cell(name, n / _KEY_CELLS) for name, n in key]
+    halves = colours[:_KEY_CELLS], colours[_KEY_CELLS:]
+    scale: list[Element] = [element("span", "scale", look="dim"), MINUS]
+    scale += [element("span", *halves[0], look="cells"), "0"]
+    scale += [element("span", *halves[1], look="cells"), "+"]
+    lines.append(element("div", *scale, look="dim"))
     return [element("div", *lines, look="strips", style=_indented(strips.indent))]
 
 

@@ -1,17 +1,19 @@
 """A walk as data: scenes, heads and the table of keys. `web/src/model.ts` reads it."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from attnscope.base.system.escape import escape_control
+from attnscope.findings.heads import HeadRef
 from attnscope.views.axes import SINK, Axis
-from attnscope.views.numbers import scale_text
+from attnscope.views.numbers import number_text, scale_text
 from attnscope.views.page.container import Array, Container, Reference
-from attnscope.views.page.elements import spans_of, text_of
+from attnscope.views.page.elements import ELSEWHERE, pasted, spans_of, text_of
+from attnscope.views.settings import TypedCommand
 from attnscope.views.spans import Span
 from attnscope.views.walk.cell import compared_masks, later_steps
 from attnscope.views.walk.glossary import GLOSSARY, phrase_of
@@ -31,6 +33,8 @@ DECIMALS = {"distance": 1}
 # Decimals of other statistics, and of weights.
 _STATISTIC = 2
 _WEIGHT = 3
+# Heads that an answer names.
+_NAMED = 3
 # Statistics of rounded heads.
 _SUMMARY = (
     "entropy",
@@ -71,8 +75,8 @@ _WORDS = {
     "begin_patch": "Point at a patch or a word: what the patch reads turns blue. Click a patch, then a head.",
     "exact": "exact float32",
     "map": "map of the whole text, exact float32",
-    "sources": "the top sources of every row, exact float32",
-    "summary": f"summary: a map and the top sources of a row, rounded to {_WEIGHT} decimals",
+    "sources": "the strongest sources of every row, exact float32",
+    "summary": f"summary: a map and the strongest sources of a row, rounded to {_WEIGHT} decimals",
     "digits": "Numbers are float32; point at one for all digits.",
     "rounded": f"Of this head, the page keeps weights rounded to {_WEIGHT} decimals, statistics to {_STATISTIC} "
     f"(distance to {DECIMALS['distance']}).",
@@ -80,13 +84,27 @@ _WORDS = {
     "difference": "No difference is shown: a side has no exact matrix of this head, or other tokens.",
     "bounds": "≤, grey: not among the sources that are listed",
     "command": "This matrix in a terminal:",
-    "elsewhere": "(in the folder of the model)",
+    "elsewhere": ELSEWHERE,
+    "unmoved": "Less than 0.005 of the weight of every row moved in this head.",
     "rest": "The weight of all tokens that are weaker than those above.",
     "settled": "Without sinks, the colours would stay: this head reads no other token, or one as strongly as sinks.",
     "same": "This is the pinned head itself. Go to another one, with [ and ] or a click on it.",
     "weights": "Only weights are known of this head; its map shows them.",
+    "none": "This page does not hold this stage of this head.",
+    "notAllowed": "The mask forbids this cell: 0 in every head.",
+    # what is said of the scale, and of a key that leads nowhere
+    "sqrt": "colours follow the root of weights",
+    "linear": "colours follow weights",
+    "log": "colours follow the logarithm of weights",
+    "sinks": "sinks are in the scale",
+    "sinkless": "sinks are out of the scale",
+    "embeddings": "nothing is below: this layer reads embeddings",
+    "alone": "in the layer below, it reads sinks and itself alone",
+    "pin": "compare other heads with this one (c)",
+    "text": "The text; arrow keys go from token to token",
     "unexplained": "This page does not hold the scores of this row, or it may attend to no key.",
 }
+_FULLER = "A fuller colour is a stronger role."
 # What a page calls the effect of a head; `Matters` of `web/src/lens.tsx` says so.
 _MUCH = "Much: at least half of the largest effect; somewhat: at least a tenth; little: less."
 # Help of actions that do something else, or less, than in a terminal.
@@ -141,18 +159,22 @@ class Walk:
     """Findings to walk through: a part that only a page draws."""
 
     source: Source
+    # the command of a comparison, to which a place adds the options `selects`; None if none can be typed
+    compared_by: TypedCommand | None = None
+    selects: Sequence[str] = ("layer", "head", "query")
 
 
 def lowered_walk(walk: Walk, container: Container) -> list[Node]:
     """Return the node of a walk; its arrays go into the container."""
     source = walk.source
+    glossary = GLOSSARY | {"effect": f"{GLOSSARY['effect']} {_MUCH}"}
     scenes = []
     for text in range(len(source.texts)):
         for mask_index, mask in enumerate(source.masks):
             variant = Variant(text, mask)
             if (scene := source.scene(variant)) is not None:
                 scenes.append(
-                    {"text": text, "mask": mask_index, **_scene(source, variant, scene, container)}
+                    {"text": text, "mask": mask_index, **_scene(walk, variant, scene, container)}
                 )
     return [
         {
@@ -162,9 +184,11 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
             "keys": _keys(scenes, len(source.texts), len(source.masks)),
             "browserKeys": _BROWSER_KEYS,
             "stageHelp": _STAGES,
-            "glossary": GLOSSARY | {"effect": f"{GLOSSARY['effect']} {_MUCH}"},
+            "glossary": glossary,
+            "terms": {_PHRASES.get(name, name): meaning for name, meaning in glossary.items()},
             "phrases": _PHRASES,
             "words": _WORDS,
+            "selects": list(walk.selects),
             "scenes": scenes,
         }
     ]
@@ -213,7 +237,8 @@ def _keys(scenes: Sequence[Node], texts: int, masks: int) -> list[Node]:
     return list(keys.values())
 
 
-def _scene(source: Source, variant: Variant, scene: Scene, container: Container) -> Node:
+def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> Node:
+    source = walk.source
     heads = {
         (i, j): head
         for i in range(len(scene.layers))
@@ -263,18 +288,19 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "roles": None if scene.roles is None else {
             **{name: list(getattr(scene.roles, name)) for name in ("names", "letters", "colours", "meanings")},
             "main": container.add(scene.roles.main.astype(np.int32)), "strength": container.exact(scene.roles.strength),
-            "measured": scene.roles.measured, "texts": list(scene.roles.texts),
+            "measured": f"{scene.roles.measured} {_FULLER}", "texts": list(scene.roles.texts),
             "rows": None if scene.roles.rows is None else container.add(scene.roles.rows.astype(np.int32)),
         },
         "effects": None if scene.effects is None else _effects(scene.effects, container),
         "noEffects": scene.no_effects,
-        "command": _pasted(command),
+        "command": pasted(command),
         "elsewhere": scene.command is not None and scene.command.shared_words not in (None, scene.command.words),
-        "comparison": _pasted(_comparison(source, variant, scene)),
+        "comparison": pasted(_comparison(walk, variant, scene)),
         "first": list(scene.first),
         "start": scene.start,
         "startKey": scene.start_key,
         "display": scene.display,
+        "answer": _answer(scene, heads),
         "model": "" if scene.model is None else text_of(Span(_model_name(scene.model), origin="untrusted")),
         "maskName": text_of(Span(scene.mask, origin="untrusted")),
         "pairs": None if scene.alignment is None else {
@@ -299,6 +325,37 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
     }  # fmt: skip
 
 
+def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
+    """Say where there is most of what heads show first; empty for the lens, which says so of every cell."""
+    count = len(scene.layers) * len(scene.heads)
+    if scene.display == "roles" and scene.roles is not None:
+        main = scene.roles.main[scene.roles.main >= 0]
+        names = Counter(scene.roles.names[role] for role in main.tolist())
+        roles = ", ".join(f"{number} {name}" for name, number in names.most_common(_NAMED))
+        roles += " …" if len(names) > _NAMED else "."
+        return f"{main.size} of {count} heads have a clear role{': ' if names else ''}{roles}"
+    if scene.display == "thumbnails":
+        head = heads.get(scene.first)
+        return f"{head.name} is {head.chosen}." if head is not None and head.chosen else ""
+    number = next((number for number in scene.numbers if number.name == scene.display), None)
+    if number is None or count < 2 or not np.isfinite(number.values).any():
+        return ""
+    sizes = np.abs(np.nan_to_num(number.values)).ravel()
+    largest = []
+    for index in np.argsort(-sizes, kind="stable")[:_NAMED].tolist():
+        layer, head_index = divmod(index, len(scene.heads))
+        ref = HeadRef(scene.layers[layer], scene.heads[head_index])
+        largest.append(f"{ref} {number_text(float(number.values[layer, head_index]), 2)}")
+    what = (
+        "Most weight moved"
+        if number.name == "moved"
+        else "Largest effect"
+        if number.name.startswith("effect")
+        else f"Largest {phrase_of(number.name)}"
+    )
+    return f"{what}: {largest[0]}{', then ' if largest[1:] else ''}{', '.join(largest[1:])}."
+
+
 def _effects(effects: SceneEffects, container: Container) -> Node:
     return {
         "ofPredictions": effects.of_predictions,
@@ -310,14 +367,11 @@ def _effects(effects: SceneEffects, container: Container) -> Node:
     }
 
 
-def _pasted(command: str) -> str:
-    """Return a command; empty if it has control characters, which would not be pasted into a terminal."""
-    words = command.replace("\n", "").replace("\\", "")
-    return command if escape_control(words) == words else ""
-
-
-def _comparison(source: Source, variant: Variant, scene: Scene) -> str:
+def _comparison(walk: Walk, variant: Variant, scene: Scene) -> str:
     """Return the command that compares a side with the first, or the first with the second; empty for none."""
+    if walk.compared_by is not None:
+        return walk.compared_by.spell(left_out=walk.selects)
+    source = walk.source
     first, *others = source.masks
     if not others:
         return ""
@@ -375,7 +429,15 @@ def _same(axis: Node, other: Node) -> bool:
 
 
 def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
-    """Yield a text piece by piece; line breaks between tokens are kept, breaks within follow their token."""
+    """Yield a text piece by piece; line breaks between tokens are kept, breaks within follow their token.
+
+    Of a text that was truncated, the end is counted.
+    """
+    *before, last = passages or [Passage(Span(""))]
+    if last.query < 0 and last.key < 0 and any(map(str.isalnum, last.span.text)):
+        yield from _passages(before)
+        yield [f" … {len(last.span.text.strip()):,} characters are cut off", -1, -1]
+        return
     for passage in passages:
         lines = passage.span.text.split("\n")
         if passage.query >= 0 or passage.key >= 0:

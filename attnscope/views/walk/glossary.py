@@ -16,6 +16,7 @@ GLOSSARY: dict[str, str] = {
     "content weight": "Weight on other words beyond what their distance, and what all rows give to the same word, predict.",
     "effect": "How far what the model predicts moves if the head's output is replaced by 0: KL(before ‖ after) in bits; "
     "of a model without an output head, how far its final states move. #1 is the head with the largest effect.",
+    "moved": "Share of a row's weight that the second side puts elsewhere than the first: half the sum of all changes.",
     "sinks": "Tokens that heads rest on: the first, special ones, and sinks that a head has learned.",
     "reads": "The row of the chosen token: how much it takes from each token.",
     "read": "The column of the chosen cell: how much each token takes from this one.",
