@@ -25,20 +25,8 @@ from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import join_label
 from attnscope.request.spans import WHOLE_WORDS, SpanRequest, parse_spans
 
-# settings that are options of the same name, as they are
-_SAME = (
-    "top",
-    "by",
-    "special",
-    "stages",
-    "pool",
-    "truncate",
-    "column",
-    "skip",
-    "limit",
-    "shard",
-    "patch_from",
-)
+# settings whose options mean something else than their values, or are spelled out
+_READ = ("layer", "head", "query", "key", "keep", "spans", "target")
 
 
 @dataclass(frozen=True)
@@ -200,7 +188,11 @@ def _settings(options: Mapping[str, Any], typed: Collection[str]) -> Settings:
         spans=_spelled(spans),
         tables=options["table"] or (),
         target=options["target"] or (),
-        **{name: options[name] for name in _SAME},
+        **{
+            name: options[name]
+            for name in Settings.__struct_fields__
+            if name in options and name not in _READ
+        },
     )
 
 

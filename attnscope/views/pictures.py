@@ -59,10 +59,10 @@ def faint(pixels: Array, surface: Surface) -> Array:
 
 def patch_colour(weight: float, scale: Scale, surface: Surface) -> tuple[list[int], float]:
     """Return the colour of a patch, red, green and blue, and how far it covers the faint picture, 0 to 1."""
-    place = scale.place(weight)
-    if not place:
+    share = scale.place(weight)
+    if not share:
         return [0, 0, 0], 0.0
-    return surface.colour(place, signed=False), min(_FULLEST, _FAINTEST + _STEEP * place)
+    return surface.colour(share, signed=False), min(_FULLEST, _FAINTEST + _STEEP * share)
 
 
 def covered(pixels: Array, weights: Matrix, scale: Scale, surface: Surface) -> Array:
@@ -74,13 +74,15 @@ def covered(pixels: Array, weights: Matrix, scale: Scale, surface: Surface) -> A
     """
     height, width, _ = pixels.shape
     rows, columns = weights.shape
-    drawn = [[patch_colour(weight, scale, surface) for weight in line] for line in weights.tolist()]
+    patches = [
+        [patch_colour(weight, scale, surface) for weight in line] for line in weights.tolist()
+    ]
     down = (np.arange(height) * rows // height)[:, None]
     across = np.arange(width) * columns // width
-    colours = np.array([[colour for colour, _ in line] for line in drawn], dtype=np.float64)[
+    colours = np.array([[colour for colour, _ in line] for line in patches], dtype=np.float64)[
         down, across
     ]
-    cover = np.array([[cover for _, cover in line] for line in drawn])[down, across][..., None]
+    cover = np.array([[cover for _, cover in line] for line in patches])[down, across][..., None]
     mixed: Array = np.rint(faint(pixels, surface) * (1 - cover) + colours * cover).astype(np.uint8)
     return mixed
 
@@ -101,9 +103,9 @@ def ticks(scale: Scale, *, relative: bool) -> Sequence[tuple[float, str]]:
     """Return the places of a scale that its legend names, each with its share in percent; see Pictures."""
     if relative:
         return [(0.0, "0"), (1.0, RELATIVE)]
-    return [(0.0, "0"), *((place, two_digits(100 * scale.value(place))) for place in _TICKS)]
+    return [(0.0, "0"), *((share, two_digits(100 * scale.value(share))) for share in _TICKS)]
 
 
-def two_digits(number: float) -> str:
+def two_digits(value: float) -> str:
     """Write a number with two digits that count: `0.39`, `6.2`, `100`."""
-    return f"{float(f'{number:.2g}'):g}"
+    return f"{float(f'{value:.2g}'):g}"

@@ -103,9 +103,9 @@ def _title(
 ) -> ViewPart:
     badge = RANDOM_WEIGHTS if report.provenance.weights == "random" else ()
     of_text = f"text {text.index}  " if len(report.texts) > 1 else ""
-    chosen = mixing.chosen[unit] if not settings.data_only else None
+    reason = mixing.chosen[unit] if not settings.data_only else None
     remarks = f"  {of_text}{mixing.kinds[unit]}{_channel(mixing, unit)}" + (
-        f"  {chosen}" if chosen else ""
+        f"  {reason}" if reason else ""
     )
     return paragraph((Span(_name(mixing, unit), "title"), *badge, *ours(remarks)))
 
@@ -274,23 +274,23 @@ def _dimensions(
 ) -> Iterator[ViewPart]:
     """Present how M of one key comes from the dimensions of its dot product, the largest first."""
     terms = {"q × k": np.array(read.products), "× Γ": np.array(read.decayed)}
-    (kind,) = mixing.kinds
-    if _RESTS.get(kind) == "delta rule":
+    (layer_kind,) = mixing.kinds
+    if _RESTS.get(layer_kind) == "delta rule":
         terms |= {"delta rule": np.array(read.left) - read.decayed, "sum": np.array(read.left)}
     order = np.argsort(-np.abs(terms["q × k"]), kind="stable").tolist()
     strips = [
         Strip(name, of[order].tolist(), ours(_number(of.sum(), settings)))
         for name, of in terms.items()
     ]
-    write = WRITES.get(kind)
+    write = WRITES.get(layer_kind)
     factor = ""
     if write is not None and mixing.key_write is not None:
         factor = (
             f" × {write} {_number(mixing.key_write[0, 0, text.keys.index(read.key)], settings)}"
         )
-    if kind == "mlstm":
+    if layer_kind == "mlstm":
         factor += " ÷ max(|Σ|, 1) of the row"
-    elif _RESTS.get(kind) == "skip" and read.key == text.queries[0]:
+    elif _RESTS.get(layer_kind) == "skip" and read.key == text.queries[0]:
         factor += " + skip"
     total = f"  {_number(np.sum(read.left), settings)}{factor} = {_number(value, settings)}"
     query = token_span(text.tokens, text.queries[0], "bold")
@@ -380,9 +380,9 @@ def thumbnails(text: TextReport, mixing: Mixing, matrices: Array) -> Matrices:
         token_axis("query", text.tokens, text.queries),
         token_axis("key", text.sources, text.keys),
     )
-    drawn = *axes, Scale(0.0, 1.0, False), Digits(2)
+    axes_and_scale = *axes, Scale(0.0, 1.0, False), Digits(2)
     panels = [
-        Panel(SHARE, ours(_name(mixing, unit)), matrix, [], *drawn)
+        Panel(SHARE, ours(_name(mixing, unit)), matrix, [], *axes_and_scale)
         for unit, matrix in enumerate(shares)
     ]
     places = [(int(layer), -1 if head == "mean" else int(head)) for layer, head in mixing.units]
@@ -413,8 +413,8 @@ def _rows(
 
 
 def _column(heading: str, values: Array, settings: DisplaySettings, *, none: str = "") -> Column:
-    known = [float(value) if np.isfinite(value) else None for value in values]
-    return Column(heading, column_texts(known, settings.precision, none=none))
+    finite = [float(value) if np.isfinite(value) else None for value in values]
+    return Column(heading, column_texts(finite, settings.precision, none=none))
 
 
 def _ranking(

@@ -47,9 +47,9 @@ class HeadsOfPage:
 
 def run_texts(run: RunConfig, session: Session, head: tuple[int, int]) -> RunWithEveryHead | None:
     """Run texts with a head exact and every other in summary; None if memory does not hold that."""
-    layer, number = head
-    selected = replace(run, layer=IndexSelection.of([layer]), head=IndexSelection.of([number]))
-    shown = replace(
+    layer, head_index = head
+    selected = replace(run, layer=IndexSelection.of([layer]), head=IndexSelection.of([head_index]))
+    recorded = replace(
         selected,
         query=None,
         key=None,
@@ -60,7 +60,7 @@ def run_texts(run: RunConfig, session: Session, head: tuple[int, int]) -> RunWit
         predict=None,
     )
     try:
-        return inspect_with_every_head(shown, session)
+        return inspect_with_every_head(recorded, session)
     except AttnscopeError:
         # The findings were measured all the same; their page shows the map without matrices.
         return None
@@ -128,11 +128,11 @@ def _roles(source: SavedSource, heads: HeadsOfPage) -> SceneRoles | None:
     roles = head_roles(*heads.roles, (scene.layers, scene.heads))
     rows = np.full(roles.main.shape, -1)
     if heads.role_texts:
-        for place, role in np.ndenumerate(roles.main):
-            shown = source.saved.get((heads.role_texts[role], 0)) if role >= 0 else None
-            head = None if shown is None else shown.head((place[0], place[1]))
-            if shown is not None and head is not None:
-                rows[place] = clearest_row(shown.scene(), head, roles.names[role])
+        for cell, role in np.ndenumerate(roles.main):
+            role_text = source.saved.get((heads.role_texts[role], 0)) if role >= 0 else None
+            head = None if role_text is None else role_text.head((cell[0], cell[1]))
+            if role_text is not None and head is not None:
+                rows[cell] = clearest_row(role_text.scene(), head, roles.names[role])
     return dataclasses.replace(roles, texts=heads.role_texts, rows=rows)
 
 

@@ -71,15 +71,15 @@ def _scaled(pictures: Pictures, settings: DisplaySettings) -> Pictures:
     if settings.map_scale == "row":
         return pictures
     maps = []
-    for drawn in pictures.maps:
-        largest = float(np.nan_to_num(drawn.weights).max(initial=0.0))
+    for picture in pictures.maps:
+        largest = float(np.nan_to_num(picture.weights).max(initial=0.0))
         facts = (
-            drawn.facts
+            picture.facts
             if pictures.places is not None
-            else [*drawn.facts, f"largest patch {percent(largest)}"]
+            else [*picture.facts, f"largest patch {percent(largest)}"]
         )
         scale = Scale(0.0, largest, signed=False, shape="sqrt")
-        maps.append(msgspec.structs.replace(drawn, scale=scale, facts=facts))
+        maps.append(msgspec.structs.replace(picture, scale=scale, facts=facts))
     caption = (
         *pictures.caption[:-1],
         Span("  the colour of a patch is relative to the largest of its map", "caption"),
@@ -189,14 +189,14 @@ def _map(
 def _shares(text: TextReport, row: _MapRow, grid: ImageGrid) -> list[tuple[str, float]]:
     """Return the share of every kind of token, that of this picture's patches first."""
     shares = {
-        kind: float(share)
-        for kind, share in row_shares(row.weights, text.images, text.sources).items()
+        token_kind: float(share)
+        for token_kind, share in row_shares(row.weights, text.images, text.sources).items()
     }
     own = shares.pop(grid.prefix)
-    beside = [(kind_name(text, kind), share) for kind, share in shares.items()]
+    other_kinds = [(kind_name(text, token_kind), share) for token_kind, share in shares.items()]
     return [
         (kind_name(text, grid.prefix), own),
-        *beside,
+        *other_kinds,
         *([("sink", row.sink)] if row.sink else []),
     ]
 
@@ -213,7 +213,7 @@ def _distance(text: TextReport, head: HeadReport, row: _MapRow, grid: ImageGrid)
 
     Of CLS, it is the mean over all patches, if their rows are shown.
     """
-    places = {int(token): place for place, token in np.ndenumerate(grid.tokens) if token >= 0}
+    places = {int(token): patch for patch, token in np.ndenumerate(grid.tokens) if token >= 0}
     queries = [query for query in row.queries if query in places]
     if not queries and len(text.queries) == len(text.tokens):
         queries = [query for query in text.queries if query in places]

@@ -34,23 +34,23 @@ def draw_pictures(canvas: Canvas, pictures: Pictures) -> None:
 
 
 def _draw_maps(canvas: Canvas, maps: Sequence[PictureMap]) -> None:
-    drawn: list[tuple[PictureMap, Spans | None]] = []
-    shown: set[bytes] = set()
+    titled_maps: list[tuple[PictureMap, Spans | None]] = []
+    seen_pixels: set[bytes] = set()
     for picture in maps:
         key = picture.pixels.tobytes()
-        if key not in shown:
-            shown.add(key)
-            drawn.append((picture, None))
-        drawn.append((picture, picture.title))
+        if key not in seen_pixels:
+            seen_pixels.add(key)
+            titled_maps.append((picture, None))
+        titled_maps.append((picture, picture.title))
     room = canvas.limit - 2 * MARGIN + GAP
     across = max(1, int(room // ((_LEAST if canvas.fixed else _SIDE) + GAP)))
     side = _SIDE
     if canvas.fixed:  # pictures of equal size fill the page
-        across = min(across, len(drawn))
+        across = min(across, len(titled_maps))
         side = room / across - GAP
-    for start in range(0, len(drawn), across):
+    for start in range(0, len(titled_maps), across):
         top = canvas.y
-        for n, (picture, title) in enumerate(drawn[start : start + across]):
+        for n, (picture, title) in enumerate(titled_maps[start : start + across]):
             canvas.y = max(
                 canvas.y, _draw_map(canvas, picture, title, (MARGIN + n * (side + GAP), top, side))
             )
@@ -58,13 +58,16 @@ def _draw_maps(canvas: Canvas, maps: Sequence[PictureMap]) -> None:
 
 
 def _draw_map(
-    canvas: Canvas, picture: PictureMap, title: Spans | None, place: tuple[float, float, float]
+    canvas: Canvas,
+    picture: PictureMap,
+    title: Spans | None,
+    corner_and_width: tuple[float, float, float],
 ) -> float:
     """Draw a picture, or its map with the shares of the row below it; return the lower edge.
 
     `place`: The left edge, the upper edge and the width.
     """
-    x, y, side = place
+    x, y, side = corner_and_width
     rows, columns = picture.weights.shape
     height, width, _ = picture.pixels.shape
     down = side * float(height) / float(width)
@@ -108,9 +111,9 @@ def _draw_map(
 def _draw_pixels(
     canvas: Canvas, pixels: Array, x: float, y: float, width: float, height: float
 ) -> None:
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.2f}" height="{height:.2f}" preserveAspectRatio="none"'
+    box = f'x="{x:.1f}" y="{y:.1f}" width="{width:.2f}" height="{height:.2f}" preserveAspectRatio="none"'
     canvas.put(
-        f'<image {place} href="data:image/png;base64,{b64encode(encode_png(pixels)).decode()}"/>'
+        f'<image {box} href="data:image/png;base64,{b64encode(encode_png(pixels)).decode()}"/>'
     )
     canvas.reach(x + width)
 
@@ -164,9 +167,9 @@ def _draw_scale(canvas: Canvas, scale: Scale, *, relative: bool) -> None:
         canvas.text(MARGIN + BAR + 6, canvas.y + 8, ours(RELATIVE, "dim"), size=SMALL)
         canvas.y += 10
         return
-    for place, name in ticks(scale, relative=False):
+    for share, name in ticks(scale, relative=False):
         canvas.text(
-            MARGIN + BAR * place, canvas.y + 8 + SMALL, ours(name), size=SMALL, anchor="middle"
+            MARGIN + BAR * share, canvas.y + 8 + SMALL, ours(name), size=SMALL, anchor="middle"
         )
     canvas.text(MARGIN + BAR + 16, canvas.y + 8, ours(UNIT, "dim"), size=SMALL)
     canvas.y += 10 + SMALL

@@ -46,7 +46,7 @@ def role_number(colour: str) -> int:
     Among 256 there are no weaker ones of every role with its hue, in which lightness and saturation both fall.
     """
     exact = oklab(bytes.fromhex(colour[1:]))
-    labs = {number: oklab(entry) for number, entry in COLOURS_256.items()}
+    labs = {index: oklab(entry) for index, entry in COLOURS_256.items()}
     if hypot(*exact[1:]) < _GREY:
         alike = [n for n, lab in labs.items() if hypot(*lab[1:]) < _GREY / 3]
     else:
@@ -68,17 +68,17 @@ def ramp_steps(surface: Surface, *, more: bool) -> list[int | None]:
     background = bytes.fromhex(surface.background)
     colours: dict[int | None, Sequence[int]] = {None: background}
     between_hues: set[int | None] = {None}
-    for number, colour in COLOURS_256.items():
-        first, second, third = colour[::-1] if more else colour
-        is_palest = first == second == 255 and third == 215
+    for index, colour in COLOURS_256.items():
+        main, green, other = colour[::-1] if more else colour
+        is_palest = main == green == 255 and other == 215
         if is_palest or (not more and colour == (135, 0, 0)):
-            between_hues.add(number)
-        if first > second > third or second == third == 0 < first or number in between_hues:
-            colours[number] = colour
-    labs = {number: oklab(colour) for number, colour in colours.items()}
+            between_hues.add(index)
+        if main > green > other or green == other == 0 < main or index in between_hues:
+            colours[index] = colour
+    labs = {index: oklab(colour) for index, colour in colours.items()}
     end = luminance(surface.colour(1.0 if more else 0.0, signed=True))
     away = 1 if end > luminance(background) else -1
-    distance = {number: away * luminance(colour) for number, colour in colours.items()}
+    distance = {index: away * luminance(colour) for index, colour in colours.items()}
     numbers: list[int | None] = [None]
     for step in range(1, STEPS + 1):
         exact = oklab(surface.colour((1 + step / STEPS * (1 if more else -1)) / 2, signed=True))
@@ -86,9 +86,9 @@ def ramp_steps(surface: Surface, *, more: bool) -> list[int | None]:
         if step > BLANK:
             beyond = [n for n in beyond if n is not None]
 
-        def cost(number: int | None, exact: Lab = exact) -> float:
-            turn = 0.0 if number in between_hues else _turn(labs[number], exact)
-            return _difference(labs[number], exact) + _DEGREE * turn
+        def cost(index: int | None, exact: Lab = exact) -> float:
+            turn = 0.0 if index in between_hues else _turn(labs[index], exact)
+            return _difference(labs[index], exact) + _DEGREE * turn
 
         numbers.append(min(beyond, key=cost))
     return numbers
