@@ -21,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnscope.request.estimate import WORTH_COMPILED_LOOPS
 from attnscope.request.masks.terms import Mask
 
-WORTH_COMPILED_LOOPS = 1 << 23  # cells of a layer's recorded heads: from 12 heads and 837 tokens on
 # others are not known to work with LLVM's way of loading code
 _PROCESSORS = {"x86_64", "amd64", "aarch64", "arm64"}
 

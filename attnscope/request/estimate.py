@@ -19,8 +19,7 @@ from attnscope.request.memory import (
     layer_parameters,
 )
 
-MARGIN = 0.03  # of the sum, as allocators and libraries differ
-# Bytes
+MARGIN = 0.03  # of the sum, as allocators and libraries differ; what follows, to RANKED, is bytes
 TOKEN = 1700  # of a token as Python objects, in `tokenizers` while it encodes, and in JSON
 PIECE = 560  # of an entry of a vocabulary in `tokenizers`; also of a merge of a BPE
 COMPILED_LOOPS = 76 << 20  # of LLVM and the compiled loops
@@ -36,8 +35,6 @@ KERNEL_BIAS = 16  # of a cell if heads have biases: their distances, masked
 SCORE = 52  # of a score of a tile: its stages, and what recorders make of them
 MORE = 52  # of a score beside sinks, with a bias, or that functions of the caller change
 RANKED = 44  # of a contributor while a tile is ranked: positions and values, copied, and with gaps filled
-
-# Sizes of tiles
 TILE = 1 << 20  # smallest number of scores, and of cells of a kernel's mask for each text
 TILE_ROWS = 32  # smallest number of rows
 ENOUGH_ROWS = 128  # number of rows up to which a tile may have twice the scores
@@ -45,6 +42,7 @@ WINDOW_ROWS = 256  # largest number of rows under a window
 SHAPES = 32  # largest number of widths that are prepared
 NARROWER = 384  # tokens of a text per width, under a mask without a window
 PART = 1024  # tokens that an MLP takes at a time
+WORTH_COMPILED_LOOPS = 1 << 23  # cells of a layer's recorded heads: from 12 heads and 837 tokens on
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,9 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     report += (PICTURE if d.picture else DRAWN) * d.drawn
     # libraries keep these, or never take them, as processors differ
     shapes = 0 if narrow else min(SHAPES, d.tokens // NARROWER)
+    compiled = everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
     purposes = {
-        "program": PROGRAM + COMPILED_LOOPS,
+        "program": PROGRAM + COMPILED_LOOPS * compiled,
         "weights": parameters * size + 4 * c.d_model * largest * d.words,
         "text": everything * TOKEN + (c.vocab_size + d.n_merges) * PIECE + 8 * d.characters,
         "activations": running,
@@ -119,12 +118,13 @@ def _layer_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     # the MLP's branches; its input normed, what it makes of that, and the sum, the same of experts
     part = 6 * c.d_mlp + 5 * c.d_model + c.n_experts
     # a layer's input, the same normed, and what is made of it; queries; keys and values, also as 32 bits; the output as
-    # tiles fill it, and what is left
-    of_heads = 2 * c.n_heads * c.d_head + 3 * c.n_heads * c.d_value
+    # tiles fill it, and what is left, which the last layer does not need
+    goes_on = d.layers > 1 or d.predicted > 0
+    of_heads = 2 * c.n_heads * c.d_head + 3 * c.n_heads * c.d_value * goes_on
     of_keys = (1 + 4 // size) * c.n_kv_heads * (c.d_head + c.d_value)
     attending = 3 * c.d_model + of_heads + of_keys
     # fragmentation between short-lived tensors takes 6 %, and that between kept ones of several layers four inputs
-    numbers = 1.06 * max(5 * c.d_model, attending) + 4 * c.d_model
+    numbers = 1.06 * max(5 * c.d_model, attending) + 4 * c.d_model * goes_on
     return int(everything * numbers * size) + min(PART, everything) * part * 4
 
 

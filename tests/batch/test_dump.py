@@ -458,7 +458,7 @@ def test_the_header_does_not_depend_on_free_memory(tmp_path, monkeypatch):
         monkeypatch.setattr(memory, "available_memory", lambda free=free: free)
         dump(tmp_path, name=name)
     assert (tmp_path / "little.jsonl").read_bytes() == (tmp_path / "much.jsonl").read_bytes()
-    monkeypatch.setattr(memory, "available_memory", lambda: 780 << 20)
+    monkeypatch.setattr(memory, "available_memory", lambda: 790 << 20)
     with pytest.raises(
         AttnscopeError, match=r"a group of texts needs .* half of the free memory is .*max_memory"
     ):

@@ -108,7 +108,7 @@ def test_what_does_not_fit_layer_by_layer_is_refused_and_says_what_helps(bert: R
         inspect(replace(bert, max_memory=least))
     with pytest.raises(AttnscopeError) as caught:
         inspect(replace(bert, max_memory=least - 1))
-    said = f"needs about {format_bytes(least)} (program 264.0 MiB + weights, two layers at a time 75.0 MiB + text "
+    said = f"needs about {format_bytes(least)} (program 264.0 MiB + weights, two layers at a time 59.0 MiB + text "
     assert said in str(caught.value)
     assert "select less with" in str(caught.value)
 

@@ -20,6 +20,7 @@ from attnscope.model import compiled_rows, row_summary
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
+from attnscope.request.estimate import WORTH_COMPILED_LOOPS
 from attnscope.request.masks.terms import Causal
 
 SIZES = (1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 64, 97, 511, 512, 513, 1000, 1025, 4099)
@@ -285,7 +286,7 @@ def forget_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_layers_and_gpus_do_not_load_it() -> None:
-    assert row_summary.row_loops(row_summary.WORTH_COMPILED_LOOPS - 1, torch.device("cpu")) is None
+    assert row_summary.row_loops(WORTH_COMPILED_LOOPS - 1, torch.device("cpu")) is None
     assert row_summary.row_loops(1 << 40, torch.device("meta")) is None
 
 
