@@ -475,7 +475,7 @@ PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
     "sdpa": (sdpa, 120),
     "attend": (attend, 300),
     "profile": (profile, 90),
-    "kernels": (kernels, 240),
+    "kernels": (kernels, 280),
     "frames": (frames, 280),
     "programs": (programs, 300),
     "dumps": (partial(dumps, lengths=(64, 512)), 570),
