@@ -15,11 +15,11 @@ from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem, sync_file
 from attnscope.base.system.signals import at_signal
 from attnscope.batch import tables
+from attnscope.batch.compressed import new_packer
 from attnscope.batch.dump import DumpProgress, check_output, write_dump
 from attnscope.batch.dump_reader import Dump, sealed_end
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import DUMPS, TABLES, DumpFormat, ending_of, format_of
-from attnscope.batch.frames import new_packer
 from attnscope.batch.journal import seal
 from attnscope.batch.loading import DumpConfig
 from attnscope.batch.merge import write_merged

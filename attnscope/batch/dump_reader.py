@@ -11,8 +11,8 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.checksum import crc32
+from attnscope.batch.compressed import bounded_lines, open_lines
 from attnscope.batch.formats import format_of
-from attnscope.batch.frames import bounded_lines, open_lines
 from attnscope.batch.header import END, MAGIC, MEASURES, SCHEMA, Header, Settings
 from attnscope.batch.journal import unseal
 from attnscope.batch.records import End, Record

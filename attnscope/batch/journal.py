@@ -24,8 +24,8 @@ from attnscope.base.files.atomic import check_target
 from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem, copy_permissions
 from attnscope.base.system.signals import defer_signals
+from attnscope.batch.compressed import bounded_lines, not_a_dump
 from attnscope.batch.file_errors import naming_errors
-from attnscope.batch.frames import bounded_lines, not_a_dump
 from attnscope.batch.header import END, MAGIC
 from attnscope.batch.records import End, encode
 from attnscope.findings.codec import decode_json

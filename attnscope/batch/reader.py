@@ -25,7 +25,7 @@ from attnscope.base.files.reading import reading
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.file_system import open_nonblocking, wait_for_data
 from attnscope.batch.arrow_input import ENDINGS, folder_files, from_arrow, from_parquet
-from attnscope.batch.frames import COMPRESSED, open_decompressed
+from attnscope.batch.compressed import COMPRESSED, open_decompressed
 from attnscope.batch.header import InputFacts, Settings
 from attnscope.batch.items import (
     ARRAYS,

@@ -9,10 +9,10 @@ import pytest
 import attnscope
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch import dump_reader
+from attnscope.batch.compressed import new_packer
 from attnscope.batch.convert import convert
 from attnscope.batch.dump_reader import Dump, dump_lines
 from attnscope.batch.formats import ending_of
-from attnscope.batch.frames import new_packer
 from attnscope.cli import main
 from tests.helpers.batch_fakes import TEXTS, dump
 
@@ -167,7 +167,7 @@ def test_a_line_that_would_fill_the_memory_is_refused(plain, tmp_path, monkeypat
     header, record, *_ = plain.splitlines()
     path = tmp_path / f"long{suffix}"
     pack = gzip.compress if suffix.endswith("gz") else bytes
-    monkeypatch.setattr("attnscope.batch.frames.available_memory", lambda: 8 << 20)
+    monkeypatch.setattr("attnscope.batch.compressed.available_memory", lambda: 8 << 20)
     path.write_bytes(pack(header + b"\n" + record + b" " * (1 << 20) + b"\n"))
     with pytest.raises(AttnscopeError, match=r"long.*:2: the line is longer than 1,048,576 bytes"):
         list(dump_lines(path))
