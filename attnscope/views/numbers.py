@@ -8,8 +8,8 @@ import numpy as np
 
 from attnscope.findings.arrays import Matrix
 
-# A weight of exactly zero, and the score of −inf that gives it: a mask does not allow the cell. In a terminal's grid of
-# heads, which says so, a number that rounds to zero. Otherwise, this sign only separates items and multiplies.
+# A weight of exactly zero, and the score of −inf that gives it: a mask does not allow the cell. Nothing else has this
+# sign, which otherwise only separates items and multiplies.
 NO_WEIGHT = "·"
 MASKED = "masked"
 # Placeholder of a query without sources.

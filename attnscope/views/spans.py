@@ -16,7 +16,11 @@ UNKNOWN = "?"
 NEW = "+"
 # Replacements for terminals with ASCII alone, each as wide as what it replaces.
 ASCII = str.maketrans("·×÷…←→↓▾▴▸–−‖│α░▒▓█▏▎▍▌▋▊▉▕▐", ".x/~<>vv^>--||a,:*#-=====#-=")
-_LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2", "±": "+-"})
+_LONGER = str.maketrans(
+    {"√": "sqrt ", "²": "^2", "¹": "1", "⁻": "^-", "ⁱ": "^i", "ᵀ": "^T", "₂": "2", "½": "1/2", "±": "+-",
+     "∞": "inf", "⊙": "(*)", "′": "'", "ε": "eps", "λ": "lambda", "Σ": "sum", "β": "beta", "Δ": "delta",
+     "Γ": "gamma"}
+)  # fmt: skip
 TOKEN_MARKS: dict[str, str] = {"token": "", "unknown token": UNKNOWN, "new token": NEW}
 
 

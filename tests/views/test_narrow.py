@@ -20,7 +20,8 @@ COMMANDS = [["info", "--cost"], ["check", "ab", "--config", "causal"], ["run", "
             ["compare", "a b"],
             ["explain", "a bank", "--query", "bank"],
             ["explain", "a bank", "--query", "1", "--config", "sliding-window"],
-            ["run", "a bank", "--config", "grouped-query", "--by", "projected", "--mask", "causal"]]  # fmt: skip
+            ["run", "a bank", "--config", "grouped-query", "--by", "projected", "--mask", "causal"],
+            ["heads", "a bank", "--draws", "2"], ["ablate", "a [MASK]", "--cut", "L0H0"]]  # fmt: skip
 
 
 def drawn(part, width, encoding="utf-8"):

@@ -62,8 +62,10 @@ _OTHERS = {"head": "its output", "layer": "their outputs", "edge": "what it read
 _HEADINGS = {"target": "change", "kl": "KL", "hidden": "hidden"}
 _UNITS = {"target": "", "kl": "bits", "hidden": "", "loss": "bits"}
 _MEANS = {"head": "its mean", "layer": "their means"}
-_KL = "KL(before ‖ after) of predictions, in bits"
-_HIDDEN = "relative change of the final hidden state"
+_KL = "how much predictions change: KL(before ‖ after) in bits"
+_HIDDEN = "how much the final hidden state changes, relative to its length"
+# the same in a title of one line
+_TITLES = "KL(before ‖ after) of predictions, in bits", "relative change of the final hidden state"
 _EDGE = "edge A ← B: what query A reads from key B."
 
 
@@ -259,17 +261,20 @@ def effect_meaning(
     """Say what the effect of a unit is the change of, and where."""
     where = note(_where(survey.tokens, survey.positions))
     if not survey.targets:
-        return ours(_HIDDEN if effects.kl is None else _KL), where
+        return ours(_TITLES[effects.kl is None]), where
     before = ours(f"{before_target(survey, settings)}; ")
     return (Span("change of the "), *target_name(survey.targets)), (*before, *where)
 
 
 def effect_text(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) -> str:
-    """Say the same as one sentence part, and how a unit is replaced."""
+    """Say the same in full, and how a unit is replaced."""
+    replaced = _replaced(effects.how, survey.unit)
+    if not survey.targets:
+        return change_text(survey.tokens, survey.positions, replaced, hidden=effects.kl is None)
     measure, where = (
         "".join(span.text for span in spans) for spans in effect_meaning(survey, effects, settings)
     )
-    return f"{measure}, {where}, if {_replaced(effects.how, survey.unit)}"
+    return f"{measure}, {where}, if {replaced}"
 
 
 def change_text(tokens: Sequence[Token], positions: Sequence[int], *, hidden: bool) -> str:
@@ -318,7 +323,7 @@ def _columns(survey: EffectSurvey) -> list[str]:
     if effects.kl is None or len(survey.effects) > 1:
         return []
     kl = [f"KL: {_KL}"] if survey.targets else []
-    return ["; ".join([*kl, f"hidden: {_HIDDEN}, ‖after − before‖ / ‖before‖"]) + "."]
+    return ["; ".join([*kl, f"hidden: {_HIDDEN}"]) + "."]
 
 
 def _label(survey: EffectSurvey, n: int) -> Spans:

@@ -59,6 +59,7 @@ _PRINTED = 10  # number of heads that are printed, if there are more
 _NAMED = 12  # number of tokens without counterpart that are named
 _LINES = 70  # of one head, above which only the rows and columns are shown where most moves
 _CHANGED = 0.1  # of a weight, from which its change is listed
+_BETWEEN = " · "  # separator of weights that change
 _VISIBLE = 0.005  # share of a row's weight that is not printed as 0.00
 _EXACT = 4  # digits of the strongest heads' values if two would not tell them apart
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
@@ -666,7 +667,7 @@ class _ShownHead:
             weights = [self._weight(side, n, key) for side, key in enumerate(pair)]
             numbers = "→".join(f"{weight:.2f}" for weight in weights if not np.isnan(weight))
             spans += [
-                Span(f"{TIE}· " if spans else ""),
+                Span(TIE + _BETWEEN[1:] if spans else ""),
                 *self._key(pair),
                 Span(f"{TIE}{numbers}"),
             ]

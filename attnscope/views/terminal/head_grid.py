@@ -8,12 +8,12 @@ from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.views.numbers import NO_WEIGHT
 from attnscope.views.parts import Panel
 from attnscope.views.terminal.colours import SHADES, cell_shade, role_style, shade
 from attnscope.views.terminal.screen import Screen
 
 _GAP = "  "
+_NEARLY = "~0"  # a number that rounds to zero
 
 
 def draw_heads(screen: Screen, panel: Panel) -> None:
@@ -107,12 +107,10 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
         style = screen.number(scale, value)
         if numbered:
             text = candidates[numbered[0]][layer][head]
-            # what rounds to zero has no colour
-            return (
-                Text(NO_WEIGHT.rjust(width), "dim")
-                if _is_zero(text)
-                else Text(text.rjust(width), style)
-            )
+            if text.strip("+−-0."):
+                return Text(text.rjust(width), style)
+            # what rounds to zero has no colour, and few letters, as most heads may have it
+            return Text((_NEARLY if value else "0").rjust(width), "dim")
         if screen.colours:
             return Text(" " * width, screen.ramp(fraction, scale))
         return Text(cell_shade(fraction, scale.signed))
@@ -120,18 +118,10 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
     _draw_cells(screen, n_heads, widths[numbered[0]] if numbered else 2, draw, labels)
     if numbered:
         screen.say_colours([("colour", scale, panel.digits)])
-        zeros = sorted({text for row in candidates[numbered[0]] for text in row if _is_zero(text)})
-        if zeros:
-            screen.say(f"{NO_WEIGHT} rounds to {zeros[0]}")
     else:
         low = panel.digits.text(scale.low)
         high = panel.digits.text(scale.high)
         screen.say(f"shades from {low} to {high}")
-
-
-def _is_zero(text: str) -> bool:
-    """Tell whether a number rounds to zero."""
-    return text != "–" and not text.strip("+−-0.")
 
 
 def _label(labels: Mapping[int, str]) -> int:
