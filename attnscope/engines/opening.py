@@ -58,15 +58,15 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
             raise UsageError("takes texts alone", where=arg("engine", "native"), hint=hint)
         from attnscope.engines.transformers.opening import open_transformers
 
-        return open_transformers(run, texts)
+        return open_transformers(run)
     foreign = _foreign_type(run) if run.engine == "auto" else None
     if run.engine != "transformers" and (foreign is None or find_spec("transformers") is None):
         return open_native(run, texts)
     from attnscope.engines.transformers.opening import open_transformers
 
     if foreign is None:
-        return open_transformers(run, texts)
-    source = open_transformers(run, texts)
+        return open_transformers(run)
+    source = open_transformers(run)
     what = "this kind of" if foreign in FAMILIES else "the architecture"
     note = f"transformers runs it: attnscope itself does not have {what} {as_unicode(foreign)}"
     return replace(source, notes=(note, *source.notes))

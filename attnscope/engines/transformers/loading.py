@@ -193,7 +193,7 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
         vocab_size = 1
         d_model = int(model.config.hidden_size)
     elif model.main_input_name in SOUNDS:
-        sounds = probe_sound(model, where)
+        sounds = probe_sound(model)
         frames = find_frames(model, sounds, where)
         parts = probe(model, sounds, where)
         vocab_size = 1

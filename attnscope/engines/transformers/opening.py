@@ -4,7 +4,6 @@ The attention of such a model is only known after loading, so opening it imports
 """
 
 import sys
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -27,7 +26,7 @@ from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
 from attnscope.checkpoints.tokenizers import FoundTokenizer, find_tokenizer, open_tokenizer
 from attnscope.request.memory import DTYPE_BYTES, memory_bound, require_memory
-from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.run_config import RunConfig
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from attnscope.engines.transformers.loading import TransformersModel
 
 
-def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
+def open_transformers(run: RunConfig) -> ModelSource:
     """Open and load the checkpoint that a run names, for `--engine transformers`."""
     if run.config is not None:
         hint = f"remove {arg('engine')}"

@@ -51,7 +51,7 @@ class FrameLayout:
     before: tuple[str, ...] = ()  # names of the model's own tokens, before the frames
 
 
-def probe_sound(model: Any, where: str | Path) -> dict[str, Tensor]:
+def probe_sound(model: Any) -> dict[str, Tensor]:
     """Return noise that a sound model takes: as short as it may be, as features or as samples."""
     config = model.config
     noise = torch.randn(1, _PROBED, generator=torch.Generator().manual_seed(0)).to(

@@ -77,10 +77,10 @@ def band_energies(samples: "Floats") -> "Matrix":
 def changes(energies: "Matrix") -> "np.ndarray[Any, Any]":
     """Return how far the mean spectra after and before each place are apart, (places,)."""
     sums = np.concatenate([np.zeros((1, energies.shape[1])), energies.cumsum(axis=0)])
-    place = np.arange(1, len(energies))[:, None]
-    first = np.maximum(0, place - _SIDE)
-    last = np.minimum(len(energies), place + _SIDE)
-    means = [(sums[b] - sums[a])[:, 0] / (b - a) for a, b in ((first, place), (place, last))]
+    frame = np.arange(1, len(energies))[:, None]
+    start = np.maximum(0, frame - _SIDE)
+    last = np.minimum(len(energies), frame + _SIDE)
+    means = [(sums[b] - sums[a])[:, 0] / (b - a) for a, b in ((start, frame), (frame, last))]
     distances = np.sqrt(((means[1] - means[0]) ** 2).mean(axis=-1))
     return np.concatenate([[0.0], distances])
 
@@ -167,8 +167,8 @@ def _pauses(loud: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
     """Return how much longer than a closure the silence is that ends at each place, (places,)."""
     lengths = np.zeros(len(loud))
     silent = 0
-    for place, sounds in enumerate(loud):
+    for frame, sounds in enumerate(loud):
         if sounds:
-            lengths[place] = max(0, silent - _CLOSURE)
+            lengths[frame] = max(0, silent - _CLOSURE)
         silent = 0 if sounds else silent + 1
     return lengths

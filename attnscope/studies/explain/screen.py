@@ -229,7 +229,7 @@ def _answer(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
     for cell in e.cells:
         yield GAP
         yield in_one_line(e, cell, settings)
-        yield from product_strips(e, cell, settings)
+        yield from product_strips(cell, settings)
 
 
 def _title(step: int, title: str, caption: Spans) -> Iterator[ViewPart]:

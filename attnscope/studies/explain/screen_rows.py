@@ -99,9 +99,7 @@ def cell_parts(
     yield Table("pair" if bands else "dimension", columns, labels=labels)
 
 
-def product_strips(
-    e: Explanation, cell: ExplainedCell, settings: DisplaySettings
-) -> Iterator[ViewPart]:
+def product_strips(cell: ExplainedCell, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present q, k, their products and the running sum, dimension by dimension, as cells of colour."""
     if len(cell.parts) < 2:
         return

@@ -75,21 +75,21 @@ def survey_sound(
 def _advice(gains: Array, listed: tuple[tuple[int, int], ...]) -> list[str]:
     """Return the list that generation_config.json wants, and how the checkpoint's own compares with it."""
     places = choose_alignment_heads(np.nan_to_num(gains.ravel(), nan=-np.inf))
-    chosen = [divmod(place, gains.shape[1]) for place in places]
-    spelled = ", ".join(f"[{layer}, {head}]" for layer, head in chosen)
+    best = [divmod(index, gains.shape[1]) for index in places]
+    spelled = ", ".join(f"[{layer}, {head}]" for layer, head in best)
     notes = [f'for generation_config.json: "alignment_heads": [{spelled}]']
     if listed:
         order = [
-            divmod(int(place), gains.shape[1])
-            for place in np.argsort(-np.nan_to_num(gains.ravel(), nan=-np.inf))
+            divmod(int(index), gains.shape[1])
+            for index in np.argsort(-np.nan_to_num(gains.ravel(), nan=-np.inf))
         ]
-        first = len(set(listed) & set(order[: len(listed)]))
+        leading = len(set(listed) & set(order[: len(listed)]))
         same = (
             "the same heads"
-            if set(listed) == set(chosen)
-            else f"{len(listed)} heads, {first} of them"
+            if set(listed) == set(best)
+            else f"{len(listed)} heads, {leading} of them"
         )
-        end = "" if set(listed) == set(chosen) else f" among the first {len(listed)}"
+        end = "" if set(listed) == set(best) else f" among the first {len(listed)}"
         notes.append(f"the checkpoint lists {same}{end}")
     else:
         notes.append("the checkpoint lists none")

@@ -226,24 +226,24 @@ def _map(pooled: parts.WeightMap, container: Container) -> list[Node]:
     return [{"k": "panels", "look": "alone", "panels": [panel]}]
 
 
-def _sound(drawn: parts.SoundMap, container: Container) -> list[Node]:
-    factor = -(-len(drawn.levels) // _MOST_FRAMES)
-    starts = np.arange(0, len(drawn.levels), factor)
-    weights = np.add.reduceat(drawn.weights, starts, axis=1).astype(np.float32)
-    paths = [drawn.path_of(row) for row in range(len(weights))] if drawn.path else []
+def _sound(sound_map: parts.SoundMap, container: Container) -> list[Node]:
+    factor = -(-len(sound_map.levels) // _MOST_FRAMES)
+    starts = np.arange(0, len(sound_map.levels), factor)
+    weights = np.add.reduceat(sound_map.weights, starts, axis=1).astype(np.float32)
+    paths = [sound_map.path_of(row) for row in range(len(weights))] if sound_map.path else []
     panel = {
         "name": "map",
-        "label": f"map of {drawn.of} over seconds",
-        "title": [drawn.of],
-        "arithmetic": [f"{drawn.meaning}, as log₁₀"],
+        "label": f"map of {sound_map.of} over seconds",
+        "title": [sound_map.of],
+        "arithmetic": [f"{sound_map.meaning}, as log₁₀"],
         "matrix": container.exact(weights),
-        "rows": _axis(drawn.rows),
+        "rows": _axis(sound_map.rows),
         "columns": {
             "kind": "second",
-            "labels": [[f"{drawn.seconds[start]:.2f} s", ""] for start in starts.tolist()],
+            "labels": [[f"{sound_map.seconds[start]:.2f} s", ""] for start in starts.tolist()],
         },
         **_log_scale(weights),
-        "levels": np.maximum.reduceat(np.array(drawn.levels), starts).tolist(),
+        "levels": np.maximum.reduceat(np.array(sound_map.levels), starts).tolist(),
         "path": [[frames.start / factor, frames.stop / factor] for frames in paths],
     }
     return [{"k": "panels", "look": "alone", "panels": [panel]}]
@@ -334,9 +334,9 @@ def _strips(strips: parts.Strips, _container: Container) -> list[Node]:
             said = f"{name}: {number_text(value, 4)}"
             share = abs(value) / largest
             cells.append(_strip_cell("bar" if value > 0 else "less", share, title=said))
-        drawn = element("span", *cells, look="cells", aria_hidden="true")
+        cell_line = element("span", *cells, look="cells", aria_hidden="true")
         lines.append(
-            element("div", element("span", strip.name, look="dim"), drawn, *spans_of(strip.end))
+            element("div", element("span", strip.name, look="dim"), cell_line, *spans_of(strip.end))
         )
     steps = range(1, _KEY_CELLS + 1)
     key = [*(("less", n) for n in reversed(steps)), *(("bar", n) for n in steps)]
@@ -351,21 +351,21 @@ def _strips(strips: parts.Strips, _container: Container) -> list[Node]:
 
 def _pictures(pictures: parts.Pictures, container: Container) -> list[Node]:
     """Return maps on pictures; maps on the same picture share its pixels."""
-    kept: dict[bytes, dict[str, Any]] = {}
+    pixels: dict[bytes, dict[str, Any]] = {}
     nodes = []
-    for drawn in pictures.maps:
-        key = drawn.pixels.tobytes()
-        if key not in kept:
-            kept[key] = container.picture(drawn.pixels)
+    for picture in pictures.maps:
+        key = picture.pixels.tobytes()
+        if key not in pixels:
+            pixels[key] = container.picture(picture.pixels)
         node = {
-            "title": spans_of(drawn.title),
-            "label": plain(spans_of(drawn.title)),
-            "pixels": kept[key],
-            "weights": container.exact(drawn.weights),
-            "beside": [[name, percent(share)] for name, share in drawn.shares],
-            "facts": list(drawn.facts),
-            "query": drawn.query,
-            "scale": {"low": 0, "high": drawn.scale.high, "signed": False, "shape": "sqrt"},
+            "title": spans_of(picture.title),
+            "label": plain(spans_of(picture.title)),
+            "pixels": pixels[key],
+            "weights": container.exact(picture.weights),
+            "beside": [[name, percent(share)] for name, share in picture.shares],
+            "facts": list(picture.facts),
+            "query": picture.query,
+            "scale": {"low": 0, "high": picture.scale.high, "signed": False, "shape": "sqrt"},
         }
         nodes.append(node)
     return [

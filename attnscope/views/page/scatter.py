@@ -36,14 +36,14 @@ def lowered_scatter(scatter: Scatter, _container: Container) -> list[Any]:
     low = float(min(0.0, ys.min(initial=0.0)))
     high = float(max(0.0, ys.max(initial=0.0)))
     span = (high - low) or 1.0
-    named = sorted(range(len(ys)), key=lambda n: -abs(float(ys[n])))[:_NAMED]
+    labelled = sorted(range(len(ys)), key=lambda n: -abs(float(ys[n])))[:_NAMED]
 
-    def place(x: float, y: float) -> tuple[float, float]:
+    def position(x: float, y: float) -> tuple[float, float]:
         return _LEFT + x / widest * _SIDE, _TOP + (high - y) / span * _SIDE
 
-    left, base = place(0.0, low)
-    right, zero = place(widest, 0.0)
-    drawn: list[Element] = [
+    left, base = position(0.0, low)
+    right, zero = position(widest, 0.0)
+    elements: list[Element] = [
         element("line", x1=left, x2=right, y1=zero, y2=zero, look="axis"),
         element("line", x1=left, x2=left, y1=_TOP, y2=base, look="axis"),
         _label(f"{across} →", (left + right) / 2, base + 32, "middle"),
@@ -56,22 +56,23 @@ def lowered_scatter(scatter: Scatter, _container: Container) -> list[Any]:
             transform="rotate(-90)",
         ),
     ]
-    drawn += [
-        _label(number_text(x, 2), place(x, low)[0], base + 16, "middle") for x in (0.0, widest)
+    elements += [
+        _label(number_text(x, 2), position(x, low)[0], base + 16, "middle") for x in (0.0, widest)
     ]
-    drawn += [
-        _label(number_text(y, 2), left - 6, place(0.0, y)[1] + 4, "end") for y in {low, 0.0, high}
+    elements += [
+        _label(number_text(y, 2), left - 6, position(0.0, y)[1] + 4, "end")
+        for y in {low, 0.0, high}
     ]
     for n, name in enumerate(scatter.names):
-        x, y = place(float(xs[n]), float(ys[n]))
+        x, y = position(float(xs[n]), float(ys[n]))
         said = f"{name}: {across} {number_text(xs[n], 4)}, {upward} {number_text(ys[n], 4)}"
         point = element("circle", element("title", said), cx=round(x, 1), cy=round(y, 1), r=4)
         address = f"#head={name}&show={scatter.display.replace(' ', '+')}"
-        drawn.append(element("a", point, href=address, tabIndex=-1, aria_label=said))
-        if n in named:
-            drawn.append(_label(name, x + 7, y + 4, "start"))
+        elements.append(element("a", point, href=address, tabIndex=-1, aria_label=said))
+        if n in labelled:
+            elements.append(_label(name, x + 7, y + 4, "start"))
     size = f"0 0 {_LEFT + _SIDE + _RIGHT:g} {_TOP + _SIDE + _BELOW:g}"
-    picture = element("svg", *drawn, viewBox=size, role="group", aria_label=scatter.title)
+    picture = element("svg", *elements, viewBox=size, role="group", aria_label=scatter.title)
     return [element("figure", element("figcaption", scatter.title), picture, look="scatter")]
 
 

@@ -295,7 +295,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         "noEffects": scene.no_effects,
         "command": pasted(command),
         "elsewhere": scene.command is not None and scene.command.shared_words not in (None, scene.command.words),
-        "comparison": pasted(_comparison(walk, variant, scene)),
+        "comparison": pasted(_comparison(walk, variant)),
         "first": list(scene.first),
         "start": scene.start,
         "startKey": scene.start_key,
@@ -318,7 +318,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
             ],
             "kinds": [[name, list(sources)] for name, sources in scene.kinds],
             "high": scene.picture_scale.high,
-            "rows": _pictured_rows(scene, rounded, container),
+            "rows": _pictured_rows(rounded, container),
         },
         "units": [_head(indices, head, container) for indices, head in heads.items()],
         "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],
@@ -367,35 +367,33 @@ def _effects(effects: SceneEffects, container: Container) -> Node:
     }
 
 
-def _comparison(walk: Walk, variant: Variant, scene: Scene) -> str:
+def _comparison(walk: Walk, variant: Variant) -> str:
     """Return the command that compares a side with the first, or the first with the second; empty for none."""
     if walk.compared_by is not None:
         return walk.compared_by.spell(left_out=walk.selects)
     source = walk.source
-    first, *others = source.masks
+    reference, *others = source.masks
     if not others:
         return ""
-    sides = [first, variant.mask if variant.mask != first else others[0]]
+    sides = [reference, variant.mask if variant.mask != reference else others[0]]
     before, after = (source.scene(replace(variant, mask=mask)) for mask in sides)
     compared = None if before is None or after is None else compared_masks(before, after)
     return "" if compared is None else compared.spell(command="compare", shared=True)
 
 
-def _pictured_rows(
-    scene: Scene, heads: Mapping[tuple[int, int], WalkHead], container: Container
-) -> Node | None:
+def _pictured_rows(heads: Mapping[tuple[int, int], WalkHead], container: Container) -> Node | None:
     """Return all weights of heads that have no exact numbers on the page, by their roots; None if there are none."""
-    drawn = {
+    weights_of = {
         indices: head.stages["weights"]
         for indices, head in heads.items()
         if "weights" in head.stages
     }
-    if not drawn:
+    if not weights_of:
         return None
-    first_head = heads[next(iter(drawn))]
-    weights = container.roots(np.stack(list(drawn.values())))
+    first_head = heads[next(iter(weights_of))]
+    weights = container.roots(np.stack(list(weights_of.values())))
     return {
-        "units": [list(indices) for indices in drawn],
+        "units": [list(indices) for indices in weights_of],
         "start": first_head.start,
         "weights": weights,
     }
