@@ -284,6 +284,15 @@ class Checker:
             self.equal(scaled, known["scaled"], "scaled", 1e-4)
             self.equal(exponent, known["scaled"], "exponent", 1e-4)
             self.equal(weight, self.table()[query, key], "weight")
+        for found in re.finditer(
+            rf"Σ ({NUMBER}) = e\^({NUMBER}) \(row's largest\) × ({NUMBER})", text
+        ):
+            total, largest, rest = found.groups()
+            masked = stages["masked"][query]
+            self.equal(largest, masked.max(), "largest of the row", 1e-4)
+            powers = np.exp(masked - masked.max()).sum()
+            self.equal(rest, powers, "sum less the largest", 1e-4 * powers)
+            self.equal(total, powers * np.exp(masked.max()), "sum", 1e-3 * float(total))
         for found in re.finditer(rf"output dim (\d+) = Σ weight × v = ({NUMBER})", text):
             self.equal(found[2], stages["output"][query, int(found[1])], "output", 1e-4)
         if "not allowed by the mask" in text:
@@ -300,13 +309,22 @@ class Checker:
             if at >= len(lines) - 1:
                 break
             row = layout.rows[y] * zoom
-            line = lines[at + ((layout.tall - 1) // 2 if layout.numbers else 0)]
+            line = lines[at + ((layout.tall - 1) // 2 if layout.form else 0)]
             if layout.rows_per_line == 1 and zoom == 1:
                 assert line[1:].lstrip().startswith(str(scene.queries.positions[row])), (line, row)
-            if layout.mode == "digits" or layout.numbers:
+            if layout.form:
                 self._digits(line, row, layout)
         if layout.mode == "blocks" and zoom == 1 and state.drawn_stage == "weights":
             self._colours(layout)
+        if state.drawn_stage == "output":
+            self._dims(" ".join(" ".join(lines).split()))
+
+    def _dims(self, text):
+        row = self.table("output")[self.app.state.place.spot.query]
+        named = re.findall(rf"dim (\d+) ({NUMBER})(?:,|$)", text)
+        for n, (dim, number) in enumerate(named):
+            self.equal(number, row[int(dim)], "largest dimensions", 2e-4)
+            assert abs(row[int(dim)]) >= np.sort(np.abs(row))[-1 - n] * (1 - 1e-4)
 
     def _expected(self, row, key):
         state = self.app.state
@@ -318,7 +336,7 @@ class Checker:
 
     def _digits(self, line, row, layout):
         for n, column in enumerate(layout.columns):
-            text = cells_at(line, layout.label + n * layout.cell, layout.cell).strip(" ‹›")
+            text = cells_at(line, layout.label + n * layout.cell, layout.cell).strip(" ‹›░▒▓█")
             if text in ("", "masked"):
                 assert (
                     self.truth.kept is not None

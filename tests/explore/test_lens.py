@@ -122,10 +122,13 @@ def test_what_heads_show_is_a_menu_with_words(report):
     vary = [number.name for number in numbers if np.ptp(number.values) > 1e-4]
     assert len(vary) < len(numbers)  # shares within 16 tokens are 1 in a text of eight
     shown = [command.name for command in displays_of(app)]
-    assert shown[:3] == ["thumbnails", "lens", "roles"]
+    # roles take the model
+    assert shown[:2] == ["thumbnails", "lens"] and "roles" not in shown
     on_self = vary.index("self")
-    assert len(shown) == 3 + len(vary) and shown[3 + on_self] == "weight on itself"
+    assert len(shown) == 2 + len(vary) and shown[2 + on_self] == "weight on itself"
     assert not re.search("_", " ".join(shown)) and "largest score" in shown
+    app, screen = walk(report, "r")
+    assert app.state.place.display == "thumbnails" and "roles take the model" in screen["title"][0]
 
 
 def test_small_thumbnails_give_way_to_the_strongest_source_of_the_row(smollm2):
@@ -234,18 +237,20 @@ def test_weights_in_cells_of_four_columns_have_numbers(minilm):
     assert app.state.drawn_stage == "weights" and len(numbers) == 15
 
 
-def test_digits_of_all_columns_are_in_sight_if_their_cells_are_wide_enough(minilm):
-    """`d` showed twelve of fifteen columns, whose colours with numbers had all of them."""
+def test_digits_are_numbers_that_cells_lack_and_leave_out_those_that_they_have(minilm):
+    """Cells of 80 columns have colours alone, and those of 120 numbers as well."""
     text = "The bank by the river was not the bank that lent us money"
     found = attnscope.inspect(text, model=str(minilm), layer=0, head=4, stages="weights").data
-    app, shown = walk(found, "d")
     weights = found.texts[0].heads[0].stages["weights"]
-    lines = " ".join(shown["matrix"])
-    assert app.state.place.digits and "keys " not in lines
-    (row,) = (line for line in shown["matrix"] if re.search(r"\b2 bank ", line))
-    numbers = re.findall(r"\.\d\d", row)
-    assert len(numbers) == 15
-    assert np.allclose([float(number) for number in numbers], weights[2], atol=0.0051)
+    for size, is_roomy in {(120, 40): True, (80, 24): False}.items():
+        for keys in ("", "d", "dd"):
+            _, shown = walk(found, "g", "home", *keys, size=size)
+            (row,) = (line for line in shown["matrix"] if re.search(r"\W2 bank ", line))
+            numbers = [float(number) for number in re.findall(r"\d?\.\d\d", row)]
+            assert len(numbers) == (15 if is_roomy else 5) * (is_roomy == (keys != "d"))
+            assert numbers == pytest.approx(weights[2][: len(numbers)], abs=0.0051)
+            has_all_columns = is_roomy or keys != "d"
+            assert has_all_columns != any("keys 0–" in line for line in shown["matrix"])
 
 
 def test_without_colours_cells_fill_the_panel_and_the_cursor_keeps_the_shade(report):
@@ -272,11 +277,18 @@ def test_without_colours_cells_fill_the_panel_and_the_cursor_keeps_the_shade(rep
         for query in range(1, min(count, 5)):
             # the name of a row stands in the middle of its lines
             first = row + (query - 1) * tall - (tall - 1) // 2
-            for line in lines[first : first + tall]:
+            for n, line in enumerate(lines[first : first + tall]):
                 for key in range(count):
                     cell = line[start + wide * key : start + wide * (key + 1)]
-                    shade = shade_of(weights[query, key])
-                    assert cell.replace("·", " ") in (shade * wide, " " * wide * (shade == " "))
+                    weight = weights[query, key]
+                    shade = shade_of(weight)
+                    if wide > 5 and n == (tall - 1) // 2 and weight > 0:
+                        # with a number, where there is room
+                        assert float(cell.strip("░▒▓█ ")) == pytest.approx(weight, abs=0.0051)
+                        assert cell[0] == cell[-1] == shade
+                    else:
+                        assert cell.replace("·", " ") in (shade * wide, " " * wide)
+                        assert cell.strip() or shade == " "
         first = row - tall - (tall - 1) // 2
         cursor = lines[first][start : start + wide]
         assert cursor == "‹" + shade_of(weights[0, 0]) * (wide - 2) + "›"

@@ -164,7 +164,7 @@ def test_without_colours_the_legend_names_the_shades_of_the_cells(report):
     largest = float(np.abs(app.state.drawn.stages["scores"]).max())
     bounds = [float(low) for low in re.findall(r"[░▒▓█] ([\d.]+)", legend)]
     assert bounds == pytest.approx([largest * n / 4 for n in range(4)], rel=0.06)
-    _, shown, _ = painted(report_source(report), "d", colours=0)
+    _, shown, _ = painted(report_source(report), "d", (80, 24), colours=0)
     assert not any("from ░" in line for line in shown["matrix"])
 
 
@@ -260,7 +260,7 @@ def test_a_matrix_fills_its_panel(size, colours, smollm2):
     width = shown["wide"]
     used = layout.label + layout.cell * layout.n_columns
     assert width - layout.n_columns < used <= width
-    assert layout.numbers or not colours
+    assert layout.form
 
 
 def test_every_source_of_the_row_has_its_value(smollm2):

@@ -61,7 +61,7 @@ def test_the_change_of_every_token_is_there_or_counted_and_its_reason_is_the_tru
     async def act(app, press, _pilot):
         await press("1", "x")
         cut = row_lines(app), app.state.place.cuts[0].written
-        await press("X", "p", "p")
+        await press("X", "p")
         return *cut, row_lines(app)
 
     lines, cut, without = walk(act, live(BANK), size)

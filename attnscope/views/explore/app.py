@@ -50,7 +50,7 @@ from attnscope.views.terminal import as_text
 from attnscope.views.terminal.colours import count_colours
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, comparing_command
 from attnscope.views.walk.keys import ACTIONS, KeyAction, footer, spell_key
-from attnscope.views.walk.place import PANELS, Action, Begin, Spot
+from attnscope.views.walk.place import PANELS, Action, Begin, Spot, uncut
 from attnscope.views.walk.scene import EFFECT, Progress, Scene, Source, WalkCut
 
 # Columns and lines from which all panels are shown at once, and from which they are frames.
@@ -65,6 +65,8 @@ _FEW_HEADS = 24
 _ROW = 40
 _WIDEST_ROW = 64
 _BESIDE = 40
+# Columns beside the letters of roles: of the frame, of layers, and of what the letters mean.
+_LETTERS = 21
 _WIDEST_BESIDE = 44
 # Columns of a cell with a number, of the widest cell, and of the labels of rows.
 _CELL = 5
@@ -75,10 +77,10 @@ _HEADS_EDGES = 7
 _MATRIX_EDGES = 11
 _FULL_ROW = 16
 _FLAT_ROW = 13
-# Lines of the row above the heads, at least: usually, if heads have roles with meanings, and with what cuts change.
+# Lines of the row above the heads, at least: usually, if heads have roles with meanings, and with predictions.
 _ROW_LINES = 9
 _ROW_OF_ROLES = 6
-_CHANGED_ROW = 12
+_PREDICTED_ROW = 12
 # Columns from which the footer of a small terminal has room for a key beside the arithmetic.
 _FOOTED = 70
 # An edited text is computed after this number of seconds without a key.
@@ -93,6 +95,9 @@ _SHORT_MODEL = 12
 # Characters that are copied at most.
 _COPIED = 4 << 20
 _DIGITS = "123456789"
+# Actions that need no scene, and how many keys for others wait for the first one.
+_ANYTIME = ("quit", "help", "palette")
+_MOST_EARLY = 100
 # Actions that take the model, which saved findings don't have.
 _COMPUTING = ("cut", "effects", "explain", "edit")
 _SHAPES = {"sqrt": "the root of weights", "linear": "weights", "log": "the logarithm of weights"}
@@ -201,6 +206,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             "copy": lambda: setattr(self, "_mode", "copy"),
             "pick": self._ask_text,
             "edit": self._edit,
+            "digits": self._digits,
             "cut": self._cut,
             "roles": self._roles,
             "effects": self._effects,
@@ -218,6 +224,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._enlarged = False  # the panel that keys move in has the whole screen
         self._notice = ""
         self._found_from = self.state.place  # where the search began
+        self._early: list[events.Key] = []  # keys that wait for the first scene
 
     # start and end
 
@@ -326,7 +333,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         )
         if width < _THREE:
             row = _ROW_OF_ROLES if self.state.place.display == "roles" else _ROW_LINES
-            row = _CHANGED_ROW if self.state.changed else row
+            predicts = scene is not None and (scene.predictions or self.state.place.cuts)
+            row = _PREDICTED_ROW if self.state.place.predictions and predicts else row
             heads = max(min(n_layers + 5, upper - row), upper // 3)
             beside = max(_BESIDE, min(_WIDEST_BESIDE, 6 + 3 * n_heads))
             left = width - beside
@@ -347,6 +355,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             boxes["row"] = (0, heads, left, upper - heads)
             boxes["matrix"] = (left, 0, width - left, upper)
             return boxes
+        if self.state.place.display == "roles" and n_layers + _HEADS_EDGES > upper:
+            # The letters have their meanings beside the heads, which have all lines then.
+            least = max(least, min(_WIDEST_BESIDE, 2 * n_heads + _LETTERS))
         spare = width - least - _ROW
         if spare < numbers and n_queries + _MATRIX_EDGES + _FLAT_ROW <= upper:
             # The row is below the matrix, whose cells are wider then.
@@ -391,7 +402,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         spot = state.place.spot
         line: Line = [Segment(" attnscope ", TITLE), Segment(" ")]
         if scene is None:
-            return cut([*line, Segment(ink.plain(state.status or "starting"), DIM)], width)
+            said = self._notice if self._early else state.status or "starting"
+            return cut([*line, Segment(ink.plain(said), DIM)], width)
         if scene.random:
             line += [Segment(" RANDOM WEIGHTS ", ink.style("alarm")), Segment(" ")]
         name = (
@@ -426,7 +438,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             remarks.insert(1, (masked, DIM))
             room -= cell_len(masked) + 2
         most = max(_SHORT_MODEL, min(_MODEL, room))
-        model = model if len(model) <= most else f"…{model[1 - most :]}"
+        if len(model) > most:
+            end = model[1 - most :]
+            # a name of a folder is whole, if what is behind it says enough
+            whole = end[end.find("/") :]
+            model = f"…{whole if len(whole) >= _SHORT_MODEL else end}"
         line = (
             [*line[:2], *place_trail] if place_trail else [*line, Segment(ink.plain(model), BOLD)]
         )
@@ -482,6 +498,8 @@ class ExploreApp(App[int], inherit_bindings=False):
                 *["roles"] * (self.state.scene is None or not self.state.scene.roles),
             }
             names = [name for name in names if name not in missing]
+        if self.state.place.zoom > 1:
+            names = [name for name in names if name != "digits"]
         for action in (by_name[name] for name in names if by_name[name].keys):
             key = self.state.ink.plain(spell_key(action.keys[0]))
             calls = clickable(action.name)
@@ -525,10 +543,12 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._asking:
             if event.key == "escape":
                 self._close_prompt(restore=True)
+            elif event.key == "enter":
+                self.prompt_done(self.screen.query_one("#prompt", Input).value)
             elif printable and event.character:
-                # The character was typed before the prompt had the focus.
+                # The key was typed before the prompt had the focus.
                 self.screen.query_one("#prompt", Input).insert_text_at_cursor(event.character)
-            return event.key == "escape" or bool(printable)
+            return event.key in ("escape", "enter") or bool(printable)
         if self._mode == "copy":
             self._mode = ""
             if pressed in _COPY:
@@ -542,6 +562,12 @@ class ExploreApp(App[int], inherit_bindings=False):
                 self._go_to_strongest(int(pressed) - 1)
                 return True
         name = self._by_key.get(pressed)
+        if self.state.scene is None and name not in _ANYTIME:
+            self._early = [*self._early, event][-_MOST_EARLY:]
+            keys = [spell_key(str(early.character or early.key)) for early in self._early]
+            self._notice = f"loading; then {' '.join(keys)}"
+            self.redraw()
+            return True
         if name is None:
             self.redraw()
             return False
@@ -582,12 +608,11 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _act(self, action: Action) -> None:
         before = self.state.place
-        was_changed = self.state.changed
         if self.state.act(action):
             place = self.state.place
             moved = before.panel != place.panel and not self._wide
             other_roles = (before.display == "roles") != (place.display == "roles")
-            if moved or other_roles or was_changed != self.state.changed:
+            if moved or other_roles or before.predictions != place.predictions:
                 self.arrange(self.size.width, self.size.height)
             self.ask()
 
@@ -654,6 +679,13 @@ class ExploreApp(App[int], inherit_bindings=False):
         text = self.state.source.texts[self.state.place.spot.text]
         self._prompt("edit", "the text; Enter keeps it, Esc brings back the one before", text)
 
+    def _digits(self) -> None:
+        """Write numbers into cells, or leave them out."""
+        if self.state.place.zoom > 1:
+            self._notice = "numbers stand in cells of one position: zoom in"
+        else:
+            self._act(Action("digits"))
+
     def _cut(self) -> None:
         """Cut the head or the edge under the cursor, or put it back."""
         scene = self.state.scene
@@ -663,19 +695,16 @@ class ExploreApp(App[int], inherit_bindings=False):
             return
         layer = scene.layers[spot.layer]
         head = scene.heads[spot.head]
-        if (
-            not isinstance(layer, int)
-            or not isinstance(head, int)
-            or not self.state.source.computes
-        ):
-            self.state.error = "cutting takes the model, and a numbered layer and head"
+        if not self.state.source.computes:
+            self.state.error = "cutting takes the model: attnscope explore TEXT"
+            return
+        if not isinstance(layer, int) or not isinstance(head, int):
+            self.state.error = "a mean of heads cannot be cut"
             return
         sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
         edge = "" if panel == "heads" else f": {'←'.join(map(spell_positions, sides))}"
         self._act(Action("cut", WalkCut(f"L{layer}H{head}{edge}", bool(edge))))
-        self.state.place = replace(self.state.place, predictions=True)
-        self.arrange(self.size.width, self.size.height)
-        if not self._wide and panel != "row":
+        if not self._wide and panel != "row" and self.state.place.cuts:
             self._notice = "the panel of the row shows the predictions"
 
     def _lens(self) -> None:
@@ -697,6 +726,10 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _roles(self) -> None:
         """Show what every head does, or thumbnails again."""
+        scene = self.state.scene
+        if not self.state.source.computes and (scene is None or scene.roles is None):
+            self.state.error = "roles take the model: attnscope explore TEXT"
+            return
         self.do("display", "thumbnails" if self.state.place.display == "roles" else "roles")
 
     def _measure_roles(self) -> None:
@@ -913,6 +946,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.state.settle()
         if is_first:
             self.arrange(self.size.width, self.size.height)
+            early = self._early
+            self._early = []
+            for event in early:
+                self.key(event)
         self.ask()
 
     def _report(self, status: str, error: BaseException | None) -> None:
@@ -927,7 +964,7 @@ class ExploreApp(App[int], inherit_bindings=False):
                 spot = self.state.place.spot
                 text = min(spot.text, len(self.state.source.texts) - 1)
                 self.state.place = replace(
-                    self.state.place, spot=replace(spot, mask=0, text=text), cuts=()
+                    uncut(self.state.place), spot=replace(spot, mask=0, text=text)
                 )
         elif error is not None:
             self.failure = error

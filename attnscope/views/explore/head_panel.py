@@ -50,8 +50,8 @@ ROW_LENS = "row lens"
 _NAMED = 4
 # Lines from which the legend has room.
 _ROOMY = 16
-# Layers that stay above the meanings of letters, at least.
-_LAYERS = 3
+# Columns of a role's letter beside the meanings of letters.
+_LETTER = 2
 
 
 @dataclass
@@ -114,17 +114,17 @@ class HeadsPanel:
         n_heads = len(scene.heads)
         room = width - label
         legend = _legend_lines(scene, height)
-        if display == "roles":
-            # letters without their meanings say nothing
-            most = max(legend, height - _ABOVE - _LAYERS)
-            legend = max(legend, len(_role_legend(state, scene, width, most)))
+        beside: list[str] = []
+        if display == "roles" and scene.roles is not None:
+            count, beside = self._letters(state, scene, width, height - _ABOVE)
+            legend = height - _ABOVE - count
         lines = height - _ABOVE - legend
         pictures = display == "thumbnails"
         least = 3 if display in (LENS, ROW_LENS) else 2 if pictures or display == "roles" else 6
         if least == 6 and room // n_heads < least:
             # Colours or shades of all heads say more than numbers of some; an effect has a rank of two digits.
             least = 3 if display == EFFECT else 2
-        wide = max(least, min(_WIDEST, room // n_heads))
+        wide = least if beside else max(least, min(_WIDEST, room // n_heads))
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
         across = max(1, room // wide)
         below = max(1, lines // tall)
@@ -186,14 +186,38 @@ class HeadsPanel:
             listed = flowed(_strongest(state, scene, weights, sources), width, " · ")
             # a small panel has one line for the list alone
             marks = [*listed[: max(1, legend - len(marks))], *marks]
-        if display == "roles" or _of_display(scene, display) is not None:
-            # they stand among its letters, or behind its number
+        if _of_display(scene, display) is not None:
+            # they stand behind its number
             marks = []
         lines_below: list[Line] = [[Segment(line, DIM)] for line in marks]
-        if weights is None:
+        if display == "roles":
+            letters = _letters_of(state, scene, layers)[len(beside) :]
+            lines_below = _role_legend(state, scene, letters, width, legend)
+        elif weights is None:
             lines_below += _legend(state, scene, width, legend - len(lines_below))
+        for line, letter in zip(drawn_lines[_ABOVE:], beside, strict=False):
+            line.append(Segment(f" {letter}", DIM))
         drawn_lines += lines_below[:legend]
         return [*drawn_lines, *[[]] * (height - len(drawn_lines))]
+
+    def _letters(
+        self, state: WalkState, scene: Scene, width: int, lines: int
+    ) -> tuple[int, list[str]]:
+        """Return how many layers have the meanings of all their letters in so many lines, and those beside the heads.
+
+        The others are below, under the role of the head under the cursor.
+        """
+        n_layers = len(scene.layers)
+        room = width - _label_width(scene) - _LETTER * len(scene.heads) - 1
+        for count in range(max(1, min(n_layers, lines - 1)), 0, -1):
+            top = scroll(self.top, state.place.spot.layer, count, n_layers, around=0)
+            letters = _letters_of(state, scene, range(top, top + count))
+            fits = max(map(len, letters), default=0) <= room
+            for beside in ([], letters[:count])[: 1 + fits]:
+                below = flowed(letters[len(beside) :], width, ", ")
+                if count + 1 + len(below) <= lines:
+                    return count, beside
+        return 1, []
 
     def _display(self, state: WalkState, width: int, height: int) -> str:
         """Return what is shown: where thumbnails are too small to say something, the row's strongest source instead."""
@@ -377,8 +401,6 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
     spot = state.place.spot
     display = state.place.display
     name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
-    if display == "roles":
-        return _role_legend(state, scene, width, room)
     head_number = _of_display(scene, display)
     if head_number is None:
         choice_text = f"{name} {state.head.chosen if state.head else ''}"
@@ -406,8 +428,23 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
     return [*([Segment(line)] for line in said), *([Segment(line, DIM)] for line in meaning)]
 
 
-def _role_legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]:
-    """Say the role of the head under the cursor, and what the letters stand for, in at most so many lines."""
+def _letters_of(state: WalkState, scene: Scene, layers: range) -> list[str]:
+    """Return the letters and signs of some layers with their meanings, the most frequent first."""
+    roles = scene.roles
+    if roles is None:
+        return []
+    main = roles.main[layers.start : layers.stop]
+    letters = [
+        state.ink.plain(f"{roles.letters[n]} {roles.names[n]}")
+        for n, _ in Counter(main[main >= 0].tolist()).most_common()
+    ]
+    return [*letters, *["? unclear"] * bool((main < 0).any()), *_marked(state, scene)]
+
+
+def _role_legend(
+    state: WalkState, scene: Scene, letters: list[str], width: int, room: int
+) -> list[Line]:
+    """Say the role of the head under the cursor, and what letters stand for, in at most so many lines."""
     ink = state.ink
     spot = state.place.spot
     name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
@@ -421,12 +458,6 @@ def _role_legend(state: WalkState, scene: Scene, width: int, room: int) -> list[
         if index < 0
         else f"{roles.names[index]} {roles.strength[spot.layer, spot.head]:.2f}"
     )
-    letters = [
-        ink.plain(f"{roles.letters[n]} {roles.names[n]}")
-        for n, _ in Counter(roles.main[roles.main >= 0].tolist()).most_common()
-    ]
-    letters += ["? no clear role"] * bool((roles.main < 0).any())
-    letters += _marked(state, scene)
     lines = ended(flowed(letters, width, ", "), width, room - 1)
     return [
         [Segment(fit(ink.plain(f"{name}: {role}"), width))],

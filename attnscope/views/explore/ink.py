@@ -252,13 +252,14 @@ def framed(
 
 
 def cut(line: Line, width: int) -> Line:
-    """Truncate a line to a width."""
+    """Truncate a line to a width; `…` stands for what is left out."""
     kept: Line = []
-    for segment in line:
+    for n, segment in enumerate(line):
         size = cell_len(segment.text)
-        if size > width:
-            if width > 0:
-                kept.append(Segment(fit(segment.text, width), segment.style))
+        # what fits exactly ends in `…` too if something is behind it
+        if size > width or (size == width and any(s.text.strip() for s in line[n + 1 :])):
+            text = segment.text if size > width else segment.text + " …"
+            kept.append(Segment(fit(text, width), segment.style))
             break
         kept.append(segment)
         width -= size

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 from rich.cells import cell_len
@@ -30,7 +31,14 @@ from attnscope.views.explore.ink import (
 )
 from attnscope.views.explore.picture import PictureView
 from attnscope.views.explore.state import WalkState
-from attnscope.views.numbers import NO_WEIGHT, Digits, cell_text, digits_for, scale_text
+from attnscope.views.numbers import (
+    NO_WEIGHT,
+    Digits,
+    cell_text,
+    digits_for,
+    number_text,
+    scale_text,
+)
 from attnscope.views.scales import LogScale
 from attnscope.views.terminal.colours import OF_WEIGHTS, ramp_pieces
 from attnscope.views.terminal.sound import spell_levels, spell_ticks
@@ -46,6 +54,12 @@ _TALLEST = 6
 _WIDEST = 12
 # Lines of the tokens above columns that are too narrow for them, which are read downwards.
 _UPRIGHT = 6
+# Columns of a description that says something although its end is left out.
+_SAYING = 10
+# Columns between two numbers above them.
+_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
+# Dimensions of a row's output that are named.
+_NAMED_DIMS = 4
 # Lines above the frames of a sound: their loudness, and seconds.
 _SOUND = 2
 # Lines of the title, the tokens above the columns if they fit, and the key under the cursor; and below the cells.
@@ -62,7 +76,7 @@ _STAGE_MEANINGS = {
 _KINDS = {
     "pooled": "largest of {0} × {0}",
     "map": "map, logarithmic; largest of {0} × {0}",
-    "listed": "listed sources alone; other cells were not saved",
+    "listed": "listed sources; others not saved",
     "missing": "not there",
     "exact": "",
 }
@@ -128,40 +142,39 @@ class MatrixPanel:
         )
         label = scene.queries.digits + 3 + min(longest, _NAMES, max(4, width // 4))
         room = max(1, width - label)
-        written = state.written(_digits_of)[1]
-        # Without the zeros before their points, all weights may fit.
-        written -= _is_short(state) and written * n_columns > room >= (written - 1) * n_columns
-        least = written if place.digits else 2
+        across = room // n_columns
+        forms = _forms(state)
+        fitting_form = next((form for form in forms if form.columns <= across), None)
+        form = fitting_form or forms[0]
         whole = state.drawn is not None and state.drawn.holds(state.drawn_stage, 0, n_rows - 1)
-        # a remark on the cells
-        lines -= zoom > 1 or not whole or n_rows > lines or least * n_columns > room
         # of a map, all columns are in sight if they fit
         square = 2 if zoom == 1 or 2 * n_columns <= room else 1
+        mode = "shades"
+        if ink.colours:
+            mode = "blocks" if ink.ascii or n_rows <= lines - (not whole) else "halves"
+        is_roomy = zoom == 1 and mode != "halves" and fitting_form is not None
+        least = square if mode == "shades" or ink.ascii else 1
+        if place.digits and zoom == 1 and not is_roomy:
+            mode = "digits"
+            least = form.columns
+        # a remark on the cells
+        lines -= zoom > 1 or not whole or n_rows > lines or least * n_columns > room
         per_line = 1
         tall = 1
-        numbers = False
-        if place.digits and zoom == 1:
-            cell = written
-            mode = "digits"
-            numbers = True
-        elif not ink.colours:
-            mode = "shades"
-            tall = max(1, min(_TALLEST, lines // n_rows, (room // n_columns + 1) // 2))
-            cell = max(square, min(room // n_columns, max(2 * tall, _WIDEST)))
-        elif ink.ascii or (n_rows <= lines and 2 * n_columns <= room):
-            # Blocks are as large as there is room, with numbers if they fit.
-            wide = state.written(_digits_of)[1]
-            # weights need no 0 before the point
-            wide -= _is_short(state)
-            across = room // n_columns
-            mode = "blocks"
-            tall = max(1, min(_TALLEST, lines // n_rows, (across + 1) // 2))
-            numbers = zoom == 1 and across >= wide
-            cell = max(square, min(across, max(2 * tall, _WIDEST)))
-        else:
+        # in place of a map on a picture, digits are those that cells have
+        is_bare = place.digits and not scene.pictures
+        numbers = mode == "digits" or (is_roomy and not is_bare)
+        if mode == "digits":
+            cell = form.columns
+        elif mode == "halves":
             cell = 1
             per_line = 2
-            mode = "halves"
+        else:
+            # Blocks and shades are as large as there is room; dimensions need no squares.
+            largest = lines // n_rows
+            square_tall = largest if place.stage == OUTPUT else (across + 1) // 2
+            tall = max(1, min(_TALLEST, largest, square_tall))
+            cell = max(least, min(across, max(2 * tall, _WIDEST)))
         fits_columns = max(1, room // cell)
         # Tokens that are too wide for their columns stand upright, in lines that rows leave.
         axis = state.columns
@@ -190,7 +203,7 @@ class MatrixPanel:
             n_rows,
             n_columns,
             tall,
-            numbers,
+            form if numbers else None,
             heading,
         )
 
@@ -242,7 +255,9 @@ class MatrixPanel:
         ]
         # the edge of a frame has its number and corners
         room = width - cells_wide(title) - len("  1  ")
-        title.append(Segment(ink.plain(f"  {fitting(forms, room)}"), look))
+        said = fitting(forms, room)
+        if cell_len(said) <= max(room, _SAYING):
+            title.append(Segment(ink.plain(f"  {said}"), look))
         return [title, *_column_names(state, layout, width), _ruler(state, scene, layout, width)]
 
 
@@ -260,7 +275,7 @@ class _Layout:
     n_rows: int
     n_columns: int
     tall: int = 1
-    numbers: bool = False
+    form: "_Form | None" = None  # how numbers are written; None for none
     heading: int = 1  # lines of the tokens above the columns
 
     @property
@@ -269,22 +284,46 @@ class _Layout:
         return 1 + self.heading + 1
 
 
-def _digits_of(matrix: np.ndarray) -> tuple[Digits, int]:
-    """Return how the numbers of a matrix are written, and the columns of a cell."""
-    digits = digits_for(matrix, 2)
+@dataclass(frozen=True)
+class _Form:
+    """How the numbers of a matrix are written."""
+
+    digits: Digits
+    columns: int  # of a cell, with a blank before its number
+    is_short: bool = False  # without the zeros before their points
+
+
+def _forms(state: WalkState) -> Sequence[_Form]:
+    """Return how the numbers of the matrix can be written, the longest form first."""
+    head = state.drawn
+    stage = state.drawn_stage
+    are_weights = state.place.stage == "weights"
+    if head is None or stage not in head.stages:
+        return _forms_of(np.ones((1, 1), dtype=np.float32), are_weights)
+    return head.made(("forms", stage), lambda: _forms_of(head.stages[stage], are_weights))
+
+
+def _forms_of(matrix: np.ndarray, are_weights: bool) -> Sequence[_Form]:
+    """Return forms of two decimals and fewer, in which the largest number has two digits at least.
+
+    Weights and their differences are at most 1, and can do without the zeros before their points.
+    """
     finite = matrix[np.isfinite(matrix)]
     ends = [float(finite.min()), float(finite.max())] if finite.size else [0.0]
-    return digits, max(4, max(len(digits.text(value)) for value in ends) + 1)
-
-
-def _is_short(state: WalkState) -> bool:
-    """Tell whether the numbers of the matrix are weights, or their differences, which are at most 1."""
-    return state.place.stage == "weights"
+    forms: list[_Form] = []
+    for precision in (2, 1, 0):
+        digits = digits_for(matrix, precision)
+        if not forms or (not digits.scientific and max(map(abs, ends)) >= 10 ** (1 - precision)):
+            columns = max(4, max(len(digits.text(value)) for value in ends) + 1)
+            forms.append(_Form(digits, columns))
+    if are_weights:
+        forms = [forms[0], replace(forms[0], columns=forms[0].columns - 1, is_short=True)]
+    return forms
 
 
 def _without_zero(text: str) -> str:
-    """Return a number without blanks and without a 0 before its point: `.70`."""
-    return re.sub(r"^([−-]?)0\.", r"\1.", text.strip())
+    """Return a number without blanks and in one character less: `.70`, and `1.0` for `1.00`."""
+    return re.sub(r"^([−-]?)(?:0(\.\d+)|(1\.0)0)$", r"\1\2\3", text.strip())
 
 
 def scroll(start: int, at: int, fits: int, count: int, around: int = 2) -> int:
@@ -305,7 +344,7 @@ def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]
     if scene is not None and _is_sound(state, scene):
         return _sound_names(state, scene, layout, width)
     if layout.zoom > 1 or not axis.names:
-        return [[]] * layout.heading
+        return [*[[]] * (layout.heading - 1), _ticks(state, layout, width)]
     names = {column: state.ink.name(axis.names[column]) for column in layout.columns}
     styles = {column: BOLD if column == state.column else DIM for column in layout.columns}
     if layout.heading == 1:
@@ -330,6 +369,22 @@ def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]
         ]
         lines.append(cut(joined([(" " * layout.label, PLAIN), *pieces]), width))
     return lines
+
+
+def _ticks(state: WalkState, layout: "_Layout", width: int) -> Line:
+    """Return the numbers of columns that have no names of their own, above as many of them as there is room for."""
+    axis = state.columns
+    what = "dim" if state.place.stage == OUTPUT else "key"
+    longest = max(len(axis.number(column * layout.zoom)) for column in layout.columns)
+    step = next(n for n in _STEPS if n * layout.cell > longest or n == _STEPS[-1])
+    numbers = [
+        fit(axis.number(column * layout.zoom), step * layout.cell)
+        for column in layout.columns
+        if not column % step
+    ]
+    first = -layout.columns.start % step * layout.cell
+    label = fit(what, layout.label - 1, right=True) + " "
+    return cut([Segment(label + " " * first + "".join(numbers), DIM)], width)
 
 
 def _is_sound(state: WalkState, scene: Scene) -> bool:
@@ -374,7 +429,21 @@ def _remark(state: WalkState, layout: "_Layout", shown: Window) -> str:
         what = "dims" if state.place.stage == OUTPUT else "keys"
         parts.append(f"queries {rows.start * z}–{last_q}, {what} {columns.start * z}–{last_k}")
     parts += filter(None, [kind or _KINDS[shown.kind].format(state.place.zoom)])
+    if state.drawn_stage == OUTPUT and shown.kind == "exact":
+        parts.append(_largest_dims(state, scene))
     return state.ink.plain("; ".join(parts))
+
+
+def _largest_dims(state: WalkState, scene: Scene) -> str:
+    """Name the dimensions in which the output of the cursor's row is largest."""
+    query = state.place.spot.query
+    row = None if state.drawn is None else state.drawn.row(OUTPUT, query)
+    if row is None or not np.isfinite(row).all():
+        return ""
+    order = np.argsort(-np.abs(row), kind="stable")[:_NAMED_DIMS].tolist()
+    numbers = [f"dim {dim} {number_text(float(row[dim]), 2)}" for dim in order]
+    name = f"{scene.queries.number(query)} {state.ink.name(scene.queries.names[query])}"
+    return f"largest of {name}: {', '.join(numbers)}"
 
 
 def _upright(name: str, lines: int) -> list[str]:
@@ -458,9 +527,13 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
         texts = _texts(state, scene, window, shades[first_row], first_row, layout)
         blank = [" " * layout.cell] * shades.shape[1]
         if layout.mode == "shades":
-            blank = [text.replace(NO_WEIGHT, " ") for text in texts]
+            # the lines of a tall cell that have no number, whose sign is that of the shade
+            bare = replace(layout, form=None)
+            blank = _texts(state, scene, window, shades[first_row], first_row, bare)
+            blank = [text.replace(NO_WEIGHT, " ") for text in blank]
+            blank = [text[1] * layout.cell for text in blank] if layout.form else blank
         # Numbers, and signs of forbidden cells, stand in the middle of a tall cell.
-        label_row = (layout.tall - 1) // 2 if layout.numbers or layout.mode == "shades" else 0
+        label_row = (layout.tall - 1) // 2 if layout.form or layout.mode == "shades" else 0
         for n in range(layout.tall):
             before = label if n == label_row else [Segment(" " * layout.label)]
             cells = _cells(
@@ -482,22 +555,20 @@ def _texts(
     ink = state.ink
     head = state.drawn
     stage = state.drawn_stage
+    cell = layout.cell
+    shades = [" "] * len(row)
     if layout.mode == "shades":
-        signed = stage != "weights"
-        shades = [ink.shade(step, signed=signed) for step in row.tolist()]
+        shades = [ink.shade(step, signed=stage != "weights") for step in row.tolist()]
+    if layout.form is None:
+        forbidden = NO_WEIGHT.center(cell)
         return [
-            shade.center(layout.cell) if step == FORBIDDEN else (shade * layout.cell)[: layout.cell]
+            forbidden if step == FORBIDDEN else (shade * cell)[:cell]
             for shade, step in zip(shades, row.tolist(), strict=True)
         ]
-    if not layout.numbers:
-        return [
-            (NO_WEIGHT if step == FORBIDDEN else "").center(layout.cell) for step in row.tolist()
-        ]
-    digits, wide = state.written(_digits_of)
-    is_short = layout.cell < wide
+    digits = layout.form.digits
     masked = head is not None and layout.rows[n] in head.masked_rows
     texts = []
-    for value in window.values[n].tolist():
+    for value, shade in zip(window.values[n].tolist(), shades, strict=True):
         if np.isnan(value) and not masked:
             text = ""
         elif np.isneginf(value):
@@ -507,14 +578,26 @@ def _texts(
             text = digits.text(value)
         else:
             text = cell_text(stage, value, masked, digits)
-        # Columns of digits are aligned; blocks have their numbers in the middle.
-        text = _without_zero(ink.plain(text)) if is_short else ink.plain(text)
-        texts.append(
-            text.strip().center(layout.cell)
-            if layout.mode == "blocks"
-            else fit(text, layout.cell, right=True)
-        )
+        text = ink.plain(text)
+        if layout.mode == "digits":
+            # Columns of digits are aligned; other cells have their numbers in the middle, between shades.
+            text = _without_zero(text) if layout.form.is_short else text
+            texts.append(fit(text, cell, right=True))
+            continue
+        text = _without_zero(text) if layout.form.is_short else text.strip()
+        around = " "
+        if _is_number(text):
+            around = shade[-1]
+            text = text.rjust(layout.form.columns - 1)
+        if around != " " and len(text) + 4 <= cell:
+            text = f" {text} "
+        texts.append(text.center(cell, around))
     return texts
+
+
+def _is_number(text: str) -> bool:
+    """Tell whether a cell has a number, and no sign or word."""
+    return any(letter.isdigit() for letter in text)
 
 
 def _cells(
@@ -527,15 +610,16 @@ def _cells(
     ]
     if here >= 0:
         left, right = "<>" if ink.ascii else "‹›"
-        inside = texts[here].strip() if layout.numbers else ""
+        around = texts[here][0] if layout.mode == "shades" else " "
+        inside = texts[here].strip(ink.shades) if layout.form else ""
         if len(inside) + 2 > layout.cell:
             inside = _without_zero(inside)
-        if layout.mode == "shades":
+        if layout.mode == "shades" and not _is_number(inside):
             inside = texts[here][2:]
         fits = len(inside) + 2 <= layout.cell and layout.mode in ("blocks", "shades")
         styles[here] = colours[here] + BOLD if fits else CURSOR
-        frame = left + inside.center(layout.cell - 2) + right if fits else texts[here]
-        if fits or not layout.numbers:
+        frame = left + inside.center(layout.cell - 2, around) + right if fits else texts[here]
+        if fits or not layout.form:
             texts = [*texts[:here], frame, *texts[here + 1 :]]
     return joined(zip(texts, styles, strict=True))
 
@@ -569,10 +653,11 @@ def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> 
     if not ink.colours:
         legend = ink.plain(ink.shade_legend(scale, signed=signed))
         return [cut([Segment(f"  {legend}")], width), *remarks]
-    digits = digits_for(np.array([scale.low, scale.high], dtype=np.float32), 2)
-    low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
-    ends = ink.plain(low), ink.plain(digits.text(scale.high))
-    for words in (True, False):
+    ramp: list[tuple[str, Style]] = []
+    for precision, words in product((2, 1, 0), (True, False)):
+        digits = digits_for(np.array([scale.low, scale.high], dtype=np.float32), precision)
+        low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
+        ends = ink.plain(low), ink.plain(digits.text(scale.high))
         ramp = ramp_pieces(scale, *ends, ink.colours, ink.surface, limits=OF_WEIGHTS, words=words)
         if sum(cell_len(text) for text, _ in ramp) <= width - 2:
             break

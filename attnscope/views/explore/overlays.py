@@ -290,6 +290,8 @@ def displays_of(app: Any) -> list[MenuLine]:
         for number in app.state.scene.numbers:
             if number.varies:
                 meanings[number.name] = number.meaning
+        if not app.state.source.computes and app.state.scene.roles is None:
+            del meanings["roles"]
     titles = {name: phrase_of(name) for name in meanings}
     if not app.thumbnails_fit:
         titles["thumbnails"] = "top non-sink"

@@ -68,6 +68,8 @@ _ROOMY = 13
 _LISTED = 2
 # Factor by which an effect is larger than another one, and not only computed otherwise.
 _SAME = 1.001
+# The key that brings back the arithmetic of the cell.
+_HIDDEN = "p: cell"
 # Columns of the name of the row in the title, at most.
 _NAMED = 24
 
@@ -107,7 +109,8 @@ class RowPanel:
         if state.place.predictions:
             # What changes says more than the arithmetic, where there is no room for both.
             count = len(_forecasts(state, scene, width if width < _TWO else width // 2))
-            below = below if height >= count + len(below) + _FEW else []
+            others = _FEW if width < _TWO else len(lines) + 1
+            below = below if height >= count + len(below) + others else []
         if width >= _TWO:
             return [*lines, *self._two_columns(state, scene, head, below, width, height - 1)]
         blanks = 2 * (height >= _ROOMY)
@@ -118,6 +121,8 @@ class RowPanel:
             most = room - _LISTED - 1
             most += len(_forecasts(state, scene, width, 0)) > most
         middle = _middle(state, scene, head, width, most)
+        if not below:
+            _say_what_is_hidden(middle, width)
         lines += self._list(state, scene, head, width, max(2, room - len(middle)))
         for part in (middle, below):
             if len(lines) + len(part) <= height:
@@ -160,6 +165,8 @@ class RowPanel:
         left = width - width // 2 - 2
         sources = self._list(state, scene, head, left, height)
         middle = _middle(state, scene, head, width // 2, height - len(below) - 1)
+        if not below:
+            _say_what_is_hidden(middle, width // 2)
         right = [*middle, [], *below] if middle else below
         lines: list[Line] = []
         for n in range(min(height, max(len(sources), len(right)))):
@@ -282,6 +289,17 @@ def _middle(state: WalkState, scene: Scene, head: WalkHead, width: int, room: in
         head, state.place.spot.query, len(scene.sources.positions), width, state.ink
     )
     return lines[: max(0, room)]
+
+
+def _say_what_is_hidden(lines: list[Line], width: int) -> None:
+    """Say which key brings the cell that predictions cover, in the first line above their tokens with room for it."""
+    for line in lines:
+        gap = width - cells_wide(line) - len(_HIDDEN)
+        if line[0].text.startswith("  "):
+            return
+        if gap > 1:
+            line.append(Segment(" " * gap + _HIDDEN, DIM))
+            return
 
 
 def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -> list[Line]:

@@ -10,7 +10,6 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.findings.arrays import Matrix
 from attnscope.views.axes import Axis, dim_axis
 from attnscope.views.explore.ink import LABEL, TITLE, Ink
-from attnscope.views.numbers import Digits
 from attnscope.views.scales import WEIGHTS, LogScale, Scale, scale_for
 from attnscope.views.walk.cell import (
     difference,
@@ -20,7 +19,18 @@ from attnscope.views.walk.cell import (
     strongest_writer,
     weight_of_cell,
 )
-from attnscope.views.walk.place import LENS, OUTPUT, Action, Begin, Bounds, Place, Spot, apply, fit
+from attnscope.views.walk.place import (
+    LENS,
+    OUTPUT,
+    Action,
+    Begin,
+    Bounds,
+    Place,
+    Spot,
+    apply,
+    fit,
+    uncut,
+)
 from attnscope.views.walk.scene import DIFFERENCE, Number, Scene, Source, Variant, WalkHead
 from attnscope.views.walk.window import Window, window, zooms
 
@@ -211,7 +221,7 @@ class WalkState:
             self.place.spot, text=0, mask=min(self.place.spot.mask, len(source.masks) - 1), key=None
         )
         self.place = replace(
-            self.place, spot=spot, pinned=None, pinned_cuts=(), cuts=(), history=(), trail=()
+            uncut(self.place), spot=spot, pinned=None, pinned_cuts=(), history=(), trail=()
         )
         self.settle()
 
@@ -279,11 +289,6 @@ class WalkState:
         if self.drawn is None:
             self.place = before
             self._refresh()
-
-    @property
-    def changed(self) -> bool:
-        """Whether the row shows what cuts change."""
-        return self.place.predictions and bool(self.place.cuts)
 
     def title(self, panel: str) -> Style:
         """Return the style of a panel's title, which shows where the keys go."""
@@ -377,14 +382,6 @@ class WalkState:
         assert self.scene is not None
         stage_and_keys = self.drawn_stage, len(self.columns.positions)
         return window(self.scene, self.drawn or WalkHead(0, 0), stage_and_keys, rows, columns, zoom)
-
-    def written(self, made_of: Callable[[np.ndarray], tuple[Digits, int]]) -> tuple[Digits, int]:
-        """Return how the numbers of the matrix are written; `made_of` finds that once for every matrix."""
-        head = self.drawn
-        stage = self.drawn_stage
-        if head is None or stage not in head.stages:
-            return Digits(2), 6
-        return head.made(("written", stage), lambda: made_of(head.stages[stage]))
 
     def scale(self, window_kind: str) -> Scale | LogScale:
         """Return the scale of the matrix's colours: of maps, it is logarithmic."""

@@ -13,6 +13,8 @@ from attnscope.views.walk.scene import STAGES, RunCommand, Scene, WalkCut, WalkH
 
 # Characters of a token that names a query in a command.
 _LONGEST = 32
+# Powers of e from which they are too large for a number.
+_LARGEST_POWER = 700
 # Stages that `run` shows only if they are named.
 _UNUSUAL = ("scaled", "output")
 
@@ -27,6 +29,8 @@ class CellNumbers:
     masked_row: bool
     # logarithm of the sum that the softmax divides by; None if it is not known
     log_sum: float | None
+    # largest masked score of the row, or of its sink, which `explain` takes out of that sum; None if that is not known
+    largest: float | None
     value: float | None  # α·‖v‖; None unless the key is among the strongest sources
     projected: float | None  # α·‖v W‖, in the same way
     exact: bool  # the weight is exact; otherwise it is not known, only that it is at most `at_most`
@@ -63,11 +67,13 @@ def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumb
         row_weights = head.sources.measures["weight"][query]
         at_most = float(row_weights[-1]) if row_weights.size and isfinite(row_weights[-1]) else 0.0
     masked = stages.get("masked")
+    log_total = log_sum(head, query)
     return CellNumbers(
         stages,
         None if masked is None else masked != -inf,
         query in head.masked_rows,
-        log_sum(head, query),
+        log_total,
+        largest_masked(head, query, log_total),
         listed.get("value"),
         listed.get("projected"),
         exact,
@@ -201,6 +207,15 @@ def log_sum(head: WalkHead, query: int) -> float | None:
     return float(masked[at]) - log(float(weights[at])) if weights[at] > 0 else None
 
 
+def largest_masked(head: WalkHead, query: int, log_total: float | None) -> float | None:
+    """Return the largest masked score of a row and its sink, by the logarithm of the sum; None without it."""
+    masked = head.row("masked", query)
+    if log_total is None or masked is None:
+        return None
+    sink = float(head.rows["sink"][query]) if "sink" in head.rows else 0.0
+    return max(float(np.nanmax(masked)), log_total + log(sink) if sink > 0 else -inf)
+
+
 def members_text(scene: Scene, query: int, key: int) -> str:
     """Say what the weight between two words or spans is made of; empty between single tokens."""
     if scene.members is None:
@@ -271,12 +286,14 @@ def weight_text(weight: float, rounded: int | None = None) -> str:
 
 
 def sum_text(cell: CellNumbers) -> str:
-    """Return the sum that the softmax divides by; empty if it is not known."""
-    if cell.log_sum is None:
+    """Return the sum that the softmax divides by, also as `explain` writes it; empty if it is not known."""
+    if cell.log_sum is None or cell.largest is None:
         return ""
-    if cell.log_sum < 700:
-        return formatted(exp(cell.log_sum), ".4g")
-    return f"e^{number_text(cell.log_sum, 2)}"
+    total = f"e^{number_text(cell.log_sum, 2)}"
+    if cell.log_sum < _LARGEST_POWER:
+        total = formatted(exp(cell.log_sum), ".4g")
+    rest = formatted(exp(cell.log_sum - cell.largest), ".4g")
+    return f"{total} = e^{number_text(cell.largest, 2)} (row's largest) × {rest}"
 
 
 def unlisted(head: WalkHead, query: int) -> float | None:

@@ -129,7 +129,7 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction(
         "digits",
         ("d",),
-        "A number in every cell of the matrix, which may scroll, or cells that fill the panel.",
+        "Write numbers into the cells of the matrix, which may scroll then, or leave them out.",
         _LOOK,
         "digits",
     ),

@@ -91,6 +91,7 @@ class Place:
     trail: tuple[Spot, ...] = ()
     needle: str = ""
     predictions: bool = False
+    predictions_before: bool = False  # they were shown before the first cut, and are without cuts
     shape: Shape = "sqrt"  # how colours follow weights
     sinks: bool = True  # the scale of weights reaches those on sinks
 
@@ -269,10 +270,20 @@ def _swap(current: Place, _value: Any, _bounds: Bounds) -> Place:
 
 
 def _cut(current: Place, cut: WalkCut, _bounds: Bounds) -> Place:
-    """Add a cut, or remove it if it exists."""
-    others = tuple(other for other in current.cuts if other != cut)
+    """Add a cut, and show what it changes; or remove it if it exists."""
+    if cut in current.cuts:
+        others = tuple(other for other in current.cuts if other != cut)
+        return replace(current, cuts=others) if others else uncut(current)
+    before = current.predictions_before if current.cuts else current.predictions
+    return replace(current, cuts=(*current.cuts, cut), predictions=True, predictions_before=before)
+
+
+def uncut(current: Place) -> Place:
+    """Return a place without cuts, and without the predictions that the first of them brought."""
+    if not current.cuts:
+        return current
     return replace(
-        current, cuts=others if len(others) < len(current.cuts) else (*current.cuts, cut)
+        current, cuts=(), predictions=current.predictions_before, predictions_before=False
     )
 
 
@@ -293,9 +304,8 @@ def _go_text(current: Place, text: int | None, bounds: Bounds) -> Place:
     """Go to a text, without pinned place and cuts, which belong to another text."""
     if text is None or text % bounds.texts == current.spot.text:
         return current
-    return replace(
-        _at(current, text=text % bounds.texts), pinned=None, pinned_cuts=(), cuts=(), trail=()
-    )
+    there = _at(uncut(current), text=text % bounds.texts)
+    return replace(there, pinned=None, pinned_cuts=(), trail=())
 
 
 def _unit(
@@ -371,7 +381,7 @@ _STEPS: dict[str, Callable[[Place, Any, Bounds], Place]] = {
     "pin": _pin,
     "swap": _swap,
     "cut": _cut,
-    "uncut": lambda current, _, _bounds: replace(current, cuts=()),
+    "uncut": lambda current, _, _bounds: uncut(current),
     "predictions": lambda current, _, _bounds: replace(
         current, predictions=not current.predictions
     ),
