@@ -25,9 +25,9 @@ export const Word = ({ name }: { name: string | undefined }) => (
 
 // A token with its position.
 export const Token = ({ label }: { label: Label | undefined }) => (
-  <>
+  <span class="item">
     <span class="number">{label?.number}</span> <bdi>{label?.name}</bdi>
-  </>
+  </span>
 );
 
 export const Dim = (props: { children: ComponentChildren }) => <span class="dim">{props.children}</span>;
