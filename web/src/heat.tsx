@@ -269,10 +269,8 @@ export function Ramp({ scale, legend }: { scale: Scale; legend?: string }) {
           </span>
         ))}
       </span>
-      <Dim>
-        {legend && `${legend}: `}
-        {palette.marks}
-      </Dim>
+      {legend && <Dim>{legend}</Dim>}
+      <Dim>{palette.marks}</Dim>
     </span>
   );
 }

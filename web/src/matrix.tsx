@@ -64,16 +64,16 @@ const LISTED = 10; // rows
 export function Moves(props: PanelProps & { pair: Compared }) {
   const { pair, place, goto, words, glossary } = props;
   const [first, second] = pair.heads;
-  const found = useMemo(() => difference(first, second, "weights"), [first, second]);
-  if (!found || first === second || first!.scene.keyAxis.length < first!.scene.sourceAxis.length) return null;
-  const { matrix, rows, columns, pairs } = found;
-  const moves = rows
-    .map((label, row) => {
-      const changes = columns.map((_, key) => matrix.at(row, key) || 0);
+  const [found, moves] = useMemo(() => {
+    const moved = difference(first, second, "weights");
+    const all = (moved?.rows ?? []).map((label, row) => {
+      const changes = moved!.columns.map((_, key) => moved!.matrix.at(row, key) || 0);
       return { label, row, changes, moved: changes.reduce((sum, change) => sum + Math.abs(change) / 2, 0) };
-    })
-    .filter(({ moved }) => moved >= 0.005)
-    .sort((a, b) => b.moved - a.moved);
+    });
+    return [moved, all.filter((one) => one.moved >= 0.005).sort((a, b) => b.moved - a.moved)] as const;
+  }, [first, second]);
+  if (!found || first === second || first!.scene.keyAxis.length < first!.scene.sourceAxis.length) return null;
+  const { columns, pairs } = found;
   return (
     <section class="moves">
       <h2>

@@ -269,7 +269,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         "queries": queries,
         "keys": "queries" if _same(keys, queries) else keys,
         "sources": "queries" if _same(sources, queries) else "keys" if _same(sources, keys) else sources,
-        "passages": list(_passages(scene.passages)),
+        "passages": list(_passages(scene.passages if scene.pictures else _read(scene.passages))),
         "stages": [stage for stage in scene.stages if stage in _STAGES],
         "aligned": scene.aligned,
         "predictions": [
@@ -426,16 +426,17 @@ def _same(axis: Node, other: Node) -> bool:
     return {**axis, "kind": ""} == {**other, "kind": ""}
 
 
-def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
-    """Yield a text piece by piece; line breaks between tokens are kept, breaks within follow their token.
+def _read(passages: Sequence[Passage]) -> Sequence[Passage]:
+    """Return what was read of a text; the end of one that was truncated is counted."""
+    last = passages[-1] if passages else Passage(Span(""))
+    if last.query >= 0 or last.key >= 0 or not any(map(str.isalnum, last.span.text)):
+        return passages
+    cut = f" … {len(last.span.text.strip()):,} characters are cut off"
+    return [*passages[:-1], Passage(Span(cut))]
 
-    Of a text that was truncated, the end is counted.
-    """
-    *before, last = passages or [Passage(Span(""))]
-    if last.query < 0 and last.key < 0 and any(map(str.isalnum, last.span.text)):
-        yield from _passages(before)
-        yield [f" … {len(last.span.text.strip()):,} characters are cut off", -1, -1]
-        return
+
+def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
+    """Yield a text piece by piece; line breaks between tokens are kept, breaks within follow their token."""
     for passage in passages:
         lines = passage.span.text.split("\n")
         if passage.query >= 0 or passage.key >= 0:
