@@ -210,3 +210,26 @@ def test_an_open_model_writes_dumps_and_a_stack_has_the_words_of_the_texts(tmp_p
     with pytest.raises(UsageError, match="the model is closed"):
         model.write_dump("texts.txt", output="closed.jsonl")
     assert not Path("closed.jsonl").exists()
+
+
+def test_a_model_in_memory_writes_the_numbers_of_its_folder(tmp_path, monkeypatch, minilm):
+    from transformers import AutoModel, AutoTokenizer
+
+    monkeypatch.chdir(fill(tmp_path / "called"))
+    live = {"model": AutoModel.from_pretrained(minilm, attn_implementation="eager")}
+    live["tokenizer"] = AutoTokenizer.from_pretrained(minilm)
+    keep = {"keep": ("top", "rows"), "stages": "weights", "layer": (0, -1)}
+    attnscope.write_dump("texts.txt", output="live.jsonl", **keep, **live)
+    attnscope.write_dump("texts.txt", output="folder.jsonl", **keep, model=minilm)
+    records = [list(attnscope.read_dump(f"{name}.jsonl")) for name in ("live", "folder")]
+    for in_memory, of_folder in zip(*records, strict=True):
+        assert in_memory.status == of_folder.status
+        assert in_memory.text == of_folder.text
+        if in_memory.status == "ok":
+            np.testing.assert_allclose(
+                in_memory.stages["weights"], of_folder.stages["weights"], atol=2e-6
+            )
+    assert [record.status for record in records[0]] == ["ok", "skipped", "ok", "ok"]
+    assert attnscope.write_dump("texts.txt", output="live.jsonl", **keep, **live).resumed == 4
+    with pytest.raises(UsageError, match=r"ray: actors cannot share a model in memory; pass"):
+        attnscope.write_dump("texts.txt", output="ray.jsonl", **live, ray="local")
