@@ -101,15 +101,13 @@ class OpenModel:
         self, text: str | Sequence[str] | None = None, **options: Unpack[ModelInspectArguments]
     ) -> InspectResult:
         """See attnscope.inspect."""
-        check_names("inspect", options, ModelInspectArguments)
-        return self._result("run", text, options)  # type: ignore[no-any-return]
+        return self._result("run", text, options, ModelInspectArguments)  # type: ignore[no-any-return]
 
     def explain(
         self, text: str | None = None, **options: Unpack[ModelExplainArguments]
     ) -> ExplainResult:
         """See attnscope.explain."""
-        check_names("explain", options, ModelExplainArguments)
-        return self._result("explain", text, options)  # type: ignore[no-any-return]
+        return self._result("explain", text, options, ModelExplainArguments)  # type: ignore[no-any-return]
 
     def explore(
         self, text: Explored = None, **options: Unpack[ModelExploreArguments]
@@ -136,18 +134,17 @@ class OpenModel:
         self, name: str, text: str | Sequence[str] | None = None, **options: Any
     ) -> Result[Any]:
         """Run a study that has no method of its own, by its name; see attnscope.studies.registry."""
-        check_names(
-            name,
-            options,
-            (*CallArguments.__annotations__, *(option.name for option in options_of(name))),
-        )
-        result: Result[Any] = self._result(name, text, options)
+        names = [*CallArguments.__annotations__, *(option.name for option in options_of(name))]
+        result: Result[Any] = self._result(name, text, options, names)
         return result
 
-    def _result(self, name: str, text: Any, options: Mapping[str, Any]) -> Any:
+    def _result(
+        self, name: str, text: Any, options: Mapping[str, Any], allowed: type | Sequence[str]
+    ) -> Any:
         command = study(name).command
         known_options = options_of(name)
         assert command is not None
+        check_names(command.function or name, options, allowed)
         arguments = check_call(name, {**self._named, **options, "text": text})
         sides = sides_of(known_options, arguments)
         call = Call(name) if command.call is None else command.call(arguments, sides)
@@ -185,20 +182,17 @@ class OpenModel:
         self, text: str | Sequence[str] | None = None, **options: Unpack[ModelHeadsArguments]
     ) -> SurveyResult | MeasuredResult | NeedleResult:
         """See attnscope.heads."""
-        check_names("heads", options, ModelHeadsArguments)
-        return self._result("heads", text, options)  # type: ignore[no-any-return]
+        return self._result("heads", text, options, ModelHeadsArguments)  # type: ignore[no-any-return]
 
     def ablate(
         self, text: str | None = None, **options: Unpack[ModelAblateArguments]
     ) -> AblationResult | EffectsResult:
         """See attnscope.ablate."""
-        check_names("ablate", options, ModelAblateArguments)
-        return self._result("ablate", text, options)  # type: ignore[no-any-return]
+        return self._result("ablate", text, options, ModelAblateArguments)  # type: ignore[no-any-return]
 
     def check(self, text: str | None = None, **options: Unpack[ModelCheckArguments]) -> CheckResult:
         """See attnscope.check."""
-        check_names("check", options, ModelCheckArguments)
-        return self._result("check", text, options)  # type: ignore[no-any-return]
+        return self._result("check", text, options, ModelCheckArguments)  # type: ignore[no-any-return]
 
     def compare(
         self,
@@ -207,8 +201,8 @@ class OpenModel:
         **options: Unpack[ModelCompareArguments],
     ) -> CompareResult:
         """See attnscope.compare; the model is the same on every side."""
-        check_names("compare", options, ModelCompareArguments)
-        return self._result("compare", _data([text, *others] if others else text), options)  # type: ignore[no-any-return]
+        sides = _data([text, *others] if others else text)
+        return self._result("compare", sides, options, ModelCompareArguments)  # type: ignore[no-any-return]
 
     def write_dump(
         self,

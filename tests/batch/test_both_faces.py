@@ -146,7 +146,7 @@ def test_both_faces_write_the_same_bytes_and_refuse_in_the_same_words(
 ):
     chance = random.Random(53)
     ends = Counter()
-    for case in range(drawn(60)):
+    for case in range(drawn(30)):
         words, arguments = draw_call(chance)
         typed = fill(tmp_path / f"typed-{case}")
         called = fill(tmp_path / f"called-{case}")
@@ -158,8 +158,8 @@ def test_both_faces_write_the_same_bytes_and_refuse_in_the_same_words(
         assert (code, said) == python_end(arguments), words
         assert files(typed) == files(called), words
         ends[code] += 1
-    assert ends[0] >= 10, ends
-    assert ends[2] >= 10, ends
+    assert ends[0] >= 5, ends
+    assert ends[2] >= 5, ends
 
 
 def test_a_summary_counts_the_records_of_the_dump(tmp_path, monkeypatch):

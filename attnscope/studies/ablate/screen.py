@@ -277,10 +277,15 @@ def effect_text(survey: EffectSurvey, effects: Effects, settings: DisplaySetting
     return f"{measure}, {where}, if {replaced}"
 
 
-def change_text(tokens: Sequence[Token], positions: Sequence[int], *, hidden: bool) -> str:
+def change_text(
+    tokens: Sequence[Token],
+    positions: Sequence[int],
+    replaced: str = "the head's output is replaced by 0",
+    *,
+    hidden: bool,
+) -> str:
     """Say what an effect is the change of: of hidden states, or of predictions; no positions are all tokens."""
-    change = _HIDDEN if hidden else _KL
-    return f"{change}, {_where(tokens, positions)}, if the head's output is replaced by 0"
+    return f"{_HIDDEN if hidden else _KL}, {_where(tokens, positions)}, if {replaced}"
 
 
 def _where(tokens: Sequence[Token], positions: Sequence[int]) -> str:
