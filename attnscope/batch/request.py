@@ -171,7 +171,7 @@ def _settings(options: Mapping[str, Any], typed: Collection[str]) -> Settings:
     keep: tuple[str, ...] = options["keep"]
     spans: SpanRequest | None = options["spans"]
     if options["words"]:
-        keep = (*(keep if "keep" in typed else ()), "spans")
+        keep = tuple(dict.fromkeys((*(keep if "keep" in typed else ()), "spans")))
         spans = parse_spans(WHOLE_WORDS)
     brief = keep == (BRIEF,)
     if spans is not None and spans.division == "ranges":

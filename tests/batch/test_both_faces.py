@@ -212,6 +212,17 @@ def test_an_open_model_writes_dumps_and_a_stack_has_the_words_of_the_texts(tmp_p
     assert not Path("closed.jsonl").exists()
 
 
+def test_words_are_kept_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(fill(tmp_path / "called"))
+    for keep in ({}, {"keep": "spans"}, {"keep": ["rows", "spans"]}):
+        attnscope.write_dump("texts.txt", output="d.jsonl", words=True, force=True, **keep)
+        settings = attnscope.read_dump("d.jsonl").header.settings
+        assert settings.keep == (
+            ("rows", "spans") if len(keep.get("keep", "")) == 2 else ("spans",)
+        )
+        assert settings.spans == "whole-words"
+
+
 def test_a_model_in_memory_writes_the_numbers_of_its_folder(tmp_path, monkeypatch, minilm):
     from transformers import AutoModel, AutoTokenizer
 
