@@ -103,22 +103,8 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
     yield paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
     if measured.contrast is None and (nothing := _nothing(measured.values)):
         yield paragraph(ours(nothing))
-        yield GAP
-        yield notes(measured.notes)
-        yield from more_options(["--json (every number)"], settings)
-        return
-    is_share = measured.measure == "weight" and bool(np.nanmin(measured.values, initial=0) >= 0)
-    if is_share:  # on the scale that weights have everywhere
-        yield head_numbers(
-            measured.values, settings, kinds=_kinds(measured), shape=settings.ramp, largest=1.0
-        )
     else:
-        yield head_numbers(measured.values, settings, kinds=_kinds(measured))
-    yield GAP
-    if measured.contrast is None:
-        yield strongest(measured.values, None, settings.listing, settings)
-    else:
-        yield _contrasted(measured, measured.contrast, settings.listing, settings)
+        yield from _numbers(measured, settings)
     yield GAP
     yield notes(measured.notes)
     if any(text.keys is None for text in measured.texts):
@@ -140,6 +126,21 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
     yield from more_options(
         [other, *words, "--top K (more heads)", "--json (every number)"], settings
     )
+
+
+def _numbers(measured: HeadScores, settings: DisplaySettings) -> Iterator[ViewPart]:
+    is_share = measured.measure == "weight" and bool(np.nanmin(measured.values, initial=0) >= 0)
+    if is_share:  # on the scale that weights have everywhere
+        yield head_numbers(
+            measured.values, settings, kinds=_kinds(measured), shape=settings.ramp, largest=1.0
+        )
+    else:
+        yield head_numbers(measured.values, settings, kinds=_kinds(measured))
+    yield GAP
+    if measured.contrast is None:
+        yield strongest(measured.values, None, settings.listing, settings)
+    else:
+        yield _contrasted(measured, measured.contrast, settings.listing, settings)
 
 
 def _contrasted(
