@@ -55,7 +55,7 @@ _WIDEST = 12
 # Lines of the tokens above columns that are too narrow for them, which are read downwards.
 _UPRIGHT = 6
 # Columns of a description that says something although its end is left out.
-_SAYING = 10
+_SAYING = 5
 # Columns between two numbers above them.
 _STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 # Dimensions of a row's output that are named.
@@ -256,7 +256,7 @@ class MatrixPanel:
         # the edge of a frame has its number and corners
         room = width - cells_wide(title) - len("  1  ")
         said = fitting(forms, room)
-        if cell_len(said) <= max(room, _SAYING):
+        if cell_len(said) <= room or room >= _SAYING:
             title.append(Segment(ink.plain(f"  {said}"), look))
         return [title, *_column_names(state, layout, width), _ruler(state, scene, layout, width)]
 
@@ -659,9 +659,9 @@ def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> 
         low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
         ends = ink.plain(low), ink.plain(digits.text(scale.high))
         ramp = ramp_pieces(scale, *ends, ink.colours, ink.surface, limits=OF_WEIGHTS, words=words)
+        ramp = ramp if words else _shortened(ramp, width - 2)
         if sum(cell_len(text) for text, _ in ramp) <= width - 2:
             break
-    ramp = _shortened(ramp, width - 2)
     return [cut([Segment("  "), *joined(ramp)], width), *remarks]
 
 
