@@ -45,7 +45,7 @@ norm = "rmsnorm"
 LIMITS = {"open": 1.0, "sample": 1.25, "keys": 0.020, "long": 0.050}
 QUIET = 0.012  # seconds without output after which a screen counts as painted; they are not counted
 PATIENCE = 0.15  # seconds after which a key is taken to change nothing, as at the end of a row
-KEYS = [bytes([key]) for key in b"jkhl][}{ds \r\x7fGg+-cv"]
+KEYS = [bytes([key]) for key in b"jkhl][}{ds \r\x7fGg=-ca"]
 
 
 def write_dump(folder: Path, tokens: int, *options: str) -> Path:
