@@ -376,7 +376,7 @@ def _call(
     function: str, text: Any, options: Mapping[str, Any], arguments_type: type, **more: Any
 ) -> Any:
     """Open the model, and call its method of this name."""
-    check_names(function, options, ("model", *arguments_type.__annotations__))
+    check_names(function, options, tuple({"model": None} | arguments_type.__annotations__))
     model_options, arguments = _split(options)
     with _opened(model_options) as model:
         return getattr(model, function)(text, **arguments, **more)
