@@ -49,8 +49,13 @@ def test_commands_without_a_function_of_their_name_say_which_one_it_is() -> None
     with pytest.raises(AttnscopeError, match=r"attnscope\.run is a package") as error:
         attnscope.run(TEXT)  # type: ignore[operator]
     assert "attnscope.inspect" in str(error.value.parts.hint)
-    with pytest.raises(AttributeError, match=r"use attnscope\.open_model"):
-        _ = attnscope.explore  # type: ignore[attr-defined]
+    import attnscope.batch.dump
+
+    with pytest.raises(AttnscopeError, match=r"attnscope\.batch is a package") as error:
+        attnscope.batch("texts.txt", output="dump.jsonl")  # type: ignore[operator]
+    assert "attnscope.write_dump" in str(error.value.parts.hint)
+    with pytest.raises(AttributeError, match=r"use read_dump|read_dump\("):
+        _ = attnscope.convert  # type: ignore[attr-defined]
 
 
 def test_shares_of_patches_have_the_shape_of_values() -> None:
