@@ -116,12 +116,11 @@ def test_layers_are_compared_by_their_command(open_page, tmp_path, capsys):
     assert [change["first"][0], change["second"][0]] == [0, 2]
 
 
-def test_a_piped_text_and_a_folder_are_written_out(open_page, tmp_path, monkeypatch, capsys):
+def test_a_piped_text_and_a_model_of_the_environment_are_written_out(
+    open_page, tmp_path, monkeypatch
+):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{TEXT}\n".encode())))
     path = tmp_path / "heads.html"
-    (tmp_path / "model").mkdir()
-    assert main(["info", "--json"]) == 0
-    capsys.readouterr()
     monkeypatch.setenv("ATTNSCOPE_MODEL", "riverbank")
     assert main(["heads", "-", "--role", "previous", "-o", str(path), "--quiet"]) == 0
     words = offered(open_page(path).page)
