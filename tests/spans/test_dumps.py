@@ -229,7 +229,7 @@ def test_refusals(texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
             2,
             "give each text a member 'spans'",
         ),
-        (("--spans", "words"), 2, "--spans: applies only to --keep spans"),
+        (("--spans", "words"), 2, "--spans words: applies only to --keep spans"),
         (("--keep", "spans", "--spans", "lines"), 1, "spans"),
     ]:
         assert main(["batch", str(texts), "-o", str(made), "--quiet", *options]) == code
