@@ -100,4 +100,4 @@ def test_a_dump_keeps_the_weights_between_words(exact, tmp_path, capsys):
             found[:, :, q, k], between(weights, words[q], words[k]), atol=1e-6
         )
     assert main(["batch", str(source), "--words", "--spans", "lines", "-o", str(dump)]) == 2
-    assert "--words and --spans cannot be used together" in capsys.readouterr().err
+    assert "--words and --spans lines cannot be used together" in capsys.readouterr().err

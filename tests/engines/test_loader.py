@@ -269,8 +269,9 @@ def test_a_file_that_is_cut_between_loading_and_running_is_one_error(
         if what.startswith("attending"):
             os.truncate(file, 1 << 20)
 
+    run = requested((TEXT,), model=str(tmp_path / "model"), layer="5", head="0")
     with pytest.raises(ModelError) as caught:
-        inspect(requested((TEXT,), model=str(tmp_path / "model"), layer="5", head="0"), cut)
+        inspect(run, Session(run.texts, cut))
     assert (
         str(caught.value)
         == f"{file}: changed while it was read; run again when it is no longer being written"

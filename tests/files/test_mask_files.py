@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.mask_files import read_mask
 from attnscope.request.run_config import TextInput
-from attnscope.run.session import inspect
+from attnscope.run.session import Session, inspect
 from tests.helpers.requests import requested
 
 MATRIX = np.array([[True, False, True], [True, True, False], [False, False, False]])
@@ -145,6 +145,6 @@ def test_a_files_name_is_neither_rewritten_nor_read_as_a_word(path, tmp_path, mo
             (text,), config="bidirectional", mask=mask, layer="0", head="0", query="40", window=20
         )
         # with progress, which estimates the work from the mask
-        report = inspect(run, lambda *_: None)
+        report = inspect(run, Session(run.texts, lambda *_: None))
         assert report.mask.used == mask.replace("own+", "bidirectional+")
         assert report.texts[0].keys == list(range(30, 50))

@@ -133,7 +133,9 @@ def test_every_view_names_the_functions_that_changed_scores() -> None:
         .endswith("--mask 'causal|sink:2'")
     )
     head = walk_head(given.data.texts[0], given.data.texts[0].heads[0])
-    cell = CellNumbers({"scores": 1.0, "scaled": 1.71}, True, False, None, None, None, False, None)
+    cell = CellNumbers(
+        {"scores": 1.0, "scaled": 1.71}, True, False, None, None, None, None, False, None
+    )
     assert arithmetic(head, cell) == ["q·k 1.00 ÷ √8 changed by score_mod:louder = 1.71"]
 
 

@@ -27,7 +27,7 @@ from attnscope.request.masks.terms import Own
 from attnscope.request.run_config import TextInput
 from attnscope.run.analysis.predictions import continue_text
 from attnscope.run.plan import make_plan
-from attnscope.run.session import inspect
+from attnscope.run.session import Session, inspect
 from tests.analysis.test_predictions import SAMPLE
 from tests.helpers.architectures import write_tokenizer
 from tests.helpers.reference_stages import uses_interface
@@ -334,7 +334,7 @@ def test_the_cache_is_part_of_the_estimate_and_the_bar_counts_tokens(
     )
     run = msgspec.structs.replace(given, generate=4)
     source = open_source(run, run.texts)
-    report = inspect(run, lambda *step: steps.append(step))
+    report = inspect(run, Session(run.texts, lambda *step: steps.append(step)))
     (longest, _) = caches
     held = sum(tensor.nbytes for pair in longest._layers.values() for tensor in pair)
     layers, tokens = source.config.n_layers, len(report.texts[0].tokens)

@@ -10,7 +10,7 @@ from attnscope.findings.codec import from_json, to_json
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.run_config import TextInput
 from attnscope.request.selection import POOL, PRINTED
-from attnscope.run.session import inspect
+from attnscope.run.session import Session, inspect
 from tests.helpers.requests import requested
 
 STACK = """
@@ -116,7 +116,7 @@ def test_named_rows_cost_no_more_than_themselves(look, config):
     asked = requested(
         (TextInput(LONG),), config=str(config), window=PRINTED, layer="0", head="2", query="5,149"
     )
-    inspect(asked, lambda what, done, total: told.append(what))
+    inspect(asked, Session(asked.texts, lambda what, done, total: told.append(what)))
     assert [what for what in told if "tile" in what] == [
         f"attending · layer 1 of 1 · tile {n}" for n in (1, 2)
     ]
