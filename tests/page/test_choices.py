@@ -139,3 +139,13 @@ def test_a_click_in_a_difference_keeps_the_side(opened):
         click_cell(matrix, 4, 2)
         assert shows(page, HASH, "query=4&key=2")
         assert page.evaluate("location.hash.includes('mask=1')") == bool(side)
+
+
+def test_a_difference_says_which_cells_no_side_may_read(opened):
+    page = opened(["compare", SHORT, SHORT.replace("steep", "wide"), "--mask", "causal"])
+    figure = page.locator("figure.difference")
+    page.evaluate("location.hash = '#mask=0&head=L0H0'")
+    for query, key in [(4, 2), (2, 4), (0, 1), (1, 1)]:
+        click_cell(figure.locator("canvas"), query, key)
+        assert shows(page, HASH, f"query={query}&key={key}")
+        assert ("not allowed" in figure.text_content()) == (key > query)

@@ -229,7 +229,7 @@ def test_large_work_is_left_out_unless_it_is_asked_for(gpt2, open_page, monkeypa
     page = open_page(path, "#head=L1H2&query=5&key=1", size=(1280, 800)).page
     said = page.evaluate(MATTERS)
     assert "Not measured: 12 heads × 11 tokens × " in said
-    assert "In the folder of the model: attnscope ablate " in said
+    assert "(in the folder of the model) attnscope ablate " in said
     below = page.locator(".command").text_content()
     assert below.startswith(
         "This matrix in a terminal: (in the folder of the model) attnscope run "

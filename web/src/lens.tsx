@@ -117,9 +117,9 @@ function effectText(scene: Scene, value: number): string {
 }
 
 // Without the head: “far” 60 → 59 %.
-function Moved({ scene, own }: { scene: Scene; own: number }) {
+function Moved({ scene, own, words }: { scene: Scene; own: number; words: PanelProps["words"] }) {
   const { before, after, positions, tokens } = scene.record.effects!;
-  if (!before || !after) return "the final states of all tokens change by ";
+  if (!before || !after) return words.states;
   return (
     <>
       {positions.slice(0, 3).map((position, n) => {
@@ -138,13 +138,13 @@ function Moved({ scene, own }: { scene: Scene; own: number }) {
 // What the model loses without the strongest head of a cell, or without the one that was chosen there: the effect if it
 // was measured, or else the command that measures it.
 function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
-  const { scene, seen, place } = props;
+  const { scene, seen, place, words } = props;
   const { numbers, command, effects, noEffects, elsewhere } = scene.record;
   const { layer, head } = place.spot;
   const [strongest] = ranked(seen);
   const about = (!place.headChosen && strongest) || seen[layer]![head];
   if (!strongest && scene.forbids(place.spot.query, place.spot.key))
-    return <p class="small matters">{props.words.notAllowed}</p>;
+    return <p class="small matters">{words.notAllowed}</p>;
   const all = scene.effects();
   if (!about || (!all && !command)) return null;
   const { name, query, index: own } = about;
@@ -153,7 +153,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
   const much = !all?.[own]
     ? "Not at all"
     : rank === 1
-      ? "More than any other head"
+      ? words.strongest
       : share >= 0.5
         ? "Much"
         : share >= 0.1
@@ -180,7 +180,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
             {much}: number {rank} of {all.length} heads
             {rank > 1 && `, ${percent(share)} of the strongest, ${seen.flat()[best]?.name}`}.
           </b>{" "}
-          Without {name}, {effects && <Moved scene={scene} own={own} />}
+          Without {name}, {effects && <Moved scene={scene} own={own} words={words} />}
           {effectText(scene, all[own]!)}.
           {here &&
             !(effects!.positions.length === 1 && effects!.positions[0] === scene.queryAxis.tokenPositions[query]) && (
@@ -195,7 +195,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
       ) : (
         <>
           {noEffects && `Not measured: ${noEffects}. `}
-          {elsewhere && "In the folder of the model: "}
+          {elsewhere && `${words.elsewhere} `}
           <code tabIndex={0}>{`${command.replace("scope run", "scope ablate")} --cut ${name}`}</code>
         </>
       )}

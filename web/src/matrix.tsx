@@ -30,6 +30,7 @@ interface Difference {
   rows: Label[];
   columns: Label[];
   pairs: SceneData["pairs"];
+  forbidden: (row: number, column: number) => boolean; // neither side's mask allows the cell
 }
 
 // The second side minus the first. Of a key that a side lacks, the weight is 0; other numbers of it are not known.
@@ -43,19 +44,24 @@ function difference(first: Head | null, second: Head | null, stage: string): Dif
   const rows = (pairs ? new Axis(pairs.rows) : scene.queryAxis).tokenLabels;
   const columns = (pairs ? new Axis(pairs.columns) : scene.keyAxis).tokenLabels;
   const found = new Float32Array(rows.length * columns.length);
+  // The cell's query and key on both sides.
+  const cell = (r: number, c: number): [Pair, Pair] => [pairs?.queries[r] ?? [r, r], pairs?.keys[c] ?? [c, c]];
   const number = (side: Matrix, row: number, column: number) =>
     column >= 0 ? side.at(row, column) : stage === "weights" ? 0 : Number.NaN;
   for (let n = 0; n < found.length; n++) {
-    const r = Math.floor(n / columns.length);
-    const c = n % columns.length;
-    const row = pairs?.queries[r] ?? [r, r];
-    const column = pairs?.keys[c] ?? [c, c];
+    const [row, column] = cell(Math.floor(n / columns.length), n % columns.length);
     const x = number(a, row[0], column[0]);
     const y = number(b, row[1], column[1]);
     found[n] = x === y ? 0 : y - x;
     if (!Number.isFinite(found[n])) found[n] = Number.NaN;
   }
-  return { matrix: matrixOf(found, rows.length, columns.length), rows, columns, pairs };
+  const forbidden = (r: number, c: number) => {
+    const [row, column] = cell(r, c);
+    return [first, second].every(
+      (head, side) => column[side]! < 0 || head.cell("masked", row[side]!, column[side]!) === -Infinity,
+    );
+  };
+  return { matrix: matrixOf(found, rows.length, columns.length), rows, columns, pairs, forbidden };
 }
 
 const LISTED = 10; // rows
@@ -227,6 +233,7 @@ function Exactness({ head, words }: { head: Head | null; words: Record<string, s
   return <span class={head.exact ? "badge" : "badge rounded"}>{text}</span>;
 }
 
+const NOT_ALLOWED = "not allowed";
 const WEIGHTS: Scale = { low: 0, high: 1, signed: false, shape: "sqrt" };
 
 export function matrixProps(
@@ -251,8 +258,8 @@ export function matrixProps(
       const value = matrix.at(r, c);
       const name = `${scene.queryAxis.name(r)} ← ${scene.keyAxis.name(c)}`;
       if (masked.has(r) && stage === "weights") return `${name}: masked`;
-      if (forbidden?.(r, c)) return `${name}: not allowed`;
-      return `${name}: ${value === -Infinity ? "not allowed" : Number.isNaN(value) ? "not listed" : exactText(value)}`;
+      if (forbidden?.(r, c)) return `${name}: ${NOT_ALLOWED}`;
+      return `${name}: ${value === -Infinity ? NOT_ALLOWED : Number.isNaN(value) ? "not listed" : exactText(value)}`;
     };
     const text = (r: number, c: number) =>
       head.stage(stage)
@@ -351,7 +358,7 @@ function MatrixView({
   if (other) {
     if (!moved || first.head === second.head)
       return <p class="dim">{words[first.head === second.head ? "same" : "difference"]}</p>;
-    const { matrix, rows, columns, pairs } = moved;
+    const { matrix, rows, columns, pairs, forbidden } = moved;
     const { at } = matrix;
     const digits = digitsFor(largest(matrix), 2);
     // A cell of a side on the axes of the difference, and back to a side that has it.
@@ -377,8 +384,9 @@ function MatrixView({
         value={at}
         text={(r, c) => (Number.isNaN(at(r, c)) ? "–" : digitsText(at(r, c), digits))}
         say={(r, c) =>
-          `${nameOf(rows[r]!)} ← ${nameOf(columns[c]!)}: ${Number.isNaN(at(r, c)) ? "only one side has it" : exactText(at(r, c))}`
+          `${nameOf(rows[r]!)} ← ${nameOf(columns[c]!)}: ${forbidden(r, c) ? NOT_ALLOWED : Number.isNaN(at(r, c)) ? words.single : exactText(at(r, c))}`
         }
+        forbidden={forbidden}
         scale={
           stage === "weights" ? { low: -1, high: 1, signed: true, shape: place.shape } : scaleOf(matrix.data, true)
         }

@@ -223,7 +223,7 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
             The largest masked score of the row is {write(most)}, at <bdi>{scene.keyAxis.name(best)}</bdi>. The weight
             of a key is e^(masked − {write(most)}), divided by the sum of these,{" "}
             <span data-sum>{write(1 / weight)}</span>
-            {sink === undefined ? "" : ", in which the sink of the head takes part"}.
+            {sink !== undefined && words.sunk}.
           </p>
           <Scrolling label="steps">
             <table class="data">

@@ -75,7 +75,7 @@ _LABEL = 20
 # Lines of a panel of heads or a matrix that are no heads or rows, and of a row below them: in one column, or in two.
 _HEADS_EDGES = 7
 _MATRIX_EDGES = 11
-_FULL_ROW = 18
+_FULL_ROW = 16
 _FLAT_ROW = 13
 # Lines of the row above the heads, at least: usually, if heads have roles with meanings, and with predictions.
 _ROW_LINES = 9

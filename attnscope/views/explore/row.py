@@ -64,6 +64,8 @@ _FEW = 6
 _BAR = 5  # columns of a bar beside long names
 # Lines from which statistics of the row have room.
 _ROOMY = 13
+# Lines from which the sum of the softmax is also written as `explain` does.
+_LONG = 16
 # Lines of sources that stay above predictions.
 _LISTED = 2
 # Factor by which an effect is larger than another one, and not only computed otherwise.
@@ -105,7 +107,10 @@ class RowPanel:
         if head is None:
             notice = state.status or "this head is not there"
             return [*lines, [Segment(fit(ink.plain(notice), width), DIM)]]
-        below = _cell_lines(state, scene, head, width if width < _TWO else width // 2)
+        is_long = height >= _LONG or width >= _TWO
+        below = _cell_lines(
+            state, scene, head, width if width < _TWO else width // 2, is_long=is_long
+        )
         if state.place.predictions:
             # What changes says more than the arithmetic, where there is no room for both.
             count = len(_forecasts(state, scene, width if width < _TWO else width // 2))
@@ -316,7 +321,10 @@ def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -
     return [[Segment(ink.plain(line), DIM)] for line in flowed(phrases, width, " · ")[:4]]
 
 
-def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, width: int) -> list[Line]:
+def _cell_lines(
+    state: WalkState, scene: Scene, head: WalkHead, width: int, *, is_long: bool
+) -> list[Line]:
+    """Return the cell's arithmetic; `is_long` also writes the sum of its softmax as `explain` does."""
     ink = state.ink
     query = state.place.spot.query
     key = state.key
@@ -331,7 +339,8 @@ def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, width: int) -> l
     ]
     members = members_text(scene, query, key)
     more = [members] if members else []
-    more += [f"Σ {sum_text(cell)}"] if sum_text(cell) else []
+    total = sum_text(cell, is_long=is_long)
+    more += [f"Σ {total}"] if total else []
     more += [f"α·‖v‖ {formatted(cell.value, '.2f')}"] if cell.value is not None else []
     if cell.value is None and head.sources is not None and "value" in head.sources.measures:
         more.append(f"α·‖v‖ is known of the {head.sources.places.shape[1]} strongest alone")

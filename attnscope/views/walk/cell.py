@@ -285,13 +285,15 @@ def weight_text(weight: float, rounded: int | None = None) -> str:
     return formatted(weight, ".2f") if abs(weight) >= 0.01 else formatted(weight, ".2g")
 
 
-def sum_text(cell: CellNumbers) -> str:
-    """Return the sum that the softmax divides by, also as `explain` writes it; empty if it is not known."""
+def sum_text(cell: CellNumbers, *, is_long: bool) -> str:
+    """Return the sum that the softmax divides by; `is_long` adds how `explain` writes it; empty if it is not known."""
     if cell.log_sum is None or cell.largest is None:
         return ""
     total = f"e^{number_text(cell.log_sum, 2)}"
     if cell.log_sum < _LARGEST_POWER:
         total = formatted(exp(cell.log_sum), ".4g")
+    if not is_long:
+        return total
     rest = formatted(exp(cell.log_sum - cell.largest), ".4g")
     return f"{total} = e^{number_text(cell.largest, 2)} (row's largest) × {rest}"
 
