@@ -9,10 +9,11 @@ import pytest
 pytest.importorskip("textual", reason="textual is not installed")
 
 from rich.segment import Segment
+from textual import events
 
 import attnscope
 from attnscope.studies.explore.saved import report_source
-from attnscope.views.explore.app import ExploreApp
+from attnscope.views.explore.app import ExploreApp, WalkScreen
 from attnscope.views.explore.ink import Ink, cut
 from tests.explore.proof import lines_of, press, region_text, settled
 from tests.explore.test_head_lists import of_model
@@ -147,6 +148,26 @@ def test_keys_that_come_before_the_first_screen_are_kept_in_their_order(smollm2)
     assert "loading; then / i t Enter 1 x" in waiting
     assert place.spot.query == 8 and place.panel == "heads"
     assert [cut.written for cut in place.cuts] == [f"L{place.spot.layer}H{place.spot.head}"]
+
+
+def test_keys_after_a_menu_that_come_before_the_first_screen_are_those_of_the_panels(smollm2):
+    source = of_model(smollm2)
+
+    async def run():
+        app = ExploreApp(source)
+        async with app.run_test(size=(120, 40)) as pilot:
+            for key, character in [("v", "v"), ("enter", "\r"), ("x", "x")]:
+                app.key(events.Key(key, character))
+            (waiting,) = region_text(app, "title")
+            await settled(app, pilot)
+            await settled(app, pilot)
+            return waiting, app.state.place, app.screen_stack
+
+    waiting, place, screens = asyncio.run(run())
+    assert "loading; then v Enter x" in waiting
+    assert isinstance(screens[-1], WalkScreen)
+    (made,) = place.cuts
+    assert made.written.startswith(f"L{place.spot.layer}H{place.spot.head}")
 
 
 @pytest.mark.parametrize("colours", [16, 256])

@@ -157,6 +157,12 @@ class WalkScreen(Screen[None], inherit_bindings=False):
         self.app.prompt_done(event.value)
 
 
+def _spelled(event: events.Key) -> str:
+    """Return the character of a key, or its name: that of a space, or of Enter, whose character ends a line."""
+    is_shown = event.is_printable and event.character and event.character != " "
+    return str(event.character) if is_shown else event.key
+
+
 class ExploreApp(App[int], inherit_bindings=False):
     """A walk in a terminal; `colours` is None for as many as the terminal has.
 
@@ -532,7 +538,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     def key(self, event: events.Key) -> bool:
         """Perform the action of a key; return whether it has one."""
         printable = event.is_printable and event.character
-        pressed = str(event.character) if printable and event.character != " " else event.key
+        pressed = _spelled(event)
         if event.key == "ctrl+c":
             self.exit(130)
             return True
@@ -564,7 +570,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         name = self._by_key.get(pressed)
         if self.state.scene is None and name not in _ANYTIME:
             self._early = [*self._early, event][-_MOST_EARLY:]
-            keys = [spell_key(str(early.character or early.key)) for early in self._early]
+            keys = [spell_key(_spelled(early)) for early in self._early]
             self._notice = f"loading; then {' '.join(keys)}"
             self.redraw()
             return True

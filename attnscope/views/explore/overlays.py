@@ -58,7 +58,33 @@ _NUMBERS = (
 )
 
 
-class Overlay(ModalScreen[None], inherit_bindings=False):
+class OverPanels(ModalScreen[None], inherit_bindings=False):
+    """What is over the panels. Keys that come while it is being removed are those of the panels."""
+
+    is_left = False
+
+    def leave(self) -> None:
+        """Show the panels again."""
+        self.is_left = True
+        self.dismiss()
+
+    def on_key(self, event: events.Key) -> None:
+        """Handle a key, and no other part of the screen does."""
+        event.stop()
+        event.prevent_default()
+        if self.is_left:
+            self.app.post_message(events.Key(event.key, event.character))
+        elif event.key == "ctrl+c":
+            self.app.exit(130)
+        else:
+            self.handle(event)
+
+    def handle(self, event: events.Key) -> None:
+        """Do what a key says."""
+        raise NotImplementedError
+
+
+class Overlay(OverPanels, inherit_bindings=False):
     """Text over the panels that a key closes, unless it scrolls."""
 
     AUTO_FOCUS = ""
@@ -86,10 +112,8 @@ class Overlay(ModalScreen[None], inherit_bindings=False):
         box.border_subtitle = "Esc closes"
         yield box
 
-    def on_key(self, event: events.Key) -> None:
+    def handle(self, event: events.Key) -> None:
         """Scroll, or close."""
-        event.stop()
-        event.prevent_default()
         box = self.query_one(VerticalScroll)
         steps = {
             "down": 1,
@@ -100,17 +124,15 @@ class Overlay(ModalScreen[None], inherit_bindings=False):
             "space": box.size.height,
         }
         steps |= {"pageup": -box.size.height, "home": -(1 << 20), "end": 1 << 20}
-        if event.key == "ctrl+c":
-            self.app.exit(130)
-        elif event.key in steps:
+        if event.key in steps:
             box.scroll_relative(y=steps[event.key], animate=False)
         else:
-            self.dismiss()
+            self.leave()
 
     def on_click(self, event: events.Click) -> None:
         """Close at a click beside the box."""
         if event.widget is self:
-            self.dismiss()
+            self.leave()
 
 
 def help_text(actions: tuple[KeyAction, ...], ink: Ink, width: int) -> Text:
@@ -155,7 +177,7 @@ class MenuBox(Widget, inherit_bindings=False):
         return Strip(line).adjust_cell_length(self.size.width)
 
 
-class Menu(ModalScreen[None], inherit_bindings=False):
+class Menu(OverPanels, inherit_bindings=False):
     """Commands over the panels: what is typed chooses among them, and Enter calls one.
 
     Args:
@@ -244,16 +266,12 @@ class Menu(ModalScreen[None], inherit_bindings=False):
         box.styles.height = height
         box.refresh()
 
-    def on_key(self, event: events.Key) -> None:
+    def handle(self, event: events.Key) -> None:
         """Choose a command, or change what is typed."""
-        event.stop()
-        event.prevent_default()
         steps = {"down": 1, "up": -1, "pagedown": 10, "pageup": -10}
         steps |= {"home": -(1 << 20), "end": 1 << 20}
-        if event.key == "ctrl+c":
-            self.app.exit(130)
-        elif event.key == "escape":
-            self.dismiss()
+        if event.key == "escape":
+            self.leave()
         elif event.key == "enter":
             self._call(self._chosen)
         elif event.key in steps:
@@ -268,14 +286,14 @@ class Menu(ModalScreen[None], inherit_bindings=False):
     def on_click(self, event: events.Click) -> None:
         """Call the command of a line; close at a click beside the box."""
         if event.widget is self:
-            self.dismiss()
+            self.leave()
         elif 0 <= event.y - 2 < len(self._rows):
             self._call(self._rows[event.y - 2])
 
     def _call(self, chosen: int) -> None:
         found = self.found
         if found:
-            self.dismiss()
+            self.leave()
             self.app.call_later(found[chosen].call)
 
 
