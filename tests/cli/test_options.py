@@ -113,7 +113,7 @@ ARGUMENTS = {
     "help skill": ("", ""),
     "temperature": "0.5",
     "format": "json",
-    "batch format": "txt",
+    "batch input_format": "txt",
     "output": "{command}.json",
     "batch output": ("batch.jsonl", "texts.txt"),
     "merge output": ("merge.jsonl", "part1.jsonl part2.jsonl"),
