@@ -8,7 +8,7 @@ loads what is not torch (at most 1.5 and 2). Exits with 1 where one of them is m
 
 import sys
 
-from startup import measure
+from startup import compare
 
 FLOOR = "import numpy, msgspec"
 LIMITS = {"import attnscope": 1.5, "from attnscope import *": 2.0}
@@ -18,10 +18,11 @@ def main() -> int:
     """Measure, print, and judge."""
     runs, missed = int(sys.argv[1]) if len(sys.argv) > 1 else 9, False
     for ours, limit in LIMITS.items():
-        a, b = measure([sys.executable, "-c", ours], [sys.executable, "-c", FLOOR], runs)
-        missed |= a > limit * b
+        a, b = compare([sys.executable, "-c", ours], [sys.executable, "-c", FLOOR], runs)
+        missed |= a.time > limit * b.time
         print(
-            f"{ours:<24}{a * 1000:6.0f} ms   python -c '{FLOOR}' {b * 1000:6.0f} ms   {a / b:.2f} (at most {limit})"
+            f"{ours:<24}{a.time * 1000:6.0f} ms   python -c '{FLOOR}' {b.time * 1000:6.0f} ms   "
+            f"{a.time / b.time:.2f} (at most {limit}); of processor time {a.processor / b.processor:.2f}"
         )
     return int(missed)
 

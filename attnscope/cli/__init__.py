@@ -30,6 +30,8 @@ _NO_MEMORY = (
 )
 # how the dynamic linker says that there is no address space
 _NOT_MAPPED = "failed to map segment from shared object"
+# words after which no command follows: options of 17 commands would take half of the time of `attnscope --help`
+_OF_PROGRAM = frozenset(("-h", "--help", "--version"))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,7 +69,12 @@ def _run(argv: list[str]) -> int:
     if argv and argv[0] in ALIASES:
         argv = [ALIASES[argv[0]], *argv[1:]]
     completing = COMPLETING in os.environ
-    command = _command(argv[0] if argv and argv[0] in COMMANDS and not completing else None)
+    needed = tuple(COMMANDS)
+    if argv and argv[0] in COMMANDS and not completing:
+        needed = (argv[0],)
+    elif _OF_PROGRAM.issuperset(argv) and not completing:
+        needed = ()
+    command = _command(needed)
     if completing:
         command.main(argv, prog_name="attnscope")
     try:
@@ -86,13 +93,13 @@ def _run(argv: list[str]) -> int:
 
 
 @cache
-def _command(name: str | None) -> Any:
+def _command(needed: tuple[str, ...]) -> Any:
     """Build the application, as `app.build_app` does, once for all calls of a process."""
     import typer
 
     from attnscope.cli.app import build_app
 
-    return typer.main.get_command(build_app(name))
+    return typer.main.get_command(build_app(needed))
 
 
 def _report_error(error: BaseException) -> int:

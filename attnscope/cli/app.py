@@ -1,5 +1,6 @@
 """The Typer application; `commands.py` lists the commands."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -41,15 +42,14 @@ _FLAGS = {
 _HELP = _flag("Show this help.", "-h", "--help")
 
 
-def build_app(command: str | None = None) -> typer.Typer:
+def build_app(needed: Iterable[str] = COMMANDS) -> typer.Typer:
     """Build the application.
 
     Args:
-        command: The only command that is needed, which then is the only one that is imported; None, or no command's
-            name, for all of them.
+        needed: Names of the commands that it has; only these are imported.
     """
     app = typer.Typer(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": []})
-    for name in [command] if command in COMMANDS else COMMANDS:
+    for name in needed:
         app.command(name, cls=Command, add_help_option=False)(
             as_command(name, load(name).function, _FLAGS)
         )
