@@ -4,6 +4,7 @@
 the whole in sections. Rich would double the time of help and draw boxes around what one copies.
 """
 
+import re
 import shutil
 import sys
 import textwrap
@@ -27,6 +28,8 @@ attnscope explain "The bank by the river" --query bank
 attnscope learn scores
 attnscope heads
 attnscope ablate "The bank by the river" --each head"""
+# A blank before an option or a pipe, outside of quotes.
+_BEFORE_OPTION = r""" (?=(?:-\S|\|)(?:[^"']|"[^"]*"|'[^']*')*$)"""
 _FLAGS = (
     ("-h", "Show the options that most runs use."),
     ("--help", "Show this help, with every option."),
@@ -45,7 +48,8 @@ class _Writer:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._width = max(min(shutil.get_terminal_size((80, 24)).columns, 80) - 2, 50)
+        self._columns = max(shutil.get_terminal_size((80, 24)).columns, 52)
+        self._width = min(self._columns, 80) - 2
         self._color = wants_color(sys.stdout)
 
     def line(self, text: str = "") -> None:
@@ -81,8 +85,18 @@ class _Writer:
             self._lines += [f"{'':{column + 2}}{line}" for line in lines]
 
     def examples(self, examples: Iterable[str]) -> None:
+        """Write command lines; one that is too long goes on behind a backslash, at an option or a pipe."""
         self.heading("Examples")
-        self._lines += [f"  {line}" for line in examples]
+        for example in examples:
+            (line, *parts) = re.split(_BEFORE_OPTION, f"  {example}")
+            for n, part in enumerate(parts, 1):
+                ending = " \\" * (n < len(parts))
+                if len(f"{line} {part}{ending}") > self._columns:
+                    self.line(f"{line} \\")
+                    line = f"      {part}"
+                else:
+                    line = f"{line} {part}"
+            self.line(line)
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"

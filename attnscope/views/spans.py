@@ -41,6 +41,9 @@ class Span:
 
 # Ties words that a view does not part at a line's end if it can avoid that; it is shown as a blank.
 TIE = "\u00a0"
+# The blank before a head and its number in a list of them, as in `(0.70); then L3H8 0.47, L4H1 0.45`: a line breaks
+# there, not between the two.
+BEFORE_A_HEAD = r"(?<=[;,]) (?=(?:then )?L\d+H\d+ )"
 Spans = tuple[Span, ...]
 
 

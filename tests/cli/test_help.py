@@ -101,7 +101,22 @@ def test_help_at_any_width_has_every_option(monkeypatch, capsys, columns):
     out = shown(capsys, "run", "--help")
     for option in TABLE["run"]:
         assert option.hidden or names_of(option).split()[0] in out
-    assert load("run").examples.splitlines()[-1] in out
+    assert load("run").examples.splitlines()[-1] in out.replace(" \\\n     ", "")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_examples_fit_the_terminal_and_can_be_pasted(monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    broken = 0
+    for name in COMMANDS:
+        text = shown(capsys, name, "--help").partition("Examples:\n")[2].partition("\n\n")[0]
+        for line in text.splitlines():
+            words = shlex.split(line.removesuffix("\\"))
+            assert len(line) <= columns or not any(word[0] in "-|" for word in words[1:]), line
+        broken += text.count("\\\n")
+        pasted = [shlex.split(line) for line in text.replace("\\\n", " ").splitlines()]
+        assert pasted == [shlex.split(line) for line in load(name).examples.splitlines()]
+    assert (broken > 0) == (columns < 140)
 
 
 def test_help_of_a_command_is_its_full_help(capsys):

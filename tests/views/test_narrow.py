@@ -10,6 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from attnscope.cli import main
 from attnscope.views.parts import Column, Facts, Table, Text
 from attnscope.views.spans import Span, note, ours, untrusted
 from attnscope.views.terminal import draw
@@ -158,3 +159,16 @@ def test_wide_characters_take_two_columns(width):
     lines = drawn(Facts([("text", untrusted(text))]), width)
     assert all(cell_len(line) <= width for line in lines)
     assert "".join(lines).removeprefix("text").replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("width", [*range(52, 100, 3)])
+def test_a_head_and_its_number_stand_on_one_line(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = "The animal crossed because it was tired"
+    assert main(["run", text, "--query", "it", "--key", "animal", "--stage", "weights"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = next(n for n, line in enumerate(lines) if "chosen automatically" in line)
+    sentence = re.match(r".*?; then (?:L\dH\d \d\.\d\d,? ?)+", " ".join(lines[start : start + 5]))
+    assert sentence and sentence[0].count(", L") == 3
+    ends = [line.split()[-1] for line in lines[start : start + 5] if line]
+    assert not [end for end in ends if end == "then" or re.fullmatch(r"L\dH\d", end)]

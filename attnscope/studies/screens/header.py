@@ -21,7 +21,17 @@ from attnscope.request.masks.terms import Own
 from attnscope.views.axes import format_positions
 from attnscope.views.parts import Facts, OneLine, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import NEW, UNKNOWN, Span, Spans, note, ours, token_span, untrusted
+from attnscope.views.spans import (
+    BEFORE_A_HEAD,
+    NEW,
+    UNKNOWN,
+    Span,
+    Spans,
+    note,
+    ours,
+    token_span,
+    untrusted,
+)
 
 # Characters that a header repeats in full, usually and verbose; of more, half as many.
 _LONGEST_TEXT = 120, 400
@@ -400,12 +410,13 @@ def head_header(
 ) -> Iterator[ViewPart]:
     """Present a layer and head, why it is shown, and its average row."""
     parts = [ours(f"text {text.index}")] if len(report.texts) > 1 else []
-    parts += [untrusted(head.chosen)] if head.chosen and not settings.data_only else []
+    reason = "" if settings.data_only else head.chosen or ""
+    reason, *next_heads = re.split(BEFORE_A_HEAD, reason)
+    parts += [untrusted(reason)] if reason else []
     badge = RANDOM_WEIGHTS if report.provenance.weights == "random" else ()
     between = ours(" " if badge else "  ")  # the badge ends with a blank
-    yield paragraph(
-        (Span(head_name(head), "title"), *badge, *(between if parts else ()), *_joined(parts, "  "))
-    )
+    title = (Span(head_name(head), "title"), *badge, *(between if parts else ()))
+    yield Text([(*title, *_joined(parts, "  ")), *map(untrusted, next_heads)], " ")
     # Tokens of a picture are no words, and their distance is not along the text.
     if not text.images and (facts := _row_facts(text, head)):
         if parts and "content weight" in str(head.chosen):
