@@ -3,8 +3,10 @@
 import csv
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from types import NoneType
 from typing import IO, Any
 
 import msgspec
@@ -26,9 +28,14 @@ _DEEPEST = 100  # levels of a JSON line
 # strings (which may contain brackets), and brackets
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet", "arrow")
+DELIMITERS = {"csv": ",", "tsv": "\t"}
 ARRAYS = "qkv"  # the texts of given queries and keys
 # known beside the text
 _KINDS: dict[str, Any] = {"id": int | str | None, "pair": str | None, "context": str | None}
+_MEMBERS = msgspec.json.Decoder(dict[str, Any])
+RecordSize = tuple[
+    int, int
+]  # length of its text in characters (see `cost`), and the hash of its id
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -50,6 +57,11 @@ def cost(item: Item) -> int:
     return _BESIDE + (
         0 if text is None else len(text.text) + len(text.pair or "") + len(text.context or "")
     )
+
+
+def size_of(item: Item) -> RecordSize:
+    """Return the size of a record."""
+    return cost(item), hash(item.id)
 
 
 def _digest(data: bytes) -> str:
@@ -106,24 +118,57 @@ def from_txt(file: IO[bytes], name: str) -> Iterator[Item]:
             yield _failed_item(line_number - 1, line_number, line or b"", e)
 
 
+def txt_sizes(file: IO[bytes]) -> Iterator[RecordSize]:
+    """Yield the size of every record, without making it."""
+    for line_number, start, line in read_lines(file):
+        characters = 0
+        with suppress(AttnscopeError):
+            characters = len(decode_line(line, start))
+        yield _BESIDE + characters, line_number
+
+
 def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
     """Yield one JSON object a line, blank lines left out; a line that is a list has the messages of a chat."""
-    index = 0
-    for line_number, start, line in read_lines(file):
-        if line is not None and not line.strip():
-            continue
-        members: dict[str, Any] = {}
-        try:
-            text = decode_line(line, start)
-            members = {MESSAGES: msgspec.Raw(text.encode())}
-            if not text.lstrip().startswith("["):
-                members = _member(text, dict[str, msgspec.Raw], None)
-            _check_depth(text)
-            item = _text_item(index, line_number, name, *_object(dict(members), column))
-        except AttnscopeError as e:
-            item = _failed_item(index, line_number, line or b"", e, _id(members))
-        yield item
-        index += 1
+    for index, (line_number, start, line) in enumerate(_json_lines(file)):
+        yield _json_item(index, line_number, start, line, name, column)
+
+
+def jsonl_sizes(file: IO[bytes], column: str) -> Iterator[RecordSize]:
+    """Yield the size of every record; those that are more than a text with an id are made for it."""
+    for line_number, start, line in _json_lines(file):
+        with suppress(AttnscopeError, ValueError, RecursionError):
+            data = decode_line(line, start)
+            members = _MEMBERS.decode(data)
+            text = members.pop(column, None)
+            own_id = members.get("id")
+            others = members.get("pair") or "", members.get("context") or ""
+            plain = type(own_id) in (str, int, NoneType) and {type(text), *map(type, others)} == {
+                str
+            }
+            if plain and _brackets(data) <= _DEEPEST:
+                characters = len(text) + sum(map(len, others))
+                yield _BESIDE + characters, hash(_named(own_id, line_number))
+                continue
+        yield size_of(_json_item(0, line_number, start, line, "", column))
+
+
+def _json_lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes | None]]:
+    return (row for row in read_lines(file) if row[2] is None or row[2].strip())
+
+
+def _json_item(
+    index: int, line_number: int, start: int, line: bytes | None, name: str, column: str
+) -> Item:
+    members: dict[str, Any] = {}
+    try:
+        text = decode_line(line, start)
+        members = {MESSAGES: msgspec.Raw(text.encode())}
+        if not text.lstrip().startswith("["):
+            members = _member(text, dict[str, msgspec.Raw], None)
+        _check_depth(text)
+        return _text_item(index, line_number, name, *_object(dict(members), column))
+    except AttnscopeError as e:
+        return _failed_item(index, line_number, line or b"", e, _id(members))
 
 
 def _id(members: dict[str, Any]) -> int | str | None:
@@ -193,9 +238,13 @@ def _wrong(error: ValueError, key: str | None) -> AttnscopeError:
     return AttnscopeError(f"not valid JSON ({wrong})" if key is None else f"{key}: {wrong}")
 
 
+def _brackets(text: str) -> int:
+    return text.count("[") + text.count("{")
+
+
 def _check_depth(text: str) -> None:
     """Refuse members nested too deeply for other programs to read from a dump."""
-    if text.count("[") + text.count("{") <= _DEEPEST:
+    if _brackets(text) <= _DEEPEST:
         return
     depth = 0
     for bracket in _BRACKETS.findall(text):
@@ -208,6 +257,27 @@ def _check_depth(text: str) -> None:
 
 def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Iterator[Item]:
     """Yield one row of a CSV or TSV file with a header row."""
+    for index, row in enumerate(_table_rows(file, name, column, delimiter)):
+        yield _row(index, *row, name, column)
+
+
+def table_sizes(file: IO[bytes], name: str, column: str, delimiter: str) -> Iterator[RecordSize]:
+    """Yield the size of every row; those that cannot be read are made into records for it."""
+    for line_number, header, cells in _table_rows(file, name, column, delimiter):
+        with suppress(TypeError, ValueError):
+            "".join(cells).encode()
+            row = dict(zip(header, cells, strict=True))
+            texts = row.pop(column), row.get("pair", ""), row.get("context", "")
+            own_id = hash(_named(row.get("id"), line_number))
+            yield _BESIDE + sum(map(len, texts)), own_id
+            continue
+        yield size_of(_row(0, line_number, header, cells, name, column))
+
+
+def _table_rows(
+    file: IO[bytes], name: str, column: str, delimiter: str
+) -> Iterator[tuple[int, list[str], Any]]:
+    """Yield line, column names and cells of every row, or the error in place of its cells."""
     csv.field_size_limit(MAX_LINE)
     # one that is too long is not UTF-8
     lines = (b"\xff" if line is None else line for _, _, line in read_lines(file))
@@ -215,22 +285,15 @@ def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Itera
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
     header = _header(reader, name)
     check_header(header, column, name)
-    index = 0
-    while True:
+    cells: list[str] | csv.Error | None = []
+    while cells is not None:
         line_number = reader.line_num + 1
         try:
             cells = next(reader, None)
         except csv.Error as e:
-            yield _failed_item(
-                index, line_number, str(e).encode(), AttnscopeError(f"not valid CSV ({e})")
-            )
-        else:
-            if cells is None:
-                return
-            if not cells:
-                continue  # a blank line
-            yield _row(index, line_number, name, header, cells, column)
-        index += 1
+            cells = e
+        if cells:  # else a blank line
+            yield line_number, header, cells
 
 
 def _header(rows: Iterator[list[str]], name: str) -> list[str]:
@@ -264,8 +327,11 @@ def check_header(header: list[str], column: str, name: str) -> None:
 
 
 def _row(
-    index: int, line_number: int, name: str, header: list[str], cells: list[str], column: str
+    index: int, line_number: int, header: list[str], cells: Any, name: str, column: str
 ) -> Item:
+    if isinstance(cells, csv.Error):
+        error = AttnscopeError(f"not valid CSV ({cells})")
+        return _failed_item(index, line_number, str(cells).encode(), error)
     raw = "\0".join(cells).encode(errors="surrogateescape")
     if len(cells) != len(header):
         message = f"{len(cells)} cells, but the header has {len(header)}"

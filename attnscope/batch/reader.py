@@ -1,8 +1,8 @@
 """Read an input file: its items, as often as needed, and facts about it.
 
-The input is read twice: once to hash it, count its records and find duplicate ids, and once to process it; of a small
-one, the records stay in memory. An input that can be read only once (a pipe, standard input, an object of a store) is
-copied to a temporary file first.
+The input is read twice: once to hash it, measure its records and find duplicate ids, and once to process it. Lines are
+made into records only the second time; of a small input, the records stay in memory. An input that can be read only
+once (a pipe, standard input, an object of a store) is copied to a temporary file first.
 """
 
 import os
@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import PurePath
 from types import TracebackType
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -29,17 +29,23 @@ from attnscope.batch.compressed import COMPRESSED, open_decompressed
 from attnscope.batch.header import InputFacts, Settings
 from attnscope.batch.items import (
     ARRAYS,
+    DELIMITERS,
     FORMATS,
     Item,
-    cost,
+    RecordSize,
     from_arrays,
     from_jsonl,
     from_table,
     from_txt,
+    jsonl_sizes,
+    size_of,
+    table_sizes,
+    txt_sizes,
 )
 from attnscope.batch.remote import Store, url_of
 
-# of an input that stays in memory, at most: records, half a kilobyte each beside their texts, and bytes of its file
+T = TypeVar("T")
+# of an input that stays in memory, at most: lines, half a kilobyte each beside their texts, and bytes of its file
 _KEPT_RECORDS = 1 << 15
 _KEPT_BYTES = 1 << 24
 
@@ -92,18 +98,14 @@ class InputReader:
         self._states = self._file_states()
 
     def items(self) -> Iterator[Item]:
-        """Yield every record, from the first."""
-        if self._kept is not None:
-            yield from self._kept
-            return
+        """Return every record, from the first."""
+        return self._read(self._items) if self._kept is None else iter(self._kept)
+
+    def _read(self, parse: Callable[[IO[bytes]], Iterator[T]]) -> Iterator[T]:
         for file in self._files:
             file.seek(0)
-        if len(self._files) == 1:
-            with open_decompressed(self._files[0], self._packing.lower(), self.name) as file:
-                yield from self._parsed(file)
-        else:
-            read = from_parquet if self.format == "parquet" else from_arrow
-            yield from read(self._files, self.name, self._column)
+        with open_decompressed(self._files[0], self._packing.lower(), self.name) as file:
+            yield from parse(file)
         if self._file_states() != self._states:
             raise AttnscopeError(
                 "changed while it was read", where=self.name, hint="run the command again"
@@ -113,18 +115,26 @@ class InputReader:
         states = [os.fstat(file.fileno()) for file in self._files]
         return [(state.st_size, state.st_mtime_ns) for state in states]
 
-    def _parsed(self, file: IO[bytes]) -> Iterator[Item]:
+    def _items(self, file: IO[bytes]) -> Iterator[Item]:
         if self.format == "txt":
             return from_txt(file, self.name)
         if self.format == "jsonl":
             return from_jsonl(file, self.name, self._column)
-        if self.format == "parquet":
-            return from_parquet([file], self.name, self._column)
-        if self.format == "arrow":
-            return from_arrow([file], self.name, self._column)
+        if self.format in ENDINGS.values():
+            read = from_parquet if self.format == "parquet" else from_arrow
+            return read([file, *self._files[1:]], self.name, self._column)
         if self.format == ARRAYS:
             return from_arrays(self.name)
-        return from_table(file, self.name, self._column, "\t" if self.format == "tsv" else ",")
+        return from_table(file, self.name, self._column, DELIMITERS[self.format])
+
+    def _sizes(self, file: IO[bytes]) -> Iterator[RecordSize]:
+        if self.format == "txt":
+            return txt_sizes(file)
+        if self.format == "jsonl":
+            return jsonl_sizes(file, self._column)
+        if self.format in DELIMITERS:
+            return table_sizes(file, self.name, self._column, DELIMITERS[self.format])
+        return map(size_of, self._items(file))
 
     def facts(self) -> InputFacts:
         """Return digest and number of records; the first call reads the whole input."""
@@ -136,24 +146,23 @@ class InputReader:
             raise AttnscopeError(f"cannot be read ({e.strerror or e})", where=self.name) from e
         ids = array("q")
         self.costs = array("I")
-        kept = list[Item]()
-        most = _KEPT_RECORDS if self._is_small() else 0
-        for item in self.items():
-            ids.append(hash(item.id))
-            self.costs.append(cost(item))
-            if len(ids) <= most:
-                kept.append(item)
-            elif kept:
-                kept = []
-        if len(kept) == len(ids):
-            self._kept = kept
+        if self._is_small():
+            self._kept = list(self.items())
+        sizes = self._read(self._sizes) if self._kept is None else map(size_of, self._kept)
+        for characters, id_hash in sizes:
+            self.costs.append(characters)
+            ids.append(id_hash)
         self._check_ids(np.frombuffer(ids, dtype=np.int64))
         self._facts = InputFacts(as_unicode(self.name), self.format, digest, len(ids))
         return self._facts
 
     def _is_small(self) -> bool:
         packed = self._packing or self.format in ENDINGS.values()
-        return not packed and sum(size for size, _ in self._states) <= _KEPT_BYTES
+        if packed or self._states[0][0] > _KEPT_BYTES:
+            return False
+        self._files[0].seek(0)
+        content: bytes = self._files[0].read()
+        return content.count(b"\n") <= _KEPT_RECORDS
 
     def _digest(self) -> str:
         """Return the SHA-256 of the file; for several files, the SHA-256 of their digests, one a line."""

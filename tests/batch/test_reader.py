@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.batch.blocks import BlockCounter, SelectedItems, with_blocks
 from attnscope.batch.header import Grouping, Settings
-from attnscope.batch.items import cost, from_txt
+from attnscope.batch.items import (
+    cost,
+    from_jsonl,
+    from_table,
+    from_txt,
+    jsonl_sizes,
+    size_of,
+    table_sizes,
+    txt_sizes,
+)
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import Record, encode
 from attnscope.batch.windows import record_of
@@ -377,29 +386,90 @@ def test_what_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("records", "kilobytes", "name", "parsed"),
+    ("records", "kilobytes", "name", "measured"),
     [
-        (3, 1, "a.txt", 1),
-        (2, 1, "a.txt", 2),
-        (3, 0, "a.txt", 2),
-        (3, 1, "a.txt.gz", 2),
+        (3, 1, "a.txt", False),
+        (2, 1, "a.txt", True),
+        (3, 0, "a.txt", True),
+        (3, 1, "a.txt.gz", True),
     ],
 )
-def test_a_small_input_is_parsed_once(tmp_path, monkeypatch, records, kilobytes, name, parsed):
-    """Unless it has more records or bytes, or is compressed; its records are the same."""
+def test_lines_are_made_into_records_once(
+    tmp_path, monkeypatch, records, kilobytes, name, measured
+):
+    """They are read before, without it, if they are more or longer, or compressed; the records are the same."""
     content = b"one\ntwo\nthree\n"
     path = write(tmp_path, name, gzip.compress(content) if name.endswith("gz") else content)
     turns = []
 
-    def counted(file, name):
-        turns.append(name)
-        return from_txt(file, name)
+    def counted(function):
+        def call(*arguments):
+            turns.append(function.__name__)
+            return function(*arguments)
+
+        return call
 
     monkeypatch.setattr("attnscope.batch.reader._KEPT_RECORDS", records)
     monkeypatch.setattr("attnscope.batch.reader._KEPT_BYTES", 1024 * kilobytes)
-    monkeypatch.setattr("attnscope.batch.reader.from_txt", counted)
+    for function in (from_txt, txt_sizes):
+        monkeypatch.setattr(f"attnscope.batch.reader.{function.__name__}", counted(function))
     assert texts(read(path)) == [(1, "one"), (2, "two"), (3, "three")]
-    assert len(turns) == parsed
+    assert turns == ["txt_sizes"] * measured + ["from_txt"]
+
+
+ODD_VALUES = (
+    '"a"', '"é😀\\n"', '""', "null", "true", "7", "1.0", "1e3", "1e999", "12345678901234567890123", '"\\ud800"', "[1]",
+    "[" * 60 + "]" * 60, "[" * 101 + "]" * 101, "[" * 2400 + "]" * 2400,
+    '"[[["', '{"k": "v"}', "[1,]", '{"role": "user", "content": "hi"}',
+    '[{"role": "user", "content": "hi"}]',
+)  # fmt: skip
+ODD_LINES = (
+    b"",
+    b"  ",
+    b"\r",
+    b"\xff",
+    b'{"text": "\xff"}',
+    b'{"text": "a"} x',
+    b"x" * 5010,
+    b"[1]",
+    b"{}",
+)
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"\xef\xbb\xbfone\n", b'\xef\xbb\xbf{"text": "a", "id": 1}\n']
+)
+def test_sizes_are_those_of_the_records(monkeypatch, start):
+    """Whatever a line holds: blocks are cut by them before records are made."""
+    monkeypatch.setattr("attnscope.request.text_files.MAX_LINE", 5000)
+    keys = ("text", "id", "pair", "context", "messages", "image", "other")
+    lines = [f'{{"text": "one", "{key}": {value}}}' for key in keys for value in ODD_VALUES]
+    lines += [f'{{"{key}": {value}, "other": 1.50}}' for key in keys for value in ODD_VALUES]
+    content = start + b"\n".join([*ODD_LINES, *map(str.encode, lines), *ODD_LINES])
+    assert list(txt_sizes(io.BytesIO(content))) == [
+        size_of(item) for item in from_txt(io.BytesIO(content), "a")
+    ]
+    for column in ("text", "pair", "id"):
+        items = list(from_jsonl(io.BytesIO(content), "a", column))
+        assert list(jsonl_sizes(io.BytesIO(content), column)) == [size_of(item) for item in items]
+        assert 0 < sum(item.text is None for item in items) < len(items)
+
+
+ODD_ROWS = (
+    b"x,1,p,c,o", b"x,,,,", b",,,,", b"x,1,p,c", b"x,1,p,c,o,o", b"\xff,1,p,c,o", b"x,\xff,p,c,o", b"", b"x" * 101, b'"',
+    b'"x\ny",2,"a""b",,', b'"x"y,1,p,c,o', "é😀,é,é,é,é".encode(), b"x,1,p,c,o\r", b'"', b"x,1,p,c,o",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("column", ["text", "pair", "id", "other"])
+def test_sizes_of_rows_are_those_of_the_records(monkeypatch, column):
+    monkeypatch.setattr("attnscope.request.text_files.MAX_LINE", 100)
+    content = b"text,id,pair,context,other\n" + b"\n".join([*ODD_ROWS, *ODD_ROWS[:-2]])
+    items = list(from_table(io.BytesIO(content), "a", column, ","))
+    sizes = list(table_sizes(io.BytesIO(content), "a", column, ","))
+    assert sizes == [size_of(item) for item in items]
+    assert [item.index for item in items] == list(range(len(items)))
+    assert 3 < sum(item.text is None for item in items) < len(items) - 3
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
