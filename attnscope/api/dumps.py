@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from attnscope.batch.records import Record
     from attnscope.batch.request import DumpRequest
 
+_IN_MEMORY = "texts in memory"  # what messages and the header call them
 _OF_RUN = [option for option in (*COMPLETE_MODEL, *THE_MACHINE) if option.name != "truncate"]
 
 
@@ -29,8 +30,13 @@ def read_request(arguments: Mapping[str, Any], run: RunConfig, *, live: bool) ->
         run: Model, mask and machine.
         live: Whether the model is in memory already.
     """
+    from attnscope.batch.items import to_jsonl
     from attnscope.batch.request import dump_request, is_table_folder
 
+    texts = arguments.get("texts")
+    is_path = texts is None or isinstance(texts, str | bytes | os.PathLike)
+    if not is_path:
+        arguments = {**arguments, "texts": _IN_MEMORY}
     table = [option for option in options_of("batch") if option not in _OF_RUN]
     values = {option.name: option.default_value for option in table}
     values |= read_values(arguments, table, *values)
@@ -46,15 +52,13 @@ def read_request(arguments: Mapping[str, Any], run: RunConfig, *, live: bool) ->
         typed=arguments.keys(),
         tables=is_table_folder(values["output"], [os.fsdecode(output)]),
         configured={},
+        lines=None if is_path else to_jsonl(texts, values["column"]),
     )
 
 
 def texts_of(request: "DumpRequest") -> Iterator[TextInput]:
     """Yield the texts of a dump."""
-    from attnscope.batch.reader import InputReader
-
-    config = request.config
-    with InputReader(config.input, config.format, config.settings.column) as reader:
+    with request.config.open_input() as reader:
         yield from (item.text for item in reader.items() if item.text is not None)
 
 

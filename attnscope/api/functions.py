@@ -21,7 +21,7 @@ from attnscope.api.head_results import (
     NeedleResult,
     SurveyResult,
 )
-from attnscope.api.model import ComparedTexts, Explored, OpenModel
+from attnscope.api.model import ComparedTexts, DumpedTexts, Explored, OpenModel
 from attnscope.api.options import check_call, check_names, file_path
 from attnscope.api.results import (
     CheckResult,
@@ -298,7 +298,7 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
 
 
 def write_dump(
-    texts: str | os.PathLike[str] | None = None,
+    texts: DumpedTexts = None,
     *,
     output: str | os.PathLike[str],
     **options: Unpack[DumpArguments],
@@ -309,8 +309,9 @@ def write_dump(
     faster with `attnscope batch`, which has a process for each CPU.
 
     Args:
-        texts: The file with the texts, or a folder of .arrow or .parquet files; `-` for standard input, None with
-            `messages` or `qkv`.
+        texts: The file with the texts, or a folder of .arrow or .parquet files, or `-` for standard input; or the texts
+            themselves, as strings or as mappings with the members of a line of .jsonl, which give the bytes of a file
+            with these lines. None with `messages` or `qkv`.
         output: A .jsonl file, a name without extension for a folder of shards, `dump.parquet/` for a folder of tables,
             or a .json file.
         options: The model, as for `inspect`; what to keep: see ModelDumpArguments.

@@ -60,6 +60,9 @@ ComparedTexts = (
     str | InspectResult | os.PathLike[str] | Sequence[str | InspectResult | os.PathLike[str]] | None
 )
 
+# The path of a file with texts; or texts, or records with the members of a line of .jsonl.
+DumpedTexts = str | os.PathLike[str] | Iterable[str | Mapping[str, Any]] | None
+
 # A text, several, a saved report, comparison or dump, or a result.
 Explored = str | Sequence[str] | InspectResult | CompareResult | os.PathLike[str] | None
 
@@ -206,7 +209,7 @@ class OpenModel:
 
     def write_dump(
         self,
-        texts: str | os.PathLike[str] | None = None,
+        texts: DumpedTexts = None,
         *,
         output: str | os.PathLike[str],
         **options: Unpack[ModelDumpArguments],

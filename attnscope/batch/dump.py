@@ -60,9 +60,7 @@ def write_dump(
     until = None if order.max_minutes is None else time.monotonic() + 60 * order.max_minutes
     check_output(order)
     with (
-        nullcontext(reader)
-        if reader
-        else InputReader(order.input, order.format, order.settings.column) as reader,
+        nullcontext(reader) if reader else order.open_input() as reader,
         open_dump(
             order.output, force=order.force, files=files or FileSystem(), settings=order.settings
         ) as (

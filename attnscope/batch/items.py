@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -98,6 +98,34 @@ def _failed_item(
 
 def _named(own_id: Any, line: int) -> int | str:
     return line if own_id in (None, "") else own_id
+
+
+def to_jsonl(records: Any, column: str) -> bytes:
+    """Return texts in memory as the lines of a .jsonl file.
+
+    Args:
+        records: An iterable of texts, or of mappings with the members of a line.
+        column: Member that holds a text.
+
+    Raises:
+        UsageError: It is no iterable of these, or has what JSON cannot hold.
+    """
+    is_one_axis = getattr(records, "ndim", 1) == 1  # a DataFrame yields the names of its columns
+    if not isinstance(records, Iterable) or isinstance(records, Mapping) or not is_one_axis:
+        message = f"expected a path or several texts, got {records!r:.80}"
+        raise UsageError(message, where=arg("texts"), hint="pass a path, or a list of strings")
+    lines = []
+    for index, record in enumerate(records):
+        members = {column: str(record)} if isinstance(record, str) else record
+        try:
+            if not isinstance(members, Mapping):
+                raise TypeError
+            lines.append(msgspec.json.encode(dict(members)))
+        except (TypeError, ValueError) as e:
+            message = f"expected a text, or a record of JSON values, got {record!r:.80}"
+            hint = "pass strings, or dicts with the members of a line of .jsonl"
+            raise UsageError(message, where=f"texts[{index}]", hint=hint) from e
+    return b"".join(line + b"\n" for line in lines)
 
 
 def from_arrays(name: str) -> Iterator[Item]:

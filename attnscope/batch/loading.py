@@ -37,6 +37,7 @@ from attnscope.batch.header import (
 )
 from attnscope.batch.journal import Journal
 from attnscope.batch.preparing import NUMBER_BYTES, count_units, run_config
+from attnscope.batch.reader import InputReader
 from attnscope.batch.worker import ModelWorker
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.torch_setup import limit_threads
@@ -81,7 +82,7 @@ _FIRST = 64  # tokens of the first window at most: something is saved as soon as
 class DumpConfig:
     """Options of `attnscope batch`."""
 
-    input: str  # a file, or `-` for standard input
+    input: str  # a file, or `-` for standard input; a name for texts in memory
     format: str | None  # format of the input; None for the one of its extension
     output: Path  # a .jsonl file, a folder, or `-` for lines to standard output
     settings: Settings
@@ -96,6 +97,11 @@ class DumpConfig:
     configured: Mapping[str, str] = field(
         default_factory=dict
     )  # options from settings files, and where these have them
+    lines: bytes | None = None  # texts in memory, in place of a file; see InputReader
+
+    def open_input(self) -> InputReader:
+        """Open the input."""
+        return InputReader(self.input, self.format, self.settings.column, self.lines)
 
 
 @dataclass(frozen=True)

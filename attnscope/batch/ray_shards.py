@@ -62,13 +62,11 @@ class ShardWriter:
     def __init__(self, folder: str) -> None:
         os.chdir(folder)
         self._session: Session | None = None
-        self._given: InputReader | None = None
+        self._input: InputReader | None = None
 
     def write(self, order: DumpConfig) -> None:
         """Write one shard, or go on with it; all shards are of one input."""
-        reader = self._given = self._given or InputReader(
-            order.input, order.format, order.settings.column
-        )
+        reader = self._input = self._input or order.open_input()
         if self._session is None:
             self._session = Session(item.text for item in reader.items() if item.text is not None)
         until = time.monotonic() + _PATIENCE

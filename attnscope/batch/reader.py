@@ -54,19 +54,28 @@ class InputReader:
     """An input that is open.
 
     Args:
-        name: The file, or `-` for standard input.
+        name: The file, or `-` for standard input; of texts in memory, what messages and the header call them.
         format: One of FORMATS, or ARRAYS; None for the one of the file's extension.
+        lines: Texts in memory, as the lines of a .jsonl file (see items.to_jsonl); None for a file.
 
     Attributes:
         costs: How long every text is, once `facts` has read them; see items.cost.
     """
 
-    def __init__(self, name: str, format: str | None, column: str) -> None:
+    def __init__(
+        self, name: str, format: str | None, column: str, lines: bytes | None = None
+    ) -> None:
         self.name = "standard input" if name == "-" else name
         endings = [] if name == "-" else PurePath(name).suffixes
         self._packing = endings.pop() if endings and endings[-1].lower() in COMPRESSED else ""
         files = [name]
-        if name != "-" and os.path.isdir(name):
+        if lines is not None:
+            self.format = "jsonl"
+            if format not in (None, self.format):
+                raise UsageError(
+                    "applies only to a file", where=arg("input_format", format), hint="remove it"
+                )
+        elif name != "-" and os.path.isdir(name):
             self._packing = ""
             files, self.format = folder_files(name)
             if format not in (None, self.format):
@@ -91,7 +100,7 @@ class InputReader:
         self._files: list[Any] = []
         try:
             for path in files:
-                self._files.append(_open(path))
+                self._files.append(_open(path, lines))
         except BaseException:
             self._close()
             raise
@@ -225,7 +234,9 @@ def _format(endings: list[str], name: str) -> str:
     )
 
 
-def _open(name: str) -> BinaryIO:
+def _open(name: str, lines: bytes | None) -> BinaryIO:
+    if lines is not None:
+        return _spool(lambda copy: copy.writelines([lines]), name)
     if url_of(name) is not None:
         return _spool(lambda copy: Store(name).read(copy), name)
     if name == "-":

@@ -81,6 +81,7 @@ def dump_request(
     typed: Collection[str],
     tables: bool,
     configured: Mapping[str, str],
+    lines: bytes | None = None,
 ) -> DumpRequest:
     """Return what a call asks for, or refuse it.
 
@@ -90,6 +91,7 @@ def dump_request(
         typed: Options of this call; others have defaults, or come from settings.
         tables: See is_table_folder.
         configured: See DumpConfig.
+        lines: See DumpConfig.
     """
     inputs = [options[name] for name in ("texts", "chat", "qkv")]
     name = next((name for name in inputs if name is not None), None)
@@ -114,6 +116,7 @@ def dump_request(
         max_minutes=options["max_minutes"],
         workers=options["workers"],
         configured=configured,
+        lines=lines,
     )
     cluster = None
     if options["ray"] is not None:

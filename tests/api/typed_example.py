@@ -57,6 +57,7 @@ def dumps(path: Path) -> float:
     assert_type(
         attnscope.write_dump(path, output="d.jsonl", keep=["top"], layer=0).counts["ok"], int
     )
+    attnscope.write_dump(["the bank", {"id": 1, "text": "river"}], output="d.jsonl")
     total = 0.0
     for record in attnscope.read_dump(path):
         if record.rows is not None:

@@ -212,6 +212,77 @@ def test_an_open_model_writes_dumps_and_a_stack_has_the_words_of_the_texts(tmp_p
     assert not Path("closed.jsonl").exists()
 
 
+RECORDS = [{"id": "a", "text": "river", "label": 3}, {"id": "b", "text": "bank", "pair": "old"}]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [TEXTS, [*TEXTS, "two\nlines", "ü \u2028"], RECORDS, [*TEXTS, *RECORDS]],
+    ids=["texts", "lines", "records", "both"],
+)
+def test_texts_in_memory_give_the_bytes_of_a_file_with_their_lines(tmp_path, monkeypatch, records):
+    monkeypatch.chdir(tmp_path)
+    members = [{"text": record} if isinstance(record, str) else record for record in records]
+    # the name that the header has for them
+    lines = (json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in members)
+    Path("texts in memory").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    attnscope.write_dump("texts in memory", output="file.jsonl", input_format="jsonl")
+    Path("texts in memory").unlink()
+    for name, texts in {
+        "list": records,
+        "generator": (record for record in records),
+        "array": np.array(records, dtype=object),
+    }.items():
+        attnscope.write_dump(texts, output=f"{name}.jsonl")
+        assert Path(f"{name}.jsonl").read_bytes() == Path("file.jsonl").read_bytes(), name
+    assert attnscope.write_dump(records, output="list.jsonl").resumed == len(records)
+    assert main(["verify", "list.jsonl"]) == 0
+
+
+def test_texts_in_memory_go_into_the_member_that_column_names_and_are_read_by_an_open_model(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    records = [{"text": "river", "body": "the bank"}, "the old bank"]
+    with attnscope.open_model() as model:
+        model.write_dump(records, output="d.jsonl", column="body")
+    assert [record.text for record in attnscope.read_dump("d.jsonl")] == [
+        "the bank",
+        "the old bank",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        ({"text": "river"}, {}, "texts: expected a path or several texts, got {'text': 'river'};"),
+        (5, {}, "texts: expected a path or several texts, got 5;"),
+        (np.array([["river"]]), {}, "texts: expected a path or several texts, got array("),
+        (["river", 3], {}, "texts[1]: expected a text, or a record of JSON values, got 3;"),
+        (["\ud800"], {}, "texts[0]: expected a text, or a record of JSON values, got '"),
+        ([{"text": object}], {}, "texts[0]: expected a text, or a record of JSON values, got {"),
+        (["river"], {"input_format": "txt"}, "input_format='txt': applies only to a file;"),
+        (["river"], {"messages": "chats.jsonl"}, "messages and texts cannot be used together"),
+        (None, {}, "no input given"),
+    ],
+)
+def test_what_is_no_texts_is_refused_with_what_is_expected(
+    texts, options, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as refused:
+        attnscope.write_dump(texts, output="d.jsonl", **options)
+    assert str(refused.value).startswith(message)
+    assert not Path("d.jsonl").exists()
+
+
+def test_another_list_of_texts_does_not_resume_a_dump(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    attnscope.write_dump(TEXTS, output="d.jsonl")
+    with pytest.raises(AttnscopeError, match="was started with another input"):
+        attnscope.write_dump(TEXTS[1:], output="d.jsonl")
+
+
 def test_words_are_kept_once(tmp_path, monkeypatch):
     monkeypatch.chdir(fill(tmp_path / "called"))
     for keep in ({}, {"keep": "spans"}, {"keep": ["rows", "spans"]}):
