@@ -15,22 +15,25 @@ JSON, to `gpu.jsonl` in the folder $OUT (default: here). Exit code 1 if a part f
     kernels   the fused kernel, if Triton is there: its numbers against operators, its time against the output's
     programs  `run`, `batch` and `heads` as whole processes, on the GPU and on the CPU
     frames    frames of several sizes: time of their kernels, and how long the GPU waits for launches (gpu_frames.py)
-    dumps     `batch` against the forward pass alone and an eager script, by what is kept: texts of 64 and 512 tokens
-    dumps-long  the same for 2,048 tokens; from start to the first text (both: gpu_dumps.py)
+    dumps     `batch` against the forward pass alone and an eager script, by what is kept, for texts of 64, 512 and 2,048
+              tokens; from start to the first text; tables that say of every bound whether it is met (gpu_dumps.py)
 
 It needs torch, NumPy and the packages in PACKAGES: where there is no network, `--wheels` names a folder of their wheels
-(`python -m pip download --no-deps -c constraints.txt -d FOLDER PACKAGE …`), which are installed into a folder that is
-removed at the end. `--device cpu` and `--device simulated` try the benchmark itself.
+(`python -m pip download --no-deps -c constraints.txt -d FOLDER PACKAGE …`, for another Python with
+`--only-binary :all: --python-version 3.12`), which are installed into a folder that is removed at the end.
+`--device cpu` and `--device simulated` try the benchmark itself.
 
-Where a GPU is lent for ten minutes a command, to a copy of this tree with $OUT as the folder that comes back, these
-commands have every part once, the first ones first:
+Where a GPU is lent for a quarter of an hour and ten minutes a command, to a copy of this tree with $OUT as the folder
+that comes back, this command says of every bound of dumps whether it is met:
 
-    python benchmarks/gpu.py facts random commands --wheels wheels
+    python benchmarks/gpu.py facts dumps frames --runs 3 --wheels wheels
+
+With more time, these commands have every other part once, the first ones first:
+
+    python benchmarks/gpu.py random commands --wheels wheels
     python benchmarks/gpu.py attend kernels --wheels wheels
     python benchmarks/gpu.py sdpa profile parity --wheels wheels
-    python benchmarks/gpu.py frames programs --wheels wheels
-    python benchmarks/gpu.py dumps --wheels wheels
-    python benchmarks/gpu.py dumps-long --wheels wheels
+    python benchmarks/gpu.py programs --wheels wheels
 """
 
 import argparse
@@ -416,11 +419,11 @@ def frames(bench: Bench) -> None:
     gpu_frames.frames(bench, say)
 
 
-def dumps(bench: Bench, lengths: tuple[int, ...], *, from_start: bool = False) -> None:
+def dumps(bench: Bench) -> None:
     """Dumps beside the forward pass alone and an eager script."""
     import gpu_dumps
 
-    gpu_dumps.dumps(bench, say, lengths, from_start=from_start)
+    gpu_dumps.dumps(bench, say)
 
 
 def run_tests(bench: Bench, files: Sequence[str]) -> None:
@@ -468,7 +471,7 @@ def run_tests(bench: Bench, files: Sequence[str]) -> None:
 
 
 PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
-    "facts": (facts, 90),
+    "facts": (facts, 60),
     "random": (partial(run_tests, files=("tests/devices/test_attend.py",)), 240),
     "commands": (partial(run_tests, files=("tests/devices/test_commands.py",)), 240),
     "parity": (partial(run_tests, files=PARITY), 300),
@@ -476,10 +479,9 @@ PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
     "attend": (attend, 300),
     "profile": (profile, 90),
     "kernels": (kernels, 280),
-    "frames": (frames, 280),
+    "frames": (frames, 170),
     "programs": (programs, 300),
-    "dumps": (partial(dumps, lengths=(64, 512)), 570),
-    "dumps-long": (partial(dumps, lengths=(2048,), from_start=True), 570),
+    "dumps": (dumps, 420),
 }
 
 
@@ -498,6 +500,7 @@ def installed(wheels: Path | None) -> Iterator[str]:
                 "--quiet",
                 "--no-index",
                 "--no-deps",
+                "--no-compile",
                 "--target",
                 folder,
             ]

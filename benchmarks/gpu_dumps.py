@@ -3,11 +3,12 @@
 A part of gpu.py. The model is a Llama of random weights in bfloat16. All contenders have it in memory, and take turns
 over texts of one length: the forward pass alone (sdpa); what a user of transformers would write (eager attention, the
 five strongest keys and the statistics of every row, one .safetensors file a batch); and `attnscope batch` for what it
-may keep and where. Every ratio is that of medians in this run, and every line says whether its bound holds. One text,
-for which kernels are compiled, and a turn over an eighth of the texts do not count; where that says that a turn over
-all would take more than 50 seconds, later ones have fewer texts. There are three more, or fewer where they take more
-than three minutes. At the end, whole processes: from start to the first text of a dump, against importing torch and
-opening the model.
+may keep and where. Every ratio is that of medians in this run. One text, for which kernels are compiled, and a turn
+over few texts do not count; by what that takes, later ones have as many texts as take all contenders 22 seconds. There
+are three more, or fewer where they take more than 75 seconds. In the uncounted turn, the kernels of two dumps are
+timed, which says what limits them. At the end, whole processes: from start to the first text of a dump, against
+importing torch and opening the model. The last lines are tables for docs/scale.md, also in `gpu.md` in the folder $OUT,
+which say of every bound whether it is met.
 """
 
 import os
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -24,7 +26,7 @@ from typing import Any
 
 TOP = 5
 # Tokens of a text, texts, and texts of a batch of the peers
-LENGTHS = ((64, 4096, 256), (512, 512, 32), (2048, 96, 8))
+LENGTHS = ((512, 512, 32), (2048, 96, 8), (64, 4096, 256))
 SMALL_LENGTHS = ((8, 8, 3),)
 # What is kept, the output, and at which multiple of which peer it has to be, by tokens of a text.
 KEPT = (
@@ -35,9 +37,15 @@ KEPT = (
 )
 OF_DISK = 0.8  # of a folder: instead, this part of the speed at which the disk takes as many bytes
 START = 1.3  # times importing torch and opening the model, until a dump has its first text
-_ENOUGH = 180.0  # seconds of a length after which no turn begins
-_A_TURN = 50.0  # seconds of all contenders
-_FIRST = 8  # part of the texts that the first turn has
+_ENOUGH = 75.0  # seconds of a length after which no turn begins
+_A_TURN = 22.0  # seconds of all contenders
+_FIRST = 32  # part of the texts that the first turn has
+_PROFILED = (
+    "heads",
+    "folder",
+)  # dumps whose kernels are timed; what others keep is that of a folder
+_LIMITING = 0.8  # part of the time from which kernels, or the disk, are what limits a dump
+_NOT_MEASURED = "not measured"
 _TURNS = 3
 Work = Callable[
     [Path, int], None
@@ -124,9 +132,49 @@ def write_model(folder: Path, *, small: bool) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Row:
+    """What one contender did with texts of one length.
+
+    Attributes:
+        who: `--keep` and the output, or the peer.
+        rate: Texts a second; 0 if it was not measured.
+        peer: Whom it is compared with.
+        ratio: Its speed, as a multiple of the peer's.
+        least: The smallest ratio that is wanted; 0 for none.
+        verdict: Whether that is met.
+        limit: What keeps it from being faster.
+    """
+
+    length: int
+    who: str
+    rate: float
+    peer: str = ""
+    ratio: float = 0.0
+    least: float = 0.0
+    verdict: str = ""
+    limit: str = ""
+
+    def cells(self) -> list[str]:
+        """Return its cells in a table."""
+        beside = f"{self.ratio:.2f} of {self.peer}" if self.ratio else ""
+        wanted = f"at least {self.least:g}" if self.least else ""
+        rates = [f"{self.rate:,.1f}", f"{self.length * self.rate:,.0f}"] if self.rate else ["", ""]
+        return [f"{self.length:,}", self.who, *rates, beside, wanted, self.verdict, self.limit]
+
+
+HEAD = ["tokens", "kept, output", "texts/s", "tokens/s/GPU", "ratio", "bound", "", "limited by"]
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def forward_alone(contest: Contest) -> Work:
     """Return a pass of the model over all texts, with torch's own attention."""
-    model, ids = _peer(contest, "sdpa"), contest.ids().to(contest.device)
+    model, ids = _peer(contest.folder, contest.device, "sdpa"), contest.ids().to(contest.device)
 
     def work(_: Path, texts: int) -> None:
         import torch
@@ -144,7 +192,7 @@ def eager_script(contest: Contest) -> Work:
     import torch
     from safetensors.torch import save_file
 
-    model, ids = _peer(contest, "eager"), contest.ids().to(contest.device)
+    model, ids = _peer(contest.folder, contest.device, "eager"), contest.ids().to(contest.device)
     places = torch.arange(contest.length, device=contest.device)
     apart = (places[None] - places[:, None]).abs()
 
@@ -176,14 +224,20 @@ def eager_script(contest: Contest) -> Work:
     return work
 
 
-def _peer(contest: Contest, attention: str) -> Any:
+@cache
+def _peer(folder: Path, device: str, attention: str) -> Any:
     import torch
     from transformers import AutoModel
 
-    model = AutoModel.from_pretrained(
-        contest.folder, attn_implementation=attention, dtype=torch.bfloat16
-    )
-    return model.to(contest.device).eval()
+    model = AutoModel.from_pretrained(folder, attn_implementation=attention, dtype=torch.bfloat16)
+    return model.to(device).eval()
+
+
+@cache
+def _session(folder: Path) -> Any:
+    from attnscope.run.session import Session
+
+    return Session(())
 
 
 def dump(contest: Contest, keep: str, name: str) -> Work:
@@ -193,9 +247,8 @@ def dump(contest: Contest, keep: str, name: str) -> Work:
     from attnscope.batch.loading import DumpConfig
     from attnscope.request.options import BRIEF_DIGITS, BRIEF_STATISTICS
     from attnscope.request.run_config import RunConfig
-    from attnscope.run.session import Session
 
-    session = Session(())
+    session = _session(contest.folder)
     run = RunConfig(texts=(), model=str(contest.folder), device=contest.device, dtype="bfloat16")
     brief = {"statistics": BRIEF_STATISTICS, "digits": BRIEF_DIGITS} if keep == "brief" else {}
     settings = Settings(keep=("top", "rows") if brief else tuple(keep.split(",")), top=TOP, **brief)  # type: ignore[arg-type]
@@ -221,12 +274,13 @@ def disk_seconds(size: int, folder: Path) -> float:
     return time.perf_counter() - started
 
 
-def compare(contest: Contest, turns: int, folder: Path, say: Say) -> bool:
-    """Compare all contenders over texts of one length; tell whether every bound holds."""
+def compare(contest: Contest, turns: int, folder: Path, say: Say) -> list[Row]:
+    """Compare all contenders over texts of one length."""
     contenders = {"forward": forward_alone(contest), "eager": eager_script(contest)}
     kept = [row for row in KEPT if not row[1].endswith(".parquet") or find_spec("pyarrow")]
     contenders |= {who: dump(contest, keep, who) for keep, who, _, _ in kept}
     took: dict[str, list[float]] = {who: [] for who in contenders}
+    kernels: dict[str, float] = {}
     disk = 0.0
     begun = time.perf_counter()
     texts = 1
@@ -240,6 +294,8 @@ def compare(contest: Contest, turns: int, folder: Path, say: Say) -> bool:
         if turn == 1:
             share = min(1.0, _A_TURN / (_FIRST * passed))
             texts = max(contest.batch, int(contest.texts * share))
+            for who in _PROFILED:
+                kernels[who] = kernel_seconds(contest, contenders[who], folder)
         for who, work in contenders.items():
             with tempfile.TemporaryDirectory(dir=folder) as name:
                 started = time.perf_counter()
@@ -249,20 +305,42 @@ def compare(contest: Contest, turns: int, folder: Path, say: Say) -> bool:
                     files = [path for path in Path(name).rglob("*") if path.is_file()]
                     disk = disk_seconds(sum(path.stat().st_size for path in files), Path(name))
     seconds = {who: median(times) for who, times in took.items()}
+    rows = []
     for who in ("forward", "eager"):
-        say(f"{contest.length} tokens: {who}", round(texts / seconds[who], 1), "texts/s")
-    every = True
-    for keep, who, peer, bounds in kept:
-        ratio, least = seconds[peer] / seconds[who], bounds.get(contest.length, 0.0)
-        of_disk = {"of_disk": round(disk / seconds[who], 2)} if who == "folder" else {}
-        holds = ratio >= least or of_disk.get("of_disk", 0.0) >= OF_DISK
-        every = every and holds
+        rows.append(Row(contest.length, who, texts / seconds[who]))
+        say(f"{contest.length} tokens: {who}", round(rows[-1].rate, 1), "texts/s")
+    for keep, who, peer, bounds in KEPT:
+        least = bounds.get(contest.length, bounds[64])
+        label = f"`--keep {keep} -o {who}`"
+        if who not in seconds:
+            rows.append(Row(contest.length, label, 0.0, peer, least=least, verdict=_NOT_MEASURED))
+            continue
+        rate, ratio = texts / seconds[who], seconds[peer] / seconds[who]
+        busy = kernels.get(who, kernels["folder"]) * rate
+        of_disk = disk / seconds[who] if who == "folder" else 0.0
+        holds = ratio >= least or of_disk >= OF_DISK
+        by = "GPU" if busy >= _LIMITING else "disk" if of_disk >= _LIMITING else "host"
+        limit = f"{by} (kernels {busy:.2f}" + (f", disk {of_disk:.2f})" if of_disk else ")")
+        verdict = "met" if holds else "MISSED"
+        rows.append(Row(contest.length, label, rate, peer, ratio, least, verdict, limit))
         say(
-            f"{contest.length} tokens: --keep {keep} -o {who}", round(texts / seconds[who], 1), "texts/s",
-            tokens=round(contest.length * texts / seconds[who]), texts=texts, peer=peer, ratio=round(ratio, 2), least=least,
-            **of_disk, bound="holds" if holds else "MISSED", turns=len(took[who]),
+            f"{contest.length} tokens: --keep {keep} -o {who}", round(rate, 1), "texts/s",
+            tokens=round(contest.length * rate), texts=texts, peer=peer, ratio=round(ratio, 2), least=least,
+            of_disk=round(of_disk, 2), kernels=round(busy, 2), bound=verdict, turns=len(took[who]),
         )  # fmt: skip
-    return every
+    return rows
+
+
+def kernel_seconds(contest: Contest, work: Work, folder: Path) -> float:
+    """Return the seconds of a GPU that the kernels of a text take; on a CPU, those of its operators."""
+    import torch
+    from gpu_frames import kernels_of
+
+    texts = contest.batch
+    real = contest.device.startswith("cuda") and torch.version.cuda is not None
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        milliseconds, _, _ = kernels_of(lambda: work(Path(name, "out"), texts), real)
+    return milliseconds / 1e3 / texts
 
 
 OPEN = """
@@ -272,7 +350,7 @@ AutoModel.from_pretrained(sys.argv[1], dtype=torch.bfloat16).to(sys.argv[2])
 """
 
 
-def start(contest: Contest, turns: int, folder: Path, say: Say) -> bool:
+def start(contest: Contest, turns: int, folder: Path, say: Say) -> list[str]:
     """Compare whole processes: a dump of one text, and importing torch and opening the model."""
     texts = contest.write(folder / "one.txt", 1)
     words = [
@@ -285,14 +363,8 @@ def start(contest: Contest, turns: int, folder: Path, say: Say) -> bool:
         "--quiet",
         "--force",
     ]
-    words += [
-        "--device",
-        contest.device.partition(":")[0],
-        "--dtype",
-        "bfloat16",
-        "-o",
-        str(folder / "one.jsonl"),
-    ]
+    words += ["--device", contest.device.partition(":")[0], "--dtype", "bfloat16"]
+    words += ["-o", str(folder / "one.jsonl")]
     commands = {
         "start to first text": ["-m", "attnscope", *words],
         "import torch, from_pretrained": ["-c", OPEN, str(contest.folder), contest.device],
@@ -301,33 +373,53 @@ def start(contest: Contest, turns: int, folder: Path, say: Say) -> bool:
     for turn in range(turns + 1):
         for name, command in commands.items():
             started = time.perf_counter()
-            subprocess.run([sys.executable, *command], check=True, capture_output=True)
+            done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+            if done.returncode:
+                say(name, "failed", error=done.stderr[-400:])
+                return [name, "", "", "", f"at most {START}", "failed"]
             took[name] += [time.perf_counter() - started] * bool(turn)
     ours, peer = map(median, took.values())
     say("import torch, from_pretrained", round(peer, 2), "s")
-    holds = ours <= START * peer
+    verdict = "met" if ours <= START * peer else "MISSED"
     say(
         "start to first text", round(ours, 2), "s", ratio=round(ours / peer, 2), most=START,
-        bound="holds" if holds else "MISSED",
+        bound=verdict,
     )  # fmt: skip
-    return holds
+    return [
+        "start to first text", f"{ours:.2f} s", f"{peer:.2f} s", f"{ours / peer:.2f}", f"at most {START}", verdict,
+    ]  # fmt: skip
 
 
-def dumps(bench: Any, say: Say, lengths: tuple[int, ...], *, from_start: bool = False) -> None:
-    """Compare texts of some lengths, and whole processes; say which bounds were missed."""
+def dumps(bench: Any, say: Say) -> None:
+    """Compare texts of every length, and whole processes; say of each bound whether it is met."""
     import torch
+    from measure import commit, machine
 
     turns = min(_TURNS, bench.runs)
+    real = bench.cuda and torch.version.cuda is not None
+    gpu = torch.cuda.get_device_name() if real else bench.device
+    tables = [f"<!-- gpu.py dumps; {gpu}; {machine()}; commit {commit()} -->"]
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = write_model(folder / "llama", small=bench.small)
-        chosen = [row for row in LENGTHS if row[0] in lengths]
         contests = [
-            Contest(model, bench.device, *row) for row in (SMALL_LENGTHS if bench.small else chosen)
+            Contest(model, bench.device, *row)
+            for row in (SMALL_LENGTHS if bench.small else LENGTHS)
         ]
-        holds = [compare(contest, turns, folder, say) for contest in contests]
-        if from_start:
-            holds.append(start(contests[0], turns, folder, say))
-        if bench.cuda and torch.version.cuda is not None:
+        for contest in contests:
+            rows += compare(contest, turns, folder, say)
+            print(table(HEAD, [row.cells() for row in rows if row.length == contest.length]))
+        tables.append(
+            table(HEAD, [row.cells() for row in sorted(rows, key=lambda row: row.length)])
+        )
+        whole = start(contests[0], turns, folder, say)
+        tables.append(
+            table(["", "attnscope", "torch, from_pretrained", "ratio", "bound", ""], [whole])
+        )
+        if real:
             say("memory at most", round(torch.cuda.max_memory_allocated() / 2**30, 1), "GiB")
-    say("bounds", "all hold" if all(holds) else "MISSED, see the lines above")
+    verdicts = [*(row.verdict for row in rows if row.verdict), whole[-1]]
+    print("\n\n".join(tables))
+    Path(os.environ.get("OUT", "."), "gpu.md").write_text("\n\n".join(tables) + "\n")
+    say("bounds", f"{verdicts.count('met')} of {len(verdicts)} met")

@@ -76,7 +76,7 @@ def _measure(
     launch()
     launched = median(launch() for _ in range(bench.runs)) / (len(parts) - 1)
     whole = bench.milliseconds(build) / len(parts)
-    busy, launches, ours = _kernels(launch, real)
+    busy, launches, ours = kernels_of(launch, real)
     layers = worker._source.config.n_layers
     of_ours = {kernel: round(ms / len(parts) / layers, 4) for kernel, ms in ours.items()}
     say(
@@ -97,7 +97,7 @@ def _now(real: bool) -> Any:
     return event
 
 
-def _kernels(work: Callable[[], object], real: bool) -> tuple[float, int, dict[str, float]]:
+def kernels_of(work: Callable[[], object], real: bool) -> tuple[float, int, dict[str, float]]:
     """Return milliseconds and number of the kernels of something, and the milliseconds of ours by name."""
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile

@@ -214,19 +214,34 @@ def test_dumps_are_compared_with_the_forward_pass_and_an_eager_script(
     tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUT", str(tmp_path))
-    code, _, _ = run_here("gpu.py", "dumps-long", "--device", "cpu", "--runs", "1")
+    code, printed, _ = run_here("gpu.py", "dumps", "--device", "cpu", "--runs", "1")
     assert code == 0
     lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
     rates = {line["name"].split()[-1]: line["value"] for line in lines if line["unit"] == "texts/s"}
     compared = {line["name"].split()[-1]: line for line in lines if "peer" in line}
     assert {"heads", "folder", "brief.jsonl"} <= compared.keys()
+    tables = (tmp_path / "gpu.md").read_text()
+    assert tables in printed
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in tables.splitlines()]
+    verdicts = []
     for name, line in compared.items():
         assert line["ratio"] == pytest.approx(rates[name] / rates[line["peer"]], abs=0.02)
         assert line["tokens"] == pytest.approx(8 * rates[name], rel=0.01)
+        met = line["ratio"] >= line["least"] or line["of_disk"] >= 0.8
+        assert line["bound"] == ("met" if met else "MISSED")
+        (row,) = [row for row in cells if f"-o {name}`" in "".join(row)]
+        tokens = float(row[3].replace(",", ""))
+        assert (row[0], tokens, row[6]) == ("8", line["tokens"], line["bound"])
+        assert row[5] == f"at least {line['least']:g}"
+        assert row[7].startswith("GPU") == (line["kernels"] >= 0.8)
+        verdicts.append(line["bound"])
     (bound,) = [line for line in lines if line["name"] == "start to first text"]
     (peer,) = [line for line in lines if line["name"] == "import torch, from_pretrained"]
     assert bound["ratio"] == pytest.approx(bound["value"] / peer["value"], abs=0.02)
-    assert bound["bound"] == ("holds" if bound["ratio"] <= bound["most"] else "MISSED")
+    assert bound["bound"] == ("met" if bound["ratio"] <= bound["most"] else "MISSED")
+    verdicts.append(bound["bound"])
+    (last,) = [line["value"] for line in lines if line["name"] == "bounds"]
+    assert last == f"{verdicts.count('met')} of {len(verdicts)} met"
 
 
 def test_a_part_of_the_benchmark_of_cuda_that_takes_too_long_ends_alone(
