@@ -4,6 +4,7 @@ import copy
 import json
 import re
 import shlex
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -66,7 +67,6 @@ def test_effects_at_every_token_are_those_of_models_without_a_head(gpt2, tmp_pat
     ids = ids_of(folder)
     before, _ = predictions(model, ids)
     likeliest = before.argmax(-1)
-    assert effects["ofPredictions"] is True
     assert effects["positions"] == [LAST]
     expected_before = np.exp(before[LAST, likeliest[LAST]])
     np.testing.assert_allclose(data.raw(effects["before"]), [expected_before], rtol=1e-4)
@@ -112,11 +112,7 @@ def test_the_page_says_whether_a_head_matters(open_page, gpt2, tmp_path):
     rank = 1 + int((kl[0] > kl[0, layer, head]).sum())
     assert f"number {rank} of 12 heads" in said
     share = kl[0, layer, head] / kl[0].max()
-    word = (
-        "More than any other head" if rank == 1
-        else "Much" if share >= 0.5 else "Somewhat" if share >= 0.1 else "Little"
-    )  # fmt: skip
-    assert f"? {word}: number {rank}" in said
+    assert f"? {word_in_documentation(kl[0, layer, head], 1)}: number {rank}" in said
     if rank > 1:
         strongest = np.unravel_index(kl[0].argmax(), (3, 4))
         percent, best = re.search(r", (\S+) % of the strongest, (L\d+H\d+)\.", said).groups()
@@ -159,7 +155,7 @@ def test_a_model_without_an_output_head_has_effects_on_its_final_states(open_pag
         cut.layers[layer].self_attn.o_proj.weight[:, width * head : width * (head + 1)] = 0.0
         before, after = (one(ids).last_hidden_state[0].double().numpy() for one in (model, cut))
     moved = np.linalg.norm(after - before, axis=-1) / np.linalg.norm(before, axis=-1)
-    assert (effects["ofPredictions"], effects["before"], effects["after"]) == (False, None, None)
+    assert (effects["before"], effects["after"]) == (None, None)
     assert effects["positions"] == list(range(ids.shape[1]))
     np.testing.assert_allclose(data.raw(effects["values"])[layer, head], moved, rtol=1e-3)
     (of_head,) = (one for one in scene["numbers"] if one["name"] == "effect of head")
@@ -188,7 +184,7 @@ def test_heads_are_ranked_as_ablate_ranks_them(tmp_path):
         np.testing.assert_allclose(
             data.raw(of_head["values"]).ravel(), expected[by], rtol=1e-4, atol=1e-7
         )
-        assert scene["effects"]["ofPredictions"] == (by == "kl")
+        assert of_head["effect"]["ending"] == {"kl": " bits", "hidden": "%"}[by]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +276,7 @@ def test_the_page_of_a_dump_says_what_its_effects_say(open_page, tmp_path):
     layer, head = map(int, name[1:].split("H"))
     own = kl.reshape(4, 4)[layer, head]
     assert f": number {1 + (kl > own).sum()} of 16 heads" in said
-    value = re.search(rf"Without {name}, (\S+)\. KL\(before ‖ after\)", said)[1]
+    value = re.search(rf"Without {name}, (\S+) bits\. KL\(before ‖ after\)", said)[1]
     assert number(value) == pytest.approx(own, rel=0.06)
 
 
@@ -313,25 +309,77 @@ def test_a_page_says_what_ablation_refuses(gpt2, monkeypatch, tmp_path):
     assert main([*command, "--effects"]) == Exit.FAILED
 
 
-def test_the_word_of_an_effect_follows_its_share_of_the_largest(open_page):
-    """The page of the gallery, whose model has 270 heads; heads beside the limits of the words."""
-    path = FOLDER / "smollm2-it.html"
+def table_in_documentation():
+    """Rows of the table of words in docs/ablation.md, as text: the word, limits and bounds; the word for the most first."""
+    path = FOLDER.parent / "ablation.md"
+    section = re.split(
+        r"\n##+ ", path.read_text(encoding="utf-8").split("### How much is much")[1]
+    )[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return rows[1:]
+
+
+def word_in_documentation(effect, column):
+    """The word for an effect: `column` is 1 for bits, 3 for a share of the states, 5 for a logit."""
+    for row in table_in_documentation():
+        limit = re.match(r"from (\S+)( %)? on", row[column])
+        if limit is None or abs(effect) >= float(limit[1]) / (100 if limit[2] else 1):
+            return row[0].capitalize()
+    raise AssertionError("no word")
+
+
+def test_the_bounds_of_words_are_those_of_pinsker_and_of_angles():
+    """The table of docs/ablation.md; a bound of a row belongs to the limit of the row above."""
+    rows = table_in_documentation()
+    assert [row[0] for row in rows] == ["much", "somewhat", "little", "hardly"]
+    for above, row in pairwise(rows):
+        bits, share = (float(re.search(r"[\d.]+", above[column])[0]) for column in (1, 3))
+        points, angle = (float(re.search(r"[\d.]+", row[column])[0]) for column in (2, 4))
+        assert points == round(100 * np.sqrt(bits * np.log(2) / 2), 1)
+        assert angle == round(np.degrees(np.arcsin(share / 100)), 1)
+
+
+@pytest.mark.parametrize(("page_name", "column"), [("smollm2-it", 1), ("minilm", 3)])
+def test_the_word_of_an_effect_follows_its_size(open_page, page_name, column):
+    """Pages of the gallery: heads beside the limits of the words, and the head of rank 13 that docs/ablation.md names."""
+    path = FOLDER / f"{page_name}.html"
     data, scene = scene_of(path)
     (of_head,) = (one for one in scene["numbers"] if one["name"] == "effect of head")
     effects = data.raw(of_head["values"])
-    shares = effects / effects.max()
-    order = np.argsort(-shares, axis=None)
-    limits = [int((shares >= limit).sum()) for limit in (0.5, 0.1)]
+    order = np.argsort(-effects, axis=None)
+    words = [word_in_documentation(effect, column) for effect in effects.ravel()[order]]
+    changes = [n for n in range(1, len(words)) if words[n] != words[n - 1]]
     page = open_page(path, "#query=8&key=1", size=(1280, 800)).page
-    words = set()
-    for n in {1, *(at + step for at in limits for step in (-1, 0))} - {0}:
-        layer, head = (int(index) for index in np.unravel_index(order[n], shares.shape))
+    for n in {1, 12, *(at + step for at in changes for step in (-1, 0))} - {0}:
+        layer, head = (int(index) for index in np.unravel_index(order[n], effects.shape))
         click_cell(page.locator("#panel-heads"), layer, head)
         assert shows(page, f"{MATTERS}.startsWith('L{layer}H{head} has ')", True)
-        said = page.evaluate(MATTERS)
-        word, rank = re.search(r"matter\? (\w+): number (\d+) of 270", said).groups()
-        assert int(rank) == n + 1
-        share = shares[layer, head]
-        assert word == ("Much" if share >= 0.5 else "Somewhat" if share >= 0.1 else "Little")
-        words.add(word)
-    assert {"Somewhat", "Little"} <= words
+        word, rank = re.search(
+            rf"matter\? (\w+): number (\d+) of {len(words)}", page.evaluate(MATTERS)
+        ).groups()
+        assert (word, int(rank)) == (words[n], n + 1)
+    assert {
+        "minilm": {"Much", "Somewhat", "Little"},
+        "smollm2-it": {"Much", "Somewhat", "Little", "Hardly"},
+    }[page_name] == set(words)
+
+
+def test_the_effect_that_the_documentation_tells_of():
+    data, scene = scene_of(FOLDER / "smollm2-it.html")
+    (of_head,) = (one for one in scene["numbers"] if one["name"] == "effect of head")
+    effects = data.raw(of_head["values"]).ravel()
+    rank_13 = int(np.argsort(-effects)[12])
+    shares = (
+        data.raw(scene["effects"]["before"])[0],
+        data.raw(scene["effects"]["after"]).ravel()[rank_13],
+    )
+    told = (
+        (FOLDER.parent / "ablation.md").read_text(encoding="utf-8").split("### How much is much")[1]
+    )
+    before, after, bits = re.search(
+        r"with (\d+) %, the head of rank 13 of 270 matters somewhat: without it, (\d+) % remain \((\S+) bits\)",
+        told,
+    ).groups()
+    assert [int(before), int(after)] == [round(100 * float(share)) for share in shares]
+    assert float(bits) == round(float(effects[rank_13]), 3)

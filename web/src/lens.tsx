@@ -3,7 +3,7 @@ import { useMemo, useRef } from "preact/hooks";
 import { weightText } from "./arithmetic";
 import { Bar, Dim, Word } from "./elements";
 import { probabilityText, sizedText } from "./format";
-import { type Head, isEffect, type Scene } from "./model";
+import type { Head, Scene } from "./model";
 import type { PanelProps } from "./panel";
 import { percent } from "./pictures";
 import { LENS, type Place, type Spot } from "./spot";
@@ -103,17 +103,19 @@ function ranked(seen: (Seen | null)[][]): Seen[] {
   return known.sort((a, b) => b.weight - a.weight);
 }
 
+const sizeOf = (effect: number) => Math.abs(effect) || 0;
+
 // A head among all: the strongest of them, the place of this one, and how much of the strongest it has.
 function standing(all: ArrayLike<number>, own: number) {
-  const sizes = Array.from(all, (value) => Math.abs(value) || 0);
+  const sizes = Array.from(all, sizeOf);
   const size = sizes[own]!;
   const most = Math.max(...sizes);
   return { best: sizes.indexOf(most), rank: sizes.filter((other) => other > size).length + 1, share: size / most };
 }
 
 function effectText(scene: Scene, value: number): string {
-  const { effects } = scene.record;
-  return !effects ? sizedText(value) : effects.ofPredictions ? `${sizedText(value)} bits` : percent(value);
+  const { ending } = scene.ofCuts!.effect!;
+  return ending === "%" ? percent(value) : sizedText(value) + ending;
 }
 
 // Without the head: “far” 60 → 59 %.
@@ -139,7 +141,7 @@ function Moved({ scene, own, words }: { scene: Scene; own: number; words: PanelP
 // was measured, or else the command that measures it.
 function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
   const { scene, seen, place, words } = props;
-  const { numbers, command, effects, noEffects, elsewhere } = scene.record;
+  const { command, effects, noEffects, elsewhere } = scene.record;
   const { layer, head } = place.spot;
   const [strongest] = ranked(seen);
   const about = (!place.headChosen && strongest) || seen[layer]![head];
@@ -149,16 +151,8 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
   if (!about || (!all && !command)) return null;
   const { name, query, index: own } = about;
   const here = scene.effects(query);
+  const word = all && scene.ofCuts!.effect!.words.find(([smallest]) => sizeOf(all[own]!) >= smallest)![1];
   const { rank, share, best } = standing(all ?? [], own);
-  const much = !all?.[own]
-    ? "Not at all"
-    : rank === 1
-      ? words.strongest
-      : share >= 0.5
-        ? "Much"
-        : share >= 0.1
-          ? "Somewhat"
-          : "Little";
   return (
     <p class="small matters">
       {about.layer === layer && about.head === head ? (
@@ -177,7 +171,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
       {all ? (
         <>
           <b>
-            {much}: number {rank} of {all.length} heads
+            {word}: number {rank} of {all.length} heads
             {rank > 1 && `, ${percent(share)} of the strongest, ${seen.flat()[best]?.name}`}.
           </b>{" "}
           Without {name}, {effects && <Moved scene={scene} own={own} words={words} />}
@@ -190,7 +184,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
                 {standing(here, own).rank}.
               </>
             )}{" "}
-          {!effects && <Dim>{numbers.find(isEffect)!.meaning}</Dim>}
+          {!effects && <Dim>{scene.ofCuts!.meaning}</Dim>}
         </>
       ) : (
         <>

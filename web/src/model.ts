@@ -93,11 +93,15 @@ export interface SceneData {
   stages: string[];
   aligned: boolean;
   predictions: { position: number; title: Tree[]; tokens: string[]; probabilities: number[] }[];
-  numbers: { name: string; meaning: string; values: Ref }[];
+  numbers: {
+    name: string;
+    meaning: string;
+    values: Ref;
+    effect: null | { ending: string; words: [number, string][] }; // of cutting each head: a word for sizes from each on
+  }[];
   displays: Record<string, string>; // what the panel of heads can show, and what that is called
   // What cutting each head changes at every token: KL of the prediction in bits, or else the share of the final state.
   effects: null | {
-    ofPredictions: boolean;
     values: Ref | null; // layers × heads × tokens
     positions: number[]; // their mean is the number "effect of head"
     tokens: string[]; // the most probable one at each of them, its probability, and the same without each head
@@ -141,9 +145,6 @@ export interface SceneData {
   units: Unit[];
   groups: Group[];
 }
-
-// Whether a number of every head is the effect of cutting it: of a page, or of a dump.
-export const isEffect = ({ name }: { name: string }) => /^effect (of head|\()/.test(name);
 
 export interface Listed {
   source: number; // index on the axis of sources
@@ -199,11 +200,15 @@ export class Scene {
     return other === this || at < 0 ? at : pair(other, 0, pair(this, 1, at));
   }
 
+  // The number that says what cutting each head changes: of a page, or of a dump.
+  get ofCuts() {
+    return this.record.numbers.find(({ effect }) => effect);
+  }
+
   // What cutting each head changes in the end, or at a token; null if that is not known.
   effects(query?: number): ArrayLike<number> | null {
-    const { effects, numbers } = this.record;
-    const one = numbers.find(isEffect);
-    if (query === undefined) return one ? this.store.numbers(one.values) : null;
+    const { effects } = this.record;
+    if (query === undefined) return this.ofCuts ? this.store.numbers(this.ofCuts.values) : null;
     return effects?.values ? this.ofToken(effects.values, this.queryAxis.tokenPositions[query]!) : null;
   }
 

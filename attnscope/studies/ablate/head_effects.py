@@ -115,9 +115,12 @@ def with_effects_of(scene: Scene, text: TextReport, effects: HeadEffects | str |
     values = _by_head(scene, effects, at.hidden if at.kl is None else at.kl)
     meaning = change_text(text.tokens, effects.positions, hidden=at.kl is None)
     number = HeadNumber(
-        EFFECT_OF_HEAD, f"{meaning[:1].upper()}{meaning[1:]}.", values[..., ranking].mean(-1)
+        EFFECT_OF_HEAD,
+        f"{meaning[:1].upper()}{meaning[1:]}.",
+        values[..., ranking].mean(-1),
+        "hidden" if at.kl is None else "kl",
     )
-    of_tokens = SceneEffects(at.kl is not None, values if values.size <= _KEPT else None, ranking)
+    of_tokens = SceneEffects(values if values.size <= _KEPT else None, ranking)
     if at.before is not None and at.after is not None:
         of_tokens = dataclass_replace(
             of_tokens,

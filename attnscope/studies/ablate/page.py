@@ -13,6 +13,7 @@ from attnscope.views.numbers import formatted
 from attnscope.views.parts import Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import ours
+from attnscope.views.walk.scene import HeadNumber
 
 # Names of the axis of effects, by what ranks them.
 AXES = {
@@ -52,9 +53,9 @@ def present_effects_page(
         name = f"effect of {survey.unit}"
         meaning = effect_text(survey, effects, settings)
         query = survey.positions[0] if survey.positions else None
-        heads = HeadsOfPage(
-            name, [(name, f"{meaning[:1].upper()}{meaning[1:]}.", values)], queries=[query]
-        )
+        measure = effects.ranked_by if survey.unit == "head" else ""
+        number = HeadNumber(name, f"{meaning[:1].upper()}{meaning[1:]}.", values, measure)
+        heads = HeadsOfPage(name, [number], queries=[query])
     elif survey.unit == "edge":
         heads = HeadsOfPage("thumbnails", queries=[survey.queries[survey.order()[0]]])
     for part in with_walk(present_effects(survey, settings), settings.every_head, heads):

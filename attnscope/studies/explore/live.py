@@ -415,7 +415,7 @@ class LiveSource(UnitSource):
         measure = "bits (KL)" if survey.effects[0].ranked_by == "kl" else "‖change‖ / ‖state‖"
         changed = f"at {names} in" if survey.positions else "of final hidden states,"
         meaning = f"Change {changed} {measure}, this head alone cut to 0."
-        self._effects[plain] = HeadNumber(EFFECT, meaning, values)
+        self._effects[plain] = HeadNumber(EFFECT, meaning, values, survey.effects[0].ranked_by)
         for variant_known, live_text in self._known.items():
             live_text.scene = self._with_measures(live_text.scene, variant_known)
 

@@ -47,16 +47,18 @@ from attnscope.views.walk.scene import (
 )
 
 Rows = Mapping[str, np.ndarray]
-# Name and meaning of the numbers along units that records have, by their field and path in it.
+# Name, meaning and measure (see HeadNumber) of the numbers along units that records have, by their field and path in it.
 _OF_UNITS = {
-    **{("heads", average.name): (average.name, average.meaning) for average in HEAD_AVERAGES},
+    **{("heads", average.name): (average.name, average.meaning, "") for average in HEAD_AVERAGES},
     ("effects", "kl"): (
         "effect (kl)",
         "KL(before ‖ after) of the predictions in bits if the head is cut.",
+        "kl",
     ),
     ("effects", "hidden"): (
         "effect (hidden)",
         "Relative change of the final hidden state if the head is cut.",
+        "hidden",
     ),
 }
 
@@ -210,12 +212,12 @@ def unit_numbers(
 ) -> list[HeadNumber]:
     """Return the numbers of a record of a dump that are along units, for every head."""
     numbers = []
-    for (part, array), (name, meaning) in _OF_UNITS.items():
+    for (part, array), (name, meaning, measure) in _OF_UNITS.items():
         values = getattr(getattr(record, part), array, None)
         if values is not None:
             grid = np.full(shape, np.nan, dtype=np.float32)
             grid[tuple(np.array(places).T)] = values
-            numbers.append(HeadNumber(name, meaning, grid))
+            numbers.append(HeadNumber(name, meaning, grid, measure))
     return numbers
 
 

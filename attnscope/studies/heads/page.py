@@ -27,6 +27,7 @@ from attnscope.studies.screens.header import counted
 from attnscope.studies.study import Request
 from attnscope.views.parts import GAP, Matrices, ViewPart
 from attnscope.views.settings import DisplaySettings
+from attnscope.views.walk.scene import HeadNumber
 
 if TYPE_CHECKING:
     from attnscope.checkpoints.source import ModelSource
@@ -160,7 +161,8 @@ def present_survey_page(
     )
     if len(survey.roles) <= ROLES_ALONE:
         numbers = [
-            (role.title, f"{role.meaning} ({role.source})", role.values) for role in survey.roles
+            HeadNumber(role.title, f"{role.meaning} ({role.source})", role.values)
+            for role in survey.roles
         ]
         heads = replace(heads, display=survey.roles[0].title, numbers=numbers, role_texts=())
     yield from with_walk(present_survey(survey, settings), settings.every_head, heads)
@@ -174,7 +176,7 @@ def present_measured_page(
         yield from present_measured(measured, settings)
         yield from _both_kinds(settings.every_head or [], settings)
         return
-    numbers = [(measured.measure, measured.meaning, measured.values)]
+    numbers = [HeadNumber(measured.measure, measured.meaning, measured.values)]
     text = measured.texts[0]
     query = text.queries[0] if text.keys is not None and text.queries else None
     heads = HeadsOfPage(measured.measure, numbers, queries=[query])

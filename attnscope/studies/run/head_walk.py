@@ -9,7 +9,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import NEAR
 from attnscope.findings.run import Report
@@ -35,7 +34,7 @@ class HeadsOfPage:
     """What findings say of every head of a model."""
 
     display: str  # what the panel of heads shows first: `roles`, or the name of a number
-    numbers: Sequence[tuple[str, str, Matrix]] = ()  # name, meaning and values, (layers, heads)
+    numbers: Sequence[HeadNumber] = ()  # for every layer and head of the model
     # roles, the main role of every layer and head, and where they were measured; None for no roles
     roles: tuple[Sequence[RoleValues], Sequence[Sequence[str | None]], str] | None = None
     role_texts: Sequence[int] = ()  # number of the text that a head of each role is shown on
@@ -100,7 +99,9 @@ def _shown(
     places = np.ix_(
         *([n for n in axis if isinstance(n, int)] for axis in (scene.layers, scene.heads))
     )
-    numbers = [HeadNumber(name, meaning, values[places]) for name, meaning, values in heads.numbers]
+    numbers = [
+        dataclasses.replace(number, values=number.values[places]) for number in heads.numbers
+    ]
     names = {number.name for number in numbers}
     others = [number for number in scene.numbers if number.name not in names]
     query = heads.queries[index]

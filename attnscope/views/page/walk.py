@@ -16,6 +16,7 @@ from attnscope.views.page.elements import ELSEWHERE, pasted, spans_of, text_of
 from attnscope.views.settings import TypedCommand
 from attnscope.views.spans import Span
 from attnscope.views.walk.cell import compared_masks, later_steps
+from attnscope.views.walk.effects import ENDINGS, WORDS_OF_EFFECTS, effect_words
 from attnscope.views.walk.glossary import GLOSSARY, phrase_of
 from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_key, spell_keys
 from attnscope.views.walk.scene import (
@@ -87,7 +88,6 @@ _WORDS = {
     "elsewhere": ELSEWHERE,
     "single": "only one side has it",
     "states": "the final states of all tokens change by ",
-    "strongest": "More than any other head",
     "sunk": ", in which the sink of the head takes part",
     "unmoved": "Less than 0.005 of the weight of every row moved in this head.",
     "rest": "The weight of all tokens that are weaker than those above.",
@@ -109,8 +109,6 @@ _WORDS = {
     "unexplained": "This page does not hold the scores of this row, or it may attend to no key.",
 }
 _FULLER = "A fuller colour is a stronger role."
-# What a page calls the effect of a head; `Matters` of `web/src/lens.tsx` says so.
-_MUCH = "Much: at least half of the largest effect; somewhat: at least a tenth; little: less."
 # Help of actions that do something else, or less, than in a terminal.
 _PAGE_HELP = {
     "zoom_in": "Larger cells.",
@@ -171,7 +169,7 @@ class Walk:
 def lowered_walk(walk: Walk, container: Container) -> list[Node]:
     """Return the node of a walk; its arrays go into the container."""
     source = walk.source
-    glossary = GLOSSARY | {"effect": f"{GLOSSARY['effect']} {_MUCH}"}
+    glossary = GLOSSARY | {"effect": f"{GLOSSARY['effect']} {WORDS_OF_EFFECTS}"}
     scenes = []
     for text in range(len(source.texts)):
         for mask_index, mask in enumerate(source.masks):
@@ -282,7 +280,8 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
             for item in scene.predictions
         ],
         "numbers": [
-            {"name": item.name, "meaning": item.meaning, "values": container.exact(item.values)}
+            {"name": item.name, "meaning": item.meaning, "values": container.exact(item.values),
+             "effect": {"ending": ENDINGS[item.measure], "words": effect_words(item.measure)} if item.measure else None}
             for item in numbers
         ],
         "displays": {
@@ -362,7 +361,6 @@ def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
 
 def _effects(effects: SceneEffects, container: Container) -> Node:
     return {
-        "ofPredictions": effects.of_predictions,
         "values": None if effects.values is None else container.exact(effects.values),
         "positions": list(effects.positions),
         "tokens": [text_of(Span(token, origin="token")) for token in effects.tokens],

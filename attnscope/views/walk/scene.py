@@ -135,6 +135,8 @@ class HeadNumber(Owner):
     name: str  # its name, such as `entropy`
     meaning: str
     values: Matrix  # (layers, heads); NaN where it is not known
+    # what it measures, if it is the effect of cutting every head: `kl`, `hidden` or `target`; else empty
+    measure: str = ""
 
     @property
     def varies(self) -> bool:
@@ -147,10 +149,9 @@ class HeadNumber(Owner):
 class SceneEffects:
     """What cutting each head changes at every token."""
 
-    # whether `values` are KL(before ‖ after) of predictions in bits; else relative changes of the final hidden states
-    of_predictions: bool
-    values: Array | None  # (layers, heads, tokens); None if they are too many
-    positions: Sequence[int]  # positions whose mean is the number EFFECT_OF_HEAD
+    # (layers, heads, tokens), of the measure of the number EFFECT_OF_HEAD; None if they are too many
+    values: Array | None
+    positions: Sequence[int]  # positions whose mean is this number
     # most probable token of every one of these positions without a cut; empty without predictions
     tokens: Sequence[str] = ()
     before: Array | None = None  # its probability, (positions,)

@@ -1,0 +1,41 @@
+"""Words for how much cutting a head changes: they follow from the size of the change, in its own unit."""
+
+import sys
+from typing import NamedTuple
+
+# Smallest size that every word is for, largest first. By Pinsker's inequality, KL of so many bits moves the probability
+# of no token by more than 18.6, 8.3 and 2.6 percentage points; a state that changes by so much of its length turns by at
+# most 11.5, 2.9 and 0.6 degrees; so much of a logit multiplies the odds between two tokens by 2.72, 1.22 and 1.02.
+_LEAST = {
+    "kl": (0.1, 0.02, 0.002),
+    "hidden": (0.2, 0.05, 0.01),
+    "target": (1.0, 0.2, 0.02),
+}
+_WORDS = ("Much", "Somewhat", "Little", "Hardly", "Not at all")
+# What follows an effect of every measure; a page writes those that are shares in percent.
+ENDINGS = {"kl": " bits", "hidden": "%", "target": ""}
+
+# The words in a sentence.
+WORDS_OF_EFFECTS = ", ".join(
+    f"{word} from {bits:g} bits on (states: {100 * share:g} %)"
+    for word, bits, share in zip(_WORDS, _LEAST["kl"], _LEAST["hidden"], strict=False)
+)
+WORDS_OF_EFFECTS += f", {_WORDS[3]} below."
+
+
+class EffectWord(NamedTuple):
+    """A word for sizes from `least` on."""
+
+    least: float
+    word: str
+
+
+def effect_words(measure: str) -> list[EffectWord]:
+    """Return the words for effects of a measure (`kl`, `hidden` or `target`), that for the largest ones first."""
+    leasts = (*_LEAST[measure], sys.float_info.min, 0.0)
+    return [EffectWord(least, word) for least, word in zip(leasts, _WORDS, strict=True)]
+
+
+def effect_word(effect: float, measure: str) -> str:
+    """Return the word for an effect, which is not NaN: `Much`, `Somewhat`, `Little`, `Hardly` or `Not at all`."""
+    return next(word for least, word in effect_words(measure) if abs(effect) >= least)
