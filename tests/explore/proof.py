@@ -402,7 +402,11 @@ class Checker:
             for m, head in enumerate(heads):
                 place = (state.place.spot.text, state.place.spot.mask, layer, head)
                 text = cells_at(line, label + m * wide, wide - 1).strip()
-                if not text or place not in self.truth.weights or "cut" in state.marks(layer, head):
+                if (
+                    not text
+                    or place not in self.truth.weights
+                    or "cut" in state.marks.get((layer, head), ())
+                ):
                     continue
                 weights = self.true().weights[place]
                 rows = {
@@ -433,7 +437,7 @@ class Checker:
                 place = (state.place.spot.text, state.place.spot.mask, layer, head)
                 text = cells_at(lines[2 + n * tall], label + m * wide, wide - 1).strip()
                 if (
-                    "cut" in state.marks(layer, head)
+                    "cut" in state.marks.get((layer, head), ())
                     or place not in self.truth.weights
                     or text == "?"
                 ):

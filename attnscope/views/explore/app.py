@@ -28,13 +28,13 @@ from attnscope.views.explore.ink import (
     TITLE,
     Ink,
     Line,
+    PanelFrame,
     bar,
     cells_wide,
     clickable,
     cut,
     ended,
     fit,
-    framed,
     wrapped,
 )
 from attnscope.views.explore.matrix import MatrixPanel
@@ -241,7 +241,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.colours = 0 if self.no_color else count_colours(self.console.color_system)
         self.state.ink = Ink(self.colours, not utf8, surface_on(self.background))
         self.panes = {
-            name: Pane(id=name) for name in ("title", "heads", "matrix", "row", "text", "footer")
+            name: Pane(name) for name in ("title", "heads", "matrix", "row", "text", "footer")
         }
         self.push_screen(WalkScreen())
         if self.size.width < _FOOTED:
@@ -265,23 +265,20 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     # drawing
 
-    def draw(self, name: str, width: int, height: int) -> list[Line]:
-        """Return the lines of a pane."""
+    def draw(self, name: str, width: int, height: int) -> tuple[list[Line], PanelFrame | None]:
+        """Return the lines of a pane, and the frame that is around them; None for none."""
         if name in ("title", "footer"):
-            return [(self._title if name == "title" else self._footer)(width)]
-        is_framed = self._is_framed(width, height)
-        inside = (width - 2, height - 1) if is_framed else (width, height)
+            return [(self._title if name == "title" else self._footer)(width)], None
+        frame = None
+        if self._is_framed(width, height):
+            focused = self.state.place.panel == name
+            number = PANELS.index(name) + 1
+            frame = PanelFrame(width, height, focused, self.state.ink.ascii, number)
+            width -= 2
+            height -= 1
         if self.state.scene is None:
-            lines = self._skeleton(name, *inside)
-        else:
-            lines = self._panels[name].draw(self.state, *inside)
-        if not is_framed:
-            return lines
-        number = PANELS.index(name) + 1
-        focused = self.state.place.panel == name
-        return framed(
-            lines, width, height, number=number, focused=focused, ascii=self.state.ink.ascii
-        )
+            return self._skeleton(name, width, height), frame
+        return self._panels[name].draw(self.state, width, height), frame
 
     def _is_framed(self, width: int, height: int) -> bool:
         return self._wide or (width >= _FRAMED[0] and height >= _FRAMED[1])

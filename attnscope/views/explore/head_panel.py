@@ -177,9 +177,8 @@ class HeadsPanel:
             state.lens() if display == LENS else state.row_lens() if display == ROW_LENS else None
         )
         weights = lens[0] if isinstance(lens, tuple) else lens
-        for layer in layers:
-            drawn_lines += _layer_lines(state, scene, layer, heads, label, wide, tall, weights)
-        described = _marked(state, scene)
+        drawn_lines += _grid(state, scene, self._last, weights)
+        described = _marked(state)
         marks = flowed(described, width, "; ")
         if weights is not None:
             sources = lens[1] if isinstance(lens, tuple) else None
@@ -263,51 +262,54 @@ def _legend_lines(scene: Scene, height: int) -> int:
     return min(_LEGEND, spare) if spare > 0 else _LEGEND if height >= _ROOMY else 1
 
 
-def _layer_lines(
+def _grid(
     state: WalkState,
     scene: Scene,
-    layer: int,
-    heads: range,
-    label: int,
-    wide: int,
-    tall: int,
+    layout: tuple[range, range, int, int, int],
     weights: Matrix | None,
 ) -> list[Line]:
-    place = state.place
+    """Return the lines of the layers; `layout` is that of HeadsPanel, and `weights` are those of a lens."""
+    layers, heads, label, wide, tall = layout
+    spot = state.place.spot
     ink = state.ink
-    here = layer == place.spot.layer
-    mark = (">" if ink.ascii else "▸") if here else " "
-    names = [mark + fit(_layer(scene.layers[layer]), label - 1), *[" " * label] * (tall - 1)]
-    lines: list[Line] = [[Segment(name, BOLD if here else DIM)] for name in names]
-    row = [] if weights is None else weights[layer].tolist()
-    # once for the layer: a call for every head takes most of a redraw
-    shades = (
-        [] if weights is None else steps(weights[layer][None], state.weight_scale(None))[0].tolist()
-    )
-    for head in heads:
-        is_current = here and head == place.spot.head
-        marked = state.marks(layer, head)
-        if weights is None and place.display == "thumbnails":
-            walk_head = state.source.head(state.variant(), layer, head)
-            cells = _thumbnail(state, walk_head, wide - 1, tall)
-        else:
-            if weights is None:
-                text, style = _written(state, scene, layer, head, wide - 1)
+    marks = state.marks
+    variant = state.variant()
+    # once for all: a call for every layer takes most of a redraw
+    shades = None if weights is None else steps(weights, state.weight_scale(None)).tolist()
+    signs = {kind: Segment(_mark(ink, kind), BOLD) for kind in ("current", "pinned", "")}
+    blank = Segment(" " * (wide - 1), PLAIN)
+    between = Segment(" ")
+    drawn_lines: list[Line] = []
+    for layer in layers:
+        here = layer == spot.layer
+        mark = (">" if ink.ascii else "▸") if here else " "
+        names = [mark + fit(_layer(scene.layers[layer]), label - 1), *[" " * label] * (tall - 1)]
+        lines: list[Line] = [[Segment(name, BOLD if here else DIM)] for name in names]
+        row = [] if weights is None else weights[layer].tolist()
+        for head in heads:
+            is_current = here and head == spot.head
+            marked = marks.get((layer, head), ())
+            if weights is None and state.place.display == "thumbnails":
+                walk_head = state.source.head(variant, layer, head)
+                cells = _thumbnail(state, walk_head, wide - 1, tall)
             else:
-                not_allowed = row[head] == 0 and scene.rounded is None
-                text = NO_WEIGHT if not_allowed else _of_cell(row[head], wide - 1)
-                style = ink.cell(shades[head], signed=False) if shades[head] > 0 else DIM
-            text = fit(text, wide - 1, right=place.display != "roles")
-            cells = [
-                [Segment(text, CURSOR if is_current else style)],
-                *[[Segment(" " * (wide - 1), PLAIN)]] * (tall - 1),
-            ]
-        if "cut" in marked:
-            cells[0] = [Segment(fit(_mark(ink, "cut"), wide - 1, right=True), ink.style("warning"))]
-        for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
-            after = _mark(ink, "current" if is_current else "pinned" if "pinned" in marked else "")
-            line += [*cell, Segment(" ") if n else Segment(after, BOLD)]
-    return lines
+                if shades is None:
+                    text, style = _written(state, scene, layer, head, wide - 1)
+                else:
+                    not_allowed = row[head] == 0 and scene.rounded is None
+                    text = NO_WEIGHT if not_allowed else _of_cell(row[head], wide - 1)
+                    step = shades[layer][head]
+                    style = ink.cell(step, signed=False) if step > 0 else DIM
+                text = fit(text, wide - 1, right=state.place.display != "roles")
+                cells = [[Segment(text, CURSOR if is_current else style)], *[[blank]] * (tall - 1)]
+            if "cut" in marked:
+                cut_text = fit(_mark(ink, "cut"), wide - 1, right=True)
+                cells[0] = [Segment(cut_text, ink.style("warning"))]
+            sign = signs["current" if is_current else "pinned" if "pinned" in marked else ""]
+            for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
+                line += [*cell, between if n else sign]
+        drawn_lines += lines
+    return drawn_lines
 
 
 def _mark(ink: Ink, kind: str) -> str:
@@ -316,12 +318,9 @@ def _mark(ink: Ink, kind: str) -> str:
     return marks[kind][ink.ascii]
 
 
-def _marked(state: WalkState, scene: Scene) -> list[str]:
+def _marked(state: WalkState) -> list[str]:
     """Say what the signs in the grid stand for, if there are any."""
-    layers = range(len(scene.layers))
-    marked = frozenset().union(
-        *(state.marks(layer, head) for layer in layers for head in range(len(scene.heads)))
-    )
+    marked = frozenset().union(*state.marks.values())
     return [f"{_mark(state.ink, kind)} {kind}" for kind in sorted(marked)]
 
 
@@ -420,9 +419,7 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
         own = f"{name}: {value:.3g}, rank {ranks[spot.layer, spot.head]} of {ranks.size}"
         phrases = ["strongest: " + ", ".join(strongest[:count]) for count in (1, 2, 3, 4)]
         phrases = [fitting(phrases[::-1], width), own]
-    said = flowed(
-        [*(ink.plain(phrase) for phrase in phrases), *_marked(state, scene)], width, " · "
-    )
+    said = flowed([*(ink.plain(phrase) for phrase in phrases), *_marked(state)], width, " · ")
     said = said[:room]
     meaning = ended(wrapped(ink.plain(head_number.meaning), width), width, room - len(said))
     return [*([Segment(line)] for line in said), *([Segment(line, DIM)] for line in meaning)]
@@ -438,7 +435,7 @@ def _letters_of(state: WalkState, scene: Scene, layers: range) -> list[str]:
         state.ink.plain(f"{roles.letters[n]} {roles.names[n]}")
         for n, _ in Counter(main[main >= 0].tolist()).most_common()
     ]
-    return [*letters, *["? unclear"] * bool((main < 0).any()), *_marked(state, scene)]
+    return [*letters, *["? unclear"] * bool((main < 0).any()), *_marked(state)]
 
 
 def _role_legend(
@@ -480,24 +477,20 @@ def _picture(
     per_line = 2 if ink.colours and not ink.ascii else 1
     size = tall * per_line, wide
     cells = thumbnail(head, *size) if on_picture is None else pool_largest(on_picture, *size)
-    shades = np.full((tall * per_line + 1, wide), NONE)
+    shades = np.full(size, NONE)
     if cells is not None:
         shades[: cells.shape[0], : cells.shape[1]] = steps(
             np.where(cells < 0, np.nan, cells), scale
         )
-    lines: list[Line] = []
-    for above, below in zip(
-        shades[:-1:per_line].tolist(), shades[1::per_line].tolist(), strict=True
-    ):
-        if per_line == 2:
-            lines.append(
-                joined(ink.half(a, b, signed=False) for a, b in zip(above, below, strict=True))
-            )
-        elif ink.colours:
-            lines.append(joined((" ", ink.cell(a, signed=False)) for a in above))
-        else:
-            lines.append(joined((ink.shade(a, signed=False)[0], PLAIN) for a in above))
-    return lines
+    if per_line == 2:
+        return ink.halves(shades, signed=False)
+    if ink.colours:
+        return [
+            joined((" ", ink.cell(step, signed=False)) for step in row) for row in shades.tolist()
+        ]
+    return [
+        joined((ink.shade(step, signed=False)[0], PLAIN) for step in row) for row in shades.tolist()
+    ]
 
 
 def _layer(layer: int | str) -> str:

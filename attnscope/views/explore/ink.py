@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -23,6 +24,8 @@ _STEPS = 64
 # These stand in place of a step: nothing is known of a cell, or the mask forbids it.
 NONE = -1
 FORBIDDEN = -2
+# How many steps there are, with these two.
+_CODES = _STEPS + 3
 # Only this number of characters of a name is read, because a token may have any length.
 _LONGEST = 400
 
@@ -39,9 +42,9 @@ BAR = Style(underline=True)
 BLACK = surface_on((0, 0, 0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ink:
-    """Capabilities of a terminal."""
+    """Capabilities of a terminal; inks are told apart by identity, by which what they draw is found again."""
 
     colours: int = 1 << 24  # how many colours it has: 0, 16, 256 or 16,777,216
     ascii: bool = False  # its encoding knows ASCII only
@@ -67,13 +70,35 @@ class Ink:
 
     def cell(self, step: int, *, signed: bool) -> Style:
         """Return the colour of a step of a ramp."""
-        return _cell(step, signed, self.colours, self.surface)
+        return _cell(step, signed, self)
 
-    def half(self, above: int, below: int, *, signed: bool) -> tuple[str, Style]:
-        """Return a character that shows two cells, one above the other."""
-        if above == below == FORBIDDEN:
-            return NO_WEIGHT, DIM
-        return _half(above, below, signed, self.colours, self.surface)
+    def halves(
+        self, shades: np.ndarray, *, signed: bool, cursor: tuple[int, int] | None = None
+    ) -> list[Line]:
+        """Return lines that show two rows each, one above the other; neighbours that look the same are one segment.
+
+        Args:
+            shades: Steps of cells, (rows, columns).
+            signed: Whether the ramp is that of a signed scale.
+            cursor: Row and column of the cell under the cursor, if there is one.
+        """
+        if len(shades) % 2:
+            shades = np.pad(shades, ((0, 1), (0, 0)), constant_values=NONE)
+        steps = shades.astype(np.int32) - FORBIDDEN
+        codes = steps[::2] * _CODES + steps[1::2]
+        if cursor is not None:
+            row, column = cursor
+            codes[row // 2, column] = (1 + row % 2) * _CODES**2 + steps[row ^ 1, column]
+        is_first = np.ones(codes.shape, dtype=bool)
+        is_first[:, 1:] = codes[:, 1:] != codes[:, :-1]
+        starts = np.flatnonzero(is_first)
+        counts = np.diff(starts, append=codes.size).tolist()
+        segments = [
+            _halves(code, count, signed, self)
+            for code, count in zip(codes.ravel()[starts].tolist(), counts, strict=True)
+        ]
+        ends = is_first.sum(axis=1).cumsum().tolist()
+        return [segments[start:end] for start, end in pairwise([0, *ends])]
 
     def shade(self, step: int, *, signed: bool) -> str:
         """Return two characters for a step, for a terminal without colours."""
@@ -111,27 +136,28 @@ def _spelled(text: str, origin: Origin, ascii: bool) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _cell(step: int, signed: bool, colours: int, surface: Surface) -> Style:
-    if step < 0 or not colours:
+def _cell(step: int, signed: bool, ink: Ink) -> Style:
+    if step < 0 or not ink.colours:
         return PLAIN
-    return ramp_style(step / _STEPS, signed, colours, surface)
+    return ramp_style(step / _STEPS, signed, ink.colours, ink.surface)
 
 
-@lru_cache(maxsize=16384)
-def _half(
-    above: int, below: int, signed: bool, colours: int, surface: Surface
-) -> tuple[str, Style]:
-    top, bottom = (
-        None if step < 0 else _cell(step, signed, colours, surface).bgcolor
-        for step in (above, below)
-    )
+@lru_cache(maxsize=1 << 14)
+def _halves(code: int, count: int, signed: bool, ink: Ink) -> Segment:
+    """Return so many neighbours that look the same; see Ink.halves for the code of their steps."""
+    half, pair = divmod(code, _CODES**2)
+    above, below = (step + FORBIDDEN for step in divmod(pair, _CODES))
+    top, bottom = (_cell(step, signed, ink).bgcolor for step in (above, below))
+    if half:
+        # The cursor is ink: in its half the colour of text, which no ramp has.
+        return Segment(" ▀▄"[half] * count, Style(color="default", bgcolor=bottom))
+    if above == below == FORBIDDEN:
+        return Segment(NO_WEIGHT * count, DIM)
     if top is None and bottom is None:
-        return " ", PLAIN
+        return Segment(" " * count, PLAIN)
     if top is None:
-        return "▄", Style(color=bottom)
-    if bottom is None:
-        return "▀", Style(color=top)
-    return "▀", Style(color=top, bgcolor=bottom)
+        return Segment("▄" * count, Style(color=bottom))
+    return Segment("▀" * count, Style(color=top, bgcolor=bottom))
 
 
 def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
@@ -226,29 +252,31 @@ def clickable(action: str) -> Style:
     return Style(meta={"action": action})
 
 
-def framed(
-    lines: Sequence[Line],
-    width: int,
-    height: int,
-    *,
-    number: int | None = None,
-    focused: bool,
-    ascii: bool,
-) -> list[Line]:
-    """Put lines into a frame of this size, the first of them into its upper edge, behind the number of a panel."""
-    corners, across, down = ("++++", "-", "|") if ascii else ("╭╮╰╯", "─", "│")
-    edge = BOLD if focused else DIM
-    inner = width - 2
-    title, *body = lines or [[]]
-    before = across if number is None else str(number)
-    title = [Segment(before, edge), *cut(title, inner - 2), Segment(" ")]
-    rest = across * (inner - cells_wide(title))
-    frame: list[Line] = [[Segment(corners[0], edge), *title, Segment(rest + corners[1], edge)]]
-    for n in range(height - 2):
-        line = cut(body[n], inner) if n < len(body) else []
+@dataclass(frozen=True)
+class PanelFrame:
+    """A frame of this size, with the number of a panel before the title in its upper edge."""
+
+    width: int
+    height: int
+    focused: bool
+    ascii: bool
+    number: int | None = None
+
+    def around(self, line: Line, y: int) -> Line:
+        """Return a line of the frame, with what is in it: in the upper edge the title, in the lower one nothing."""
+        corners, across, down = ("++++", "-", "|") if self.ascii else ("╭╮╰╯", "─", "│")
+        edge = BOLD if self.focused else DIM
+        inner = self.width - 2
+        if y == 0:
+            before = across if self.number is None else str(self.number)
+            title = [Segment(before, edge), *cut(line, inner - 2), Segment(" ")]
+            rest = across * (inner - cells_wide(title))
+            return [Segment(corners[0], edge), *title, Segment(rest + corners[1], edge)]
+        if y == self.height - 1:
+            return [Segment(corners[2] + across * inner + corners[3], edge)]
+        line = cut(line, inner)
         blank = Segment(" " * (inner - cells_wide(line)))
-        frame.append([Segment(down, edge), *line, blank, Segment(down, edge)])
-    return [*frame, [Segment(corners[2] + across * inner + corners[3], edge)]]
+        return [Segment(down, edge), *line, blank, Segment(down, edge)]
 
 
 def cut(line: Line, width: int) -> Line:

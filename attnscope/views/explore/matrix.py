@@ -16,7 +16,6 @@ from attnscope.views.explore.ink import (
     CURSOR,
     DIM,
     FORBIDDEN,
-    NONE,
     PLAIN,
     Ink,
     Line,
@@ -501,6 +500,11 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
     if state.drawn_stage == "weights" and window.kind == "exact" and scene.rounded is None:
         shades[window.values == 0] = FORBIDDEN
     cursor = state.place.spot.query // layout.zoom - layout.rows.start
+    column = state.column // layout.zoom - layout.columns.start
+    halves: list[Line] = []
+    if layout.mode == "halves":
+        at = (cursor, column) if 0 <= cursor < len(layout.rows) and column >= 0 else None
+        halves = ink.halves(shades, signed=signed, cursor=at)
     lines: list[Line] = []
     for first_row in range(0, len(layout.rows), layout.rows_per_line):
         row = layout.rows.start + first_row
@@ -508,22 +512,10 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
         label = _label(
             state, scene.queries, row, min(row + layout.rows_per_line, layout.rows.stop) - 1, layout
         )
-        here = (
-            state.column // layout.zoom - layout.columns.start if first_row <= cursor < last else -1
-        )
-        if layout.mode == "halves":
-            below = (
-                shades[first_row + 1]
-                if first_row + 1 < len(shades)
-                else np.full(shades.shape[1], NONE)
-            )
-            lines.append(
-                [
-                    *label,
-                    *_halves(ink, shades[first_row], below, signed, here, lower=cursor > first_row),
-                ]
-            )
+        if halves:
+            lines.append([*label, *halves[first_row // 2]])
             continue
+        here = column if first_row <= cursor < last else -1
         texts = _texts(state, scene, window, shades[first_row], first_row, layout)
         blank = [" " * layout.cell] * shades.shape[1]
         if layout.mode == "shades":
@@ -622,19 +614,6 @@ def _cells(
         if fits or not layout.form:
             texts = [*texts[:here], frame, *texts[here + 1 :]]
     return joined(zip(texts, styles, strict=True))
-
-
-def _halves(
-    ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: int, *, lower: bool
-) -> Line:
-    pieces = [
-        ink.half(a, b, signed=signed) for a, b in zip(above.tolist(), below.tolist(), strict=True)
-    ]
-    if here >= 0:
-        # The cursor is ink: in its half the colour of text, which no ramp has.
-        other = ink.cell(int(above[here] if lower else below[here]), signed=signed).bgcolor
-        pieces[here] = ("▄" if lower else "▀", Style(color="default", bgcolor=other))
-    return joined(pieces)
 
 
 def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> list[Line]:

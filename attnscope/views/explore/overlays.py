@@ -25,9 +25,9 @@ from attnscope.views.explore.ink import (
     PLAIN,
     Ink,
     Line,
+    PanelFrame,
     cells_wide,
     fit,
-    framed,
     wrapped,
 )
 from attnscope.views.explore.matrix import scroll
@@ -260,8 +260,9 @@ class Menu(OverPanels, inherit_bindings=False):
         search: Line = [*typed, Segment(hint, DIM)]
         content = [heading, search, *lines[shown]]
         height = len(content) + 1
+        frame = PanelFrame(width, height, True, ink.ascii)
         box = self.query_one(MenuBox)
-        box.lines = framed(content, width, height, focused=True, ascii=ink.ascii)
+        box.lines = [frame.around(line, y) for y, line in enumerate([*content, []])]
         box.styles.width = width
         box.styles.height = height
         box.refresh()

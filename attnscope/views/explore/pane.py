@@ -8,7 +8,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from attnscope.views.explore.ink import Line
+from attnscope.views.explore.ink import Line, PanelFrame
 
 
 class Pane(Widget, inherit_bindings=False):
@@ -17,30 +17,50 @@ class Pane(Widget, inherit_bindings=False):
     # the ExploreApp, whose module imports this one
     app: Any
     can_focus = False
-    lines: Sequence[Line] = ()
+    # what is painted
+    lines: list[Strip]
+    # what it was made of: the lines within the frame, and the frame with the size of the widget
+    _inside: Sequence[Line] = ()
+    _edges: tuple[PanelFrame | None, int, int] = (None, 0, 0)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(id=name)
+        self.lines = []
 
     def redraw(self) -> None:
         """Draw lines that have changed."""
         if not self.display:
             return
         width, height = self.size
-        before = self.lines
-        self.lines = self.app.draw(str(self.id), width, height) if width and height else []
-        if before is self.lines:
-            return
-        for y in range(max(len(before), len(self.lines))):
-            old, new = (lines[y] if y < len(lines) else None for lines in (before, self.lines))
-            if old != new and y < height:
-                self.refresh(Region(0, y, width, 1))
+        lines, frame = (
+            self.app.draw(str(self.id), width, height) if width and height else ([], None)
+        )
+        inside = [*lines[:height], *[[]] * (height - len(lines))]
+        changed: Sequence[int] = range(height)
+        if self._edges == (frame, width, height):
+            changed = [y for y in changed if inside[y] != self._inside[y]]
+        else:
+            self.lines = [Strip.blank(width)] * height
+        for y in changed:
+            line = inside[y] if frame is None else frame.around(inside[y], y)
+            self.lines[y] = Strip(line).adjust_cell_length(width)
+        self._inside = inside
+        self._edges = frame, width, height
+        if changed:
+            self.refresh(*(Region(0, y, width, 1) for y in changed))
 
     def on_resize(self) -> None:
         """Draw all lines for a new size."""
         self.redraw()
 
-    def render_line(self, y: int) -> Strip:
-        """Return one line."""
-        line = self.lines[y] if y < len(self.lines) else []
-        return Strip(line).adjust_cell_length(self.size.width)
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return some lines as they are, without the styles that textual lays over those of other widgets."""
+        width = self.size.width
+        blank = Strip.blank(width)
+        lines = [self.lines[y] if y < len(self.lines) else blank for y in crop.line_range]
+        for line_filter in self.get_line_filters():
+            lines = [line.apply_filter(line_filter, self.background_colors[1]) for line in lines]
+        return [line.adjust_cell_length(width).crop(*crop.column_span) for line in lines]
 
     def on_click(self, event: events.Click) -> None:
         """Report the place of a click."""

@@ -1,7 +1,8 @@
 """State that all panels draw: the place, the source's data there, and running computations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 from rich.style import Style
@@ -189,7 +190,7 @@ class WalkState:
             self.error = "nothing is below the first layer: it reads embeddings"
             return None
         layer = spot.layer - 1
-        heads = [self._uncut(layer, head) for head in range(len(scene.heads))]
+        heads = self._uncut([layer])
         writer = strongest_writer(scene, heads, query)
         if writer is None and any(head is not None and head.sources is not None for head in heads):
             name = self.ink.name(scene.queries.names[query])
@@ -309,20 +310,25 @@ class WalkState:
             return "not allowed by the mask"
         return "cut" if row is not None else "cut, or not allowed by the mask"
 
-    def marks(self, layer: int, head: int) -> frozenset[str]:
-        """Tell whether a head is `cut`, and whether it is `pinned`."""
-        place = self.place
+    @property
+    def marks(self) -> Mapping[tuple[int, int], frozenset[str]]:
+        """Say of each layer and head that is `cut` or `pinned` what of these it is."""
+        pinned = self.place.pinned
+        marks = {} if pinned is None else {(pinned.layer, pinned.head): frozenset(["pinned"])}
         scene = self.scene
-        pinned = place.pinned
-        name = "" if scene is None else f"L{scene.layers[layer]}H{scene.heads[head]}"
-        is_cut = any(cut.written == name for cut in place.cuts)
-        is_pinned = pinned is not None and (pinned.layer, pinned.head) == (layer, head)
-        return frozenset([*["cut"] * is_cut, *["pinned"] * is_pinned])
+        cut = {cut.written for cut in self.place.cuts}
+        if scene is None or not cut:
+            return marks
+        for (n, layer), (m, head) in product(enumerate(scene.layers), enumerate(scene.heads)):
+            if f"L{layer}H{head}" in cut:
+                marks[n, m] = marks.get((n, m), frozenset()) | {"cut"}
+        return marks
 
     @property
     def head_cut(self) -> bool:
         """Whether the place's head is cut, so that nothing takes in what it reads."""
-        return "cut" in self.marks(self.place.spot.layer, self.place.spot.head)
+        spot = self.place.spot
+        return "cut" in self.marks.get((spot.layer, spot.head), ())
 
     @property
     def key(self) -> int:
@@ -406,17 +412,23 @@ class WalkState:
             high = head.made("elsewhere", lambda: largest_elsewhere(scene, head))
         return replace(WEIGHTS, high=high, shape=place.shape)
 
+    def _uncut(self, layers: Sequence[int]) -> list[WalkHead | None]:
+        """Return the known numbers of all heads of some layers, layer by layer; a cut head is None."""
+        scene = self.scene
+        assert scene is not None
+        variant = self.variant()
+        marks = self.marks
+        return [
+            None if "cut" in marks.get(at, ()) else self.source.head(variant, *at)
+            for at in product(layers, range(len(scene.heads)))
+        ]
+
     def _every_head(self) -> tuple[Scene, list[WalkHead | None], tuple[int, int]]:
         """Return the scene, its heads, layer by layer, and how many layers and heads there are; a cut head is None."""
         scene = self.scene
         assert scene is not None
         shape = len(scene.layers), len(scene.heads)
-        return scene, [self._uncut(*indices) for indices in np.ndindex(*shape)], shape
-
-    def _uncut(self, layer: int, head: int) -> WalkHead | None:
-        """Return the known numbers of a head; None if it is cut."""
-        is_cut = "cut" in self.marks(layer, head)
-        return None if is_cut else self.source.head(self.variant(), layer, head)
+        return scene, self._uncut(range(shape[0])), shape
 
     def lens(self) -> Matrix:
         """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known, or cut."""
@@ -428,9 +440,8 @@ class WalkState:
     def row_lens(self) -> tuple[Matrix, np.ndarray]:
         """Return the weight of the row's strongest source in every head, past sinks, (layers, heads), and its key."""
         scene, heads, shape = self._every_head()
-        found = strongest_elsewhere(scene, heads, self.place.spot.query)
-        weights = np.array([weight for weight, _ in found], dtype=np.float32).reshape(shape)
-        return weights, np.array([key for _, key in found]).reshape(shape)
+        weights, keys = strongest_elsewhere(scene, heads, self.place.spot.query)
+        return weights.reshape(shape), keys.reshape(shape)
 
     def strongest_heads(self) -> list[tuple[int, int, float]]:
         """Return the heads with the largest weights of the cell, each with the weight, as many as keys go to."""

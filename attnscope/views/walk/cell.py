@@ -7,6 +7,7 @@ from math import exp, inf, isfinite, isnan, log
 import numpy as np
 
 from attnscope.base.system.escape import quote_for_shell
+from attnscope.findings.arrays import Floats
 from attnscope.views.numbers import formatted, number_text, scale_text
 from attnscope.views.walk.place import Spot
 from attnscope.views.walk.scene import STAGES, RunCommand, Scene, WalkCut, WalkHead
@@ -145,8 +146,8 @@ def is_sink(scene: Scene, key: int) -> bool:
 
 def strongest_elsewhere(
     scene: Scene, heads: Sequence[WalkHead | None], query: int
-) -> list[tuple[float, int]]:
-    """Return the largest known weight of a row in every head, past sinks and the token itself, and its key.
+) -> tuple[Floats, np.ndarray]:
+    """Return the largest known weight of a row in every head, past sinks and the token itself, and its key, (heads,).
 
     The weight is NaN if it is not known, as where all listed sources of a row are others, and 0 if there is none.
     """
@@ -154,23 +155,25 @@ def strongest_elsewhere(
         "elsewhere", lambda: (np.array(scene.keys.sinks), np.array(scene.keys.positions))
     )
     passed_over = sinks | (positions == scene.queries.positions[query])
-
-    def strongest(head: WalkHead | None) -> tuple[float, int]:
-        row = None if head is None else head.row("weights", query)
-        if row is not None:
-            weights = np.where(passed_over | np.isnan(row), 0.0, row)
-            key = int(weights.argmax())
-            return float(weights[key]), key
-        if head is None or head.sources is None:
-            return float("nan"), 0
-        listed = listed_weights(scene, head, query)
-        are_all_listed = bool((head.sources.places[query] < 0).any())
-        return max(
-            ((weight, key) for key, weight in listed.items() if not passed_over[key]),
-            default=(0.0 if are_all_listed else float("nan"), 0),
-        )
-
-    return [strongest(head) for head in heads]
+    weights = np.full(len(heads), np.nan, dtype=np.float32)
+    keys = np.zeros(len(heads), dtype=np.int64)
+    rows = [None if head is None else head.row("weights", query) for head in heads]
+    exact = [n for n, row in enumerate(rows) if row is not None]
+    if exact:
+        # all at once: calls for every head take most of a redraw
+        known = np.array([rows[n] for n in exact])
+        known = np.where(passed_over | np.isnan(known), 0.0, known)
+        keys[exact] = known.argmax(axis=1)
+        weights[exact] = known.max(axis=1)
+    for n, head in enumerate(heads):
+        if rows[n] is None and head is not None and head.sources is not None:
+            listed = listed_weights(scene, head, query)
+            are_all_listed = bool((head.sources.places[query] < 0).any())
+            weights[n], keys[n] = max(
+                ((weight, key) for key, weight in listed.items() if not passed_over[key]),
+                default=(0.0 if are_all_listed else np.nan, 0),
+            )
+    return weights, keys
 
 
 def largest_elsewhere(scene: Scene, head: WalkHead) -> float:
