@@ -49,7 +49,7 @@ def test_every_option_takes_what_typer_would(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there").touch()
-    command: Any = get_command(build_app(name))
+    command: Any = get_command(build_app([name]))
     command = command.commands[name]
     context = typer.Context(command)
     take_plain_values(command.params)
