@@ -25,9 +25,10 @@ def __getattr__(name: str) -> Any:
     if name not in functions.__all__ and name not in functions.declared_studies():
         instead = f": use attnscope.{_INSTEAD[name]}" if name in _INSTEAD else ""
         raise AttributeError(f"module 'attnscope' has no attribute '{name}'{instead}")
-    loaded = (
-        getattr(functions, name) if name in functions.__all__ else functions.study_function(name)
-    )
+    if name in functions.__all__:
+        loaded = getattr(functions, name)
+    else:
+        loaded = functions.study_function(name)
     globals()[name] = loaded
     return loaded
 

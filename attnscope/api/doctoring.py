@@ -113,9 +113,13 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
             f"{type(read['call']).__name__} cannot be called", where="call", hint="pass a function"
         )
     texts = read["texts"]
-    all_texts: Sequence[Any] = (
-        () if texts is None else [texts] if isinstance(texts, str) else list(texts)
-    )
+    all_texts: Sequence[Any]
+    if texts is None:
+        all_texts = ()
+    elif isinstance(texts, str):
+        all_texts = [texts]
+    else:
+        all_texts = list(texts)
     if not all(isinstance(text, str) and text.strip() for text in all_texts):
         raise UsageError("has something that is no text", where="texts", hint="pass strings")
     return {**read, "texts": all_texts}

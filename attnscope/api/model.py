@@ -162,7 +162,9 @@ class OpenModel:
         built_in = imported(command.built_in) if command.built_in else ()
         runs = []
         for value in side_values:
-            side = {**arguments, PYTHON_NAMES.get(axis, axis): value} if axis else arguments
+            side = arguments
+            if axis:
+                side = {**arguments, PYTHON_NAMES.get(axis, axis): value}
             run = self._run({name: side[name] for name in side if name not in own})
             runs.append(structs.replace(run, texts=self._texts(side, run, call, built_in)))
         stand_ins = [] if any(run.texts for run in runs) else map(TextInput, built_in)

@@ -138,13 +138,12 @@ def _media_of(pictures: Any, count: int) -> list[tuple[MediaFile, ...]]:
     """Return the pictures of every text: for one text, one or several; for more, as much for each."""
     of_texts = [pictures]
     if count > 1:
-        of_texts = (
-            [None] * count
-            if pictures is None
-            else list(pictures)
-            if _is_list(pictures)
-            else [pictures]
-        )
+        if pictures is None:
+            of_texts = [None] * count
+        elif _is_list(pictures):
+            of_texts = list(pictures)
+        else:
+            of_texts = [pictures]
     if len(of_texts) != count:
         raise UsageError(
             f"{len(of_texts)} for {count} texts",
@@ -199,7 +198,10 @@ def _texts_of_ids(options: Mapping[str, Any]) -> tuple[TextInput, ...]:
     rows = read_ids(
         {name: options[name] for name in IDS if options.get(name) is not None}, "inspect"
     )
-    names = ["input_ids"] if len(rows) == 1 else [f"input_ids[{n}]" for n in range(len(rows))]
+    if len(rows) == 1:
+        names = ["input_ids"]
+    else:
+        names = [f"input_ids[{n}]" for n in range(len(rows))]
     return tuple(
         TextInput("", where=name, given=row) for name, row in zip(names, rows, strict=True)
     )

@@ -56,7 +56,10 @@ def arg(name: str, value: Value | PathLike[str] = None, placeholder: str = "") -
     Returns:
         A mark that only an AttnscopeError reads.
     """
-    plain = value if value is None or isinstance(value, str | int | tuple) else str(value)
+    if value is None or isinstance(value, str | int | tuple):
+        plain = value
+    else:
+        plain = str(value)
     return _marked(OptionName(name, plain, placeholder))
 
 

@@ -51,11 +51,9 @@ class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def rotated_pairs(width: int, *, interleaved: bool) -> tuple[slice, slice]:
     """Return where the first and the second numbers of the rotated pairs are in a head."""
     half = width // 2
-    return (
-        (slice(0, width, 2), slice(1, width, 2))
-        if interleaved
-        else (slice(half), slice(half, width))
-    )
+    if interleaved:
+        return slice(0, width, 2), slice(1, width, 2)
+    return slice(half), slice(half, width)
 
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
@@ -259,7 +257,10 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if len(layers) == 1:
             return within_window(self.mask, next(iter(layers)))
         sizes = sorted(size for size in layers if size is not None)
-        size_text = "/".join(map(str, sizes)) if len(sizes) <= _NAMED else f"{sizes[0]}…{sizes[-1]}"
+        if len(sizes) <= _NAMED:
+            size_text = "/".join(map(str, sizes))
+        else:
+            size_text = f"{sizes[0]}…{sizes[-1]}"
         return f"{self.mask}, with window:{size_text} in {self.n_layers - layers[None]} of {self.n_layers} layers"
 
 

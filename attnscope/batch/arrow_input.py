@@ -39,7 +39,9 @@ def folder_files(folder: str) -> tuple[list[str], str]:
     path = Path(folder)
     if (path / _SPLITS).is_file():
         splits = sorted(child.name for child in path.iterdir() if (child / _STATE).is_file())
-        hint = f"pass one of them, such as {path / splits[0]}" if splits else "save a split of it"
+        hint = "save a split of it"
+        if splits:
+            hint = f"pass one of them, such as {path / splits[0]}"
         raise AttnscopeError(f"holds several splits ({', '.join(splits)})", where=folder, hint=hint)
     if (path / _STATE).is_file():
         return _saved_files(path), "arrow"
@@ -52,11 +54,9 @@ def folder_files(folder: str) -> tuple[list[str], str]:
     formats = sorted({file_format for file_format in kinds.values() if file_format is not None})
     if len(formats) == 1:
         return files, formats[0]
-    what = (
-        "is a folder with .arrow and .parquet files"
-        if formats
-        else "is a folder without .arrow or .parquet files"
-    )
+    what = "is a folder without .arrow or .parquet files"
+    if formats:
+        what = "is a folder with .arrow and .parquet files"
     raise AttnscopeError(
         what, where=folder, hint="pass a file of texts, or a folder whose files are one table"
     )
@@ -120,7 +120,9 @@ def _check_column(schema: Any, column: str, name: str) -> None:
     """Refuse a table whose column of texts is missing, or holds something else."""
     check_header(schema.names, column, name)
     if column not in (texts := [field.name for field in schema if _is_text(field.type)]):
-        hint = f"use one that holds text: {', '.join(texts)}" if texts else "convert it to text"
+        hint = "convert it to text"
+        if texts:
+            hint = f"use one that holds text: {', '.join(texts)}"
         message = (
             f"the column '{column}' of {name} holds {str(schema.field(column).type)[:80]}, not text"
         )

@@ -214,7 +214,10 @@ def merge(
 
 
 def _rows(source: Report | Dump, table: str | None) -> tuple[str, tables.TableRows]:
-    settings = settings_of(source) if isinstance(source, Report) else source.header.settings
+    if isinstance(source, Report):
+        settings = settings_of(source)
+    else:
+        settings = source.header.settings
     table_kind = tables.kind_of(settings, table)
     records = records_of(source) if isinstance(source, Report) else source.records()
     what = "rows" if table_kind == "rows" else f"rows of {table_kind}"

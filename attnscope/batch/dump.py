@@ -57,7 +57,9 @@ def write_dump(
         name: read_mask(Path(name)) for name in mask_files(run.mask) if name not in run.matrices
     }
     run = replace(run, matrices=run.matrices | mask_matrices)
-    until = None if order.max_minutes is None else time.monotonic() + 60 * order.max_minutes
+    until = None
+    if order.max_minutes is not None:
+        until = time.monotonic() + 60 * order.max_minutes
     check_output(order)
     with (
         nullcontext(reader) if reader else order.open_input() as reader,

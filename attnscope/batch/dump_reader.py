@@ -62,11 +62,9 @@ class Dump:
 
     def __post_init__(self) -> None:
         file_format = format_of(self.path)
-        read = (
-            read_document
-            if file_format is not None and file_format.layout == "document"
-            else dump_lines
-        )
+        read = dump_lines
+        if file_format is not None and file_format.layout == "document":
+            read = read_document
         self._lines: Iterator[bytes] = read(self.path)
         header_line = next(self._lines, None)
         if header_line is None or not header_line.startswith(MAGIC):

@@ -194,8 +194,14 @@ def find_change(old: Header, new: Header) -> str | None:
         if before[name] != after[name]:
             old_value = before[name]
             new_value = after[name]
-            start = f"without {arg(name)}" if old_value is None else f"with {arg(name, old_value)}"
-            end = f"without {arg(name)}" if new_value is None else arg(name, new_value)
+            if old_value is None:
+                start = f"without {arg(name)}"
+            else:
+                start = f"with {arg(name, old_value)}"
+            if new_value is None:
+                end = f"without {arg(name)}"
+            else:
+                end = arg(name, new_value)
             return f"was started {start}, now it is {end}"
     for name in (*_WORDS, *(was | now)):
         if (
@@ -242,7 +248,8 @@ def _shown(value: Any) -> str:
 def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flattened: dict[str, Any] = {}
     for name, value in nested.items():
-        flattened |= (
-            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-        )
+        if isinstance(value, dict):
+            flattened |= _flat(value, f"{prefix}{name}.")
+        else:
+            flattened |= {prefix + name: value}
     return flattened

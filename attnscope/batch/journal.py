@@ -281,13 +281,12 @@ class Journal:
             self._files.sync(self._descriptor)
 
     def _close(self) -> None:
-        unused = (
-            self._new
-            if self.beside
-            else self.path
-            if self._is_new and not self.written.size
-            else None
-        )
+        if self.beside:
+            unused = self._new
+        elif self._is_new and not self.written.size:
+            unused = self.path
+        else:
+            unused = None
         with naming_errors(self.path), ExitStack() as last:
             for descriptor in (self._old, self._descriptor):
                 if descriptor is not None:

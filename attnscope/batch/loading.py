@@ -201,9 +201,9 @@ class Loader:
             try:
                 loaded = self._load_here(1)
                 device = loaded.work(0).device
-                gpu_facts = (
-                    (loaded.header, loaded.holds, str(device)) if device.type == "cuda" else None
-                )
+                gpu_facts = None
+                if device.type == "cuda":
+                    gpu_facts = loaded.header, loaded.holds, str(device)
                 pipe.send((gpu_facts, count_gpus()))
             except AttnscopeError as e:
                 pipe.send((type(e), tuple(ErrorParts(*e.parts))))
@@ -230,11 +230,9 @@ class Loader:
         run = self.run
         settings = self.order.settings
         journal = self.journal
-        old = (
-            None
-            if journal.written.header is None
-            else decoded(journal.written.header, Header, journal.path)
-        )
+        old = None
+        if journal.written.header is not None:
+            old = decoded(journal.written.header, Header, journal.path)
         source = self.session.source(run)
         model, bounds, holds = _open(
             settings, run, self.session, None if old is None else old.grouping
@@ -264,9 +262,9 @@ class Loader:
         bounds = replace(bounds, threads=limit_threads(bounds.threads))
         seen = None if source.mask_known else "own"  # what that is, only running a text shows
         mask = describe_mask_use(source, run, seen)
-        values = (
-            "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
-        )
+        values = "exact"
+        if "pooled" in settings.keep and "stages" not in settings.keep:
+            values = "pooled"
         cells = tuple(cells_digest(run.matrices[name])[:16] for name in mask_files(run.mask))
         origin = provenance(source, run, model.device, values)
         new = Header(
@@ -296,7 +294,10 @@ def choose_workers(
     if not bounds.threads:
         tokens = items.characters() / CHARACTERS_OF_A_TOKEN
         seconds = tokens * (_TOKEN_SECONDS + a_token / _MULTIPLICATIONS)
-        workers = min(workers, items.count_blocks(bounds)) if seconds >= _WORTH_WORKERS else 0
+        if seconds >= _WORTH_WORKERS:
+            workers = min(workers, items.count_blocks(bounds))
+        else:
+            workers = 0
     if workers < 2:
         return 0, replace(bounds, threads=bounds.threads or limit_threads(threads or 0))
     # Free memory does not decide the number of threads, which is the same for all shards.
@@ -341,7 +342,8 @@ def _group_limits(
     )
     numbers = max(1, spare // NUMBER_BYTES)
     a_token = estimate_memory(source.config, run.dtype, demand)["activations"] // tokens
-    a_token += sum(bytes_per_token(source)) if cut else 0
+    if cut:
+        a_token += sum(bytes_per_token(source))
     limits = _device_limits(run, a_token)
     if run.max_memory is None:
         size = limits.tokens * a_token + 4 * limits.values * NUMBER_BYTES
@@ -398,7 +400,10 @@ def _window_tokens(
         cuts: Heads and spans that are cut in each text, which runs again for each; then a window may be a single text.
     """
     a_pass = source.config.n_layers * layer_parameters(source.config)
-    least = _FEWEST if device == "cpu" and a_pass <= _LARGE else max(bounds.tokens, _ON_CPU.tokens)
+    if device == "cpu" and a_pass <= _LARGE:
+        least = _FEWEST
+    else:
+        least = max(bounds.tokens, _ON_CPU.tokens)
     work = (_ON_CPU if device == "cpu" else _ON_GPU).work
     limit = max(1 if cuts else least, int(work / max(1, (1 + cuts) * a_pass)))
     return (0 if a_pass > _LARGE else min(_FIRST, max(1, limit // 8))), limit

@@ -111,7 +111,10 @@ def _in_input_order(parts: list[PartLines], part_set: PartSet) -> Iterator[tuple
         index, part_index = heappop(order)
         following = min(order[0][0], end) if order else end
         if index != due or following <= index:
-            what = f"record {due} is missing" if index > due else f"record {index} is there twice"
+            if index > due:
+                what = f"record {due} is missing"
+            else:
+                what = f"record {index} is there twice"
             raise OutOfOrder(what, where=parts[part_index].path, hint=RESTORE)
         for bodies in parts[part_index].runs(following - index):
             yield part_index, bodies

@@ -68,11 +68,10 @@ class ParquetSink(RecordSink):
     def encode(self, records: Sequence[Record], new: int) -> _TableFiles:
         there = [record for record in records if record.status == "ok"]
         name = check = None
-        files = (
-            [_table(table_kind, self._settings, there) for table_kind in self._kinds]
-            if there
-            else []
-        )
+        if there:
+            files = [_table(table_kind, self._settings, there) for table_kind in self._kinds]
+        else:
+            files = []
         if there:
             name = f"{there[0].index:09d}.parquet"
             crc = 0

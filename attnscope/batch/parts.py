@@ -70,7 +70,9 @@ class PartSet:
         """Records that the whole dump will have."""
         settings = self.header.settings
         records = self.header.input.records
-        end = records if settings.limit is None else min(records, settings.skip + settings.limit)
+        end = records
+        if settings.limit is not None:
+            end = min(records, settings.skip + settings.limit)
         return max(0, end - settings.skip)
 
     @property
@@ -133,7 +135,9 @@ def _read_header(lines: Path) -> Header | None:
         line = file.readline(1 << 16)
     if not line.endswith(b"\n") and MAGIC.startswith(line[: len(MAGIC)]):
         return None
-    unsealed = unseal(line, 0) if line.startswith(MAGIC) and line.endswith(b"\n") else None
+    unsealed = None
+    if line.startswith(MAGIC) and line.endswith(b"\n"):
+        unsealed = unseal(line, 0)
     if unsealed is None:
         raise AttnscopeError("is not a dump", where=lines, hint="create one with attnscope batch")
     return decoded(unsealed[0], Header, lines)  # type: ignore[no-any-return]

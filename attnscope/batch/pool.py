@@ -164,9 +164,10 @@ class PoolRunner(Generic[T]):
             done = min(max(0, self._done - self._seen), len(block))
             self._seen += len(block)
             if self._options.again is not None and done:
-                reused = (
-                    0 if any(item.index in self._options.again for item in block[:done]) else done
-                )
+                if any(item.index in self._options.again for item in block[:done]):
+                    reused = 0
+                else:
+                    reused = done
                 yield _Block(block, reused, reused, bool(reused))
             elif done < len(block):
                 yield _Block(block, done, done)
@@ -292,11 +293,10 @@ class PoolRunner(Generic[T]):
         """Queue a window to be written, and stop before a failure that ends the dump."""
         items = block.items[block.written : block.written + window.new]
         statuses = [status for status, _, _ in window.outcomes]
-        bad = (
-            statuses.index("failed")
-            if self._options.strict and "failed" in statuses
-            else len(items)
-        )
+        if self._options.strict and "failed" in statuses:
+            bad = statuses.index("failed")
+        else:
+            bad = len(items)
         end = 0 if bad < len(items) and self._sink.whole_windows else bad
         if self._options.again is not None:
             writer.wait()
@@ -310,7 +310,10 @@ class PoolRunner(Generic[T]):
             self._options.on_progress(self.summary)
 
         if end:
-            encoded = window.encoded if end == len(items) else self._sink.first(window.encoded, end)
+            if end == len(items):
+                encoded = window.encoded
+            else:
+                encoded = self._sink.first(window.encoded, end)
             writer.submit(lambda: self._sink.write_encoded(encoded, end), then)
             self._submitted = True
         if bad < len(items):
@@ -375,7 +378,12 @@ def _suspects(block: _Block, group: tuple[int, ...]) -> Suspects:
     is_alone = len(group) == 1
     if not is_alone and len(reasons) == 1:
         return replace(suspects, alone={*suspects.alone, *group})
-    tries, limit = (len(reasons), _DEATHS) if is_alone else (len(reasons) - 1, _TOGETHER)
+    if is_alone:
+        tries = len(reasons)
+        limit = _DEATHS
+    else:
+        tries = len(reasons) - 1
+        limit = _TOGETHER
     if tries < limit:
         retry_at = time.monotonic() + _PAUSES[tries > 1]
         return replace(suspects, retry_at={**suspects.retry_at, **dict.fromkeys(group, retry_at)})

@@ -157,7 +157,9 @@ class TextPreparer:
         values = count_values(self._settings, self.units, shown_sizes, self.d_value, spans)
         tokens = len(text_plan.tokens)
         cuts = bool(self._settings.runs_again)
-        scratch = tokens * sum(bytes_per_token(self._source)) // NUMBER_BYTES if cuts else 0
+        scratch = 0
+        if cuts:
+            scratch = tokens * sum(bytes_per_token(self._source)) // NUMBER_BYTES
         if "spans" in self._settings.keep:
             scratch += PARTS["spans"].beside(
                 Quantities(texts=1, units=self.units, sources=tokens, spans=spans)
@@ -186,9 +188,9 @@ class TextPreparer:
 def cut_options(settings: Settings, item: Item) -> AblationOptions:
     """Return how the heads of one text are cut, and which logits are compared."""
     target = tuple(_of_record(word, item, "target") for word in settings.target)
-    patch_from = (
-        None if settings.patch_from is None else _of_record(settings.patch_from, item, "patch_from")
-    )
+    patch_from = None
+    if settings.patch_from is not None:
+        patch_from = _of_record(settings.patch_from, item, "patch_from")
     return AblationOptions(each="head", target=target, patch_from=patch_from)
 
 

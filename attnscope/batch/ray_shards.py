@@ -164,11 +164,10 @@ def _write_shards(
     ray: Any, order: DumpConfig, config: RayConfig, folder: Path, on_progress: RayProgress
 ) -> Summary:
     free = ray.cluster_resources()
-    fitting = (
-        free.get("GPU", 0) / config.gpus
-        if config.gpus
-        else free.get("CPU", 1) / max(config.cpus, 1e-3)
-    )
+    if config.gpus:
+        fitting = free.get("GPU", 0) / config.gpus
+    else:
+        fitting = free.get("CPU", 1) / max(config.cpus, 1e-3)
     actors = config.actors or max(1, int(fitting))
     count = _shard_count(folder, actors)
     ending = ending_of(order.output)

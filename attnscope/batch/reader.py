@@ -157,7 +157,10 @@ class InputReader:
         self.costs = array("I")
         if self._is_small():
             self._kept = list(self.items())
-        sizes = self._read(self._sizes) if self._kept is None else map(size_of, self._kept)
+        if self._kept is None:
+            sizes = self._read(self._sizes)
+        else:
+            sizes = map(size_of, self._kept)
         for characters, id_hash in sizes:
             self.costs.append(characters)
             ids.append(id_hash)

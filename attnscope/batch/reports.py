@@ -47,9 +47,12 @@ def settings_of(report: Report) -> Settings:
     if any(of_text.top is not None and of_text.top.projected is not None for of_text in heads):
         by = "projected"
     keep: list[KeptPart] = ["top", "rows"]
-    keep += ["columns"] if any(of_text.columns is not None for of_text in heads) else []
-    keep += ["spans"] if any(text.spans is not None for text in report.texts) else []
-    keep += ["stages"] if any(of_text.stages for of_text in heads) else []
+    if any(of_text.columns is not None for of_text in heads):
+        keep += ["columns"]
+    if any(text.spans is not None for text in report.texts):
+        keep += ["spans"]
+    if any(of_text.stages for of_text in heads):
+        keep += ["stages"]
     return Settings(by=by, keep=tuple(keep))
 
 
@@ -127,9 +130,9 @@ def records_of(report: Report) -> Iterator[Record]:
                 for head in range(text.spans.weights.shape[1])
             ]
             weights = text.spans.weights[layers].reshape(len(units), *text.spans.weights.shape[2:])
-            sink = (
-                None if text.spans.sink is None else text.spans.sink[layers].reshape(len(units), -1)
-            )
+            sink = None
+            if text.spans.sink is not None:
+                sink = text.spans.sink[layers].reshape(len(units), -1)
             tokens = text.tokens[: len(text.spans.text.of_token)]
             spans = SpanArrays(weights, sink)
             yield record(tokens=tokens, units=units, divided=text.spans.text, spans=spans)

@@ -102,7 +102,9 @@ class Runner(Generic[T]):
                 if self._options.again is not None:
                     done = self._taken_over([item.index for item in window.items[:done]], writer)
                 try:
-                    finished = self._compute(window, done) if done < len(window.items) else None
+                    finished = None
+                    if done < len(window.items):
+                        finished = self._compute(window, done)
                 except OutOfTime:
                     self._save_finished(writer, None)
                     self.summary.stopped = True

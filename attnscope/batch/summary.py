@@ -57,7 +57,9 @@ class Summary:
     @property
     def rates(self) -> str:
         """Texts and tokens per second of this run; without tokens if actors count them."""
-        tokens = f" · {self.tokens / self.seconds:,.0f} tokens/s" if self.tokens else ""
+        tokens = ""
+        if self.tokens:
+            tokens = f" · {self.tokens / self.seconds:,.0f} tokens/s"
         return f"{self.computed / self.seconds:,.0f} texts/s{tokens}"
 
     @property

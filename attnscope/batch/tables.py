@@ -95,11 +95,10 @@ def kind_of(settings: Settings, table: str | None) -> str:
             message, hint=f"run batch with {arg('keep')} top,rows, or convert to .jsonl"
         )
     if table not in there:
-        option = (
-            arg("stages", "weights")
-            if table == "matrices"
-            else arg("keep", {**TABLES, **MEANS}[table])
-        )
+        if table == "matrices":
+            option = arg("stages", "weights")
+        else:
+            option = arg("keep", {**TABLES, **MEANS}[table])
         hint = f"run batch with {option}; this dump has {', '.join(there)}"
         raise AttnscopeError(f"the dump has no {table}", hint=hint)
     return table
@@ -428,9 +427,10 @@ def arrow_table(table: Table, schema: Any) -> Any:
     for field in schema:
         column = table[field.name]
         in_arrow = column.to_arrow() if isinstance(column, Words) else None
-        cells[field.name] = (
-            pa.array(column, field.type, from_pandas=True) if in_arrow is None else in_arrow
-        )
+        if in_arrow is None:
+            cells[field.name] = pa.array(column, field.type, from_pandas=True)
+        else:
+            cells[field.name] = in_arrow
     return pa.table(cells, schema=schema)
 
 

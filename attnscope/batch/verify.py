@@ -46,11 +46,9 @@ def verify(
     with InputReader(name, facts.format, settings.column) as reader:
         now = reader.facts()
         if (now.sha256, now.records) != (facts.sha256, facts.records):
-            what = (
-                "has changed since, or is another file than"
-                if now.records == facts.records
-                else "differs from"
-            )
+            what = "differs from"
+            if now.records == facts.records:
+                what = "has changed since, or is another file than"
             message = f"{what} the input of {path} ({facts.records:,} texts, SHA-256 {facts.sha256[:12]}…)"
             raise AttnscopeError(message, where=name, hint=_OTHER)
         selected = SelectedItems(reader, settings)

@@ -198,11 +198,10 @@ def _units(header: Header, record: Record, scene: Scene) -> TextUnits:
             return None
         return (arrays.weights[unit], None if arrays.sink is None else arrays.sink[unit])
 
-    division = (
-        ""
-        if header.settings.spans in (None, *UNNAMED)
-        else f"--spans {quote_for_shell(header.settings.spans)}"
-    )
+    if header.settings.spans in (None, *UNNAMED):
+        division = ""
+    else:
+        division = f"--spans {quote_for_shell(header.settings.spans)}"
     return TextUnits(record.tokens, record.key_tokens, record.divided, of_head, division)
 
 

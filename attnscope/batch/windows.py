@@ -190,7 +190,10 @@ class WindowComputer(Generic[T]):
         bounds = self._bounds
         for item in self._read_ahead(items):
             ready = self._prepare(item)
-            size = TextSize(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
+            if isinstance(ready, Record):
+                size = TextSize(0, 0, 0)
+            else:
+                size = self._work.size(ready)
             full = (
                 values + size.values > bounds.window
                 or 0 < bounds.window_tokens < tokens + size.longest

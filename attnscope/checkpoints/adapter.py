@@ -111,10 +111,15 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
         )
     ranks = sorted({parts["lora_A" if "lora_A" in parts else "lora_embedding_A"].shape[0]
                     for parts in adapter.modules.values()})  # fmt: skip
-    adapter_kind = (
-        "DoRA" if adapter.flag("use_dora") else "rsLoRA" if adapter.flag("use_rslora") else "LoRA"
-    )
-    more = f", and replaces {len(adapter.full_tensors)}" if adapter.full_tensors else ""
+    if adapter.flag("use_dora"):
+        adapter_kind = "DoRA"
+    elif adapter.flag("use_rslora"):
+        adapter_kind = "rsLoRA"
+    else:
+        adapter_kind = "LoRA"
+    more = ""
+    if adapter.full_tensors:
+        more = f", and replaces {len(adapter.full_tensors)}"
     rank = "–".join(map(str, (ranks[0], ranks[-1])[: 1 + (len(ranks) > 1)]))
     count = len(adapter.modules)
     note = (

@@ -232,7 +232,9 @@ def _check_index(table: dict[str, Any], headers: dict[Path, SafetensorsHeader], 
         )
     for name, shard in table.items():
         if holders.get(name) != shard:
-            held = f" but in {format_value(holders[name])}" if name in holders else ""
+            held = ""
+            if name in holders:
+                held = f" but in {format_value(holders[name])}"
             where = f"{path / INDEX}: {format_value(name)[1:-1]}"
             hint = "download the index and the shards again"
             raise AttnscopeError(f"is not in {format_value(shard)}{held}", where=where, hint=hint)

@@ -71,7 +71,10 @@ def read_gguf_header(path: Path) -> GgufHeader:
             )
             raise AttnscopeError(f"is {file_kind}, not GGUF", where=path, hint=hint)
         if (version := reader.scalar("I")) not in (2, 3):
-            message = "is big-endian" if version >> 24 else f"is GGUF version {version}"
+            if version >> 24:
+                message = "is big-endian"
+            else:
+                message = f"is GGUF version {version}"
             raise AttnscopeError(
                 message, where=path, hint="convert it with a current llama.cpp to version 3"
             )
@@ -163,7 +166,10 @@ def _entries(reader: _Reader, count: int) -> list[TensorInfo]:
         where = f"{reader.path}: {format_value(name)[1:-1]}"
         dimensions = reader.scalar("I")
         if name in entries or dimensions > 4:
-            message = "is given twice" if name in entries else f"has {dimensions} dimensions"
+            if name in entries:
+                message = "is given twice"
+            else:
+                message = f"has {dimensions} dimensions"
             raise AttnscopeError(
                 message, where=where, hint="the file is damaged: download it again"
             )

@@ -69,11 +69,9 @@ def find_snapshot(path: Path, *, weights: bool) -> tuple[Path, bool]:
     if not commits:
         raise AttnscopeError(f"has no snapshot{why}", where=path, hint=hint)
     branch = path / _REFS / "main"
-    main = (
-        read_file(branch, cap=_REF_BYTES).decode("ascii", "replace").strip()
-        if branch.is_file()
-        else None
-    )
+    main = None
+    if branch.is_file():
+        main = read_file(branch, cap=_REF_BYTES).decode("ascii", "replace").strip()
     if main in commits:
         commit = main
     elif len(commits) == 1:

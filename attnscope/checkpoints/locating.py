@@ -259,7 +259,10 @@ def _file(path: Path) -> Located:
             "is a TOML file, not a model", where=path, hint=f"use {arg('config', path)}"
         )
     model = _openable(path.parent)
-    hint = f"use a folder with {CONFIG}, or a {GGUF} file" if model is None else f"try {model}"
+    if model is None:
+        hint = f"use a folder with {CONFIG}, or a {GGUF} file"
+    else:
+        hint = f"try {model}"
     raise AttnscopeError("is a file, not a model", where=path, hint=hint)
 
 

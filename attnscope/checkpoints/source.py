@@ -188,11 +188,9 @@ def check_tokens(
         rows = "1 row" if c.n_segments == 1 else f"{c.n_segments} rows"
         message = f"token '{worst.text}' has type id {worst.type_id}, but the model's segment table has {rows}"
         paired = any(token.segment for token in tokens)
-        hint = (
-            f"remove {arg('pair')}, or use the model's own tokenizer"
-            if paired
-            else "use the model's own tokenizer"
-        )
+        hint = "use the model's own tokenizer"
+        if paired:
+            hint = f"remove {arg('pair')}, or use the model's own tokenizer"
         raise AttnscopeError(f"{message} (type_vocab_size)", where=where, hint=hint)
     if max([token.id for token in tokens]) >= c.vocab_size:
         worst = max(tokens, key=lambda token: token.id)

@@ -97,7 +97,10 @@ def _check_fields(raw: dict[str, Any], path: Path) -> None:
     for name, value in raw.items():
         if name not in types:
             counted = [f"{prefix}{name}" for prefix in ("n_", "d_") if f"{prefix}{name}" in types]
-            hint = f"did you mean '{counted[0]}'?" if counted else did_you_mean(name, list(types))
+            if counted:
+                hint = f"did you mean '{counted[0]}'?"
+            else:
+                hint = did_you_mean(name, list(types))
             raise AttnscopeError(f"unknown key '{name}'", where=path, hint=hint)
         try:
             msgspec.convert(value, types[name])
@@ -140,7 +143,10 @@ def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
                 message, where=f"{path}: mask", hint="use an expression such as causal"
             )
         if of_text := [term for term in leaves(terms) if isinstance(term, OF_ONE_TEXT)]:
-            what = "a file" if isinstance(of_text[0], MatrixFile) else str(of_text[0])
+            if isinstance(of_text[0], MatrixFile):
+                what = "a file"
+            else:
+                what = str(of_text[0])
             hint = f"pass it with {arg('mask')}"
             raise AttnscopeError(
                 f"{what} cannot be the model's mask", where=f"{path}: mask", hint=hint

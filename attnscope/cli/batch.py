@@ -106,7 +106,9 @@ def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", options: Given) -
         print_notice("stopped", "while starting; nothing new was saved")
     else:
         ((saved, total),) = begun
-        command = "the same command without --force" if options.force else "the same command"
+        command = "the same command"
+        if options.force:
+            command = "the same command without --force"
         print_notice("stopped", f"{saved():,} of {total:,} saved; run {command} to continue")
 
 
@@ -206,5 +208,7 @@ def _report(summary: "Summary", request: "DumpRequest") -> None:
         before += (
             f", {summary.recomputed:,} of these were computed again with other texts beside them"
         )
-    there = "standard output" if str(output) == "-" else escape_control(shown(output))
+    there = "standard output"
+    if str(output) != "-":
+        there = escape_control(shown(output))
     print_notice("wrote", f"{there} ({describe_counts(summary.counts)}{before}{summary.speed})")

@@ -114,9 +114,8 @@ def _paths(incomplete: str, *, folders_only: bool = False, ending: str = "") -> 
         p for p in entries if p.name.startswith(start) and (start or not p.name.startswith("."))
     ]
     folders = [f"{prefix}{p.name}/" for p in visible_names if p.is_dir()]
-    files = (
-        []
-        if folders_only
-        else [p.name for p in visible_names if not p.is_dir() and p.name.endswith(ending)]
-    )
+    if folders_only:
+        files = []
+    else:
+        files = [p.name for p in visible_names if not p.is_dir() and p.name.endswith(ending)]
     return folders + [prefix + name for name in files]

@@ -36,11 +36,9 @@ def _refuse_repeats(options: list[Any]) -> None:
         options: Every option and argument in the order of the command line.
     """
     for parameter in options:
-        single = (
-            not parameter.multiple and not parameter.is_flag
-            if parameter.param_type_name == "option"
-            else False
-        )
+        single = False
+        if parameter.param_type_name == "option":
+            single = not parameter.multiple and not parameter.is_flag
         if single and options.count(parameter) > 1:
             hint = "pass it once; texts, models, adapters, tokenizers, masks, hidden tokens, layers, heads, dtypes and "
             hint += "engines can be compared"
@@ -155,9 +153,10 @@ def refuse_option_as_value(parameters: Sequence[Any], words: Sequence[str]) -> N
 
 
 def _near(option: str, context: Any) -> str:
-    names = (
-        [name for p in context.command.get_params(context) for name in p.opts] if context else []
-    )
+    if context:
+        names = [name for p in context.command.get_params(context) for name in p.opts]
+    else:
+        names = []
     others = [
         name
         for name, options in COMMANDS.items()

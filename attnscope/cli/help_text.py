@@ -178,7 +178,10 @@ def topic_help(topic_name: str, command: str | None = None) -> str:
         command: The command whose options are listed; None for the first that has them.
     """
     if topic_name not in TOPICS:
-        topic_names = list(TOPICS) if command is None else _topics_of(options_of(command))
+        if command is None:
+            topic_names = list(TOPICS)
+        else:
+            topic_names = _topics_of(options_of(command))
         raise UsageError(
             f"no such topic '{topic_name}'", hint=did_you_mean(topic_name, topic_names)
         )

@@ -133,7 +133,10 @@ def _after_heads(findings: Any, command: str, options: Given) -> list[str]:
     """Cut the first listed head."""
     import numpy as np
 
-    values = findings.roles[0].values if hasattr(findings, "roles") else findings.values
+    if hasattr(findings, "roles"):
+        values = findings.roles[0].values
+    else:
+        values = findings.values
     if np.isnan(values).all():
         return []
     layer, head = divmod(int(np.nanargmax(values)), values.shape[1])

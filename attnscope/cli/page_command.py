@@ -53,7 +53,12 @@ def _typed(options: Given) -> Iterator[tuple[str, str]]:
         if option is None:
             yield "", word
             continue
-        values = [] if option.is_flag else [value] if equals else words[:1]
+        if option.is_flag:
+            values = []
+        elif equals:
+            values = [value]
+        else:
+            values = words[:1]
         if not option.is_flag and not equals:
             del words[:1]
         if option.name not in _OF_FILES:

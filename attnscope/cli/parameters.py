@@ -153,9 +153,13 @@ def _parameter(command: str, option: Option) -> inspect.Parameter:
             **for_shells,
         )
     default = False if option.is_flag and not option.off else option.default
-    value_type: Any = (
-        bool | None if option.is_flag and option.off else bool if option.is_flag else str | None
-    )
+    value_type: Any
+    if option.is_flag and option.off:
+        value_type = bool | None
+    elif option.is_flag:
+        value_type = bool
+    else:
+        value_type = str | None
     if option.several != "no":
         value_type = list[str] | None
         default = None

@@ -46,7 +46,9 @@ def cursor_kept(stop: Callable[[], object]) -> Iterator[None]:
     """
     # 2 itself leads nowhere while a tokenizer is called.
     terminal = os.dup(2)
-    show = b"" if os.environ.get("TERM") in (None, "dumb", "unknown") else b"\r\x1b[K\x1b[?25h"
+    show = b"\r\x1b[K\x1b[?25h"
+    if os.environ.get("TERM") in (None, "dumb", "unknown"):
+        show = b""
     try:
         with at_signal(lambda: os.write(terminal, show)), at_signal(stop):
             yield

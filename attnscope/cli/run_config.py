@@ -89,14 +89,14 @@ def read_texts(options: Any, *, built_in: bool = False) -> "tuple[TextInput, ...
     keep = getattr(options, "keep_newline", False)
     from attnscope.request.run_config import TextInput
 
-    piped = (
-        _standard_input(keep_newline=keep, quiet=quiet or not reads_files)
-        if file is None and text == "-"
-        else None
-    )
+    piped = None
+    if file is None and text == "-":
+        piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files)
     if file is None and text is None and not media:
         meant = is_piped(sys.stdin) and (not built_in or _is_meant(quiet=quiet))
-        piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files) if meant else ""
+        piped = ""
+        if meant:
+            piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files)
         if not piped and built_in and pair is None and options.context is None:
             return ()
         if not piped:
@@ -168,7 +168,10 @@ def _given_ids(options: Any) -> "tuple[TextInput, ...]":
 
     where, value = read_json(options.input_ids, quiet=options.quiet)
     rows = read_ids(value if isinstance(value, dict) else {"input_ids": value}, where)
-    names = [where] if len(rows) == 1 else [f"{where}: row {n}" for n in range(len(rows))]
+    if len(rows) == 1:
+        names = [where]
+    else:
+        names = [f"{where}: row {n}" for n in range(len(rows))]
     return tuple(
         TextInput("", where=name, given=row) for name, row in zip(names, rows, strict=True)
     )

@@ -161,13 +161,15 @@ def described_settings(words: Sequence[str]) -> dict[str, Any]:
     """
     profile = _typed_value(words, "--profile")
     asked = [] if profile is None else ["--profile", profile]
-    asked += ["--no-settings"] if "--no-settings" in _options(words) else []
+    if "--no-settings" in _options(words):
+        asked += ["--no-settings"]
     rows: dict[tuple[str, str, str], list[str]] = {}
     for command, options in COMMANDS.items():
         for setting in settings_of(command, asked).values():
-            value = (
-                ", ".join(setting.typed) if isinstance(setting.typed, list) else str(setting.typed)
-            )
+            if isinstance(setting.typed, list):
+                value = ", ".join(setting.typed)
+            else:
+                value = str(setting.typed)
             source = setting.source
             if setting.option.variable is not None and os.environ.get(setting.option.variable):
                 source = f"{source}, but {setting.option.variable} comes before it"
@@ -204,7 +206,10 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise UsageError(
             f"is not TOML ({e})", where=path, hint="repair it, or pass --no-settings"
         ) from e
-    settings = whole.get("tool", {}).get("attnscope", {}) if path.name == PROJECT else whole
+    if path.name == PROJECT:
+        settings = whole.get("tool", {}).get("attnscope", {})
+    else:
+        settings = whole
     if not isinstance(settings, dict):
         raise UsageError("must be a table", where=f"{path}: tool.attnscope")
     return settings
@@ -234,7 +239,10 @@ def _tables(files: Sequence[Path], command: str, profile: str | None) -> Iterato
             path, prefix, {k: v for k, v in values.items() if k != _PROFILES}, command
         )
     if profile is not None and profile not in profiles:
-        hint = did_you_mean(profile, profiles) if profiles else f"add [profile.{profile}] to {FILE}"
+        if profiles:
+            hint = did_you_mean(profile, profiles)
+        else:
+            hint = f"add [profile.{profile}] to {FILE}"
         raise UsageError(f"no such profile '{profile}'", where="--profile", hint=hint)
     yield from chosen_tables
     yield from plain
@@ -310,7 +318,10 @@ def _as_typed(option: Option, name: str, value: Any, where: str) -> Any:
         return not value if option.off is False and name == option.name else value
     if isinstance(value, bool) or not isinstance(value, str | int | float | list):
         raise UsageError(f"must be text or a number, not {value!r}", where=where)
-    texts = [str(item) for item in value] if isinstance(value, list) else [str(value)]
+    if isinstance(value, list):
+        texts = [str(item) for item in value]
+    else:
+        texts = [str(value)]
     if option.several == "no":
         texts = [",".join(texts)]
     for text in texts:

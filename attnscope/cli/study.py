@@ -34,7 +34,10 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         from attnscope.run.session import Session
 
         repeated = only_axis(options.repeated) if options.repeated else None
-        call = Call(name) if command.call is None else command.call(options.explicit, repeated)
+        if command.call is None:
+            call = Call(name)
+        else:
+            call = command.call(options.explicit, repeated)
         check_output(options, call.kind)
         axis, values = call.sides or repeated or ("", [None])
         sides = [

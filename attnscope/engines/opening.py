@@ -170,7 +170,9 @@ def _from_stack(
     config = described.config(max(1, tokenizer.vocab_size))
     if run.scale is not None:
         config = structs.replace(config, scale=run.scale)
-    weights = None if file.weights is None else open_weights(described.path.parent / file.weights)
+    weights = None
+    if file.weights is not None:
+        weights = open_weights(described.path.parent / file.weights)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":
         from attnscope.engines.native import NativeModel

@@ -44,9 +44,10 @@ def import_torch(*, freeze: bool = True) -> None:
         return
     was_on = gc.isenabled()
     gc.disable()
-    impatient = (
-        {} if os.environ.keys() & _OPENMP_WAITING else {_OPENMP_WAITING[0]: _OPENMP_PATIENCE}
-    )
+    if os.environ.keys() & _OPENMP_WAITING:
+        impatient = {}
+    else:
+        impatient = {_OPENMP_WAITING[0]: _OPENMP_PATIENCE}
     os.environ.update(impatient)  # read when OpenMP is loaded
     try:
         import torch  # noqa: F401

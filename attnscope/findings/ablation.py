@@ -279,7 +279,11 @@ class EffectSurvey(TextFindings, frozen=True):
 
     def table(self) -> Table:
         """Return what is cut, its weight, and each effect; for edges in both ways."""
-        table: Table = {} if self.unit == "span" else {"layer": np.array(self.layers)}
+        table: Table
+        if self.unit == "span":
+            table = {}
+        else:
+            table = {"layer": np.array(self.layers)}
         if self.unit in ("head", "edge"):
             table["head"] = np.array(self.heads)
         if self.unit == "span":

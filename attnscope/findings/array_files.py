@@ -209,7 +209,10 @@ class _Collected(io.RawIOBase):
 def from_arrays(data: bytes, ending: str) -> Report:
     """Read a Report from a file of arrays (see ARRAY_FILES), exactly; refuse another format or contradictions."""
     try:
-        metadata, arrays = _from_npz(data) if ending == ".npz" else _from_safetensors(data)
+        if ending == ".npz":
+            metadata, arrays = _from_npz(data)
+        else:
+            metadata, arrays = _from_safetensors(data)
 
         def find(value_type: Any, reference: Any) -> Any:
             array = arrays[reference["array"]]

@@ -111,7 +111,12 @@ def _array_faults(array: Any, along: Along, lengths: dict[str, int]) -> Iterator
             yield f"does not run from 0 to {count}, the number of tokens"
         lengths[along.axes[0]] = len(array) - 1
         return
-    shape = array.shape if isinstance(array, np.ndarray) else (len(array),) if along.axes else ()
+    if isinstance(array, np.ndarray):
+        shape = array.shape
+    elif along.axes:
+        shape = (len(array),)
+    else:
+        shape = ()
     if len(shape) != len(along.axes):
         yield f"has shape {list(shape)}, expected {len(along.axes)} axes ({', '.join(along.axes)})"
         return

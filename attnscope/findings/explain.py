@@ -53,7 +53,9 @@ class Vector(msgspec.Struct, frozen=True):
     @property
     def formula(self) -> str:
         """How it is computed, such as `W_q x + b`, or `rotated by position 3`."""
-        position_text = "" if self.position is None else f" by position {self.position}"
+        position_text = ""
+        if self.position is not None:
+            position_text = f" by position {self.position}"
         return f"{self.origin}{' + b' if self.bias else ''}{position_text}{self.times}"
 
 

@@ -61,13 +61,12 @@ class ImageGrid(msgspec.Struct, frozen=True):
     @property
     def prefix(self) -> str:
         """What the names of its tokens start with, such as `image` or `image[1]`."""
-        name = (
-            "thumbnail"
-            if self.thumbnail
-            else "image"
-            if self.frame is None
-            else f"frame[{self.frame}]"
-        )
+        if self.thumbnail:
+            name = "thumbnail"
+        elif self.frame is None:
+            name = "image"
+        else:
+            name = f"frame[{self.frame}]"
         return f"{name}[{self.image}]" if self.of > 1 else name
 
     def patch_name(self, row: int, column: int) -> str:

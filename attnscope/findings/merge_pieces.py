@@ -96,11 +96,9 @@ def merge_weights(
     merged = merge_cells(
         weights, of_words, [[columns[p] for p in word] for word in words.keys], masked
     )
-    drained = (
-        None
-        if sink is None
-        else merge_cells(sink[:, None], of_words, [[0]], masked)[:, 0].astype(np.float32)
-    )
+    drained = None
+    if sink is not None:
+        drained = merge_cells(sink[:, None], of_words, [[0]], masked)[:, 0].astype(np.float32)
     return WordWeights(merged.astype(np.float32), drained)
 
 

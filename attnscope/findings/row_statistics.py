@@ -289,7 +289,9 @@ def _struct(name: str, doc: str, field_type: Any, *, defined: bool = True) -> An
         meaning = f"{s.meaning[:-1]}; {s.missing}." if s.missing else s.meaning
         meanings.append(f"        {s.name}: {meaning}")
     meanings += [f"        {s.name}: {s.meaning}" for s in LAYER_STATISTICS.values()]
-    text = "\n".join((doc, "", "    Attributes:", *meanings, "    ")) if defined else doc
+    text = doc
+    if defined:
+        text = "\n".join((doc, "", "    Attributes:", *meanings, "    "))
     return msgspec.defstruct(
         name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=True
     )

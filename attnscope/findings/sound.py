@@ -93,9 +93,10 @@ class Sound(msgspec.Struct, frozen=True):
         """Return the tokens of the frames that overlap a range of seconds, or have its only second; none outside."""
         first = int((start - self.start) / self.frame + 1e-6)
         last = max(first, int((end - self.start) / self.frame - 1e-6))
-        frames = (
-            range(max(0, first), min(self.n_frames, last + 1)) if start >= self.start else range(0)
-        )
+        if start >= self.start:
+            frames = range(max(0, first), min(self.n_frames, last + 1))
+        else:
+            frames = range(0)
         return [
             self.before + band * self.n_frames + frame
             for band in range(self.bands)

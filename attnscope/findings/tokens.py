@@ -163,7 +163,10 @@ def _edge_bytes(token: Token, step: Literal[1, -1]) -> bytes:
     """Return the bytes of a partial character, spelled as `<F0 9F>`, at the start or end of a token; else none."""
     if token.text[0 if step > 0 else -1] != "<>"[step < 0] or token.text in token.piece:
         return b""
-    match = re.match(_BYTES, token.text) if step > 0 else re.search(rf"{_BYTES}$", token.text)
+    if step > 0:
+        match = re.match(_BYTES, token.text)
+    else:
+        match = re.search(rf"{_BYTES}$", token.text)
     return bytes.fromhex(match[1]) if match else b""
 
 

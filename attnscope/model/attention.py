@@ -146,11 +146,10 @@ def _compute_tiles(
         quiet: Only check the tiles: the recorders have had them already.
     """
     inputs = job.inputs
-    needed_rows = (
-        None
-        if output is not None
-        else sorted({row for recorder in recorders for row in recorder.rows})
-    )
+    if output is not None:
+        needed_rows = None
+    else:
+        needed_rows = sorted({row for recorder in recorders for row in recorder.rows})
     cells = _cells(inputs, heads, needed_rows)
     # texts with cuts use operators; so do those without cuts that they are compared with, since nothing is ranked there
     operators = job.cuts is not None or inputs.spec.sinks is not None
@@ -203,11 +202,10 @@ def _tile_inputs(
     bounded = _bounded(inputs)
     # an upload would wait for the device
     adjacent = isinstance(as_slice(heads), slice)
-    numbers = (
-        torch.arange(heads[0], heads[-1] + 1, device=device)
-        if adjacent
-        else torch.tensor(heads, device=device)
-    )
+    if adjacent:
+        numbers = torch.arange(heads[0], heads[-1] + 1, device=device)
+    else:
+        numbers = torch.tensor(heads, device=device)
     groups = inputs.group(torch.tensor(heads)).tolist()
     used = sorted(set(groups))
     # products need each head's rows to be contiguous
@@ -220,7 +218,10 @@ def _tile_inputs(
         low = max(low, block.k0)
         high = min(high, block.k1)
         visible = (low, high) if low < high else (block.k0, block.k0)
-        block_mask = None if mask.per_head else BlockMask.of(mask, block, visible, device)
+        if mask.per_head:
+            block_mask = None
+        else:
+            block_mask = BlockMask.of(mask, block, visible, device)
         fit = shape.heads(block)  # rounded down to whole groups, or to an even part of one
         at_once = fit // share * share or max(n for n in range(1, fit + 1) if share % n == 0)
         for start in range(0, len(heads), at_once):

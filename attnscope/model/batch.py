@@ -51,7 +51,9 @@ class TokenTensors:
     def repeated(self, count: int) -> "TokenTensors":
         """Return one text repeated `count` times, side by side."""
         ids, types = (tensor.expand(count, -1) for tensor in self.ids[:2])
-        positions = None if self.positions is None else self.positions.expand(count, -1)
+        positions = None
+        if self.positions is not None:
+            positions = self.positions.expand(count, -1)
         kinds = {name: tensor.expand(count, -1) for name, tensor in self.kinds.items()}
         return TokenTensors(
             (ids, types, positions), self.lengths * count, kinds, self.real.expand(count, -1)

@@ -141,7 +141,10 @@ def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[ParameterSl
         stack = Stack(config, min(2, config.n_layers))
     shapes = shapes_of(stack)
     for name, _ in stack.named_parameters():
-        layers = range(1, config.n_layers) if name.startswith("blocks.1.") else range(1)
+        if name.startswith("blocks.1."):
+            layers = range(1, config.n_layers)
+        else:
+            layers = range(1)
         for layer in layers:
             parameter = name.replace("blocks.1.", f"blocks.{layer}.", 1)
             yield parameter_slice(names, parameter, shapes, config.n_kv_heads, config.n_experts)
@@ -176,7 +179,9 @@ def parameter_slice(
     transposed = suffix == "weight" and (
         entry.transposed if isinstance(entry, Stacked) else name in turned
     )
-    expert = (location.expert or 0, n_experts) if isinstance(entry, Stacked) else None
+    expert = None
+    if isinstance(entry, Stacked):
+        expert = location.expert or 0, n_experts
     located = ParameterSlice(
         parameter, location.tensor, shapes[first_name], transposed, expert=expert
     )

@@ -113,9 +113,10 @@ class BatchCuts:
     def replace_heads_(self, output: Tensor) -> None:
         """Replace the output of cut heads, (B, H, Q, Ev), in front of the output projection."""
         for place, head_cut in self._heads:
-            output[place, head_cut.head] = (
-                0.0 if head_cut.output is None else head_cut.output.to(output.dtype)
-            )
+            if head_cut.output is None:
+                output[place, head_cut.head] = 0.0
+            else:
+                output[place, head_cut.head] = head_cut.output.to(output.dtype)
 
 
 def cuts_of_layer(variants: Sequence[Variant], layer: int) -> BatchCuts | None:

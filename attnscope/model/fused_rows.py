@@ -277,12 +277,20 @@ def _run(
         kinds = torch.zeros(batch, 3, n, device=device)
     else:
         kinds = sources.members(("special", "punctuation"))
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+    else:
+        capability = 0, 0
     sizes = block_sizes(capability, inputs.q.dtype) | BLOCKS
     kinds = _widened(kinds, n + -n % sizes["BN"])
     by_value = order == "value"
-    norms = inputs.v.float().norm(dim=-1).log().clamp_min(-1e30) if by_value else kinds
-    lengths = torch.full((batch,), n, device=device) if rule.lengths is None else rule.lengths
+    norms = kinds
+    if by_value:
+        norms = inputs.v.float().norm(dim=-1).log().clamp_min(-1e30)
+    if rule.lengths is None:
+        lengths = torch.full((batch,), n, device=device)
+    else:
+        lengths = rule.lengths
     sinks = kinds if spec.sinks is None else spec.sinks.float()
     output = torch.empty_like(q)
     slots = int(fused_kernels.SLOTS)

@@ -227,9 +227,10 @@ class HeadCapture(RowCapture):
         stream = first_argument(module, args, kwargs)[1]
         self.length = stream.shape[1]
         row = _to_float64(stream[0, self.query])[None]
-        self.captured["stream"] = (
-            np.concatenate([self.captured["stream"], row]) if "stream" in self.captured else row
-        )
+        if "stream" in self.captured:
+            self.captured["stream"] = np.concatenate([self.captured["stream"], row])
+        else:
+            self.captured["stream"] = row
 
     def _projected(
         self, name: str, pick: Callable[[Tensor], Tensor], heads: int, rows: int | slice, head: int
@@ -307,7 +308,10 @@ def norm_parameters(
     stack: Stack, layer: int | None, name: str = "norm_attention"
 ) -> tuple[Numbers, Numbers | None]:
     """Return weight and bias, (D,) each, of a layer's norm, or of the embedding's norm (None)."""
-    module = stack.embed.norm if layer is None else stack.blocks[layer].get_submodule(name)
+    if layer is None:
+        module = stack.embed.norm
+    else:
+        module = stack.blocks[layer].get_submodule(name)
     with stack.weights.holding(layer):
         parameters = {name: _to_float64(parameter) for name, parameter in module.named_parameters()}
     return parameters["weight"], parameters.get("bias")

@@ -39,11 +39,10 @@ class AttentionHooks:
         for layer, recorders in self.recorders.items():
             heads = {head for recorder in recorders for head in recorder.heads}
             every_row = self._needs_output(layer) and layer not in self.observed
-            n_rows = (
-                n_queries
-                if every_row
-                else len({row for recorder in recorders for row in recorder.rows})
-            )
+            if every_row:
+                n_rows = n_queries
+            else:
+                n_rows = len({row for recorder in recorders for row in recorder.rows})
             mask = self.observed.get(layer, masks[layer])
             cells = texts * len(heads) * n_rows * n_keys
             strongest = [recorder.n_strongest for recorder in recorders]

@@ -65,7 +65,9 @@ class Linear(_Unfilled, nn.Linear):
     def forward(self, input: Tensor, activation: str | None = None) -> Tensor:
         """Apply the layer as nn.Linear does, then a non-linearity, in oneDNN if it supports that."""
         # saves a pass over a wide tensor
-        after = _FUSED.get(activation or "") if layer_uses_onednn(input, self.weight) else None
+        after = None
+        if layer_uses_onednn(input, self.weight):
+            after = _FUSED.get(activation or "")
         product = linear(input, self.weight, self.bias, after)
         return product if activation is None or after else activate(activation, product)
 
@@ -216,7 +218,10 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
         """Map (B, Q, D) to (B, rows, D), or (B, rows, H·Ev) without `out`; None after the last recorded layer."""
         out_weight = None if self.out is None else self.out.weight
-        spec = setting.spec if self.sinks is None else replace(setting.spec, sinks=self.sinks)
+        if self.sinks is None:
+            spec = setting.spec
+        else:
+            spec = replace(setting.spec, sinks=self.sinks)
         q, k, v = self._project_qkv(x, setting)
         if setting.cache is not None:
             k, v = setting.cache.extend(self.layer, k, v)
@@ -292,14 +297,15 @@ class TransformerBlock(nn.Module):
         self.mlp = (Experts(config) if config.n_experts else MLP(config)) if config.d_mlp else None
         before = config.norm_order != "output"
         after = config.norm_order in ("output", "sandwich")
-        self.norm_attention = (
-            make_norm(config) if before and (layer or config.first_norm) else nn.Identity()
-        )
+        if before and (layer or config.first_norm):
+            self.norm_attention = make_norm(config)
+        else:
+            self.norm_attention = nn.Identity()
         self.norm_attention_out = make_norm(config) if after else nn.Identity()
         own_norm = before and not config.shared_norm
-        self.norm_mlp = (
-            (make_norm(config) if own_norm else nn.Identity()) if self.mlp is not None else None
-        )
+        self.norm_mlp: nn.Module | None = None
+        if self.mlp is not None:
+            self.norm_mlp = make_norm(config) if own_norm else nn.Identity()
         self.norm_mlp_out = make_norm(config) if after and self.mlp is not None else nn.Identity()
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:

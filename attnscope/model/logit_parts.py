@@ -144,11 +144,9 @@ class StreamCapture:
     def _leave(self, module: Any, inputs: Any, output: Tensor) -> None:
         self._last = self._rows(output)
         change = to_float64(self._last) - to_float64(self._entering[-1])
-        out = (
-            module.get_submodule("attention").get_submodule("out")
-            if module.config.out_bias
-            else None
-        )
+        out = None
+        if module.config.out_bias:
+            out = module.get_submodule("attention").get_submodule("out")
         bias = None if out is None else to_float64(out.bias.detach()).clone()
         self.layers.append(LayerParts(change, to_float64(self._projected[-1]), bias))
 
@@ -162,7 +160,10 @@ class StreamCapture:
         head = stack.head
         assert head is not None
         with torch.inference_mode(), stack.weights.holding(None), stack.weights.holding("head"):
-            matrix = stack.embed.tokens.weight if head.decoder is None else head.decoder.weight
+            if head.decoder is None:
+                matrix = stack.embed.tokens.weight
+            else:
+                matrix = head.decoder.weight
             rows = torch.stack([difference(matrix, *pair) for pair in targets])  # (B, D)
             scale = head.final.scale or 1.0
             stream, constant = frozen_norm(head.norm, self._last)(rows * scale)

@@ -179,7 +179,8 @@ class FunctionMask(Mask):
         return True
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
-        heads = torch.arange(self.n_heads, device=q.device) if heads is None else heads
+        if heads is None:
+            heads = torch.arange(self.n_heads, device=q.device)
         places = torch.arange(self.n_texts, device=q.device), heads, q[:, 0], k[0]
         allowed = _call(arg("mask"), lambda: _over_cells(self.function, *places))
         if allowed.dtype != torch.bool:

@@ -95,7 +95,9 @@ class MixingInputs:
     ) -> "Iterator[tuple[Sequence[int], HeadMixing]]":
         """Yield what makes the matrices of some heads of a text, as many at a time as a bounded memory holds."""
         width = self.k.shape[-1]
-        decays = width if self.rates is not None or self.log_decay.shape[-1] > 1 else 1
+        decays = 1
+        if self.rates is not None or self.log_decay.shape[-1] > 1:
+            decays = width
         size = max(1, min(_BLOCK // (CHUNK * CHUNK * decays), 4 * _BLOCK // (width * length)))
         for start in range(0, len(heads), size):
             some = heads[start : start + size]
@@ -114,13 +116,17 @@ class MixingInputs:
 
     def _heads(self, text: int, heads: int | Tensor, length: int) -> "HeadMixing":
         groups = heads // (self.n_heads // self.k.shape[1])
-        write = None if self.write is None else self.write[text, heads, :length].float()
+        write = None
+        if self.write is not None:
+            write = self.write[text, heads, :length].float()
         skip = None if self.skip is None else self.skip[heads].float()
         bonus = None if self.bonus is None else self.bonus[heads].float()
-        stabilizer = (
-            None if self.stabilizer is None else self.stabilizer[text, heads, :length].float()
-        )
-        subtracted = None if self.subtracted is None else self.subtracted[heads].float()
+        stabilizer = None
+        if self.stabilizer is not None:
+            stabilizer = self.stabilizer[text, heads, :length].float()
+        subtracted = None
+        if self.subtracted is not None:
+            subtracted = self.subtracted[heads].float()
         log_decay = self.log_decay[text, heads, :length].float()
         if self.rates is not None:
             log_decay = log_decay * self.rates[heads].float()[..., None, :]
@@ -310,7 +316,10 @@ class HeadMixing(Rows):
 
     def _make_chunk(self, start: int, end: int) -> "_Chunk":
         k = self.k[..., start:end, :]
-        write = torch.ones_like(k[..., 0]) if self.write is None else self.write[..., start:end]
+        if self.write is None:
+            write = torch.ones_like(k[..., 0])
+        else:
+            write = self.write[..., start:end]
         log_decay = self._doubled(self.log_decay[..., start:end, :]).cumsum(-2)
         return _Chunk(start, k, log_decay, write, self.delta)
 

@@ -183,7 +183,9 @@ def _longrope(base: Tensor, s: RopeScaling, n: int) -> tuple[Tensor, float]:
     """Divide each frequency by its divisor, which differs for longer texts (LongRoPE: Ding et al., 2024)."""
     original = s.original_max_positions or 1
     divisors = torch.tensor(s.long_factors if n > original else s.short_factors, device=base.device)
-    grown = math.sqrt(1 + math.log(s.factor) / math.log(original)) if s.factor > 1 else 1.0
+    grown = 1.0
+    if s.factor > 1:
+        grown = math.sqrt(1 + math.log(s.factor) / math.log(original))
     return base / divisors, grown if s.attention_factor is None else s.attention_factor
 
 
@@ -191,11 +193,9 @@ def rotary_tables(
     rope: Rope, width: int, lengths: Sequence[int], n: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Return cos and sin of every position, (n, width) each, or (B, 1, n, width) if texts differ."""
-    original = (
-        rope.scaling.original_max_positions
-        if rope.scaling and rope.scaling.kind == "longrope"
-        else None
-    )
+    original = None
+    if rope.scaling and rope.scaling.kind == "longrope":
+        original = rope.scaling.original_max_positions
     if original is None or len({length > original for length in lengths}) == 1:
         return rotary_table(rope, width, n, max(lengths), device, dtype)
     tables = [rotary_table(rope, width, n, length, device, dtype) for length in lengths]
@@ -230,9 +230,10 @@ def rotary_table(
     # (n, width / 2)
     angles = torch.arange(n, device=device, dtype=torch.float32)[:, None] * frequencies
     # (n, width)
-    angles = (
-        angles.repeat_interleave(2, -1) if rope.interleaved else torch.cat((angles, angles), -1)
-    )
+    if rope.interleaved:
+        angles = angles.repeat_interleave(2, -1)
+    else:
+        angles = torch.cat((angles, angles), -1)
     return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
 
 

@@ -80,9 +80,10 @@ class _TileCounter(Recorder):
         super().__init__((), ())
         self._progress = progress
         self._heads = len(_heads(recorders))
-        self._rows = (
-            None if every_row else sorted({row for recorder in recorders for row in recorder.rows})
-        )
+        if every_row:
+            self._rows = None
+        else:
+            self._rows = sorted({row for recorder in recorders for row in recorder.rows})
         self._tiles = 0
         self._cells = 0.0
         self._all = 0.0

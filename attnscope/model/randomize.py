@@ -27,7 +27,10 @@ def randomize(
     for path, module in stack.named_modules():
         own = dict(module.named_parameters(recurse=False))
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            spread = 1.0 if isinstance(module, nn.Embedding) else module.in_features**-0.5
+            if isinstance(module, nn.Embedding):
+                spread = 1.0
+            else:
+                spread = module.in_features**-0.5
             for name, parameter in own.items():
                 if words is not None and path in _ROW_PER_WORD:
                     _draw_rows(parameter.data, words, seed, path).mul_(spread)

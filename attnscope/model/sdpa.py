@@ -53,14 +53,17 @@ def fused_attention(
             q1 = min(q0 + rows, q.shape[2])
             k0, k1 = (0, n_keys) if plain else spec.mask.key_range(q0, q1, n_keys)
             numbers = torch.arange(adjacent.start, adjacent.stop, device=q.device)
-            added, fully_masked = (
-                (None, None) if plain else _sdpa_mask(spec, (q0, q1, k0, k1), numbers, q)
-            )
+            if plain:
+                added = None
+                fully_masked = None
+            else:
+                added, fully_masked = _sdpa_mask(spec, (q0, q1, k0, k1), numbers, q)
             block = _sdpa(inputs, adjacent, (q0, q1), (k0, k1), added, causal=causal)
             # torch's kernels differ in the output of a fully masked row
-            output[:, adjacent, q0:q1] = (
-                block if fully_masked is None else block.masked_fill(fully_masked, 0.0)
-            )
+            if fully_masked is None:
+                output[:, adjacent, q0:q1] = block
+            else:
+                output[:, adjacent, q0:q1] = block.masked_fill(fully_masked, 0.0)
     return output
 
 
@@ -70,7 +73,9 @@ def _group_slices(inputs: AttentionInputs, heads: Sequence[int]) -> Iterator[sli
     for start, end in contiguous_runs(heads, len(heads)):
         while start < end:
             left = of_a_group - start % of_a_group  # of the group that the first one is in
-            in_whole_groups = (end - start) // of_a_group * of_a_group if left == of_a_group else 0
+            in_whole_groups = 0
+            if left == of_a_group:
+                in_whole_groups = (end - start) // of_a_group * of_a_group
             stop = start + (in_whole_groups or min(left, end - start))
             yield slice(start, stop)
             start = stop

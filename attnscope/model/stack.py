@@ -82,15 +82,17 @@ class Embed(nn.Module):
         self.segments = Embedding(config.n_segments, config.d_model) if config.n_segments else None
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
         relative = config.relative_bias
-        self.relative_bias = (
-            None if relative is None else Embedding(relative.buckets, config.n_heads)
-        )
+        if relative is None:
+            self.relative_bias = None
+        else:
+            self.relative_bias = Embedding(relative.buckets, config.n_heads)
 
         table = config.disentangled
         self.distances = None if table is None else Embedding(2 * table.span, config.d_model)
-        self.distances_norm = (
-            make_norm(config) if table is not None and table.norm else nn.Identity()
-        )
+        if table is not None and table.norm:
+            self.distances_norm = make_norm(config)
+        else:
+            self.distances_norm = nn.Identity()
 
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor | None = None) -> Tensor:
         """Map (B, T) ids, segments and positions to (B, T, D); None for positions that follow from the ids."""
@@ -261,11 +263,9 @@ class Stack(nn.Module):
         c = self.config
         tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
         relative = self.embed.relative_bias
-        distances = (
-            None
-            if self.embed.distances is None
-            else self.embed.distances_norm(self.embed.distances.weight)
-        )
+        distances = None
+        if self.embed.distances is not None:
+            distances = self.embed.distances_norm(self.embed.distances.weight)
         bias: PositionBias | None = None
         bias_name = None
         if c.positions == "alibi" or relative is not None:

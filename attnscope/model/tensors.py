@@ -120,7 +120,10 @@ def _read(
         rows = max(1, _CHUNK // (stored[0].numel() * _stored_dtype(info).itemsize))
         for begin in range(0, len(stored), rows):
             part = stored[begin : begin + rows]
-            raw = part if as_is else torch.empty(part.shape, dtype=_stored_dtype(info))
+            if as_is:
+                raw = part
+            else:
+                raw = torch.empty(part.shape, dtype=_stored_dtype(info))
             start = _fill_decoded(raw, file, info, start)
             if check and raw.is_floating_point() and not _finite(raw):
                 raise _not_finite(file, info)
@@ -173,7 +176,9 @@ def _add_low_rank(tensor: torch.Tensor, added: LowRank, stamps: Mapping[Path, Fi
     """Add an adapter's low-rank part to a tensor that is laid (out, in), some rows at a time."""
     with _open_unchanged(added.a.file, stamps[added.a.file]) as file:
         a, b = (_read(file, info, torch.float32) for info in (added.a, added.b))
-        norms = None if added.magnitude is None else _read(file, added.magnitude, torch.float32)
+        norms = None
+        if added.magnitude is not None:
+            norms = _read(file, added.magnitude, torch.float32)
     rows = max(1, _CHUNK // (4 * max(1, tensor.shape[1])))
     for start in range(0, len(tensor), rows):
         part = tensor[start : start + rows]

@@ -93,18 +93,21 @@ def compute_tile(
     block = part.block
     scores, scaled = _scores(part, workspace, checks)
     masked = scaled.clone() if block.needs_scores else scaled
-    unselected = (
-        None
-        if part.inputs.unselective is None
-        else _unselected(part, part.inputs.unselective, scaled)
-    )
+    unselected = None
+    if part.inputs.unselective is not None:
+        unselected = _unselected(part, part.inputs.unselective, scaled)
     part.block_mask.apply_(masked)
     fully_masked = part.block_mask.fully_masked
     if part.changes_scores is not None:  # which may be −inf
         fully_masked = (masked == -torch.inf).all(-1)
-    cut_rows = None if cuts is None else cuts.mask_(masked, part.index, block.q0, block.k0)
+    cut_rows = None
+    if cuts is not None:
+        cut_rows = cuts.mask_(masked, part.index, block.q0, block.k0)
     in_place = in_place and block.k0 < block.k1
-    weights = masked if in_place else workspace.buffer("weights", masked.shape, masked.device)
+    if in_place:
+        weights = masked
+    else:
+        weights = workspace.buffer("weights", masked.shape, masked.device)
     sink = None
     summary = None
     if summarize is not None and block.k0 < block.k1:
@@ -185,11 +188,10 @@ def _unselected(part: TileInputs, unselective: Mask, scaled: Tensor) -> Tensor:
     visible = unselective.allowed(queries, keys, part.heads)
     selected = inputs.spec.mask.allowed(queries, keys, part.heads)
     every = scaled if visible is None else scaled.masked_fill(~visible, -torch.inf)
-    missed = (
-        torch.full_like(scaled, -torch.inf)
-        if selected is None
-        else every.masked_fill(selected, -torch.inf)
-    )
+    if selected is None:
+        missed = torch.full_like(scaled, -torch.inf)
+    else:
+        missed = every.masked_fill(selected, -torch.inf)
     total = every.logsumexp(-1)
     sinks = inputs.spec.sink_logits(part.heads, slice(part.block.q0, part.block.q1))
     if sinks is not None:

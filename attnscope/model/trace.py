@@ -212,11 +212,10 @@ def _single(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
         top = TopRecorder(
             w.top, w.by, heads, w.rows, tokens.eligible, w.measures, make_array, tokens.ranks_all
         )
-    rows = (
-        [RowRecorder(heads, w.counted, tokens.sources, w.statistics, make_array)]
-        if "rows" in w.parts
-        else []
-    )
+    if "rows" in w.parts:
+        rows = [RowRecorder(heads, w.counted, tokens.sources, w.statistics, make_array)]
+    else:
+        rows = []
     sums = {
         name: make(heads, w, tokens, False)
         for name, make in SUM_RECORDERS.items()
@@ -244,11 +243,9 @@ def _mean(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
     matrices = MatrixRecorder(
         w.stages, unit.heads, w.rows, w.columns, mean=True, into=(trace.packed, units.start)
     )
-    contributions = (
-        MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True)
-        if "top" in w.parts
-        else None
-    )
+    contributions = None
+    if "top" in w.parts:
+        contributions = MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True)
     rows = [
         RowRecorder(unit.heads, w.counted, tokens.sources, w.statistics)
         for _ in unit.layers

@@ -161,11 +161,9 @@ def real(
 
 def scale(text: Any) -> float:
     """Return a factor of scores; 1 for `none`."""
-    return (
-        1.0
-        if text == "none"
-        else real(arg("scale"), text, what="a number above 0, or none", positive=True)
-    )
+    if text == "none":
+        return 1.0
+    return real(arg("scale"), text, what="a number above 0, or none", positive=True)
 
 
 def tolerance(option: str, text: Any) -> float:

@@ -87,11 +87,10 @@ def chat_of(value: Any, where: str = arg("chat")) -> Chat:
             )
     messages = members.get("messages")
     if not isinstance(messages, list) or not messages:
-        problem = (
-            "has no messages"
-            if messages in ([], None)
-            else f"messages is {_kind(messages)}, not a list"
-        )
+        if messages in ([], None):
+            problem = "has no messages"
+        else:
+            problem = f"messages is {_kind(messages)}, not a list"
         raise UsageError(problem, where=where, hint=_HINT)
     if len(messages) > _MOST_MESSAGES:
         raise UsageError(
@@ -143,18 +142,20 @@ def _message(message: Any, where: str) -> dict[str, Any]:
 
 def _part(part: Any, where: str) -> dict[str, Any]:
     """Return a part of a message's content with its text and, if it has one, its name; or a picture with its file."""
-    values: dict[str, Any] = (
-        {"text": part} if isinstance(part, str) else part if isinstance(part, dict) else {}
-    )
+    values: dict[str, Any]
+    if isinstance(part, str):
+        values = {"text": part}
+    elif isinstance(part, dict):
+        values = part
+    else:
+        values = {}
     if values.get("type") == "image":
         return {"type": "image", "image": _picture_file(values, where)}
     if not isinstance(values.get("text"), str):
         part_type = values.get("type")
-        message = (
-            f"is of type '{part_type}'"
-            if isinstance(part_type, str) and part_type != "text"
-            else "has no text"
-        )
+        message = "has no text"
+        if isinstance(part_type, str) and part_type != "text":
+            message = f"is of type '{part_type}'"
         hint = 'expected {"type": "text", "text": …}, whose "name" names its span, or {"type": "image", "image": …}'
         if part_type == "video":
             hint = 'give its frames as parts {"type": "image", "image": …}'

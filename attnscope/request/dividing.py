@@ -88,7 +88,10 @@ def divide(
         _assign(tokens, pieces, 0, owners)
         if text.pair is not None:
             kinds = SPAN_WORDS[:-1]
-            of_pair = _pieces(text.pair, (), request, "") if request.division in kinds else []
+            if request.division in kinds:
+                of_pair = _pieces(text.pair, (), request, "")
+            else:
+                of_pair = []
             names = {piece.name for piece in pieces}
             _assign(
                 tokens,
@@ -101,7 +104,12 @@ def divide(
     in_template = bool(text.turns)
     for position, (token, token_kind) in enumerate(zip(tokens, of_token, strict=True)):
         if token_kind == "text" and owners[position] is None:
-            of_token[position] = "pair" if token.segment else "template" if in_template else "rest"
+            if token.segment:
+                of_token[position] = "pair"
+            elif in_template:
+                of_token[position] = "template"
+            else:
+                of_token[position] = "rest"
     if in_template and request.division != "turns":
         _mark_template(text.turns, tokens, of_token)
     _keep_alone(of_token, owners)
@@ -292,11 +300,9 @@ def _marked(
             mark in t for t in undivided
         ):
             near = nearest(mark, SPAN_WORDS)
-            hint = (
-                f"did you mean {arg('spans', near)}?"
-                if near
-                else "each mark begins a span, and is written as there"
-            )
+            hint = "each mark begins a span, and is written as there"
+            if near:
+                hint = f"did you mean {arg('spans', near)}?"
             raise NotInText(f"the mark '{mark}' is not in the text", where=arg("spans"), hint=hint)
     starts = _mark_places(text, parts, marks)
     names = {part.name for part in parts}

@@ -80,7 +80,8 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     everything = d.batch * d.tokens
     layers = min(d.layers, 2) if d.streamed else d.layers
     parameters = embedding_parameters(c) + layers * layer_parameters(c) + d.copied_elements
-    parameters += head_parameters(c) if d.predicted else 0
+    if d.predicted:
+        parameters += head_parameters(c)
     # the largest parameter while it is drawn, before it becomes 16 bits wide
     largest = max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
     counted = max(d.rows, d.units * everything) if d.pool else d.rows
@@ -135,7 +136,10 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand, pool: int, *, narrow: bool) -> 
     # scores of the largest tile, and how many such tiles threads hold at once
     scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), every)
     widest = max((term.window or 0 for mask in d.masks for term in mask), default=0)
-    width = min(d.tokens, 2 * widest + WINDOW_ROWS) if narrow and not d.raw else d.tokens
+    if narrow and not d.raw:
+        width = min(d.tokens, 2 * widest + WINDOW_ROWS)
+    else:
+        width = d.tokens
     tiled = every if c.softcap or c.sinks else a_row * d.tiled_queries * d.heads
     others = min(d.threads, -(-tiled // scores)) - 1
     count = 1 + others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)

@@ -33,7 +33,10 @@ def layer_parameters(c: ModelConfig) -> int:
         mlp = (2 + c.gated) * c.d_model * c.d_mlp + (
             (1 + c.gated) * c.d_mlp + c.d_model
         ) * c.mlp_bias
-        count += c.n_experts * (mlp + c.d_model + c.router_bias) if c.n_experts else mlp
+        if c.n_experts:
+            count += c.n_experts * (mlp + c.d_model + c.router_bias)
+        else:
+            count += mlp
     count += c.n_heads * c.sinks
     if (table := c.disentangled) is not None and not table.shared:
         count += (table.content_position + table.position_content) * (c.d_model + 1) * heads_out
@@ -56,7 +59,8 @@ def norm_parameters(c: ModelConfig, width: int) -> int:
 def embedding_parameters(c: ModelConfig) -> int:
     """Return the number of parameters before the first block, less those of a norm that this block does without."""
     rows = c.vocab_size + c.n_segments
-    rows += (c.max_positions or 0) + c.position_offset if c.positions == "learned" else 0
+    if c.positions == "learned":
+        rows += (c.max_positions or 0) + c.position_offset
     shared = 0 if c.relative_bias is None else c.relative_bias.buckets * c.n_heads
     if c.disentangled is not None:
         shared += 2 * c.disentangled.span * c.d_model + c.disentangled.norm * norm_parameters(

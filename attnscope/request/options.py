@@ -122,9 +122,9 @@ class Option:
         """Its default, read; None for none."""
         if self.is_flag:
             return None if self.off else self.off is False
-        return (
-            self.default if self.read is None or self.default is None else self.read(self.default)
-        )
+        if self.read is None or self.default is None:
+            return self.default
+        return self.read(self.default)
 
     @property
     def spelled(self) -> str:
@@ -852,14 +852,15 @@ def on_command_line(option_name: OptionName) -> str:
     value = option_name.value
     if option_name.typed:
         return option_name.typed
-    flag = f"--{option_name.name.replace('_', '-')}" if option is None else option.spelled
+    if option is None:
+        flag = f"--{option_name.name.replace('_', '-')}"
+    else:
+        flag = option.spelled
     if option_name.placeholder:
         is_argument = option is not None and option.argument
-        return (
-            option_name.placeholder.replace("FILE", flag)
-            if is_argument
-            else f"{flag} {option_name.placeholder}"
-        )
+        if is_argument:
+            return option_name.placeholder.replace("FILE", flag)
+        return f"{flag} {option_name.placeholder}"
     if value is None or isinstance(value, bool):
         if option is not None and option.off and value is False:
             return option.off

@@ -366,9 +366,10 @@ class PositionItem:
                 return in_picture
         if isinstance(self.position, int) and -count <= self.position < count:
             return [range(count)[self.position]]
-        sliced = (
-            list(range(count)[slice(*self.position)]) if isinstance(self.position, tuple) else []
-        )
+        if isinstance(self.position, tuple):
+            sliced = list(range(count)[slice(*self.position)])
+        else:
+            sliced = []
         if isinstance(self.position, tuple) and all(
             edge is None or -count <= edge <= count for edge in self.position
         ):
@@ -379,7 +380,9 @@ class PositionItem:
         """Return the token, or those of the word, whose printed label this is, such as `4 river`; else none."""
         from attnscope.findings.tokens import continues, spell_piece
 
-        label = _LABEL.fullmatch(self.text) if self.word and self.position is None else None
+        label = None
+        if self.word and self.position is None:
+            label = _LABEL.fullmatch(self.text)
         if label is None or int(label[1]) >= len(tokens):
             return []
         position = int(label[1])
@@ -406,11 +409,9 @@ class PositionItem:
 
     def of_span(self, spans: "TextSpans | None") -> list[int]:
         """Return the tokens of the span with this name; none without one."""
-        span_index = (
-            spans.number(self.text)
-            if spans is not None and self.word and self.position is None
-            else None
-        )
+        span_index = None
+        if spans is not None and self.word and self.position is None:
+            span_index = spans.number(self.text)
         return [] if spans is None or span_index is None else spans.tokens(span_index)
 
 
@@ -473,7 +474,8 @@ class PositionSelection:
                 from attnscope.findings.tokens import spell_piece
 
                 words = " ".join(spell_piece(tokens, i) for i in range(min(_SPELLED, len(tokens))))
-                words += " …" if len(tokens) > _SPELLED else ""
+                if len(tokens) > _SPELLED:
+                    words += " …"
                 hint = f"the text has {numbered('token', len(tokens))}: {words}"
                 known_words = re.findall(r"\w[\w'’-]*", " ".join(filter(None, texts)))
                 known_words += [] if spans is None else spans.names

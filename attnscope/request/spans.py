@@ -215,11 +215,11 @@ def joined_texts(pieces: Sequence[Any], where: str) -> tuple[str, tuple[SpanRang
     text = ""
     ranges = []
     for piece_number, piece in enumerate(pieces, 1):
-        name, content = (
-            piece
-            if isinstance(piece, tuple) and len(piece) == 2
-            else (f"text {piece_number}", piece)
-        )
+        if isinstance(piece, tuple) and len(piece) == 2:
+            name, content = piece
+        else:
+            name = f"text {piece_number}"
+            content = piece
         if not isinstance(content, str) or not content:
             raise UsageError(
                 f"{content!r:.80} is not a text",

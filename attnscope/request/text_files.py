@@ -41,7 +41,9 @@ def _read_lines(file: IO[bytes], name: str) -> tuple[list[TextInput], list[str]]
     line_number = 0
     for line_number, start, line in read_lines(file):
         utf16 = start == 0 and line is not None and line.startswith((b"\xff\xfe", b"\xfe\xff"))
-        hint = "it looks like UTF-16: save it as UTF-8" if utf16 else "save it as UTF-8"
+        hint = "save it as UTF-8"
+        if utf16:
+            hint = "it looks like UTF-16: save it as UTF-8"
         text = decode_line(line, start, f"{name}:{line_number}", hint)
         if text.strip():
             texts.append(TextInput(text, where=f"{name}:{line_number}"))

@@ -102,7 +102,9 @@ def make_variant(
                 continue
             for edge in _edges(heads, (cut.queries, cut.keys), before.edges):
                 sides = edge.heads, edge.queries, edge.keys
-                read = None if replacement is None else replacement.edges(layer, *sides)
+                read = None
+                if replacement is not None:
+                    read = replacement.edges(layer, *sides)
                 added = replace(edge, renormalised=renormalised, added=read)
                 before = LayerCut(before.heads, (*before.edges, added))
             by_layer[layer] = before

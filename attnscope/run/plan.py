@@ -498,11 +498,10 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
     text_plans = plan.text_plans
     picked = plan.layers.numbers(c.n_layers, "layer")
     layers = 1 if plan.layers.word in ("auto", "mean") else len(picked)
-    heads = (
-        1
-        if plan.heads.word in ("auto", "mean")
-        else len(plan.heads.numbers(c.n_heads, "head", by_layer=True))
-    )
+    if plan.heads.word in ("auto", "mean"):
+        heads = 1
+    else:
+        heads = len(plan.heads.numbers(c.n_heads, "head", by_layer=True))
     longest = max(
         len(tokens)
         for text_plan in text_plans
@@ -518,7 +517,12 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
     # A comparison draws few columns.
     compared = run.window is not None and run.window > PRINTED and run.auto_key is None
     narrowed = {text_plan.narrowed for text_plan in text_plans}
-    few = PRINTED if compared else FEW if narrowed == {"columns"} else width
+    if compared:
+        few = PRINTED
+    elif narrowed == {"columns"}:
+        few = FEW
+    else:
+        few = width
     # A contributor has two numbers; of several sides, the heads that moved most are drawn.
     drawn_values = min(width, few * len(plan.stages)) + 2 * run.top
     drawn_heads = layers * heads if plan.sides == 1 else min(layers * heads, FEW)

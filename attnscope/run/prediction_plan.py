@@ -95,11 +95,10 @@ def check_generation(
         raise UsageError(f"{source.name} does not predict the next token", where=where, hint=hint)
     own = not source.mask_known and not all(isinstance(term, Own) for term in terms)
     if own or any(isinstance(term, OF_ONE_TEXT) for term in leaves(terms)):
-        hint = (
-            f"remove {arg('mask')}"
-            if own
-            else f"use a mask expression, without documents and {arg('hide')}"
-        )
+        if own:
+            hint = f"remove {arg('mask')}"
+        else:
+            hint = f"use a mask expression, without documents and {arg('hide')}"
         raise UsageError(
             "the mask is not defined for a text that gets longer", where=where, hint=hint
         )
@@ -108,11 +107,9 @@ def check_generation(
         prompt_length = len(tokens) - count_closing(tokens)
         if limit is not None and prompt_length + run.generate > limit:
             message = f"{prompt_length} tokens and {run.generate} more, but the model takes at most {limit}"
-            hint = (
-                f"use at most {limit - prompt_length}"
-                if limit > prompt_length
-                else "use a shorter text"
-            )
+            hint = "use a shorter text"
+            if limit > prompt_length:
+                hint = f"use at most {limit - prompt_length}"
             raise UsageError(message, where=where, hint=hint)
 
 

@@ -82,11 +82,9 @@ def _with_files(text: TextInput) -> TextInput:
 def chat_text(rendered: RenderedChat, tokens: Sequence[Token]) -> ChatText:
     """Return how messages became a text."""
     blocks = rendered.generated
-    inside = (
-        None
-        if blocks is None
-        else sorted({n for block in blocks for n in _tokens_within(tokens, *block)})
-    )
+    inside = None
+    if blocks is not None:
+        inside = sorted({n for block in blocks for n in _tokens_within(tokens, *block)})
     return ChatText(rendered.template, list(rendered.roles), inside)
 
 
@@ -124,11 +122,10 @@ def given_tokens(
         raise UsageError(
             f"the model has {c.positions} positions, which cannot be given", where=where, hint=hint
         )
-    rows = (
-        None
-        if c.max_positions is None or c.positions != "learned"
-        else c.max_positions + c.position_offset
-    )
+    if c.max_positions is None or c.positions != "learned":
+        rows = None
+    else:
+        rows = c.max_positions + c.position_offset
     if rows is not None and max(positions) >= rows:
         message = f"position {max(positions)}, but the table of positions has {rows} rows"
         raise AttnscopeError(message, where=where, hint=f"use positions below {rows}")

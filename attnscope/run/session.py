@@ -216,11 +216,9 @@ def _inspect(
 
         run = hear(run, source, partial(observe, source, session), session.on_progress)
     continued = None if not run.generate else continue_texts(run, source, session)
-    grown = (
-        None
-        if continued is None
-        else {text_index: result.tokens for text_index, result in continued.items()}
-    )
+    grown = None
+    if continued is not None:
+        grown = {text_index: result.tokens for text_index, result in continued.items()}
     plan = make_plan(
         run, source, grown, sides=sides, every_head=summary, all_layers=extra_recorders is not None
     )
@@ -231,7 +229,10 @@ def _inspect(
     other_recorders: Recorders = {} if spans is None else spans.recorders
     if extra_recorders is not None:
         other_recorders = _merged(other_recorders, extra_recorders(batch, engine))
-    attributions = [] if run.target is None else attribute(plan, batch, engine, session.progress)
+    if run.target is None:
+        attributions = []
+    else:
+        attributions = attribute(plan, batch, engine, session.progress)
     choice = HeadChoice(model, attributions)
     trace = attend(
         plan,
@@ -254,7 +255,9 @@ def _inspect(
         texts = _each_with(texts, generated=[continued[text.index].generated for text in texts])
     if source.compare_outputs is not None:
         texts = _each_with(texts, given_output=source.compare_outputs(engine, batch))
-    values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
+    values = "exact"
+    if any(text_plan.pool for text_plan in plan.text_plans):
+        values = "pooled"
     origin = provenance(source, run, device, values, warnings_of(plan.text_plans))
     mask = describe_mask_use(source, run, engine.describe_mask(), plan.text_plans, plan.matrices)
     report = Report(origin, mask, texts)
@@ -647,9 +650,10 @@ def attend(
     selected = select_heads(plan, batch, engine, choice, on_progress, extra_recorders)
     trace = make_trace(selected.units, record_spec, record_tokens)
     final = bool(plan.predicted) and selected.hidden is None
-    recorders = (
-        trace.recorders if selected.observed else _merged(trace.recorders, extra_recorders or {})
-    )
+    if selected.observed:
+        recorders = trace.recorders
+    else:
+        recorders = _merged(trace.recorders, extra_recorders or {})
     hidden_states = forward(plan, batch, engine, recorders, ("attending", on_progress), final=final)
     trace.hidden = hidden_states if final else selected.hidden
     trace.finish()

@@ -66,7 +66,10 @@ def _heard(
         if is_shown:
             words = [replace(word, tokens=None) for word in words]
             shown = replace(window, read=_with_sound(window.read, path=path))
-        words += of_window if is_shown else [replace(word, tokens=None) for word in of_window]
+        if is_shown:
+            words += of_window
+        else:
+            words += [replace(word, tokens=None) for word in of_window]
     assert shown.read is not None
     return replace(shown, read=_with_sound(shown.read, words=words))
 

@@ -91,18 +91,20 @@ def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
     padded = []
     for text in texts:
         n = len(text.tokens)
-        rows = (
-            text.queries if run.query is not None or len(text.queries) < n else list(range(longest))
-        )
-        columns = text.keys if run.key is not None or len(text.keys) < n else list(range(longest))
+        if run.query is not None or len(text.queries) < n:
+            rows = text.queries
+        else:
+            rows = list(range(longest))
+        if run.key is not None or len(text.keys) < n:
+            columns = text.keys
+        else:
+            columns = list(range(longest))
         padding_count = longest - n if max(len(rows), len(columns)) == longest else 0
         padded.append(replace(text, queries=rows, keys=columns, padding=padding_count))
     if not any(text.padding for text in padded):
-        note = (
-            "--show-padding: no text is padded"
-            if len({len(text.tokens) for text in texts}) == 1
-            else None
-        )
+        note = None
+        if len({len(text.tokens) for text in texts}) == 1:
+            note = "--show-padding: no text is padded"
         padded[0].notes.append(
             note or "--show-padding: has no effect, since not all rows or columns are shown"
         )
@@ -160,11 +162,9 @@ def plan_text(
     if run.spans is not None and not text.spans:
         warnings += repeated_marks(text, run.spans)
     if spans is not None and context is not None:
-        hint = (
-            f"use {arg('part', 'encoder')} or {arg('part', 'decoder')}"
-            if source.part
-            else "remove it"
-        )
+        hint = "remove it"
+        if source.part:
+            hint = f"use {arg('part', 'encoder')} or {arg('part', 'decoder')}"
         raise UsageError(
             "applies only to self-attention, but keys come from a second text",
             where=arg("spans"),
@@ -175,7 +175,9 @@ def plan_text(
         warnings += _document_warnings(run, source, text, tokens, documents)
     first_query = source.first_queries.get(text.where, 0)
     sound = None if text.read is None else text.read.sound
-    of_rows = sound if text.read is not None and text.read.tokens_are_frames else None
+    of_rows = None
+    if text.read is not None and text.read.tokens_are_frames:
+        of_rows = sound
     rows_of = SearchedText(tokens, (text.text, text.pair), spans, words=run.words, sound=of_rows)
     columns_of = rows_of
     if context is not None:
@@ -334,11 +336,10 @@ def _document_warnings(
     own_masks = source.config.masks_of(source.config.n_layers)
     if shows_other_documents(own_masks, run.mask, packed, documents, len(tokens)):
         starts = [sum(packed[:count]) for count in range(1, len(packed))]
-        where = (
-            f"token {starts[0]}"
-            if len(starts) == 1
-            else f"tokens {listed(list(map(str, starts)), 8)}"
-        )
+        if len(starts) == 1:
+            where = f"token {starts[0]}"
+        else:
+            where = f"tokens {listed(list(map(str, starts)), 8)}"
         message = (
             f"position_ids restart at {where}, and tokens read the packed documents before theirs"
         )
@@ -369,11 +370,9 @@ def check_context(text: TextInput, source: ModelSource) -> None:
         return  # what read its media has refused a text that does not belong to them
     has_context = text.context is not None
     if source.needs_context and not has_context:
-        hint = (
-            "pass the text for the encoder"
-            if source.part
-            else "pass the text that provides keys and values"
-        )
+        hint = "pass the text that provides keys and values"
+        if source.part:
+            hint = "pass the text for the encoder"
         raise UsageError(
             "is required, since the model attends to a second text", where=arg("context"), hint=hint
         )
@@ -431,14 +430,14 @@ def _choose_cells(
         found_queries = list(range(n_queries))
         notes.append(f"the {FEW} rows with most weight are shown; --query 0:{n_queries} shows all")
     if found_queries is None:
-        window_start = (
-            _window_start(keys, n_queries, run.window, causal, after=True) if aligned else 0
-        )
+        window_start = 0
+        if aligned:
+            window_start = _window_start(keys, n_queries, run.window, causal, after=True)
         found_queries = _window("rows", "--query", n_queries, run.window, window_start, notes)
     if found_keys is None:
-        window_start = (
-            _window_start(queries, n_keys, run.window, causal, after=False) if aligned else 0
-        )
+        window_start = 0
+        if aligned:
+            window_start = _window_start(queries, n_keys, run.window, causal, after=False)
         found_keys = _window("columns", "--key", n_keys, run.window, window_start, notes)
     if too_long and pool is None:
         notes.append(f"--pool {POOL} adds a map of the whole text")
@@ -497,7 +496,13 @@ def _window_start(
     first_position = positions[0]
     last_position = min(positions[-1], positions[0] + window)
     centred = (first_position + last_position + 1 - window) // 2
-    start = (first_position if after else last_position + 1 - window) if causal else centred
+    if causal:
+        if after:
+            start = first_position
+        else:
+            start = last_position + 1 - window
+    else:
+        start = centred
     return max(0, min(start, count - window))
 
 

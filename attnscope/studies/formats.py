@@ -49,7 +49,9 @@ def format_for(path: Path, findings_kind: FindingsKind) -> FileFormat:
                 message = f"what {findings_kind.typed or findings_kind.name} finds cannot be written as {form.ending}"
                 raise UsageError(message, where=path, hint=hint)
             return form
-    message = f"unknown extension '{path.suffix}'" if path.suffix else "the name has no extension"
+    message = "the name has no extension"
+    if path.suffix:
+        message = f"unknown extension '{path.suffix}'"
     raise UsageError(message, where=path, hint=hint)
 
 

@@ -89,9 +89,12 @@ def covered(pixels: Array, weights: Matrix, scale: Scale, surface: Surface) -> A
 
 def percent(share: float) -> str:
     """Write a share with two digits that count, down to 0.01 %; what is not all is not written as 100 %."""
-    decimals = (
-        1 if 0.995 <= share < 0.9995 or 0.00995 <= share < 0.0995 else 0 if share >= 0.0995 else 2
-    )
+    if 0.995 <= share < 0.9995 or 0.00995 <= share < 0.0995:
+        decimals = 1
+    elif share >= 0.0995:
+        decimals = 0
+    else:
+        decimals = 2
     return f"{100 * share:.{decimals}f} %"
 
 

@@ -143,12 +143,14 @@ def pooled_cells(
     largest = max(end - start for start, end in zip(starts, [*starts[1:], queries], strict=True))
     per = f"{largest} × {-(-keys // columns)}"
     if of_map:
-        cells = (
-            f"the {queries} × {keys} map"
-            if per == "1 × 1"
-            else f"up to {per} cells of the {queries} × {keys} map"
-        )
-        cells = f"a cell of {cells}" if per == "1 × 1" else f"the largest of {cells}"
+        if per == "1 × 1":
+            cells = f"the {queries} × {keys} map"
+        else:
+            cells = f"up to {per} cells of the {queries} × {keys} map"
+        if per == "1 × 1":
+            cells = f"a cell of {cells}"
+        else:
+            cells = f"the largest of {cells}"
         return f"; a cell is {cells}: the weight on a run of keys, averaged over a run of queries"
     if per == "1 × 1":
         return ""
@@ -166,7 +168,9 @@ def scale_for(
     """
     if stage in ("weights", "shares", "difference"):
         scale = replace(_CHANGES if stage == "difference" else WEIGHTS, shape=shape)
-        high = 0.0 if sinks is None else _largest(matrix[:, ~np.array(sinks, dtype=bool)])
+        high = 0.0
+        if sinks is not None:
+            high = _largest(matrix[:, ~np.array(sinks, dtype=bool)])
         return replace(scale, low=-high if scale.signed else 0.0, high=high) if high else scale
     largest = _largest(matrix)
     return Scale(-largest, largest, signed=True)

@@ -65,7 +65,13 @@ def note(text: str, look: Look = "") -> Spans:
 def token_span(tokens: Sequence[Token], position: int, look: Look = "") -> Span:
     """Return the name of a token; see spell_piece."""
     token = tokens[position]
-    origin: Origin = "new token" if token.made else "unknown token" if token.unknown else "token"
+    origin: Origin
+    if token.made:
+        origin = "new token"
+    elif token.unknown:
+        origin = "unknown token"
+    else:
+        origin = "token"
     return Span(spell_piece(tokens, position), look, origin)
 
 

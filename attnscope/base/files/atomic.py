@@ -65,7 +65,9 @@ def check_not_read(path: Path, inputs: Iterable[object]) -> None:
                 and os.path.samefile(path.parent, name)
             )
             if belongs or os.path.samefile(path, name):
-                message = f"is a file of {name}" if belongs else "is an input of this command"
+                message = "is an input of this command"
+                if belongs:
+                    message = f"is a file of {name}"
                 raise AttnscopeError(message, where=path, hint="choose another output")
 
 

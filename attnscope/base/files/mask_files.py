@@ -31,13 +31,12 @@ def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     """
 
     suffix = path.suffix
-    matrix = (
-        _from_json(path)
-        if suffix == ".json"
-        else _from_npy(path)
-        if suffix == ".npy"
-        else _from_safetensors(path)
-    )
+    if suffix == ".json":
+        matrix = _from_json(path)
+    elif suffix == ".npy":
+        matrix = _from_npy(path)
+    else:
+        matrix = _from_safetensors(path)
     try:
         matrix = as_boolean(matrix)
     except ValueError as e:

@@ -44,11 +44,10 @@ class SoundFile:
         import numpy as np
         import soundfile
 
-        length = (
-            max(0.0, self.seconds - start)
-            if seconds is None
-            else min(seconds, max(0.0, self.seconds - start))
-        )
+        if seconds is None:
+            length = max(0.0, self.seconds - start)
+        else:
+            length = min(seconds, max(0.0, self.seconds - start))
         first_sample = max(0, round((start - _MARGIN) * self.rate))
         last_sample = min(self.n_samples, round((start + length + _MARGIN) * self.rate))
         try:

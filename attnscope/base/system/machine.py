@@ -114,7 +114,10 @@ def count_threads() -> int:
 
 def count_cpus() -> int:
     """Count the CPUs that this process may use."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cpus = len(os.sched_getaffinity(0))
+    else:
+        cpus = os.cpu_count() or 1
     return max(1, min(cpus, int(min(map(_allowed, control_groups("cpu"))))))
 
 

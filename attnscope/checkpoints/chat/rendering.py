@@ -54,9 +54,9 @@ class _UserText:
 def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) -> RenderedChat:
     """Render messages."""
     name, template = templates.choose(chat.chat_template, tools=chat.tools is not None)
-    origin = (
-        f"{name} ({templates.where})" if templates.where and name in templates.templates else name
-    )
+    origin = name
+    if templates.where and name in templates.templates:
+        origin = f"{name} ({templates.where})"
     settings = {**templates.special_tokens, **chat.chat_template_kwargs}
     variables, texts, answer = _first_written(chat, template, settings, where)
     _check_used(chat, answer["names"])
@@ -70,9 +70,9 @@ def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) 
         text = _continued(text, template, variables, where)
     turns = _turns(texts, ranges, len(text))
     generated = answer["generated"]
-    ranges_of_answer = (
-        None if generated is None else tuple((start, end) for start, end in generated)
-    )
+    ranges_of_answer = None
+    if generated is not None:
+        ranges_of_answer = tuple((start, end) for start, end in generated)
     warnings = tuple(_warnings(answer, variables, missing))
     return RenderedChat(text, turns, ranges_of_answer, origin, tuple(chat.roles), warnings)
 
@@ -333,18 +333,22 @@ def _continued(text: str, template: str, variables: Mapping[str, Any], where: st
     messages = deepcopy(variables["messages"])
     content = messages[-1].get("content")
     mark = f"{_OPEN}{_END} "
-    holder, key = (
-        (content[-1], "text")
-        if isinstance(content, list) and content
-        else (messages[-1], "content")
-    )
+    if isinstance(content, list) and content:
+        holder = content[-1]
+        key = "text"
+    else:
+        holder = messages[-1]
+        key = "content"
     message_text = holder.get(key)
     if isinstance(message_text, str):
         holder[key] = message_text + mark
         (marked,) = _ask(template, {**variables, "messages": messages}, [], where)["texts"]
         end = marked.rfind(mark.strip())
         # The template may trim what stands before the mark.
-        before_mark = marked[:end] if marked[end:].startswith(mark) else marked[:end].rstrip()
+        if marked[end:].startswith(mark):
+            before_mark = marked[:end]
+        else:
+            before_mark = marked[:end].rstrip()
         if end >= 0 and message_text.strip() in marked and text.startswith(before_mark):
             return str(before_mark)
     hint = "remove continue_final_message"
@@ -364,7 +368,11 @@ def _turns(texts: Sequence[_UserText], ranges: Ranges, length: int) -> tuple[Spa
         else:
             places += [(start, end, name) for start, end in piece_ranges]
     for name, piece_ranges in wholes.items():
-        starts, ends = zip(*piece_ranges, strict=True) if piece_ranges else ((0,), (0,))
+        if piece_ranges:
+            starts, ends = zip(*piece_ranges, strict=True)
+        else:
+            starts = (0,)
+            ends = (0,)
         hull = min(starts), max(ends)
         crosses = any(start < hull[1] and hull[0] < end for start, end, _ in places)
         places += [(start, end, name) for start, end in (piece_ranges if crosses else [hull])]

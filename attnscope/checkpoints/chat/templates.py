@@ -55,11 +55,10 @@ class ChatTemplates:
         if wanted not in self.templates:
             template_names = tuple(self.templates)
             message = f"{self.where} has no chat template '{wanted}'"
-            hint = (
-                did_you_mean(wanted, template_names)
-                if name
-                else f"name one in the chat as chat_template: {', '.join(template_names)}"
-            )
+            if name:
+                hint = did_you_mean(wanted, template_names)
+            else:
+                hint = f"name one in the chat as chat_template: {', '.join(template_names)}"
             raise UsageError(message, where=arg("chat"), hint=hint)
         return wanted, self.templates[wanted]
 
@@ -89,11 +88,9 @@ def templates_of(
     chat_template: object, special_tokens: Mapping[str, Any], where: str
 ) -> ChatTemplates:
     """Return the chat templates of a tokenizer in memory: its `chat_template` is a text, texts by name, or None."""
-    listed = (
-        [{"name": n, "template": t} for n, t in chat_template.items()]
-        if isinstance(chat_template, Mapping)
-        else chat_template
-    )
+    listed = chat_template
+    if isinstance(chat_template, Mapping):
+        listed = [{"name": n, "template": t} for n, t in chat_template.items()]
     special = {
         name: str(special_tokens[name])
         for name in SPECIAL_TOKENS
@@ -110,9 +107,10 @@ def listed_templates(named_templates: Any, where: Path | str) -> dict[str, str]:
         return {DEFAULT: _checked(named_templates, where)}
     templates = {}
     for entry in named_templates if isinstance(named_templates, list) else [None]:
-        pair = (
-            (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
-        )
+        if isinstance(entry, dict):
+            pair = entry.get("name"), entry.get("template")
+        else:
+            pair = None, None
         if not isinstance(pair[0], str) or not isinstance(pair[1], str):
             hint = "expected a text, or a list of objects with name and template"
             raise AttnscopeError(

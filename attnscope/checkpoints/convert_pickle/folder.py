@@ -100,7 +100,9 @@ def _plan(source: Path) -> dict[str, str]:
             return {usual: new}
     pickles = find_pickles(present)
     if len(pickles) != 1:
-        pickle_names = f": {', '.join(map(format_value, pickles[:3]))}" if pickles else ""
+        pickle_names = ""
+        if pickles:
+            pickle_names = f": {', '.join(map(format_value, pickles[:3]))}"
         message = f"has {len(pickles) or 'no'} files with pickled weights{pickle_names}"
         raise AttnscopeError(message, where=source, hint=f"expected {_PICKLE}")
     return {pickles[0]: SINGLE}

@@ -80,11 +80,9 @@ def _described(error: Exception) -> dict[str, Any]:
     text = " ".join(str(error).split())
     if "weights_only" in text or "Weights only" in text or "Unsupported" in text:
         reference = _GLOBAL.search(text)
-        what = (
-            f"refers to {reference[1]}, which is code"
-            if reference
-            else "contains more than tensors"
-        )
+        what = "contains more than tensors"
+        if reference:
+            what = f"refers to {reference[1]}, which is code"
         return {
             "error": f"{what}: it was not run",
             "hint": "get the model as safetensors, from someone you trust",

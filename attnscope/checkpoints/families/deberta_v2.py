@@ -21,7 +21,8 @@ _ABSOLUTE = "position_biased_input"
 def _types(reader: ConfigReader) -> set[str]:
     """Return the kinds of scores besides content with content: `c2p`, `p2c`."""
     types = reader.get(_TYPES, default=[])
-    types = [part.strip() for part in types.lower().split("|")] if isinstance(types, str) else types
+    if isinstance(types, str):
+        types = [part.strip() for part in types.lower().split("|")]
     if not isinstance(types, list) or not {"c2p", "p2c"}.issuperset(types):
         raise reader.wrong(_TYPES, types, "c2p and p2c")
     return set(types)

@@ -93,5 +93,8 @@ def whole_number(reader: ConfigReader, name: str, value: Any, least: int = 1) ->
 
 def format_json(value: Any) -> str:
     """Format a value as JSON, truncated to one short line; the error escapes control characters."""
-    text = f'"{value}"' if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        text = f'"{value}"'
+    else:
+        text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "…"

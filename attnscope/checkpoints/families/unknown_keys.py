@@ -94,7 +94,12 @@ def near_miss(name: str, read: Iterable[str]) -> str | None:
 
     keys = {_plain(key): key for key in read}
     short = len(_plain(name)) <= 4  # one other letter of `bias` is a quarter of it
-    cutoff = 0.9 if _TOKEN_ID.fullmatch(name) else 0.75 if short else 0.8
+    if _TOKEN_ID.fullmatch(name):
+        cutoff = 0.9
+    elif short:
+        cutoff = 0.75
+    else:
+        cutoff = 0.8
     near = get_close_matches(_plain(name), keys, n=1, cutoff=cutoff)
     return keys[near[0]] if near else None
 

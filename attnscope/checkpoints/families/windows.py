@@ -58,9 +58,10 @@ def by_layer(
                     )
             sliding = [layer_type == "sliding_attention" for layer_type in types]
         else:
-            sliding = (
-                [] if off else [slides(reader, layer) for layer in range(layers(reader, done))]
-            )
+            if off:
+                sliding = []
+            else:
+                sliding = [slides(reader, layer) for layer in range(layers(reader, done))]
         if not any(sliding):
             return ()
         if off:

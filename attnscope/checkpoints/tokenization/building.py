@@ -143,9 +143,11 @@ class Sources:
     def _token(self, value: Any, role: str, *, special: bool = True) -> dict[str, Any]:
         """Return an added token as a tokenizer.json has it; as transformers, one that is text alone is special."""
         where = f"{self._config}: {role}"
-        fields: dict[str, Any] = (
-            {"content": value} if isinstance(value, str) else as_object(value, where)
-        )
+        fields: dict[str, Any]
+        if isinstance(value, str):
+            fields = {"content": value}
+        else:
+            fields = as_object(value, where)
         content = fields.get("content")
         special = fields.get("special", special)
         flags = {name: fields.get(name, name == "normalized" and not special) for name in _FLAGS}
@@ -207,7 +209,9 @@ def _wordpiece(sources: Sources) -> Built:
     if sources.options.get("do_lower_case") is None:
         marks = ("[", "]"), ("<", ">")
         capitals = any(word != word.lower() for word in vocab if (word[:1], word[-1:]) not in marks)
-        reason = "words of the vocabulary have" if capitals else "no word of the vocabulary has"
+        reason = "no word of the vocabulary has"
+        if capitals:
+            reason = "words of the vocabulary have"
         note = f"nothing says whether texts are lower-cased: they are{' not' * capitals}, as {reason} capitals"
         lower = not capitals
     else:
@@ -411,8 +415,14 @@ def _begin_and_end(
     sources: Sources, special: SpecialTokens, *, begin: bool
 ) -> dict[str, Any] | None:
     """Return a template that puts the token of the beginning before each text, or that of the end behind it."""
-    opens = [special.required("bos_token")] if sources.flag("add_bos_token", begin) else []
-    closes = [special.required("eos_token")] if sources.flag("add_eos_token", False) else []
+    if sources.flag("add_bos_token", begin):
+        opens = [special.required("bos_token")]
+    else:
+        opens = []
+    if sources.flag("add_eos_token", False):
+        closes = [special.required("eos_token")]
+    else:
+        closes = []
     return special.template(opens, closes, opens)
 
 
@@ -472,11 +482,10 @@ def build_tokenizer(tokenizer_kind: Kind, sources: Sources) -> FileTokenizer:
             raise AttnscopeError(
                 f"{message} {token['id']} ('{token['content']}')", where=path, hint=hint
             )
-    how = (
-        f"as {tokenizer_kind.name} of transformers does"
-        if built.pieces is None
-        else f"by SentencePiece, for a {tokenizer_kind.name}"
-    )
+    if built.pieces is None:
+        how = f"as {tokenizer_kind.name} of transformers does"
+    else:
+        how = f"by SentencePiece, for a {tokenizer_kind.name}"
     tokenizer.notes = [
         f"tokenizer built from {' and '.join(tokenizer_kind.files)}, {how}",
         *tokenizer.notes,

@@ -136,7 +136,9 @@ class _TokenizerMetadata:
         return assemble({"type": "BPE", **model}, added, post_processor=self._template(add_start))
 
     def _template(self, add_start: bool) -> dict[str, Any]:
-        start = self.special("bos") if self.get("add_bos_token", bool, add_start) else None
+        start = None
+        if self.get("add_bos_token", bool, add_start):
+            start = self.special("bos")
         end = self.special("eos") if self.get("add_eos_token", bool, False) else None
         opens, closes = ([] if n is None else [self.tokens[n]] for n in (start, end))
         return template(
@@ -190,7 +192,10 @@ def _sentencepiece(vocabulary: _TokenizerMetadata, architecture: str) -> dict[st
         # Runs of spaces are stored as they are, and merges are ranked by the id of their result.
         tokens = ["▁" * len(token) if token and not token.strip(" ") else token for token in tokens]
     if pairs is None:
-        ranks = [-float(n) for n in range(len(tokens))] if gemma else vocabulary.scores()
+        if gemma:
+            ranks = [-float(n) for n in range(len(tokens))]
+        else:
+            ranks = vocabulary.scores()
         pairs = _merges(tokens, ranks)
     unknown = vocabulary.special("unknown")
     model = {
@@ -208,7 +213,9 @@ def _sentencepiece(vocabulary: _TokenizerMetadata, architecture: str) -> dict[st
     elif gemma:
         content["normalizer"] = space
     else:
-        scheme = "first" if vocabulary.get("add_space_prefix", bool, True) else "never"
+        scheme = "never"
+        if vocabulary.get("add_space_prefix", bool, True):
+            scheme = "first"
         content["pre_tokenizer"] = {
             "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False
         }  # fmt: skip

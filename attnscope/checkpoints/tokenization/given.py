@@ -126,7 +126,10 @@ def join_tokens(tokens: list[Token]) -> tuple[str, list[Token]]:
         elif text and not spaced:
             text += " "
         start, end = trim_span(spelling, 0, len(spelling))
-        offsets = {"start": len(text) + start, "end": len(text) + end} if spelling else {}
+        if spelling:
+            offsets = {"start": len(text) + start, "end": len(text) + end}
+        else:
+            offsets = {}
         shown_text = readable_piece(spelling) if spelling else token.piece or "∅"
         placed.append(msgspec.structs.replace(token, text=shown_text, **offsets))
         text += spelling

@@ -328,7 +328,10 @@ class FileTokenizer:
         # Pieces of white space may be given the span of another character.
         spaces = []
         for piece, span in zip(encoding.tokens, spans, strict=True):
-            source_text = piece if span is None else texts[span[0]][span[1] : span[2]]
+            if span is None:
+                source_text = piece
+            else:
+                source_text = texts[span[0]][span[1] : span[2]]
             own = self._own(piece)
             spaces.append(source_text not in (piece, own) and not own.strip())
         taken = overlapping(

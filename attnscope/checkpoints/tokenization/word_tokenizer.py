@@ -52,7 +52,10 @@ class WordTokenizer(UnspelledTokenizer):
 
     def spelled(self, token_id: int) -> tuple[str, str]:
         """Return the word of an id as piece and as text; the id itself if it has no word."""
-        word = self.words[token_id] if token_id < self.vocab_size else f"<{token_id}>"
+        if token_id < self.vocab_size:
+            word = self.words[token_id]
+        else:
+            word = f"<{token_id}>"
         return word, word
 
     def ordinary_ids(self) -> list[int]:

@@ -159,7 +159,10 @@ class ArraysEngine:
         if given_arrays.weights:
             # Rows that see nothing are NaN in reports, and 0 here.
             tensor = tensor.masked_fill(tensor.isnan().all(-1, keepdim=True), 0.0)
-        ranges = given_arrays.ranges if name in ("k", "v") else given_arrays.query_ranges
+        if name in ("k", "v"):
+            ranges = given_arrays.ranges
+        else:
+            ranges = given_arrays.query_ranges
         rows = [ranges[index] for index in self.numbers(batch)]
         return pad(pack(tensor, given_arrays.axes, where), rows, batch.tokens.lengths, self.device)
 
@@ -170,8 +173,13 @@ class ArraysEngine:
 
     def _spec(self, layer: int, batch: Batch) -> AttentionSpec:
         settings = self.given.settings[layer]
-        scale = max(1, self.given.sizes.width) ** -0.5 if settings.scale is None else settings.scale
-        sinks = None if settings.sinks is None else torch.tensor(settings.sinks, device=self.device)
+        if settings.scale is None:
+            scale = max(1, self.given.sizes.width) ** -0.5
+        else:
+            scale = settings.scale
+        sinks = None
+        if settings.sinks is not None:
+            sinks = torch.tensor(settings.sinks, device=self.device)
         pad = batch.tokens.padding(padded_rows=self.settings.padded_rows)
         mask = intersect(
             (self._own(layer, batch), *self._queries(batch), *self._score_masks(batch), pad)

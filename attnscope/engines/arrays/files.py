@@ -79,13 +79,14 @@ class ArrayFile:
 def open_file(path: Path) -> ArrayFile:
     """Read the header of a file: its arrays and settings."""
     if path.suffix.lower() not in ENDINGS:
-        message = (
-            f"'{path.suffix}' is no format of queries, keys and values"
-            if path.suffix
-            else "has no extension"
-        )
+        message = "has no extension"
+        if path.suffix:
+            message = f"'{path.suffix}' is no format of queries, keys and values"
         raise AttnscopeError(message, where=path, hint=f"use {' or '.join(ENDINGS)}")
-    stored, metadata, digest = _npz(path) if path.suffix.lower() == ".npz" else _safetensors(path)
+    if path.suffix.lower() == ".npz":
+        stored, metadata, digest = _npz(path)
+    else:
+        stored, metadata, digest = _safetensors(path)
     layers: dict[int, dict[str, StoredArray]] = {}
     shared: dict[str, StoredArray] = {}
     values: dict[str, Any] = {}
@@ -133,7 +134,8 @@ def _as_ours(
         texts = {}
         for name in ("qk_layers", "qk_meta"):
             held = names.get(name)
-            held = _setting(path, "source", held) if isinstance(held, StoredArray) else held
+            if isinstance(held, StoredArray):
+                held = _setting(path, "source", held)
             if isinstance(held, str):
                 held = parse_json(held.encode(), f"{path}: {name}")
             texts[name] = held
@@ -159,7 +161,12 @@ def _setting(path: Path, name: str, held: Any) -> Any:
                 hint="it is a setting: make it small",
             )
         array = _read(path, held)
-        held = array.item() if array.ndim == 0 else array if name == "mask" else array.tolist()
+        if array.ndim == 0:
+            held = array.item()
+        elif name == "mask":
+            held = array
+        else:
+            held = array.tolist()
     if isinstance(held, bytes):
         held = held.decode(errors="replace")
     if not isinstance(held, str) or name in ("layout", "source"):
@@ -243,9 +250,10 @@ def _npy(entry: Any, info: zipfile.ZipInfo, path: Path, size: int) -> StoredArra
         held = info.file_size - start
         message = f"{dtype} of shape {list(shape)} needs {needed_bytes:,} bytes, the file has {held:,} for it"
         raise AttnscopeError(message, where=where, hint="the file is damaged: write it again")
-    dtype_name = (
-        "void16" if dtype.kind == "V" and dtype.itemsize == 2 else dtype.newbyteorder("=").name
-    )
+    if dtype.kind == "V" and dtype.itemsize == 2:
+        dtype_name = "void16"
+    else:
+        dtype_name = dtype.newbyteorder("=").name
     return StoredArray(
         info.filename.removesuffix(".npy"),
         tuple(shape),
@@ -271,7 +279,8 @@ def _read(path: Path, array: StoredArray) -> "np.ndarray[Any, Any]":
                     data = entry.read(array.nbytes)
             except (zipfile.BadZipFile, zlib.error, *_DAMAGE) as e:
                 raise AttnscopeError(f"cannot be read ({e})", where=f"{path}: {array.name}") from e
-            stored_dtype = np.dtype("<u2") if array.dtype == "bfloat16" else stored_dtype
+            if array.dtype == "bfloat16":
+                stored_dtype = np.dtype("<u2")
     if len(data) != array.nbytes:
         raise AttnscopeError("was truncated while it was read", where=f"{path}: {array.name}")
     values: np.ndarray[Any, Any] = np.frombuffer(data, stored_dtype).reshape(

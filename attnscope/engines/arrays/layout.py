@@ -25,7 +25,9 @@ def parse_layout(layout: str | Sequence[str] | None, where: str) -> tuple[str, .
     """Read the order of axes: words joined by commas or blanks, or a letter for each; None if none is given."""
     if layout is None:
         return None
-    words = layout if not isinstance(layout, str) else layout.replace(",", " ").split()
+    words = layout
+    if isinstance(layout, str):
+        words = layout.replace(",", " ").split()
     if isinstance(layout, str) and len(words) == 1:
         words = list(layout.strip())
     axes = tuple(_AXIS_OF.get(str(word).strip().lower(), "") for word in words)
@@ -118,11 +120,10 @@ def text_ranges(
     """
     if cu_seqlens is None:
         longest = shape.rows // (shape.texts or 1)
-        counts = (
-            [longest] * (shape.texts or 1)
-            if lengths is None
-            else _whole_numbers(lengths, "lengths")
-        )
+        if lengths is None:
+            counts = [longest] * (shape.texts or 1)
+        else:
+            counts = _whole_numbers(lengths, "lengths")
         if len(counts) != (shape.texts or 1) or not all(0 < count <= longest for count in counts):
             message = f"{counts[:8]} do not fit {shape.texts or 1} texts of up to {longest} tokens"
             raise AttnscopeError(
@@ -144,11 +145,9 @@ def text_ranges(
         raise AttnscopeError(f"{bounds[:8]} do not increase from 0", where=option, hint=hint)
     if bounds[-1] != shape.rows:
         message = f"ends at {bounds[-1]}, but {where} has {shape.rows} tokens in the layout {','.join(axes)}"
-        hint = (
-            "name the order of the axes: layout tokens,heads,width"
-            if shape.heads == bounds[-1]
-            else ""
-        )
+        hint = ""
+        if shape.heads == bounds[-1]:
+            hint = "name the order of the axes: layout tokens,heads,width"
         raise AttnscopeError(
             message, where=option, hint=hint or "its last number is the number of all tokens"
         )

@@ -51,11 +51,10 @@ def from_file(path: Path) -> GivenArrays:
     try:
         return _assemble(str(path), layers, file.values, file.digest)
     except AttnscopeError as e:
-        where = (
-            f"{path}"
-            if e.parts.where is None
-            else f"{path}: {e.parts.where}".replace(f"{path}: {path}", f"{path}")
-        )
+        if e.parts.where is None:
+            where = f"{path}"
+        else:
+            where = f"{path}: {e.parts.where}".replace(f"{path}: {path}", f"{path}")
         raise type(e)(e.parts.message, where=where, hint=e.parts.hint) from e
 
 
@@ -309,7 +308,8 @@ def _assemble(
     narrow = dtypes & {"bfloat16", "float16"}
     notes = ["the weights were given, not computed"] if weights else []
     notes += _decoding_notes(ranges, queries)
-    notes += ["float64 numbers are computed in float32"] if "float64" in dtypes else []
+    if "float64" in dtypes:
+        notes += ["float64 numbers are computed in float32"]
     if len(layers) <= layers[-1]:
         notes.append(
             f"layers {', '.join(map(str, layers[:12]))}{', …' * (len(layers) > 12)} are given"

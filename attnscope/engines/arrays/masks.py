@@ -146,7 +146,10 @@ def split_windows(masks: Mapping[int, str]) -> tuple[dict[int, str], dict[int, i
     alike = len(set(masks.values())) == 1
     for layer, mask in masks.items():
         terms = parse_mask(mask)
-        sizes = [] if alike else [term.size for term in terms if isinstance(term, SlidingWindow)]
+        if alike:
+            sizes = []
+        else:
+            sizes = [term.size for term in terms if isinstance(term, SlidingWindow)]
         kept_terms = (
             terms if alike else [term for term in terms if not isinstance(term, SlidingWindow)]
         )

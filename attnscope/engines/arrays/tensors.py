@@ -21,7 +21,10 @@ def as_tensor(array: Any, where: str, dtype: str | None = None) -> Tensor:
     It may be a tensor, an array of NumPy, anything with DLPack or `__array__` (JAX, MLX, CuPy), or nested lists. With
     `dtype` `bfloat16` it is one that NumPy holds as uint16.
     """
-    tensor = array.detach() if isinstance(array, Tensor) else _from_library(array, where)
+    if isinstance(array, Tensor):
+        tensor = array.detach()
+    else:
+        tensor = _from_library(array, where)
     if dtype == "bfloat16" and tensor.dtype == torch.uint16:
         tensor = tensor.view(torch.bfloat16)
     if isinstance(tensor, torch.masked.MaskedTensor):

@@ -390,7 +390,9 @@ class TransformersEngine:
         by_words: dict[str, list[int]] = {}
         for layer, words in sorted(self.own.items()):
             by_words.setdefault(words, []).append(layer)
-        scope = "" if len(self.own) == len(self.layers) else ", in the layers that ran"
+        scope = ", in the layers that ran"
+        if len(self.own) == len(self.layers):
+            scope = ""
         if len(by_words) == 1:
             return next(iter(by_words)) + scope
         counts = (
@@ -527,7 +529,9 @@ def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) ->
     mask_cells = mask.allowed(q, k)
     if mask_cells is None:
         return "bidirectional"
-    cells = mask_cells if mask_cells.ndim == 2 else mask_cells[index if len(mask_cells) > 1 else 0]
+    cells = mask_cells
+    if mask_cells.ndim != 2:
+        cells = mask_cells[index if len(mask_cells) > 1 else 0]
     allowed = cells if cells.ndim == 2 else cells[0]
     if mask.per_head and not (cells == allowed).all():
         return _CUSTOM

@@ -102,7 +102,11 @@ def _product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Prod
         return _Product(args[0], args[1], args[0], args[1].mT)
     if name == "baddbmm":
         # beta · term + alpha · first @ second
-        first, second = args[1:3] if len(args) > 2 else (kwargs["batch1"], kwargs["batch2"])
+        if len(args) > 2:
+            first, second = args[1:3]
+        else:
+            first = kwargs["batch1"]
+            second = kwargs["batch2"]
         term = args[0] * kwargs.get("beta", 1.0)
         return _Product(first, second, first, second.mT, float(kwargs.get("alpha", 1.0)), term)
     if name == "einsum" and len(operands := _operands(args)) == 2:
@@ -217,9 +221,10 @@ class _Operators(TorchFunctionMode):
                 shape=result.shape,
                 scale=first_factor * second_factor * product.factor,
             )
-            self._scores[result] = (
-                found if product.term is None else found.plus(product.term, result.shape)
-            )
+            if product.term is None:
+                self._scores[result] = found
+            else:
+                self._scores[result] = found.plus(product.term, result.shape)
         elif args and isinstance(args[0], Tensor):
             self._follow_factor(name, args[0], args[1:], result)
         return result
@@ -268,11 +273,9 @@ class _Operators(TorchFunctionMode):
                 product.rows.reshape(sizes),
             )
         standard = output.reshape(*product.rows.shape[:-1], -1)
-        return (
-            standard.permute(product.order).to(result.dtype)
-            if product.order
-            else standard.to(result.dtype)
-        )
+        if product.order:
+            return standard.permute(product.order).to(result.dtype)
+        return standard.to(result.dtype)
 
     def attend_band(
         self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor, weights: Tensor, v: Tensor

@@ -162,11 +162,9 @@ class AttentionCapture:
 
     def following(self) -> AbstractContextManager[None]:
         """Follow the operators of a model that does not call the attention interface."""
-        return (
-            nullcontext()
-            if through_interface(self._model)
-            else following(self._model, self.run_attention)
-        )
+        if through_interface(self._model):
+            return nullcontext()
+        return following(self._model, self.run_attention)
 
     def gate_of(self, module: nn.Module, inputs: AttentionInputs) -> Tensor | None:
         """Return the gate of a module that is running, (B, H, Q, Ev or 1); None if it has none."""
@@ -202,9 +200,9 @@ class AttentionCapture:
         ):
             del more["block_indices"]
             return selected_keys(mask, blocks, n_keys, size, n_heads), mask
-        before = (
-            self.taken_outputs.argument(module, "attention_mask") if has_indexer(module) else None
-        )
+        before = None
+        if has_indexer(module):
+            before = self.taken_outputs.argument(module, "attention_mask")
         same = isinstance(before, Tensor) and mask is not None and before.shape == mask.shape
         return mask, before if same else None
 

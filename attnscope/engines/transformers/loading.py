@@ -167,9 +167,9 @@ def _load(model_class: ModelClass, folder: Folder, dtype: torch.dtype) -> Transf
     except AttnscopeError as e:
         configs = [getattr(whole.config, f"{kind}_config", None) for kind in ("text", "encoder")]
         text_config = next((config for config in configs if config is not None), None)
-        within = (
-            part_of_config(whole, text_config) if model is whole and text_config is not None else ""
-        )
+        within = ""
+        if model is whole and text_config is not None:
+            within = part_of_config(whole, text_config)
         if not within or model_class.takes != "input_ids":
             raise
         part = whole.get_submodule(within)
@@ -209,7 +209,10 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
             defaults = defaults_of(model)
             # Funnel cannot halve the number of two tokens twice
             longer = {name: ids.repeat(1, 4) for name, ids in tokens.items()}
-            tokens |= default_inputs(model, defaults, tokens["input_ids"]) if defaults else longer
+            if defaults:
+                tokens |= default_inputs(model, defaults, tokens["input_ids"])
+            else:
+                tokens |= longer
             parts = probe(model, tokens, where)
             notes += default_notes(defaults)
     return TransformersModel(
@@ -403,8 +406,9 @@ def _check_loaded(
         raise AttnscopeError(
             f"the tensor {name} has a shape that contradicts config.json", where=folder.path
         )
-    others = (
-        [name for name in folder.tensors if not name.startswith(f"{within}.")] if within else []
-    )
+    if within:
+        others = [name for name in folder.tensors if not name.startswith(f"{within}.")]
+    else:
+        others = []
     unused = sorted([*info["unexpected_keys"], *others])
     return (unused_note(unused),) if unused else ()

@@ -82,13 +82,12 @@ def probe_pixels(model: Any, where: str | Path) -> Tensor:
 
 def pair_of(value: Any) -> tuple[int, int] | None:
     """Return a height and width that a config gives as one number or two."""
-    numbers = (
-        [value, value]
-        if isinstance(value, int)
-        else list(value)
-        if isinstance(value, list | tuple)
-        else []
-    )
+    if isinstance(value, int):
+        numbers = [value, value]
+    elif isinstance(value, list | tuple):
+        numbers = list(value)
+    else:
+        numbers = []
     if len(numbers) != 2 or not all(isinstance(number, int) for number in numbers):
         return None
     return numbers[0], numbers[1]
@@ -173,8 +172,12 @@ def find_layout(model: Any, pixels: Tensor, where: str | Path) -> PatchLayout:
 def own_tokens(model: Any, count: int, where: str | Path) -> tuple[str, ...]:
     """Return the names of the tokens before the patches: the class token, that of distillation, and registers."""
     parameters = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
-    names = [CLS] if parameters & {"cls_token", "class_embedding", "class_token"} else []
-    names += ["distillation"] if "distillation_token" in parameters else []
+    if parameters & {"cls_token", "class_embedding", "class_token"}:
+        names = [CLS]
+    else:
+        names = []
+    if "distillation_token" in parameters:
+        names += ["distillation"]
     n_registers = getattr(model.config, "num_register_tokens", 0) or 0
     names += [f"register:{index}" for index in range(n_registers)]
     if len(names) != count:

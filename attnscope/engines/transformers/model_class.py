@@ -56,9 +56,12 @@ def find_model_class(folder: Folder, media: MediaKind | None = None) -> ModelCla
                 message, where=where, hint="attnscope needs a model that takes text or pictures"
             )
         compares = hasattr(model_class, "get_text_features")
-        tower = (
-            "audio" if media == "audio" else "vision" if media == "image" and compares else "text"
-        )
+        if media == "audio":
+            tower = "audio"
+        elif media == "image" and compares:
+            tower = "vision"
+        else:
+            tower = "text"
         # MusicGen reads a text by an encoder of its own, and codes of sound by the rest
         apart = compares or media == "audio" or hasattr(config, "text_encoder")
         if apart and (found := _tower(model_class, config, tower)) is not None:
@@ -109,16 +112,12 @@ def named_class(names: Any) -> Any:
     """Return the model of transformers that a config names; None if it names several, or none."""
     import transformers
 
-    found = (
-        getattr(transformers, str(names[0]), None)
-        if isinstance(names, list) and len(names) == 1
-        else None
-    )
-    return (
-        found
-        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
-        else None
-    )
+    found = None
+    if isinstance(names, list) and len(names) == 1:
+        found = getattr(transformers, str(names[0]), None)
+    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+        return found
+    return None
 
 
 def part_of_config(model: Any, config: Any) -> str:
@@ -147,11 +146,9 @@ def _tower(model_class: Any, config: Any, kind: str) -> ModelClass | None:
         whole = model_class(config)
     of_part = getattr(config, f"{kind}_config", None) or getattr(config, f"{kind}_encoder", None)
     within = part_of_config(whole, of_part)
-    return (
-        ModelClass(model_class, config, within, whole.get_submodule(within).main_input_name)
-        if within
-        else None
-    )
+    if within:
+        return ModelClass(model_class, config, within, whole.get_submodule(within).main_input_name)
+    return None
 
 
 def check_own_code(folder: Folder, model_class: ModelClass, *, trusted: bool) -> tuple[str, ...]:
@@ -165,7 +162,10 @@ def check_own_code(folder: Folder, model_class: ModelClass, *, trusted: bool) ->
         for name, module in list(sys.modules.items())
         if name.startswith(f"{package}.modeling")
     ]
-    older = reference_keys(native.name).classes if native is not None else frozenset[str]()
+    if native is not None:
+        older = reference_keys(native.name).classes
+    else:
+        older = frozenset[str]()
     classes = older | {
         name for module in modules for name, value in module.items() if isinstance(value, type)
     }
@@ -207,11 +207,9 @@ def _config(hf: Any, folder: Folder) -> Any:
     where = folder.config_path
     model_type = folder.config.get("model_type")
     if not isinstance(model_type, str) or model_type not in hf.CONFIG_MAPPING:
-        message = (
-            "the key 'model_type' is missing"
-            if model_type is None
-            else f"model_type is {str(model_type)[:80]!r}"
-        )
+        message = "the key 'model_type' is missing"
+        if model_type is not None:
+            message = f"model_type is {str(model_type)[:80]!r}"
         raise AttnscopeError(
             message, where=where, hint=f"transformers {hf.__version__} has no such model"
         )
@@ -230,9 +228,9 @@ def _config(hf: Any, folder: Folder) -> Any:
 def _with_floats(value: Any) -> Any:
     """Replace `{"__float__": "Infinity"}` by the number: JSON has none for it, and transformers 5 writes this."""
     if isinstance(value, dict):
-        tagged = (
-            _SPECIAL_FLOATS.get(str(value.get(_FLOAT_TAG))) if set(value) == {_FLOAT_TAG} else None
-        )
+        tagged = None
+        if set(value) == {_FLOAT_TAG}:
+            tagged = _SPECIAL_FLOATS.get(str(value.get(_FLOAT_TAG)))
         if tagged is None:
             return {name: _with_floats(item) for name, item in value.items()}
         return tagged

@@ -60,9 +60,10 @@ def open_transformers(run: RunConfig) -> ModelSource:
     model_class = find_model_class(folder, run.media_kind)
     trust = check_own_code(folder, model_class, trusted=run.trust_config)
     is_text = model_class.takes == "input_ids" or model_class.config.is_encoder_decoder
-    tokenizer_files = (
-        find_tokenizer(folder, run.tokenizer) if is_text else FoundTokenizer(_NO_TOKENIZER, {}, "")
-    )
+    if is_text:
+        tokenizer_files = find_tokenizer(folder, run.tokenizer)
+    else:
+        tokenizer_files = FoundTokenizer(_NO_TOKENIZER, {}, "")
     loaded = load_model(folder, getattr(torch, run.dtype), run.media_kind)
     source = _source(name, loaded, tokenizer_files.tokenizer, folder.fingerprint, run.part)
     source = tokenizer_files.give_to(
@@ -121,7 +122,10 @@ def is_pretrained(model: Any) -> bool:
 
 def pretrained_inside(wrapper: Any) -> str | None:
     """Return the name of the first model of transformers inside a module (of peft, torch.compile); None without one."""
-    named_modules = wrapper.named_modules() if hasattr(wrapper, "named_modules") else ()
+    if hasattr(wrapper, "named_modules"):
+        named_modules = wrapper.named_modules()
+    else:
+        named_modules = ()
     return next((name for name, module in named_modules if is_pretrained(module)), None)
 
 
@@ -150,9 +154,10 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
 
 def _live_templates(live: LiveModel) -> ChatTemplates:
     """Return the chat templates of the tokenizer that was given, or of the folder that it comes from."""
-    tokenizer = (
-        live.tokenizer if live.tokenizer is not None else str(live.model.config.name_or_path)
-    )
+    if live.tokenizer is not None:
+        tokenizer = live.tokenizer
+    else:
+        tokenizer = str(live.model.config.name_or_path)
     if isinstance(tokenizer, str | Path):
         path = Path(tokenizer)
         return read_templates(path if path.is_dir() else path.parent)
@@ -247,9 +252,10 @@ def _with_media(
     from attnscope.engines.transformers.prompts import PromptReader, open_processor
 
     if loaded.layout is not None:
-        open_images = (
-            partial(open_image_processor, path) if given is None else partial(processor_of, given)
-        )
+        if given is None:
+            open_images = partial(open_image_processor, path)
+        else:
+            open_images = partial(processor_of, given)
         return replace(
             source, read_media=PictureReader(loaded.layout, cache(open_images)), only_media="image"
         )

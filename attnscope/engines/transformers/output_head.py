@@ -20,7 +20,10 @@ def head_class(plain: ModelClass) -> Any:
     import transformers
 
     config = plain.config
-    class_names = config.architectures if isinstance(config.architectures, list) else []
+    if isinstance(config.architectures, list):
+        class_names = config.architectures
+    else:
+        class_names = []
     decoder = type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING
     tied = (
         decoder
@@ -141,5 +144,9 @@ def apply_head(model: Any, hidden: Tensor) -> Tensor:
             result = model(
                 input_ids=torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
             )
-    logits: Tensor = result.prediction_logits if "prediction_logits" in result else result.logits
+    logits: Tensor
+    if "prediction_logits" in result:
+        logits = result.prediction_logits
+    else:
+        logits = result.logits
     return logits[0].float()

@@ -48,9 +48,9 @@ class OutputPaths:
     def _compare(self, module: nn.Module, args: tuple[Any, ...], projected: Any) -> None:
         expected = self._expected[module]
         # Longformer pads texts to full windows
-        given = (
-            args[0][:, : expected.output.shape[2]] if args and isinstance(args[0], Tensor) else None
-        )
+        given = None
+        if args and isinstance(args[0], Tensor):
+            given = args[0][:, : expected.output.shape[2]]
         taken = by_head(given, expected.output)
         if taken is None or not close(taken, expected.output.to(taken.dtype)):
             self.changed.add(expected.call)

@@ -89,7 +89,9 @@ def _read(file: MediaFile) -> Any:
         return _decoded(file, image_module)
     except image_module.UnidentifiedImageError as e:
         ending = file.name.rpartition(".")[2].lower()
-        hint = f"ffmpeg -i {file.name} -vf fps=2 clip.gif" if ending in _VIDEOS else _FORMATS
+        hint = _FORMATS
+        if ending in _VIDEOS:
+            hint = f"ffmpeg -i {file.name} -vf fps=2 clip.gif"
         raise AttnscopeError("is not a picture", where=file.name, hint=hint) from e
     except (OSError, ValueError, SyntaxError, EOFError) as e:
         # Pillow's decoders raise these for damaged files.
@@ -108,11 +110,10 @@ def _decoded(file: MediaFile, image_module: Any) -> Any:
             raise AttnscopeError(message, where=file.name, hint="pass uint8, (height, width, 3)")
         picture = image_module.fromarray(value)
     else:
-        picture = (
-            value
-            if isinstance(value, image_module.Image)
-            else _opened(value, file.name, image_module)
-        )
+        if isinstance(value, image_module.Image):
+            picture = value
+        else:
+            picture = _opened(value, file.name, image_module)
     if 0 in picture.size:
         raise AttnscopeError("has no pixels", where=file.name, hint=_FORMATS)
     picture.load()

@@ -119,7 +119,9 @@ def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
             if name.startswith(
                 ("embed.", f"blocks.{layer}.norm_attention.", f"{attention}q", f"{attention}k")
             ):
-                find = find_projection if name in projections.values() else find_parameter
+                find = find_parameter
+                if name in projections.values():
+                    find = find_projection
                 parameters[name] = find(model, names, shapes, name, config.n_heads)
     except AttnscopeError as e:
         hint = "explain does not follow adapters or code of its own in attention"
@@ -135,7 +137,10 @@ def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
     norms = [parameters.get(f"{attention}{name}.weight") for name in ("q_norm", "k_norm")]
     q, k = (parameters[name] for name in projections.values())
     q_norm, k_norm = (None if norm is None else norm.module for norm in norms)
-    embedded = parameters["embed.norm.weight"].module if config.embedding_norm else blocks[0]
+    if config.embedding_norm:
+        embedded = parameters["embed.norm.weight"].module
+    else:
+        embedded = blocks[0]
     return LayerModules(
         stack.eval(), embedded, blocks, q.module, k.module, q_norm, k_norm, _taken(q), _taken(k)
     )

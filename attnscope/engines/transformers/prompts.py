@@ -126,11 +126,9 @@ def _processor_class(path: Path, config: Any) -> Any:
         raise AttnscopeError(
             message, where=path, hint="attnscope shows its attention in texts alone"
         )
-    return (
-        _without_torchvision(found)
-        if getattr(found, "_backends", None) == ["torchvision"]
-        else found
-    )
+    if getattr(found, "_backends", None) == ["torchvision"]:
+        return _without_torchvision(found)
+    return found
 
 
 def _without_torchvision(stand_in: Any) -> Any:
@@ -164,11 +162,9 @@ def open_processor(path: Path, config: Any) -> Any:
         raise
     except Exception as e:  # a class of transformers may raise anything for a strange value
         message = f"transformers cannot open its processor ({first_line(e)})"
-        hint = (
-            "install that package"
-            if isinstance(e, ImportError)
-            else "download the files of its processor"
-        )
+        hint = "download the files of its processor"
+        if isinstance(e, ImportError):
+            hint = "install that package"
         raise AttnscopeError(message, where=path, hint=hint) from e
 
 

@@ -94,7 +94,10 @@ def _stages(inputs: AttentionInputs) -> dict[str, Tensor]:
     total = masked.logsumexp(-1)
     sinks = spec.sink_logits()
     # of weights on keys
-    left = torch.ones_like(total) if sinks is None else (total - total.logaddexp(sinks)).exp()
+    if sinks is None:
+        left = torch.ones_like(total)
+    else:
+        left = (total - total.logaddexp(sinks)).exp()
     return {"scores": scores, "scaled": scaled, "masked": masked, "values": v.float(), "left": left}
 
 

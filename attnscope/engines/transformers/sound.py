@@ -190,7 +190,10 @@ class SoundReader:
             )
         extractor = self.open_extractor()
         longest = self._window(extractor)
-        start = medium.start if self.writes else int(medium.start / longest) * longest
+        if self.writes:
+            start = medium.start
+        else:
+            start = int(medium.start / longest) * longest
         return self._read(text.text, file, extractor, start, longest)
 
     def _move(self) -> None:
@@ -256,7 +259,9 @@ class SoundReader:
             notes.append(
                 f"the model also hears {silence:.2f} s of padding after the sound, whose columns are left out"
             )
-        end = start + longest if start + longest < file.seconds - hop / rate else None
+        end = None
+        if start + longest < file.seconds - hop / rate:
+            end = start + longest
         if end is not None:
             notes.append(
                 f"seconds {start:.2f}–{end:.2f} of {file.seconds:.2f} are shown; --key {end:.0f}s shows others"
@@ -354,7 +359,10 @@ class SoundReader:
             lengths.append(attention.q.shape[2])
             raise StopForward
 
-        model = self.model.get_encoder() if self.model.config.is_encoder_decoder else self.model
+        if self.model.config.is_encoder_decoder:
+            model = self.model.get_encoder()
+        else:
+            model = self.model
         inputs = {
             self.model.main_input_name: torch.from_numpy(features).to(model.device, model.dtype)
         }
@@ -430,9 +438,11 @@ class SoundReader:
         config = self.open_generation()
         inputs = torch.from_numpy(features).to(self.model.device, self.model.dtype)
         whisper = hasattr(self.predicting, "_retrieve_init_tokens")
-        more: dict[str, Any] = (
-            {"return_segments": True, "return_timestamps": self._first_time > 0} if whisper else {}
-        )
+        more: dict[str, Any]
+        if whisper:
+            more = {"return_segments": True, "return_timestamps": self._first_time > 0}
+        else:
+            more = {}
         if limit is None and not whisper:
             limit = ceil(_TOKENS_A_SECOND * sound.n_frames * sound.frame)
         if limit is not None:

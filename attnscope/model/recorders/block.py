@@ -69,11 +69,10 @@ class Block:
         small = {name: array for name, array in self.arrays.items() if array.nbytes <= _JOINED}
         large = {name: array for name, array in self.arrays.items() if name not in small}
         bytes_of = [array.reshape(-1).view(torch.uint8) for array in small.values()]
-        joined = (
-            [torch.cat([F.pad(part, (0, -len(part) % _ALIGNED)) for part in bytes_of])]
-            if small
-            else []
-        )
+        if small:
+            joined = [torch.cat([F.pad(part, (0, -len(part) % _ALIGNED)) for part in bytes_of])]
+        else:
+            joined = []
         arrived = download([*large.values(), *joined])
         self.arrays |= zip(large, arrived, strict=False)
         start = 0

@@ -84,9 +84,10 @@ class WordRecorder(Recorder):
         self._counted = counted
         self._words = words
         self._measured = counted if measured is None else measured
-        self.reach = (
-            None if reach is None else min(reach, max(counted.shape[1], words.shape[1]) - 1)
-        )
+        if reach is None:
+            self.reach = None
+        else:
+            self.reach = min(reach, max(counted.shape[1], words.shape[1]) - 1)
         width = 1 if self.reach is None else 2 * self.reach + 2
         texts, keys = words.shape
         self.sums = exact_zeros(texts, len(self.heads), width, device=counted.device)

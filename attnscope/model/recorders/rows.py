@@ -197,11 +197,10 @@ class TileRows:
             if side.start < side.stop:
                 lower[..., side].clamp_(min=_LOWEST)
         # 0 · log 0 is 0 where the sink leaves nothing that float32 can hold
-        log_top = (
-            top_weight.log()
-            if self._sink is None
-            else torch.special.xlogy(1 - self._sink[..., None], top_weight)
-        )
+        if self._sink is None:
+            log_top = top_weight.log()
+        else:
+            log_top = torch.special.xlogy(1 - self._sink[..., None], top_weight)
         bits = log_top[..., 0].add_(sums_of_products(self.weights, lower)).div_(-log(2))
         return bits.clamp_min_(0.0).add_(0.0)  # −0 + 0 is 0
 

@@ -176,11 +176,9 @@ class SpanRecorder(SumRecorder):
             with self._making:
                 self._sink = torch.zeros_like(self._count) if self._sink is None else self._sink
             sums.append((self._sink, self.over_heads(on_sink)))
-        read = (
-            None
-            if self._reading is None
-            else self._reading.of_tile(weights, rows, live.sum((1, 2)), tile.k0)
-        )
+        read = None
+        if self._reading is not None:
+            read = self._reading.of_tile(weights, rows, live.sum((1, 2)), tile.k0)
         at = self.place(overlap)
 
         def add() -> None:

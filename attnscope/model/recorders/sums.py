@@ -170,9 +170,10 @@ class PooledRecorder(SumRecorder):
         # The mask determines whether a row counts, not its weights: a sink may take all of them.
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
         # (B, 1 or h, r)
-        live = (
-            torch.ones_like(queries[:, :, 0]) if fully_masked is None else (~fully_masked).float()
-        )
+        if fully_masked is None:
+            live = torch.ones_like(queries[:, :, 0])
+        else:
+            live = (~fully_masked).float()
         # (B, h, n, 1)
         count = self.over_heads((queries @ live[..., None]).expand(-1, weights.shape[1], -1, -1))
         index = slice(None), self.place(overlap)

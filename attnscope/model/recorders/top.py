@@ -44,9 +44,10 @@ class TopRecorder(Recorder):
         self.by = by
         self.excluded = ~eligible
         self.ranks_all = bool(eligible.all()) if ranks_all is None else ranks_all
-        self.n_strongest = (
-            self.count if by == "weight" and self.ranks_all and self.count <= RANKED_SINGLY else 0
-        )
+        if by == "weight" and self.ranks_all and self.count <= RANKED_SINGLY:
+            self.n_strongest = self.count
+        else:
+            self.n_strongest = 0
         self.needs_masked = not self.n_strongest
         shape = (eligible.shape[0], len(self.heads), len(self.rows), self.count)
         self.keys = make_array("top.keys", shape, eligible.device, -1, torch.int32)
@@ -130,7 +131,10 @@ class TopRecorder(Recorder):
         if self.by == "weight":
             return buffer.copy_(masked).masked_fill_(excluded, -torch.inf)
         norms = tile.norms(self.by)  # (B, h, 1 or r, k)
-        norms = norms[:, overlap.heads] if norms.shape[2] == 1 else overlap.cut(norms)
+        if norms.shape[2] == 1:
+            norms = norms[:, overlap.heads]
+        else:
+            norms = overlap.cut(norms)
         return torch.mul(weights, norms, out=buffer).masked_fill_(
             (masked == -torch.inf) | excluded, -torch.inf
         )

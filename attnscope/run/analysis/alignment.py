@@ -85,7 +85,12 @@ def warp(cost: "Matrix") -> WarpPath:
     path = []
     while row >= 0 and frame >= 0:
         path.append((row, frame))
-        step_taken = 2 if row == 0 else 1 if frame == 0 else steps[row, frame]
+        if row == 0:
+            step_taken = 2
+        elif frame == 0:
+            step_taken = 1
+        else:
+            step_taken = steps[row, frame]
         row -= step_taken != 2
         frame -= step_taken != 1
     found = np.array(path[::-1], np.int64)

@@ -92,9 +92,12 @@ class RankingRecorders:
                 )
                 / count
             )
-            who = (
-                "all words" if not self._named else "this query" if count == 1 else "these queries"
-            )
+            if not self._named:
+                who = "all words"
+            elif count == 1:
+                who = "this query"
+            else:
+                who = "these queries"
             weight = f"weight from {who} on {'this key' if self._keys.sum() == 1 else 'these keys'}"
             mean = f"the layer with the most {weight} ({{}} on average over these heads)"
             none = f"no head has {weight}, so the first is shown"
@@ -105,7 +108,12 @@ class RankingRecorders:
             torch.stack([recorder.excess.cpu().double().sum(0) for recorder in self._words])
             / count.cpu()
         )
-        rows = "all words" if not self._named else "this query" if count == 1 else "these queries"
+        if not self._named:
+            rows = "all words"
+        elif count == 1:
+            rows = "this query"
+        else:
+            rows = "these queries"
         weight = f"content weight from {rows}"
         description = f"most {weight} ({{}})"
         mean = f"the layer with the most {weight} ({{}} on average over these heads)"

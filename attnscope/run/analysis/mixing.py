@@ -73,9 +73,11 @@ class LayerRecorder:
     def record(self, inputs: MixingInputs) -> None:
         """Keep what is shown; called once, while the model runs."""
         self.kind = inputs.kind
-        heads: Sequence[int | str] = (
-            ["mean"] if self._heads == "mean" else self._choose(inputs, self._heads)
-        )
+        heads: Sequence[int | str]
+        if self._heads == "mean":
+            heads = ["mean"]
+        else:
+            heads = self._choose(inputs, self._heads)
         self.units = [HeadRef(self._layer, head) for head in heads]
         half_lives = inputs.half_lives()
         gates = inputs.gates()
@@ -99,7 +101,10 @@ class LayerRecorder:
                 vectors["half_life"] = np.where(
                     np.isfinite(vectors["half_life"]), vectors["half_life"], np.nan
                 )
-                write = torch.full((n,), torch.nan) if one.write is None else one.write.cpu()
+                if one.write is None:
+                    write = torch.full((n,), torch.nan)
+                else:
+                    write = one.write.cpu()
                 vectors["write"] = write.numpy()
                 for name, values in (
                     self._rows(text, one, norms) | self._vectors(text, vectors)
@@ -153,13 +158,22 @@ class LayerRecorder:
     def _shares(self, mixing: HeadMixing, text: TextPlan, *, named: bool) -> np.ndarray:
         """Return the mean share of |M| on other tokens, or on named ones, of some heads, (h,)."""
         rows = _ranked_rows(text)
-        columns = (text.keys if text.auto_keys is None else text.auto_keys) if named else []
+        if named:
+            if text.auto_keys is None:
+                columns = text.keys
+            else:
+                columns = text.auto_keys
+        else:
+            columns = []
         total = np.zeros(len(mixing.k))
         for of_block, block in mixing.blocks(rows):
             self._check()
             size = block.abs()
             own = torch.arange(len(of_block)), torch.tensor(of_block)
-            part = size[..., columns].sum(-1) if named else size.sum(-1) - size[:, *own]
+            if named:
+                part = size[..., columns].sum(-1)
+            else:
+                part = size.sum(-1) - size[:, *own]
             total += (part / size.sum(-1)).nan_to_num().sum(-1).cpu().double().numpy()
         return total / len(rows)
 

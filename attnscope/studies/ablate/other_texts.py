@@ -101,7 +101,9 @@ def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
     chosen_starts = (
         np.random.default_rng(seed).choice(starts, min(wanted, starts), replace=False).tolist()
     )
-    whose = f"{len(options.others)} given texts" if len(options.others) > 1 else "the given text"
+    whose = "the given text"
+    if len(options.others) > 1:
+        whose = f"{len(options.others)} given texts"
     notes = [
         f"resample: mean over {len(chosen_starts)} draws (seed {seed}); each draw is {_count(len(words))} in a row of "
         f"{whose if options.others else 'the built-in texts'}; special tokens stay"

@@ -209,7 +209,8 @@ class AblationRun:
         group = group_words if self.run.words else _alone
         queries = group(text.tokens, text.queries)
         keys = group(sources, text.keys)
-        queries = join_patches(text.tokens, queries) if self.run.query is None else queries
+        if self.run.query is None:
+            queries = join_patches(text.tokens, queries)
         keys = join_patches(sources, keys) if self.run.key is None else keys
         if not self.run.words and all(len(word) == 1 for word in (*queries, *keys)):
             return None

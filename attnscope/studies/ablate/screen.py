@@ -90,9 +90,8 @@ def present_ablation(ablation: Ablation, settings: DisplaySettings) -> Iterator[
     yield notes(ablation.notes)
     edges = all(cut.queries is not None for cut in ablation.cuts)
     more = ["--cut L0H0 (a head)" if edges else "--cut 'L0H0: QUERY←KEY' (an edge)"]
-    more += (
-        ["--replacement mean"] if any(effect.how == "zero" for effect in ablation.effects) else []
-    )
+    if any(effect.how == "zero" for effect in ablation.effects):
+        more += ["--replacement mean"]
     more += ["--each head (instead of --cut)", "--at TOKEN"]
     yield from more_options([*more, "--json (every number)"], settings)
 
@@ -119,8 +118,10 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator
     yield notes([*edge, *_columns(survey), weight, *survey.notes])
     more = ["--top K (list more)", "--at TOKEN"]
     predicted = any(effects.kl is not None for effects in survey.effects)
-    more += ["--target TOKEN (its logit)"] if predicted and not survey.targets else []
-    more += ["--each edge --layer N --head N"] if survey.unit == "head" else []
+    if predicted and not survey.targets:
+        more += ["--target TOKEN (its logit)"]
+    if survey.unit == "head":
+        more += ["--each edge --layer N --head N"]
     if survey.unit == "edge" and any(map(picture_of, survey.tokens)):
         more.append("--key image (its patches one by one)")
     yield from more_options([*more, "--json, -o effects.csv (every number)"], settings)
@@ -147,7 +148,9 @@ def _cuts(ablation: Ablation, settings: DisplaySettings) -> Facts:
                 expression = (*expression, *_edge(ablation, cut.queries[0], keys[0]))
                 what = f" in {heads}{weight}"
         lines.append(("cut", (*expression, *ours(what, "caption"))))
-    unit = "edge" if all(cut.queries is not None for cut in ablation.cuts) else "head"
+    unit = "head"
+    if all(cut.queries is not None for cut in ablation.cuts):
+        unit = "edge"
     lines += [
         (_HOW[effect.how][0], note(_replaced(effect.how, unit))) for effect in ablation.effects
     ]
@@ -199,13 +202,13 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
         yield paragraph((Span("final hidden state", "title"), Span(text)))
         return
     rows = sorted(np.argsort(-largest, kind="stable")[: min(_ROWS, int(moved.sum()))].tolist())
-    which = (
-        "of every token"
-        if len(rows) == count
-        else f"of the {len(rows)} tokens of {count:,} that change most"
-    )
+    which = "of every token"
+    if len(rows) != count:
+        which = f"of the {len(rows)} tokens of {count:,} that change most"
     if len(rows) == moved.sum() < count:
-        tokens_text = "the only token" if len(rows) == 1 else f"the {len(rows)} tokens"
+        tokens_text = "the only token"
+        if len(rows) != 1:
+            tokens_text = f"the {len(rows)} tokens"
         which = f"of {tokens_text} of {count:,} that it changes"
     columns = list[Column]()
     form = f"z.{settings.precision}f"
@@ -332,11 +335,10 @@ def _columns(survey: EffectSurvey) -> list[str]:
 
 
 def _label(survey: EffectSurvey, n: int) -> Spans:
-    head = (
-        f"L{survey.layers[n]}"
-        if survey.unit == "layer"
-        else f"L{survey.layers[n]}H{survey.heads[n]}"
-    )
+    if survey.unit == "layer":
+        head = f"L{survey.layers[n]}"
+    else:
+        head = f"L{survey.layers[n]}H{survey.heads[n]}"
     if survey.unit != "edge":
         return ours(head)
     return Span(f"{head}  "), *_edge(survey, survey.queries[n], survey.keys[n], survey.word_names())

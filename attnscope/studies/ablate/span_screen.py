@@ -43,7 +43,8 @@ def present_spans(
     yield GAP
     yield notes(_meanings(survey))
     more = ["--top K (list more)", "--query SPAN (who is cut off)"]
-    more += ["--answer TEXT"] if survey.answer else []
+    if survey.answer:
+        more += ["--answer TEXT"]
     yield from more_options([*more, "--json, -o effects.csv (every number)"], settings)
 
 
@@ -62,16 +63,13 @@ def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
         )
     first_row = survey.rows[0]
     last = survey.rows[-1]
-    rows = (
-        f"{len(survey.rows)} tokens, {first_row} to {last}"
-        if last > first_row
-        else f"token {first_row}"
-    )
-    which = (
-        "which predict the answer"
-        if survey.answer and first_row == survey.answer[0] - 1
-        else "which --query names"
-    )
+    if last > first_row:
+        rows = f"{len(survey.rows)} tokens, {first_row} to {last}"
+    else:
+        rows = f"token {first_row}"
+    which = "which --query names"
+    if survey.answer and first_row == survey.answer[0] - 1:
+        which = "which predict the answer"
     lines.append(
         (
             "cut off",
@@ -88,10 +86,12 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
     columns = list[Column]()
     looks: tuple[tuple[Look, str], ...] = ("", ""), ("dim", " (0)")
     for (look, end), effects in zip(looks, survey.effects, strict=False):
-        shown_effects = {"hidden": effects.hidden} if effects.kl is None else {"KL": effects.kl}
-        shown_effects = (
-            shown_effects if effects.loss is None else {"bits lost": effects.loss, **shown_effects}
-        )
+        if effects.kl is None:
+            shown_effects = {"hidden": effects.hidden}
+        else:
+            shown_effects = {"KL": effects.kl}
+        if effects.loss is not None:
+            shown_effects = {"bits lost": effects.loss, **shown_effects}
         for name, values in shown_effects.items():
             cells = [formatted(float(values[index]), f"z.{digits}f") for index in order]
             columns.append(Column(f"{name}{end}", cells, look))

@@ -35,17 +35,21 @@ def answer_text(
     has_answer = bool(_answer_positions(prompt.spans)) and source.predicts == "next"
     if has_answer and (options.answer is not None or options.generate is not None):
         name = "answer" if options.answer is not None else "generate"
-        what, last = ("chat", "last message") if run.texts[0].turns else ("text", "span 'answer'")
+        if run.texts[0].turns:
+            what = "chat"
+            last = "last message"
+        else:
+            what = "text"
+            last = "span 'answer'"
         hint = f"remove {arg(name)}, or the {what}'s {last}"
         raise UsageError(f"the {what} ends with an answer", where=arg(name), hint=hint)
     warnings = list[str]()
     tokens = None
     predicts = prediction_kind(run, source, run.mask) == "next"
-    count = (
-        options.generate
-        if options.generate is not None
-        else _GENERATED * (predicts and run.query is None)
-    )
+    if options.generate is not None:
+        count = options.generate
+    else:
+        count = _GENERATED * (predicts and run.query is None)
     if options.answer is not None:
         run, tokens = _with_answer(run, options.answer, prompt.tokens, source)
     elif not has_answer and count:
@@ -62,7 +66,9 @@ def answer_text(
             raise UsageError(
                 message, where=arg("each", "span"), hint=f"add {arg('answer', placeholder='TEXT')}"
             )
-        more = "; --answer TEXT gives another one" if options.generate is None else ""
+        more = ""
+        if options.generate is None:
+            more = "; --answer TEXT gives another one"
         warnings.append(f"the answer is what the model generates: {generated_text!r}{more}")
     (text,) = plan_texts(run, source, None if tokens is None else {0: tokens})
     if options.answer is not None:  # it was marked as generated to be a span
@@ -129,11 +135,9 @@ def _with_answer(
     if [token.id for token in tokens[:prompt_length]] != [
         token.id for token in prompt[:prompt_length]
     ] or len(tokens) == prompt_length:
-        message = (
-            "has no tokens of its own"
-            if not answer.strip()
-            else "its first token is part of the text's last"
-        )
+        message = "its first token is part of the text's last"
+        if not answer.strip():
+            message = "has no tokens of its own"
         raise UsageError(message, where=where, hint="begin the answer with a space or a line break")
     limit = source.config.max_positions
     if limit is not None and len(tokens) > limit:

@@ -29,11 +29,9 @@ attnscope ablate "A [MASK] in the house" --patch-from "A [MASK] in the river" --
 
 
 def _call(values: Mapping[str, Any], _sides: Sides | None) -> Call:
-    return (
-        Call("ablate")
-        if values.get("each") is None
-        else Call("effects", listing=Listing(values.get("top")))
-    )
+    if values.get("each") is None:
+        return Call("ablate")
+    return Call("effects", listing=Listing(values.get("top")))
 
 
 def _answer(request: Request) -> Any:

@@ -55,7 +55,10 @@ class UncutStates:
         for n in range(0, len(rows), step):
             after = to_float64(self._engine.logits(rows[n : n + step]))
             at = torch.arange(n, n + len(after), device=after.device) % len(share)
-            expected = after @ share[0] if len(share) == 1 else (after * share[at]).sum(-1)
+            if len(share) == 1:
+                expected = after @ share[0]
+            else:
+                expected = (after * share[at]).sum(-1)
             total = after.logsumexp(-1)
             divergences.append(entropy[at] - expected + total)
             likeliest.append((after.gather(1, top[at, None])[:, 0] - total).exp())
@@ -68,11 +71,9 @@ class UncutStates:
         rows = hidden.flatten(0, 1)
         log_probabilities = []
         ids = torch.tensor(targets).repeat(len(hidden))
-        step = (
-            max(1, LOGITS // self.log_probabilities.shape[1])
-            if self.log_probabilities is not None
-            else 1
-        )
+        step = 1
+        if self.log_probabilities is not None:
+            step = max(1, LOGITS // self.log_probabilities.shape[1])
         for n in range(0, len(rows), step):
             logits = self.log_softmax(rows[n : n + step])
             log_probabilities.append(

@@ -46,7 +46,9 @@ def make_check(
     at = max(range(len(worst)), key=lambda i: worst[i] / max(limit_of[i], 1e-300))
     value = worst[at]
     limit = limit_of[at]
-    where = f"L{layers[at % len(layers)]}H{int(deviations[at].argmax())}" if value > 0 else None
+    where = None
+    if value > 0:
+        where = f"L{layers[at % len(layers)]}H{int(deviations[at].argmax())}"
     measured = value if value < float("inf") else None
     return Check(name, "pass" if value <= limit else "fail", measured, limit, where, note)
 

@@ -66,7 +66,10 @@ class StageRecorder(Recorder):
     def _empty(self, tile: Tile) -> LayerStages:
         shape = (len(tile.masked), len(self.heads), len(self.rows))
         like = tile.masked
-        beyond = {"masked": -torch.inf, "weights": 0.0} if not self._include_masked else {}
+        if not self._include_masked:
+            beyond = {"masked": -torch.inf, "weights": 0.0}
+        else:
+            beyond = {}
         stages = {
             stage: like.new_full((*shape, self._keys), beyond.get(stage, torch.nan))
             for stage in STAGES[:4]
@@ -106,7 +109,9 @@ def _on_cpu(layer: LayerStages) -> LayerStages:
     n_queries, n_keys = layer.stages["scores"].shape[2:]
     at = [torch.arange(n, device=inputs.q.device) for n in (n_queries, n_keys, inputs.q.shape[1])]
     allowed = spec.mask.allowed(at[0][:, None], at[1][None])
-    bias = None if spec.bias is None else spec.bias(at[0][:, None], at[1][None], at[2]).cpu()
+    bias = None
+    if spec.bias is not None:
+        bias = spec.bias(at[0][:, None], at[1][None], at[2]).cpu()
     spec = replace(
         spec,
         mask=Bidirectional() if allowed is None else MatrixMask(allowed.cpu()),

@@ -69,7 +69,9 @@ class _CheckedModel:
     def engine(self, texts: int = 1, tile_elements: int | None = None) -> Engine:
         """Return the model under its own mask, for this many texts at once."""
         encoder_tokens = self.text_plan.encoder_tokens
-        read = None if encoder_tokens is None else pad_texts([encoder_tokens] * texts, self.device)
+        read = None
+        if encoder_tokens is not None:
+            read = pad_texts([encoder_tokens] * texts, self.device)
         settings = EngineSettings(
             _OWN, encoder_texts=read, tile_elements=tile_elements, all_outputs=True
         )
@@ -295,9 +297,10 @@ def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
     why = _sees_on(job, alone)
 
     def compare(bounds: Limits) -> list[Check]:
-        prefix_check = (
-            skipped_check(prefix, why) if why else _compare(prefix, alone, shorter, STAGES, bounds)
-        )
+        if why:
+            prefix_check = skipped_check(prefix, why)
+        else:
+            prefix_check = _compare(prefix, alone, shorter, STAGES, bounds)
         return [prefix_check, _compare(padded, in_batch, shorter, STAGES, bounds)]
 
     return job.judge(len(shorter), compare, lambda: job.limits(half, shorter))
@@ -377,5 +380,7 @@ def _eager(job: _CheckedModel) -> list[dict[str, Tensor]]:
     from attnscope.engines.transformers.reference import ReferenceInputs, eager_stages
 
     encoder_tokens = job.text_plan.encoder_tokens
-    encoder_batch = None if encoder_tokens is None else pad_texts([encoder_tokens], job.device)
+    encoder_batch = None
+    if encoder_tokens is not None:
+        encoder_batch = pad_texts([encoder_tokens], job.device)
     return eager_stages(ReferenceInputs(job.reference(), job.batch(), encoder_batch))

@@ -65,9 +65,12 @@ def _table(report: CheckReport) -> Table:
 
 def _cells(check: Check) -> tuple[str | Spans, ...]:
     not_finite = check.verdict == "fail" and check.measured is None and check.limit is not None
-    measured = (
-        "not finite" if not_finite else "" if check.measured is None else f"{check.measured:.1e}"
-    )
+    if not_finite:
+        measured = "not finite"
+    elif check.measured is None:
+        measured = ""
+    else:
+        measured = f"{check.measured:.1e}"
     limit = "" if check.limit is None else f"{check.limit:.0e}"
     return (
         measured,

@@ -37,11 +37,10 @@ def compare_sides(
         unmatched: Descriptions of what has no counterpart; these fail at any tolerance.
     """
     judge = Judge(tolerance or Tolerance())
-    notes = (
-        {}
-        if tolerance
-        else dict.fromkeys(f"{sizes}; what both have is compared" for sizes in unmatched)
-    )
+    if tolerance:
+        notes = {}
+    else:
+        notes = dict.fromkeys(f"{sizes}; what both have is compared" for sizes in unmatched)
     unmatched = list(unmatched)
     changes = []
     for side_index, side in enumerate(sides[1:], 1):
@@ -59,11 +58,11 @@ def compare_sides(
     if any(head.only_first or head.only_second for change in changes for head in change.heads):
         notes |= {"the weight of a token that only one side has (a/– or –/b) counts as moved": None}
     first_provenance = sides[0].report.provenance
-    verdict = (
-        judge.verdict(unmatched, len(first_provenance.attending) * first_provenance.n_heads)
-        if tolerance
-        else None
-    )
+    verdict = None
+    if tolerance:
+        verdict = judge.verdict(
+            unmatched, len(first_provenance.attending) * first_provenance.n_heads
+        )
     return Comparison(axis, list(sides), changes, list(notes), verdict, list(named_options))
 
 
@@ -171,9 +170,10 @@ class _Text:
         For texts that are meant to differ, only the shared tokens are compared.
         """
         where = self._where
-        unmatched = (
-            [] if self.axis == "text" or self.maps else [where + name for name in self._alone()]
-        )
+        if self.axis == "text" or self.maps:
+            unmatched = []
+        else:
+            unmatched = [where + name for name in self._alone()]
         if nothing := self._nothing(self.shared):
             unmatched.insert(0, where + nothing)
         return unmatched
@@ -188,7 +188,9 @@ class _Text:
                 spelled: Sequence[Token] = getattr(side.text, field)
                 if alone := _without(spelled, getattr(side, field)):
                     few = ", ".join(f"{p} '{spell_piece(spelled, p)}'" for p in alone[:_NAMED])
-                    more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
+                    more = ""
+                    if len(alone) > _NAMED:
+                        more = f" and {len(alone) - _NAMED} more"
                     yield f"only '{label}' has the tokens {few}{more}"
 
     def _nothing(self, sides: "tuple[_Aligned, _Aligned]") -> str:
@@ -348,7 +350,10 @@ class _Aligned:
     def outside(self, head: HeadReport) -> _Array:
         """Return the weight of the queries on keys that are not saved, (queries,)."""
         saved = self.weights(head).sum(-1)
-        missing = 0.0 if self.whole else np.maximum(1 - self.sink(head)[:, 0] - saved, 0)
+        if self.whole:
+            missing = 0.0
+        else:
+            missing = np.maximum(1 - self.sink(head)[:, 0] - saved, 0)
         return np.where(np.isnan(saved), np.nan, missing)
 
     def future(self, head: HeadReport) -> _Array:

@@ -529,7 +529,11 @@ def _picked(
     """Return the selected layers or heads of those that are saved."""
     if pick is None or pick.word in ("auto", "all"):
         return list(dict.fromkeys(saved))
-    picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
+    picked: Sequence[int | str]
+    if pick.word:
+        picked = ["mean"]
+    else:
+        picked = pick.numbers(count, what)
     if missing := [str(index) for index in picked if index not in saved]:
         message = f"'{name}' has no {what} {', '.join(missing)}"
         raise UsageError(

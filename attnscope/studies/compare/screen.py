@@ -99,7 +99,12 @@ def present_comparison(
     printed: list[HeadChange] = []
     for change in comparison.changes:
         sides = comparison.sides[0], comparison.sides[change.side]
-        count = 0 if settings.summary else 1 if _is_of_all_heads(comparison) else _PRINTED
+        if settings.summary:
+            count = 0
+        elif _is_of_all_heads(comparison):
+            count = 1
+        else:
+            count = _PRINTED
         shown_heads = change.most_moved(count)
         if len(shown_heads) < len(change.heads):
             yield from _moved(sides, change, len(shown_heads), settings)
@@ -120,7 +125,10 @@ def present_comparison(
         len({head.head for text in first_report.texts for head in text.heads})
         < first_report.provenance.n_heads
     )
-    more = ["--head all"] if several_left_out and comparison.axis not in ("head", "report") else []
+    if several_left_out and comparison.axis not in ("head", "report"):
+        more = ["--head all"]
+    else:
+        more = []
     if all(head.mass is not None for head in heads):
         more += ["--query ROWS", "--pool N"]
     else:
@@ -132,7 +140,8 @@ def present_comparison(
         yield Facts(
             [("legend", Text([ours(meaning) for meaning in _LEGEND], " · "))] if moves else []
         )
-        more += ["--query WORD"] if any(len(head.queries) > 1 for head in heads) else []
+        if any(len(head.queries) > 1 for head in heads):
+            more += ["--query WORD"]
     yield from more_options([*more, "--json (every digit)"], settings)
 
 
@@ -199,11 +208,9 @@ def _moved(
     if not shown_count or largest == 0:
         return
     options = settings.named("--layer and --head", "layer and head")
-    follow = (
-        "the head in which most moved follows"
-        if shown_count == 1
-        else f"the {shown_count} heads in which most moved follow"
-    )
+    follow = "the head in which most moved follows"
+    if shown_count != 1:
+        follow = f"the {shown_count} heads in which most moved follow"
     yield paragraph(ours(f"{follow}; {options} select others", "caption"), remark=True)
 
 
@@ -237,7 +244,10 @@ def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
 def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the provenance of the first side, and how the others differ."""
     first_report = comparison.sides[0].report
-    shown_sides = comparison.sides if comparison.axis == "text" else comparison.sides[:1]
+    if comparison.axis == "text":
+        shown_sides = comparison.sides
+    else:
+        shown_sides = comparison.sides[:1]
     if comparison.axis == "hide":  # the labels say what each side hides
         mask = first_report.mask
         what_if = None if mask.used == mask.own else mask.what_if
@@ -262,7 +272,10 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     labels = untrusted(comparison.sides[0].label)
     for n, side in enumerate(comparison.sides[1:]):
         labels += (Span(", " if n else " → "), *untrusted(side.label))
-    line = labels if comparison.axis in _SAID_BY_SIDES else (Span(f"{comparison.axis}: "), *labels)
+    if comparison.axis in _SAID_BY_SIDES:
+        line = labels
+    else:
+        line = Span(f"{comparison.axis}: "), *labels
     lines = [("compare", line)]
     used = {side.report.mask.what_if for side in comparison.sides} - {None}
     if comparison.axis not in ("mask", "hide"):
@@ -353,8 +366,14 @@ class _ShownHead:
             for head_report in self.heads
             if head_report.chosen and not settings.data_only
         ]
-        rule_spans = (Span("  "), *untrusted(chosen_rules[0])) if chosen_rules else ()
-        between = (Span("  "), *arrow([side.label for side in sides])) if same else ()
+        if chosen_rules:
+            rule_spans = Span("  "), *untrusted(chosen_rules[0])
+        else:
+            rule_spans = ()
+        if same:
+            between = Span("  "), *arrow([side.label for side in sides])
+        else:
+            between = ()
         yield paragraph((Span(which, "title"), Span(where), *between, *rule_spans))
         yield from self._alone()
         yield from self._partial()
@@ -377,11 +396,10 @@ class _ShownHead:
         columns = shown_columns(self.reports, head)
         if len(head.queries) == 1 and not self.heat:
             if head.largest_change != 0:
-                show_all = (
-                    None
-                    if "key" in self.named
-                    else f"{settings.named('--key', 'key')} 0:{len(columns)}"
-                )
+                if "key" in self.named:
+                    show_all = None
+                else:
+                    show_all = f"{settings.named('--key', 'key')} 0:{len(columns)}"
                 panels = self._both(columns)
                 yield from row_changes(panels, self._difference(columns), columns, show_all)
                 yield GAP
@@ -535,11 +553,9 @@ class _ShownHead:
         head = self.head
         if not _is_visible(head):
             largest = head.largest_change
-            change = (
-                f"at most {largest:.1g} of a row's weight"
-                if largest
-                else "nothing: both sides have the same weights"
-            )
+            change = "nothing: both sides have the same weights"
+            if largest:
+                change = f"at most {largest:.1g} of a row's weight"
             where = "this mean" if "mean" in head.first else "this head"
             yield paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "caption")))
             return

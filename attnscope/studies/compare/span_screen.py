@@ -67,11 +67,9 @@ def _compare(
     before, after = (matrix[np.ix_(kept_indices, kept_indices)] for matrix in (before, after))
     whose = " and ".join(dict.fromkeys(name for _, name in averaged))
     caption = f"  paired by name; {whose}: weight from the row's tokens (averaged) to the column's tokens (summed)"
-    left_out = (
-        f"; the {MOST} of {len(shared)} whose weights moved most"
-        if len(shown_names) < len(shared)
-        else ""
-    )
+    left_out = ""
+    if len(shown_names) < len(shared):
+        left_out = f"; the {MOST} of {len(shared)} whose weights moved most"
     yield GAP
     yield paragraph((Span("spans", "title"), Span(f"{caption}{left_out}", "caption")))
     for side, own, other in ((first_side, names[0], names[1]), (second_side, names[1], names[0])):

@@ -46,7 +46,12 @@ class MatrixPair:
         values = [value if np.isfinite(value) else None for value in (first_value, second_value)]
         # Two masked cells do not differ; a masked and an unmasked cell have no difference as a number.
         apart = np.isinf(excess[row, column])
-        difference = None if apart else 0.0 if None in values else abs(second_value - first_value)
+        if apart:
+            difference = None
+        elif None in values:
+            difference = 0.0
+        else:
+            difference = abs(second_value - first_value)
         return Cell(
             self.stage, self.rows[row], self.columns[column], values[0], values[1], difference
         )
@@ -171,8 +176,13 @@ def where(comparison: Comparison, stage: StageVerdict) -> str:
     """Describe a stage's worst cell, such as `text 0, L1H1, weights, query 2 'by', key 4 'river'`."""
     text = comparison.sides[0].report.texts[stage.text]
     cell = stage.cell
-    head = str(stage.first) if stage.first == stage.second else f"{stage.first} → {stage.second}"
-    side = f"{comparison.sides[stage.side].label}, " if len(comparison.sides) > 2 else ""
+    if stage.first == stage.second:
+        head = str(stage.first)
+    else:
+        head = f"{stage.first} → {stage.second}"
+    side = ""
+    if len(comparison.sides) > 2:
+        side = f"{comparison.sides[stage.side].label}, "
     query = f"query {cell.query} '{spell_piece(text.tokens, cell.query)}'"
     if cell.stage == "output":
         column = f"dimension {cell.key}"
@@ -191,11 +201,9 @@ def what(verdict: Verdict, stage: StageVerdict) -> str:
         return f"{values}, which fails at any tolerance"
     relative = f" --relative {_typed(verdict.relative)}" if verdict.relative else ""
     limit = f"exceeds --tolerance {_typed(verdict.absolute)}{relative}"
-    share = (
-        f" is {_share(stage)} ({stage.scale:.4g}) and"
-        if stage.scale > 1 and verdict.absolute
-        else ""
-    )
+    share = ""
+    if stage.scale > 1 and verdict.absolute:
+        share = f" is {_share(stage)} ({stage.scale:.4g}) and"
     return f"{values}: the difference {cell.difference:.6g}{share} {limit}"
 
 
@@ -245,7 +253,9 @@ def _heads(comparison: Comparison, verdict: Verdict) -> str:
         heads = f"{counted(verdict.heads, 'mean')} over heads (the model has {verdict.of_heads:,})"
     else:
         heads = f"{verdict.heads:,} of {counted(verdict.of_heads, 'head')}"
-    texts = f" in {len(first_report.texts):,} texts" if len(first_report.texts) > 1 else ""
+    texts = ""
+    if len(first_report.texts) > 1:
+        texts = f" in {len(first_report.texts):,} texts"
     return heads + texts
 
 
@@ -257,10 +267,14 @@ def worst_of_stage(comparison: Comparison, stage: StageVerdict) -> str:
             return f"equal in all {stage.compared:,} cells"
         return "equal in one cell"
     location = where(comparison, stage).replace(f", {stage.stage}, ", ", ", 1)
-    size = "infinite (one side is masked)" if cell.difference is None else f"{cell.difference:.3g}"
+    size = "infinite (one side is masked)"
+    if cell.difference is not None:
+        size = f"{cell.difference:.3g}"
     if stage.scale > 1 and cell.difference is not None:
         size += f" ({_share(stage)})"
-    beyond = f"{stage.beyond:,} of {stage.compared:,} cells do not agree; " if stage.beyond else ""
+    beyond = ""
+    if stage.beyond:
+        beyond = f"{stage.beyond:,} of {stage.compared:,} cells do not agree; "
     values = " → ".join(
         "masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second)
     )

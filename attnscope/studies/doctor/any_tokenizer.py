@@ -64,11 +64,10 @@ class AnyTokenizer:
             raise UsageError(
                 f"{type(tokenizer).__name__} is no tokenizer", where="tokenizer", hint=hint
             )
-        plain = (
-            {}
-            if special or not hasattr(tokenizer, "token_to_id")
-            else {"add_special_tokens": False}
-        )
+        if special or not hasattr(tokenizer, "token_to_id"):
+            plain = {}
+        else:
+            plain = {"add_special_tokens": False}
         encoding = tokenizer.encode(*texts, **plain)
         if hasattr(encoding, "ids"):
             return {
@@ -89,7 +88,9 @@ class AnyTokenizer:
                 return str(tokenizer.spelled(token_id)[1])
             for name in ("convert_ids_to_tokens", "id_to_token"):
                 if hasattr(tokenizer, name):
-                    text = str(tokenizer.decode([token_id])) if hasattr(tokenizer, "decode") else ""
+                    text = ""
+                    if hasattr(tokenizer, "decode"):
+                        text = str(tokenizer.decode([token_id]))
                     readable = text and "\N{REPLACEMENT CHARACTER}" not in text
                     return text if readable else str(getattr(tokenizer, name)(token_id))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError):

@@ -145,7 +145,10 @@ class Audit:
         if repeated and key in self._masks:
             return self._masks[key]
         bias = call.named.get("position_bias")
-        arguments = {} if bias is None else {"position_bias": bias.masked_fill(bias > -1e3, 0.0)}
+        if bias is None:
+            arguments = {}
+        else:
+            arguments = {"position_bias": bias.masked_fill(bias > -1e3, 0.0)}
         try:
             weights = weights_of(call, torch.zeros_like(call.q), **arguments)
         except (RuntimeError, TypeError, ValueError, IndexError):
@@ -174,11 +177,15 @@ class Audit:
         device = seen.device
         real = queries.real.to(device)[:, :, None] & keys.real.to(device)[:, None]  # (B, Q, K)
         causal = self._is_causal(call)
-        window, told = (
-            window_of(self.subject.config, call) if call.part != "cross" else (None, True)
-        )
+        if call.part != "cross":
+            window, told = window_of(self.subject.config, call)
+        else:
+            window = None
+            told = True
         own = queries is keys
-        expected = queries.expected(causal=bool(causal), window=window).to(device) if own else real
+        expected = real
+        if own:
+            expected = queries.expected(causal=bool(causal), window=window).to(device)
         distance = torch.arange(seen.shape[2], device=device)[:, None] - torch.arange(
             seen.shape[3], device=device
         )
@@ -190,10 +197,12 @@ class Audit:
         forbidden = {"padding": rows & padding & stated} if has_mask else {}
         forbidden["padding_mask"] = rows & padding & ~stated if has_mask else rows & padding
         if own:
-            documents = None if queries.documents is None else queries.documents.to(device)
-            same_document = (
-                real if documents is None else real & (documents[:, :, None] == documents[:, None])
-            )
+            documents = None
+            if queries.documents is not None:
+                documents = queries.documents.to(device)
+            same_document = real
+            if documents is not None:
+                same_document = real & (documents[:, :, None] == documents[:, None])
             if documents is not None:
                 forbidden["packed_documents"] = real & ~same_document
             if causal and queries.allowed is None:

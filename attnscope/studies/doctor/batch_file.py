@@ -16,7 +16,10 @@ def batch_of(value: Any, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     Args:
         value: input_ids, or an object with what the model is called with, each as one list or a list for each row.
     """
-    members = {"input_ids": value} if isinstance(value, list) else as_object(value, where)
+    if isinstance(value, list):
+        members = {"input_ids": value}
+    else:
+        members = as_object(value, where)
     if "input_ids" not in members:
         raise UsageError(
             "has no input_ids", where=where, hint="give them, such as [[101, 2023, 102]]"
@@ -27,7 +30,10 @@ def batch_of(value: Any, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     batch = {}
     for name, member in members.items():
         if name not in _TOLD:
-            tensor = _tensor(member, f"{where}: {name}") if isinstance(member, list) else member
+            if isinstance(member, list):
+                tensor = _tensor(member, f"{where}: {name}")
+            else:
+                tensor = member
             flat = single and isinstance(tensor, torch.Tensor) and tensor.shape == ids.shape
             batch[name] = tensor[None] if flat else tensor
     return batch, told

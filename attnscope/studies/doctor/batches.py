@@ -151,10 +151,12 @@ def read_batch(
                    for key, value in tensors.items()}  # fmt: skip
         ids = tensors["input_ids"]
     mask = tensors.get("attention_mask")
-    attended = (
-        mask if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape == ids.shape else None
-    )
-    allowed = _allowed(mask, ids) if isinstance(mask, Tensor) and mask.ndim in (3, 4) else None
+    attended = None
+    if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape == ids.shape:
+        attended = mask
+    allowed = None
+    if isinstance(mask, Tensor) and mask.ndim in (3, 4):
+        allowed = _allowed(mask, ids)
     if isinstance(mask, Mapping):
         notes.append(
             "attention_mask holds a mask for each type of layer: which tokens these masks bar is not checked"
@@ -213,7 +215,9 @@ def _like(value: Any, ids: Tensor) -> Tensor | None:
     """Return a tensor with a number for every token; None if there is none."""
     if not isinstance(value, Tensor) or value.ndim not in (1, 2) or value.shape[-1] != ids.shape[1]:
         return None
-    wide = value.expand(ids.shape) if value.ndim == 1 or len(value) in (1, len(ids)) else None
+    wide = None
+    if value.ndim == 1 or len(value) in (1, len(ids)):
+        wide = value.expand(ids.shape)
     return None if wide is None else wide.to(ids.device)
 
 
@@ -312,11 +316,8 @@ def padding_by_id(ids: Tensor, special: SpecialIds) -> Tensor:
     if special.pad == special.eos:
         right = right & torch.cat((torch.zeros_like(right[:, :1]), right[:, :-1]), 1)
         # one token at the start may be the beginning of a text that begins with it
-        left = (
-            left & torch.cat((left[:, 1:], torch.zeros_like(left[:, :1])), 1)
-            if special.bos == special.eos
-            else left
-        )
+        if special.bos == special.eos:
+            left = left & torch.cat((left[:, 1:], torch.zeros_like(left[:, :1])), 1)
     return left | right
 
 
@@ -333,7 +334,10 @@ def probe(
     ids = torch.full((len(rows), length), pad)
     mask = torch.zeros_like(ids)
     for n, row in enumerate(rows):
-        columns = slice(length - len(row), None) if side == "left" else slice(len(row))
+        if side == "left":
+            columns = slice(length - len(row), None)
+        else:
+            columns = slice(len(row))
         ids[n, columns] = torch.tensor(row)
         mask[n, columns] = 1
     inputs = {"input_ids": ids, "attention_mask": mask}
@@ -341,11 +345,10 @@ def probe(
     if with_positions:
         positions = (mask.cumsum(1) - 1).clamp_min(0)
         inputs["position_ids"] = positions
-    name = (
-        f"{len(rows)} texts padded on the {side}"
-        if len(set(map(len, rows))) > 1
-        else f"{len(rows)} texts"
-    )
+    if len(set(map(len, rows))) > 1:
+        name = f"{len(rows)} texts padded on the {side}"
+    else:
+        name = f"{len(rows)} texts"
     return ExaminedBatch(name, inputs, ids, mask == 0, attended=mask != 0, positions=positions)
 
 

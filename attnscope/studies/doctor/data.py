@@ -53,7 +53,10 @@ def _ends(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
     if not ends:
         yield unknown(batch.name, "no row ends with an end token that can be told from padding")
         return
-    trained = torch.zeros_like(batch.ids) if batch.labels is None else batch.labels != IGNORED
+    if batch.labels is None:
+        trained = torch.zeros_like(batch.ids)
+    else:
+        trained = batch.labels != IGNORED
     lost_mask = [
         row
         for row, end in ends.items()
@@ -154,7 +157,10 @@ def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
             continue
         pairs += 1
         second = slice(places[0] + 1, places[1])
-        types = torch.zeros_like(batch.ids[row]) if batch.types is None else batch.types[row]
+        if batch.types is None:
+            types = torch.zeros_like(batch.ids[row])
+        else:
+            types = batch.types[row]
         if not bool((types[second] == 1).all()) or bool(
             types[: places[0]][batch.real[row, : places[0]]].any()
         ):
@@ -279,7 +285,9 @@ def _teacher(batch: ExaminedBatch) -> Evidence:
     valid = labels != IGNORED
     equal = float((ids == labels)[valid].float().mean()) if valid.any() else 0.0
     shifted = valid[:, 1:]
-    right = float((ids[:, 1:] == labels[:, :-1])[shifted].float().mean()) if shifted.any() else 0.0
+    right = 0.0
+    if shifted.any():
+        right = float((ids[:, 1:] == labels[:, :-1])[shifted].float().mean())
     if equal >= _AGREE and right < _APART:
         reason = "decoder_input_ids are the labels: the decoder reads what it is to predict"
         return wrong(batch.name, equal, _APART, None, reason)
@@ -317,7 +325,10 @@ def _offset(batch: ExaminedBatch) -> int | None:
     assert labels is not None
     shares = dict[int, float]()
     for offset in (0, 1, 2, -1):
-        shifted = labels[:, -offset:] if offset < 0 else labels[:, : labels.shape[1] - offset]
+        if offset < 0:
+            shifted = labels[:, -offset:]
+        else:
+            shifted = labels[:, : labels.shape[1] - offset]
         valid = shifted != IGNORED
         tokens = batch.ids[:, :offset] if offset < 0 else batch.ids[:, offset:]
         shares[offset] = float((shifted == tokens)[valid].float().mean()) if valid.any() else 0.0

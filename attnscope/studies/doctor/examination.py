@@ -129,7 +129,10 @@ class Examination:
             return None
         mask = batch.given.get("decoder_attention_mask")
         attended = None if mask is None else mask != 0
-        padding = torch.zeros_like(ids, dtype=torch.bool) if attended is None else ~attended
+        if attended is None:
+            padding = torch.zeros_like(ids, dtype=torch.bool)
+        else:
+            padding = ~attended
         return ExaminedBatch(f"decoder of {batch.name}", {}, ids, padding, attended=attended)
 
     def alone(self, ids: Sequence[int] | Tensor, **more: Any) -> ExaminedBatch:
@@ -411,11 +414,10 @@ def relative_gap(
     equal = (output == reference) | (output.isnan() & reference.isnan())
     both = output.isfinite() & reference.isfinite()
     gap = (output - reference).abs().masked_fill(~both, torch.inf).masked_fill(equal, 0.0).amax(-1)
-    kept_rows = (
-        torch.ones_like(gap, dtype=torch.bool)
-        if rows is None
-        else rows.to(gap.device).expand(gap.shape)
-    )
+    if rows is None:
+        kept_rows = torch.ones_like(gap, dtype=torch.bool)
+    else:
+        kept_rows = rows.to(gap.device).expand(gap.shape)
     if not kept_rows.any():
         return 0.0, (0, 0)
     gap = gap.masked_fill(~kept_rows, 0.0)

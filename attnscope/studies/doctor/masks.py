@@ -165,7 +165,9 @@ def _unmarked(exam: Examination) -> Iterator[Evidence]:
     for batch in exam.batches:
         if batch.documents is not None:
             continue
-        ends = _ends_inside(batch, special.eos) if exam.subject.kind == "causal" else 0
+        ends = 0
+        if exam.subject.kind == "causal":
+            ends = _ends_inside(batch, special.eos)
         if ends:
             tokens = "an end token" if ends == 1 else f"{ends} end tokens"
             reason = (f"a row has {tokens} inside, and no position_ids, cu_seq_lens, seq_idx or mask that tells "
@@ -349,11 +351,10 @@ def padding(exam: Examination) -> list[Evidence]:
                 and exam.subject.learned_positions
                 and batch.positions is None
             )
-            right = (
-                batch
-                if mask_covers(batch) and not needs
-                else _repaired(batch, exam, positions=needs)
-            )
+            if mask_covers(batch) and not needs:
+                right = batch
+            else:
+                right = _repaired(batch, exam, positions=needs)
             rows = measured(exam, [right], _like_alone, _ALONE)
             if not batch.padding.any():
                 why = "no row is padded; each row has the same outputs as alone"
@@ -374,9 +375,10 @@ def _like_alone(case: Case) -> Evidence | str:
     decoder = batch.given.get("decoder_input_ids")
     texts = []
     for row, kept_tokens in enumerate(batch.kept):
-        places = (
-            kept_tokens.nonzero()[:, 0] if decoder is None else torch.arange(case.output().shape[1])
-        )
+        if decoder is None:
+            places = kept_tokens.nonzero()[:, 0]
+        else:
+            places = torch.arange(case.output().shape[1])
         texts.append((row, places, _text_alone(exam, batch, row)))
     return _compared_alone(case, texts, f"outputs change with {change}")
 
@@ -384,7 +386,10 @@ def _like_alone(case: Case) -> Evidence | str:
 def _text_alone(exam: Examination, batch: ExaminedBatch, row: int) -> ExaminedBatch:
     """Return a row of a batch without its padding; the same text of several batches once."""
     places = batch.kept[row]
-    more = {} if batch.types is None else {"token_type_ids": batch.types[row, places][None]}
+    if batch.types is None:
+        more = {}
+    else:
+        more = {"token_type_ids": batch.types[row, places][None]}
     for name in ("decoder_input_ids", "decoder_attention_mask"):
         if isinstance(batch.given.get(name), Tensor):
             more[name] = batch.given[name][row : row + 1]
@@ -423,7 +428,10 @@ def padding_mask(exam: Examination) -> list[Evidence]:
                 exam, "padding_mask", [batch], "weight on padding that the mask allows"
             )
             continue
-        bare = batch.padding if batch.attended is None else batch.padding & batch.attended
+        if batch.attended is None:
+            bare = batch.padding
+        else:
+            bare = batch.padding & batch.attended
         if not bare.any():
             evidence.append(ok(batch.name))
             continue
@@ -432,10 +440,14 @@ def padding_mask(exam: Examination) -> list[Evidence]:
             note = "there is no attention_mask; outputs of the texts are the same with an attention_mask"
             evidence.append(ok(batch.name, effect.value, effect.limit, note))
             continue
-        what = "there is no attention_mask" if batch.attended is None else "the attention_mask is 1"
+        what = "the attention_mask is 1"
+        if batch.attended is None:
+            what = "there is no attention_mask"
         note = f"{what} for {counted(int(bare.sum()), 'padding token')}"
         if effect is not None and effect.value is not None:
-            changes = "do not change" if effect.verdict == "ok" else f"change by {effect.value:.2g}"
+            changes = "do not change"
+            if effect.verdict != "ok":
+                changes = f"change by {effect.value:.2g}"
             note += f"; outputs of the texts {changes} with the right mask"
         where = exam.token(batch, *bare.nonzero()[0].tolist())
         evidence.append(wrong(batch.name, int(bare.sum()), 0, where, note))
@@ -484,7 +496,10 @@ def padding_positions(exam: Examination) -> list[Evidence]:
     for batch in exam.batches:
         if batch.side() not in ("left", "both") or batch.packed or batch.allowed is not None:
             continue
-        masked = batch if mask_covers(batch) else _repaired(batch, exam, positions=False)
+        if mask_covers(batch):
+            masked = batch
+        else:
+            masked = _repaired(batch, exam, positions=False)
         (evidence,) = measured(exam, [masked], _like_alone, _ALONE, exam.backends[:1])
         if evidence.verdict == "wrong":
             placed = _repaired(batch, exam, positions=True)
@@ -494,11 +509,9 @@ def padding_positions(exam: Examination) -> list[Evidence]:
                     evidence.examined, "outputs change with padding even with the right positions"
                 )
             else:
-                what = (
-                    "its position_ids count padding"
-                    if batch.positions is not None
-                    else "it has no position_ids"
-                )
+                what = "it has no position_ids"
+                if batch.positions is not None:
+                    what = "its position_ids count padding"
                 reason = f"the batch is padded on the left, and {what}"
                 evidence = replace(evidence, examined=batch.name, reason=reason)
         results.append(evidence)
@@ -560,11 +573,9 @@ def _prefix_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence:
     if not cells.any():
         return ok(f"the mask of {batch.name}")
     row, token, key = cells.nonzero()[0].tolist()
-    what = (
-        "hides a token of the prefix from another"
-        if hidden.any()
-        else "lets the prefix see later tokens"
-    )
+    what = "lets the prefix see later tokens"
+    if hidden.any():
+        what = "hides a token of the prefix from another"
     where = exam.place(batch, "", (row, token, key))
     return wrong(f"the mask of {batch.name}", int(cells.sum()), 0, where, f"the mask {what}")
 
@@ -599,11 +610,10 @@ def window(exam: Examination) -> list[Evidence]:
             (False, audit.hidden.get("window")),
         ):
             if finding is not None:
-                what = (
-                    f"a query sees {seen} keys"
-                    if wide
-                    else f"{finding.cells} keys within the window are hidden"
-                )
+                if wide:
+                    what = f"a query sees {seen} keys"
+                else:
+                    what = f"{finding.cells} keys within the window are hidden"
                 reason = f"{what}, and the window is {configured}"
                 location = case.place(finding)
                 return wrong(case.examined, seen, configured, location, reason)
@@ -640,11 +650,10 @@ def mask_4d(exam: Examination) -> list[Evidence]:
     of_masks = read_masks(exam, "mask_4d", batches_with_mask, "the mask of the batch is not obeyed")
     evidence += [item for item in of_masks if item.examined not in told]
     if evidence or not exam.rows or exam.subject.core is None or exam.two_halves:
-        without = (
-            inapplicable("the model", "no batch has a 4-D mask")
-            if exam.rows
-            else unknown("the model", NO_PROBES)
-        )
+        if exam.rows:
+            without = inapplicable("the model", "no batch has a 4-D mask")
+        else:
+            without = unknown("the model", NO_PROBES)
         return evidence or [without]
     rows = [row[:6] for row in exam.rows[:2]]
     ids = torch.tensor([[token for row in rows for token in row]])
@@ -677,11 +686,9 @@ def _hidden_from_itself(exam: Examination, batch: ExaminedBatch) -> Iterator[Evi
     if blind.any():
         row, token = blind.nonzero()[0].tolist()
         where = exam.place(batch, "", (row, token))
-        inverted = (
-            "; the mask is inverted"
-            if bool(blind.equal(batch.real & batch.allowed.any(-1)))
-            else ""
-        )
+        inverted = ""
+        if bool(blind.equal(batch.real & batch.allowed.any(-1))):
+            inverted = "; the mask is inverted"
         reason = f"tokens may attend to other tokens, and not to themselves{inverted}"
         yield wrong(f"the mask of {batch.name}", int(blind.sum()), 0, where, reason)
 

@@ -47,11 +47,10 @@ def max_positions(exam: Examination) -> list[Evidence]:
         longest = max(lengths)
         at = f"text {lengths.index(longest)}"
         reason = f"a text of {longest} tokens; the model has {limit} positions"
-        of_texts = (
-            wrong("the texts", longest, limit, at, reason)
-            if longest > limit
-            else ok("the texts", longest, limit)
-        )
+        if longest > limit:
+            of_texts = wrong("the texts", longest, limit, at, reason)
+        else:
+            of_texts = ok("the texts", longest, limit)
         evidence.append(of_texts)
     return evidence or [unknown("no batch", "no batch or text is given")]
 
@@ -106,10 +105,13 @@ def _frequencies(
     apart = abs(used_factor - factor)
     scaled = "" if rope.scaling is None else f" with {stated} scaling"
     if value > limit:
-        unit = "relative error of a frequency" if exact else f"radians at position {length}"
-        lost = (
-            ": the model uses the frequencies without scaling" if _plain(rope, width, used) else ""
-        )
+        if exact:
+            unit = "relative error of a frequency"
+        else:
+            unit = f"radians at position {length}"
+        lost = ""
+        if _plain(rope, width, used):
+            lost = ": the model uses the frequencies without scaling"
         if not exact:
             lost = f": the model holds the frequencies in {str(held.dtype).removeprefix('torch.')}"
         reason = f"frequencies differ from the config's{scaled} ({unit}){lost}"
@@ -194,9 +196,10 @@ def _used(
     # float32: the type that cos and sin are returned in
     like = torch.zeros(1, 3, 1, device=held.device)
     try:
-        cos, sin = (
-            module(like, positions) if layer_type is None else module(like, positions, layer_type)
-        )
+        if layer_type is None:
+            cos, sin = module(like, positions)
+        else:
+            cos, sin = module(like, positions, layer_type)
     except Exception:  # a module of anyone has another signature
         return held.detach().float().cpu(), float(getattr(module, "attention_scaling", 1.0))
     cos = cos[0].double().cpu()

@@ -92,9 +92,14 @@ def examine(
     full_model = subject.model
     probe_texts = list(texts or TEXTS)
     with with_settings_kept(full_model):
-        rows, are_random = ([], False) if images else _rows(subject, probe_texts, longest_probe)
+        rows: list[list[int]] = []
+        are_random = False
+        if not images:
+            rows, are_random = _rows(subject, probe_texts, longest_probe)
         pad = subject.words.special.pad
-        known_pad = pad if pad is not None and pad < (subject.vocab_size or pad + 1) else 0
+        known_pad = 0
+        if pad is not None and pad < (subject.vocab_size or pad + 1):
+            known_pad = pad
         exam = Examination(
             subject,
             [],
@@ -240,7 +245,10 @@ def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[li
 
 def _lengths(subject: Subject) -> tuple[int, ...]:
     """Return the lengths of a probe's texts, on the same side of LongRoPE's limit."""
-    limits = rotation_limits(subject.core.config) if subject.core is not None else set()
+    if subject.core is not None:
+        limits = rotation_limits(subject.core.config)
+    else:
+        limits = set()
     least = min(limits, default=sum(_LENGTHS))
     if least >= sum(_LENGTHS):
         return _LENGTHS
@@ -295,9 +303,10 @@ def _collate(exam: Examination, collator: Any) -> None:
     if not exam.rows:
         exam.collator_error = "the collator was not called: there are no texts without a tokenizer"
         return
-    features = (
-        [words.encode(text)["input_ids"] for text in exam.texts] if words.known else exam.rows
-    )
+    if words.known:
+        features = [words.encode(text)["input_ids"] for text in exam.texts]
+    else:
+        features = exam.rows
     if exam.subject.longest is not None:
         features = [row[: max(2, exam.subject.longest // (len(features) + 1))] for row in features]
     if exam.subject.kind == "causal" and eos is not None:
@@ -356,12 +365,13 @@ def _truth(
         documents[row, start : start + size] = document
     padding = documents < 0
     if special.pad is not None:  # other tokens were added by the collator
-        mask = (
-            torch.as_tensor(batch["attention_mask"])
-            if batch.get("attention_mask") is not None
-            else None
-        )
-        barred = torch.zeros_like(padding) if mask is None or mask.shape != ids.shape else mask == 0
+        mask = None
+        if batch.get("attention_mask") is not None:
+            mask = torch.as_tensor(batch["attention_mask"])
+        if mask is None or mask.shape != ids.shape:
+            barred = torch.zeros_like(padding)
+        else:
+            barred = mask == 0
         padding = padding & ((ids == special.pad) | barred)
     for row, position in ((documents < 0) & ~padding).nonzero().tolist():
         before = [document for document in documents[row, :position].tolist() if document >= 0][-1:]

@@ -40,7 +40,9 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[
     """Turn an examination into parts: the verdict, a table of checks, then what is wrong, then the others."""
     yield Facts(list(_header(report, settings)))
     yield GAP
-    more = " (--verbose: every measurement)" if settings.options and not settings.verbose else ""
+    more = ""
+    if settings.options and not settings.verbose:
+        more = " (--verbose: every measurement)"
     yield paragraph((_verdict(report), Span(more)), remark=True)
     yield GAP
     if measured := [
@@ -74,11 +76,10 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[
 
 def _header(report: DoctorReport, settings: DisplaySettings) -> Iterator[tuple[str, Spans]]:
     kind_text = f" · {report.kind}" if report.kind != "unknown" else ""
-    made_of = (
-        (Span(" ("), *untrusted(report.model_class), Span(")"))
-        if report.model != report.model_class
-        else ()
-    )
+    if report.model != report.model_class:
+        made_of = Span(" ("), *untrusted(report.model_class), Span(")")
+    else:
+        made_of = ()
     name = report.model if settings.verbose else short_path(report.model)
     yield "model", (*untrusted(name), *made_of, Span(kind_text))
     yield "runs in", ours(f"{report.dtype} on {report.device} · {report.passes} passes")
@@ -93,16 +94,12 @@ def _header(report: DoctorReport, settings: DisplaySettings) -> Iterator[tuple[s
 
 def _describe(batch: BatchFacts) -> str:
     rows = f"{counted(batch.rows, 'row')} of {counted(batch.length, 'token')}"
-    padding = (
-        f"{counted(batch.padding, 'padding token')} ({batch.padded})"
-        if batch.padding
-        else "no padding"
-    )
-    documents = (
-        ""
-        if batch.documents is None
-        else f"{counted(batch.documents, 'document')}, by {batch.documents_from}"
-    )
+    padding = "no padding"
+    if batch.padding:
+        padding = f"{counted(batch.padding, 'padding token')} ({batch.padded})"
+    documents = ""
+    if batch.documents is not None:
+        documents = f"{counted(batch.documents, 'document')}, by {batch.documents_from}"
     return " · ".join(
         part for part in (rows, padding, documents, ", ".join(batch.keys), *batch.notes) if part
     )
@@ -130,7 +127,9 @@ def _number(check: DoctorCheck | Evidence) -> str:
 
 
 def _finding(check: DoctorCheck) -> Iterator[ViewPart]:
-    holds = "does not hold" if check.verdict == "wrong" else "depends on how the model is called"
+    holds = "depends on how the model is called"
+    if check.verdict == "wrong":
+        holds = "does not hold"
     yield paragraph((Span(check.name, _LOOKS[check.verdict]), Span(f"  {holds}: {check.title}")))
     examined = list(
         dict.fromkeys(item.examined for item in check.evidence if item.verdict == check.verdict)

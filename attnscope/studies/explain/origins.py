@@ -99,7 +99,9 @@ class ModelOrigin:
         c = self._config
         vectors = [vector(letter, f"W_{letter} x", rows["projected"], bias=c.qkv_bias)]
         if "normed" in rows:
-            over = "all heads" if c.qk_norm == "whole" else f"the head's {c.d_head} dimensions"
+            over = "all heads"
+            if c.qk_norm != "whole":
+                over = f"the head's {c.d_head} dimensions"
             vectors.append(vector(f"{letter} normed", f"{c.norm} over {over}", rows["normed"]))
         rope = c.rope_of(self._capture.layer)
         if rope is not None:
@@ -228,7 +230,9 @@ class GivenOrigin:
         self._capture = capture
         self._origin = origin
         rotation = capture.rotation
-        frequencies = None if rotation is None else rotation.frequencies.cpu().double().numpy()
+        frequencies = None
+        if rotation is not None:
+            frequencies = rotation.frequencies.cpu().double().numpy()
         self.lengths: Numbers | None = None if frequencies is None else 2 * np.pi / frequencies
 
     def inputs(self) -> list[Vector]:

@@ -63,11 +63,10 @@ def rest_of_layer(
         added = captured["mlp_normed"]
     base = captured["mlp_input"] if post else middle
     total = base + added * factor if c.residual else added * factor
-    made = (
-        f"{'normed' if post else _RESIDUAL} + {times}{vectors[-1].name}"
-        if c.residual
-        else vectors[-1].name
-    )
+    if c.residual:
+        made = f"{'normed' if post else _RESIDUAL} + {times}{vectors[-1].name}"
+    else:
+        made = vectors[-1].name
     if post:
         vectors.append(vector("sum", made, total))
         made = norm_made(c, "sum", total)

@@ -177,11 +177,10 @@ def _check_one(run: RunConfig) -> None:
     for what, picked in (("layer", run.layer), ("head", run.head)):
         if not picked.single:
             mean = picked.word == "mean"
-            message = (
-                f"explain needs a single {what}, not a mean"
-                if mean
-                else f"'{picked}' is not a single {what}"
-            )
+            if mean:
+                message = f"explain needs a single {what}, not a mean"
+            else:
+                message = f"'{picked}' is not a single {what}"
             hint = f"use one, such as {arg(what, 0)}, or auto"
             if picked.label is not None:
                 first_label, *_ = (f"L{layer}H{head}" for layer, head in picked.label.pairs)

@@ -46,9 +46,10 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
     yield GAP
     random = RANDOM_WEIGHTS if e.provenance.weights == "random" else ()
     between = " " if random else "  "  # the badge ends with a blank
-    chosen_spans = (
-        (Span(between), *untrusted(e.chosen)) if e.chosen and not settings.data_only else ()
-    )
+    if e.chosen and not settings.data_only:
+        chosen_spans = Span(between), *untrusted(e.chosen)
+    else:
+        chosen_spans = ()
     yield paragraph((Span(f"L{e.layer}H{e.head}", "title"), *random, *chosen_spans))
     yield from _answer(e, settings)
     yield from _inputs(e, settings)
@@ -73,11 +74,9 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
     if not e.inputs:
         yield from _title(1, f"what enters layer {e.layer}", ())
         are_given = e.provenance.weights == "given"
-        why = (
-            "queries, keys and values were given"
-            if are_given
-            else "the modules of this architecture are"
-        )
+        why = "the modules of this architecture are"
+        if are_given:
+            why = "queries, keys and values were given"
         yield _say(
             f"not known: {why}" if are_given else f"not shown: {why} not followed", "caption"
         )
@@ -107,11 +106,9 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
     weights = "W_q, W_k and b" if e.query_steps[0].bias else "W_q and W_k"
     source = f"; {weights} are weights of the layer"
     if not e.inputs:
-        source = (
-            ", as they were given"
-            if e.provenance.weights == "given"
-            else ", as attention received them"
-        )
+        source = ", as attention received them"
+        if e.provenance.weights == "given":
+            source = ", as they were given"
     caption = f"the query q of this token and the key k of every token{source}"
     yield from _title(2, "query and keys", ours(caption, "caption"))
     for vector in e.query_steps:
@@ -146,8 +143,10 @@ def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
 
 def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     steps = [scale_text(e.scale, e.head_width, reason=True)]
-    steps += [f"soft-capped at {e.softcap:g}"] if e.softcap is not None else []
-    steps += [f"plus {BIAS_NAMES.get(e.bias, e.bias)} bias"] if e.bias is not None else []
+    if e.softcap is not None:
+        steps += [f"soft-capped at {e.softcap:g}"]
+    if e.bias is not None:
+        steps += [f"plus {BIAS_NAMES.get(e.bias, e.bias)} bias"]
     used = msgspec.structs.replace(e.mask, used=e.layer_mask or e.mask.used)
     mask = (*ours("mask: ", "caption"), *untrusted(describe_used(used), "caption"))
     yield from _title(4, f"scaled: {', '.join(steps)}; then masked", mask)
@@ -166,9 +165,9 @@ def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
 
 
 def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    sink_note = (
-        "; the head's sink adds one score that belongs to no token" if e.sink is not None else ""
-    )
+    sink_note = ""
+    if e.sink is not None:
+        sink_note = "; the head's sink adds one score that belongs to no token"
     yield from _title(
         5,
         "weights: softmax",
@@ -261,7 +260,9 @@ def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[
     if check is None or (trivial and check.holds):
         return
     if check.holds:
-        text = f"holds to {check.difference:.1e}" if check.difference else "holds exactly"
+        text = "holds exactly"
+        if check.difference:
+            text = f"holds to {check.difference:.1e}"
         verdict = Span(f"{check.said}, {text}", "good")
     else:
         text = f"DOES NOT HOLD: differs by {check.difference:.1e}, rounding explains {check.tolerance:.1e}"

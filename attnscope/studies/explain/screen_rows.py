@@ -29,8 +29,12 @@ def key_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator
     yield Table("token", columns, axis, further=further, further_name=name, spelled=True)
     if e.rest is not None:
         share = number_text(e.rest.weight, settings.precision)
-        parts = [f"{e.rest.allowed} allowed ({share} of the weight)"] if e.rest.allowed else []
-        parts += [f"{e.rest.barred} not allowed"] if e.rest.barred else []
+        if e.rest.allowed:
+            parts = [f"{e.rest.allowed} allowed ({share} of the weight)"]
+        else:
+            parts = []
+        if e.rest.barred:
+            parts += [f"{e.rest.barred} not allowed"]
         more = settings.named("--top K", "top=K")
         text = f"the heaviest keys are shown; left out: {', '.join(parts)}; {more} shows more"
         yield paragraph(ours(text, "caption"), indent=1, remark=True)

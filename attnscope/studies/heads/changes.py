@@ -36,11 +36,10 @@ def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparis
             HeadDifference(name, change.astype(np.float32), np.sqrt(squares).astype(np.float32))
         )
     largest_change, role = _changed_most(differences, (layers, heads))
-    labels = (
-        [first_label, second_label]
-        if first_label != second_label
-        else [f"{first_label} (1)", f"{second_label} (2)"]
-    )
+    if first_label != second_label:
+        labels = [first_label, second_label]
+    else:
+        labels = [f"{first_label} (1)", f"{second_label} (2)"]
     labelled = [
         HeadSide(label, heads) if isinstance(heads, HeadRoles) else HeadSide(label, measured=heads)
         for label, heads in zip(labels, (a, b), strict=True)

@@ -48,9 +48,8 @@ def present_changes(comparison: HeadComparison, settings: DisplaySettings) -> It
     labels = [
         side.label if settings.verbose else short_path(side.label) for side in comparison.sides
     ]
-    labels = (
-        labels if len(set(labels)) == len(labels) else [side.label for side in comparison.sides]
-    )
+    if len(set(labels)) != len(labels):
+        labels = [side.label for side in comparison.sides]
     listing = replace(settings.listing, signed=False)
     yield from _header(comparison, labels, settings)
     yield notes(comparison.notes)
@@ -61,11 +60,10 @@ def present_changes(comparison: HeadComparison, settings: DisplaySettings) -> It
     else:
         for difference in comparison.differences:
             yield from _numbers(comparison, difference, labels, settings, listing)
-    one_role = (
-        ["--role induction (its values for every head)"]
-        if len(comparison.differences) > ROLES_ALONE
-        else []
-    )
+    if len(comparison.differences) > ROLES_ALONE:
+        one_role = ["--role induction (its values for every head)"]
+    else:
+        one_role = []
     yield from more_options(
         [*one_role, "--top K (more heads)", "--json, -o heads.csv (every number)"], settings
     )
@@ -122,9 +120,10 @@ def _roles(
         yield GAP
         return
     short_labels = all(len(label) <= _LONGEST_HEADING for label in labels)
-    headings = (
-        [untrusted(label) for label in labels] if short_labels else [ours("first"), ours("second")]
-    )
+    if short_labels:
+        headings = [untrusted(label) for label in labels]
+    else:
+        headings = [ours("first"), ours("second")]
     yield _changed_heads(comparison, headings, sides, listing)
     yield GAP
     counts = [[name for row in main for name in row] for main in mains]
@@ -201,9 +200,9 @@ def _changed_roles(
         listed = [
             ours(f"L{layer}H{head} {_change(difference, layer, head)}") for layer, head in heads
         ]
-        nothing = (
-            "no head changes" if largest_changes[difference.name] >= 0 else "not measured in both"
-        )
+        nothing = "not measured in both"
+        if largest_changes[difference.name] >= 0:
+            nothing = "no head changes"
         cells.append(
             Text(
                 listed or [ours(nothing, "caption")], "  ", cut="" if listing.top is None else None
@@ -235,7 +234,12 @@ def _numbers(
     """Present a role, or one number, of both models on one scale, and its difference."""
     heads = [side.heads for side in comparison.sides]
     role = ROLES.get(difference.name)
-    meaning = role.meaning if role else heads[0].meaning if isinstance(heads[0], HeadScores) else ""
+    if role:
+        meaning = role.meaning
+    elif isinstance(heads[0], HeadScores):
+        meaning = heads[0].meaning
+    else:
+        meaning = ""
     title = f"{role.letter} {role.title}" if role else difference.name
     yield paragraph((Span(title, "title"), Span("  "), *note(meaning)))
     if _largest(difference.difference) < 0:

@@ -76,7 +76,9 @@ class Sums:
     def add(self, name: str, layer: int, sequences: Sequence[int], values: Tensor | Array) -> None:
         """Add the values of some sequences, (sequences, heads, …), to their blocks."""
         total = self.arrays[name][:, layer, : values.shape[1]]
-        numbers = values.cpu().double().numpy() if isinstance(values, Tensor) else values
+        numbers = values
+        if isinstance(values, Tensor):
+            numbers = values.cpu().double().numpy()
         np.add.at(total, np.array(sequences) % len(total), numbers)
 
     def add_offsets(self, layer: int, texts: Sequence[int], recorder: WordRecorder) -> None:

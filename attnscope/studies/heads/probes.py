@@ -71,7 +71,10 @@ def draw_probes(
         [token_id for token_id in ordinary if token_id < source.config.vocab_size], dtype=np.int64
     )
     limit = source.config.max_positions
-    room = 2 * REPEATED if limit is None else min(2 * REPEATED, limit - len(before) - len(after))
+    if limit is None:
+        room = 2 * REPEATED
+    else:
+        room = min(2 * REPEATED, limit - len(before) - len(after))
     half = min(room // 2, len(ids))
     half = half if half >= _FEWEST else 0
     needle = min(NEEDLE, 2 * half // 4, len(ids) - 1)

@@ -76,9 +76,10 @@ def ask_heads(
         len(side) for text in texts for side in (text.tokens, text.context or text.tokens)
     )
     record_bytes = max(map(len, groups)) * prod(heads.shape) * longest * 4
-    planned_source = (
-        source if heads.attention or not heads.shares else replace_source(source, layers=None)
-    )
+    if heads.attention or not heads.shares:
+        planned_source = source
+    else:
+        planned_source = replace_source(source, layers=None)
     plans = plan_passes(
         run, planned_source, [[texts[n] for n in group] for group in groups], record_bytes
     )

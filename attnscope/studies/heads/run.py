@@ -196,7 +196,10 @@ def _record(
             for plan, n in zip(group, numbers, strict=True)
         ]
     # a model without attention is planned as if each layer had it
-    planned_source = source if heads.attention else dataclass_replace(source, layers=None)
+    if heads.attention:
+        planned_source = source
+    else:
+        planned_source = dataclass_replace(source, layers=None)
     plans = plan_passes(run, planned_source, planned, _bytes_kept(heads, groups, len(texts)))
     model, device = session.load(plans[0], len(plans))
 
@@ -223,9 +226,12 @@ def _record(
                 )
             )
         else:
-            recorded += [TextPass(batch, numbers, engine, counts)] if "texts" in measured else []
-            recorded += [SegmentPass(batch, numbers, parts, engine)] if parts.sums else []
-            recorded += [PicturePass(batch, numbers, grids, engine)] if on_grids else []
+            if "texts" in measured:
+                recorded += [TextPass(batch, numbers, engine, counts)]
+            if parts.sums:
+                recorded += [SegmentPass(batch, numbers, parts, engine)]
+            if on_grids:
+                recorded += [PicturePass(batch, numbers, grids, engine)]
         recorders = {
             layer: [recorder for part in recorded for recorder in part.recorders.get(layer, ())]
             for layer in counts
@@ -242,11 +248,9 @@ def _record(
 def _check(run: RunConfig, source: ModelSource) -> None:
     """Refuse models and texts whose heads have no roles."""
     if source.needs_context:
-        hint = (
-            f"use {arg('part', 'encoder')}"
-            if source.part
-            else "use a model without cross-attention"
-        )
+        hint = "use a model without cross-attention"
+        if source.part:
+            hint = f"use {arg('part', 'encoder')}"
         raise UsageError("roles are defined only for self-attention", where=source.name, hint=hint)
     if source.first_queries:
         hint = f"give queries of every token, or use {arg('measure', 'entropy')}"
@@ -380,11 +384,9 @@ def _missing(
         notes.append(f"receiver is not measured: no text has {FEWEST_SPANS} sentences, or spans")
     sizes = {"repeated": random.repeated, "needle": random.needle, "tripled": random.tripled}
     if missed := [role.name for role in roles if sizes.get(role.measured, 1) == 0]:
-        reason = (
-            "the vocabulary or the longest text of this model is too small"
-            if reads
-            else "the model takes no text"
-        )
+        reason = "the model takes no text"
+        if reads:
+            reason = "the vocabulary or the longest text of this model is too small"
         notes.append(
             f"{_not_measured(missed)}: {reason if runs else 'random tokens need a model that runs them'}"
         )
@@ -392,5 +394,8 @@ def _missing(
 
 
 def _not_measured(names: Sequence[str]) -> str:
-    subject = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{names[0]} is"
+    if len(names) > 1:
+        subject = f"{', '.join(names[:-1])} and {names[-1]} are"
+    else:
+        subject = f"{names[0]} is"
     return f"{subject} not measured"

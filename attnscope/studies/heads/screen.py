@@ -85,9 +85,10 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         legend += "; a role with – is never the main one." if has_unranked else "."
         yield paragraph((message, Span(legend)), remark=True)
     yield notes(survey.notes)
-    more = (
-        [] if len(survey.roles) <= ROLES_ALONE else ["--role induction (its values for every head)"]
-    )
+    if len(survey.roles) <= ROLES_ALONE:
+        more = []
+    else:
+        more = ["--role induction (its values for every head)"]
     yield from more_options(
         [*more, "--top K (more heads)", "--json, -o heads.csv (every number)"], settings
     )
@@ -174,15 +175,22 @@ def describe_probes(survey: HeadRoles) -> Iterator[tuple[str, str]]:
         n = probes.draws
         size = probes.repeated
         texts = [f"{n} texts of {size} random tokens written twice"]
-        texts += [f"{n} of {probes.tripled} written three times"] if probes.tripled else []
+        if probes.tripled:
+            texts += [f"{n} of {probes.tripled} written three times"]
         if probes.needle:
             texts.append(
                 f"{n} of {2 * size} whose last {probes.needle} also occur before (the needle)"
             )
         before = " ".join(probes.before)
         after = " ".join(probes.after)
-        inside = f", each after {before}" if before else f", each before {after}" if after else ""
-        inside = f", each between {before} and {after}" if before and after else inside
+        if before:
+            inside = f", each after {before}"
+        elif after:
+            inside = f", each before {after}"
+        else:
+            inside = ""
+        if before and after:
+            inside = f", each between {before} and {after}"
         yield "random", f"{', '.join(texts)}{inside}; seed {probes.seed}"
 
 
@@ -265,11 +273,15 @@ def _about_shares(survey: HeadRoles | HeadScores) -> Iterator[tuple[str, Spans]]
     text = (
         f"{what} in layers {letters} are of shares of |M|, the layer's matrix, in place of weights"
     )
-    text += f"; they have no role {', '.join(without)}" if without else ""
+    if without:
+        text += f"; they have no role {', '.join(without)}"
     yield "|M|", note(text)
     if survey.channels:
         counts = sorted(set(survey.channels.values()))
-        each = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+        if len(counts) == 1:
+            each = f"{counts[0]:,}"
+        else:
+            each = f"{counts[0]:,} to {counts[-1]:,}"
         yield (
             "channels",
             note(
@@ -438,9 +450,17 @@ def head_numbers(
     """
     every = np.concatenate([matrix.ravel() for matrix in together or [values]])
     finite = every[np.isfinite(every)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    if finite.size:
+        low = float(finite.min())
+        high = float(finite.max())
+    else:
+        low = 0.0
+        high = 0.0
     end = largest or max(-low, high)
-    scale = Scale(-end, end, True, shape) if signed or low < 0 else Scale(0.0, end, False, shape)
+    if signed or low < 0:
+        scale = Scale(-end, end, True, shape)
+    else:
+        scale = Scale(0.0, end, False, shape)
     precision = max(1, settings.precision)
     digits = digits_for(every, precision)
     texts = [

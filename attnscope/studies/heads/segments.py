@@ -52,11 +52,10 @@ def segments_of(tokens: Sequence[Token], spans: TextSpans | None) -> Segments | 
         ]
     else:
         text_spans = [] if spans is None else _text_spans(spans)
-        sides = (
-            []
-            if spans is None or len(text_spans) != 2
-            else [spans.tokens(index) for index in text_spans]
-        )
+        if spans is None or len(text_spans) != 2:
+            sides = []
+        else:
+            sides = [spans.tokens(index) for index in text_spans]
     if len(sides) == 2 and len(sides[0]) > 1 and len(sides[1]) > 1:
         return Segments(*sides)
     return None

@@ -84,11 +84,9 @@ def _advice(gains: Array, listed: tuple[tuple[int, int], ...]) -> list[str]:
             for index in np.argsort(-np.nan_to_num(gains.ravel(), nan=-np.inf))
         ]
         leading = len(set(listed) & set(order[: len(listed)]))
-        same = (
-            "the same heads"
-            if set(listed) == set(best)
-            else f"{len(listed)} heads, {leading} of them"
-        )
+        same = "the same heads"
+        if set(listed) != set(best):
+            same = f"{len(listed)} heads, {leading} of them"
         end = "" if set(listed) == set(best) else f" among the first {len(listed)}"
         notes.append(f"the checkpoint lists {same}{end}")
     else:

@@ -96,9 +96,9 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
     stored = ", ".join(f"{count:,} × {dtype}" for dtype, count in d.dtypes.items())
     of_text = d.tokenizer_size is None
     words = "made from the text itself" if of_text else f"{d.tokenizer_size:,} words"
-    tokenizer = (
-        f"{d.tokenizer}, {words}" if d.tokenizer != "none" else "none that can be used; see below"
-    )
+    tokenizer = "none that can be used; see below"
+    if d.tokenizer != "none":
+        tokenizer = f"{d.tokenizer}, {words}"
     rows = "one row per word of the text" if of_text else f"{c.vocab_size:,} rows"
     if d.tokenizer == "image":
         tokenizer = "none: its tokens are patches of a picture"
@@ -144,7 +144,9 @@ def _layer_map(c: "ModelConfig") -> str:
 def _heads(c: "ModelConfig") -> str:
     if not c.attention_layers:
         return ""
-    shared = f" that share {c.n_kv_heads} key/value heads" if c.n_kv_heads != c.n_heads else ""
+    shared = ""
+    if c.n_kv_heads != c.n_heads:
+        shared = f" that share {c.n_kv_heads} key/value heads"
     shared += ", keys and values from --context" * c.cross_attention
     return f"{c.n_heads}{shared}, queries and keys {c.d_head} wide, values {c.d_value} wide"
 
@@ -166,9 +168,9 @@ def _mlp(c: "ModelConfig") -> str:
     if not c.d_mlp:
         return "none"
     bounded = f", bounded at {c.glu_limit:g}" if c.glu_limit is not None else ""
-    experts_text = (
-        f"; {c.experts_per_token} of {c.n_experts} experts for each token" if c.n_experts else ""
-    )
+    experts_text = ""
+    if c.n_experts:
+        experts_text = f"; {c.experts_per_token} of {c.n_experts} experts for each token"
     return f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}{bounded}{experts_text}"
 
 
@@ -178,7 +180,10 @@ def _positions(c: "ModelConfig") -> str:
         turned = f" (theta {c.rope.theta:g}" + (
             f", {c.rope.fraction:g} of each head" if c.rope.fraction < 1 else ""
         )
-        turned += f", {c.rope.scaling.kind} × {c.rope.scaling.factor:g})" if c.rope.scaling else ")"
+        if c.rope.scaling:
+            turned += f", {c.rope.scaling.kind} × {c.rope.scaling.factor:g})"
+        else:
+            turned += ")"
     return f"{c.positions}{turned}, " + (
         f"up to {c.max_positions:,} tokens" if c.max_positions else "of any length"
     )

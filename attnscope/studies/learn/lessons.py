@@ -147,7 +147,9 @@ def _mask(m: Material) -> list[LessonStep]:
     causal = np.asarray(m.explanation.keys) <= m.query
     hidden_first = causal.all()  # the last token sees every key: hide the strongest one instead
     visible = causal if not hidden_first else np.arange(n) != int(unmasked.argmax())
-    name = f"the key {m.labels[int(unmasked.argmax())]} hidden" if hidden_first else "a causal mask"
+    name = "a causal mask"
+    if hidden_first:
+        name = f"the key {m.labels[int(unmasked.argmax())]} hidden"
     before = softmax(np.where(visible, m.scaled, -np.inf))
     left = float(unmasked[visible].sum())
     again = unmasked * visible / left
@@ -361,9 +363,10 @@ def _directions(m: Material) -> list[LessonStep]:
 
 def _sinks(m: Material) -> list[LessonStep]:
     weights = m.layer_weights
-    weight_on_first = (
-        weights[:, 1:, 0].mean(1) if weights.shape[1] > 1 else weights[:, :, 0].mean(1)
-    )
+    if weights.shape[1] > 1:
+        weight_on_first = weights[:, 1:, 0].mean(1)
+    else:
+        weight_on_first = weights[:, :, 0].mean(1)
     names = [f"L{m.layer}H{head}" for head in range(len(weight_on_first))]
     choices, answer = _pick(names, weight_on_first)
     text = m.run.texts[0].text

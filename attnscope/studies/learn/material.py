@@ -153,11 +153,10 @@ def _check(explanation: Explanation) -> None:
     n = len(explanation.tokens)
     if not 2 <= n <= _LONGEST or explanation.context is not None:
         hint = f"pass one with 2 to {_LONGEST} tokens"
-        what = (
-            "cross-attention has no lessons"
-            if explanation.context is not None
-            else f"the text has {n} token{'' if n == 1 else 's'}"
-        )
+        if explanation.context is not None:
+            what = "cross-attention has no lessons"
+        else:
+            what = f"the text has {n} token{'' if n == 1 else 's'}"
         raise UsageError(what, where=arg("text"), hint=hint)
     if explanation.fully_masked or not np.isfinite(explanation.row.masked).any():
         raise UsageError(

@@ -59,7 +59,10 @@ def question_parts(step: LessonStep) -> Iterator[ViewPart]:
 
 def reveal_parts(step: LessonStep, settings: DisplaySettings, *, right: bool) -> Iterator[ViewPart]:
     """Present whether an answer was right, the answer, and its numbers."""
-    verdict = Span("✓ right.", "bold") if right else Span(f"✗ it is {step.answer + 1}.", "bold")
+    if right:
+        verdict = Span("✓ right.", "bold")
+    else:
+        verdict = Span(f"✗ it is {step.answer + 1}.", "bold")
     yield paragraph((verdict, Span(" "), *untrusted(step.reveal)), indent=1)
     yield from answer_parts(step, settings)
 

@@ -119,7 +119,9 @@ def measure_mixing(
         _text_report(run, text, index, shown_layers, channels)
         for index, text in enumerate(plan.text_plans)
     ]
-    values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
+    values = "exact"
+    if any(text_plan.pool for text_plan in plan.text_plans):
+        values = "pooled"
     # a recurrence reads what came before
     mask = MaskUse("causal", "causal")
     return Report(
@@ -200,11 +202,10 @@ def _check_options(run: RunConfig, layer: int, *, pure: bool) -> None:
     )
     for is_refused, where, message in refused:
         if is_refused:
-            hint = (
-                "remove it"
-                if pure
-                else f"remove it, or use {arg('layer', 'auto')}, which is a layer with softmax"
-            )
+            if pure:
+                hint = "remove it"
+            else:
+                hint = f"remove it, or use {arg('layer', 'auto')}, which is a layer with softmax"
             raise UsageError(message, where=where, hint=hint)
 
 
@@ -280,7 +281,9 @@ def _text_report(
         text_plan.keys,
         Heads(),
     )
-    chat = None if text_input.rendered is None else chat_text(text_input.rendered, text_plan.tokens)
+    chat = None
+    if text_input.rendered is not None:
+        chat = chat_text(text_input.rendered, text_plan.tokens)
     report = TextReport(
         *about, text_plan.notes, mixing=mixing, chat=chat, position_ids=text_plan.positions
     )

@@ -116,11 +116,9 @@ def _channel(mixing: Mixing, unit: int) -> str:
     count = mixing.channels.get(layer) if isinstance(layer, int) else None
     if count is None:
         return ""
-    return (
-        f", mean of the matrices of all {count:,} channels"
-        if head == "mean"
-        else f", channel {head} of {count:,}"
-    )
+    if head == "mean":
+        return f", mean of the matrices of all {count:,} channels"
+    return f", channel {head} of {count:,}"
 
 
 def _ranked(mixing: Mixing, unit: int, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -429,10 +427,14 @@ def _ranking(
     if settings.percent:
         digits[1] = digits[1].as_percent()
     measure = numbers["|M|·‖v‖" if mixing.by == "value" else "share"]
-    full = float(np.nanmax(measure)) if mixing.by == "value" and np.isfinite(measure).any() else 1.0
+    full = 1.0
+    if mixing.by == "value" and np.isfinite(measure).any():
+        full = float(np.nanmax(measure))
     rows = [_sources(keys[r], [values[r] for values in numbers.values()], digits, measure[r] / (full or 1.0))
             for r in range(len(text.queries))]  # fmt: skip
-    left_out = f", without {' and '.join(mixing.left_out)}" if mixing.left_out else ""
+    left_out = ""
+    if mixing.left_out:
+        left_out = f", without {' and '.join(mixing.left_out)}"
     by = "|M|·‖v‖" if mixing.by == "value" else "|M|"
     return Bars(
         token_axis("key", text.sources),

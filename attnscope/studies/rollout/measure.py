@@ -299,5 +299,7 @@ def _text_report(
         text.keys,
         Heads(),
     )
-    chat = None if text_input.rendered is None else chat_text(text_input.rendered, text.tokens)
+    chat = None
+    if text_input.rendered is not None:
+        chat = chat_text(text_input.rendered, text.tokens)
     return TextReport(*about, text.notes, list(text.hidden), rollouts=rollouts, chat=chat)

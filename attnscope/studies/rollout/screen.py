@@ -41,11 +41,10 @@ def present_rollouts(
 def _title(rollouts: Sequence[TokenRollout]) -> ViewPart:
     first_rollout = rollouts[0]
     last_rollout = rollouts[-1]
-    name = (
-        first_rollout.name
-        if first_rollout is last_rollout
-        else f"{first_rollout.name} to {last_rollout.name}"
-    )
+    if first_rollout is last_rollout:
+        name = first_rollout.name
+    else:
+        name = f"{first_rollout.name} to {last_rollout.name}"
     measure = ROLLOUT_MEASURES.get(first_rollout.measure)
     source = "" if measure is None else f"  {measure.meaning} ({measure.source})"
     return paragraph((Span(f"{name} {first_rollout.measure}", "title"), Span(source, "caption")))
@@ -91,8 +90,12 @@ def _row(text: TextReport, settings: DisplaySettings) -> list[Panel]:
 
 def _sums(text: TextReport, rollouts: Sequence[TokenRollout], settings: DisplaySettings) -> str:
     """State the sum of a row, and the meaning of cells without a share."""
-    scope = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} tokens"
-    masked = "; masked: no token reaches it" if any(rollout.nothing for rollout in rollouts) else ""
+    scope = ""
+    if len(text.keys) != len(text.sources):
+        scope = f" over all {len(text.sources)} tokens"
+    masked = ""
+    if any(rollout.nothing for rollout in rollouts):
+        masked = "; masked: no token reaches it"
     return f"sums to 1{in_percent(settings)}{scope}{masked}"
 
 
@@ -120,7 +123,9 @@ def _ranking(
         for rollout in rollouts
         for r, position in enumerate(text.queries)
     ]
-    left_out = f", without {' and '.join(rollouts[0].left_out)}" if rollouts[0].left_out else ""
+    left_out = ""
+    if rollouts[0].left_out:
+        left_out = f", without {' and '.join(rollouts[0].left_out)}"
     ranking = Bars(
         title=(
             Span("strongest sources", "bold"),

@@ -55,11 +55,9 @@ def _heading(text: TextReport, attribution: Attribution, settings: DisplaySettin
         Span(f"  after {attribution.position} ", "caption"),
         token_span(text.tokens, attribution.position, "caption"),
     )
-    capped = (
-        f", before the soft-cap of {attribution.softcap:g}"
-        if attribution.softcap is not None
-        else ""
-    )
+    capped = ""
+    if attribution.softcap is not None:
+        capped = f", before the soft-cap of {attribution.softcap:g}"
     caption = f": {number_text(attribution.total, settings.precision)}, with the scale of the final norm frozen{capped}"
     return paragraph((*what, *after, Span(caption, "caption")))
 

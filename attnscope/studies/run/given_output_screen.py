@@ -27,7 +27,9 @@ def present_given_output(
         return
     gap_text = f"by up to {given_output.largest:.2g} (L{given_output.layer}H{given_output.head}, query {given_output.query} "
     numbers = f", dimension {given_output.dimension}; given {given_output.given:.6g}, computed {given_output.computed:.6g})"
-    since = f", from layer {given_output.first_layer} on" if len(given_output.layers) > 1 else ""
+    since = ""
+    if len(given_output.layers) > 1:
+        since = f", from layer {given_output.first_layer} on"
     rounding = f"{numbers}{since}; rounding explains {given_output.limit:.1g}"
     differs = (
         Span("the given output differs ", "bad"),

@@ -199,11 +199,24 @@ def _present_head(
         )
         yield from row_list(in_row, settings, f"{option} lists all", head)
         stages = [stage for stage in stages if stage.name == "output"]
-    ranking = contributors(text, head, settings, compact=heat) if head.top.keys.shape[1] else None
-    matrices: list[list[ViewPart]] = [[GAP, Matrices(stages, heat)]] if stages else [[]]
-    rankings: list[list[ViewPart]] = [[GAP, ranking]] if ranking is not None else [[]]
+    ranking = None
+    if head.top.keys.shape[1]:
+        ranking = contributors(text, head, settings, compact=heat)
+    matrices: list[list[ViewPart]]
+    if stages:
+        matrices = [[GAP, Matrices(stages, heat)]]
+    else:
+        matrices = [[]]
+    rankings: list[list[ViewPart]]
+    if ranking is not None:
+        rankings = [[GAP, ranking]]
+    else:
+        rankings = [[]]
     if settings.brief:  # otherwise, the user chose what is shown
-        weights = [] if heat else [stage for stage in stages if stage.name == "weights"]
+        if heat:
+            weights = []
+        else:
+            weights = [stage for stage in stages if stage.name == "weights"]
         others = ", ".join(stage.name for stage in stages if stage.name != "weights")
         if weights and others:
             matrices.append([GAP, Matrices(weights), *_not_shown(others, stages, settings)])
@@ -219,7 +232,10 @@ def _present_head(
         return
     forms = [[*matrix_set, *ranking_set] for matrix_set in matrices for ranking_set in rankings]
     if len(forms) > 1:
-        drawn_parts = None if heat or not settings.brief else _drawn(text, head, stages, settings)
+        if heat or not settings.brief:
+            drawn_parts = None
+        else:
+            drawn_parts = _drawn(text, head, stages, settings)
         yield FirstFitting(forms, None if drawn_parts is None else [*drawn_parts, *rankings[-1]])
     else:
         yield from forms[0]
@@ -283,9 +299,12 @@ def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
         isinstance(index, int) for head in text.heads for index in (head.layer, head.head)
     )
     are_drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
-    limit = (
-        1 if brief else _MOST_EACH if len(layers) > 1 and not _are_maps(text) else _MOST_OF_LAYER
-    )
+    if brief:
+        limit = 1
+    elif len(layers) > 1 and not _are_maps(text):
+        limit = _MOST_EACH
+    else:
+        limit = _MOST_OF_LAYER
     return numbered and are_drawn and len(text.heads) > limit
 
 

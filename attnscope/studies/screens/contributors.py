@@ -35,7 +35,9 @@ def contributors(
     digits = [digits_for(m, settings.precision) for m in measures.values()]
     digits[0] = weight_digits(top.weight, settings.precision + 1, settings)
     ranked = measures.get(top.by, top.weight)
-    full = 1.0 if top.by == "weight" else float(ranked[np.isfinite(ranked)].max(initial=0.0)) or 1.0
+    full = 1.0
+    if top.by != "weight":
+        full = float(ranked[np.isfinite(ranked)].max(initial=0.0)) or 1.0
     words = [position for position in text.queries if position < len(text.tokens) - text.padding]
     rows = [
         None

@@ -152,7 +152,8 @@ def report_header(
         )
     if provenance.family != "weights" and compared != "mask":
         lines.append(("mask", describe_mask(mask, provenance.weights)))
-        lines += [("", effect)] if (effect := effect_of_mask(mask)) else []
+        if effect := effect_of_mask(mask):
+            lines += [("", effect)]
     if provenance.scale is not None:
         replaced = (
             f"scores × {provenance.scale:g} in every layer, in place of the model's own factor"
@@ -185,11 +186,9 @@ def describe_mask(mask: MaskUse, weights: str) -> Spans:
     """
     own = "given" if weights == "given" else "the model's own"
     if mask.what_if is None:
-        whose = (
-            f"one of the model's masks: {' or '.join((mask.own, *mask.trained))}"
-            if mask.trained
-            else own
-        )
+        whose = own
+        if mask.trained:
+            whose = f"one of the model's masks: {' or '.join((mask.own, *mask.trained))}"
         return untrusted(f"{mask.used} ({whose})")
     if mask.used == mask.own and mask.hidden is not None:
         hidden = untrusted(f"'{mask.hidden}' hidden", "warning")
@@ -295,7 +294,9 @@ def text_header(
         padding = text.padding
         hidden = text.hidden
     n_generated = sum(token.made for token in text.tokens)
-    generated = f", {n_generated:,} of them generated (marked {NEW})" if n_generated else ""
+    generated = ""
+    if n_generated:
+        generated = f", {n_generated:,} of them generated (marked {NEW})"
     size = Span(f" · {counted(len(text.tokens) - padding, 'token')}{generated}")
     # A prompt with pictures is shown as it was given: its placeholders and its template are not.
     shown_text = text.text
@@ -307,7 +308,9 @@ def text_header(
     lead, quoted, characters = _quoted(shown_text, settings, around)
     numbers = format_positions(rows) if rows else ""
     fits = len(numbers) <= _LONGEST_ROWS
-    named_rows = f" · {'row' if len(rows) == 1 else 'rows'} {numbers}" if numbers and fits else ""
+    named_rows = ""
+    if numbers and fits:
+        named_rows = f" · {'row' if len(rows) == 1 else 'rows'} {numbers}"
     after = (*characters, size, Span(named_rows))
     line = (*lead, *quoted, *after) if settings.verbose else OneLine(quoted, after, lead=lead)
     lines: list[Line] = [(name, line)]
@@ -412,7 +415,8 @@ def head_header(
     parts = [ours(f"text {text.index}")] if len(report.texts) > 1 else []
     reason = "" if settings.data_only else head.chosen or ""
     reason, *next_heads = re.split(BEFORE_A_HEAD, reason)
-    parts += [untrusted(reason)] if reason else []
+    if reason:
+        parts += [untrusted(reason)]
     badge = RANDOM_WEIGHTS if report.provenance.weights == "random" else ()
     between = ours(" " if badge else "  ")  # the badge ends with a blank
     title = (Span(head_name(head), "title"), *badge, *(between if parts else ()))
@@ -457,9 +461,12 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
             head.means is not None and statistic.within < len(text.tokens)
         )
         if (statistic.on or statistic.phrase) and needs_token and near:
-            group = (
-                "on" if statistic.on else statistic.name if statistic.within is None else "within"
-            )
+            if statistic.on:
+                group = "on"
+            elif statistic.within is None:
+                group = statistic.name
+            else:
+                group = "within"
             shown_facts.append(
                 (statistic.place, statistic.name, statistic.on, statistic.phrase or "", group)
             )
@@ -486,9 +493,14 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     if sum(shares) > _WHOLE:
         # The first token may be special, or the row's own.
         apart = sum(shares) - (means.punctuation or 0) <= _WHOLE
-        facts[max(index for index, (_, _, on, *_) in enumerate(shown_facts) if on is not None)] += (
-            " (counted among the others, too)" if apart else " (these overlap)"
-        )
+        if apart:
+            facts[
+                max(index for index, (_, _, on, *_) in enumerate(shown_facts) if on is not None)
+            ] += " (counted among the others, too)"
+        else:
+            facts[
+                max(index for index, (_, _, on, *_) in enumerate(shown_facts) if on is not None)
+            ] += " (these overlap)"
     for n, (fact, following) in enumerate(pairwise(shown_facts)):
         facts[n] += "," if fact[-1] == following[-1] else ";"
     if not facts:
@@ -502,7 +514,10 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
 def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
     means = {}
     for name, values in structs.asdict(head.rows).items():
-        known_values = values if values is None else values[counted & np.isfinite(values)]
+        if values is None:
+            known_values = values
+        else:
+            known_values = values[counted & np.isfinite(values)]
         means[name] = (
             None if known_values is None or not known_values.size else float(known_values.mean())
         )

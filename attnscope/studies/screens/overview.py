@@ -61,8 +61,12 @@ def least_attended(
         if not (np.isnan(received[key]) or left_out[key])
     ]
     listed = order[: settings.least]
-    without = f", without {' and '.join(head.top.left_out)}" if head.top.left_out else ""
-    rows = "the shown rows" if 0 < len(text.queries) < len(text.tokens) else "other tokens"
+    without = ""
+    if head.top.left_out:
+        without = f", without {' and '.join(head.top.left_out)}"
+    rows = "other tokens"
+    if 0 < len(text.queries) < len(text.tokens):
+        rows = "the shown rows"
     caption = f"  of {len(order):,} tokens{without}; received: weight from {rows}; 1 is an even "
     caption += "share, which a token receives if queries spread their weight evenly over the keys that they see"
     yield paragraph((Span("least attended", "bold"), Span(caption, "caption")))

@@ -73,11 +73,10 @@ def _scaled(pictures: Pictures, settings: DisplaySettings) -> Pictures:
     maps = []
     for picture in pictures.maps:
         largest = float(np.nan_to_num(picture.weights).max(initial=0.0))
-        facts = (
-            picture.facts
-            if pictures.places is not None
-            else [*picture.facts, f"largest patch {percent(largest)}"]
-        )
+        if pictures.places is not None:
+            facts = picture.facts
+        else:
+            facts = [*picture.facts, f"largest patch {percent(largest)}"]
         scale = Scale(0.0, largest, signed=False, shape="sqrt")
         maps.append(msgspec.structs.replace(picture, scale=scale, facts=facts))
     caption = (

@@ -34,11 +34,9 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
     """Present the generated tokens, each with its probability."""
     yield GAP
     count = len(text.generated)
-    caption = (
-        "  1 token, the most probable one"
-        if count == 1
-        else f"  {count} tokens, each the most probable one"
-    )
+    caption = "  1 token, the most probable one"
+    if count != 1:
+        caption = f"  {count} tokens, each the most probable one"
     yield paragraph((Span("generated", "bold"), Span(caption, "caption")))
     wide = len(str(len(text.tokens) - 1))
     shares = list[float]()

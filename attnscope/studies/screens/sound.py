@@ -31,7 +31,9 @@ def head_map(text: TextReport, pooled: Pooled, sound: Sound) -> SoundMap:
     levels = np.maximum.reduceat(sound.levels, starts)
     seconds = [sound.seconds_of(frame) for frame in pooled.keys]
     rows = token_axis("query", text.tokens, pooled.queries[:-1])
-    of_rows = "runs of queries" if pooled.queries[-1] > len(rows.positions) else "queries"
+    of_rows = "queries"
+    if pooled.queries[-1] > len(rows.positions):
+        of_rows = "runs of queries"
     meaning = (
         f"of {of_rows}, on seconds; each row sums to 1{' with the padding' * bool(text.context)}"
     )
@@ -111,11 +113,9 @@ def path_map(text: TextReport, sound: Sound) -> SoundMap:
 def _described(sound: Sound) -> str:
     assert sound.path is not None
     heads = spelled_heads(sound.path.heads)
-    whose = (
-        "chosen by attnscope, as the checkpoint lists none"
-        if sound.path.chosen
-        else "of the generation config"
-    )
+    whose = "of the generation config"
+    if sound.path.chosen:
+        whose = "chosen by attnscope, as the checkpoint lists none"
     return f"mean of {len(sound.path.heads)} alignment heads, {whose}: {heads}"
 
 

@@ -128,12 +128,15 @@ def mean_weights(
     spans: SpanReport, heads: Sequence[tuple[int, int]] | None
 ) -> tuple[Matrix, Matrix | None]:
     """Return the mean over heads of the weights, (spans, spans), and of the weights on sinks; None without sinks."""
-    selection = tuple(np.array(heads).T) if heads is not None else (slice(None), slice(None))
+    if heads is not None:
+        selection = tuple(np.array(heads).T)
+    else:
+        selection = slice(None), slice(None)
     size = len(spans.text.names)
     weights = spans.weights[selection].reshape(-1, size, size).astype(np.float64)
-    sink = (
-        None if spans.sink is None else spans.sink[selection].reshape(-1, size).astype(np.float64)
-    )
+    sink = None
+    if spans.sink is not None:
+        sink = spans.sink[selection].reshape(-1, size).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return _mean(weights), None if sink is None else _mean(sink)
 
@@ -162,11 +165,9 @@ def span_panel(spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySett
         matrix = np.column_stack((matrix, np.array(column, dtype=np.float32)))
         columns = with_sink(columns)
     masked = [bool(np.isnan(row[: len(shown_spans.names)]).all()) for row in matrix]
-    joined = (
-        f"; {len(spans.text.names)} spans, neighbours joined"
-        if len(shown_spans.names) < len(spans.text.names)
-        else ""
-    )
+    joined = ""
+    if len(shown_spans.names) < len(spans.text.names):
+        joined = f"; {len(spans.text.names)} spans, neighbours joined"
     meaning = "weight from the row's tokens (averaged) to the column's tokens (summed); each row sums to 1"
     text = f"{whose}: {meaning}{in_percent(settings)}{joined}"
     return matrix_panel(matrix, masked, (rows, columns), ours("spans"), ours(text), settings)
@@ -291,7 +292,9 @@ def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) ->
         sources.append(Text(named_spans, " · "))
     rows = spans.rows[-count:]
     labels: list[Spans] = [(Span(f"{row} "), token_span(text.tokens, row)) for row in rows]
-    left_out = f"; the last {count} of {len(spans.rows)} tokens" if count < len(spans.rows) else ""
+    left_out = ""
+    if count < len(spans.rows):
+        left_out = f"; the last {count} of {len(spans.rows)} tokens"
     title = f"spans that the token reads most, mean of all heads{in_percent(settings)}{left_out}"
     return Table("token", [Column(title, sources, left=True)], labels=labels)
 
@@ -366,11 +369,10 @@ def present_strips(
     for index, name in enumerate(names):
         legend += [Span(f"{' · ' if index else ''}{index} ", "dim"), *untrusted(name)]
     yield Facts([("spans", tuple(legend))], remark=False)
-    largest = (
-        [int(np.nanargmax(np.where(told, row, -1.0))) for row in rows]
-        if any(told)
-        else [0] * len(rows)
-    )
+    if any(told):
+        largest = [int(np.nanargmax(np.where(told, row, -1.0))) for row in rows]
+    else:
+        largest = [0] * len(rows)
     digits = max(2, settings.precision)
     # One bar for each share; any weight at all is visible.
     steps = (

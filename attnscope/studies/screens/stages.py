@@ -112,11 +112,9 @@ def _arithmetic(
         return f"{mean}weights · v{masked}"
     scope = "" if whole_rows else " over the keys that it may see"
     sink = " (column +)" if picture else ""
-    of = (
-        f"softmax of masked and the head's sink{sink}"
-        if head.rows.sink is not None
-        else "softmax of masked"
-    )
+    of = "softmax of masked"
+    if head.rows.sink is not None:
+        of = f"softmax of masked and the head's sink{sink}"
     with_its_sink = " with its sink" * (head.rows.sink is not None)
     whole = "100 %" if settings.percent else "1"
     row_sum = f"each row{with_its_sink} sums to {whole}"

@@ -68,7 +68,9 @@ def word_contributors(
         remainders.append(
             rest_of(row, kept_words, excluded, digits) if len(kept_words) < len(listed) else None
         )
-    left_out = f", without {' and '.join(head.top.left_out)}" if head.top.left_out else ""
+    left_out = ""
+    if head.top.left_out:
+        left_out = f", without {' and '.join(head.top.left_out)}"
     left_out += "" if all_keys else ", of the columns shown"
     return Bars(
         columns,

@@ -148,9 +148,13 @@ class Canvas:
         pieces = [(look, "".join(text for _, text in run)) for look, run in looks]
         if not pieces:
             return
-        attributes = f' transform="translate(0 {_n(y)}) rotate(-90)"' if turned else ""
-        attributes += f' text-anchor="{anchor}"' if anchor else ""
-        attributes += f' font-size="{_n(size)}"' if size != SMALL else ""
+        attributes = ""
+        if turned:
+            attributes = f' transform="translate(0 {_n(y)}) rotate(-90)"'
+        if anchor:
+            attributes += f' text-anchor="{anchor}"'
+        if size != SMALL:
+            attributes += f' font-size="{_n(size)}"'
         coordinates = f' y="{_n(x)}"' if turned else f' x="{_n(x)}" y="{_n(y)}"'
         if len(pieces) == 1:
             ((look, inner),) = pieces
@@ -384,7 +388,8 @@ def _edges(marked: Sequence[Sequence[bool]]) -> list[tuple[int, int, int]]:
         x = 0
         for is_marked, cells in groupby(row):
             length = len(list(cells))
-            runs += [(y, x, x + length)] if is_marked else []
+            if is_marked:
+                runs += [(y, x, x + length)]
             x += length
     return runs
 

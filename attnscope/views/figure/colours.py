@@ -25,7 +25,10 @@ def ramp_colour(fraction: float, *, signed: bool) -> str:
 
 def stops(*, signed: bool) -> list[tuple[float, str]]:
     """Return offsets and colours of a gradient that is the ramp."""
-    names = [*LIGHT.less.split()[:0:-1], *LIGHT.more.split()] if signed else LIGHT.more.split()
+    if signed:
+        names = [*LIGHT.less.split()[:0:-1], *LIGHT.more.split()]
+    else:
+        names = LIGHT.more.split()
     return [(n / (len(names) - 1), f"#{name}") for n, name in enumerate(names)]
 
 

@@ -32,7 +32,10 @@ def draw_labelled(
     several_layers = len(layout.rows) > 1
     room = canvas.limit - MARGIN - left
     max_across = max(1, int((room + GAP) // (_NAMED_CELL * n_columns + GAP)))
-    across = len(layout.columns) if several_layers else min(len(layout.columns), max_across)
+    if several_layers:
+        across = len(layout.columns)
+    else:
+        across = min(len(layout.columns), max_across)
     if across > max_across or len(panels[0].rows.names) != n_rows:
         return False
     cell = min(_LARGEST_CELL, ((room + GAP) / across - GAP) / n_columns)
@@ -40,7 +43,10 @@ def draw_labelled(
         cell * n_columns + GAP,
         max(text_width(f"L{layer}H{head}", SIZE * _BOLDER) for layer, head in places) + GAP,
     )
-    spots = layout.cells if several_layers else [divmod(n, across) for n in range(len(places))]
+    if several_layers:
+        spots = layout.cells
+    else:
+        spots = [divmod(n, across) for n in range(len(places))]
     rows = names_of(panels[0].rows, labels)
     columns = names_of(panels[0].columns, labels)
     above = SIZE + 4 + max(text_width(name, SMALL) for name in columns) + 4

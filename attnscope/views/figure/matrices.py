@@ -92,7 +92,8 @@ def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
         bands[-1].append(drawing)
         right += drawing.width + 2 * GAP
     for n, band in enumerate(bands):
-        canvas.y += GAP if n else 0
+        if n:
+            canvas.y += GAP
         _draw_band(canvas, band)
 
 
@@ -299,9 +300,10 @@ def _draw_thumbnails(
                 canvas.frame(x, canvas.y, side, side)
         canvas.y += side + 4
     ends = (f"{scale.low:.2g}", f"{scale.high:.2g}") if logarithmic else ("0", "1")
-    description = (
-        f"{panels[0].name}, logarithmic; hatched: exactly zero" if logarithmic else panels[0].name
-    )
+    if logarithmic:
+        description = f"{panels[0].name}, logarithmic; hatched: exactly zero"
+    else:
+        description = panels[0].name
     cell = pooled_cells(shape, rows, columns, of_map=logarithmic)
     draw_legend(canvas, scale, *ends, f"{description}: queries are rows, keys are columns{cell}")
 
@@ -359,10 +361,10 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     canvas.y = y + cell * n_rows
     none = int(np.isnan(pooled.weights).all(axis=1).sum())
     description = "logarithmic; queries are rows"
-    description += "; hatched: exactly zero" if (pooled.weights == 0).any() else ""
-    description += (
-        f"; hatched rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
-    )
+    if (pooled.weights == 0).any():
+        description += "; hatched: exactly zero"
+    if none:
+        description += f"; hatched rows: {none} of {n_rows}, whose queries are fully masked"
     draw_legend(canvas, scale, *scale.ends(pooled.weights), description)
 
 

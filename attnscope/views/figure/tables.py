@@ -144,11 +144,10 @@ def _draw_attended(canvas: Canvas, bars: Bars) -> None:
 
 def draw_table(canvas: Canvas, table: Table) -> None:
     """Write rows of cells, with bars beside them, and with squares in the colours of their labels."""
-    labels = (
-        []
-        if table.keys is None
-        else [_entry(table.keys, n) for n in range(len(table.keys.positions))]
-    )
+    if table.keys is None:
+        labels = []
+    else:
+        labels = [_entry(table.keys, n) for n in range(len(table.keys.positions))]
     labels += table.labels
     coloured = any(span.colour for label in labels for span in label)
     x = MARGIN + _INDENT * max(table.indent, coloured)

@@ -48,7 +48,10 @@ def draw_bars(screen: Screen, bars: Bars) -> None:
     labelled = _Labelled(bars, queries, sources, *cells, "" if queries is None else "  ← ")
     layouts = ((BAR, True), (BAR, False), (0, False))
     fitting = [layout for layout in layouts if _width(labelled, *layout) <= screen.width]
-    shown_measures = sorted({0, bars.by}) if bars.brief else list(range(len(bars.measures)))
+    if bars.brief:
+        shown_measures = sorted({0, bars.by})
+    else:
+        shown_measures = list(range(len(bars.measures)))
     if bars.title:
         screen.put(
             screen.text(
@@ -75,7 +78,13 @@ def draw_bars(screen: Screen, bars: Bars) -> None:
 def _width(labelled: _Labelled, bar: int, remarks: bool) -> int:
     """Count cells that the table needs with bars of this width, with remarks in words or as marks."""
     pairs = labelled.bars.remarks()
-    words = (2 + max(len(text) for _, text in pairs) if remarks else 2) if pairs else 0
+    if pairs:
+        if remarks:
+            words = 2 + max(len(text) for _, text in pairs)
+        else:
+            words = 2
+    else:
+        words = 0
     numbers = sum(w + 2 for w in _number_widths(labelled.bars))
     return sum(_label_widths(labelled)) + (bar + 1 if bar else 0) + numbers + words
 
@@ -83,11 +92,9 @@ def _width(labelled: _Labelled, bar: int, remarks: bool) -> int:
 def _label_widths(labelled: _Labelled) -> tuple[int, int]:
     """Count cells of the queries' column and of the sources', headings and rows without sources included."""
     bars = labelled.bars
-    query = (
-        0
-        if bars.queries is None
-        else max(len(bars.queries.kind), labelled.query + bars.queries.digits + 1)
-    )
+    query = 0
+    if bars.queries is not None:
+        query = max(len(bars.queries.kind), labelled.query + bars.queries.digits + 1)
     source = len(labelled.arrow) + max(len("source"), labelled.source + bars.sources.digits + 1)
     return query, max([source, *map(len, map(_other, bars.rows, bars.row_remainders()))])
 
@@ -185,7 +192,9 @@ def _other(row: Sequence[Bar] | None, unlisted: tuple[str, str] | None) -> str:
 
 def bar_text(share: float, cells: int) -> str:
     """Draw a bar of at most `cells` cells, in eighths of a cell."""
-    eighths = round(min(1.0, max(0.0, share)) * cells * 8) if np.isfinite(share) else 0
+    eighths = 0
+    if np.isfinite(share):
+        eighths = round(min(1.0, max(0.0, share)) * cells * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 

@@ -73,7 +73,10 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
     index = {position: n for n, position in enumerate(pooled.queries)}
     for line in range(0, len(picture.weights), picture.lines):
         first_row = index[picture.queries[line]]
-        heading = rows.label(first_row, name) if name else Text(f"{picture.queries[line]:>{label}}")
+        if name:
+            heading = rows.label(first_row, name)
+        else:
+            heading = Text(f"{picture.queries[line]:>{label}}")
         heading.append(" " * (label + 1 - heading.cell_len))
         for column in range(picture.weights.shape[1]):
             values = picture.weights[line : line + picture.lines, column].tolist()

@@ -62,7 +62,10 @@ class Neighbour:
     @cached_property
     def width(self) -> int:
         """Cells of its lines; a matrix of few columns leaves room for its title."""
-        columns_width = self.layout.needed if self.labelled else sum(self.layout.widths)
+        if self.labelled:
+            columns_width = self.layout.needed
+        else:
+            columns_width = sum(self.layout.widths)
         return max(columns_width, _TITLE) + self.widened
 
 
@@ -208,7 +211,12 @@ def block_title(columns: Labels, block: range) -> str:
     names = f": {' … '.join(ends)}" if columns.widest else ""
     if not axis.numbered:
         return f"{len(shown_positions)} of {axis.total} columns{names}"
-    what = "dimensions" if axis.kind == "dim" else "columns" if len(block) > 1 else "column"
+    if axis.kind == "dim":
+        what = "dimensions"
+    elif len(block) > 1:
+        what = "columns"
+    else:
+        what = "column"
     return f"{what} {format_positions(shown_positions)} of {axis.total}{names}"
 
 

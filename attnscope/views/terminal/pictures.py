@@ -177,7 +177,9 @@ def _draw_heads(
                     line = lines[n] if n < len(lines) else Text()
                     row.append_text(line).append(" " * (step - line.cell_len))
                 screen.put(row, width=screen.width)
-    coarser = "" if size == (columns, rows) else "; a cell is the largest of the patches in it"
+    coarser = "; a cell is the largest of the patches in it"
+    if size == (columns, rows):
+        coarser = ""
     if facts:
         screen.say(f"below each: {facts}{coarser}")
 
@@ -293,13 +295,12 @@ def _shaded_rows(picture: PictureMap, look: Terminal) -> list[Pieces]:
         line: Pieces = [("|", Style())]
         for column, weight in enumerate(weights):
             place = picture.scale.place(weight) or 0.0
-            cell = (
-                "[]"
-                if picture.query == (row, column)
-                else "  "
-                if look.colours
-                else cell_shade(place, False)
-            )
+            if picture.query == (row, column):
+                cell = "[]"
+            elif look.colours:
+                cell = "  "
+            else:
+                cell = cell_shade(place, False)
             line.append(
                 (
                     cell,

@@ -221,7 +221,10 @@ def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Te
             flowed.append(between)
             used += len(between)
         flowed.append_text(item)
-        used += cells if cells <= width else cell_len(textwrap.wrap(item.plain, width)[-1]) - used
+        if cells <= width:
+            used += cells
+        else:
+            used += cell_len(textwrap.wrap(item.plain, width)[-1]) - used
     return flowed
 
 

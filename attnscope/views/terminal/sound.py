@@ -52,7 +52,10 @@ def draw_sound(screen: Screen, drawn: SoundMap) -> None:
         line.append(" " * (label + 1 - line.cell_len))
         path = {frame // factor for frame in drawn.path_of(row)}
         for column in range(weights.shape[1]):
-            below = weights[row + 1, column] if halves and row + 1 < len(weights) else np.nan
+            if halves and row + 1 < len(weights):
+                below = weights[row + 1, column]
+            else:
+                below = np.nan
             line.append(*_cell(screen, scale, weights[row, column], below, on_path=column in path))
         screen.put(line, width=screen.width)
     draw_log_scale(screen, scale, weights)

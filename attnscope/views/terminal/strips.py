@@ -28,7 +28,10 @@ def draw_strips(screen: Screen, strips: Strips) -> None:
     indent = INDENTS[strips.indent]
     room = screen.width - indent - name - 2 - max(end.cell_len for end in ends)
     count = len(strips.cells)
-    shown = count if wide * count <= room else max(1, (room - len(f" … {count} more")) // wide)
+    if wide * count <= room:
+        shown = count
+    else:
+        shown = max(1, (room - len(f" … {count} more")) // wide)
     for strip, end in zip(strips.strips, ends, strict=True):
         line = Text(" " * indent + strip.name.ljust(name))
         scale = strip_scale(strip.values)

@@ -176,11 +176,10 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
     room = screen.width - indent - label - sum(column.width for column in columns)
     if table.bars is not None:
         shares = [bar or 0.0 for bar in table.bars]
-        cells = (
-            BAR
-            if room < 0
-            else min(BAR, (room - _BETWEEN - 1) // 2 if min(shares) < 0 else room - _BETWEEN)
-        )
+        if room < 0:
+            cells = BAR
+        else:
+            cells = min(BAR, (room - _BETWEEN - 1) // 2 if min(shares) < 0 else room - _BETWEEN)
         if cells >= _SHORTEST_BAR:
             styles = [screen.bar if share >= 0 else screen.negative_bar for share in shares]
             bars = _Numbers("", _bars(shares, cells), bars=True, styles=styles)
@@ -197,13 +196,12 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
     for block in pack([column.width for column in columns], screen.width - indent - label):
         _draw_block(screen, table, names, label, columns[block.start : block.stop])
     if table.further_name and len(shown_columns) < len(table.further):
-        opening = (
-            "the first of"
-            if len(shown_columns) == 1
-            else f"the first {len(shown_columns)} of"
-            if shown_columns
-            else "none of the"
-        )
+        if len(shown_columns) == 1:
+            opening = "the first of"
+        elif shown_columns:
+            opening = f"the first {len(shown_columns)} of"
+        else:
+            opening = "none of the"
         screen.draw_indented(
             Text(f"{opening} {len(table.further)} {table.further_name}"), table.indent
         )
@@ -231,9 +229,10 @@ def _draw_block(
     # The number of a row, such as a sum, may be in another block.
     rows = [r for r in range(len(names)) if any(column.cells[r] for column in columns)]
     width = INDENTS[table.indent] + label + sum(column.width for column in columns)
-    pieces = (
-        balance([1] * len(rows), width, screen.width) if len(rows) >= _LONG else [range(len(rows))]
-    )
+    if len(rows) >= _LONG:
+        pieces = balance([1] * len(rows), width, screen.width)
+    else:
+        pieces = [range(len(rows))]
     grids = [
         _piece(table, names, label, columns, rows[piece.start : piece.stop]) for piece in pieces
     ]

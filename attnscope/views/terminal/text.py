@@ -90,7 +90,12 @@ def _value(screen: Screen, value: parts.Cell | parts.OneLine, left: int) -> Text
     if left and _SHORTEST <= room < cell_len(lead + text):
         # The text has at least two thirds of the room.
         kept_width = max(room - cell_len(lead), 2 * room // 3)
-        how = shorten_start if value.end else shorten if lead else shorten_middle
+        if value.end:
+            how = shorten_start
+        elif lead:
+            how = shorten
+        else:
+            how = shorten_middle
         text = how(text, kept_width)
         lead = shorten_start(lead, room - cell_len(text))
     return Text(lead + text, overflow="fold") + after

@@ -85,7 +85,9 @@ def draw_thumbnails(
             for line in range(-(-(rows + (index < len(layers) - 1)) // 2)):
                 row = Text((layer if not line else "").ljust(label))
                 for column, head_pixels in zip(columns, pixels, strict=True):
-                    after = mark if not line and (index, column) in marked_cells else ""
+                    after = ""
+                    if not line and (index, column) in marked_cells:
+                        after = mark
                     row.append_text(_line(screen, scale, head_pixels, line, width))
                     row.append(after.ljust(step - width), "bold")
                 screen.put(row, width=label + len(names))
@@ -94,11 +96,12 @@ def draw_thumbnails(
         width = shape[1]
     # With colours, a line shows two rows of cells.
     together = 1 if screen.colours and not screen.ascii else 2
-    cell = (
-        ""
-        if whole
-        else pooled_cells(shape, rows, width, together=together, of_map=isinstance(scale, LogScale))
-    )
+    if whole:
+        cell = ""
+    else:
+        cell = pooled_cells(
+            shape, rows, width, together=together, of_map=isinstance(scale, LogScale)
+        )
     high = f"{scale.high:.2g}"
     if screen.colours:
         ramp = ramp_text(scale, "0", high, screen.colours, screen.surface)
@@ -132,7 +135,10 @@ def _line(
     """Draw two rows of cells as one line of half blocks; without colours, their larger one as a shade."""
     drawn_line = Text()
     for column in range(width):
-        drawn_rows = [] if pixels is None else pixels[2 * line : 2 * line + 2, column].tolist()
+        if pixels is None:
+            drawn_rows = []
+        else:
+            drawn_rows = pixels[2 * line : 2 * line + 2, column].tolist()
         pair = [weight for weight in drawn_rows if weight >= 0]
         if not pair:
             drawn_line.append(" ")
