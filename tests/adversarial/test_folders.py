@@ -124,7 +124,7 @@ def test_a_folder_without_config(tmp_path: Path) -> None:
     assert error.hint == "expected config.json, tokenizer.json, *.safetensors"
 
 
-def test_no_folder_at_all(tmp_path: Path) -> None:
+def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     assert _refusal(tmp_path / "missing").message == "no such folder"
     (tmp_path / "file").touch()
     assert _refusal(tmp_path / "file").message == "is a file, not a model folder"

@@ -57,7 +57,9 @@ def refusal(
     ],
     ids=lambda value: value[2][:16] if isinstance(value, list) else "",
 )
-def test_what_is_typed(tmp_path: Path, argv: list[str], said: str) -> None:
+def test_found_command_lines_are_refused_in_one_line(
+    tmp_path: Path, argv: list[str], said: str
+) -> None:
     assert refusal(tmp_path, [*argv, "--config", "causal"], code=2).startswith(said)
 
 
@@ -172,7 +174,9 @@ YARN = {
 @pytest.mark.parametrize(
     "argv", [["info", "--format", "json"], ["run", "the bank"]], ids=["info", "run"]
 )
-def test_configs(tmp_path: Path, changes: dict[str, Any], said: str, argv: list[str]) -> None:
+def test_found_configs_are_refused_with_the_key(
+    tmp_path: Path, changes: dict[str, Any], said: str, argv: list[str]
+) -> None:
     line = refusal(tmp_path, [*argv, "--model", "."], _config("llama", **changes))
     assert line.startswith("config.json: ")
     assert said in line
@@ -221,7 +225,9 @@ def test_configs(tmp_path: Path, changes: dict[str, Any], said: str, argv: list[
     ids=lambda value: "" if "=" not in value else value[-30:],
 )
 @pytest.mark.parametrize("argv", [["info"], ["run", TEXT]], ids=["info", "run"])
-def test_stacks(tmp_path: Path, toml: str, said: str, argv: list[str]) -> None:
+def test_found_toml_stacks_are_refused_with_the_key(
+    tmp_path: Path, toml: str, said: str, argv: list[str]
+) -> None:
     line = refusal(tmp_path, [*argv, "--config", "s.toml"], {"s.toml": toml.encode()})
     assert line.startswith("s.toml")
     assert said in line

@@ -292,6 +292,8 @@ def test_a_target_that_the_model_has_no_logit_for_is_refused_before_it_is_loaded
         ),
     ],
 )
-def test_refusals(options: dict[str, object], message: str) -> None:
+def test_logits_that_cannot_be_taken_apart_are_refused(
+    options: dict[str, object], message: str
+) -> None:
     with pytest.raises(AttnscopeError, match=message):
         attnscope.inspect("The bank by the river", **options)

@@ -114,7 +114,7 @@ def test_arguments_that_do_not_fit_are_refused_in_words_of_python(given, said):
         ("\ud800", "half of a surrogate pair"),
     ],
 )
-def test_texts_that_are_none(text, said):
+def test_an_argument_that_is_no_text_is_refused(text, said):
     with pytest.raises(attnscope.AttnscopeError) as caught:
         attnscope.inspect(text)
     assert said in str(caught.value)

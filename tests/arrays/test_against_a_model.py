@@ -71,7 +71,7 @@ def test_a_forgotten_scale_changes_what_numpy_says(captured):
         np.testing.assert_allclose(change.total_variation, expected, atol=1e-5)
 
 
-def test_on_the_command_line(captured, capsys, tmp_path):
+def test_compare_finds_a_wrong_output_of_arrays_beside_the_model(captured, capsys, tmp_path):
     folder, run, report, kept, masks = captured
     model = ["--model", str(run.model)]
     assert (

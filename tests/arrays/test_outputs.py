@@ -118,7 +118,7 @@ def test_rounding_of_16_bits_is_no_difference():
     assert found.largest > 1e-4
 
 
-def test_files_and_screens_have_it(tmp_path, monkeypatch, capfdbinary):
+def test_files_and_screens_have_the_difference_of_an_output(tmp_path, monkeypatch, capfdbinary):
     monkeypatch.chdir(tmp_path)
     out = output(0)
     out[2, 5] += 0.25

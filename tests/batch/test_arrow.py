@@ -156,7 +156,7 @@ def test_every_byte_of_a_folder_counts(tmp_path):
         ),
     ],
 )
-def test_what_is_damaged_is_refused(tmp_path, change, message):
+def test_damaged_arrow_and_parquet_files_are_refused(tmp_path, change, message):
     folder = save(tmp_path / "d")
     change(folder)
     with pytest.raises(AttnscopeError, match=message):
@@ -181,7 +181,7 @@ def test_an_offset_that_is_damaged_reads_no_other_memory(tmp_path, offset):
         ({"names": ["../t.arrow"]}, "names a file that is not in the folder"),
     ],
 )
-def test_what_no_folder_says(tmp_path, more, message):
+def test_an_unreadable_arrow_folder_is_refused_with_the_reason(tmp_path, more, message):
     with pytest.raises(AttnscopeError, match=message):
         read(save(tmp_path / "d", **more))
 

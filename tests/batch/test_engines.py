@@ -47,7 +47,7 @@ def dump(tmp_path, lines, settings, name="dump.jsonl", **run):
     return dumped.header, list(dumped.records())
 
 
-def test_a_decoder(folders, tmp_path):
+def test_a_dump_of_a_decoder_by_transformers_equals_eager_attention(folders, tmp_path):
     run = {"model": str(folders["opt"]), "engine": "transformers"}
     settings = Settings(keep=("top", "rows", "stages"), stages=("weights",), top=2)
     lines = [f'{{"text":"{text}"}}' for text in (*TEXTS, *LONG)]

@@ -12,7 +12,7 @@ SIZES = st.lists(
 
 
 @given(SIZES, st.integers(1, 400), st.integers(1, 400))
-def test_groups(sizes, tokens, values):
+def test_groups_hold_every_text_once_and_stay_within_their_bounds(sizes, tokens, values):
     found = group_texts(sizes, Grouping(tokens, values, 0, 1))
     assert sorted(place for group in found for place in group) == list(range(len(sizes)))
     for group in found:

@@ -52,7 +52,7 @@ def state(path: Path) -> tuple[bytes | None, list[int], dict[str, int], bool]:
         return held.header, list(held.indices), dict(held.counts), held.ended
 
 
-def test_its_lines_are_these(tmp_path: Path) -> None:
+def test_the_bytes_of_a_journal_are_as_reviewed(tmp_path: Path) -> None:
     write(tmp_path / "dump.jsonl")
     assert (tmp_path / "dump.jsonl").read_bytes() == golden()
     assert state(tmp_path / "dump.jsonl") == (HEADER, [0, 1], {"ok": 1, "failed": 1}, True)

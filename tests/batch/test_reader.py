@@ -65,7 +65,7 @@ def test_json_lines(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.TSV", "\t")])
-def test_tables(tmp_path, name, mark):
+def test_csv_and_tsv_quote_lines_and_number_texts(tmp_path, name, mark):
     content = f'id{mark}review{mark}stars\n7{mark}"two\nlines"{mark}5\n{mark}plain{mark}\n'
     first, second = read(write(tmp_path, name, content), column="review")
     assert (first.id, first.text.text, first.fields) == ("7", "two\nlines", {"stars": "5"})
@@ -372,7 +372,7 @@ def test_the_first_block_is_as_short_as_the_first_window():
     assert [bounds.most_characters(n) for n in range(4)] == [40, 4000, 4000, 4000]
 
 
-def test_what_is_refused(tmp_path):
+def test_an_input_of_unknown_format_or_column_is_refused(tmp_path):
     with pytest.raises(
         UsageError, match=r"cannot tell the format of '.*/a.doc' from its name; set input_format"
     ):

@@ -85,7 +85,7 @@ def printed(code):
     return out.getvalue()
 
 
-def test_there_is_one_for_every_tool():
+def test_scripting_page_has_a_snippet_for_every_tool():
     assert len(SNIPPETS) == 6
     for tool in ("jq", "pandas", "polars", "NumPy"):
         assert snippet(tool)

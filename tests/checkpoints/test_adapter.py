@@ -215,7 +215,9 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_is_named_everywhere(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adapter_is_named_in_reports_notes_and_fingerprints(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base, adapter, text = str(files / "base"), str(files / "adapter"), "!#%&"
     plain = attnscope.inspect(text, model=base)
     report = attnscope.inspect(text, model=base, adapter=adapter)

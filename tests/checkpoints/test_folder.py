@@ -150,7 +150,7 @@ def test_read_file_holds_its_cap_where_the_size_is_not_known_beforehand() -> Non
         read_file(Path("/proc/self/status"), cap=10)
 
 
-def test_an_object_is_wanted(tmp_path: Path) -> None:
+def test_a_list_in_place_of_a_json_object_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "f.json"
     file.write_text('[1, "é"]')
     found = read_json(file, cap=100)

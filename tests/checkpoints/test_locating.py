@@ -180,7 +180,9 @@ def test_a_shard_is_the_whole_checkpoint(tmp_path: Path) -> None:
     assert locate(str(tmp_path / "c.safetensors")) == Located(tmp_path, "c.safetensors")
 
 
-def test_such_models_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_opens_sentence_transformers_folders_and_weight_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = sentence_transformers(tmp_path / "st", "0_Transformer")
     shutil.copytree(samples_folder("sample_weights") / "riverbank", path / "0_Transformer")
     for model in (path, path / "0_Transformer" / "model.safetensors"):

@@ -75,7 +75,7 @@ def test_layers_are_no_heads(capsys):
     assert "head  " not in shown
 
 
-def test_files(tmp_path, monkeypatch, capsys):
+def test_files_of_ablate_hold_the_same_effects(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("e.json", "e.csv", "e.parquet", "e.txt", "e.svg"):
         assert main(["ablate", TEXT, *EDGE, "-o", name, "--quiet"]) == 0

@@ -265,7 +265,7 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
         (["texts.txt", "-o", "texts.txt.jsonl", "--layer", "9"], 2, "there is no layer 9"),
     ],
 )
-def test_what_is_refused(texts, capsys, arguments, code, message):
+def test_wrong_arguments_of_batch_are_one_line(texts, capsys, arguments, code, message):
     (texts / ".hidden").write_text("the bank\n")
     assert main(["batch", *arguments, *CONFIG]) == code
     out, err = capsys.readouterr()

@@ -33,7 +33,7 @@ def begun(kind, *args, **options):
     return fork_server.Process(kind, *args, env=environment(), **options)
 
 
-def test_done(attnscope):
+def test_a_run_that_succeeds_ends_with_0_and_an_empty_stderr(attnscope):
     """From Python's first line on."""
     done = attnscope("fine", "run", TEXT, preexec_fn=default_signals)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -100,7 +100,7 @@ def test_a_library_warning_is_one_line(attnscope):
 
 @pytest.mark.parametrize("kind", ["sleep", "deaf", "destructor"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals(tmp_path, kind, number):
+def test_a_signal_ends_the_process_with_its_code_and_without_files(tmp_path, kind, number):
     """Also where a library swallowed the exception: nothing is said, and the code is the signal's."""
     with begun(kind, "run", TEXT, "--output", str(tmp_path / "out.json")) as process:
         assert process.stderr.readline() == b"ready\n"
@@ -264,7 +264,7 @@ def test_without_a_home_or_any_variable(tmp_path):
     ],
 )
 class TestStandardOutput:
-    def test_reader_gone(self, attnscope, args):
+    def test_a_reader_that_is_gone_ends_with_141(self, attnscope, args):
         read, write = os.pipe()
         os.close(read)
         try:
@@ -273,7 +273,7 @@ class TestStandardOutput:
             os.close(write)
         assert (done.returncode, done.stderr) == (141, b"")
 
-    def test_closed(self, attnscope, args):
+    def test_a_closed_stdout_is_one_error_line(self, attnscope, args):
         done = attnscope("fine", *args, preexec_fn=lambda: os.close(1), stdout=None)
         assert done.returncode == 1
         assert (
@@ -281,7 +281,7 @@ class TestStandardOutput:
             == "attnscope: error: standard output is closed; --output FILE writes to a file"
         )
 
-    def test_full(self, attnscope, args):
+    def test_a_full_disk_behind_stdout_is_one_error_line(self, attnscope, args):
         with open("/dev/full", "wb") as full:
             done = attnscope("long", *args, stdout=full)
         assert done.returncode == 1

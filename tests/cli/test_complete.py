@@ -23,11 +23,11 @@ def test_stages_are_those_of_the_report():
         ("x", []),
     ],
 )
-def test_stages(typed, offered):
+def test_completion_offers_stages(typed, offered):
     assert completion.stages(typed) == offered
 
 
-def test_masks(tmp_path, monkeypatch):
+def test_completion_offers_terms_and_files_of_masks(tmp_path, monkeypatch):
     (tmp_path / "corner.json").touch()
     monkeypatch.chdir(tmp_path)
     terms = [
@@ -54,7 +54,7 @@ def test_samples_and_configs_by_name(tmp_path, monkeypatch):
     assert completion.samples("") == sample_names("sample_weights")
 
 
-def test_paths(tmp_path, monkeypatch):
+def test_completion_offers_folders_and_files_of_the_right_ending(tmp_path, monkeypatch):
     for name in ("models/bert", "models/.hidden"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("my.toml", "models/my.toml", "models/readme"):

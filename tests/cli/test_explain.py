@@ -71,7 +71,7 @@ def test_keys_of_a_long_text(capsys, options):
         assert "left out: 37 allowed (" in " ".join(few.split())
 
 
-def test_files(capsys, tmp_path):
+def test_explain_writes_json_text_and_figures(capsys, tmp_path):
     for ending in ("json", "txt", "svg"):
         target = tmp_path / f"out.{ending}"
         assert (

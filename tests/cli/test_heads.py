@@ -38,7 +38,7 @@ def test_json_keeps_to_its_schema(name, args, capfdbinary):
         )
 
 
-def test_files(tmp_path, monkeypatch, capsys):
+def test_files_of_heads_hold_the_same_roles(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("heads.json", "heads.csv", "heads.parquet", "heads.txt", "heads.svg"):
         assert main(["heads", "-o", name, *FEW]) == 0

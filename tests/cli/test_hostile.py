@@ -66,7 +66,7 @@ def folder(path, config, weights=True):
     [None, b"", b'{"model_type": "be', b'\xef\xbb\xbf{"model_type": 1}', '{"a": 1}'.encode("utf-16"), b"[" * 100_000,
      b"null", b"[]", b'{"model_type": NaN}', b'{"a": 1, "a": 1}'],
 )  # fmt: skip
-def test_config_that_is_none(capfd, tmp_path, args, config):
+def test_a_file_that_is_no_config_is_refused_with_its_path(capfd, tmp_path, args, config):
     line = error(capfd, *args, "--model", folder(tmp_path, config))
     assert line.startswith(f"{tmp_path}")
     assert "config.json" in line
@@ -91,7 +91,7 @@ def test_heads_that_do_not_divide_the_width(capfd, tmp_path):
 @pytest.mark.parametrize(
     ("text", "found"), [("", "is empty"), (" \t", "is blank"), ("\u3000", "is blank")]
 )
-def test_no_text(capfd, text, found):
+def test_a_text_of_no_tokens_is_refused(capfd, text, found):
     assert found in error(capfd, "run", text, "--config", "causal")
 
 

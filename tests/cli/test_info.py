@@ -82,7 +82,7 @@ def test_grouped_heads(capfdbinary):
     assert "share 2 key/value heads" in info(capfdbinary, "--config", "grouped-query")
 
 
-def test_cost(capfdbinary):
+def test_costs_of_table_and_json_are_equal(capfdbinary):
     lines = info(capfdbinary, "--config", "causal", "--cost").splitlines()
     rows = json.loads(info(capfdbinary, "--config", "causal", "--cost", "--format", "json"))["cost"]
     table = [line for line in lines if re.match(r" *[\d,]+ +\d", line)]

@@ -44,7 +44,7 @@ def test_a_step_that_says_nothing(terminal):
         wait_for(screen, r"load\x1b[31ming")
 
 
-def test_steps(terminal):
+def test_progress_shows_the_percentage_of_each_step(terminal):
     screen = terminal()
     with progress(quiet=False) as on_progress:
         on_progress("attending", 1, 8)

@@ -77,7 +77,7 @@ def test_every_option_arrives(pipeline):
         ("10B", 10),
     ],
 )
-def test_sizes(pipeline, typed, count):
+def test_max_memory_reads_units_of_bytes(pipeline, typed, count):
     assert run_config(pipeline, TEXT, "--max-memory", typed).max_memory == count
 
 

@@ -45,7 +45,7 @@ TOKENS = _tokens()
         ("all", list(range(8))),
     ],
 )
-def test_picks(typed, meant):
+def test_indices_are_read_as_numpy_counts(typed, meant):
     assert list(parse_indices(typed, "head").numbers(8, "head")) == meant
 
 
@@ -102,7 +102,7 @@ def test_a_label_that_contradicts_the_other_option_is_refused(layer, head):
 
 
 @pytest.mark.parametrize("typed", ["", "x", "1.5", "1,,2", "1-", "auto,1"])
-def test_what_is_no_pick_is_refused(typed):
+def test_a_text_that_names_no_indices_is_refused(typed):
     with pytest.raises(
         UsageError, match=r"head: cannot read .*; use auto, all, mean, 3, 0,2,5-7 or -1"
     ):
@@ -231,7 +231,7 @@ def test_words_of_a_pair_are_found_in_their_own_text():
 @pytest.mark.parametrize(
     "typed", ["own", "causal", "bidirectional", "window:3", "prefix:2", "causal+window:4"]
 )
-def test_masks(typed):
+def test_a_mask_is_spelled_as_typed(typed):
     assert "+".join(map(str, parse_mask(typed))) == typed
 
 
@@ -304,7 +304,7 @@ def test_two_files_and_a_path_without_end():
         ('L0: "a->b" -> "→"', [([0], range(4))], '"a->b"', '"→"'),
     ],
 )
-def test_cuts(typed, heads, query, key):
+def test_cuts_name_heads_and_an_edge(typed, heads, query, key):
     found = parse_cut(typed, "--cut")
     places = [(layers.numbers(8, "layer"), some.numbers(4, "head")) for layers, some in found.heads]
     assert [(list(a), list(b)) for a, b in places] == [(list(a), list(b)) for a, b in heads]

@@ -48,7 +48,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("before", "last", "line"), CASES, ids=[case[1] for case in CASES])
-def test_refused(before, last, line, pipeline, capsys):
+def test_a_wrong_option_is_one_line_and_nothing_runs(before, last, line, pipeline, capsys):
     asked = pipeline("fine")
     assert main(["run", TEXT, *before, last]) == 2
     assert capsys.readouterr() == ("", f"attnscope: error: {line}\n")

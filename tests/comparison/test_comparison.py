@@ -236,7 +236,7 @@ def spelled(*pieces, special=()):
         (spelled("a", "b", special=(1,)), spelled("a", "c"), [(0, 0)]),
     ],
 )
-def test_what_takes_whose_place(first, second, pairs):
+def test_tokens_of_aligned_texts_are_paired_where_one_replaces_another(first, second, pairs):
     assert pair_replaced(first, second, align(first, second)) == pairs
 
 

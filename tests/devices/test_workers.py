@@ -156,7 +156,7 @@ def test_workers_are_on_the_cpu_if_torch_finds_no_gpu_beside_the_driver(folder, 
         (["--device", "mps", "--workers", "2"], "--workers: processes cannot share a model on mps"),
     ],
 )
-def test_what_is_refused(folder, capsys, arguments, message):
+def test_workers_that_gpus_cannot_serve_are_refused(folder, capsys, arguments, message):
     assert main(["batch", "texts.txt", "-o", "d.jsonl", *arguments, *OPTIONS]) in (1, 2)
     assert message in capsys.readouterr().err
     assert not Path("d.jsonl").exists()

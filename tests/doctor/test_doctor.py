@@ -365,7 +365,7 @@ def test_what_cannot_be_examined_is_refused_in_one_line(llama, arguments, messag
     assert "\n" not in str(e.value)
 
 
-def test_the_command(llama, tmp_path, capsys):
+def test_doctor_on_the_command_line_writes_valid_reports(llama, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS))
     assert (

@@ -49,7 +49,9 @@ def _shown(report: Any) -> tuple[list[int], NDArray[np.float32]]:
 
 @pytest.mark.parametrize(("scale", "factor"), FACTORS)
 @pytest.mark.parametrize("engine", ["native", "transformers"])
-def test_an_encoder(minilm: Path, engine: str, scale: Any, factor: float) -> None:
+def test_scaled_weights_of_an_encoder_equal_eager_attention(
+    minilm: Path, engine: str, scale: Any, factor: float
+) -> None:
     more = {"layer": "all", "head": "all", "stages": ["weights"], "engine": engine}
     report = attnscope.inspect(TEXT, model=minilm, scale=scale, **more)
     ids, weights = _shown(report)
@@ -65,7 +67,7 @@ def test_an_encoder(minilm: Path, engine: str, scale: Any, factor: float) -> Non
     assert np.abs(weights - own).max() > 0.01
 
 
-def test_a_decoder(smollm2: Path) -> None:
+def test_scaled_weights_of_a_decoder_equal_eager_attention(smollm2: Path) -> None:
     report = attnscope.inspect(
         TEXT, model=smollm2, scale=0.05, layer="all", head="all", stages=["weights"]
     )
@@ -76,7 +78,7 @@ def test_a_decoder(smollm2: Path) -> None:
     np.testing.assert_allclose(weights, expected, atol=1e-5)
 
 
-def test_screens_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_screens_say_that_the_scale_is_changed(capsys: pytest.CaptureFixture[str]) -> None:
     said = "scale scores × 0.5 in every layer, in place of the model's own factor"
     for words in (
         ["run"],

@@ -81,7 +81,7 @@ def same_numbers(app, line, capsys, *, pinned=False):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_it_shows_the_same_numbers(seed, capsys):
+def test_the_last_command_shows_the_numbers_of_the_walk(seed, capsys):
     rng = np.random.default_rng(seed)
     spans = SpanRequest("sentences", written="sentences") if seed % 3 else None
     app = ExploreApp(

@@ -18,7 +18,7 @@ def left_behind(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_new_file(tmp_path):
+def test_a_new_file_has_the_permissions_of_umask(tmp_path):
     umask = os.umask(0o027)
     try:
         write_atomic(tmp_path / "out.json", [b"data"], force=False)
@@ -89,7 +89,7 @@ def a_fifo(target):
         (a_fifo, True, "is not a regular file; choose another name"),
     ],
 )
-def test_refused(tmp_path, make, force, line):
+def test_a_target_that_exists_is_refused_and_stays(tmp_path, make, force, line):
     target = tmp_path / "out.json"
     make(target)
     before = left_behind(tmp_path)

@@ -98,7 +98,7 @@ def test_links_within_the_hugging_face_cache_are_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unlimited")
-def test_shards(tmp_path: Path) -> None:
+def test_pickled_shards_become_one_checkpoint(tmp_path: Path) -> None:
     model = pickled(tmp_path / "old", "llama")
     (tmp_path / "old" / "pytorch_model.bin").unlink()
     names = list(model.state_dict())

@@ -27,7 +27,7 @@ RIVER = "the bank by the river was steep and the money was in the bank by the ro
         ({"by": "value"}, False),
     ],
 )
-def test_they_are_compiled_beforehand_where_they_are_used(
+def test_loops_are_compiled_beforehand_if_a_layer_uses_them(
     options: dict[str, Any], used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 1)

@@ -270,7 +270,9 @@ def test_a_run_shows_the_new_tokens_and_what_each_attended_to() -> None:
         ({"config": "causal"}, "causal has no output head"),
     ],
 )
-def test_refusals(options: dict[str, object], message: str) -> None:
+def test_a_text_that_cannot_be_continued_is_refused(
+    options: dict[str, object], message: str
+) -> None:
     with pytest.raises(AttnscopeError, match=message):
         attnscope.inspect("She sat by the bank of the", **{"generate": 4, **options})
 

@@ -232,12 +232,12 @@ def test_a_shard_is_copied_only_whole(folder, capsys):
         (["texts.txt", "-o", "j.jsonl"], 2, "'texts.txt' is no part of a dump"),
     ],
 )
-def test_what_is_refused(folder, capsys, arguments, code, message):
+def test_parts_that_do_not_fit_together_are_refused(folder, capsys, arguments, code, message):
     assert main(["merge", *arguments]) == code
     assert message in capsys.readouterr().err
 
 
-def test_verify(folder, capsys):
+def test_verify_compares_merged_records_with_the_texts(folder, capsys):
     assert main(["verify", "whole.jsonl"]) == 0
     blank = sum(not line for line in lines(150))
     counts = f"{150 - blank} texts ok, {blank} skipped"

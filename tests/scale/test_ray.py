@@ -58,7 +58,7 @@ def test_an_address_may_be_left_out(words, read):
         ),
     ],
 )
-def test_what_is_refused(folder, capsys, arguments, message):
+def test_wrong_arguments_of_ray_are_refused(folder, capsys, arguments, message):
     assert main(["batch", "--ray", "local", *arguments]) == 2
     assert message in capsys.readouterr().err
 

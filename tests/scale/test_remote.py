@@ -272,7 +272,9 @@ def test_what_is_missing_is_not_removed(folder, monkeypatch):
         ),
     ],
 )
-def test_what_is_refused(folder, capsys, source, output, code, message):
+def test_unusable_inputs_and_outputs_in_stores_are_refused(
+    folder, capsys, source, output, code, message
+):
     assert write(source, output) == code
     assert message in capsys.readouterr().err
 

@@ -200,7 +200,7 @@ def test_verify_and_status(folder, capsys):
         (["-o", "other.parquet/"], 1, "is a folder with other files"),
     ],
 )
-def test_what_is_refused(folder, capsys, arguments, code, message):
+def test_tables_that_a_dump_cannot_have_are_refused(folder, capsys, arguments, code, message):
     (folder / "other.parquet").mkdir()
     (folder / "other.parquet" / "a.txt").touch()
     assert main(["batch", "texts.txt", *arguments]) == code

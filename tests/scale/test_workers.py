@@ -293,7 +293,7 @@ def test_records_that_now_fit_into_memory_are_done_again(tmp_path):
     assert content(tmp_path / "several" / "dump.jsonl") == content(tmp_path / "one" / "dump.jsonl")
 
 
-def test_the_command(folder, capsys):
+def test_workers_of_the_command_line_write_the_bytes_of_one_process(folder, capsys):
     options = ["--keep", "top,rows", "--stage", "weights", "--layer", "1", "--threads", "1"]
     assert main(["batch", "texts.txt", "-o", "one.jsonl", *options]) == 0
     capsys.readouterr()

@@ -24,7 +24,7 @@ def test_the_path_equals_that_of_transformers(shape: tuple[int, int]) -> None:
     assert path.frames.tolist() == frames.tolist()
 
 
-def test_no_path_is_cheaper() -> None:
+def test_the_aligned_path_is_the_cheapest_of_all() -> None:
     cost = np.random.default_rng(1).normal(size=(4, 5))
 
     def cheapest(row: int, frame: int) -> float:

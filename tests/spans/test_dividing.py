@@ -191,7 +191,7 @@ def test_generated_tokens_are_the_answer() -> None:
         ("missing.json", "no such file"),
     ],
 )
-def test_refusals(spans: Any, message: str) -> None:
+def test_spans_that_do_not_fit_a_text_are_refused(spans: Any, message: str) -> None:
     with pytest.raises(attnscope.AttnscopeError) as error:
         attnscope.inspect(TEXT, spans=spans)
     assert message in str(error.value)

@@ -220,7 +220,9 @@ def test_a_dump_that_was_cut_off_becomes_the_same(texts: Path, tmp_path: Path) -
     assert dump(texts, part, *options).read_bytes() == whole
 
 
-def test_refusals(texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_spans_that_a_dump_cannot_have_are_refused(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = dump(texts, tmp_path / "dump.jsonl", "--keep", "spans", "--spans", "words")
     (tmp_path / "spans.json").write_text('{"a": [0, 3]}')
     for options, code, message in [

@@ -88,7 +88,7 @@ def test_a_head_that_copies_in_order_is_aligned() -> None:
         assert value == pytest.approx([1.0]), name
 
 
-def test_what_cannot_be_measured() -> None:
+def test_roles_of_spans_need_two_segments_or_a_reader() -> None:
     with pytest.raises(attnscope.AttnscopeError, match="two segments"):
         attnscope.heads(text=STORY, role="alignment")
     found = attnscope.heads(text="One. Two. Three.", role="receiver")

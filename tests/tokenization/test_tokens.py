@@ -382,11 +382,11 @@ def test_a_byte_level_piece_shows_every_byte(raw: bytes) -> None:
         ("x", "x"),
     ],
 )
-def test_readable(span: str, shown: str) -> None:
+def test_a_piece_shows_blanks_and_controls_readably(span: str, shown: str) -> None:
     assert readable_piece(span) == shown
 
 
-def test_trimmed() -> None:
+def test_trimming_leaves_blanks_out_of_a_span() -> None:
     assert trim_span("  a b  ", 0, 7) == (2, 5)
     assert trim_span("a   b", 1, 4) == (1, 4)
 

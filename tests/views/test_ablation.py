@@ -90,7 +90,7 @@ def survey(unit="head", hostile="bank"):
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_a_cut(width):
+def test_the_screen_of_a_cut_names_edges_and_weights(width):
     shown = draw(ablation(), width, precision=3)
     assert max(map(len, shown.splitlines())) <= width
     words = re.sub(r"\s+", " ", shown)
@@ -122,7 +122,7 @@ def test_of_a_long_text_the_tokens_that_change_most_are_shown():
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 @pytest.mark.parametrize("unit", ["head", "edge"])
-def test_effects(unit, width):
+def test_the_screen_of_effects_ranks_heads_or_layers(unit, width):
     shown = draw(survey(unit), width, precision=3)
     assert max(map(len, shown.splitlines())) <= width
     ranked = re.findall(r"^ +L(\d)H(\d)", shown, re.MULTILINE)

@@ -34,7 +34,7 @@ def facts(**config):
     return dict(line.split(maxsplit=1) for line in lines)
 
 
-def test_the_whole_of_it():
+def test_info_of_a_config_is_as_reviewed():
     text = drawn(max_positions=2048, mask="causal")
     assert (
         text
@@ -99,7 +99,7 @@ note         x\x9b ignored
         (dict(residual=False), "residual", "no"),
     ],
 )
-def test_each_kind(config, name, line):
+def test_info_has_a_line_for_each_kind_of_config(config, name, line):
     assert facts(**config)[name] == line
 
 
@@ -114,5 +114,5 @@ def test_each_kind(config, name, line):
         (150 << 20, "150 MiB"),
     ],
 )
-def test_sizes(size, shown):
+def test_sizes_have_binary_units(size, shown):
     assert scaled(size, 1024, BINARY) == shown

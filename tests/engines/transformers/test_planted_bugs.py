@@ -40,7 +40,7 @@ def _without_bias(inputs):
     ],
     ids=["heads in another order", "no scale", "no soft-cap", "no sinks", "no position bias"],
 )
-def test_it_shows(folders, monkeypatch, name, part, bug):
+def test_a_planted_bug_differs_from_eager_attention(folders, monkeypatch, name, part, bug):
     monkeypatch.setattr(
         interface, "AttentionInputs", lambda *given, **named: bug(_CALL(*given, **named))
     )

@@ -246,7 +246,7 @@ def test_tensors_of_another_shape(copied):
     ],
     ids=["unknown", "none", "quantised", "odd", "no width", *(f"endless {n}" for n in range(4))],
 )
-def test_configs(copied, config, expected):
+def test_configs_that_transformers_cannot_run_are_refused(copied, config, expected):
     assert expected in refused(copied("llama", config))
 
 
@@ -311,7 +311,7 @@ def test_a_key_that_is_ignored_is_not_given_to_transformers(copied):
     )
 
 
-def test_parts(folders):
+def test_a_part_that_a_model_lacks_is_refused(folders):
     assert "use one of encoder, decoder, cross" in refused(folders("t5"), UsageError)
     assert "has no part 'cross'" in refused(folders("llama"), UsageError, part="cross")
     assert "only works for a model with an encoder" in refused(
