@@ -29,8 +29,8 @@ def terminal_background() -> tuple[int, int, int]:
 
 def named_background(colours: str) -> tuple[int, int, int]:
     """Return black or white, as COLORFGBG names the background: `15;0`, `0;default;15`."""
-    number = colours.rpartition(";")[2]
-    return _WHITE if number.isdecimal() and int(number) in _LIGHT_NUMBERS else _BLACK
+    colour = colours.rpartition(";")[2]
+    return _WHITE if colour.isdecimal() and int(colour) in _LIGHT_NUMBERS else _BLACK
 
 
 def read_answer(answer: bytes) -> tuple[int, int, int] | None:

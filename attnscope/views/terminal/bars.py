@@ -238,9 +238,13 @@ def _draw_shortened(screen: Screen, labelled: _Labelled, cells: int) -> None:
     """Print the full names of the queries and shown sources whose labels were shortened to `cells`."""
     if labelled.queries is None:
         return
-    drawn = {labelled.sources.entry(bar.index) for row in labelled.bars.rows for bar in row or ()}
+    drawn_entries = {
+        labelled.sources.entry(bar.index) for row in labelled.bars.rows for bar in row or ()
+    }
     sources = {
-        entry: name for entry, name in labelled.sources.shortened(cells).items() if entry in drawn
+        entry: name
+        for entry, name in labelled.sources.shortened(cells).items()
+        if entry in drawn_entries
     }
     say_shortened(
         screen, labelled.queries.shortened(labelled.query), sources, labelled.bars.sources.kind

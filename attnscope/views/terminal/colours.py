@@ -109,8 +109,8 @@ def _style(step: int, signed: bool, colours: int, surface: Surface) -> Style:
         return _on(surface.colour(step / STEPS, signed=signed))
     size = abs(2 * step / STEPS - 1) if signed else step / STEPS
     more = not signed or 2 * step > STEPS
-    number = ramp_steps(surface, more=more)[round(size * STEPS)]
-    return Style() if number is None else _with(Color.from_ansi(number))
+    ansi_colour = ramp_steps(surface, more=more)[round(size * STEPS)]
+    return Style() if ansi_colour is None else _with(Color.from_ansi(ansi_colour))
 
 
 def number_style(
@@ -173,19 +173,19 @@ def ramp_pieces(
     if colours <= 16:
         style = number_style if numbers else ramp_style
         least = limits_of(scale) if limits is None else limits
-        places = [(1 + place) / 2 if scale.signed else place for place in least]
+        fractions = [(1 + fraction) / 2 if scale.signed else fraction for fraction in least]
         if scale.signed:
-            places = [*(1 - place for place in reversed(places)), *places]
-        names = [_least_text(factor * scale.value(place)) for place in places]
+            fractions = [*(1 - fraction for fraction in reversed(fractions)), *fractions]
+        names = [_least_text(factor * scale.value(fraction)) for fraction in fractions]
         lower, upper = ("from ", "to ") if words else ("", "")
         lead = f"{low} {upper if scale.signed else lower}"
-        if not places[0]:
+        if not fractions[0]:
             # the first colour is from the lower end on
             lead = lower
             names[0] = low
         steps = [
-            (f" {name} ", style(place, scale.signed, colours, surface, least))
-            for place, name in zip(places, names, strict=True)
+            (f" {name} ", style(fraction, scale.signed, colours, surface, least))
+            for fraction, name in zip(fractions, names, strict=True)
         ]
         if scale.signed:
             steps.insert(len(steps) // 2, (f" 0 {lower}", Style()))
@@ -193,8 +193,8 @@ def ramp_pieces(
     letters = [" "] * _LEGEND
     for tick in _ticks(scale):
         name = tick_text(factor * tick)
-        place = scale.place(tick) or 0.0
-        start = round(place * _LEGEND - len(name) / 2)
+        fraction = scale.place(tick) or 0.0
+        start = round(fraction * _LEGEND - len(name) / 2)
         end = start + len(name)
         # between blanks, unless it is at the start
         around = letters[max(0, start - 1) : end + 1]
@@ -202,8 +202,8 @@ def ramp_pieces(
             letters[start:end] = name
     pieces = [(f"{low} ", Style())]
     for n, letter in enumerate(letters):
-        place = (n + 0.5) / _LEGEND
-        pieces.append((letter, ramp_style(place, scale.signed, colours, surface)))
+        fraction = (n + 0.5) / _LEGEND
+        pieces.append((letter, ramp_style(fraction, scale.signed, colours, surface)))
     return [*pieces, (f" {high}", Style())]
 
 

@@ -36,15 +36,15 @@ def _draw_letters(screen: Screen, panel: Panel) -> None:
     def draw(layer: int, head: int, width: int) -> Text:
         letters = panel.texts[layer][head]
         value = float(panel.matrix[layer, head])
-        place = panel.scale.place(value)
-        if place is None:
+        fraction = panel.scale.place(value)
+        if fraction is None:
             return Text(letters.center(width), "dim")
-        style = screen.ramp(place, panel.scale)
+        style = screen.ramp(fraction, panel.scale)
         if roles is not None and screen.colours:
-            style = role_style(roles[layer][head], place, screen.colours, screen.surface)
+            style = role_style(roles[layer][head], fraction, screen.colours, screen.surface)
         if not shaded:
             return Text(letters.center(width), style)
-        mark = shade(place, SHADES[1:])
+        mark = shade(fraction, SHADES[1:])
         cell = Text.assemble((letters, style), (mark, Style(color=style.bgcolor)))
         blanks = width - cell.cell_len
         cell.pad_left(blanks - blanks // 2)

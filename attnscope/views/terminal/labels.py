@@ -94,7 +94,7 @@ def say_shortened(
         lists = {"shortened queries": rows, "shortened context": columns}
     for title, names in lists.items():
         say_list(
-            screen, title, [f"{number} = {name}" for (_, number), name in sorted(names.items())]
+            screen, title, [f"{position} = {name}" for (_, position), name in sorted(names.items())]
         )
 
 

@@ -41,7 +41,7 @@ class Layout:
     blocks: list[range]
 
     @property
-    def needed(self) -> int:
+    def total_width(self) -> int:
         """Cells of the widest block."""
         return self.label + max(
             (sum(self.widths[i] for i in block) for block in self.blocks), default=0
@@ -63,7 +63,7 @@ class Neighbour:
     def width(self) -> int:
         """Cells of its lines; a matrix of few columns leaves room for its title."""
         if self.labelled:
-            columns_width = self.layout.needed
+            columns_width = self.layout.total_width
         else:
             columns_width = sum(self.layout.widths)
         return max(columns_width, _TITLE) + self.widened
@@ -193,7 +193,7 @@ def _draw_alone(screen: Screen, stage: Panel) -> None:
         if len(layout.blocks) > 1 or stage.columns.needs_caption:
             screen.say(block_title(layout.columns, block))
         for line in _lines(screen, stage, layout, block):
-            screen.put(line, width=layout.needed)
+            screen.put(line, width=layout.total_width)
     rows = layout.rows.shortened(layout.row_name)
     columns = layout.columns.shortened(layout.column_name)
     if stage.columns.kind == "key":
@@ -234,14 +234,14 @@ def lay_out(screen: Screen, stage: Panel) -> Layout:
     for cells in (columns.widest, *range(longest, _SHORTEST - 1, -1)):
         for gap in (2, 1):
             layout = _layout(stage, (rows, columns), label, room, cells, gap)
-            if len(layout.blocks) <= 1 and layout.needed <= screen.width:
+            if len(layout.blocks) <= 1 and layout.total_width <= screen.width:
                 return layout
     layouts = [
         _layout(stage, (rows, columns), label, room, cells, gap)
         for cells in (max(longest, min(columns.widest, room - 1)), longest)
         for gap in (2, 1)
     ]
-    return min(layouts, key=lambda layout: (layout.needed > screen.width, len(layout.blocks)))
+    return min(layouts, key=lambda layout: (layout.total_width > screen.width, len(layout.blocks)))
 
 
 def _label_cells(width: int, rows: Labels, columns: Labels) -> tuple[int, int]:

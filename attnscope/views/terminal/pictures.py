@@ -93,20 +93,20 @@ def _draw_maps(screen: Screen, maps: Sequence[PictureMap]) -> None:
         _WIDEST, screen.width, (screen.width - _BETWEEN) // 2 if len(maps) <= _FEW else _SMALL
     )
     pictured = has_pictures(screen)
-    drawn: list[tuple[Text, Lines]] = []
-    shown: set[bytes] = set()
+    titled_maps: list[tuple[Text, Lines]] = []
+    seen_pixels: set[bytes] = set()
     for picture in maps:
         size = size_of(picture.weights.shape, each)
         key = picture.pixels.tobytes()
-        if pictured and key not in shown:
-            shown.add(key)
-            seen = np.rint(resized(picture.pixels, size.height, size.width)).astype(np.uint8)
-            drawn.append(
-                (Text("the picture, as the model saw it", "dim"), _lines(half_block_rows(seen)))
+        if pictured and key not in seen_pixels:
+            seen_pixels.add(key)
+            pixels = np.rint(resized(picture.pixels, size.height, size.width)).astype(np.uint8)
+            titled_maps.append(
+                (Text("the picture, as the model saw it", "dim"), _lines(half_block_rows(pixels)))
             )
-        drawn.append((screen.text(picture.title), _lines(map_rows(picture, size, screen))))
-    for start, end in _bands([lines[0].cell_len for _, lines in drawn], screen.width):
-        _draw_band(screen, drawn[start:end])
+        titled_maps.append((screen.text(picture.title), _lines(map_rows(picture, size, screen))))
+    for start, end in _bands([lines[0].cell_len for _, lines in titled_maps], screen.width):
+        _draw_band(screen, titled_maps[start:end])
     for picture in (drawn_map for drawn_map in maps if drawn_map.shares):
         said = Text()
         if len(maps) > 1:
@@ -132,17 +132,17 @@ def _bands(widths: Sequence[int], room: int) -> list[tuple[int, int]]:
     return [(start, end) for start, end in bands]
 
 
-def _draw_band(screen: Screen, drawn: Sequence[tuple[Text, Lines]]) -> None:
-    widths = [lines[0].cell_len for _, lines in drawn]
+def _draw_band(screen: Screen, titled_maps: Sequence[tuple[Text, Lines]]) -> None:
+    widths = [lines[0].cell_len for _, lines in titled_maps]
     heading = Text()
-    for (title, _), width in zip(drawn, widths, strict=True):
+    for (title, _), width in zip(titled_maps, widths, strict=True):
         shown_title = title.copy()
         shown_title.truncate(width, overflow="ellipsis", pad=True)
         heading.append_text(shown_title).append(" " * _BETWEEN)
     screen.put(heading, width=screen.width)
-    for n in range(max(len(lines) for _, lines in drawn)):
+    for n in range(max(len(lines) for _, lines in titled_maps)):
         row = Text()
-        for (_, lines), width in zip(drawn, widths, strict=True):
+        for (_, lines), width in zip(titled_maps, widths, strict=True):
             row.append_text(lines[n] if n < len(lines) else Text(" " * width)).append(
                 " " * _BETWEEN
             )
@@ -150,11 +150,14 @@ def _draw_band(screen: Screen, drawn: Sequence[tuple[Text, Lines]]) -> None:
 
 
 def _draw_heads(
-    screen: Screen, maps: Sequence[PictureMap], places: Sequence[tuple[int, int]], facts: str
+    screen: Screen,
+    maps: Sequence[PictureMap],
+    layers_and_heads: Sequence[tuple[int, int]],
+    facts: str,
 ) -> None:
     """Print the map of every head as a thumbnail, with its numbers below it."""
-    layout = lay_out_heads(places)
-    by_place = dict(zip(layout.cells, maps, strict=True))
+    layout = lay_out_heads(layers_and_heads)
+    map_of_cell = dict(zip(layout.cells, maps, strict=True))
     label = max(map(len, layout.rows)) + 1 if layout.rows != [""] else 0
     widest = max(len(" ".join(picture.facts)) for picture in maps)
     rows, columns = maps[0].weights.shape
@@ -164,13 +167,13 @@ def _draw_heads(
     width = min(columns, _THUMBNAIL, max(_NARROWEST, (screen.width - label) // at_once - 1))
     step = max(step, width + 1)
     size = Size(width, max(1, round(rows * width / columns)))
-    for first in range(0, count, at_once):
-        heads = range(first, min(first + at_once, count))
+    for start in range(0, count, at_once):
+        heads = range(start, min(start + at_once, count))
         names = "".join(layout.columns[head].ljust(step) for head in heads)
         screen.put(Text(" " * label + names), width=screen.width)
         for index, layer in enumerate(layout.rows):
-            drawn = [by_place.get((index, head)) for head in heads]
-            cells = [_thumbnail_lines(screen, picture, size) for picture in drawn]
+            maps_of_row = [map_of_cell.get((index, head)) for head in heads]
+            cells = [_thumbnail_lines(screen, picture, size) for picture in maps_of_row]
             for n in range(max(map(len, cells))):
                 row = Text((layer if not n else "").ljust(label))
                 for lines in cells:
@@ -200,15 +203,15 @@ def _thumbnail_lines(screen: Screen, picture: PictureMap | None, size: Size) -> 
             elif screen.ascii:
                 line.append(" ", Style(bgcolor=screen.ramp(max(pair)).bgcolor))
             else:
-                line.append(*half_block(*(_colour(screen, place) for place in pair)))
+                line.append(*half_block(*(_colour(screen, fraction) for fraction in pair)))
         lines.append(line)
     return [*lines, Text(" ".join(picture.facts))]
 
 
-def _colour(screen: Screen, place: float) -> Color:
+def _colour(screen: Screen, fraction: float) -> Color:
     if screen.colours > _FEW_COLOURS:
-        return Color.from_rgb(*screen.surface.colour(place, signed=False))
-    return screen.ramp(place).bgcolor or Color.default()
+        return Color.from_rgb(*screen.surface.colour(fraction, signed=False))
+    return screen.ramp(fraction).bgcolor or Color.default()
 
 
 def half_block(upper: Color, lower: Color | None = None) -> tuple[str, Style]:
@@ -294,17 +297,17 @@ def _shaded_rows(picture: PictureMap, look: Terminal) -> list[Pieces]:
     for row, weights in enumerate(picture.weights.tolist()):
         line: Pieces = [("|", Style())]
         for column, weight in enumerate(weights):
-            place = picture.scale.place(weight) or 0.0
+            fraction = picture.scale.place(weight) or 0.0
             if picture.query == (row, column):
                 cell = "[]"
             elif look.colours:
                 cell = "  "
             else:
-                cell = cell_shade(place, False)
+                cell = cell_shade(fraction, False)
             line.append(
                 (
                     cell,
-                    ramp_style(place, False, look.colours, look.surface)
+                    ramp_style(fraction, False, look.colours, look.surface)
                     if look.colours
                     else Style(),
                 )
@@ -329,7 +332,7 @@ def legend_pieces(scale: Scale, look: Terminal, *, relative: bool = False) -> Pi
     for (start, _), (end, name) in pairwise(ticks(scale, relative=relative)):
         cells = max(1, round((end - start) * _RAMP))
         for n in range(cells):
-            place = start + (end - start) * (n + 0.5) / cells
-            pieces.append((" ", ramp_style(place, False, look.colours, look.surface)))
+            fraction = start + (end - start) * (n + 0.5) / cells
+            pieces.append((" ", ramp_style(fraction, False, look.colours, look.surface)))
         pieces.append((f" {name}{' ' * (end < 1)}", Style()))
     return [*pieces, (unit, Style())]

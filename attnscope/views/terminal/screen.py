@@ -88,19 +88,19 @@ class Screen:
             self.background or chosen_background(on_terminal=self.console.file.isatty())
         )
 
-    def ramp(self, place: float, scale: Scale | LogScale = WEIGHTS) -> Style:
+    def ramp(self, fraction: float, scale: Scale | LogScale = WEIGHTS) -> Style:
         """Return the style at a place from 0 to 1 of the ramp of a scale; plain without colours."""
         if self.colours:
             limits = limits_of(scale)
-            return ramp_style(place, scale.signed, self.colours, self.surface, limits)
+            return ramp_style(fraction, scale.signed, self.colours, self.surface, limits)
         return Style()
 
     def number(self, scale: Scale | LogScale, value: float) -> Style:
         """Return the style of a number; plain without colours, and of one that has no place on the scale."""
-        place = scale.place(value)
-        if self.colours and place is not None:
+        fraction = scale.place(value)
+        if self.colours and fraction is not None:
             limits = limits_of(scale)
-            return number_style(place, scale.signed, self.colours, self.surface, limits)
+            return number_style(fraction, scale.signed, self.colours, self.surface, limits)
         return Style()
 
     def say_colours(self, scales: Iterable[tuple[str, Scale | LogScale, Digits]]) -> None:

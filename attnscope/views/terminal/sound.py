@@ -22,35 +22,35 @@ _NAME = 12  # cells of a row's name
 _QUIET = 0.02  # of the loudest sample: below it, nothing is drawn
 
 
-def draw_sound(screen: Screen, drawn: SoundMap) -> None:
+def draw_sound(screen: Screen, sound_map: SoundMap) -> None:
     """Print a map as wide as fits: neighbouring frames share a column, with the sum of their weights."""
-    rows = labels(screen, drawn.rows)
+    rows = labels(screen, sound_map.rows)
     name = min(rows.widest, _NAME)
     label = max(rows.axis.digits + 1 + name, len("seconds →"))
     space = screen.width - label - 1
-    n_frames = drawn.weights.shape[1]
+    n_frames = sound_map.weights.shape[1]
     factor = -(-n_frames // space)
     starts = np.arange(0, n_frames, factor)
-    weights = np.add.reduceat(drawn.weights, starts, axis=1).astype(np.float32)
+    weights = np.add.reduceat(sound_map.weights, starts, axis=1).astype(np.float32)
     scale = LogScale.of(weights)
     halves = (
-        not drawn.path
+        not sound_map.path
         and bool(screen.colours)
         and not screen.ascii
         and len(weights) > screen.width // 4
     )
-    screen.say((drawn.of, "bold"), f"  {drawn.meaning}")
-    levels = np.maximum.reduceat(np.array(drawn.levels), starts)
+    screen.say((sound_map.of, "bold"), f"  {sound_map.meaning}")
+    levels = np.maximum.reduceat(np.array(sound_map.levels), starts)
     screen.put(
         Text(f"{'sound':>{label}} {spell_levels(levels.tolist(), ascii_=screen.ascii)}"),
         width=screen.width,
     )
-    seconds = [*np.array(drawn.seconds)[starts].tolist(), drawn.seconds[-1]]
+    seconds = [*np.array(sound_map.seconds)[starts].tolist(), sound_map.seconds[-1]]
     screen.put(Text(f"{'seconds →':>{label}} {spell_ticks(seconds)}"), width=screen.width)
     for row in range(0, len(weights), 2 if halves else 1):
         line = rows.label(row, name)
         line.append(" " * (label + 1 - line.cell_len))
-        path = {frame // factor for frame in drawn.path_of(row)}
+        path = {frame // factor for frame in sound_map.path_of(row)}
         for column in range(weights.shape[1]):
             if halves and row + 1 < len(weights):
                 below = weights[row + 1, column]
@@ -69,8 +69,8 @@ def _cell(
         mark = _PATH_ASCII if screen.ascii else _PATH
         return mark, Style(bold=True, bgcolor=colour) if colour else "bold"
     if not screen.colours:
-        place = scale.place(weight)
-        return " " if place is None else shade(place, SHADES), ""
+        fraction = scale.place(weight)
+        return " " if fraction is None else shade(fraction, SHADES), ""
     if np.isnan(below):
         return " ", Style(bgcolor=colour) if colour else ""
     return half_blocks(colour, colour_on(screen, scale, below))

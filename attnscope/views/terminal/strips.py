@@ -29,21 +29,22 @@ def draw_strips(screen: Screen, strips: Strips) -> None:
     room = screen.width - indent - name - 2 - max(end.cell_len for end in ends)
     count = len(strips.cells)
     if wide * count <= room:
-        shown = count
+        cell_count = count
     else:
-        shown = max(1, (room - len(f" … {count} more")) // wide)
+        cell_count = max(1, (room - len(f" … {count} more")) // wide)
     for strip, end in zip(strips.strips, ends, strict=True):
         line = Text(" " * indent + strip.name.ljust(name))
         scale = strip_scale(strip.values)
-        for value in strip.values[:shown]:
+        for value in strip.values[:cell_count]:
             line.append_text(_cell(screen, scale.place(value) or 0.0))
-        if shown < count:
-            line.append(f" … {count - shown} more", "dim")
+        if cell_count < count:
+            line.append(f" … {count - cell_count} more", "dim")
         screen.put(line.append("  ").append_text(end), width=screen.width)
     size = _COLOURED if screen.colours else _SHADED
     less, more = (
         Text().join(
-            _cell(screen, place) for place in np.linspace(start, start + 0.5, 2 * size + 1)[1::2]
+            _cell(screen, fraction)
+            for fraction in np.linspace(start, start + 0.5, 2 * size + 1)[1::2]
         )
         for start in (0.0, 0.5)
     )
@@ -52,10 +53,10 @@ def draw_strips(screen: Screen, strips: Strips) -> None:
     screen.put(Text.assemble(line, signs[0], less, " 0 ", more, signs[1]), width=screen.width)
 
 
-def _cell(screen: Screen, place: float) -> Text:
+def _cell(screen: Screen, fraction: float) -> Text:
     """Draw a place from 0 to 1 of a signed scale."""
     if screen.colours:
-        return Text(" ", screen.ramp(place, _SIGNED))
-    if place == 0.5:
+        return Text(" ", screen.ramp(fraction, _SIGNED))
+    if fraction == 0.5:
         return Text("  ")
-    return Text(("+" if place > 0.5 else MINUS) + shade(abs(2 * place - 1), SHADES[1:]))
+    return Text(("+" if fraction > 0.5 else MINUS) + shade(abs(2 * fraction - 1), SHADES[1:]))

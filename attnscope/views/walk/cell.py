@@ -161,10 +161,10 @@ def strongest_elsewhere(
     exact = [n for n, row in enumerate(rows) if row is not None]
     if exact:
         # all at once: calls for every head take most of a redraw
-        known = np.array([rows[n] for n in exact])
-        known = np.where(passed_over | np.isnan(known), 0.0, known)
-        keys[exact] = known.argmax(axis=1)
-        weights[exact] = known.max(axis=1)
+        whole_rows = np.array([rows[n] for n in exact])
+        whole_rows = np.where(passed_over | np.isnan(whole_rows), 0.0, whole_rows)
+        keys[exact] = whole_rows.argmax(axis=1)
+        weights[exact] = whole_rows.max(axis=1)
     for n, head in enumerate(heads):
         if rows[n] is None and head is not None and head.sources is not None:
             listed = listed_weights(scene, head, query)
@@ -181,8 +181,7 @@ def largest_elsewhere(scene: Scene, head: WalkHead) -> float:
     weights = head.stages.get("weights")
     if weights is not None:
         keys = [key for key in range(weights.shape[1]) if not is_sink(scene, key)]
-        known = weights[:, keys]
-        return float(np.nanmax(known, initial=0.0)) or 1.0
+        return float(np.nanmax(weights[:, keys], initial=0.0)) or 1.0
     listed = (listed_weights(scene, head, query) for query in range(len(scene.queries.positions)))
     return (
         max((w for row in listed for key, w in row.items() if not is_sink(scene, key)), default=0.0)
