@@ -274,9 +274,12 @@ class PanelFrame:
             return [Segment(corners[0], edge), *title, Segment(rest + corners[1], edge)]
         if y == self.height - 1:
             return [Segment(corners[2] + across * inner + corners[3], edge)]
-        line = cut(line, inner)
-        blank = Segment(" " * (inner - cells_wide(line)))
-        return [Segment(down, edge), *line, blank, Segment(down, edge)]
+        room = inner - cells_wide(line)
+        if room < 0:
+            line = cut(line, inner)
+            room = inner - cells_wide(line)
+        side = Segment(down, edge)
+        return [side, *line, Segment(" " * room), side]
 
 
 def cut(line: Line, width: int) -> Line:
@@ -296,7 +299,7 @@ def cut(line: Line, width: int) -> Line:
 
 def cells_wide(line: Sequence[Segment]) -> int:
     """Count the cells of a line."""
-    return sum(cell_len(segment.text) for segment in line)
+    return sum([cell_len(text) for text, _, _ in line])
 
 
 def bar(share: float, width: int, *, ascii: bool = False) -> str:

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import product
+from math import inf, isnan
 
 import numpy as np
 from rich.cells import cell_len
@@ -38,7 +40,7 @@ from attnscope.views.numbers import (
     number_text,
     scale_text,
 )
-from attnscope.views.scales import LogScale
+from attnscope.views.scales import LogScale, Scale
 from attnscope.views.terminal.colours import OF_WEIGHTS, ramp_pieces
 from attnscope.views.terminal.sound import spell_levels, spell_ticks
 from attnscope.views.walk.cell import later_steps
@@ -177,7 +179,10 @@ class MatrixPanel:
         fits_columns = max(1, room // cell)
         # Tokens that are too wide for their columns stand upright, in lines that rows leave.
         axis = state.columns
-        longest = max((cell_len(ink.name(name)) for name in axis.names[:512]), default=0)
+        longest = scene.made(
+            ("column", ink, axis.kind),
+            lambda: max((cell_len(ink.name(name)) for name in axis.names[:512]), default=0),
+        )
         upright = zoom == 1 and cell <= longest
         spare = max(lines - -(-n_rows * tall // per_line), lines // 4)
         heading = max(1, min(_UPRIGHT, longest, 1 + spare)) if upright else 1
@@ -505,6 +510,9 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
     if layout.mode == "halves":
         at = (cursor, column) if 0 <= cursor < len(layout.rows) and column >= 0 else None
         halves = ink.halves(shades, signed=signed, cursor=at)
+    masked_rows = frozenset() if state.drawn is None else state.drawn.masked_rows
+    # the lines of a tall cell that have no number, whose sign is that of the shade
+    bare = replace(layout, form=None)
     lines: list[Line] = []
     for first_row in range(0, len(layout.rows), layout.rows_per_line):
         row = layout.rows.start + first_row
@@ -516,71 +524,76 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
             lines.append([*label, *halves[first_row // 2]])
             continue
         here = column if first_row <= cursor < last else -1
-        texts = _texts(state, scene, window, shades[first_row], first_row, layout)
+        cells = window.values[first_row].tolist(), shades[first_row].tolist()
+        texts = _texts(state, scene, *cells, layout, masked=row in masked_rows)
         blank = [" " * layout.cell] * shades.shape[1]
         if layout.mode == "shades":
-            # the lines of a tall cell that have no number, whose sign is that of the shade
-            bare = replace(layout, form=None)
-            blank = _texts(state, scene, window, shades[first_row], first_row, bare)
+            blank = _texts(state, scene, *cells, bare, masked=row in masked_rows)
             blank = [text.replace(NO_WEIGHT, " ") for text in blank]
             blank = [text[1] * layout.cell for text in blank] if layout.form else blank
         # Numbers, and signs of forbidden cells, stand in the middle of a tall cell.
         label_row = (layout.tall - 1) // 2 if layout.form or layout.mode == "shades" else 0
         for n in range(layout.tall):
             before = label if n == label_row else [Segment(" " * layout.label)]
-            cells = _cells(
-                ink,
-                texts if n == label_row else blank,
-                shades[first_row].tolist(),
-                signed,
-                here,
-                layout,
-            )
-            lines.append([*before, *cells])
+            written = texts if n == label_row else blank
+            lines.append([*before, *_cells(ink, written, cells[1], signed, here, layout)])
     return lines
 
 
 def _texts(
-    state: WalkState, scene: Scene, window: Window, row: np.ndarray, n: int, layout: _Layout
+    state: WalkState,
+    scene: Scene,
+    values: Sequence[float],
+    row: Sequence[int],
+    layout: _Layout,
+    *,
+    masked: bool,
 ) -> list[str]:
-    """Return what is written in a row of the visible cells: numbers, shades, or a mark of forbidden cells."""
+    """Return what is written in a row of the visible cells: numbers, shades, or a mark of forbidden cells.
+
+    Args:
+        state: The walk.
+        scene: Its scene.
+        values: Numbers of the cells.
+        row: Their steps.
+        layout: How they are drawn.
+        masked: Whether the row may attend to nothing.
+    """
     ink = state.ink
-    head = state.drawn
     stage = state.drawn_stage
     cell = layout.cell
+    form = layout.form
     shades = [" "] * len(row)
     if layout.mode == "shades":
-        shades = [ink.shade(step, signed=stage != "weights") for step in row.tolist()]
-    if layout.form is None:
+        shades = [ink.shade(step, signed=stage != "weights") for step in row]
+    if form is None:
         forbidden = NO_WEIGHT.center(cell)
         return [
             forbidden if step == FORBIDDEN else (shade * cell)[:cell]
-            for shade, step in zip(shades, row.tolist(), strict=True)
+            for shade, step in zip(shades, row, strict=True)
         ]
-    digits = layout.form.digits
-    masked = head is not None and layout.rows[n] in head.masked_rows
     texts = []
-    for value, shade in zip(window.values[n].tolist(), shades, strict=True):
-        if np.isnan(value) and not masked:
+    for value, shade in zip(values, shades, strict=True):
+        if isnan(value) and not masked:
             text = ""
-        elif np.isneginf(value):
+        elif value == -inf:
             text = NO_WEIGHT
         elif value == 0 and scene.rounded is not None:
             # A rounded zero is zero as far as is known.
-            text = digits.text(value)
+            text = form.digits.text(value)
         else:
-            text = cell_text(stage, value, masked, digits)
+            text = cell_text(stage, value, masked, form.digits)
         text = ink.plain(text)
         if layout.mode == "digits":
             # Columns of digits are aligned; other cells have their numbers in the middle, between shades.
-            text = _without_zero(text) if layout.form.is_short else text
+            text = _without_zero(text) if form.is_short else text
             texts.append(fit(text, cell, right=True))
             continue
-        text = _without_zero(text) if layout.form.is_short else text.strip()
+        text = _without_zero(text) if form.is_short else text.strip()
         around = " "
         if _is_number(text):
             around = shade[-1]
-            text = text.rjust(layout.form.columns - 1)
+            text = text.rjust(form.columns - 1)
         if around != " " and len(text) + 4 <= cell:
             text = f" {text} "
         texts.append(text.center(cell, around))
@@ -632,16 +645,22 @@ def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> 
     if not ink.colours:
         legend = ink.plain(ink.shade_legend(scale, signed=signed))
         return [cut([Segment(f"  {legend}")], width), *remarks]
+    return [cut([Segment("  "), *_ramp(scale, ink, width - 2)], width), *remarks]
+
+
+@lru_cache(maxsize=64)
+def _ramp(scale: Scale | LogScale, ink: Ink, width: int) -> Line:
+    """Return the ramp of a scale with numbers that fit into a width."""
     ramp: list[tuple[str, Style]] = []
     for precision, words in product((2, 1, 0), (True, False)):
         digits = digits_for(np.array([scale.low, scale.high], dtype=np.float32), precision)
         low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
         ends = ink.plain(low), ink.plain(digits.text(scale.high))
         ramp = ramp_pieces(scale, *ends, ink.colours, ink.surface, limits=OF_WEIGHTS, words=words)
-        ramp = ramp if words else _shortened(ramp, width - 2)
-        if sum(cell_len(text) for text, _ in ramp) <= width - 2:
+        ramp = ramp if words else _shortened(ramp, width)
+        if sum(cell_len(text) for text, _ in ramp) <= width:
             break
-    return [cut([Segment("  "), *joined(ramp)], width), *remarks]
+    return joined(ramp)
 
 
 def _shortened(ramp: list[tuple[str, Style]], width: int) -> list[tuple[str, Style]]:

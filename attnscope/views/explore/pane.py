@@ -36,18 +36,24 @@ class Pane(Widget, inherit_bindings=False):
             self.app.draw(str(self.id), width, height) if width and height else ([], None)
         )
         inside = [*lines[:height], *[[]] * (height - len(lines))]
-        changed: Sequence[int] = range(height)
+        changed = set(range(height))
         if self._edges == (frame, width, height):
-            changed = [y for y in changed if inside[y] != self._inside[y]]
+            changed = {y for y in changed if inside[y] != self._inside[y]}
         else:
             self.lines = [Strip.blank(width)] * height
         for y in changed:
-            line = inside[y] if frame is None else frame.around(inside[y], y)
-            self.lines[y] = Strip(line).adjust_cell_length(width)
+            if frame is None:
+                self.lines[y] = Strip(inside[y]).adjust_cell_length(width)
+            else:
+                self.lines[y] = Strip(frame.around(inside[y], y), width)
         self._inside = inside
         self._edges = frame, width, height
-        if changed:
-            self.refresh(*(Region(0, y, width, 1) for y in changed))
+        starts = sorted(y for y in changed if y - 1 not in changed)
+        ends = sorted(y + 1 for y in changed if y + 1 not in changed)
+        regions = [Region(0, y, width, end - y) for y, end in zip(starts, ends, strict=True)]
+        # without regions, it would be everything
+        if regions:
+            self.refresh(*regions)
 
     def on_resize(self) -> None:
         """Draw all lines for a new size."""

@@ -58,6 +58,9 @@ class WalkState:
     # the latest difference: two heads and their stage, and the head that is drawn
     _last_difference: tuple[tuple[WalkHead, WalkHead, str], WalkHead | None] | None = None
 
+    # the heads that lenses read, and what they are known by
+    _last_heads: tuple[object, list[WalkHead | None]] = (None, [])
+
     def __post_init__(self) -> None:
         if self.begin is not None:
             self.place = replace(self.place, cuts=self.begin.cuts)
@@ -428,7 +431,10 @@ class WalkState:
         scene = self.scene
         assert scene is not None
         shape = len(scene.layers), len(scene.heads)
-        return scene, self._uncut(range(shape[0])), shape
+        key = scene, self.variant(), self.arrived
+        if self._last_heads[0] != key:
+            self._last_heads = key, self._uncut(range(shape[0]))
+        return scene, self._last_heads[1], shape
 
     def lens(self) -> Matrix:
         """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known, or cut."""
