@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import App, ComposeResult
@@ -21,6 +20,7 @@ from attnscope.base.system.escape import escape_control
 from attnscope.findings.run import Report
 from attnscope.views.axes import position_runs
 from attnscope.views.explore.head_panel import HeadsPanel
+from attnscope.views.explore.headings import BETWEEN, TitlePart, model_forms, shortened
 from attnscope.views.explore.ink import (
     BAR,
     BOLD,
@@ -89,9 +89,11 @@ _PAUSE = 0.4
 _WATCH = 1.0
 # Rows before and after the cursor that are computed with it in a long text.
 _AROUND = 128
-# Characters of a model's name, whose end says more than its start, at most and at least.
-_MODEL = 32
-_SHORT_MODEL = 12
+# Parts of the title, the one that is shortened first at the start: a model and cuts get their
+# shortest form before they are left out.
+_SHORTENED = (
+    "own mask", "model", "text", "unit", "brand", "trail", "cuts", "mask", "model", "cuts", "status", "head"
+)  # fmt: skip
 # Characters that are copied at most.
 _COPIED = 4 << 20
 _DIGITS = "123456789"
@@ -402,79 +404,81 @@ class ExploreApp(App[int], inherit_bindings=False):
         state = self.state
         ink = self.state.ink
         scene = state.scene
-        spot = state.place.spot
-        line: Line = [Segment(" attnscope ", TITLE), Segment(" ")]
         if scene is None:
             said = self._notice if self._early else state.status or "starting"
-            return cut([*line, Segment(ink.plain(said), DIM)], width)
+            brand = Segment(" attnscope ", TITLE)
+            return cut([brand, Segment(ink.plain(f" {said}"), DIM)], width)
+        said = state.error or self._notice
+        look = ink.style("bad" if state.error else "good")
+        parts = self._title_parts(scene)
+        if said:
+            parts["said"] = TitlePart([ink.plain(said)], look)
+        names = [*parts]
+        order = [names.index(name) for name in _SHORTENED if name in parts]
+        drawn = shortened([*parts.values()], width, order)
+        line: Line = []
+        for n, (text, style) in enumerate(drawn, 1):
+            room = width - cells_wide(line) - len(BETWEEN) * bool(line)
+            if said and n == len(drawn):
+                # a message that is longer than the line ends at a word
+                text = ended(wrapped(text, room), room)[0]
+            line += [Segment(BETWEEN * bool(line)), Segment(text, style)]
+        return cut(line, width)
+
+    def _title_parts(self, scene: Scene) -> dict[str, TitlePart]:
+        """Return the parts of the title by their names, in the order in which they stand there."""
+        state = self.state
+        ink = state.ink
+        spot = state.place.spot
+        parts = {"brand": TitlePart.of(" attnscope ", style=TITLE)}
         if scene.random:
-            line += [Segment(" RANDOM WEIGHTS ", ink.style("alarm")), Segment(" ")]
+            parts["random"] = TitlePart([" RANDOM WEIGHTS "], ink.style("alarm"))
+        if state.status:
+            steps = state.status.split(" · ")
+            brief = " · ".join([steps[0], *steps[-1:]]) if len(steps) > 2 else state.status
+            status = TitlePart.of(
+                ink.plain(state.status), ink.plain(brief), style=ink.style("remark")
+            )
+        if state.place.trail:
+            parts["trail"] = TitlePart(self._trail(scene), BOLD)
+            return parts | ({"status": status} if state.status else {})
         name = (
             f"L{scene.layers[spot.layer]}H{scene.heads[spot.head]}"
             if state.head is None
             else state.head.name
         )
-        short: Line = [*line, Segment(ink.plain(f" {name}"))]
-        model = escape_control(scene.model)
-        own = state.variant().mask == "own"
-        mask = f"own ({scene.mask})" if own and scene.mask else state.variant().mask
-        remarks: list[tuple[str, Style | None]] = [(name, None)]
+        parts["model"] = TitlePart.of(*model_forms(scene.model), style=BOLD)
+        parts["head"] = TitlePart.of(name)
+        is_own = state.variant().mask == "own"
+        mask = f"own ({scene.mask})" if is_own and scene.mask else state.variant().mask
+        # one that nobody chose is the first to go
+        is_usual = is_own or len(state.source.masks) == 1
+        parts["own mask" if is_usual else "mask"] = TitlePart.of(
+            f"mask {escape_control(mask)}", style=DIM
+        )
         if state.source.total > 1:
             text = state.source.texts[spot.text] if spot.text < len(state.source.texts) else ""
-            text_name = escape_control(text[:24]) if state.source.named else "text"
-            remarks.append((f"{text_name} · {spot.text + 1:,} of {state.source.total_text}", DIM))
+            which = f"{spot.text + 1:,} of {state.source.total_text}"
+            text_name = fit(escape_control(text), 24).rstrip() if state.source.named else "text"
+            parts["text"] = TitlePart([f"{text_name} · {which}", which], DIM)
         if scene.unit != "tokens":
-            remarks.append((escape_control(f"{scene.unit} {scene.division}".rstrip()), DIM))
+            parts["unit"] = TitlePart.of(
+                escape_control(f"{scene.unit} {scene.division}".rstrip()), scene.unit, style=DIM
+            )
         if state.place.cuts:
             (first_cut, *others) = state.place.cuts
-            without = f"{first_cut.written} and {len(others)} more" if others else first_cut.written
-            remarks.append((f"without {without}", ink.style("warning")))
-        place_trail = self._trail(scene, width)
-        if place_trail:
-            remarks = []
-        if state.status:
-            remarks.append((state.status, ink.style("remark")))
-        # What changes is worth more than the mask of the model and the start of the model's name.
-        room = width - cells_wide(line) - sum(cell_len(text) + 2 for text, _ in remarks)
-        masked = f"mask {escape_control(mask)}"
-        if not place_trail and (not own or room >= cell_len(masked) + 2 + _SHORT_MODEL):
-            remarks.insert(1, (masked, DIM))
-            room -= cell_len(masked) + 2
-        most = max(_SHORT_MODEL, min(_MODEL, room))
-        if len(model) > most:
-            end = model[1 - most :]
-            # a name of a folder is whole, if what is behind it says enough
-            whole = end[end.find("/") :]
-            model = f"…{whole if len(whole) >= _SHORT_MODEL else end}"
-        line = (
-            [*line[:2], *place_trail] if place_trail else [*line, Segment(ink.plain(model), BOLD)]
-        )
-        line += [Segment(ink.plain(f"  {text}"), style) for text, style in remarks]
-        look = ink.style("bad" if state.error else "good")
-        said = ink.plain(self.state.error or self._notice)
-        if not said:
-            return cut(line, width)
-        # until the next key, a message is worth more than what is always there
-        line = line if cells_wide(line) + 2 + cell_len(said) <= width else short
-        room = max(1, width - cells_wide(line) - 2)
-        return cut([*line, Segment("  " + ended(wrapped(said, room), room)[0], look)], width)
+            without = f"without {first_cut.written}"
+            forms = [f"{without} and {len(others)} more" if others else without]
+            forms.append(f"{len(others) + 1} cut")
+            parts["cuts"] = TitlePart.of(*map(ink.plain, forms), style=ink.style("warning"))
+        return parts | ({"status": status} if state.status else {})
 
-    def _trail(self, scene: Scene, width: int) -> Line:
-        """Return the cells that were followed to the one under the cursor, as many of the last ones as fit."""
+    def _trail(self, scene: Scene) -> list[str]:
+        """Return the cells that were followed to the one under the cursor: all of them, and fewer of the last ones."""
         place = self.state.place
-        if not place.trail:
-            return []
-        ink = self.state.ink
-        steps = [ink.plain(self._cell(scene, spot)) for spot in (*place.trail, place.spot)]
-        between = ink.plain(" ▸ ")
-        room = width - cell_len(" attnscope  ")
-        shown = next(
-            n
-            for n in range(len(steps))
-            if cell_len(between.join(steps[n:])) <= room or n == len(steps) - 1
-        )
-        before = "".join(f"{step}{between}" for step in steps[shown:-1])
-        return [Segment(("…" + between if shown else "") + before, DIM), Segment(steps[-1], BOLD)]
+        steps = [self._cell(scene, spot) for spot in (*place.trail, place.spot)]
+        trails = [" ▸ ".join(["…", *steps[n:]]) for n in range(1, len(steps))]
+        return [*map(self.state.ink.plain, (" ▸ ".join(steps), *trails))]
 
     def _cell(self, scene: Scene, spot: Spot) -> str:
         names = [

@@ -8,6 +8,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attnscope.findings.arrays import Matrix
+from attnscope.views.explore.headings import BETWEEN, TitlePart, shortened
 from attnscope.views.explore.ink import (
     BOLD,
     CURSOR,
@@ -135,7 +136,7 @@ class HeadsPanel:
         layers = range(self.top, min(n_layers, self.top + below))
         self._last = layers, heads, label, wide, tall
         title = [Segment(" heads ", state.title("heads"))]
-        sizes = [f" {n_layers} × {n_heads} ", ""]
+        sizes = [f"{n_layers} × {n_heads}"]
         if len(layers) < n_layers or len(heads) < n_heads:
             of_heads = len(layers) == n_layers
             names = (
@@ -143,26 +144,26 @@ class HeadsPanel:
             )
             seen = heads if of_heads else layers
             first_seen, last_seen = names[seen.start], names[seen.stop - 1]
-            sizes = [f" {first_seen}–{last_seen} of {len(names)} "]
-            sizes.append(f" {first_seen}–{last_seen.lstrip('LH')}/{len(names)} ")
+            sizes = [f"{first_seen}–{last_seen} of {len(names)}"]
+            sizes.append(f"{first_seen}–{last_seen.lstrip('LH')}/{len(names)}")
         query = ink.name(scene.queries.names[place.spot.query])
         key = ink.name(scene.keys.names[state.key])
         # a cell has room for two digits
-        few = ["rank by effect, blank ≥ 100", "rank, blank ≥ 100"] * (n_layers * n_heads >= 100)
-        percents = (", %", "") if wide <= _NARROW else ("",)
+        ranks = ", blank ≥ 100" if n_layers * n_heads >= 100 else ""
+        percent = ", %" if wide <= _NARROW else ""
         subjects = {
             "thumbnails": ["weights"],
-            LENS: [f"{query} ← {key}{percent}" for percent in percents],
-            ROW_LENS: [
-                *(f"{query} ← top non-sink{percent}" for percent in percents),
-                f"{query} ← top",
-            ],
-            EFFECT: [*few, "rank by effect", "rank"] if wide <= _NARROW else [EFFECT],
+            LENS: [f"{query} ← {key}{percent}", f"← {key}{percent}", f"this cell{percent}"],
+            ROW_LENS: [f"{query} ← top non-sink{percent}", f"top non-sink{percent}"],
+            EFFECT: [f"rank by effect{ranks}", f"rank{ranks}"] if wide <= _NARROW else [EFFECT],
         }.get(display, [phrase_of(display)])
-        forms = [f"{size} {subject}" for subject in subjects for size in sizes]
+        parts = [TitlePart.of(*map(ink.plain, sizes)), TitlePart([*map(ink.plain, subjects)])]
+        # whose source it is stands in the panel of the row, too; that there are other layers does not
+        order = (1, 0) if display == ROW_LENS and len(sizes) > 1 else (0, 1)
         # the edge of a frame has its number and corners
-        heading = fitting(forms, width - cells_wide(title) - len("1  "))
-        title.append(Segment(ink.plain(heading), DIM))
+        room = width - cells_wide(title) - len("1   ")
+        heading = BETWEEN.join(text for text, _ in shortened(parts, room, order))
+        title.append(Segment(f" {heading}", DIM))
         numbers = [Segment(" " * label)]
         # Numbers of two digits need twice the room.
         step = 1 if wide > 2 or n_heads <= 10 else 2
@@ -182,9 +183,12 @@ class HeadsPanel:
         marks = flowed(described, width, "; ")
         if weights is not None:
             sources = lens[1] if isinstance(lens, tuple) else None
-            listed = flowed(_strongest(state, scene, weights, sources), width, " · ")
-            # a small panel has one line for the list alone
-            marks = [*listed[: max(1, legend - len(marks))], *marks]
+            strongest = _strongest(state, scene, weights, sources)
+            signs = described if legend > 1 else []
+            # what signs stand for is behind the list, which is shorter by as many heads as that takes
+            while len(strongest) > 1 and len(flowed([*strongest, *signs], width, " · ")) > legend:
+                strongest.pop()
+            marks = flowed([*strongest, *signs], width, " · ")
         if _of_display(scene, display) is not None:
             # they stand behind its number
             marks = []

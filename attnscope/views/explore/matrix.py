@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attnscope.views.axes import Axis
+from attnscope.views.explore.headings import BETWEEN, TitlePart, shortened
 from attnscope.views.explore.ink import (
     BOLD,
     CURSOR,
@@ -21,11 +22,9 @@ from attnscope.views.explore.ink import (
     PLAIN,
     Ink,
     Line,
-    cells_wide,
     cut,
     ended,
     fit,
-    fitting,
     joined,
     steps,
     wrapped,
@@ -55,8 +54,8 @@ _TALLEST = 6
 _WIDEST = 12
 # Lines of the tokens above columns that are too narrow for them, which are read downwards.
 _UPRIGHT = 6
-# Columns of a description that says something although its end is left out.
-_SAYING = 5
+# Parts of the title, the one that is shortened first at the start: what the stage is, the head, the stage.
+_SHORTENED = (2, 0, 1)
 # Columns between two numbers above them.
 _STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 # Dimensions of a row's output that are named.
@@ -219,49 +218,46 @@ class MatrixPanel:
         head = state.head
         stage = state.drawn_stage
         name = "" if head is None else head.name
-        description = _STAGE_MEANINGS[stage]
+        brief_name = name
+        description = brief = _STAGE_MEANINGS[stage]
         if head is not None and head.scale is not None and stage == "scaled":
             cap = [] if head.softcap is None else [f"soft-capped at {head.softcap:g}"]
-            description = ", ".join(
-                [
-                    f"scores {scale_text(head.scale, head.width, reason=True)}",
-                    *cap,
-                    *later_steps(head),
-                ]
-            )
+            others = [*cap, *later_steps(head)]
+            scaled = f"scores {scale_text(head.scale, head.width, reason=True)}"
+            description = ", ".join([scaled, *others])
+            brief = description if others else f"scores {scale_text(head.scale, head.width)}"
         if scene.members is not None and stage == "weights":
-            description = "mean of queries, sum of keys"
+            description = brief = "mean of queries, sum of keys"
         if stage == DIFFERENCE:
             pin = "" if state.pinned is None else state.pinned.name
             masks = state.source.masks
             if place.pinned is not None and place.pinned.mask != place.spot.mask:
                 name = f"{name} {masks[place.spot.mask]}"
                 pin = f"{pin} {masks[place.pinned.mask]}"
+            brief_name = f"{brief_name} − {'' if state.pinned is None else state.pinned.name}"
             name = f"{name} − {pin}"
             stage = place.stage
-            description = (
-                "difference" if state.drawn is not None else "no difference: other tokens or cells"
-            )
-        look = DIM
-        forms = [description]
+            description = brief = "difference"
+        remark = TitlePart.of(ink.plain(description), ink.plain(brief), style=DIM)
+        if place.pinned is not None and state.drawn is None:
+            remark = TitlePart(["no difference: other tokens or cells", "no difference"], DIM)
         if state.head_cut:
             forms = ["this head is cut: its output is 0, so that what it reads here has no effect"]
             forms += ["cut: its output is 0, what it reads has no effect"]
             forms += ["cut: its output is 0", "cut: output is 0", "cut to 0", "cut"]
-            look = ink.style("warning")
+            remark = TitlePart(forms, ink.style("warning"))
         elif place.pinned is not None and state.head is state.pinned and head is not None:
             forms = ["the pinned head itself: choose another head, mask or cut"]
             forms += ["pinned: choose another head", "pinned itself"]
-            look = ink.style("warning")
-        title = [
-            Segment(f" {ink.plain(name)} ", state.title("matrix")),
-            Segment(" " + ink.plain(stage), BOLD),
-        ]
+            remark = TitlePart(forms, ink.style("warning"))
+        names = [f" {ink.plain(name)} ", f" {ink.plain(brief_name)} "]
+        parts = [TitlePart(names, state.title("matrix")), TitlePart.of(stage, style=BOLD), remark]
         # the edge of a frame has its number and corners
-        room = width - cells_wide(title) - len("  1  ")
-        said = fitting(forms, room)
-        if cell_len(said) <= room or room >= _SAYING:
-            title.append(Segment(ink.plain(f"  {said}"), look))
+        drawn = shortened(parts, width - len("2 "), _SHORTENED)
+        (drawn_name, *drawn_others) = drawn
+        title = [Segment(*drawn_name), Segment(" ")]
+        for n, (text, style) in enumerate(drawn_others):
+            title.append(Segment(BETWEEN * bool(n) + text, style))
         return [title, *_column_names(state, layout, width), _ruler(state, scene, layout, width)]
 
 

@@ -56,6 +56,12 @@ _NUMBERS = (
     "weight, so that 0.5449 is .54 where there are two decimals and 0.545 where there are three. · is not allowed by the mask, "
     "? is not known."
 )
+# How panels show weights without colours.
+_WITHOUT_COLOURS = (
+    "Without colours, shades stand for weights: the line below the matrix says from which weight each of them does. Words of "
+    "the text are bold if the row reads them with a weight that has a shade. All else that is bold is a title, a key, or where "
+    "the cursor is."
+)
 
 
 class OverPanels(ModalScreen[None], inherit_bindings=False):
@@ -143,8 +149,9 @@ def help_text(actions: tuple[KeyAction, ...], ink: Ink, width: int) -> Text:
     for words, style in zip(_FIRST_QUESTION, ("bold", ""), strict=True):
         for line in textwrap.wrap(words, max(_SHORTEST, width - _FRAME - 2)):
             text.append(f"{ink.plain(line)}\n", style)
-    for line in textwrap.wrap(_NUMBERS, max(_SHORTEST, width - _FRAME - 2)):
-        text.append(f"{ink.plain(line)}\n")
+    for words in (_NUMBERS, *[_WITHOUT_COLOURS] * (not ink.colours)):
+        for line in textwrap.wrap(words, max(_SHORTEST, width - _FRAME - 2)):
+            text.append(f"{ink.plain(line)}\n")
     for heading, group in groups(actions):
         text.append(f"{heading}\n", "bold")
         for action in group:

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, Line, fit, joined, steps
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, Line, fit, fitting, joined, steps
 from attnscope.views.explore.state import WalkState
 from attnscope.views.scales import WEIGHTS
 from attnscope.views.spans import Span
@@ -65,7 +65,7 @@ class TextPanel:
         elif head is not None and (listed := listed_weights(scene, head, query)):
             shares[list(listed)] = list(listed.values())
         shades = steps(shares[None], WEIGHTS)[0].tolist()
-        drawn_lines: list[Line] = [[Segment(" text ", state.title("text"))]]
+        drawn_lines: list[Line] = [[Segment(" text ", state.title("text")), *_legend(state, width)]]
         for y, line in enumerate(lines[top : top + height - 1], 1):
             at = 0
             pieces = []
@@ -102,6 +102,19 @@ class TextPanel:
         return None
 
 
+def _legend(state: WalkState, width: int) -> Line:
+    """Say which words are bold, if there are no colours."""
+    scene = state.scene
+    ink = state.ink
+    if scene is None or ink.colours:
+        return []
+    least = f"{WEIGHTS.value(1 / len(ink.shades)):.2g}".removeprefix("0")
+    query = ink.name(scene.queries.names[state.place.spot.query])
+    forms = (f"bold: what {query} reads with {least} or more", f"bold: read with {least} or more")
+    legend = fitting([*forms, ""], width - len(" text    1  "))
+    return [Segment(f"  {legend}", DIM)] if legend else []
+
+
 def _lay_out(state: WalkState, scene: Scene, width: int, window: range) -> list[list[_PlacedText]]:
     """Break some passages into lines."""
     lines: list[list[_PlacedText]] = [[]]
@@ -131,7 +144,8 @@ def _style(state: WalkState, piece: _PlacedText, shades: list[int]) -> Style:
     if piece.key >= 0 and shades[piece.key] > 0:
         if state.ink.colours:
             return state.ink.cell(shades[piece.key], signed=False)
-        return BOLD
+        is_bold = state.ink.shade(shades[piece.key], signed=False).strip()
+        return BOLD if is_bold else piece.style
     return piece.style
 
 
