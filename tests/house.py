@@ -2,6 +2,7 @@
 
 `python -m tests.house --write` writes the tokens of every feature into ARCHITECTURE.md.
 Tokens are those of Python's tokenizer without comments, docstrings and layout: lines can be joined, tokens cannot.
+`joined`, `if-else` (conditional expressions) and `for` (comprehensions) are of 1,000 statements; `test_house.py` has bounds.
 `run` is what one `attnscope run "The bank by the river"` executes of it.
 """
 
@@ -22,6 +23,7 @@ VAGUE = frozenset(
     "given named known kept shown written chosen drawn needed beside place number most first kind".split()
 )
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 ARCHITECTURE = PACKAGE.parent / "ARCHITECTURE.md"
 LEDGER = "<!-- tokens of features: python -m tests.house --write -->\n"
 # What a reader could do without, and the files and folders that would go with it; the longest path that fits counts.
@@ -104,6 +106,14 @@ def joined_assignments(tree: ast.AST) -> Iterator[ast.Assign]:
                 yield node
 
 
+def nested_conditions(tree: ast.AST) -> Iterator[ast.IfExp]:
+    """Yield conditional expressions within others, which are read from the middle outwards."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.IfExp):
+            inner = [part for part in ast.walk(node) if isinstance(part, ast.IfExp)]
+            yield from inner[1:]
+
+
 def bindings(tree: ast.AST) -> Iterator[str]:
     """Yield every name that is bound: variables, parameters, functions and classes, without underscores before it."""
     for node in ast.walk(tree):
@@ -132,9 +142,12 @@ def measure(path: Path) -> Counter[str]:
     counts["bindings"] = len(names)
     counts["vague names"] = sum(name in VAGUE for name in names)
     counts["joined assignments"] = sum(1 for _ in joined_assignments(tree))
+    counts["nested conditions"] = sum(1 for _ in nested_conditions(tree))
     for node in ast.walk(tree):
         counts["statements"] += isinstance(node, ast.stmt)
         counts["functions"] += isinstance(node, FUNCTIONS)
+        counts["conditions"] += isinstance(node, ast.IfExp)
+        counts["comprehensions"] += isinstance(node, COMPREHENSIONS)
     return counts
 
 
@@ -144,6 +157,11 @@ def total(folder: Path) -> Counter[str]:
     for path in sorted(folder.rglob("*.py")):
         counts += measure(path)
     return counts
+
+
+def per_thousand(counts: Counter[str], what: str) -> float:
+    """Return how many of something there are in 1,000 statements."""
+    return 1000 * counts[what] / counts["statements"]
 
 
 def feature_of(path: Path) -> str:
@@ -221,16 +239,20 @@ def arrows() -> int:
 
 def report(folders: list[Path]) -> Iterator[str]:
     """Yield lines of a table."""
-    yield f"{'folder':<24}{'tokens':>9}{'a line':>8}{'functions':>11}{'joined ‰':>10}{'vague %':>9}"
+    of_names = f"{'joined ‰':>10}{'vague %':>9}{'if-else ‰':>11}{'for ‰':>7}"
+    yield f"{'folder':<24}{'tokens':>9}{'a line':>8}{'functions':>11}{of_names}"
     for folder in folders:
         counts = total(folder)
         if not counts["tokens"]:
             continue
         a_line = counts["tokens"] / counts["code lines"]
-        joined = 1000 * counts["joined assignments"] / counts["statements"]
+        joined = per_thousand(counts, "joined assignments")
+        conditions = per_thousand(counts, "conditions")
+        comprehensions = per_thousand(counts, "comprehensions")
         vague = 100 * counts["vague names"] / counts["bindings"]
         name = str(folder.relative_to(PACKAGE.parent))
-        yield f"{name:<24}{counts['tokens']:>9,}{a_line:>8.1f}{counts['functions']:>11,}{joined:>10.1f}{vague:>9.2f}"
+        of_names = f"{joined:>10.1f}{vague:>9.2f}{conditions:>11.1f}{comprehensions:>7.1f}"
+        yield f"{name:<24}{counts['tokens']:>9,}{a_line:>8.1f}{counts['functions']:>11,}{of_names}"
 
 
 def main() -> None:

@@ -150,8 +150,16 @@ def _media_of(pictures: Any, count: int) -> list[tuple[MediaFile, ...]]:
             where="image",
             hint="pass one, or a list, for each text",
         )
-    listed = [[] if item is None else list(item) if _is_list(item) else [item] for item in of_texts]
-    return [tuple(_picture(item, index) for index, item in enumerate(items)) for items in listed]
+    media = []
+    for item in of_texts:
+        if item is None:
+            items = []
+        elif _is_list(item):
+            items = item
+        else:
+            items = [item]
+        media.append(tuple(_picture(picture, index) for index, picture in enumerate(items)))
+    return media
 
 
 def _sound(value: Any) -> MediaFile:

@@ -222,6 +222,9 @@ def _typed(header: Header, flat: dict[str, Any]) -> dict[str, Value]:
     settings = header.settings
     mask = header.mask
     parts = tuple(part for part in settings.keep if part != "stages")
+    changed_mask: str | None = mask.used
+    if mask.used == mask.own and (mask.what_if is None or mask.hidden):
+        changed_mask = None
     return {
         **{name.partition(".")[2]: flat.get(name) for name in _OPTIONS},
         "keep": "brief" if settings.digits is not None else parts or None,
@@ -229,9 +232,7 @@ def _typed(header: Header, flat: dict[str, Any]) -> dict[str, Value]:
         "shard": None if settings.shard == (1, 1) else "{}/{}".format(*settings.shard),
         "input_format": header.input.format,
         "hide": mask.hidden,
-        "mask": None
-        if mask.used == mask.own and (mask.what_if is None or mask.hidden)
-        else mask.used,
+        "mask": changed_mask,
         "what_if": mask.what_if,
         "special": None if settings.special else False,
         "truncate": settings.truncate or None,

@@ -272,9 +272,9 @@ def unwrap_names(
             for name, info in unwrapped.items()
         }
         removed += prefix
-    return unwrapped, (
-        f"every tensor's name starts with '{removed}', which is ignored",
-    ) if removed else ()
+    if not removed:
+        return unwrapped, ()
+    return unwrapped, (f"every tensor's name starts with '{removed}', which is ignored",)
 
 
 def refuse_quantised(tensors: Mapping[str, TensorInfo], path: Path) -> None:

@@ -138,11 +138,11 @@ def open_gguf(path: Path) -> Folder:
     metadata.check_unread()
     tensors = [_renamed(info, architecture, config) for info in header.tensors.values()]
     types = sorted({info.dtype for info in tensors if info.block is not None})
-    details = (
-        (f"GGUF: {', '.join(types)} weights, converted to floating point as they are read",)
-        if types
-        else ()
-    )
+    details: tuple[str, ...] = ()
+    if types:
+        details = (
+            f"GGUF: {', '.join(types)} weights, converted to floating point as they are read",
+        )
     tokenizer, notes = tokenizer_json(header.metadata, name, path)
     return Folder(
         path=path,

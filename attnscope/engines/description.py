@@ -42,6 +42,9 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
     missing = list[str]()
     if isinstance(source.tokenizer, MissingTokenizer) and source.only_media is None:
         missing.append(f"no tokenizer: {source.tokenizer.error.line(on_command_line)}")
+    mask = None
+    if ours:
+        mask = " or ".join(dict.fromkeys((c.describe_mask(), *source.trained_masks)))
     return Description(
         name=source.name,
         family=source.family,
@@ -49,9 +52,7 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         fingerprint=source.fingerprint,
         config=c,
         engine=source.engine,
-        mask=" or ".join(dict.fromkeys((c.describe_mask(), *source.trained_masks)))
-        if ours
-        else None,
+        mask=mask,
         attention_scale=c.attention_scale,
         parameters=_parameters(c) if ours else None,
         stored_parameters=sum(dtypes.values()) if folder else None,

@@ -124,11 +124,11 @@ class Experts(nn.Module):
         tokens = x.flatten(0, -2)  # (N, D)
         logits = self.router(tokens)  # (N, experts)
         best, expert_ids = logits.topk(self.per_token, dim=-1)  # (N, k) each
-        shares = (
-            best.float().softmax(-1)
-            if self.of_chosen
-            else logits.float().softmax(-1).gather(-1, expert_ids)
-        )
+        shares: Tensor
+        if self.of_chosen:
+            shares = best.float().softmax(-1)
+        else:
+            shares = logits.float().softmax(-1).gather(-1, expert_ids)
         shares = shares.to(x.dtype)
         output = torch.zeros_like(tokens)
         for expert_id in expert_ids.unique().tolist():

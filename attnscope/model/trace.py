@@ -235,11 +235,9 @@ def _mean(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
     tokens = trace.record_tokens
     (unit,) = group
     every_key = list(range(tokens.eligible.shape[1]))
-    names = (
-        ("allowed", "weights", "value", "projected")
-        if w.by == "projected"
-        else ("allowed", "weights", "value")
-    )
+    names: tuple[str, ...] = "allowed", "weights", "value"
+    if w.by == "projected":
+        names = *names, "projected"
     matrices = MatrixRecorder(
         w.stages, unit.heads, w.rows, w.columns, mean=True, into=(trace.packed, units.start)
     )

@@ -114,11 +114,9 @@ def text(option: str, value: str) -> str:
 def device(text: str) -> str:
     """Read `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; whether the device exists is checked later."""
     if not _DEVICE.fullmatch(text):
-        hint = (
-            "use auto"
-            if text.startswith("gpu")
-            else suggestion(text, ("auto", "cpu", "cuda", "mps"))
-        )
+        hint = suggestion(text, ("auto", "cpu", "cuda", "mps"))
+        if text.startswith("gpu"):
+            hint = "use auto"
         raise UsageError(
             f"must be auto, cpu, cuda, cuda:N or mps, not '{text}'", where=arg("device"), hint=hint
         )

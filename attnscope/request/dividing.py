@@ -69,17 +69,17 @@ def divide(
     if request.division == WHOLE_WORDS:
         return _whole_words(tokens)
     ranges = text.spans or request.ranges
-    of_token: list[SpanKind] = [
+    of_token: list[SpanKind] = []
+    for position, token in enumerate(tokens):
         # A token that ends a text is no part of the answer before it.
-        "answer"
-        if token.made and not token.special
-        else "first"
-        if position == 0
-        else "special"
-        if token.special
-        else "text"
-        for position, token in enumerate(tokens)
-    ]
+        if token.made and not token.special:
+            of_token.append("answer")
+        elif position == 0:
+            of_token.append("first")
+        elif token.special:
+            of_token.append("special")
+        else:
+            of_token.append("text")
     owners: list[str | None] = [None] * len(tokens)
     if request.division == "ranges":
         _by_ranges(text, tokens, ranges, owners, truncated=truncated)
@@ -323,10 +323,12 @@ def _split(text: str, division: str) -> Iterator[tuple[int, int]]:
     if division == "sentences":
         starts = _sentence_starts(text)
     else:
-        starts = [
-            0 if n == 0 else match.start()
-            for n, match in enumerate(re.finditer(_PARTS[division], text))
-        ]
+        starts = []
+        for n, match in enumerate(re.finditer(_PARTS[division], text)):
+            if n == 0:
+                starts.append(0)
+            else:
+                starts.append(match.start())
     yield from zip(starts, [*starts[1:], len(text)], strict=True) if starts else ()
 
 

@@ -160,11 +160,9 @@ def make_plan(
     long_matrices = any(
         text_plan.keys and len(text_plan.tokens) > PRINTED for text_plan in plan.text_plans
     )
-    less = (
-        (_POOLED, SELECT_LESS)
-        if plan.stages and run.pool is None and long_matrices
-        else (SELECT_LESS,)
-    )
+    less: tuple[str, ...] = (SELECT_LESS,)
+    if plan.stages and run.pool is None and long_matrices:
+        less = _POOLED, SELECT_LESS
     more: dict[str, int] = {}
     if run.target is not None:
         more = {
@@ -534,6 +532,12 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         # Mean weights and scores, until the last layer is added.
         width += 2 * longest
     cells = layers * heads * rows * width
+    computed_heads = heads
+    if plan.auto or plan.heads.word == "mean" or run.target is not None:
+        computed_heads = c.n_heads
+    tiled_queries = max(len(text_plan.queries) for text_plan in text_plans)
+    if pool or plan.auto or plan.n_layers_run > 1:
+        tiled_queries = longest
     return MemoryDemand(
         layers=plan.n_layers_run,
         batch=len(text_plans),
@@ -547,16 +551,12 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         drawn=0 if run.window is None else drawn_values,
         picture=run.picture,
         pool=pool,
-        heads=c.n_heads
-        if plan.auto or plan.heads.word == "mean" or run.target is not None
-        else heads,
+        heads=computed_heads,
         words=source.tokenizer.name == "words",
         n_merges=source.tokenizer.n_merges,
         copied_elements=source.copied_elements,
         streamed=bool(plan.stream_reason),
-        tiled_queries=longest
-        if pool or plan.auto or plan.n_layers_run > 1
-        else max(len(text_plan.queries) for text_plan in text_plans),
+        tiled_queries=tiled_queries,
         masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(plan.n_layers_run)),
         threads=run.threads or count_threads(),
         predicted=max(

@@ -122,11 +122,10 @@ def record_heads(
     listed = sorted(heads)
 
     def recorders_of(engine: "Engine") -> "Recorders":
-        listed.extend(
-            []
-            if listed
-            else [(layer, head) for layer in engine.layers for head in range(engine.sizes[1])]
-        )
+        if not listed:
+            listed.extend(
+                (layer, head) for layer in engine.layers for head in range(engine.sizes[1])
+            )
         of_layers = {
             layer: [head for of, head in listed if of == layer] for layer in sorted(dict(listed))
         }

@@ -115,12 +115,15 @@ def written(
     values: Sequence[float | None], digits: Digits, zero: str = "", none: str = ""
 ) -> list[str]:
     """Format the cells of one column with given digits; see column_texts."""
-    return [
-        (digits.units(none) if none else "")
-        if value is None
-        else zero if zero and value == 0 else digits.text(float(value))
-        for value in values
-    ]  # fmt: skip
+    cells = []
+    for value in values:
+        if value is None:
+            cells.append(digits.units(none) if none else "")
+        elif zero and value == 0:
+            cells.append(zero)
+        else:
+            cells.append(digits.text(float(value)))
+    return cells
 
 
 def scale_text(scale: float, width: int | None, *, reason: bool = False, digits: int = 4) -> str:

@@ -91,13 +91,10 @@ class LogScale:
     def of(cls, weights: Matrix) -> "LogScale":
         """Return the scale of the weights that are known and above zero."""
         positive_weights = weights[np.isfinite(weights) & (weights > 0)]
-        high = float(positive_weights.max()) if positive_weights.size else 1.0
-        return cls(
-            max(high / LARGEST_RATIO, float(positive_weights.min()))
-            if positive_weights.size
-            else 1.0,
-            high,
-        )
+        if not positive_weights.size:
+            return cls(1.0, 1.0)
+        high = float(positive_weights.max())
+        return cls(max(high / LARGEST_RATIO, float(positive_weights.min())), high)
 
     def ends(self, weights: Matrix) -> tuple[str, str]:
         """Write the numbers at its ends; smaller weights have the colour of the lower end, with `<` before it."""
@@ -171,7 +168,9 @@ def scale_for(
         high = 0.0
         if sinks is not None:
             high = _largest(matrix[:, ~np.array(sinks, dtype=bool)])
-        return replace(scale, low=-high if scale.signed else 0.0, high=high) if high else scale
+        if not high:
+            return scale
+        return replace(scale, low=-high if scale.signed else 0.0, high=high)
     largest = _largest(matrix)
     return Scale(-largest, largest, signed=True)
 

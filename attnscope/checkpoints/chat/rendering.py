@@ -103,12 +103,12 @@ def _first_written(
 
 def _in_parts(chat: Chat) -> Chat:
     """Return a chat whose contents are all lists of parts."""
-    messages = [
-        {**message, "content": [{"type": "text", "text": message["content"]}]}
-        if isinstance(message.get("content"), str)
-        else message
-        for message in chat.messages
-    ]
+    messages = []
+    for message in chat.messages:
+        if isinstance(message.get("content"), str):
+            messages.append({**message, "content": [{"type": "text", "text": message["content"]}]})
+        else:
+            messages.append(message)
     return replace(chat, messages=messages)
 
 
@@ -119,10 +119,12 @@ def _messages(chat: Chat, *, joined: bool) -> dict[str, Any]:
         if isinstance(message.get("content"), list):
             parts = message["content"]
             texts = [part["text"] for part in parts if "text" in part]
-            typed = [
-                {"type": "text", "text": part["text"]} if "text" in part else {"type": "image"}
-                for part in parts
-            ]
+            typed = []
+            for part in parts:
+                if "text" in part:
+                    typed.append({"type": "text", "text": part["text"]})
+                else:
+                    typed.append({"type": "image"})
             message["content"] = _JOINT.join(texts) if joined else typed
     others = {
         "tools": chat.tools,

@@ -164,16 +164,14 @@ def _check_values(family: Family, reader: ConfigReader) -> None:
         quantization = reader.get(key, default=None)
         if quantization is None:
             continue
-        method = (
-            "MLX"
-            if key == _MLX
-            else quantization.get("quant_method")
-            if isinstance(quantization, dict)
-            else None
-        )
-        message = "the weights are quantised" + (
-            f" ({format_json(method)[1:-1]})" if isinstance(method, str) else ""
-        )
+        method = None
+        if key == _MLX:
+            method = "MLX"
+        elif isinstance(quantization, dict):
+            method = quantization.get("quant_method")
+        message = "the weights are quantised"
+        if isinstance(method, str):
+            message += f" ({format_json(method)[1:-1]})"
         hint = "use a checkpoint with floating-point weights, such as one converted to bfloat16"
         raise AttnscopeError(message, where=f"{reader.where}: {key}", hint=hint)
     for name, choices in COMMON_CHOICES.items():

@@ -158,10 +158,12 @@ def _byte_level(vocabulary: _TokenizerMetadata, notes: list[str]) -> dict[str, A
         )
     letters = {byte: letter for letter, byte in byte_alphabet().items()}
     alphabet = set(letters.values())
-    spelled = [
-        token if alphabet.issuperset(token) else "".join(letters[byte] for byte in token.encode())
-        for token in vocabulary.tokens
-    ]
+    spelled = []
+    for token in vocabulary.tokens:
+        if alphabet.issuperset(token):
+            spelled.append(token)
+        else:
+            spelled.append("".join(letters[byte] for byte in token.encode()))
     model = {
         "vocab": {token: n for n, token in enumerate(spelled)},
         "merges": vocabulary.pairs() or [],

@@ -114,6 +114,12 @@ class GivenArrays:
             {getattr(layer_settings, name) for layer_settings in self.settings.values()}
             for name in ("scale", "softcap")
         )
+        layer_masks = {}
+        if differ:
+            layer_masks = {layer: settings.mask for layer, settings in self.settings.items()}
+        layer_windows: tuple[int | None, ...] = ()
+        if any(windows.values()):
+            layer_windows = tuple(windows.get(layer) for layer in range(n_layers))
         return GivenConfig(
             vocab_size=1 + max(token.id for _, tokens in self.texts for token in tokens),
             d_model=self.sizes.heads * width,
@@ -123,12 +129,8 @@ class GivenArrays:
             d_head=width,
             d_value=self.sizes.value_width,
             mask=masks[0],
-            masks={layer: settings.mask for layer, settings in self.settings.items()}
-            if differ
-            else {},
-            windows=tuple(windows.get(layer) for layer in range(n_layers))
-            if any(windows.values())
-            else (),
+            masks=layer_masks,
+            windows=layer_windows,
             score_mod=None if self.score_mod is None else str(self.score_mod),
             scale=next(iter(scales)) if len(scales) == 1 else None,
             softcap=next(iter(caps)) if len(caps) == 1 else None,

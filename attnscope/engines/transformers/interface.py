@@ -271,12 +271,15 @@ class AttentionCapture:
         def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
             return sum((part(q, k, heads) for part in parts[1:]), start=parts[0](q, k, heads))
 
+        bias_name = "position" if parts else None
+        if position is not None:
+            bias_name = RELATIVE
         return AttentionSpec(
             scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
             mask=given or plain,
             softcap=cap,
             bias=bias if parts else None,
-            bias_name=RELATIVE if position is not None else "position" if parts else None,
+            bias_name=bias_name,
             sinks=sinks,
         )
 

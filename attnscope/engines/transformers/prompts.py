@@ -338,10 +338,12 @@ def _tokens(
         )
         if encoded["input_ids"] == list(ids):
             made = [replace(tokenizer.made_token(token_id), made=False) for token_id in ids]
-            spans = [
-                (start, end) if end > start else (None, None)
-                for start, end in encoded["offset_mapping"]
-            ]
+            spans = []
+            for start, end in encoded["offset_mapping"]:
+                if end > start:
+                    spans.append((start, end))
+                else:
+                    spans.append((None, None))
             tokens = [
                 replace(token, start=start, end=end)
                 for token, (start, end) in zip(made, spans, strict=True)

@@ -175,12 +175,10 @@ def strongest(measure: Tensor, count: int, peaks: Tensor | None = None) -> tuple
     # (n, size)
     rows = measure.reshape(-1, size).contiguous()
     count = min(count, size)
-    on_cpu = rows.device.type == "cpu"
-    if (
-        (count <= RANKED_SINGLY and size >= _LONG)
-        if on_cpu
-        else size >= _FEW_CHUNKS * count * _CHUNK
-    ):
+    are_cut = size >= _FEW_CHUNKS * count * _CHUNK
+    if rows.device.type == "cpu":
+        are_cut = count <= RANKED_SINGLY and size >= _LONG
+    if are_cut:
         places, values = _by_chunks(rows, count)
     else:
         places, values = _few_or_many(rows, count, None if peaks is None else peaks.reshape(-1))

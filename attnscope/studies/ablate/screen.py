@@ -352,10 +352,10 @@ def _edge(
 ) -> Spans:
     """Name an edge by its tokens, or by words at their positions."""
     sides = zip(words, (study.tokens, study.sources), (query, key), strict=True)
-    names = [
-        Span(of_words[position], origin="token")
-        if position in of_words
-        else token_span(tokens, position)
-        for of_words, tokens, position in sides
-    ]
+    names = []
+    for of_words, tokens, position in sides:
+        if position in of_words:
+            names.append(Span(of_words[position], origin="token"))
+        else:
+            names.append(token_span(tokens, position))
     return Span(f"{query} "), names[0], Span(f" ← {key} "), names[1]

@@ -120,12 +120,12 @@ def _with_answer(
     if text_input.read is not None:
         added = source.tokenizer.encode(answer, None, where=where, special=False)
         shift = len(text_input.text)
-        moved = [
-            token
-            if token.start is None or token.end is None
-            else replace(token, start=token.start + shift, end=token.end + shift)
-            for token in added
-        ]
+        moved = []
+        for token in added:
+            if token.start is None or token.end is None:
+                moved.append(token)
+            else:
+                moved.append(replace(token, start=token.start + shift, end=token.end + shift))
         tokens = [*prompt[:prompt_length], *moved]
     else:
         tokens = source.tokenizer.encode(

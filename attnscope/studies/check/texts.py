@@ -38,10 +38,12 @@ def drawn_text(source: ModelSource, plans: Sequence[TextPlan]) -> tuple[str, Tex
         return None
     longest = max(plans, key=lambda plan: len(plan.tokens))
     random = Random(0)
-    tokens = [
-        token
-        if token.special
-        else Token(random.choice(ids), "", "", type_id=token.type_id, segment=token.segment)
-        for token in longest.tokens
-    ]
+    tokens = []
+    for token in longest.tokens:
+        if token.special:
+            tokens.append(token)
+        else:
+            tokens.append(
+                Token(random.choice(ids), "", "", type_id=token.type_id, segment=token.segment)
+            )
     return "tokens drawn from the vocabulary", replace(longest, tokens=tokens)

@@ -179,11 +179,10 @@ class _Text:
         return unmatched
 
     def _alone(self) -> Iterator[str]:
-        for field in (
-            ("tokens", "sources")
-            if self.a.context is not None or self.b.context is not None
-            else ("tokens",)
-        ):
+        fields = ["tokens"]
+        if self.a.context is not None or self.b.context is not None:
+            fields.append("sources")
+        for field in fields:
             for label, side in zip(self.labels, self.shared, strict=True):
                 spelled: Sequence[Token] = getattr(side.text, field)
                 if alone := _without(spelled, getattr(side, field)):
@@ -208,10 +207,12 @@ class _Text:
             if not matched:
                 return f"no {axis} token of {first_label} has a counterpart in {second_label}"
             if not in_both:
-                held = [
-                    side.text.queries if axis == "query" else side.text.keys
-                    for side in (first_side, second_side)
-                ]
+                held = []
+                for side in (first_side, second_side):
+                    if axis == "query":
+                        held.append(side.text.queries)
+                    else:
+                        held.append(side.text.keys)
                 saved = [format_positions(positions) or "none" for positions in held]
                 return f"{first_label} has {axis} {saved[0]}, {second_label} has {saved[1]}, and none correspond"
         return ""

@@ -202,17 +202,18 @@ def _found_in_either(
     """
     opened = [session.open(run) for _, run in runs]
     texts = [run.texts[0] for _, run in opened]
-    tokens = [
-        tokenize(
-            source,
-            text.text,
-            text.pair,
-            text.where,
-            truncate=run.truncate,
-            special=text.adds_special,
-        )[0]
-        for text, (source, run) in zip(texts, opened, strict=True)
-    ]
+    tokens = []
+    for text, (source, run) in zip(texts, opened, strict=True):
+        tokens.append(
+            tokenize(
+                source,
+                text.text,
+                text.pair,
+                text.where,
+                truncate=run.truncate,
+                special=text.adds_special,
+            )[0]
+        )
     spans = [
         divide_text(run, text, text_tokens)
         for (_, run), text, text_tokens in zip(opened, texts, tokens, strict=True)
@@ -221,14 +222,15 @@ def _found_in_either(
 
     def positions(selection: PositionSelection, option: str) -> list[list[int]]:
         missing: list[list[str]] = [[] for _ in tokens]
-        positions_of = [
-            {
-                *selection.find(
-                    numbers, (text.text, text.pair), option, missing=lacking, spans=divided
-                )
-            }
-            for numbers, text, lacking, divided in zip(tokens, texts, missing, spans, strict=True)
-        ]
+        positions_of = []
+        for numbers, text, lacking, divided in zip(tokens, texts, missing, spans, strict=True):
+            positions_of.append(
+                {
+                    *selection.find(
+                        numbers, (text.text, text.pair), option, missing=lacking, spans=divided
+                    )
+                }
+            )
         if set(missing[0]).intersection(*missing[1:]):  # says what the first text has
             selection.find(tokens[0], (texts[0].text, texts[0].pair), option, spans=spans[0])
         reached = [

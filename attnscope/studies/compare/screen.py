@@ -153,10 +153,12 @@ def with_short_labels(comparison: Comparison) -> Comparison:
     if comparison.axis == "text":
         return comparison
     if comparison.axis == "hide":
-        labels = [
-            "nothing hidden" if side.label == "none" else f"'{side.label}' hidden"
-            for side in comparison.sides
-        ]
+        labels = []
+        for side in comparison.sides:
+            if side.label == "none":
+                labels.append("nothing hidden")
+            else:
+                labels.append(f"'{side.label}' hidden")
     else:
         prefix = f"{comparison.axis} " if comparison.axis in _NUMBERED else ""
         labels = [prefix + short_path(side.label) for side in comparison.sides]
@@ -768,10 +770,12 @@ def both_axis(
 ) -> Axis:
     """Return the axis of tokens of two texts: `4 river/lake`; `5/– bank/–` is only in the first text."""
     names = [_both(first_tokens, second_tokens, pair) for pair in pairs]
-    special = [
-        first_tokens[i].special if i is not None else second_tokens[j or 0].special
-        for i, j in pairs
-    ]
+    special = []
+    for i, j in pairs:
+        if i is not None:
+            special.append(first_tokens[i].special)
+        else:
+            special.append(second_tokens[j or 0].special)
     positions = [i if i is not None else j or 0 for i, j in pairs]
     total = len(first_tokens) + sum(i is None for i, _ in pairs)
     return Axis(axis_kind, positions, names, special, total, [_number(*pair) for pair in pairs])
@@ -797,10 +801,12 @@ def _both(
         for text, at in zip((first_tokens, second_tokens), pair, strict=True)
         if at is not None
     ]
-    names = [
-        "–" if at is None else token_span(text, at).text
-        for text, at in zip((first_tokens, second_tokens), pair, strict=True)
-    ]
+    names = []
+    for text, at in zip((first_tokens, second_tokens), pair, strict=True):
+        if at is None:
+            names.append("–")
+        else:
+            names.append(token_span(text, at).text)
     if names[0] == names[1]:
         return token_span(*here[0])
     unknown = any(text[at].unknown for text, at in here)

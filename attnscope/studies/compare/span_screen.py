@@ -85,22 +85,23 @@ def _compare(
             )
     axes = span_axis("query", shown_names, outside), span_axis("key", shown_names, outside)
     difference = (*untrusted(second_side.label), Span(" − "), *untrusted(first_side.label))
-    panels = [
-        matrix_panel(
-            matrix,
-            [bool(np.isnan(row).all()) for row in matrix],
-            axes,
-            title,
-            ours(name),
-            settings,
-            name=name,
+    panels = []
+    for name, title, matrix in (
+        ("weights", untrusted(first_side.label), before),
+        ("weights", untrusted(second_side.label), after),
+        ("difference", difference, after - before),
+    ):
+        panels.append(
+            matrix_panel(
+                matrix,
+                [bool(np.isnan(row).all()) for row in matrix],
+                axes,
+                title,
+                ours(name),
+                settings,
+                name=name,
+            )
         )
-        for name, title, matrix in (
-            ("weights", untrusted(first_side.label), before),
-            ("weights", untrusted(second_side.label), after),
-            ("difference", difference, after - before),
-        )
-    ]
     yield Matrices(panels, heat)
 
 

@@ -221,11 +221,17 @@ class Audit:
         if own and causal is not None and told:
             lacking = expected & real & ~everywhere
             later = distance < 0
-            split = {"mask_4d": lacking} if queries.allowed is not None else {
-                "prefix": lacking & later if causal else lacking & False,
-                "window": lacking & ~later if window is not None else lacking & False,
-                "backend": lacking if not causal else lacking & ~later if window is None else lacking & False,
-            }  # fmt: skip
+            nothing = lacking & False
+            if queries.allowed is not None:
+                split = {"mask_4d": lacking}
+            elif not causal:
+                split = {"prefix": nothing, "window": nothing, "backend": lacking}
+                if window is not None:
+                    split["window"] = lacking & ~later
+            elif window is not None:
+                split = {"prefix": lacking & later, "window": lacking & ~later, "backend": nothing}
+            else:
+                split = {"prefix": lacking & later, "window": nothing, "backend": lacking & ~later}
             for name, cells in split.items():
                 self._hide(name, call, seen, cells)
         if own and queries.prefix is not None:

@@ -128,15 +128,19 @@ def other_size(exam: Examination) -> list[Evidence]:
         ]
     square = table.reshape(1, *grid, -1).permute(0, 3, 1, 2)
     size = max(1.0, float(table.abs().max()))
-    gaps = [
-        float(
-            (interpolate(square, other, mode=mode, antialias=smooth)[0].permute(1, 2, 0) - found)
-            .abs()
-            .max()
+    gaps = []
+    for mode, smooth in _INTERPOLATIONS:
+        gaps.append(
+            float(
+                (
+                    interpolate(square, other, mode=mode, antialias=smooth)[0].permute(1, 2, 0)
+                    - found
+                )
+                .abs()
+                .max()
+            )
+            / size
         )
-        / size
-        for mode, smooth in _INTERPOLATIONS
-    ]
     limit = max(1e-4, 8 * float(torch.finfo(exam.subject.dtype).eps))
     where = f"{other[0]} × {other[1]} patches in place of {grid[0]} × {grid[1]}"
     if min(gaps) <= limit:

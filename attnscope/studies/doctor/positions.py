@@ -37,11 +37,10 @@ def max_positions(exam: Examination) -> list[Evidence]:
         else:
             last = int(batch.real.sum(1).max())
         reason = f"position {last - 1} of a model with {limit} positions"
-        evidence.append(
-            wrong(batch.name, last, limit, None, reason)
-            if last > limit
-            else ok(batch.name, last, limit)
-        )
+        if last > limit:
+            evidence.append(wrong(batch.name, last, limit, None, reason))
+        else:
+            evidence.append(ok(batch.name, last, limit))
     if exam.rows and exam.subject.words.known:
         lengths = [len(exam.subject.words.encode(text)["input_ids"]) for text in exam.texts]
         longest = max(lengths)

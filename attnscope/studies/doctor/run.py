@@ -409,11 +409,17 @@ def _unless_random(checks: list[DoctorCheck]) -> list[DoctorCheck]:
         return checks
     reason = "the model drops weights in evaluation, so that outputs differ from run to run"
     kept_names = {check.name for check in CHECKS if check.reads_only} | {"dropout"}
-    return [
-        check
-        if check.name in kept_names or check.verdict in ("unknown", "inapplicable")
-        else replace(
-            check, verdict="unknown", value=None, limit=None, where=None, reason=reason, texts=[]
-        )
-        for check in checks
-    ]
+    withdrawn = []
+    for check in checks:
+        if check.name not in kept_names and check.verdict not in ("unknown", "inapplicable"):
+            check = replace(
+                check,
+                verdict="unknown",
+                value=None,
+                limit=None,
+                where=None,
+                reason=reason,
+                texts=[],
+            )
+        withdrawn.append(check)
+    return withdrawn

@@ -213,13 +213,11 @@ def first_tensor(output: Any) -> Tensor | None:
     """Return the logits or hidden states of a model's output, (B, T, D); None without any."""
     get = output.get if isinstance(output, Mapping) else partial(getattr, output)
     preferred = [get(name, None) for name in ("logits", "prediction_logits", "last_hidden_state")]
-    values = (
-        output.values()
-        if isinstance(output, Mapping)
-        else output
-        if isinstance(output, tuple | list)
-        else [output]
-    )
+    values = [output]
+    if isinstance(output, Mapping):
+        values = list(output.values())
+    elif isinstance(output, tuple | list):
+        values = list(output)
     return next(
         (value for value in (*preferred, *values) if isinstance(value, Tensor) and value.ndim == 3),
         None,

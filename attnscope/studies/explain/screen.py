@@ -115,12 +115,12 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
         yield _vector(vector, settings)
     yield from _check(e.check("query"))
     yield from _check(e.check("position"), trivial=e.query_steps[-1].position is None)
-    steps = [
-        step.formula
-        if step.position is None
-        else f"{step.origin}, each by its own position{step.times}"
-        for step in e.cells[0].key_steps
-    ]
+    steps = []
+    for step in e.cells[0].key_steps:
+        if step.position is None:
+            steps.append(step.formula)
+        else:
+            steps.append(f"{step.origin}, each by its own position{step.times}")
     shared = "" if e.group == e.head else f", of key/value head {e.group}"
     of = "" if e.context is None else " from the embedded context"
     yield GAP

@@ -138,10 +138,12 @@ def _dim_cells(parts: list[Part], precision: int) -> Iterator[tuple[str, Look, l
 
 
 def _band_cells(parts: list[Part], precision: int) -> Iterator[tuple[str, Look, list[str]]]:
-    turns = [
-        f"{_four_digits(part.wavelength)} tokens" if part.wavelength is not None else "never"
-        for part in parts
-    ]
+    turns = []
+    for part in parts:
+        if part.wavelength is not None:
+            turns.append(f"{_four_digits(part.wavelength)} tokens")
+        else:
+            turns.append("never")
     yield "full turn in", "", turns
     yield "unrotated", "dim", column_texts([part.before for part in parts], precision)
 

@@ -61,13 +61,17 @@ def present_needle(survey: NeedleSurvey, settings: DisplaySettings) -> Iterator[
 def _picture(survey: NeedleSurvey, full: float, settings: DisplaySettings) -> Table:
     """Return the weight of every depth and length, each with a shade."""
     digits = max(2, settings.precision)
-    columns = [
-        Column(
-            f"{length:,}",
-            [f"{formatted(float(value), f'z.{digits}f')} {_shade(value / full)}" for value in row],
+    columns = []
+    for length, row in zip(survey.lengths, survey.weight, strict=True):
+        columns.append(
+            Column(
+                f"{length:,}",
+                [
+                    f"{formatted(float(value), f'z.{digits}f')} {_shade(value / full)}"
+                    for value in row
+                ],
+            )
         )
-        for length, row in zip(survey.lengths, survey.weight, strict=True)
-    ]
     return Table(
         "depth", [], labels=[ours(f"{depth:g}") for depth in survey.depths], further=columns
     )

@@ -98,12 +98,13 @@ def divided_texts(
         hint = f"add {arg('pair')}, or divide the text into two with {arg('spans')}"
         raise UsageError("alignment needs two segments", where=arg("role", "alignment"), hint=hint)
     known_spans = [spans for spans in divided if spans is not None]
-    return TextParts(
-        known_spans
-        if (roles is None or "receiver" in roles) and len(known_spans) == len(texts)
-        else [],
-        known_segments if (roles is None or aligned) and len(known_segments) == len(texts) else [],
-    )
+    reads_spans = roles is None or "receiver" in roles
+    if not reads_spans or len(known_spans) < len(texts):
+        known_spans = []
+    reads_segments = roles is None or aligned
+    if not reads_segments or len(known_segments) < len(texts):
+        known_segments = []
+    return TextParts(known_spans, known_segments)
 
 
 class SegmentPass:

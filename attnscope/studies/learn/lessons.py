@@ -196,6 +196,9 @@ def _softmax(m: Material) -> list[LessonStep]:
     total = float(powers.sum())
     sharper = softmax(masked / 0.5)
     unchanged = bool(np.allclose(softmax(masked - 1.0), softmax(masked)))
+    explanation = "Yes."
+    if unchanged:
+        explanation = "No: every exponential and their sum shrink by the same factor."
     choices, answer = _pick(m.labels, m.weights)
     return [
         LessonStep(
@@ -204,9 +207,7 @@ def _softmax(m: Material) -> list[LessonStep]:
             "Does subtracting the largest score change the weights?",
             ["yes", "no"],
             int(unchanged),
-            "No: every exponential and their sum shrink by the same factor."
-            if unchanged
-            else "Yes.",
+            explanation,
             ["masked", "exp"],
             _table(m.labels, masked, powers),
         ),

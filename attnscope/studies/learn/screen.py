@@ -71,11 +71,14 @@ def answer_parts(step: LessonStep, settings: DisplaySettings) -> Iterator[ViewPa
     """Present the numbers behind an answer."""
     if not step.columns:
         return
-    columns = [
-        Column(
-            untrusted(heading),
-            column_texts([row.values[index] for row in step.rows], settings.precision, none=_NONE),
+    columns = []
+    for index, heading in enumerate(step.columns):
+        columns.append(
+            Column(
+                untrusted(heading),
+                column_texts(
+                    [row.values[index] for row in step.rows], settings.precision, none=_NONE
+                ),
+            )
         )
-        for index, heading in enumerate(step.columns)
-    ]
     yield Table("", columns, labels=[untrusted(row.label) for row in step.rows])

@@ -224,15 +224,16 @@ def _one_row(
         name: _with_others(values, listed, others) for name, values in (*parts.items(), ("M", row))
     }
     digits = digits_for(np.array([*terms.values()]), settings.precision)
-    columns = [
-        Column(
-            name,
-            column_texts(
-                [*map(float, values[listed]), *[None] * (others.size > 0)], settings.precision
-            ),
+    columns = []
+    for name, values in _factors(mixing, unit).items():
+        columns.append(
+            Column(
+                name,
+                column_texts(
+                    [*map(float, values[listed]), *[None] * (others.size > 0)], settings.precision
+                ),
+            )
         )
-        for name, values in _factors(mixing, unit).items()
-    ]
     columns += [Column(name, written(values, digits)) for name, values in terms.items()]
     measured = len(columns) - 1  # M itself
     shares = _with_others(sizes / (float(mixing.size[unit, 0]) or 1.0), listed, others)

@@ -28,7 +28,7 @@ from attnscope.studies.screens.word_matrix import word_axes, word_contributors, 
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.numbers import Digits
 from attnscope.views.parts import GAP, FirstFitting, Matrices, Panel, ViewPart, paragraph
-from attnscope.views.scales import LogScale, scale_for
+from attnscope.views.scales import LogScale, Scale, scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours
 
@@ -329,11 +329,11 @@ def _thumbnails(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPar
     weights = [_weights(head) for head in text.heads]
     sinks = None if settings.sinks or _are_maps(text) else axes[1].sinks
     all_rows = np.concatenate(weights)
-    scale = (
-        LogScale.of(all_rows)
-        if _are_maps(text)
-        else scale_for("weights", all_rows, settings.ramp, sinks)
-    )
+    scale: Scale | LogScale
+    if _are_maps(text):
+        scale = LogScale.of(all_rows)
+    else:
+        scale = scale_for("weights", all_rows, settings.ramp, sinks)
     panel_arguments = *axes, scale, Digits(2)
     titles = [ours(head_name(head)) for head in text.heads]
     panels = [

@@ -75,10 +75,12 @@ def joined_spans(span_report: SpanReport) -> ShownSpans:
             break
         _, at = min(together)
         groups[at : at + 2] = [[*groups[at], *groups[at + 1]]]
-    names = [
-        spans.names[g[0]] if len(g) == 1 else _range_name(spans.names[g[0]], spans.names[g[-1]])
-        for g in groups
-    ]
+    names = []
+    for g in groups:
+        if len(g) == 1:
+            names.append(spans.names[g[0]])
+        else:
+            names.append(_range_name(spans.names[g[0]], spans.names[g[-1]]))
     outside = [spans.outside[group[0]] for group in groups]
     return ShownSpans(names, outside, groups, [sum(sizes[n] for n in group) for group in groups])
 
@@ -268,13 +270,14 @@ def _by_layer(spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySetti
         ]
         for layer in _attending(spans)
     ]
-    columns = [
-        Column(
-            untrusted(name),
-            _share_texts([float(layer[members].sum()) for layer in layers], settings),
+    columns = []
+    for name, members in zip(shown_spans.names, shown_spans.members, strict=True):
+        columns.append(
+            Column(
+                untrusted(name),
+                _share_texts([float(layer[members].sum()) for layer in layers], settings),
+            )
         )
-        for name, members in zip(shown_spans.names, shown_spans.members, strict=True)
-    ]
     return Table("layer", columns, labels=[ours(f"L{layer}") for layer in _attending(spans)])
 
 

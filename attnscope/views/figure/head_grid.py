@@ -57,13 +57,14 @@ def draw_labelled(
         y = top + above
         canvas.text(x, top + SIZE, tuple(replace(span, look="bold") for span in panel.title))
         draw_names(canvas, x, y, cell, columns, turned=True)
-        colours = [
-            [
-                ramp_colour(WEIGHTS.place(weight) or 0.0, signed=False) if weight > 0 else None
-                for weight in line
-            ]
-            for line in panel.matrix.tolist()
-        ]
+        colours = []
+        for line in panel.matrix.tolist():
+            colours.append(
+                [
+                    ramp_colour(WEIGHTS.place(weight) or 0.0, signed=False) if weight > 0 else None
+                    for weight in line
+                ]
+            )
         canvas.cells(x, y, (cell, cell), colours, apart=False)
         canvas.frame(x, y, cell * n_columns, cell * n_rows)
         if column == 0:

@@ -248,9 +248,9 @@ def _label_cells(width: int, rows: Labels, columns: Labels) -> tuple[int, int]:
     """Return the cells of a row's name, and of its whole label."""
     name = rows.name_cells(width)
     label = name + rows.axis.digits + 1
-    return name, max(
-        label, len(DOWN), len(columns.axis.kind) + len(_ACROSS)
-    ) if width >= ROOMY else label
+    if width >= ROOMY:
+        label = max(label, len(DOWN), len(columns.axis.kind) + len(_ACROSS))
+    return name, label
 
 
 def _layout(
