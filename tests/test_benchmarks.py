@@ -328,6 +328,21 @@ def test_every_benchmark_is_described() -> None:
     assert {name for name in commands if f"benchmarks/{name}" not in described} == set()
 
 
+def test_every_table_names_command_machine_and_commit() -> None:
+    """In a comment above it; a section without a table has such a comment, too."""
+    mark = r"<!-- \S+.*; .+; commit [0-9a-f]{8}.* -->\n"
+    _, *sections = re.split(r"^## ", (BENCHMARKS / "README.md").read_text(), flags=re.MULTILINE)
+    assert len(sections) == 19
+    for section in sections:
+        name = section.partition("\n")[0]
+        assert re.search(mark, section), f"{name} names no commit"
+        *before_tables, _ = re.split(
+            r"^(?:```\n[^`]+```|(?:[|].*\n)+)", section, flags=re.MULTILINE
+        )
+        for text in before_tables:
+            assert re.search(f"{mark}\n$", text), f"{name}: a table after {text[-80:]!r}"
+
+
 SMALLEST = {
     "ablate.py": ["time", "--runs", "1"],
     "attention.py": ["--sizes", "40,300", "--runs", "1"],
