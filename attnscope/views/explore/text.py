@@ -1,6 +1,7 @@
 """The text, with the cursor's query marked and its sources shaded."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -54,23 +55,24 @@ class TextPanel:
         lines = scene.made(
             key, lambda: _lay_out(state, scene, width, range(start, start + 3 * around))
         )
-        here = next(
-            (n for n, line in enumerate(lines) for piece in line if piece.query == query), 0
-        )
+        lines_of = scene.made((*key, "lines of queries"), lambda: _lines_of(lines))
+        here = lines_of.get(query, 0)
         top = max(0, min(here - (height - 1) // 2, len(lines) - height + 1))
+        visible = lines[top : top + height - 1]
         # weights of the row, as far as they are known
         shares = np.zeros(len(scene.keys.positions), dtype=np.float32)
         if head is not None and (row := head.row("weights", query)) is not None:
             shares = np.nan_to_num(row)
         elif head is not None and (listed := listed_weights(scene, head, query)):
             shares[list(listed)] = list(listed.values())
-        shades = steps(shares[None], WEIGHTS)[0].tolist()
+        keys = [piece.key for line in visible for piece in line]
+        shades = iter(steps(shares[keys][None], WEIGHTS)[0].tolist())
         drawn_lines: list[Line] = [[Segment(" text ", state.title("text")), *_legend(state, width)]]
-        for y, line in enumerate(lines[top : top + height - 1], 1):
+        for y, line in enumerate(visible, 1):
             at = 0
             pieces = []
-            for piece in line:
-                pieces.append((piece.text, _style(state, piece, shades)))
+            for piece, shade in zip(line, shades, strict=False):
+                pieces.append((piece.text, _style(state, piece, shade)))
                 if piece.query >= 0 or piece.key >= 0:
                     self._places.append((y, at, at + piece.size, piece.query, piece.key))
                 at += piece.size
@@ -137,15 +139,20 @@ def _lay_out(state: WalkState, scene: Scene, width: int, window: range) -> list[
     return lines
 
 
-def _style(state: WalkState, piece: _PlacedText, shades: list[int]) -> Style:
+def _lines_of(lines: Sequence[Sequence[_PlacedText]]) -> dict[int, int]:
+    """Return the first line of every query that is on some lines."""
+    placed = [(piece.query, n) for n, line in enumerate(lines) for piece in line]
+    return dict(reversed(placed))
+
+
+def _style(state: WalkState, piece: _PlacedText, step: int) -> Style:
     """Return the style of a piece: the query is marked, its sources are shaded by their step."""
     if piece.query >= 0 and piece.query == state.place.spot.query:
         return CURSOR
-    if piece.key >= 0 and shades[piece.key] > 0:
+    if piece.key >= 0 and step > 0:
         if state.ink.colours:
-            return state.ink.cell(shades[piece.key], signed=False)
-        is_bold = state.ink.shade(shades[piece.key], signed=False).strip()
-        return BOLD if is_bold else piece.style
+            return state.ink.cell(step, signed=False)
+        return BOLD if state.ink.shade(step, signed=False).strip() else piece.style
     return piece.style
 
 

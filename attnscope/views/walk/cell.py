@@ -10,7 +10,7 @@ from attnscope.base.system.escape import quote_for_shell
 from attnscope.findings.arrays import Floats
 from attnscope.views.numbers import formatted, number_text, scale_text
 from attnscope.views.walk.place import Spot
-from attnscope.views.walk.scene import STAGES, RunCommand, Scene, WalkCut, WalkHead
+from attnscope.views.walk.scene import STAGES, RankedSources, RunCommand, Scene, WalkCut, WalkHead
 
 # Characters of a token that names a query in a command.
 _LONGEST = 32
@@ -165,15 +165,42 @@ def strongest_elsewhere(
         whole_rows = np.where(passed_over | np.isnan(whole_rows), 0.0, whole_rows)
         keys[exact] = whole_rows.argmax(axis=1)
         weights[exact] = whole_rows.max(axis=1)
+    by_ranks: dict[int, list[tuple[int, RankedSources]]] = {}
     for n, head in enumerate(heads):
         if rows[n] is None and head is not None and head.sources is not None:
-            listed = listed_weights(scene, head, query)
-            are_all_listed = bool((head.sources.places[query] < 0).any())
-            weights[n], keys[n] = max(
-                ((weight, key) for key, weight in listed.items() if not passed_over[key]),
-                default=(0.0 if are_all_listed else np.nan, 0),
-            )
+            by_ranks.setdefault(head.sources.places.shape[1], []).append((n, head.sources))
+    for ranks, listed in by_ranks.items():
+        indices, ranked = map(list, zip(*listed, strict=True))
+        if ranks:
+            weights[indices], keys[indices] = _strongest_listed(scene, ranked, query, passed_over)
     return weights, keys
+
+
+def _strongest_listed(
+    scene: Scene, ranked: Sequence[RankedSources], query: int, passed_over: np.ndarray
+) -> tuple[Floats, np.ndarray]:
+    """Return the largest listed weight of a row in some heads, but not of keys that are passed over, and its key."""
+    key_of = scene.made(
+        "keys of sources",
+        lambda: np.array([
+            -1 if (key := scene.key_of_source(n)) is None else key
+            for n in range(len(scene.sources.positions))
+        ]),
+    )  # fmt: skip
+    places = np.array([sources.places[query] for sources in ranked])
+    unknown = np.full(places.shape[1], np.nan, dtype=np.float32)
+    listed = np.array([
+        sources.measures["weight"][query] if "weight" in sources.measures else unknown
+        for sources in ranked
+    ])  # fmt: skip
+    keys = np.where(places < 0, -1, key_of[places])
+    listed = np.where((keys < 0) | passed_over[keys] | np.isnan(listed), -1.0, listed)
+    largest = listed.max(axis=1)
+    # of equal ones the last key
+    keys = np.where(listed == largest[:, None], keys, 0).max(axis=1)
+    are_all_listed = (places < 0).any(axis=1)
+    weights = np.where(largest < 0, np.where(are_all_listed, 0.0, np.nan), largest)
+    return weights.astype(np.float32), np.where(largest < 0, 0, keys)
 
 
 def largest_elsewhere(scene: Scene, head: WalkHead) -> float:
