@@ -322,7 +322,7 @@ def run_values(options: Mapping[str, Any]) -> dict[str, Any]:
 def _flag(name: str) -> Callable[[Any], bool]:
     def read(value: Any) -> bool:
         if not isinstance(value, bool | np.bool_):
-            raise UsageError(f"{value!r:.80} is neither True nor False", where=name)
+            raise UsageError(f"expected True or False, got {value!r:.80}", where=name)
         return bool(value)
 
     return read

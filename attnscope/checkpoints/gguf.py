@@ -300,9 +300,9 @@ def _llama3_scaling(table: TensorInfo, theta: float, width: int) -> dict[str, An
 
 def _read_table(info: TensorInfo) -> tuple[float, ...]:
     if info.dtype != "F32" or len(info.shape) != 1 or not 0 < info.shape[0] <= _LONGEST_TABLE:
-        raise AttnscopeError(
-            f"is {info.dtype} of shape {list(info.shape)}", where=f"{info.file}: {info.name}"
-        )
+        message = f"has dtype {info.dtype} and shape {list(info.shape)}; expected F32 and one axis"
+        message += f" of 1 to {_LONGEST_TABLE:,} numbers"
+        raise AttnscopeError(message, where=f"{info.file}: {info.name}")
     with open_regular(info.file) as (file, _):
         file.seek(info.start)
         data = read_at_most(file, info.end - info.start)

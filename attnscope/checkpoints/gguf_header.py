@@ -146,7 +146,8 @@ class _Reader:
         inner = self.scalar("I")
         count = self.scalar("Q")
         if count > _MOST_ITEMS:
-            raise AttnscopeError(f"an array of its header has {count:,} items", where=self.path)
+            message = f"an array of its header has {count:,} items; expected at most"
+            raise AttnscopeError(f"{message} {_MOST_ITEMS:,}", where=self.path)
         if inner == _STRING:
             return [self.text() for _ in range(count)]
         if inner not in _SCALARS:

@@ -170,9 +170,8 @@ def _options(path: Path, option_files: Mapping[str, bytes]) -> dict[str, Any]:
     decoder = {}
     for content, token_id in read.get(_ADDED, {}).items():
         if type(token_id) is not int or token_id < 0:
-            raise AttnscopeError(
-                f"{format_value(content)} has the id {format_value(token_id)}", where=path / _ADDED
-            )
+            message = f"{format_value(content)} has the id {format_value(token_id)}"
+            raise AttnscopeError(f"{message}; expected a whole number", where=path / _ADDED)
         decoder[str(token_id)] = {"content": content, "special": content in special}
     return options | {"added_tokens_decoder": decoder}
 

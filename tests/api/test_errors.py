@@ -46,7 +46,7 @@ REFUSED = [
         "by: must be weight, value, projected or logit, not 'wieght'; did you mean 'weight'?",
     ),
     ({"by": 3}, "by: must be weight, value, projected or logit, not '3'"),
-    ({"special": 1}, "special: 1 is neither True nor False"),
+    ({"special": 1}, "special: expected True or False, got 1"),
     ({"pool": 0}, "pool: 0 is out of range; use 1 to 1024"),
     ({"dtype": "float64"}, "dtype: must be float32, bfloat16 or float16, not 'float64'"),
     ({"device": "gpu"}, "device: must be auto, cpu, cuda, cuda:N or mps, not 'gpu'; use auto"),

@@ -155,7 +155,7 @@ def test_options_that_would_change_tokens_are_refused(
         ("vocab.txt", b"a\xff", "byte 0xff at offset 1 is not UTF-8"),
         ("vocab.txt", b"\n\n", "has no words"),
         ("vocab.json", b"[]", "vocab.json: is [], not a JSON object"),
-        ("vocab.json", b'{"a": "b"}', "'a' has the id 'b'"),
+        ("vocab.json", b'{"a": "b"}', "'a' has the id 'b'; expected a whole number"),
         ("merges.txt", b"#version: 0.2\na b c\n", "merges.txt: line 2 is 'a b c', not two pieces"),
         ("merges.txt", b"z z\n", "cannot be used: "),
         (

@@ -138,7 +138,9 @@ def test_python_says_it_in_its_own_words(folder):
         attnscope.AttnscopeError, match="ignore_key: 3 is not a key; give a str, or several"
     ):
         attnscope.inspect(TEXT, model=folder, ignore_key=3)
-    with pytest.raises(attnscope.AttnscopeError, match="trust_config: 1 is neither True nor False"):
+    with pytest.raises(
+        attnscope.AttnscopeError, match="trust_config: expected True or False, got 1"
+    ):
         attnscope.inspect(TEXT, model=folder, trust_config=1)
 
 

@@ -283,9 +283,10 @@ def _byte_bpe(
     vocab = as_object(parse_json(sources.data[VOCAB_JSON], str(path)), str(path))
     for word, token_id in vocab.items():
         if type(token_id) is not int or not 0 <= token_id < 1 << 31:
-            raise AttnscopeError(
-                f"{format_value(word)} has the id {format_value(token_id)}", where=path
+            message = (
+                f"{format_value(word)} has the id {format_value(token_id)}; expected a whole number"
             )
+            raise AttnscopeError(message, where=path)
     model = {
         "type": "BPE",
         "vocab": vocab,

@@ -502,5 +502,6 @@ def _pair(
             scale,
         )
     if a.shape != b.shape:
-        raise AttnscopeError("the values are of different widths", where=f"{heads[0].ref}: output")
+        message = f"the values are {a.shape[1]} and {b.shape[1]} wide; expected the same width"
+        raise AttnscopeError(message, where=f"{heads[0].ref}: output")
     return MatrixPair(stage, a, b, first_side.queries, range(a.shape[1]), scale)
