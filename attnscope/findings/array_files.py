@@ -5,7 +5,6 @@ weights of all heads, with the axes layer and head instead of the axis `unit`.
 """
 
 import io
-import json
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.arrays import Array, count_axes, decode_array
 from attnscope.findings.axes import arrays_in, check_axes
-from attnscope.findings.codec import require_version
+from attnscope.findings.codec import decode_json, require_version
 from attnscope.findings.heads import HeadRef
 from attnscope.findings.run import Report, TextReport
 
@@ -244,7 +243,7 @@ def _from_npz(data: bytes) -> tuple[bytes | str, dict[str, Array]]:
 
 def _from_safetensors(data: bytes) -> tuple[bytes | str, dict[str, Array]]:
     start = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:start])
+    header = decode_json(data[8:start], dict[str, Any])
     metadata = header.pop("__metadata__")[SAFETENSORS_KEY]
     arrays = {}
     for name, entry in header.items():
