@@ -9,13 +9,13 @@ import os
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
 
@@ -27,7 +27,7 @@ from attnscope.base.system.signals import defer_signals
 from attnscope.batch.compressed import bounded_lines, not_a_dump
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import END, MAGIC
-from attnscope.batch.records import End, encode
+from attnscope.batch.records import End, Record, encode
 from attnscope.findings.codec import decode_json
 
 CHECK_TAIL = b',"check":"%08x"}\n'  # how every line ends
@@ -345,3 +345,68 @@ class Stream(Journal):
 
     def _close(self) -> None:
         pass
+
+
+class RecordSink:
+    """Destination of records, whose lines are in a journal.
+
+    Attributes:
+        needs_all_records: Whether it needs every record of a window, including those written before.
+        whole_windows: Whether it writes each window as one piece (a shard), which a later run cannot extend.
+    """
+
+    needs_all_records = whole_windows = True
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    @property
+    def written(self) -> JournalState:
+        """State of the records that were written before."""
+        return self._journal.written
+
+    def copy(self, count: int) -> "Counter[str]":
+        """Copy the next records of the old dump to the new one and count them by status."""
+        replacing = self._journal.beside
+        statuses = self._journal.copy(count)
+        self._settle(replacing)
+        return statuses
+
+    def skip(self, count: int) -> None:
+        """Skip the next records, which are written already."""
+        self._journal.skip(count)
+
+    def encode(self, records: Sequence[Record], new: int) -> Any:
+        """Encode a window, of which the last `new` records are not written yet; may run in another process."""
+        raise NotImplementedError
+
+    def first(self, encoded: Any, count: int) -> Any:
+        """Return the first new records of an encoded window, unless windows are written as a whole."""
+        raise NotImplementedError
+
+    def write_encoded(self, encoded: Any, new: int) -> None:
+        """Write what `encode` returned of a window, and make it safe."""
+        raise NotImplementedError
+
+    def write(self, records: Sequence[Record], new: int) -> None:
+        """Write a window and make it safe; see `encode`."""
+        self.write_encoded(self.encode(records, new), new)
+
+    def finish(self) -> None:
+        """Mark the dump as complete, once its journal is."""
+
+    def _append(self, lines: Iterable[bytes], new: int) -> None:
+        replacing = self._journal.beside
+        for line in lines:
+            self._journal.append(line)
+        self._journal.sync()
+        self._journal.settle(new)
+        self._settle(replacing)
+
+    def _settle(self, replacing: bool) -> None:
+        """Name files finally once the journal, written beside an old one until now, has its own name."""
+        if replacing and not self._journal.beside:
+            self._place()
+
+    def _place(self) -> None:
+        """Rename files to the names in the journal."""

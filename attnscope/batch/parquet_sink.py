@@ -18,10 +18,9 @@ from attnscope.base.errors import PARQUET, AttnscopeError, arg
 from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch import tables
-from attnscope.batch.background import RecordSink
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import Settings
-from attnscope.batch.journal import Journal
+from attnscope.batch.journal import Journal, RecordSink
 from attnscope.batch.records import Record, encode
 from attnscope.findings.record_parts import TABLES
 

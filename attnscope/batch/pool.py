@@ -19,28 +19,27 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
 from attnscope.base.errors import AttnscopeError, ErrorParts, arg
 from attnscope.base.system.forking import Connection, fork
 from attnscope.base.system.signals import at_signal, defer_signals, finish_at_signal
-from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.items import Item
+from attnscope.batch.journal import RecordSink
 from attnscope.batch.records import Record
 from attnscope.batch.runner import (
+    BackgroundWriter,
+    BlockRunner,
+    InputBlock,
     RunOptions,
-    check_same,
-    slow_texts,
-    strict_failure,
-    too_many_records,
+    WindowResult,
 )
-from attnscope.batch.summary import SlowText, Summary
-from attnscope.batch.windows import GroupRunner, Suspects, TextWorker, WindowComputer, WindowRecords
+from attnscope.batch.summary import Summary
+from attnscope.batch.windows import GroupRunner, Suspects, TextWorker, WindowComputer
 
 T = TypeVar("T")
 _DEATHS = 3  # of processes that compute a text alone
@@ -62,24 +61,8 @@ class Task:
     groups: dict[tuple[int, ...], bytes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _WindowResult:
-    encoded: Any
-    new: int
-    # status, error and number of tokens of each new record
-    outcomes: Sequence[tuple[str, str | None, int]]
-    slowest: list[SlowText]
-
-
 @dataclass
-class _Block:
-    items: list[Item]
-    received: int
-    written: int
-    copied: bool = False
-    # windows that have arrived but are not written, and the size of each
-    windows: "deque[tuple[_WindowResult, int]]" = field(default_factory=deque)
-    ended: bool = False
+class _Block(InputBlock):
     # how each worker ended that died while it computed a group, by the numbers of the group's texts
     deaths: dict[tuple[int, ...], list[str]] = field(default_factory=dict)
     # how often one died before it began to compute, since the last one that began
@@ -98,13 +81,15 @@ class _Process:
     group: tuple[int, ...] = ()
 
 
-class PoolRunner(Generic[T]):
+class PoolRunner(BlockRunner, Generic[T]):
     """One run over an input with several processes.
 
     Args:
         work: Returns what looks into texts, in the process of a worker, by the worker's number from 0.
         in_child: Called first in each worker, to release resources that only the parent may hold.
     """
+
+    block_type = _Block
 
     def __init__(
         self,
@@ -115,18 +100,13 @@ class PoolRunner(Generic[T]):
         workers: int,
         in_child: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__(sink, options)
         self._work = work
-        self._sink = sink
-        self._options = options
         self._in_child = in_child
-        self._done = len(options.before.indices)
         self._count = workers
         self._processes = list[_Process]()
-        self._blocks = deque[_Block]()  # in input order, the first of which is being written
         self._waiting = deque[_Block]()  # without a worker, in input order
-        self._buffered = self._seen = 0
-        self._submitted = False
-        self.summary = options.summary()
+        self._buffered = 0
         self.summary.workers = workers
 
     def run(self, items: Iterable[Item]) -> Summary:
@@ -134,43 +114,20 @@ class PoolRunner(Generic[T]):
         self._options.on_progress(self.summary)
         unread = self._unwritten(items)
         with (
-            BackgroundWriter(self._sink) as writer,
-            finish_at_signal(lambda seconds: writer.finish([], seconds)),
+            BackgroundWriter() as writer,
+            finish_at_signal(writer.finish),
             at_signal(self._kill),
         ):
             try:
                 while self._feed(unread) or self._blocks:
                     self._receive()
                     self._write(writer)
-                    if (
-                        self._options.until is not None
-                        and time.monotonic() >= self._options.until
-                        and self._submitted
-                    ):
-                        self.summary.stopped = True
+                    if self._out_of_time():
                         break
                 writer.wait()
             finally:
                 self._kill()
-        if self._seen < self._done and not self.summary.stopped:
-            raise too_many_records()
-        return self.summary
-
-    def _unwritten(self, items: Iterable[Item]) -> Iterator[_Block]:
-        """Yield the blocks that are not written yet; all of them if the file is rewritten."""
-        for _, texts in groupby(items, lambda item: item.block):
-            block = list(texts)
-            check_same(block, self._seen, self._options.before)
-            done = min(max(0, self._done - self._seen), len(block))
-            self._seen += len(block)
-            if self._options.again is not None and done:
-                if any(item.index in self._options.again for item in block[:done]):
-                    reused = 0
-                else:
-                    reused = done
-                yield _Block(block, reused, reused, bool(reused))
-            elif done < len(block):
-                yield _Block(block, done, done)
+        return self._finish()
 
     def _feed(self, unread: Iterator[_Block]) -> bool:
         """Give every worker without work a block, and tell whether one has work."""
@@ -186,12 +143,7 @@ class PoolRunner(Generic[T]):
             return self._waiting.popleft()
         if self._buffered > _BUFFERED:
             return None
-        for block in unread:
-            self._blocks.append(block)
-            block.ended = block.received == len(block.items)
-            if not block.ended:
-                return block
-        return None
+        return next(unread, None)
 
     def _send(self, process: _Process, block: _Block) -> None:
         process.block = block
@@ -231,13 +183,9 @@ class PoolRunner(Generic[T]):
             block.groups[indices] = records
         elif message_kind == "window":
             block.groups = {}
-            block.windows.append((content, size))
-            block.received += content.new
+            content.size = size
+            self._add(block, content)
             self._buffered += size
-            self.summary.computed += content.new
-            self.summary.tokens += sum(tokens for _, _, tokens in content.outcomes)
-            self.summary.time_texts(content.slowest)
-            self._options.on_progress(self.summary)
         elif message_kind == "end":
             block.ended = True
             process.block = None
@@ -272,53 +220,9 @@ class PoolRunner(Generic[T]):
         block.deaths.setdefault(group, []).append(reason)
         block.suspects = _suspects(block, group)
 
-    def _write(self, writer: BackgroundWriter) -> None:
-        """Hand on all that has come and has nothing missing before it."""
-        while self._blocks:
-            block = self._blocks[0]
-            if block.copied:
-                writer.wait()
-                self.summary.counts += self._sink.copy(block.written)
-                self.summary.resumed += block.written
-                block.copied = False
-            while block.windows:
-                window, size = block.windows.popleft()
-                self._buffered -= size
-                self._hand_on(block, window, writer)
-            if not block.ended:
-                return
-            self._blocks.popleft()
-
-    def _hand_on(self, block: _Block, window: _WindowResult, writer: BackgroundWriter) -> None:
-        """Queue a window to be written, and stop before a failure that ends the dump."""
-        items = block.items[block.written : block.written + window.new]
-        statuses = [status for status, _, _ in window.outcomes]
-        if self._options.strict and "failed" in statuses:
-            bad = statuses.index("failed")
-        else:
-            bad = len(items)
-        end = 0 if bad < len(items) and self._sink.whole_windows else bad
-        if self._options.again is not None:
-            writer.wait()
-            last_old = self._options.before.indices[-1] if self._done else -1
-            self._sink.skip(sum(item.index <= last_old for item in items[:end]))
-        block.written += window.new
-
-        def then() -> None:
-            for item, (status, error, _) in zip(items[:end], window.outcomes[:end], strict=True):
-                self.summary.count(status, error, item)
-            self._options.on_progress(self.summary)
-
-        if end:
-            if end == len(items):
-                encoded = window.encoded
-            else:
-                encoded = self._sink.first(window.encoded, end)
-            writer.submit(lambda: self._sink.write_encoded(encoded, end), then)
-            self._submitted = True
-        if bad < len(items):
-            writer.wait()
-            raise strict_failure(window.outcomes[bad][1], items[bad])
+    def _hand_on(self, block: InputBlock, window: WindowResult, writer: BackgroundWriter) -> None:
+        self._buffered -= window.size
+        super()._hand_on(block, window, writer)
 
     def _start(self) -> _Process:
         taken = {process.number for process in self._processes}
@@ -345,12 +249,12 @@ class PoolRunner(Generic[T]):
                 task: Task = pipe.recv()
                 computer.suspects = task.suspects
                 computer.run_group = group_runner(task, work, send)
-                position = 0
+                block = InputBlock(task.items, task.done, task.done, copied=False)
                 for window in computer.windows(task.items):
-                    done = min(max(0, task.done - position), len(window.items))
-                    position += len(window.items)
-                    if done < len(window.items):
-                        send("window", _result(computer.compute(window, done), self._sink))
+                    if (done := block.done(window)) < len(window.items):
+                        found = computer.compute(window, done)
+                        encoded = self._sink.encode(found.records, found.new)
+                        send("window", WindowResult.of(found, encoded))
                 send("end", None)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return  # the parent is gone
@@ -378,12 +282,7 @@ def _suspects(block: _Block, group: tuple[int, ...]) -> Suspects:
     is_alone = len(group) == 1
     if not is_alone and len(reasons) == 1:
         return replace(suspects, alone={*suspects.alone, *group})
-    if is_alone:
-        tries = len(reasons)
-        limit = _DEATHS
-    else:
-        tries = len(reasons) - 1
-        limit = _TOGETHER
+    tries, limit = (len(reasons), _DEATHS) if is_alone else (len(reasons) - 1, _TOGETHER)
     if tries < limit:
         retry_at = time.monotonic() + _PAUSES[tries > 1]
         return replace(suspects, retry_at={**suspects.retry_at, **dict.fromkeys(group, retry_at)})
@@ -413,11 +312,3 @@ def group_runner(
         return records
 
     return run_group
-
-
-def _result(window: WindowRecords, sink: RecordSink) -> _WindowResult:
-    fresh = window.records[len(window.records) - window.new :]
-    outcomes = [(record.status, record.error, len(record.tokens)) for record in fresh]
-    encoded = sink.encode(window.records, window.new)
-    slowest = sorted(slow_texts(window), reverse=True)[:3]
-    return _WindowResult(encoded, window.new, outcomes, slowest)

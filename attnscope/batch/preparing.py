@@ -8,11 +8,10 @@ import msgspec
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import parse_json
-from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import Settings
 from attnscope.batch.items import PICTURE, Item, media_of
 from attnscope.batch.records import Record
-from attnscope.batch.windows import record_of
+from attnscope.batch.windows import TextSize, count_values, record_of
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.record_parts import PARTS, Quantities
 from attnscope.request.masks.terms import Own

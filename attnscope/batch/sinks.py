@@ -12,11 +12,10 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.file_system import FileSystem
-from attnscope.batch.background import RecordSink
 from attnscope.batch.encoders import Lines, lines_here
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import Settings
-from attnscope.batch.journal import Journal, Stream, scan
+from attnscope.batch.journal import Journal, RecordSink, Stream, scan
 from attnscope.batch.parquet_sink import check_folder, files_checksum, open_tables
 from attnscope.batch.records import Record, encode
 from attnscope.batch.shards import NAMES, ShardArray, pack

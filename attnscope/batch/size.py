@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch.blocks import SelectedItems
 from attnscope.batch.formats import DumpFormat, format_of
-from attnscope.batch.groups import count_values
 from attnscope.batch.header import Grouping, Settings
 from attnscope.batch.items import cost
 from attnscope.batch.preparing import PreparedText, TextPreparer
+from attnscope.batch.windows import count_values
 
 _SAMPLE = 16  # texts whose tokens are counted
 _WORTH_SAYING = 100_000_000  # bytes

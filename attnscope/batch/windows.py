@@ -1,7 +1,11 @@
 """Form the windows of a dump and compute their records, with the same bits in any process.
 
-Records are taken in windows, sorted by length within one, and put through the model in groups. Windows and groups
-depend on the input and the header alone, never on where an earlier run stopped.
+Records are taken in windows, sorted by length within one, and put through the model in groups: a group is one forward
+pass. Windows and groups depend on the input and the header alone, never on where an earlier run stopped.
+
+Padding must not change a number by more than rounding. Matrix products and sums of short rows add their terms in
+another order for another size; from 16 tokens on (a vector of AVX-512), most rows are the same to the last bit,
+whatever else is in the batch. A shorter text is therefore only grouped with texts of the same length.
 """
 
 import gc
@@ -19,16 +23,91 @@ from attnscope.base.errors import (
     ModelError,
     arg,
 )
-from attnscope.batch.groups import TextSize, group_texts
-from attnscope.batch.header import Grouping
+from attnscope.batch.header import MEASURES, Grouping, Settings
 from attnscope.batch.items import Item
 from attnscope.batch.records import Record
+from attnscope.batch.summary import SlowText
+from attnscope.findings.record_parts import numbers_of_head
 from attnscope.request.options import on_command_line
 
 _AHEAD = 256  # texts that are tokenized together
+MIN_PADDED_TOKENS = 16  # smallest number of tokens of a text that may be padded
 MAX_WINDOW_RECORDS = 1 << 14  # records in a window, however little is kept of each
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TextSize:
+    """Sizes of a text."""
+
+    tokens: int
+    sources: int
+    values: int
+    # numbers that are held in addition while it is computed, and that a group does not share
+    beside: int = 0
+
+    @property
+    def longest(self) -> int:
+        """The larger of tokens and sources, which determines the padding of a group."""
+        return max(self.tokens, self.sources)
+
+    @property
+    def held(self) -> int:
+        """Numbers that memory holds of it."""
+        return self.values + self.beside
+
+    def can_share_group(self, other: "TextSize") -> bool:
+        """Tell whether padding the shorter of the two changes no number of it."""
+        equal_sizes = (self.tokens, self.sources) == (other.tokens, other.sources)
+        return (
+            equal_sizes
+            or min(self.tokens, self.sources, other.tokens, other.sources) >= MIN_PADDED_TOKENS
+        )
+
+
+def count_values(
+    settings: Settings, units: int, sizes: tuple[int, int, int], d_value: int, spans: int
+) -> int:
+    """Return the count of numbers that a dump keeps of a text with these queries and keys shown, and source tokens."""
+    queries, keys, sources = sizes
+    return units * numbers_of_head(
+        settings.keep,
+        rows=queries,
+        sources=sources,
+        cells=queries * sum(d_value if stage == "output" else keys for stage in settings.stages),
+        top=min(settings.top, sources),
+        measures=len(MEASURES[settings.by]),
+        statistics=len(settings.kept_statistics),
+        pool=min(settings.pool, sources),
+        place=1,
+        spans=spans,
+    )
+
+
+def group_texts(sizes: Sequence[TextSize], bounds: Grouping) -> list[list[int]]:
+    """Return places of texts that go together: neighbours in length, as many as the bounds allow, at least one."""
+    groups: list[list[int]] = []
+    last = TextSize(0, 0, 0)
+    values = 0
+    for index in sorted(
+        range(len(sizes)), key=lambda i: (sizes[i].longest, sizes[i].tokens, sizes[i].sources)
+    ):
+        size = sizes[index]
+        # Texts are sorted by length, so the new text is the longest: the others are padded to its length.
+        fits = (
+            groups
+            and (len(groups[-1]) + 1) * size.longest <= bounds.tokens
+            and values + size.values <= bounds.values
+        )
+        if fits and size.can_share_group(last):
+            groups[-1].append(index)
+            values += size.values
+        else:
+            groups.append([index])
+            values = size.values
+        last = size
+    return groups
 
 
 class TextWorker(Protocol[T]):
@@ -66,12 +145,8 @@ class TextWorker(Protocol[T]):
         """
 
 
-# Computes a group, given the numbers of its texts and the function that does it; an exception of it ends the window.
+# Computes a group, given the numbers of its texts and the function that does it.
 GroupRunner = Callable[[tuple[int, ...], Callable[[], list[Record]]], list[Record]]
-
-
-class OutOfTime(Exception):
-    """The time that a run may take is over."""
 
 
 @dataclass(frozen=True)
@@ -105,20 +180,11 @@ class TextWindow(Generic[T]):
 
 @dataclass(frozen=True)
 class WindowRecords:
-    """Records of a window, the last of which are new."""
+    """Records of a window, in the order of the input, the last of which are new."""
 
-    items: list[Item]  # the texts, in the order of the input
     records: list[Record]
     new: int  # how many of these, the last ones, are not written yet
-    seconds: dict[int, float]
-
-
-@dataclass(frozen=True)
-class PartialWindow:
-    """A window that is being computed."""
-
-    places: range = range(0)  # places of its records that are not written yet
-    records: dict[int, Record] = field(default_factory=dict)
+    times: list[SlowText]  # of those that were computed
 
 
 class WindowSteps(Iterator[TextWindow[T]]):
@@ -171,7 +237,6 @@ class WindowComputer(Generic[T]):
         self._bounds = bounds
         self._holds = holds
         self._needs_all = needs_all_records
-        self.partial = PartialWindow()
         self.suspects = Suspects()
         self.run_group: GroupRunner = lambda indices, compute: compute()
         self._meanwhile: Callable[[], bool] = lambda: False
@@ -239,26 +304,17 @@ class WindowComputer(Generic[T]):
         except AttnscopeError as e:
             return record_of(item, "failed", error=_without_location(e, item))
 
-    def compute(
-        self,
-        window: TextWindow[T],
-        done: int,
-        on_records: Callable[[list[Record]], None] = lambda records: None,
-    ) -> WindowRecords:
+    def compute(self, window: TextWindow[T], done: int) -> WindowRecords:
         """Compute the last records of a window."""
         start = 0 if self._needs_all else done
         by_place = {
             index: ready for index, ready in enumerate(window.ready) if isinstance(ready, Record)
         }
         places = [index for index in range(len(window.items)) if index not in by_place]
-        self.partial = PartialWindow(range(done, len(window.items)), by_place)
         seconds = dict[int, float]()
         self._check_room(
             [size.values for size in window.sizes if size.held <= self._holds], 4 * self._holds
         )
-
-        def report_progress() -> None:
-            on_records([record for index, record in by_place.items() if index >= done])
 
         groups = group_texts([window.sizes[index] for index in places], self._bounds)
         chosen_groups = [[places[i] for i in group] for group in groups]
@@ -278,10 +334,13 @@ class WindowComputer(Generic[T]):
             self._check_room([window.sizes[index].values for index in group_indices], self._holds)
             group_records = self._group_records(window, group_indices, following, seconds)
             by_place |= zip(group_indices, group_records, strict=True)
-            report_progress()
-        report_progress()  # of those that were skipped or failed, too
         records = [by_place[index] for index in range(start, len(window.items))]
-        return WindowRecords(window.items[start:], records, len(window.items) - done, seconds)
+        times = [
+            SlowText(seconds[record.index], record.line, len(record.tokens))
+            for record in records
+            if record.index in seconds
+        ]
+        return WindowRecords(records, len(window.items) - done, times)
 
     def _start_time(self, window: TextWindow[T], places: list[int]) -> float:
         return self.suspects.start_time(window.items[index].index for index in places)

@@ -9,12 +9,11 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.gpu import WORTH_A_GPU
-from attnscope.batch.groups import TextSize
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
 from attnscope.batch.preparing import PreparedText, TextPreparer
 from attnscope.batch.records import Record
-from attnscope.batch.windows import record_of
+from attnscope.batch.windows import TextSize, record_of
 from attnscope.engines.torch_setup import device_failures, limited_threads
 from attnscope.findings.axes import gathered
 from attnscope.findings.heads import HeadRef

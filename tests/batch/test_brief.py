@@ -2,7 +2,9 @@
 
 import gc
 import threading
+import time
 import weakref
+from contextlib import nullcontext
 from itertools import islice
 from types import SimpleNamespace
 
@@ -14,14 +16,12 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system import signals
 from attnscope.batch import loading
-from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.items import from_txt
-from attnscope.batch.journal import JournalState
+from attnscope.batch.journal import JournalState, RecordSink
 from attnscope.batch.runner import Runner, RunOptions
 from attnscope.cli import main
 from attnscope.findings.row_statistics import STATISTICS
-from tests.helpers import batch_fakes
 from tests.helpers.batch_fakes import BOUNDS, HOLDS, Work
 
 TEXT = "A man who swims in the sea at noon takes care to"
@@ -112,11 +112,12 @@ def test_a_run_that_ended_keeps_no_model(tmp_path):
         gc.enable()
 
 
-def test_a_window_is_written_although_the_next_cannot_be_read(tmp_path):
+def test_blocks_are_written_although_a_later_one_cannot_be_read(tmp_path):
     (tmp_path / "texts").write_text("a b\n" * 40)
 
     def broken(file):
-        yield from islice(from_txt(file, "texts"), 35)
+        for item in islice(from_txt(file, "texts"), 35):
+            yield msgspec.structs.replace(item, block=item.index // 10)
         raise AttnscopeError("the disk is gone")
 
     bounds = msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=40)
@@ -125,64 +126,35 @@ def test_a_window_is_written_although_the_next_cannot_be_read(tmp_path):
         runner = Runner(Work(), sink, RunOptions(bounds, HOLDS, sink.written, lambda summary: None))
         with pytest.raises(AttnscopeError, match="the disk is gone"):
             runner.run(broken(file))
-    assert sink.windows == [list(range(20))]
+    assert sink.windows == [list(range(10)), list(range(10, 20))]
 
 
-def test_a_signal_saves_nothing_after_records_that_could_not_be_written():
-    class Full(Windows):
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_signal_waits_for_the_window_that_is_being_written(tmp_path, refused):
+    """Also while the run waits for it: the process ends after it, and what follows is computed again."""
+    (tmp_path / "texts").write_text("a b\n" * 60)
+    ended = []
+
+    class Slow(Windows):
         def write_encoded(self, encoded, new):
+            if not self.windows:
+                signal.start()
+                time.sleep(0.3)  # meanwhile, the run computes the next window, and waits
+                assert not ended
             super().write_encoded(encoded, new)
-            raise AttnscopeError("the disk is full")
+            if refused:
+                raise AttnscopeError("the disk is full")
 
-    sink = Full()
-    with BackgroundWriter(sink) as writer:
-        writer.submit(lambda: sink.write_encoded([SimpleNamespace(index=0)], 1), lambda: None)
-        writer.finish([SimpleNamespace(index=1)], 10)
-    assert sink.windows == [[0]]
-
-
-class Interrupted(BaseException):
-    """The process ends here."""
-
-
-class Signalled(Work):
-    """A signal comes while the given group is computed."""
-
-    def __init__(self, group):
-        super().__init__()
-        self.left = group
-
-    def process(self, ready, following=(), meanwhile=None):
-        if not self.left:
-            signal = threading.Thread(target=signals.finish, args=(10,))
-            signal.start()
-            signal.join()
-            raise Interrupted
-        self.left -= 1
-        return super().process(ready)
-
-
-@pytest.mark.parametrize(
-    ("group", "strict", "saved"), [(1, False, 2), (2, False, 3), (2, True, 1), (3, False, 5)]
-)
-def test_a_signal_saves_the_texts_that_are_done_up_to_the_first_that_is_not(
-    tmp_path, monkeypatch, group, strict, saved
-):
-    """Groups are computed in the order of length: three words wait until one and two words are done."""
-    (tmp_path / "texts").write_text("a\nbad b\nc c\nd d d\ne\nf f f f\ng\n")
-    monkeypatch.setattr(
-        batch_fakes, "BOUNDS", msgspec.structs.replace(BOUNDS, values=10**6, window=10**6)
-    )
-    batch_fakes.dump(tmp_path / "texts", tmp_path / "whole.jsonl")
-    work = Signalled(group)
-    with monkeypatch.context() as patched:
-        patched.setattr(batch_fakes, "Work", lambda pause: work)
-        with pytest.raises(Interrupted):
-            batch_fakes.dump(tmp_path / "texts", tmp_path / "cut.jsonl", strict=strict)
-    lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
-    assert (tmp_path / "cut.jsonl").read_bytes() == b"".join(lines[: 1 + saved])
-    batch_fakes.dump(tmp_path / "texts", tmp_path / "cut.jsonl")
-    assert (tmp_path / "cut.jsonl").read_bytes() == b"".join(lines)
+    sink, bounds = Slow(), msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=40)
+    signal = threading.Thread(target=lambda: [signals.finish(10), ended.append([*sink.windows])])
+    with open(tmp_path / "texts", "rb") as file:
+        runner = Runner(Work(), sink, RunOptions(bounds, HOLDS, sink.written, lambda summary: None))
+        with pytest.raises(AttnscopeError, match="disk is full") if refused else nullcontext():
+            runner.run(from_txt(file, "texts"))
+    signal.join()
+    windows = [list(range(start, start + 20)) for start in (0, 20, 40)]
+    assert sink.windows == windows[: 1 if refused else 3]
+    assert ended[0][:1] == windows[:1]
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from attnscope.base.system.file_system import FileSystem
 from attnscope.batch import records
 from attnscope.batch.dump import write_dump
 from attnscope.batch.dump_reader import Dump
-from attnscope.batch.groups import MIN_PADDED_TOKENS as PADDABLE
 from attnscope.batch.header import Settings
 from attnscope.batch.loading import DumpConfig
 from attnscope.batch.records import arrays_of
 from attnscope.batch.sinks import open_dump
+from attnscope.batch.windows import MIN_PADDED_TOKENS as PADDABLE
 from attnscope.findings.heads import STAGES
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.options import on_command_line

@@ -15,7 +15,7 @@ import pytest
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.header import Settings
-from tests.helpers.batch_fakes import TEXTS, dump
+from tests.helpers.batch_fakes import BLOCKS, TEXTS, dump
 from tests.helpers.draws import drawn
 from tests.helpers.faulty_files import Crash, Faulty
 
@@ -155,12 +155,12 @@ def test_a_forced_dump_leaves_the_old_one_or_one_that_goes_on(
 def test_what_memory_could_not_hold_is_tried_again(source, name, tmp_path, how):
     """With more memory, the dump becomes what it would have been; whatever fails meanwhile, nothing is lost."""
     target, roomy = tmp_path / name, tmp_path / f"roomy-{name}"
-    dump(source, roomy, holds=1000)
-    dump(source, tmp_path / f"poor-{name}")
+    dump(source, roomy, bounds=BLOCKS, holds=1000)
+    dump(source, tmp_path / f"poor-{name}", bounds=BLOCKS)
     put_back(tmp_path / f"poor-{name}", target)
-    assert dump(source, target) is None  # no more than before
+    assert dump(source, target, bounds=BLOCKS) is None  # no more than before
     files = Faulty()
-    summary, _ = dump(source, target, files=files, holds=1000)
+    summary, _ = dump(source, target, files=files, bounds=BLOCKS, holds=1000)
     assert content(target) == content(roomy) != content(tmp_path / f"poor-{name}")
     assert summary.counts == {"ok": 20, "skipped": 1, "failed": 2}
     assert summary.resumed > 10
@@ -168,12 +168,12 @@ def test_what_memory_could_not_hold_is_tried_again(source, name, tmp_path, how):
         put_back(tmp_path / f"poor-{name}", target)
         failing = Faulty(at, how, errno.EIO if at % 2 else errno.ENOSPC)
         with pytest.raises((Crash, AttnscopeError)):
-            dump(source, target, files=failing, holds=1000)
+            dump(source, target, files=failing, bounds=BLOCKS, holds=1000)
         if how == "power":
             failing.lose()
         lines = lines_of(target)
         assert lines.count(b"\n") == len(TEXTS) + 2 or b"more than memory" not in lines
-        dump(source, target, holds=1000)
+        dump(source, target, bounds=BLOCKS, holds=1000)
         assert content(target) == content(roomy), f"call {at}: {files.calls[at]}"
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.batch.groups import MIN_PADDED_TOKENS, TextSize, group_texts
 from attnscope.batch.header import Grouping
+from attnscope.batch.windows import MIN_PADDED_TOKENS, TextSize, group_texts
 
 SIZES = st.lists(
     st.builds(TextSize, st.integers(1, 40), st.integers(1, 40), st.integers(0, 50)), max_size=60

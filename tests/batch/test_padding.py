@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from attnscope.base.model_config import ModelConfig
-from attnscope.batch.groups import MIN_PADDED_TOKENS
 from attnscope.batch.header import Settings
 from attnscope.batch.items import text_item
 from attnscope.batch.loading import open_worker
 from attnscope.batch.records import Record, arrays_of
+from attnscope.batch.windows import MIN_PADDED_TOKENS
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.model.randomize import make_random
 from attnscope.request.run_config import RunConfig

@@ -13,14 +13,13 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch import summed_writer
 from attnscope.batch.blocks import SelectedItems
-from attnscope.batch.groups import TextSize
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.items import from_txt
 from attnscope.batch.pool import PoolRunner
 from attnscope.batch.records import Record, encode
 from attnscope.batch.runner import Runner, RunOptions
 from attnscope.batch.sinks import open_dump
-from attnscope.batch.windows import record_of
+from attnscope.batch.windows import TextSize, record_of
 from attnscope.findings.heads import Top
 from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.tokens import Token
