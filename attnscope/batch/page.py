@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Header
@@ -25,13 +26,19 @@ _EXACT = 20_000  # largest number of them that keep all digits
 _Heads = Mapping[tuple[int, int], Callable[[], WalkHead]]
 
 
+class _Records(SavedSource):
+    """Texts named by the ids of their records, and their first words."""
+
+    named: ClassVar[bool] = True
+
+
 def page_of(source: Path) -> tuple[Iterator[bytes], str]:
     """Return a page of a dump or of a report of `run` (.json), piece by piece, and a description of its content."""
     report = read_report(source) if source.suffix == ".json" else None
     if report is not None:
         return export(report, Path("page.html")), counted(len(report.texts), "text")
     walk = dump_source(source)
-    text_count = 0
+    names: list[str] = []
     rows = 0
     for text in itertools.takewhile(walk.store.reach, itertools.count()):
         scene = walk.scene(Variant(text, walk.masks[0]))
@@ -40,20 +47,22 @@ def page_of(source: Path) -> tuple[Iterator[bytes], str]:
             if scene is None
             else len(scene.layers) * len(scene.heads) * len(scene.queries.positions)
         )
-        if text_count and rows > _ROWS:
+        if names and rows > _ROWS:
             break
-        text_count += 1
+        passages = () if scene is None else scene.passages
+        words = "".join(passage.span.text for passage in passages)
+        names.append(f"{walk.texts[text]}: {words}")
     exact = rows <= _EXACT
     walk.store.reach(None)
     saved = {
         (text_index, 0): SavedText(text.scene, partial(_heads, text, exact=exact))
-        for text_index in range(text_count)
+        for text_index in range(len(names))
         for text in (walk.saved[text_index, 0],)
     }
-    page_source = SavedSource(walk.texts[:text_count], walk.masks, saved)
+    page_source = _Records(names, walk.masks, saved)
     header = Dump(source).header
     parts = _parts(header, page_source, walk.total)
-    return as_html(parts, f"{header.input.name} · attnscope batch"), counted(text_count, "text")
+    return as_html(parts, f"{header.input.name} · attnscope batch"), counted(len(names), "text")
 
 
 def _parts(header: Header, page_source: SavedSource, total: int) -> Iterator[ViewPart | Walk]:

@@ -270,13 +270,17 @@ def test_the_page_of_a_dump_says_what_its_effects_say(open_page, tmp_path):
     assert main(["batch", str(texts), "-o", str(dump), "--keep", "top,effects", "--quiet"]) == 0
     assert main(["convert", str(dump), str(path), "--quiet"]) == 0
     kl = np.array(json.loads(dump.read_text(encoding="utf-8").splitlines()[1])["effects"]["kl"])
+    _, scene = scene_of(path)
+    best = "L{}H{}".format(*np.unravel_index(kl.argmax(), (4, 4)))
+    first = re.match(rf"Largest effect of a cut: {best} (\S+) bits, then L", scene["answer"])
+    assert float(first[1]) == pytest.approx(kl.max(), rel=0.01)
     page = open_page(path, "#head=L2H1&query=4&key=5", size=(1280, 800)).page
     said = page.evaluate(MATTERS)
     name = said.split()[0]
     layer, head = map(int, name[1:].split("H"))
     own = kl.reshape(4, 4)[layer, head]
     assert f": number {1 + (kl > own).sum()} of 16 heads" in said
-    value = re.search(rf"Without {name}, (\S+) bits\. KL\(before ‖ after\)", said)[1]
+    value = re.search(r"\. Effect: (\S+) bits\. KL\(before ‖ after\)", said)[1]
     assert number(value) == pytest.approx(own, rel=0.06)
 
 

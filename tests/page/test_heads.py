@@ -292,7 +292,7 @@ def test_the_lens_says_what_the_model_loses_without_a_head(open_page, tmp_path):
     page.locator("#lens-first").click()
     said = page.locator(".matters").text_content()
     name, value = re.match(
-        r".*Does L(\d+H\d+) matter\? .*Without L\1, (\S+) bits\. How much predictions change: ",
+        r".*Does L(\d+H\d+) matter\? .*\. Effect: (\S+) bits\. How much predictions change: ",
         said,
     ).groups()
     rank, count = re.search(r": number (\d+) of (\d+) heads", said).groups()

@@ -106,7 +106,8 @@ def test_a_dump_becomes_a_page(tmp_path):
     page = read_page(path)
     (walk,) = page.of_kind("walk")
     records = [json.loads(line) for line in dump.read_text(encoding="utf-8").splitlines()[1:-1]]
-    assert len(walk["texts"]) == len(records) == 2
+    assert walk["texts"] == ["record 1: The bank by the rive…", "record 2: She sat by the bank"]
+    assert len(records) == 2
     for scene, record in zip(walk["scenes"], records, strict=True):
         assert scene["queries"]["names"] == [token["text"] for token in record["tokens"]]
         (group,) = scene["groups"]

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 import shlex
 
 import numpy as np
@@ -68,7 +69,23 @@ def test_the_command_of_a_page_of_effects_measures_the_same_effects(open_page, t
     np.testing.assert_allclose(page.raw(effects["values"]), expected, atol=1e-6)
     # what it offers is also what it says first
     best = np.unravel_index(np.argmax(np.abs(expected)), expected.shape)
-    assert f"Largest effect: L{best[0]}H{best[1]} " in scene["answer"]
+    said = re.match(rf"Largest effect: L{best[0]}H{best[1]} (\S+) bits, then ", scene["answer"])
+    assert float(said[1]) == pytest.approx(expected[best], rel=0.01)
+
+
+def test_the_answer_of_a_page_of_layers_is_about_layers(tmp_path):
+    path, exact = tmp_path / "layers.html", tmp_path / "layers.json"
+    for output in (path, exact):
+        assert main(["ablate", TEXT, "--each", "layer", "-o", str(output), "--quiet"]) == 0
+    kl = np.array(json.loads(exact.read_text())["effects"][0]["kl"])
+    order = np.argsort(-kl)[:3]
+    (scene,) = read_page(path).of_kind("walk")[0]["scenes"]
+    said = re.fullmatch(
+        r"Largest effect: (L\d) (\S+) bits, then (L\d) (\S+) bits, (L\d) (\S+) bits\.",
+        scene["answer"],
+    )
+    assert said.groups()[::2] == tuple(f"L{layer}" for layer in order)
+    assert [float(bits) for bits in said.groups()[1::2]] == pytest.approx(kl[order], abs=0.0051)
 
 
 def test_the_command_of_an_explanation_explains_the_same_cell(open_page, tmp_path, capsys):

@@ -221,13 +221,31 @@ def test_the_first_token_shows_what_it_reads_although_that_is_a_sink(open_page, 
     title = "document.querySelector('.heads-panel h2').textContent"
     note = "document.querySelector('.lens li.dim').textContent"
     assert page.evaluate(title) == "The ← its strongest"
-    assert page.evaluate(note) == " Click another word for a pair."
+    assert page.evaluate(note) == " Click a word for a pair."
     page.evaluate("location.hash = '#head=L1H1&query=4'")
     assert shows(page, title, "river ← its strongest")
-    assert page.evaluate(note) == "Sinks are left out. Click another word for a pair."
+    assert page.evaluate(note) == "Sinks left out. Click a word for a pair."
 
 
 LISTED_LENGTH = f"{LISTED}.length"
+
+
+def test_the_lens_of_a_sink_is_about_the_cell_that_was_clicked(open_page, pages):
+    """And says that it is a sink: the row's strongest other source is not what was asked about."""
+    weights = attnscope.inspect(SHORT, layer="all", head="all", stages="weights").weights
+    page = open_page(pages["short"][0], "#head=L2H0&query=4", size=(1280, 800)).page
+    for key, is_sink in ((0, True), (1, False)):
+        click_cell(page.locator("#panel-matrix"), 4, key)
+        title = "document.querySelector('.heads-panel h2').textContent"
+        assert shows(page, title, f"river ← {['The', 'bank'][key]}")
+        strongest, *_ = ranked_heads(weights, 4, key)
+        said = page.locator(".matters").text_content()
+        assert said.startswith(f"{strongest} has ")
+        assert (
+            f"river ← {['The', 'bank'][key]}{', a sink' * is_sink}, the most of all heads." in said
+        )
+        listed = page.evaluate(LISTED)
+        assert listed[0][0] == strongest
 
 
 def test_a_head_beside_itself_says_how_to_compare_it(open_page, pages):
@@ -359,13 +377,13 @@ def test_a_page_that_begins_with_spans_names_its_model_first(open_page, tmp_path
     page = open_page(path, size=(1280, 800)).page
     places = [
         page.get_by_text("riverbank (bert)").first.bounding_box(),
-        page.locator(".panels canvas").bounding_box(),
         page.get_by_text("sentence 2 reads").bounding_box(),
+        page.locator(".panels canvas").bounding_box(),
         page.locator(".walk > header").bounding_box(),
     ]
     for one, after in itertools.pairwise(places):
         assert one["y"] + one["height"] <= after["y"]
-    assert places[2]["y"] < 800  # what a sentence reads is in sight
+    assert places[1]["y"] < 400  # what a sentence reads is in sight
 
 
 def test_every_control_can_be_touched(chromium, pages):

@@ -1,11 +1,13 @@
 """Every kind of page on the screens that people have: nothing is cut, letters can be read, and the answer comes first."""
 
 import json
+import re
 
 import pytest
 
 from attnscope.cli import main
-from tests.page.test_heads import PAGES, TEXT
+from tests.page.gallery import FOLDER
+from tests.page.test_heads import PAGES, TEXT, click_cell
 from tests.page.walking import shows
 
 SIZES = [(360, 640), (768, 1024), (1280, 800), (1920, 1080)]
@@ -41,7 +43,48 @@ SMALLEST = """() => {
 CUT = """() => [...document.querySelectorAll('.card, .aside')]
   .filter((panel) => panel.scrollHeight > panel.clientHeight + 1 || panel.scrollWidth > panel.clientWidth + 1)
   .map((panel) => panel.className)"""
+# Commands, options of which a line breaks within.
+BROKEN = """() => [...document.querySelectorAll('.command code, .matters code')].flatMap((code) => {
+  const walker = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode())
+    for (const option of walker.currentNode.data.matchAll(/--[a-z-]+/g)) {
+      const range = document.createRange();
+      range.setStart(walker.currentNode, option.index);
+      range.setEnd(walker.currentNode, option.index + option[0].length);
+      if (range.getClientRects().length > 1) found.push(option[0]);
+    }
+  return found;
+})"""
+# Ramps whose numbers touch.
+TOUCHING = """() => [...document.querySelectorAll('.stops')].flatMap((stops) => {
+  const boxes = [...stops.children].map((tick) => tick.getBoundingClientRect()).filter((box) => box.width);
+  boxes.sort((a, b) => a.left - b.left);
+  return boxes.slice(1).filter((box, n) => box.left < boxes[n].right + 1).map(() => stops.textContent);
+})"""
+# Lines of the text that its box cuts: at its end, and where it begins.
+CUT_LINES = """() => {
+  const flow = document.querySelector('.text-panel .flow');
+  if (!flow || flow.scrollHeight <= flow.clientHeight) return [0, 0];
+  const line = parseFloat(getComputedStyle(flow).lineHeight);
+  const padding = parseFloat(getComputedStyle(flow).paddingTop);
+  const apart = (pixels) => Math.abs(pixels - line * Math.round(pixels / line));
+  return [apart(flow.clientHeight - 2 * padding), apart(flow.scrollTop)];
+}"""
+# Pixels between what moved and what is above and below it.
+GAPS = """() => [...document.querySelectorAll('.moves')].flatMap((moves) => {
+  const boxes = [...moves.parentElement.children].map((one) => one.getBoundingClientRect()).filter((box) => box.height);
+  const own = moves.getBoundingClientRect();
+  const above = Math.max(...boxes.map((box) => box.bottom).filter((bottom) => bottom <= own.top + 1));
+  const below = Math.min(...boxes.map((box) => box.top).filter((top) => top >= own.bottom - 1));
+  return [own.top - above, below - own.bottom].filter(Number.isFinite);
+})"""
+LONG_TEXTS = [
+    "the river ran past an old bank while committees argued " * 10,
+    "the river ran past an old mill while committees argued " * 10,
+]
 ANSWERS = {
+    "spans": "main .data tbody tr:last-child",
     "cell": ".matters",
     "effect of head": ".answer",
     "masks": ".answer",
@@ -95,6 +138,78 @@ def test_nothing_is_cut_and_all_letters_have_nine_pixels(size, theme, shown, pag
         assert page.evaluate(SMALLEST) >= 9, name
         if name != "long":
             assert page.evaluate(CUT) == [], name
+        assert page.evaluate(BROKEN) == [], name
+        assert page.evaluate(TOUCHING) == [], name
+        assert max(page.evaluate(CUT_LINES)) <= 1.5, name
+        assert all(gap >= 8 for gap in page.evaluate(GAPS)), name
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (1920, 1080)])
+def test_the_lens_of_a_wide_map_needs_no_scrolling(size, shown):
+    """6 × 12 heads, of a row and of a cell; and where the sentence names a sink."""
+    page = shown(FOLDER / "minilm.html", size, "light")
+    for choose in (
+        lambda: page.locator("#panel-text .token").nth(5).click(),
+        lambda: click_cell(page.locator("#panel-matrix"), 5, 0),
+        lambda: click_cell(page.locator("#panel-heads"), 2, 11),
+    ):
+        choose()
+        assert page.locator(".lens li button").count() == 9
+        assert page.evaluate(CUT) == []
+
+
+def test_sides_of_long_texts_are_named_by_where_they_differ(shown, tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["compare", *LONG_TEXTS, "-o", str(path), "--quiet"]) == 0
+    page = shown(path, (1280, 800), "light")
+    assert page.locator(".text-panel select option").all_text_contents() == [
+        "… bank while …",
+        "… mill while …",
+    ]
+    assert (
+        page.locator(".difference figcaption strong").text_content()
+        == "… mill while … − … bank while …"
+    )
+    assert page.evaluate(CUT) == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_frame_of_a_head_leaves_its_number_free(theme, shown):
+    """In cells of 12 pixels: within the frame, a number has the pixels that it has without one."""
+    page = shown(FOLDER / "smollm2-it.html", (1280, 800), theme)
+    page.select_option(".heads-panel select", "effect of head")
+    picture = page.locator("#panel-heads")
+
+    def inside(row, column):
+        page.mouse.move(0, 0)
+        page.wait_for_timeout(100)
+        return page.evaluate(
+            """([row, column]) => {
+              const canvas = document.querySelector('#panel-heads');
+              const [left, top, wide, high] = canvas.dataset.cells.split(' ').map(Number);
+              const [x, y] = [Math.ceil(left + column * wide) + 4, Math.ceil(top + row * high + 1.5)];
+              const size = [Math.floor(wide) - 9, Math.floor(top + (row + 1) * high - 1.5) - y];
+              return [high, ...canvas.getContext('2d').getImageData(x, y, ...size).data];
+            }""",
+            [row, column],
+        )
+
+    click_cell(picture, 20, 7)
+    free = inside(1, 4)
+    assert 10 <= free[0] < 16
+    assert len(set(free[1:])) > 3  # a number is drawn
+    click_cell(picture, 1, 4)
+    assert inside(1, 4) == free
+
+
+def test_the_shadow_of_what_scrolls_is_dark_in_the_dark(shown, pages_of_kinds):
+    page = shown(pages_of_kinds["explain"], (360, 640), "dark")
+    shadow = page.evaluate(
+        "getComputedStyle(document.querySelector('main > .scrolling')).backgroundImage"
+    )
+    colours = re.findall(r"rgb\((\d+), (\d+), (\d+)\)", shadow)
+    assert len(colours) == 2
+    assert max(int(part) for colour in colours for part in colour) < 0x60
 
 
 @pytest.mark.parametrize("name", ANSWERS)

@@ -25,8 +25,7 @@ export function arithmetic(head: Head, query: number, key: number): string {
   const scores = head.cell("scores", query, key);
   const masked = head.cell("masked", query, key);
   const logit = head.cell("scaled", query, key) ?? masked;
-  const listed = head.listed(query)?.find((one) => one.key === key);
-  const weight = head.cell("weights", query, key) ?? listed?.measures.weight;
+  const weight = head.weight(query, key);
   if (scores !== undefined) {
     parts.push(`${mean ? "mean " : ""}q·k ${sizedText(scores)}`);
     if (unit.scale !== null && logit !== undefined && logit !== -Infinity) {

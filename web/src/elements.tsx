@@ -34,6 +34,13 @@ export const Dim = (props: { children: ComponentChildren }) => <span class="dim"
 
 export const Small = (props: { children: ComponentChildren }) => <p class="dim small">{props.children}</p>;
 
+// A command, whose lines break before an option, not within one.
+export const Typed = ({ command }: { command: string }) => (
+  <code tabIndex={0}>
+    {command.split(" --").map((part, n) => [n ? " " : "", <span class="item">{n ? `--${part}` : part}</span>])}
+  </code>
+);
+
 // What scrolls if it is wider than the page, also by keyboard.
 export const Scrolling = ({ label, children }: { label: string; children: ComponentChildren }) => (
   <div class="scrolling" role="group" tabIndex={0} aria-label={label}>

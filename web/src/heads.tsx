@@ -154,7 +154,7 @@ export function HeadsPanel(props: PanelProps) {
           colours={strength && layers.map((_, r) => heads.map((_, c) => roles!.colours[role(r, c)] ?? ""))}
           label="layers and heads"
           height={Math.max(
-            stacked() ? layers.length * 24 : 150,
+            stacked() ? layers.length * 24 : 110,
             room -
               FRAME -
               (lens ? MATTERS : ANSWER) -

@@ -17,6 +17,7 @@ import {
   type Theme,
 } from "./format";
 import { stacked } from "./panel";
+import { clamp } from "./spot";
 import { theme as currentTheme } from "./theme";
 
 export interface Label {
@@ -102,8 +103,8 @@ export function Heat(props: HeatProps) {
 
   const layout = plan(props, width, zoom);
   const { cell, line, left, top, shownRows, shownColumns } = layout;
-  const r0 = Math.max(0, Math.min(corner[0], rows.length - shownRows));
-  const c0 = Math.max(0, Math.min(corner[1], columns.length - shownColumns));
+  const r0 = clamp(corner[0], rows.length - shownRows + 1);
+  const c0 = clamp(corner[1], columns.length - shownColumns + 1);
 
   useEffect(() => {
     // the cursor stays in sight
@@ -137,12 +138,9 @@ export function Heat(props: HeatProps) {
     ];
   };
   const move = (row: number, column: number) => {
-    const next: [number, number] = [
-      Math.max(0, Math.min(rows.length - 1, row)),
-      Math.max(0, Math.min(columns.length - 1, column)),
-    ];
+    const next: [number, number] = [clamp(row, rows.length), clamp(column, columns.length)];
     setOwn(next);
-    props.onCursor?.(next[0], next[1]);
+    props.onCursor?.(...next);
   };
   const look = (found: [number, number] | null) => {
     setHover(found);
@@ -493,7 +491,8 @@ function draw(
   labels(g, props, layout, r0, c0, cursor, hover, look);
   // Pointer and cursor are ink on a line of the page, which is seen on every colour; the pointer has a crosshair.
   const across = (row: number, column: number, rows: number, columns: number, wide: number) => {
-    const [x, y] = [Math.min(0, cell - 5) / 2, Math.min(0, line - 5) / 2]; // a frame is seen around a tiny cell
+    // a frame is seen around a tiny cell, and leaves the number of a small one free
+    const [x, y] = [cell, line].map((size) => Math.min(size < 16 ? -1 : 0, (size - 5) / 2)) as [number, number];
     inked(g, theme, wide, () =>
       g.strokeRect(
         left + column * cell + x + 0.5,

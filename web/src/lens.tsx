@@ -1,7 +1,7 @@
 // The lens: one cell in all heads, or of one row the strongest source of every head that is no sink.
 import { useMemo, useRef } from "preact/hooks";
 import { weightText } from "./arithmetic";
-import { Bar, Dim, Word } from "./elements";
+import { Bar, Dim, Typed, Word } from "./elements";
 import { probabilityText, sizedText } from "./format";
 import type { Head, Scene } from "./model";
 import type { PanelProps } from "./panel";
@@ -23,8 +23,7 @@ export interface Seen {
 
 export function inHead(head: Head, query: number, key: number): Seen {
   const [layer, number] = head.unit.at;
-  const listed = head.listed(query)?.find((one) => one.key === key)?.measures;
-  const exact = head.cell("weights", query, key) ?? listed?.weight;
+  const exact = head.weight(query, key);
   const most = exact === undefined ? head.least(query) : undefined;
   return {
     layer,
@@ -35,7 +34,7 @@ export function inHead(head: Head, query: number, key: number): Seen {
     key,
     weight: exact ?? most ?? Number.NaN,
     bound: most !== undefined,
-    value: listed?.value,
+    value: head.listed(query)?.find((one) => one.key === key)?.measures.value,
   };
 }
 
@@ -163,6 +162,14 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
         </button>
       )}{" "}
       has <b>{amountOf(about)}</b> at <Cell scene={scene} query={query} reads={about.key} />
+      {scene.sinks.has(about.key) && (
+        <>
+          , a{" "}
+          <span class="term" title={props.glossary.sinks}>
+            sink
+          </span>
+        </>
+      )}
       {about === strongest && ", the most of all heads"}. Does {name}{" "}
       <span class="term" title={props.glossary.effect}>
         matter
@@ -174,7 +181,13 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
             {word}: number {rank} of {all.length} heads
             {rank > 1 && `, ${percent(share)} of the strongest, ${seen.flat()[best]?.name}`}.
           </b>{" "}
-          Without {name}, {effects && <Moved scene={scene} own={own} words={words} />}
+          {effects ? (
+            <>
+              Without {name}, <Moved scene={scene} own={own} words={words} />
+            </>
+          ) : (
+            "Effect: "
+          )}
           {effectText(scene, all[own]!)}.
           {here &&
             !(effects!.positions.length === 1 && effects!.positions[0] === scene.queryAxis.tokenPositions[query]) && (
@@ -190,7 +203,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
         <>
           {noEffects && `Not measured: ${noEffects}. `}
           {elsewhere && `${words.elsewhere} `}
-          <code tabIndex={0}>{`${command.replace("scope run", "scope ablate")} --cut ${name}`}</code>
+          <Typed command={`${command.replace("scope run", "scope ablate")} --cut ${name}`} />
         </>
       )}
     </p>
@@ -239,7 +252,7 @@ export function LensList(props: {
     >
       {spot.key === null && (
         <li class="dim">
-          {strong.some((one) => scene.sinks.has(one.key)) || "Sinks are left out."} Click another word for a pair.
+          {strong.some((one) => scene.sinks.has(one.key)) || "Sinks left out."} Click a word for a pair.
         </li>
       )}
       {strong.map((one, rank) => (

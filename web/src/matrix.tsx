@@ -337,7 +337,7 @@ function MatrixView({
   const { spot, stage } = place;
   const id = main ? "panel-matrix" : undefined;
   const half = several && !other && !stacked();
-  const height = Math.max(190, half ? (room - FRAME) / 2 - SIDE : room - FRAME - (several ? SIDE / 2 : 0));
+  const height = Math.max(half ? 120 : 190, half ? (room - FRAME) / 2 - SIDE : room - FRAME - (several ? SIDE / 2 : 0));
   // Where the cursor is on another side, or where a cell of that side is on this one.
   const across = (from: Scene, to: Scene, query: number, key: number): [number, number] => [
     from.on(to, "queries", query),

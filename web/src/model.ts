@@ -265,6 +265,11 @@ export class Head {
     return matrix && row >= 0 && row < matrix.rows ? matrix.at(row, key) : undefined;
   }
 
+  // The weight of a cell: the exact one, or as its row lists it; undefined if the page has neither.
+  weight(query: number, key: number): number | undefined {
+    return this.cell("weights", query, key) ?? this.listed(query)?.find((one) => one.key === key)?.measures.weight;
+  }
+
   get map(): (MapData & { matrix: Matrix }) | null {
     if (this.unit.map) return { ...this.unit.map, matrix: this.scene.store.matrix(this.unit.map.weights) };
     const map = this.group?.map;
@@ -364,29 +369,18 @@ export class Head {
 
   // The key with the largest weight.
   best(query: number): number | undefined {
-    const weights = this.stage("weights");
-    const row = query - this.unit.start;
-    if (weights && row >= 0 && row < weights.rows) {
-      let best: number | undefined;
-      for (let c = 0; c < weights.columns; c++)
-        if (weights.at(row, c) > (best === undefined ? -1 : weights.at(row, best))) best = c;
-      return best;
-    }
-    return this.listed(query)?.find((one) => one.key !== undefined)?.key;
+    let [most, best] = [-1, this.stage("weights") ? 0 : undefined]; // of a row without weights, the cursor is at its begin
+    for (const [key, share] of this.shares(query)) if (share > most) [most, best] = [share, key];
+    return best;
   }
 
   // The largest weight that is not on a sink; 0 if none is known.
   largestElsewhere(): number {
     if (this.elsewhere === undefined) {
       this.elsewhere = 0;
-      const see = (key: number, share: number) => {
-        if (share > this.elsewhere! && !this.scene.sinks.has(key)) this.elsewhere = share;
-      };
-      const weights = this.stage("weights");
-      if (weights)
-        for (let row = 0; row < weights.rows; row++)
-          for (let key = 0; key < weights.columns; key++) see(key, weights.at(row, key));
-      else for (const query of this.rowIndex.keys()) for (const one of this.shares(query)) see(...one);
+      for (const query of this.scene.queryAxis.tokenLabels.keys())
+        for (const [key, share] of this.shares(query))
+          if (share > this.elsewhere && !this.scene.sinks.has(key)) this.elsewhere = share;
     }
     return this.elsewhere;
   }
@@ -394,15 +388,10 @@ export class Head {
   // The weights of a column by query: all of them, or those that rows list.
   readers(key: number): Map<number, number> {
     const found = new Map<number, number>();
-    const weights = this.stage("weights");
-    if (weights) {
-      for (let r = 0; r < weights.rows; r++)
-        if (weights.at(r, key) > 0) found.set(r + this.unit.start, weights.at(r, key));
-    } else
-      for (const query of this.rowIndex.keys()) {
-        const share = this.shares(query).get(key);
-        if (share !== undefined) found.set(query, share);
-      }
+    for (const query of this.scene.queryAxis.tokenLabels.keys()) {
+      const share = this.weight(query, key);
+      if (share! > 0) found.set(query, share!);
+    }
     return found;
   }
 

@@ -7,6 +7,7 @@ import { colourOf, exactText, palette, place as placeOn, type Rgb, type Scale, s
 import { canvasOf, inked, penOf, Ramp, STEPS } from "./heat";
 import type { Head, Scene } from "./model";
 import type { PanelProps } from "./panel";
+import { clamp } from "./spot";
 import { theme as currentTheme } from "./theme";
 
 export interface Pixels {
@@ -112,10 +113,10 @@ export function PictureCanvas(props: CanvasProps) {
   });
   const at = (event: MouseEvent): [number, number] => {
     const seen = box.current!.getBoundingClientRect();
-    const clamp = (share: number, count: number) => Math.max(0, Math.min(count - 1, Math.floor(share * count)));
+    const at = (share: number, count: number) => clamp(Math.floor(share * count), count);
     return [
-      clamp((event.clientY - seen.top) / seen.height, map.rows),
-      clamp((event.clientX - seen.left) / seen.width, map.columns),
+      at((event.clientY - seen.top) / seen.height, map.rows),
+      at((event.clientX - seen.left) / seen.width, map.columns),
     ];
   };
   return (
@@ -136,7 +137,7 @@ export function PictureCanvas(props: CanvasProps) {
         event.preventDefault();
         event.stopPropagation();
         const from = query ?? [Math.floor(map.rows / 2), Math.floor(map.columns / 2)];
-        const to = (n: 0 | 1, count: number) => Math.max(0, Math.min(count - 1, from[n] + (query ? step[n] : 0)));
+        const to = (n: 0 | 1, count: number) => clamp(from[n] + (query ? step[n] : 0), count);
         onChoose(to(0, map.rows), to(1, map.columns));
       }}
     />

@@ -12,9 +12,7 @@ function BothSides({ compared, at, stage }: { compared: Compared; at: Pointed; s
     const query = head ? at.scene.on(head.scene, "queries", at.query) : -1;
     const key = head && at.key !== null ? at.scene.on(head.scene, "keys", at.key) : -1;
     if (!head || query < 0 || key < 0) return undefined;
-    const listed =
-      stage === "weights" ? head.listed(query)?.find((one) => one.key === key)?.measures.weight : undefined;
-    return head.cell(stage, query, key) ?? listed;
+    return stage === "weights" ? head.weight(query, key) : head.cell(stage, query, key);
   });
   const write = (value: number | undefined) => (value === undefined ? "not known" : sizedText(value, 3));
   const moved = first === undefined || second === undefined ? Number.NaN : second - first;

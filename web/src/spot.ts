@@ -39,7 +39,7 @@ export interface Bounds {
 }
 
 export const LENS = "lens"; // what the panel of heads shows from the first choice of a token on
-const clamp = (n: number, count: number) => Math.max(0, Math.min(n, count - 1));
+export const clamp = (n: number, count: number) => Math.max(0, Math.min(n, count - 1));
 const turn = (n: number, count: number) => ((n % count) + count) % count;
 const same = (a: Spot, b: Spot) => (Object.keys(a) as (keyof Spot)[]).every((name) => a[name] === b[name]);
 const cycle = (items: string[], item: string, step: number) =>

@@ -7,6 +7,7 @@ import { Dim, tree, Word } from "./elements";
 import { colourOf, css, inkOn, probabilityText, ramp } from "./format";
 import { Answer } from "./lens";
 import { type PanelProps, stacked, weightScale } from "./panel";
+import { clamp } from "./spot";
 import { theme as currentTheme } from "./theme";
 
 interface Props extends PanelProps {
@@ -203,8 +204,9 @@ function Shaded(props: Props) {
   });
 
   useEffect(() => {
-    const token = box.current!.getElementsByClassName("token")[places.queries.get(query) ?? 0] as HTMLElement;
-    if (token) reveal(box.current!, token.offsetTop - box.current!.offsetTop);
+    const tokens = box.current!.getElementsByClassName("token") as HTMLCollectionOf<HTMLElement>;
+    const token = tokens[places.queries.get(query) ?? 0];
+    if (token) reveal(box.current!, token.offsetTop - tokens[0]!.offsetTop);
   }, [query, scene, count]);
 
   const at = (event: Event): [number | null, number | null] => {
@@ -229,9 +231,9 @@ function Shaded(props: Props) {
   );
 }
 
-// Scrolls to a line of a panel, unless it is in sight.
+// Scrolls to a line of a panel, which then is its first, unless it is in sight: no line is cut.
 function reveal(panel: HTMLElement, top: number) {
-  if (top < panel.scrollTop || top > panel.scrollTop + panel.clientHeight - 30) panel.scrollTop = top - 60;
+  if (top < panel.scrollTop || top > panel.scrollTop + panel.clientHeight - 30) panel.scrollTop = top;
 }
 
 const LINE = 20;
@@ -243,7 +245,7 @@ export function Lines(props: PanelProps) {
   const { row, choose, point } = useTokens(props);
   const theme = currentTheme();
   const window = (count: number) => {
-    const start = Math.max(0, Math.min(query - MOST / 2, count - MOST));
+    const start = clamp(query - MOST / 2, count - MOST + 1);
     return [Math.floor(start), Math.min(count, Math.floor(start) + MOST)] as const;
   };
   const [q0, q1] = window(scene.queryAxis.length);

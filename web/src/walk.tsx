@@ -2,7 +2,7 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Command, Commands } from "./commands";
 import type { Data } from "./data";
-import { Dim, ThemeButton, type Tree, tree } from "./elements";
+import { Dim, ThemeButton, type Tree, Typed, tree } from "./elements";
 import { palette } from "./format";
 import { HeadsPanel } from "./heads";
 import { strongestWriter, useLens } from "./lens";
@@ -322,12 +322,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
           choices={
             <>
               {node.texts.length > 1 && (
-                <Choice
-                  label="text"
-                  items={node.texts.map((t, n) => `${n} ${t.length > 28 ? `${t.slice(0, 28)}…` : t}`)}
-                  at={spot.text}
-                  onChoose={(text) => goto({ text })}
-                />
+                <Choice label="text" items={node.texts} at={spot.text} onChoose={(text) => goto({ text })} />
               )}
               {node.masks.length > 1 && (
                 <Choice label="side" items={node.masks} at={spot.mask} onChoose={(mask) => act("mask", mask)} />
@@ -372,8 +367,8 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
         <Moves key={pair.names.join()} {...panel} pair={pair} />
       ))}
       {command && (
-        <p class="dim command" tabIndex={0}>
-          {words.command} {scene.record.elsewhere && words.elsewhere} <code>{command}</code>
+        <p class="dim command">
+          {words.command} {scene.record.elsewhere && words.elsewhere} <Typed command={command} />
         </p>
       )}
     </div>

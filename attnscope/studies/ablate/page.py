@@ -53,8 +53,7 @@ def present_effects_page(
         name = f"effect of {survey.unit}"
         meaning = effect_text(survey, effects, settings)
         query = survey.positions[0] if survey.positions else None
-        measure = effects.ranked_by if survey.unit == "head" else ""
-        number = HeadNumber(name, f"{meaning[:1].upper()}{meaning[1:]}.", values, measure)
+        number = HeadNumber(name, f"{meaning[:1].upper()}{meaning[1:]}.", values, effects.ranked_by)
         heads = HeadsOfPage(name, [number], queries=[query])
     elif survey.unit == "edge":
         heads = HeadsOfPage("thumbnails", queries=[survey.queries[survey.order()[0]]])

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from attnscope.findings.compare import Change, Comparison, HeadChange
 from attnscope.findings.heads import HeadRef
+from attnscope.studies.compare.row_changes import differing_word
 from attnscope.studies.compare.screen import (
     both_axis,
     present_comparison,
@@ -23,6 +25,8 @@ from attnscope.views.axes import source_kind
 from attnscope.views.parts import FirstFitting, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.walk.scene import Alignment, HeadNumber, Scene
+
+_LONGEST = 22  # characters that name a long text
 
 
 def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[Any]:
@@ -42,7 +46,7 @@ def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[
     from attnscope.views.page.walk import Walk
 
     selects = [name for name in ("layer", "head", "query") if name != comparison.axis]
-    source = _walk(with_short_labels(comparison), best[0].first, settings.every_head or ())
+    source = _walk(_with_names(comparison), best[0].first, settings.every_head or ())
     walk: Any = Walk(source, settings.made_by, selects)
     parts = present_comparison(replace(comparison, changes=changes), settings, before_heads=[walk])
     walked = False
@@ -50,6 +54,20 @@ def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[
         walked = walked or part is walk
         if not (walked and isinstance(part, Matrices | WeightMap)):
             yield part
+
+
+def _with_names(comparison: Comparison) -> Comparison:
+    """Return a comparison whose sides have the names that its page uses: of long texts, the words where they differ."""
+    texts = [side.report.texts[0].text for side in comparison.sides]
+    begin = differing_word(texts)
+    names = [
+        f"{'… ' * (begin > 0)}{shorten(text[begin:], _LONGEST, placeholder=' …')}" for text in texts
+    ]
+    is_numbered = comparison.axis == "text" and comparison.sides[0].label != texts[0]
+    if not is_numbered or len(set(names)) < len(names):
+        return with_short_labels(comparison)
+    sides = [replace(side, label=name) for side, name in zip(comparison.sides, names, strict=True)]
+    return replace(comparison, sides=sides)
 
 
 def _has_tables(change: Change, head: HeadChange) -> bool:

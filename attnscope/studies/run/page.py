@@ -33,7 +33,7 @@ def present_page(report: Report, settings: DisplaySettings) -> "Iterator[ViewPar
     yield from text_headers(report.texts, settings)
     for text in report.texts:
         if text.spans is not None:
-            yield from present_spans(text, text.spans, settings, heat=True)
+            yield from present_spans(text, text.spans, settings, heat=True, on_page=True)
     for text in report.texts:
         if text.sound is not None:
             yield from present_sound(text, text.sound, settings)

@@ -94,14 +94,18 @@ def _range_name(first_name: str, last_name: str) -> str:
 
 
 def present_spans(
-    text: TextReport, spans: SpanReport, settings: DisplaySettings, *, heat: bool = False
+    text: TextReport,
+    spans: SpanReport,
+    settings: DisplaySettings,
+    *,
+    heat: bool = False,
+    on_page: bool = False,
 ) -> Iterator[ViewPart]:
-    """Present the weights between the spans of a text, and what one span reads."""
+    """Present the weights between the spans of a text, and what one span reads; on a page, this answer comes first."""
     yield GAP
     panel = span_panel(spans, joined_spans(spans), settings)
-    yield Matrices([panel], heat)
-    yield GAP
-    yield from _reading(text, spans, settings)
+    parts = [Matrices([panel], heat), GAP, *_reading(text, spans, settings)]
+    yield from [*parts[2:], GAP, parts[0]] if on_page else parts
 
 
 def averaged_heads(spans: SpanReport) -> tuple[list[tuple[int, int]] | None, str]:

@@ -10,17 +10,18 @@ import numpy as np
 
 from attnscope.findings.heads import HeadRef
 from attnscope.views.axes import SINK, Axis
-from attnscope.views.numbers import number_text, scale_text
+from attnscope.views.numbers import scale_text
 from attnscope.views.page.container import Array, Container, Reference
 from attnscope.views.page.elements import ELSEWHERE, pasted, spans_of, text_of
 from attnscope.views.settings import TypedCommand
 from attnscope.views.spans import Span
 from attnscope.views.walk.cell import compared_masks, later_steps
-from attnscope.views.walk.effects import ENDINGS, WORDS_OF_EFFECTS, effect_words
+from attnscope.views.walk.effects import ENDINGS, WORDS_OF_EFFECTS, effect_text, effect_words
 from attnscope.views.walk.glossary import GLOSSARY, phrase_of
 from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_key, spell_keys
 from attnscope.views.walk.scene import (
     EFFECT_OF_HEAD,
+    EFFECT_OF_LAYER,
     Passage,
     Scene,
     SceneEffects,
@@ -36,6 +37,8 @@ _STATISTIC = 2
 _WEIGHT = 3
 # Heads that an answer names.
 _NAMED = 3
+# Characters of a text in the list of texts.
+_BEGINNING = 30
 # Statistics of rounded heads.
 _SUMMARY = (
     "entropy",
@@ -181,7 +184,10 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
     return [
         {
             "k": "walk",
-            "texts": [text_of(Span(text, origin="untrusted")) for text in source.texts],
+            "texts": [
+                _choice(text if source.named else f"{n} {text}")
+                for n, text in enumerate(source.texts)
+            ],
             "masks": [text_of(Span(mask, origin="untrusted")) for mask in source.masks],
             "keys": _keys(scenes, len(source.texts), len(source.masks)),
             "browserKeys": _BROWSER_KEYS,
@@ -194,6 +200,12 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
             "scenes": scenes,
         }
     ]
+
+
+def _choice(text: str) -> str:
+    """Return the beginning of a text, for a list of texts."""
+    written = text_of(Span(text, origin="untrusted"))
+    return written if len(written) <= _BEGINNING else f"{written[:_BEGINNING]}…"
 
 
 def _keys(scenes: Sequence[Node], texts: int, masks: int) -> list[Node]:
@@ -281,11 +293,12 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         ],
         "numbers": [
             {"name": item.name, "meaning": item.meaning, "values": container.exact(item.values),
-             "effect": {"ending": ENDINGS[item.measure], "words": effect_words(item.measure)} if item.measure else None}
+             "effect": {"ending": ENDINGS[item.measure], "words": effect_words(item.measure)}
+             if item.measure and item.name != EFFECT_OF_LAYER else None}
             for item in numbers
         ],
         "displays": {
-            "lens": "this cell or row", "thumbnails": "thumbnails", **({} if scene.roles is None else {"roles": "roles"}),
+            "lens": "cell or row", "thumbnails": "thumbnails", **({} if scene.roles is None else {"roles": "roles"}),
             **{item.name: phrase_of(item.name) for item in numbers},
         },
         "roles": None if scene.roles is None else {
@@ -337,22 +350,27 @@ def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
         roles = ", ".join(f"{number} {name}" for name, number in names.most_common(_NAMED))
         roles += " …" if len(names) > _NAMED else "."
         return f"{main.size} of {count} heads have a clear role{': ' if names else ''}{roles}"
-    if scene.display == "thumbnails":
-        head = heads.get(scene.first)
-        return f"{head.name} is {head.chosen}." if head is not None and head.chosen else ""
-    number = next((number for number in scene.numbers if number.name == scene.display), None)
-    if number is None or count < 2 or not np.isfinite(number.values).any():
+    first_head = heads.get(scene.first)
+    if scene.display == "thumbnails" and first_head is not None and first_head.chosen:
+        return f"{first_head.name} is {first_head.chosen}."
+    if scene.display == "thumbnails":  # of heads that nobody chose, such as those of a dump
+        measured = [number for number in scene.numbers if number.measure]
+    else:
+        measured = [number for number in scene.numbers if number.name == scene.display]
+    if not measured or count < 2 or not np.isfinite(measured[0].values).any():
         return ""
-    sizes = np.abs(np.nan_to_num(number.values)).ravel()
-    largest = []
-    for index in np.argsort(-sizes, kind="stable")[:_NAMED].tolist():
-        layer, head_index = divmod(index, len(scene.heads))
-        ref = HeadRef(scene.layers[layer], scene.heads[head_index])
-        largest.append(f"{ref} {number_text(float(number.values[layer, head_index]), 2)}")
+    number = measured[0]
+    units = [str(HeadRef(layer, head)) for layer in scene.layers for head in scene.heads]
+    values = number.values.ravel()
+    if number.name == EFFECT_OF_LAYER:  # every head has that of its layer
+        units = [f"L{layer}" for layer in scene.layers]
+        values = number.values[:, 0]
+    order = np.argsort(-np.abs(np.nan_to_num(values)), kind="stable")[:_NAMED].tolist()
+    largest = [f"{units[n]} {effect_text(float(values[n]), number.measure)}" for n in order]
     what = (
         "Most weight moved"
         if number.name == "moved"
-        else "Largest effect"
+        else "Largest effect" + " of a cut" * (scene.display != number.name)
         if number.name.startswith("effect")
         else f"Largest {phrase_of(number.name)}"
     )

@@ -3,6 +3,9 @@
 import sys
 from typing import NamedTuple
 
+from attnscope.views.numbers import number_text
+from attnscope.views.pictures import percent
+
 # Smallest size that every word is for, largest first. By Pinsker's inequality, KL of so many bits moves the probability
 # of no token by more than 18.6, 8.3 and 2.6 percentage points; a state that changes by so much of its length turns by at
 # most 11.5, 2.9 and 0.6 degrees; so much of a logit multiplies the odds between two tokens by 2.72, 1.22 and 1.02.
@@ -34,6 +37,12 @@ def effect_words(measure: str) -> list[EffectWord]:
     """Return the words for effects of a measure (`kl`, `hidden` or `target`), that for the largest ones first."""
     leasts = (*_LEAST[measure], sys.float_info.min, 0.0)
     return [EffectWord(least, word) for least, word in zip(leasts, _WORDS, strict=True)]
+
+
+def effect_text(effect: float, measure: str) -> str:
+    """Write an effect with its unit; a number without a measure as itself."""
+    ending = ENDINGS.get(measure, "")
+    return percent(effect) if ending == "%" else f"{number_text(effect, 2)}{ending}"
 
 
 def effect_word(effect: float, measure: str) -> str:

@@ -27,6 +27,8 @@ WALKED = (*STAGES, "output")
 UNITS = ("tokens", "words", "spans")
 # Name of the number of every head that tells how much the head matters.
 EFFECT_OF_HEAD = "effect of head"
+# Name of the same of a layer, which all of its heads have.
+EFFECT_OF_LAYER = "effect of layer"
 # Name of what is shown instead of a stage while a place is pinned.
 DIFFERENCE = "difference"
 # Name of the number of a head that says how much its own cut changes.
@@ -135,7 +137,7 @@ class HeadNumber(Owner):
     name: str  # its name, such as `entropy`
     meaning: str
     values: Matrix  # (layers, heads); NaN where it is not known
-    # what it measures, if it is the effect of cutting every head: `kl`, `hidden` or `target`; else empty
+    # what it measures, if it is the effect of cutting every head or layer: `kl`, `hidden` or `target`; else empty
     measure: str = ""
 
     @property
