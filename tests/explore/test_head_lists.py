@@ -34,8 +34,8 @@ def test_a_cut_leaves_the_head_with_the_largest_effect_and_blanks_are_explained(
         return region_text(app, "title")[0], lines, number.values, panel[0]
 
     title, lines, effects, layers = walk(act, of_model(smollm2), size)
-    assert title.strip().endswith("Change at 10 too in bits (KL), this head alone cut to 0.")
-    assert "blank ≥ 100" in lines[0]
+    assert title.strip().endswith("effects after 10 too, if one head is cut to 0; E: after 8 it")
+    assert "rank ≤ 99 after 10 too" in lines[0]
     (strongest,) = re.findall(r"strongest: L(\d+)H(\d+) ([\d.]+)", " ".join(lines))
     best = np.unravel_index(effects.argmax(), effects.shape)
     assert tuple(map(int, strongest[:2])) == best

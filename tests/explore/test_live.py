@@ -128,9 +128,13 @@ def test_a_cut_has_its_rank_among_all_heads():
     assert f"cut L2H1 to 0 · rank {1 + (effects > effects[2, 1]).sum()} of 16 heads" in row
     cut = attnscope.ablate(TEXT, cut=place.cuts[0].written).data.effects[0].predictions[0]
     assert f"{(effects > cut.kl).sum()} of 16 heads alone change more" in edge
-    (value, rank) = re.findall(r"L2H1: ([\d.e-]+), rank (\d+) of 16", " ".join(heads))[0]
+    verdict = r"L2H1: (\w+), ([\d.e-]+) bits, rank (\d+) of 16"
+    (word, value, rank) = re.findall(verdict, " ".join(heads))[0]
+    assert word == (
+        "much" if effects[2, 1] >= 0.1 else "somewhat" if effects[2, 1] >= 0.02 else "little"
+    )
     assert close(value, effects[2, 1]) and int(rank) == 1 + (effects > effects[2, 1]).sum()
-    named_first = re.search(r"\bL(\d)H(\d) \d", " ".join(heads))
+    named_first = re.search(r"strongest: L(\d)H(\d) \d", " ".join(heads))
     assert tuple(map(int, named_first.groups())) == divmod(int(effects.argmax()), 4)
 
 

@@ -77,6 +77,15 @@ def measure_head_effects(
         return spell_options(error.parts.message, on_command_line)
 
 
+def effects_of_text(run: RunConfig, session: Session) -> HeadEffects:
+    """Cut each head of the only text of a run alone."""
+    source, run = session.open(run)
+    source.require_model("ablation")
+    run = replace(run, layer=ALL, head=ALL, window=None, pool=None)
+    (text,) = plan_texts(run, source)
+    return _of_text(run, source, session, text)
+
+
 def _unsuitable(run: RunConfig) -> str | None:
     """Return why heads of a run cannot be cut one by one; None if they can be."""
     if run.cuts:

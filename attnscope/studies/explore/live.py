@@ -10,7 +10,6 @@ import numpy as np
 from msgspec import structs
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.base.system.escape import escape_control
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.ablation import Ablation
 from attnscope.findings.head_findings import HeadRoles
@@ -47,6 +46,7 @@ from attnscope.studies.explore.scenes import (
 )
 from attnscope.studies.explore.units import TextUnits, UnitSource, of_tokens, text_units
 from attnscope.views.spans import Span, Spans, token_span
+from attnscope.views.walk.cell import effect_meaning, place_of_effect
 from attnscope.views.walk.scene import (
     EFFECT,
     STAGES,
@@ -57,6 +57,7 @@ from attnscope.views.walk.scene import (
     Number,
     Progress,
     Scene,
+    SceneEffects,
     Variant,
     WalkHead,
 )
@@ -112,8 +113,8 @@ class LiveSource(UnitSource):
     # with cuts, beside those without
     _changes: dict[Variant, CutChanges] = field(default_factory=dict)
     _survey: HeadRoles | None = None
-    # what each head is worth, by the variant of tokens without cuts
-    _effects: dict[Variant, HeadNumber] = field(default_factory=dict)
+    # what each head is worth where the model predicts, and at every token, by the variant of tokens without cuts
+    _effects: dict[Variant, tuple[HeadNumber, SceneEffects]] = field(default_factory=dict)
     _layers: Sequence[int] = ()  # layers whose attention can be shown
 
     def __post_init__(self) -> None:
@@ -399,25 +400,44 @@ class LiveSource(UnitSource):
         )
 
     def measure_effects(self, variant: Variant, progress: Progress) -> None:
-        """Cut every head alone, and keep how much each changes, as a number of every head."""
+        """Cut every head alone, and keep how much each changes: of a short text at every token."""
+        from attnscope.studies.ablate.head_effects import effects_of_text
         from attnscope.studies.ablate.run import survey_effects
 
         plain = replace(of_tokens(variant), cuts=())
+        live_text = self._known[of_tokens(variant)]
+        is_short = len(live_text.units.tokens) <= _ROWS_MEASURED
         with self.opener((self.run.texts[plain.text],), progress) as session:
             self._render(session, plain.text)
-            options = AblationOptions(each="head")
-            survey = survey_effects(self._ablated(plain), options, session)
-        values = np.full((len(self._layers), max(survey.heads) + 1), np.nan, dtype=np.float32)
-        indices = [self._layers.index(layer) for layer in survey.layers], survey.heads
-        values[indices] = survey.effects[0].effect
-        tokens = {n: escape_control(token_span(survey.tokens, n).text) for n in survey.positions}
-        names = ", ".join(f"{position} {name}" for position, name in tokens.items())
-        measure = "bits (KL)" if survey.effects[0].ranked_by == "kl" else "‖change‖ / ‖state‖"
-        changed = f"at {names} in" if survey.positions else "of final hidden states,"
-        meaning = f"Change {changed} {measure}, this head alone cut to 0."
-        self._effects[plain] = HeadNumber(EFFECT, meaning, values, survey.effects[0].ranked_by)
-        for variant_known, live_text in self._known.items():
-            live_text.scene = self._with_measures(live_text.scene, variant_known)
+            run = self._ablated(plain)
+            kind = prediction_kind(run, session.source(run), mask_terms(run))
+            if is_short:
+                effects = effects_of_text(run, session)
+                heads = effects.heads
+                positions = effects.positions
+                measure = "hidden" if effects.at.kl is None else "kl"
+                changes = effects.at.hidden if effects.at.kl is None else effects.at.kl
+            else:
+                survey = survey_effects(run, AblationOptions(each="head"), session)
+                heads = [*zip(survey.layers, survey.heads, strict=True)]
+                positions = survey.positions
+                measure = survey.effects[0].ranked_by
+                changes = survey.effects[0].effect[:, None]
+        # of a long text, the mean over where the model predicts stands in place of every token
+        ranking = list(positions) if is_short and positions else slice(None)
+        shape = len(self._layers), max(head for _, head in heads) + 1, changes.shape[1]
+        values = np.full(shape, np.nan, dtype=np.float32)
+        means = np.full(shape[:2], np.nan, dtype=np.float32)
+        for (layer, head), row in zip(heads, changes, strict=True):
+            values[self._layers.index(layer), head] = row
+            means[self._layers.index(layer), head] = np.nanmean(row[ranking])
+        preposition = "after" if kind == "next" else "at"
+        of_text = SceneEffects(values if is_short else None, positions, preposition=preposition)
+        place = place_of_effect(replace(live_text.scene, effects=of_text), None)
+        number = HeadNumber(EFFECT, effect_meaning(measure, place), means, measure)
+        self._effects[plain] = number, of_text
+        for variant_known, text_known in self._known.items():
+            text_known.scene = self._with_measures(text_known.scene, variant_known)
 
     def measure_roles(self, progress: Progress) -> None:
         """Measure the roles of all heads, on built-in texts and random tokens."""
@@ -436,9 +456,12 @@ class LiveSource(UnitSource):
             sizes = scene.layers, scene.heads
             roles = head_roles(survey.roles, survey.main, _MEASURED, sizes)
             scene = replace(scene, roles=roles)
-        effects = self._effects.get(replace(variant, cuts=()))
-        others = [number for number in scene.numbers if number.name != EFFECT]
-        return scene if effects is None else replace(scene, numbers=[effects, *others])
+        measured = self._effects.get(replace(variant, cuts=()))
+        if measured is None:
+            return scene
+        number, effects = measured
+        others = [other for other in scene.numbers if other.name != EFFECT]
+        return replace(scene, numbers=[number, *others], effects=effects)
 
     def explain(
         self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress
@@ -540,7 +563,6 @@ def cut_changes(
             [Span(token.text, "", "token") for token in tokens],
             [token.after for token in tokens],
             before=[token.before for token in tokens],
-            note=f"{change.kl:.3g} bits (KL)",
             verdict=verdict,
             how=how,
             effect=change.kl,

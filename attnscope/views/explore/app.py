@@ -48,10 +48,17 @@ from attnscope.views.palette import surface_on
 from attnscope.views.spans import Span
 from attnscope.views.terminal import as_text
 from attnscope.views.terminal.colours import count_colours
-from attnscope.views.walk.cell import arithmetic, cell_numbers, command, comparing_command
+from attnscope.views.walk.cell import (
+    arithmetic,
+    cell_numbers,
+    command,
+    comparing_command,
+    effect_of_row,
+    place_of_effect,
+)
 from attnscope.views.walk.keys import ACTIONS, KeyAction, footer, spell_key
 from attnscope.views.walk.place import PANELS, Action, Begin, Spot, uncut
-from attnscope.views.walk.scene import EFFECT, Progress, Scene, Source, WalkCut
+from attnscope.views.walk.scene import EFFECT, ROW_EFFECT, Progress, Scene, Source, WalkCut
 
 # Columns and lines from which all panels are shown at once, and from which they are frames.
 _WIDE = 76
@@ -233,6 +240,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._notice = ""
         self._found_from = self.state.place  # where the search began
         self._early: list[events.Key] = []  # keys that wait for the first scene
+        self._effects_wanted = False  # they are measured, and shown with the next scene
 
     # start and end
 
@@ -751,7 +759,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         if scene is None:
             return
         if any(number.name == EFFECT for number in scene.numbers):
-            self._show_effects()
+            is_shown = self.state.place.display == EFFECT
+            self._show_effects(
+                at_row=is_shown and effect_of_row(scene, self.state.place.spot.query) is not None
+            )
             return
         measure = partial(self.state.source.measure_effects, self.state.variant())
 
@@ -761,12 +772,21 @@ class ExploreApp(App[int], inherit_bindings=False):
 
         self._post(Job("effects", measure, measured, self.state.variant()))
 
-    def _show_effects(self) -> None:
-        """Show what each head is worth, and say what that is."""
-        self.do("display", EFFECT)
+    def _show_effects(self, *, at_row: bool = False) -> None:
+        """Show what each head is worth where the model predicts, or at the row of the cursor, and say so."""
         scene = self.state.scene
-        numbers = [] if scene is None else scene.numbers
-        self._notice = next((number.meaning for number in numbers if number.name == EFFECT), "")
+        # a scene that a key has asked for meanwhile has them when it is there
+        self._effects_wanted = scene is None or scene.effects is None
+        if scene is None or self._effects_wanted:
+            return
+        self.do("display", ROW_EFFECT if at_row else EFFECT)
+        query = self.state.place.spot.query
+        places = [
+            place_of_effect(scene, row) for row in ((query, None) if at_row else (None, query))
+        ]
+        self._notice = f"effects {places[0]}, if one head is cut to 0"
+        if places[0] != places[1] and effect_of_row(scene, query) is not None:
+            self._notice += f"; E: {places[1]}"
         self.redraw()
 
     def _explain(self) -> None:
@@ -789,9 +809,8 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _post(self, job: Job) -> None:
         """Compute what was asked for by a key, and say so if it has to wait."""
-        if self.worker.busy:
+        if self.worker.post(job):
             self._notice = f"{job.kind}: next, after what is computed now"
-        self.worker.post(job)
 
     def choose_mask(self, mask_index: int) -> None:
         """Use a mask by its number."""
@@ -957,6 +976,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._early = []
             for event in early:
                 self.key(event)
+        if self._effects_wanted:
+            self._show_effects()
         self.ask()
 
     def _report(self, status: str, error: BaseException | None) -> None:

@@ -31,9 +31,11 @@ from attnscope.views.explore.row import flowed
 from attnscope.views.explore.state import WalkState, strongest_of
 from attnscope.views.numbers import NO_WEIGHT, digits_for
 from attnscope.views.scales import WEIGHTS, Scale, Shape, pool_largest
+from attnscope.views.walk.cell import effect_of_row, place_of_effect
+from attnscope.views.walk.effects import verdict_text
 from attnscope.views.walk.glossary import phrase_of
 from attnscope.views.walk.place import LENS, Action
-from attnscope.views.walk.scene import EFFECT, HeadNumber, Scene, WalkHead, thumbnail
+from attnscope.views.walk.scene import EFFECT, ROW_EFFECT, HeadNumber, Scene, WalkHead, thumbnail
 
 # Largest number of cells and lines of a thumbnail.
 _WIDEST = 20
@@ -47,8 +49,10 @@ _NARROW = 3
 _SAYS = 6
 # The weight of the row's strongest source that is no sink, where thumbnails have no room.
 ROW_LENS = "row lens"
-# Heads with the largest effects that the legend names.
+# Heads with the largest effects that the legend names, and lines from which it has one for them and one for the head.
 _NAMED = 4
+_TWO_LINES = 8
+_EFFECTS = (EFFECT, ROW_EFFECT)
 # Lines from which the legend has room.
 _ROOMY = 16
 # Columns of a role's letter beside the meanings of letters.
@@ -75,7 +79,7 @@ class HeadsPanel:
         self.width = width
         self.height = height
         display = self._display(state, width, height)
-        rowed = display in (LENS, ROW_LENS) or (
+        rowed = display in (LENS, ROW_LENS, ROW_EFFECT) or (
             state.scene is not None and bool(state.scene.pictures)
         )
         cell = rowed and place.spot.query, display == LENS and state.key
@@ -115,6 +119,8 @@ class HeadsPanel:
         n_heads = len(scene.heads)
         room = width - label
         legend = _legend_lines(scene, height)
+        if display in _EFFECTS and height >= _TWO_LINES:
+            legend = max(2, legend)
         beside: list[str] = []
         if display == "roles" and scene.roles is not None:
             count, beside = self._letters(state, scene, width, height - _ABOVE)
@@ -124,7 +130,7 @@ class HeadsPanel:
         least = 3 if display in (LENS, ROW_LENS) else 2 if pictures or display == "roles" else 6
         if least == 6 and room // n_heads < least:
             # Colours or shades of all heads say more than numbers of some; an effect has a rank of two digits.
-            least = 3 if display == EFFECT else 2
+            least = 3 if display in _EFFECTS else 2
         wide = least if beside else max(least, min(_WIDEST, room // n_heads))
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
         across = max(1, room // wide)
@@ -149,14 +155,21 @@ class HeadsPanel:
         query = ink.name(scene.queries.names[place.spot.query])
         key = ink.name(scene.keys.names[state.key])
         # a cell has room for two digits
-        ranks = ", blank ≥ 100" if n_layers * n_heads >= 100 else ""
+        ranks = (", blank ≥ 100", " ≤ 99") if n_layers * n_heads >= 100 else ("", "")
+        effect_place = place_of_effect(scene, _row_of_effect(state, display))
         percent = ", %" if wide <= _NARROW else ""
         subjects = {
             "thumbnails": ["weights"],
             LENS: [f"{query} ← {key}{percent}", f"← {key}{percent}", f"this cell{percent}"],
             ROW_LENS: [f"{query} ← top non-sink{percent}", f"top non-sink{percent}"],
-            EFFECT: [f"rank by effect{ranks}", f"rank{ranks}"] if wide <= _NARROW else [EFFECT],
         }.get(display, [phrase_of(display)])
+        effect = _of_display(state, scene, display) if display in _EFFECTS else None
+        if effect is not None:
+            unit = ", bits" if effect.measure == "kl" else ""
+            subjects = [f"effect {effect_place}{unit}", f"effect{unit}"]
+            if wide <= _NARROW:
+                subjects = [f"rank by effect {effect_place}{ranks[0]}"]
+                subjects += [f"rank{ranks[1]} {effect_place}", f"rank{ranks[1]}"]
         parts = [TitlePart.of(*map(ink.plain, sizes)), TitlePart([*map(ink.plain, subjects)])]
         # whose source it is stands in the panel of the row, too; that there are other layers does not
         order = (1, 0) if display == ROW_LENS and len(sizes) > 1 else (0, 1)
@@ -189,7 +202,7 @@ class HeadsPanel:
             while len(strongest) > 1 and len(flowed([*strongest, *signs], width, " · ")) > legend:
                 strongest.pop()
             marks = flowed([*strongest, *signs], width, " · ")
-        if _of_display(scene, display) is not None:
+        if _of_display(state, scene, display) is not None:
             # they stand behind its number
             marks = []
         lines_below: list[Line] = [[Segment(line, DIM)] for line in marks]
@@ -380,11 +393,11 @@ def _written(
     roles = scene.roles
     display = state.place.display
     if display != "roles":
-        head_number = _of_display(scene, display)
+        head_number = _of_display(state, scene, display)
         if head_number is None:
             return ("", DIM)
         text, style, shade = head_number.made(ink, lambda: _numbers(ink, head_number))[layer][head]
-        if display == EFFECT and width < _NARROW:
+        if display in _EFFECTS and width < _NARROW:
             rank = int(head_number.made("ranks", lambda: _ranks(head_number))[layer, head])
             text = str(rank) if rank < 100 else ""
         elif len(text) > width:
@@ -404,7 +417,7 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
     spot = state.place.spot
     display = state.place.display
     name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
-    head_number = _of_display(scene, display)
+    head_number = _of_display(state, scene, display)
     if head_number is None:
         choice_text = f"{name} {state.head.chosen if state.head else ''}"
         return [
@@ -414,19 +427,48 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
     value = float(head_number.values[spot.layer, spot.head])
     written = "?" if np.isnan(value) else digits_for(head_number.values, 2).text(value)
     phrases = [f"{name}: {phrase_of(display)} {written}"]
-    if display == EFFECT and not np.isnan(value):
-        ranks = head_number.made("ranks", lambda: _ranks(head_number))
-        strongest = [
-            f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {effect:.3g}"
-            for layer, head, effect in strongest_of(head_number.values)[:_NAMED]
-        ]
-        own = f"{name}: {value:.3g}, rank {ranks[spot.layer, spot.head]} of {ranks.size}"
-        phrases = ["strongest: " + ", ".join(strongest[:count]) for count in (1, 2, 3, 4)]
-        phrases = [fitting(phrases[::-1], width), own]
+    if display in _EFFECTS and not np.isnan(value):
+        phrases = _of_effects(state, scene, head_number, name, width)
+        # what the panel of the row says of a head that is cut
+        phrases = phrases[room == 1 and state.head_cut :]
     said = flowed([*(ink.plain(phrase) for phrase in phrases), *_marked(state)], width, " · ")
     said = said[:room]
     meaning = ended(wrapped(ink.plain(head_number.meaning), width), width, room - len(said))
     return [*([Segment(line)] for line in said), *([Segment(line, DIM)] for line in meaning)]
+
+
+def _of_effects(
+    state: WalkState, scene: Scene, head_number: HeadNumber, name: str, width: int
+) -> list[str]:
+    """Say how much the head under the cursor matters, which heads matter most, and how much it does at the other place."""
+    spot = state.place.spot
+    display = state.place.display
+    strongest = [
+        f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {effect:.3g}"
+        for layer, head, effect in strongest_of(head_number.values)[:_NAMED]
+    ]
+    named = ["strongest: " + ", ".join(strongest[:count]) for count in (4, 3, 2, 1)]
+    place = place_of_effect(scene, _row_of_effect(state, display))
+    verdict, of_all = _verdict(head_number, spot.layer, spot.head)
+    forms = [f"{name} {place}: {verdict}{of_all}", f"{name}: {verdict}{of_all}"]
+    forms += [f"{name}: {verdict}", verdict]
+    phrases = [fitting(forms, width), fitting(named, width)]
+    other = EFFECT if display == ROW_EFFECT else ROW_EFFECT
+    other_place = place_of_effect(scene, _row_of_effect(state, other))
+    other_number = _of_display(state, scene, other)
+    if other_number is not None and other_place != place:
+        verdict, of_all = _verdict(other_number, spot.layer, spot.head)
+        phrases.append(
+            fitting([f"{other_place}: {verdict}{of_all}", f"{other_place}: {verdict}"], width)
+        )
+    return phrases
+
+
+def _verdict(head_number: HeadNumber, layer: int, head: int) -> tuple[str, str]:
+    """Say how much a head matters, `little, 0.0143 bits, rank 76`, and among how many, ` of 270`."""
+    ranks = head_number.made("ranks", lambda: _ranks(head_number))
+    size = verdict_text(float(head_number.values[layer, head]), head_number.measure)
+    return f"{size}, rank {ranks[layer, head]}", f" of {ranks.size}"
 
 
 def _letters_of(state: WalkState, scene: Scene, layers: range) -> list[str]:
@@ -509,7 +551,14 @@ def _head(head: int | str, width: int) -> str:
     return str(head)
 
 
-def _of_display(scene: Scene, display: str) -> HeadNumber | None:
+def _row_of_effect(state: WalkState, display: str) -> int | None:
+    """Return the query of an effect at a row; None for that where the model predicts."""
+    return state.place.spot.query if display == ROW_EFFECT else None
+
+
+def _of_display(state: WalkState, scene: Scene, display: str) -> HeadNumber | None:
+    if display == ROW_EFFECT:
+        return effect_of_row(scene, state.place.spot.query)
     return next((head_number for head_number in scene.numbers if head_number.name == display), None)
 
 
@@ -527,7 +576,7 @@ def _numbers(ink: Ink, head_number: HeadNumber) -> list[list[tuple[str, Style, s
     scale = WEIGHTS
     if finite.size:
         # a few heads have most of all effects
-        shape: Shape = "sqrt" if head_number.name == EFFECT else "linear"
+        shape: Shape = "sqrt" if head_number.name in _EFFECTS else "linear"
         scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False, shape)
     digits = digits_for(head_number.values, 2)
     cells = []

@@ -47,7 +47,8 @@ _EDGES = 3
 _FIRST_QUESTION = (
     "Which head reads one word from another, and does it matter?",
     "/ and a word finds its row; ←, → and Home choose the word that it reads; a shows this cell in every head, and 1 goes to "
-    "the strongest; x cuts this head and shows what the model says without it, and E how that ranks among all heads.",
+    "the strongest; x cuts this head and shows what the model says without it, and whether that is much, somewhat, little or "
+    "hardly anything; E ranks it among all heads: where the model predicts and, pressed again, at the row of the cursor.",
 )
 
 # How panels write them.

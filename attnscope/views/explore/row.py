@@ -35,6 +35,7 @@ from attnscope.views.walk.cell import (
     unlisted,
     weight_text,
 )
+from attnscope.views.walk.effects import verdict_text
 from attnscope.views.walk.place import OUTPUT, Action
 from attnscope.views.walk.scene import EFFECT, Forecast, Scene, WalkHead
 
@@ -418,6 +419,8 @@ def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
     cuts = "cut " + ", ".join(cut.written for cut in state.place.cuts)
     phrases = [f"{cuts} to 0" if how == "cut to 0" else f"{cuts}, {how}" if how else cuts]
     effects = [forecast.effect for forecast in scene.predictions if forecast.effect is not None]
+    if effects and scene.predictions[0].is_change:
+        phrases.append(f"{verdict_text(effects[0], 'hidden')} on average")
     number = next((number for number in scene.numbers if number.name == EFFECT), None)
     if number is not None and effects:
         # A head's own pass beside others may differ in its last digits.
@@ -444,7 +447,13 @@ def _spelled(spans: Spans, ink: Ink) -> str:
 def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
     heading = " change " if forecast.is_change else " prediction "
     title = [Segment(heading, LABEL), Segment(f" {_spelled(forecast.title, ink)}", BOLD)]
-    said = [text for text in (ink.plain(forecast.note), _spelled(forecast.verdict, ink)) if text]
+    notes = [forecast.note]
+    if forecast.effect is not None and not forecast.is_change:
+        size = verdict_text(forecast.effect, "kl")
+        notes = [f"{size} (KL)", size]
+    verdict = _spelled(forecast.verdict, ink)
+    note = fitting(notes, width - cell_len(f": {verdict}"))
+    said = [text for text in (ink.plain(note), verdict) if text]
     if said and cells_wide(title) + 2 + cell_len(said[0]) <= width:
         title.append(Segment(f"  {said.pop(0)}"))
     lines = [cut(title, width)]

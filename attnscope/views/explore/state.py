@@ -32,7 +32,15 @@ from attnscope.views.walk.place import (
     fit,
     uncut,
 )
-from attnscope.views.walk.scene import DIFFERENCE, Number, Scene, Source, Variant, WalkHead
+from attnscope.views.walk.scene import (
+    DIFFERENCE,
+    ROW_EFFECT,
+    Number,
+    Scene,
+    Source,
+    Variant,
+    WalkHead,
+)
 from attnscope.views.walk.window import Window, window, zooms
 
 # Heads that digits go to after the key of the lens.
@@ -139,6 +147,7 @@ class WalkState:
         n_queries = len(scene.queries.positions)
         n_keys = len(scene.keys.positions)
         pooled = None if self.head is None else self.head.map
+        has_effects = scene.effects is not None and scene.effects.values is not None
         run = 2 if pooled is None else max(2, -(-n_queries // max(1, len(pooled.queries) - 1)))
         return Bounds(
             *counts,
@@ -148,7 +157,11 @@ class WalkState:
             n_keys,
             scene.stages,
             zooms(n_queries, n_keys, run),
-            (*DISPLAYS, *(head_number.name for head_number in scene.numbers)),
+            (
+                *DISPLAYS,
+                *(head_number.name for head_number in scene.numbers),
+                *[ROW_EFFECT] * has_effects,
+            ),
             max(1, scene.width),
             scene.units,
             scene.made("patches", lambda: patches_of(scene)) if self.pictured else (),

@@ -42,16 +42,18 @@ class Worker:
         """Start the thread."""
         self._thread.start()
 
-    def post(self, job: Job) -> None:
-        """Queue a job; a running job of the same kind is cancelled."""
+    def post(self, job: Job) -> bool:
+        """Queue a job, and tell whether it has to wait for another; a running job of the same kind is cancelled."""
         with self._wakes:
             running = self._running
             if running is not None and running.kind == job.kind:
                 if job.key is not None and running.key == job.key:
-                    return
+                    return False
                 self._cancelled.set()
+            has_to_wait = running is not None or bool(self._waiting)
             self._waiting[job.kind] = job
             self._wakes.notify()
+        return has_to_wait
 
     @property
     def busy(self) -> bool:

@@ -6,16 +6,28 @@ from math import exp, inf, isfinite, isnan, log
 
 import numpy as np
 
-from attnscope.base.system.escape import quote_for_shell
+from attnscope.base.system.escape import escape_control, quote_for_shell
 from attnscope.findings.arrays import Floats
 from attnscope.views.numbers import formatted, number_text, scale_text
 from attnscope.views.walk.place import Spot
-from attnscope.views.walk.scene import STAGES, RankedSources, RunCommand, Scene, WalkCut, WalkHead
+from attnscope.views.walk.scene import (
+    EFFECT,
+    ROW_EFFECT,
+    STAGES,
+    HeadNumber,
+    RankedSources,
+    RunCommand,
+    Scene,
+    WalkCut,
+    WalkHead,
+)
 
 # Characters of a token that names a query in a command.
 _LONGEST = 32
 # Powers of e from which they are too large for a number.
 _LARGEST_POWER = 700
+# Positions of an effect that are named.
+_NAMED_POSITIONS = 2
 # Stages that `run` shows only if they are named.
 _UNUSUAL = ("scaled", "output")
 
@@ -243,6 +255,49 @@ def largest_masked(head: WalkHead, query: int, log_total: float | None) -> float
         return None
     sink = float(head.rows["sink"][query]) if "sink" in head.rows else 0.0
     return max(float(np.nanmax(masked)), log_total + log(sink) if sink > 0 else -inf)
+
+
+def effect_of_row(scene: Scene, query: int) -> HeadNumber | None:
+    """Return what cutting every head changes at a row; None if it is not known."""
+    effects = scene.effects
+    number = next((number for number in scene.numbers if number.name == EFFECT), None)
+    if effects is None or effects.values is None or number is None:
+        return None
+    values = effects.values
+    position = scene.tokens_of(query)[-1]
+
+    def of_row() -> HeadNumber:
+        meaning = effect_meaning(number.measure, place_of_effect(scene, query))
+        return replace(number, name=ROW_EFFECT, meaning=meaning, values=values[..., position])
+
+    return scene.made((ROW_EFFECT, position), of_row)
+
+
+def effect_meaning(measure: str, place: str) -> str:
+    """Say what the effect of a head is; `place` is that of place_of_effect."""
+    if measure == "kl":
+        return f"Change {place} in bits (KL), this head alone cut to 0."
+    return f"Change of final states {place}, ‖change‖ / ‖state‖, this head alone cut to 0."
+
+
+def place_of_effect(scene: Scene, query: int | None) -> str:
+    """Name where an effect is: `after 10 too`; at the row of a query, or for None where heads are ranked by it."""
+    effects = scene.effects
+    if effects is None:
+        return ""
+    if query is not None:
+        axis = scene.queries
+        name = axis.names[query].text.strip() if axis.names else ""
+        return f"{effects.preposition} {axis.number(query)} {escape_control(name)}".rstrip()
+    positions = effects.positions
+    names = []
+    for position in positions[:_NAMED_POSITIONS]:
+        index = scene.sources.places.get(position) if scene.aligned else None
+        text = "" if index is None else f" {scene.sources.names[index].text.strip()}"
+        names.append(f"{position}{escape_control(text)}")
+    if len(positions) > len(names):
+        names.append(f"{len(positions) - len(names)} more")
+    return f"{effects.preposition} {', '.join(names)}" if names else "on average"
 
 
 def members_text(scene: Scene, query: int, key: int) -> str:

@@ -45,6 +45,12 @@ def effect_text(effect: float, measure: str) -> str:
     return percent(effect) if ending == "%" else f"{number_text(effect, 2)}{ending}"
 
 
+def verdict_text(effect: float, measure: str) -> str:
+    """Say whether an effect is large, and its size: `little, 0.0143 bits`, or of states `somewhat, 5.6 %`."""
+    size = f"{100 * effect:.3g} %" if ENDINGS[measure] == "%" else f"{effect:.3g}{ENDINGS[measure]}"
+    return f"{effect_word(effect, measure).lower()}, {size}"
+
+
 def effect_word(effect: float, measure: str) -> str:
     """Return the word for an effect, which is not NaN: `Much`, `Somewhat`, `Little`, `Hardly` or `Not at all`."""
     return next(word for least, word in effect_words(measure) if abs(effect) >= least)

@@ -48,7 +48,7 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction(
         "effects",
         ("E",),
-        "Cut every head alone, and show how much each changes.",
+        "Cut every head alone, and show how much each changes; again: at the row of the cursor.",
         _HEADS,
         "every head's effect",
         page=False,

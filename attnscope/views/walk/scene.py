@@ -33,6 +33,8 @@ EFFECT_OF_LAYER = "effect of layer"
 DIFFERENCE = "difference"
 # Name of the number of a head that says how much its own cut changes.
 EFFECT = "effect"
+# Name of the same at the row of the cursor.
+ROW_EFFECT = "effect at this row"
 Progress = Callable[[str, int, int], None]
 # Makes a text of the parts of a screen.
 Draw = Callable[[Iterable[ViewPart]], str]
@@ -158,6 +160,7 @@ class SceneEffects:
     tokens: Sequence[str] = ()
     before: Array | None = None  # its probability, (positions,)
     after: Array | None = None  # the same without each head, (layers, heads, positions)
+    preposition: str = "at"  # what is before the name of a position: `after` it is what the model predicts, or `at` it
 
 
 @dataclass(frozen=True)

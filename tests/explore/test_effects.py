@@ -1,0 +1,147 @@
+"""E says how much each head matters: in a word, a number and a rank, where the model predicts and at the cursor's row."""
+
+import asyncio
+import re
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("textual", reason="textual is not installed")
+
+import attnscope
+from attnscope.views.explore.app import ExploreApp
+from tests.explore.proof import lines_of, region_text, settled
+from tests.explore.test_head_lists import of_model
+from tests.explore.test_live import TEXT, live, walk
+
+
+def word(bits):
+    """Return the word for an effect, by the table of docs/ablation.md."""
+    if bits >= 0.1:
+        return "much"
+    return "somewhat" if bits >= 0.02 else "little" if bits >= 0.002 else "hardly"
+
+
+def verdicts(lines):
+    """The verdicts that the panel of heads has: word, bits, and rank."""
+    found = re.findall(r"(not at all|\w+), ([\d.e-]+) bits, rank (\d+)", " ".join(lines))
+    return [(said, float(bits), int(rank)) for said, bits, rank in found]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_effects_are_those_of_ablate_where_the_model_predicts_and_at_the_row(size):
+    async def act(app, press, _pilot):
+        found = []
+        await press("2", "g", "down", "E")
+        for keys in (("E",), ("down",), ("1", "right"), ("E",)):
+            spot = app.state.place.spot
+            title, lines = region_text(app, "title")[0], lines_of(app, "heads", True)
+            found.append((spot, app.state.place.display, title, lines))
+            await press(*keys)
+        return found
+
+    found = walk(act, live(), size)
+    assert [display for _, display, _, _ in found] == ["effect", *["effect at this row"] * 3]
+    for spot, display, _, lines in found:
+        at = 4 if display == "effect" else spot.query
+        effects = attnscope.ablate(TEXT, each="head", at=at).data.effects[0].kl
+        own = effects[4 * spot.layer + spot.head]
+        place = f"at {at} "
+        assert place in lines[0] and "bits" in lines[0], lines[0]
+        said, bits, rank = verdicts(lines)[0]
+        assert said == word(own) and bits == pytest.approx(own, rel=0.006)
+        assert rank == 1 + (effects > own).sum()
+        strongest = re.search(r"strongest: L(\d)H(\d) ([\d.e-]+)", " ".join(lines))
+        assert 4 * int(strongest[1]) + int(strongest[2]) == effects.argmax()
+    assert "effects at 4 [MASK]" in found[0][2] and "E: at 1 " in found[0][2]
+    assert "effects at 1 " in found[1][2] and "E: at 4 [MASK]" in found[1][2]
+
+
+def test_both_places_have_a_verdict_if_there_is_room(smollm2):
+    async def act(app, press, _pilot):
+        await press("/", *"it", "enter", "1", "E")
+        return app.state.place.spot, lines_of(app, "heads", True)
+
+    spot, lines = walk(act, of_model(smollm2), (200, 60))
+    text = " ".join(" ".join(lines).replace("│", " ").split())
+    name = f"L{spot.layer}H{spot.head}"
+    for place, at in ((name, None), ("after 8 it", 8)):
+        found = attnscope.ablate(of_model(smollm2).texts[0], model=str(smollm2), each="head", at=at)
+        effects = found.data.effects[0].kl
+        own = effects[9 * spot.layer + spot.head]
+        rank = 1 + (effects > own).sum()
+        assert f"{place}: {word(own)}, {own:.3g} bits, rank {rank} of 270" in text, text[-400:]
+
+
+def test_a_cut_says_in_a_word_whether_it_matters():
+    async def act(app, press, _pilot):
+        await press("1", "x")
+        return app.state.place.cuts[0].written, region_text(app, "row")
+
+    cut, lines = walk(act, live())
+    changes = attnscope.ablate(TEXT, cut=cut, at=range(8)).data.effects[0].predictions
+    sizes = {f"{change.kl:.3g}": word(change.kl) for change in changes}
+    said = re.findall(r"(not at all|\w+), ([\d.e-]+) bits", " ".join(lines))
+    assert len(said) == 2 and all(sizes[bits] == said_word for said_word, bits in said)
+
+
+def test_a_model_without_predictions_has_a_verdict_in_percent():
+    async def act(app, press, _pilot):
+        await press("1", "x", "E")
+        return (
+            app.state.place.cuts[0].written,
+            region_text(app, "row"),
+            lines_of(app, "heads", True),
+        )
+
+    text = "The bank by the river"
+    source = live(text)
+    cut, row, heads = walk(act, source, (200, 60))
+    effect = attnscope.ablate(text, cut=cut).data
+    share = np.nanmean(effect.effects[0].change.astype(np.float64) / effect.norms)
+    name = "much" if share >= 0.2 else "somewhat" if share >= 0.05 else "little"
+    assert f"{name}, {100 * share:.3g} % on average" in " ".join(row)
+    survey = attnscope.ablate(text, each="head").data.effects[0].hidden
+    (said, percents) = re.findall(r"on average: (\w+), ([\d.]+) %", " ".join(heads))[0]
+    assert said == name and float(percents) == pytest.approx(100 * share, rel=0.01)
+    assert f"rank {1 + (survey > share * 1.001).sum()} of 16" in " ".join(heads)
+
+
+def test_what_is_cut_meanwhile_does_not_lose_the_effects():
+    source = live()
+    measure, may_end = source.measure_effects, threading.Event()
+
+    def wait(variant, progress):
+        may_end.wait(30)
+        measure(variant, progress)
+
+    source.measure_effects = wait
+
+    async def run():
+        app = ExploreApp(source)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settled(app, pilot)
+            for key in "1Ex":
+                await pilot.press(key)
+            assert "after what is computed now" not in region_text(app, "title")[0]
+            may_end.set()
+            await settled(app, pilot)
+            return app.state.place.display, len(app.state.place.cuts), lines_of(app, "heads", True)
+
+    display, cuts, lines = asyncio.run(run())
+    assert display == "effect" and cuts == 1 and "effect at 4 [MASK]" in lines[0]
+
+
+def test_effects_of_a_long_text_are_those_where_the_model_predicts(monkeypatch):
+    monkeypatch.setattr("attnscope.studies.explore.live._ROWS_MEASURED", 7)
+
+    async def act(app, press, _pilot):
+        await press("1", "E", "E")
+        return app.state.place.display, region_text(app, "title")[0], app.state.scene
+
+    display, title, scene = walk(act, live())
+    assert display == "effect" and scene.effects.values is None and "E: " not in title
+    effects = attnscope.ablate(TEXT, each="head").data.effects[0].kl
+    (number,) = (number for number in scene.numbers if number.name == "effect")
+    assert np.allclose(number.values.ravel(), effects, rtol=1e-4)
