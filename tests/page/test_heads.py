@@ -269,6 +269,7 @@ def test_a_head_opens_at_the_row_where_its_role_is_strongest(open_page, tmp_path
             for row in range(count)
         ]
         click_head(watched.page, layer, head)
+        assert shows(watched.page, f"location.hash.startsWith('#head=L{layer}H{head}&')", True)
         said = watched.page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')")
         assert on_target[int(said)] == pytest.approx(max(on_target), abs=5.1e-4), (layer, head)
         clicked += 1
