@@ -12,7 +12,7 @@ pytest.importorskip("textual", reason="textual is not installed")
 from rich.cells import cell_len
 
 import attnscope
-from attnscope.studies.explore.saved import report_source
+from attnscope.studies.explore.saved import comparison_source, report_source
 from attnscope.views.explore.app import ExploreApp
 from attnscope.views.explore.headings import BETWEEN, TitlePart, model_forms, shortened
 from attnscope.views.explore.ink import PLAIN
@@ -57,7 +57,7 @@ def test_a_name_of_a_model_is_shortened_at_its_words():
     forms = model_forms("/home/me/models/SmolLM2-135M-Instruct.Q4_1.gguf")
     assert forms[0] == "SmolLM2-135M-Instruct.Q4_1.gguf" and forms[-1] == "SmolLM2…"
     assert [len(form) for form in forms] == sorted(map(len, forms), reverse=True)
-    assert model_forms("/opt/all_minilm_l6_v2/model")[-1] == "all_minilm_l6_v2"
+    assert model_forms("/opt/all_minilm_l6_v2/model")[-2:] == ["all_minilm_l6…", "all_minilm…"]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (96, 30), (120, 40)])
@@ -99,6 +99,18 @@ def test_the_title_has_the_model_whatever_it_says(width, report):
         assert set(parts) - {*forms, message} <= {"attnscope", app.state.head.name, "mask causal"}  # fmt: skip
     (_, alone), *_ = seen
     assert "attnscope" in alone and (width < 72 or forms[0] in alone)
+
+
+def test_a_difference_of_two_masks_names_them_where_both_names_do_not_fit():
+    found = attnscope.compare("The bank by the river", layer="all", head="all").data
+    titles = {}
+    for size in ((80, 24), (160, 40)):
+        app, panels, _ = painted(comparison_source(found), "", size)
+        titles[size] = " ".join(panels["matrix"][0].strip("2 ─").split())
+    sides = app.state.source.masks
+    head = app.state.head.name
+    assert titles[80, 24].startswith(f"{sides[1]} − {sides[0]} weights"), titles
+    assert titles[160, 40].startswith(f"{head} {sides[1]} − {head} {sides[0]} weights"), titles
 
 
 def test_without_colours_the_words_that_have_a_shade_are_bold_and_the_title_says_so(report):

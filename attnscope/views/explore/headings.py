@@ -70,6 +70,7 @@ def model_forms(model: str) -> list[str]:
     name = folders[-1] if folders and len(file) < _TELLING else file
     tail = re.sub(r"\.gguf$", "", name)
     ends = [match.start() for match in re.finditer(r"\b[-. ]\b", tail)]
+    ends = ends or [match.start() for match in re.finditer("_", tail)]
     paths = ["…/" + "/".join([*folders, file][n:]) for n in range(1, len(folders))]
     forms = [
         model,

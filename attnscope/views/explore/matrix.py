@@ -230,11 +230,14 @@ class MatrixPanel:
             description = brief = "mean of queries, sum of keys"
         if stage == DIFFERENCE:
             pin = "" if state.pinned is None else state.pinned.name
+            brief_name = f"{name} − {pin}"
+            is_same_head = name == pin
             masks = state.source.masks
             if place.pinned is not None and place.pinned.mask != place.spot.mask:
                 name = f"{name} {masks[place.spot.mask]}"
                 pin = f"{pin} {masks[place.pinned.mask]}"
-            brief_name = f"{brief_name} − {'' if state.pinned is None else state.pinned.name}"
+                if is_same_head:
+                    brief_name = f"{masks[place.spot.mask]} − {masks[place.pinned.mask]}"
             name = f"{name} − {pin}"
             stage = place.stage
             description = brief = "difference"
