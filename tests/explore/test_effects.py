@@ -133,6 +133,38 @@ def test_what_is_cut_meanwhile_does_not_lose_the_effects():
     assert display == "effect" and cuts == 1 and "effect at 4 [MASK]" in lines[0]
 
 
+def test_a_key_that_had_to_wait_does_not_say_so_once_it_is_computed():
+    source = live()
+    roles, effects = threading.Event(), threading.Event()
+    source.measure_roles = lambda _progress: roles.wait(30)
+
+    def measure(_variant, progress):
+        progress("cutting each head", 1, 2)
+        effects.wait(30)
+
+    source.measure_effects = measure
+
+    async def run():
+        app = ExploreApp(source)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settled(app, pilot)
+            await pilot.press("r", "E")
+            titles = []
+            for _ in range(200):
+                await pilot.pause(0.02)
+                titles.append(region_text(app, "title")[0])
+                roles.set()
+                if "cutting each head" in titles[-1]:
+                    break
+            effects.set()
+            await settled(app, pilot)
+            return titles
+
+    first, *_, last = asyncio.run(run())
+    assert "effects: next, after what is computed now" in first
+    assert "cutting each head · 50 %" in last and "after what is computed now" not in last
+
+
 def test_effects_of_a_long_text_are_those_where_the_model_predicts(monkeypatch):
     monkeypatch.setattr("attnscope.studies.explore.live._ROWS_MEASURED", 7)
 

@@ -107,6 +107,7 @@ _DIGITS = "123456789"
 # Actions that need no scene, and how many keys for others wait for the first one.
 _ANYTIME = ("quit", "help", "palette")
 _MOST_EARLY = 100
+_WAITS = "next, after what is computed now"
 # Actions that take the model, which saved findings don't have.
 _COMPUTING = ("cut", "effects", "explain", "edit")
 _SHAPES = {"sqrt": "the root of weights", "linear": "weights", "log": "the logarithm of weights"}
@@ -810,7 +811,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _post(self, job: Job) -> None:
         """Compute what was asked for by a key, and say so if it has to wait."""
         if self.worker.post(job):
-            self._notice = f"{job.kind}: next, after what is computed now"
+            self._notice = f"{job.kind}: {_WAITS}"
 
     def choose_mask(self, mask_index: int) -> None:
         """Use a mask by its number."""
@@ -982,6 +983,8 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _report(self, status: str, error: BaseException | None) -> None:
         self.state.status = status
+        if status and self._notice == f"{self.worker.kind}: {_WAITS}":
+            self._notice = ""
         if isinstance(error, AttnscopeError):
             self.state.error = error.line(self.spelling)
             if not self.state.placed:

@@ -61,6 +61,12 @@ class Worker:
         with self._wakes:
             return self._running is not None or bool(self._waiting)
 
+    @property
+    def kind(self) -> str:
+        """Kind of the job that runs; empty if none does."""
+        with self._wakes:
+            return "" if self._running is None else self._running.kind
+
     def stop(self, patience: float = 2.0) -> bool:
         """Cancel everything; return whether the thread has ended within `patience` seconds."""
         with self._wakes:
