@@ -99,7 +99,7 @@ _AROUND = 128
 # Parts of the title, the one that is shortened first at the start: a model and cuts get their
 # shortest form before they are left out.
 _SHORTENED = (
-    "own mask", "model", "text", "unit", "brand", "trail", "cuts", "mask", "model", "cuts", "status", "head"
+    "own mask", "model", "text", "unit", "brand", "trail", "cuts", "mask", "cuts", "model", "status", "head"
 )  # fmt: skip
 # Characters that are copied at most.
 _COPIED = 4 << 20
