@@ -75,8 +75,8 @@ async def painted(app, pilot):
         assert time.monotonic() < until
         await asyncio.sleep(0.005)
     app.redraw()
-    lines = [cells_of(strip) for strip in app.screen._compositor.render_strips()]
-    while app.cells != lines:
+    # a panel may get its lines between two looks
+    while app.cells != (lines := [cells_of(s) for s in app.screen._compositor.render_strips()]):
         assert time.monotonic() < until, "what is drawn is not painted"
         await asyncio.sleep(0.005)
     return lines
