@@ -32,6 +32,8 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 from tests.explore.pseudo_terminal import PseudoTerminal  # noqa: E402
 
+# The modules of an installed package are compiled once, also where a machine keeps Python from writing what it compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 TEXT = "The bank by the river was not the bank that lent us money"
 STACK = """
 n_layers = 12
