@@ -175,6 +175,7 @@ def test_roles_are_those_of_heads():
 
     lines = walk(act)
     survey = attnscope.heads().data
+    assert survey.probes.shipped and "roles on built-in texts" in lines[0]
     letters = {role.name: role.letter for role in survey.roles}
     for layer, row in enumerate(survey.main):
         (line,) = (line for line in lines if line[1:].startswith(f"L{layer} "))

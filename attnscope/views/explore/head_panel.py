@@ -160,6 +160,8 @@ class HeadsPanel:
         percent = ", %" if wide <= _NARROW else ""
         subjects = {
             "thumbnails": ["weights"],
+            # not of the text that is on the screen, of which pages have them
+            "roles": ["roles on built-in texts", "roles"],
             LENS: [f"{query} ← {key}{percent}", f"← {key}{percent}", f"this cell{percent}"],
             ROW_LENS: [f"{query} ← top non-sink{percent}", f"top non-sink{percent}"],
         }.get(display, [phrase_of(display)])
