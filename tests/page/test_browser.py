@@ -705,7 +705,7 @@ def test_the_lens_shows_a_cell_in_every_head(open_page, pages):
         page.evaluate(f"location.hash = '#head=L1H1&query={cells[0][0]}&stage=weights'")
         assert shows(
             page,
-            "document.querySelector('.heads-panel h2').textContent.endsWith('its strongest')",
+            "document.querySelector('.heads-panel h2').textContent.endsWith('← max')",
             True,
         )
         if name == "short":

@@ -220,10 +220,10 @@ def test_the_first_token_shows_what_it_reads_although_that_is_a_sink(open_page, 
     assert {weight for _, weight in page.evaluate(LISTED)} == {"1.00"}
     title = "document.querySelector('.heads-panel h2').textContent"
     note = "document.querySelector('.lens li.dim').textContent"
-    assert page.evaluate(title) == "The ← its strongest"
+    assert page.evaluate(title) == "The ← max"
     assert page.evaluate(note) == " Click a word for a pair."
     page.evaluate("location.hash = '#head=L1H1&query=4'")
-    assert shows(page, title, "river ← its strongest")
+    assert shows(page, title, "river ← max")
     assert page.evaluate(note) == "Sinks left out. Click a word for a pair."
 
 

@@ -20,6 +20,7 @@ KINDS = {
     "texts": ["compare", TEXT, OTHER],
     "explain": ["explain", TEXT, "--query", "[MASK]"],
     "spans": ["run", "It rained. She went home.", "--spans", "sentences"],
+    "token": ["run", "the internationalisation of an old bank"],
     "long": ["run", "the river ran past an old bank " * 14],
 }
 # Notes the sizes of all letters on canvases.
@@ -142,6 +143,59 @@ def test_nothing_is_cut_and_all_letters_have_nine_pixels(size, theme, shown, pag
         assert page.evaluate(TOUCHING) == [], name
         assert max(page.evaluate(CUT_LINES)) <= 1.5, name
         assert all(gap >= 8 for gap in page.evaluate(GAPS)), name
+
+
+@pytest.mark.parametrize("size", [*SIZES, (1000, 800), (1100, 800)])
+def test_beside_a_long_token_numbers_are_whole(size, shown, pages_of_kinds):
+    """The token ends in dots where it has to, and its title has all of it."""
+    page = shown(pages_of_kinds["token"], size, "light")
+    panel = page.locator(".row-panel")
+    token = panel.locator("td.left .item", has_text="international")
+    assert token.get_attribute("title") == "international"
+    inside = panel.bounding_box()
+    for one in panel.locator(".sources :is(td[data-measure], td[data-rest], th.term)").all():
+        assert one.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth"), one.text_content()
+        box = one.bounding_box()
+        assert box["x"] + box["width"] <= inside["x"] + inside["width"] - 8, one.text_content()
+    ends = "(button) => [getComputedStyle(button).textOverflow, button.scrollWidth > button.clientWidth]"
+    dots, cut = token.locator("..").evaluate(ends)
+    assert dots == "ellipsis"
+    assert cut == (1000 <= size[0] <= 1280)
+    bars = panel.locator(".sources .meter").all()
+    assert all(bar.bounding_box()["width"] >= 15 for bar in bars)
+
+
+@pytest.mark.parametrize("size", [(1024, 768), (1280, 800)])
+def test_the_heading_of_the_heads_is_whole(size, shown, pages_of_kinds):
+    page = shown(pages_of_kinds["token"], size, "light")
+    heading = page.locator(".heads-panel h2")
+    title = "document.querySelector('.heads-panel h2').textContent"
+    for query, name in {0: "the", 3: "##ation", 6: "old", 7: "bank"}.items():
+        page.evaluate(f"location.hash = '#head=L1H1&query={query}'")
+        assert shows(page, title, f"{name} ← max")
+        assert heading.evaluate("(h2) => h2.scrollWidth <= h2.clientWidth"), name
+
+
+def test_on_a_phone_the_steps_of_a_row_are_whole_and_a_line_each(shown, pages_of_kinds):
+    page = shown(pages_of_kinds["token"], (360, 640), "light")
+    page.keyboard.press("e")
+    steps = page.locator("dialog .scrolling")
+    assert steps.locator("tbody tr").count() == 8
+    assert steps.evaluate("(steps) => steps.scrollWidth <= steps.clientWidth")
+    assert not steps.locator(".meter").first.is_visible()
+    heights = {row.bounding_box()["height"] for row in steps.locator("tbody tr").all()}
+    assert max(heights) - min(heights) <= 1
+    keys = steps.locator("tbody th")
+    assert keys.evaluate_all("(keys) => keys.every((key) => key.title === key.textContent)")
+    assert "1 international" in keys.all_text_contents()
+
+
+def test_the_numbers_of_a_linear_ramp_do_not_touch(shown, pages_of_kinds):
+    page = shown(pages_of_kinds["token"], (1280, 800), "light")
+    page.keyboard.press("L")
+    stops = "[...document.querySelectorAll('.matrix-panel .stops span')].map((tick) => tick.textContent)"
+    assert shows(page, f"{stops}.join(' ')", "1 .5 .1 0")
+    assert page.evaluate(TOUCHING) == []
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (1920, 1080)])

@@ -25,7 +25,7 @@ export const Word = ({ name }: { name: string | undefined }) => (
 
 // A token with its position.
 export const Token = ({ label }: { label: Label | undefined }) => (
-  <span class="item">
+  <span class="item" title={label?.name}>
     <span class="number">{label?.number}</span> <bdi>{label?.name}</bdi>
   </span>
 );

@@ -91,7 +91,7 @@ export function HeadsPanel(props: PanelProps) {
       <div class="bar">
         {lens ? (
           <h2 class="of-tokens">
-            <Cell scene={scene} query={query} reads={key ?? "its strongest"} />
+            <Cell scene={scene} query={query} reads={key ?? "max"} />
           </h2>
         ) : (
           <h2>Heads</h2>

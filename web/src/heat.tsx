@@ -237,7 +237,7 @@ export function Heat(props: HeatProps) {
   );
 }
 
-const APART = 0.09; // share of a ramp between two numbers under it
+const APART = 0.095; // share of a ramp between two numbers under it
 
 // The colours of a scale with the numbers that they stand for.
 export function Ramp({ scale, legend }: { scale: Scale; legend?: string }) {

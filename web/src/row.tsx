@@ -240,7 +240,7 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
               <tbody>
                 {order.map(([score, key]) => (
                   <tr key={key} class={key === best ? "current" : ""}>
-                    <th scope="row">
+                    <th scope="row" title={scene.keyAxis.name(key)}>
                       <bdi>{scene.keyAxis.name(key)}</bdi>
                     </th>
                     {stages.map((stage) => (
