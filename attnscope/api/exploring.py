@@ -59,5 +59,4 @@ def walk(
     saved: Any = Path(explored) if isinstance(explored, os.PathLike) else explored
     source = live_source(run, opener) if run.texts else saved_source(saved, typed)
     path = None if keys is None else Path(keys)
-    _, command = explore(source, run, path)
-    return command or None
+    return explore(source, run, path).command or None

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from attnscope.studies.explore.scenes import (
 )
 from attnscope.studies.explore.units import UNNAMED, TextUnits
 from attnscope.views.walk.scene import Progress, RankedSources, Scene, Source, Variant, WalkHead
+
+if TYPE_CHECKING:
+    from attnscope.views.explore.terminal import WalkEnd
 
 # options of explore that say how to compute
 _COMPUTED = ("model", "config", "mask", "hide", "pair", "context", "spans", "chat", "cuts")
@@ -254,7 +257,7 @@ def _head(header: Header, record: Record, unit: int) -> WalkHead:
     )
 
 
-def explore(source: Source, run: RunConfig, keys: Path | None, **options: Any) -> tuple[int, str]:
+def explore(source: Source, run: RunConfig, keys: Path | None, **options: Any) -> "WalkEnd":
     """Walk through a source in the terminal, from the place that a run names.
 
     Args:

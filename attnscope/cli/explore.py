@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import TUI, AttnscopeError
 from attnscope.base.system.escape import quote_for_shell
+from attnscope.base.system.signals import clean_up
 from attnscope.cli.parameters import Given
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ attnscope explore dump.jsonl
 attnscope explore report.json
 """
 _SAVED = (".json", ".npz", ".safetensors")
+_PATIENCE = 0.5  # seconds that clean-up may take
 
 
 def explore(options: Given) -> None:
@@ -50,7 +52,7 @@ def explore(options: Given) -> None:
 
         source = live_source(run, SessionOpener(texts).open, _text_argument(options))
     _at_terminal()
-    code, message = walk(
+    end = walk(
         source,
         run,
         options.keys or _own_keys(),
@@ -58,11 +60,15 @@ def explore(options: Given) -> None:
         own_process=True,
         spelling=on_command_line,
     )
-    if message and not options.quiet:
-        sys.stdout.write(message + "\n")
+    if end.command and not options.quiet:
+        sys.stdout.write(end.command + "\n")
     sys.stdout.flush()
-    if code:
-        raise SystemExit(code)
+    if end.computes:
+        # Where Python ends under a thread that is in torch, C++ aborts the process.
+        clean_up(_PATIENCE)
+        os._exit(end.code)
+    if end.code:
+        raise SystemExit(end.code)
 
 
 def _check_terminal() -> None:

@@ -60,8 +60,8 @@ def test_a_name_of_a_model_is_shortened_at_its_words():
     assert model_forms("/opt/all_minilm_l6_v2/model")[-2:] == ["all_minilm_l6…", "all_minilm…"]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (96, 30), (120, 40)])
-def test_the_title_of_heads_keeps_its_unit(size, report):
+@pytest.mark.parametrize("size", [(80, 24), (96, 30), (100, 30), (110, 30), (120, 40)])
+def test_the_title_of_heads_keeps_its_unit_and_the_range_of_its_layers(size, report):
     for keys in ("", "a", "ghh", "gjjjjja", "jjjjjjja"):
         app, panels, _ = painted(report_source(report.data), keys, size)
         title = panels["heads"][0].strip("1 ─")
@@ -70,10 +70,14 @@ def test_the_title_of_heads_keeps_its_unit(size, report):
             scene.queries.names[spot.query].text.strip(),
             scene.keys.names[app.state.key].text.strip(),
         )
-        of_row = [f"{query} ← top non-sink, %", "top non-sink, %"]
+        of_row = [f"{query} ← top non-sink, %", "top non-sink, %", "non-sink, %"]
         of_cell = [f"{query} ← {key}, %", f"← {key}, %", "this cell, %"]
         forms = of_cell if app.state.place.display == "lens" else of_row
         assert title.removeprefix("heads").split("  ")[-1].strip() in forms, title
+        layers = app._panels["heads"]._last[0]
+        first, last = layers[0], layers[-1]
+        range_forms = f"L{first}–L{last} of 30  ", f"L{first}–{last}/30  "
+        assert len(layers) == 30 or any(form in title for form in range_forms), title
         assert keys or any(re.search(r"L\d+ .* \d\d ", line) for line in panels["heads"])
 
 

@@ -193,10 +193,65 @@ def test_explaining_shows_what_explain_prints():
         return app.state.place.spot, "\n".join(shown)
 
     spot, shown = walk(act, size=(140, 60))
-    said = attnscope.explain(TEXT, layer=spot.layer, head=spot.head, query=spot.query, top=16)
+    at = {"layer": spot.layer, "head": spot.head, "query": spot.query, "key": spot.key}
+    said = attnscope.explain(TEXT, **at, top=16)
     lines = [line.strip() for line in said.text(width=120).splitlines() if line.strip()]
     found = [line for line in lines if line in shown]
     assert len(found) >= 25
+
+
+@pytest.mark.parametrize("key", [0, 6])
+def test_the_cell_under_the_cursor_is_explained_in_depth(key):
+    async def act(app, press, _pilot):
+        await press("home", *["right"] * key, "e")
+        explained = app.screen._text.plain
+        await press("escape", "space")
+        strongest = app.state.key
+        return strongest, app.state.scene.keys.names[key].text.strip(), explained
+
+    strongest, name, explained = walk(act, size=(140, 60))
+    assert strongest != key
+    assert re.findall(r"key +(\d+) (\S+)", explained)[0] == (str(key), name)
+
+
+def test_escape_drops_what_waits_for_a_computation():
+    source = live()
+    measured = threading.Event()
+    source.measure_roles = lambda _progress: measured.wait(30)
+
+    async def act(app, press, pilot):
+        await pilot.press("r", "e", "escape")
+        title = region_text(app, "title")[0]
+        measured.set()
+        await settled(app, pilot)
+        return title, len(app.screen_stack)
+
+    title, screens = walk(act, source)
+    assert "explain: dropped" in title and screens == 2
+
+
+def test_a_message_about_a_text_goes_with_it():
+    source = live()
+    measure, may_end = source.measure_effects, threading.Event()
+
+    def wait(variant, progress):
+        may_end.wait(30)
+        measure(variant, progress)
+
+    source.measure_effects = wait
+
+    async def act(app, press, pilot):
+        await pilot.press("E", "t")
+        may_end.set()
+        await settled(app, pilot)
+        before = app._notice
+        await pilot.press(*" bank", "enter")
+        await settled(app, pilot)
+        return before, app.state.source.texts[0], app._notice, region_text(app, "title")[0]
+
+    before, text, after, title = walk(act, source)
+    assert "effects at 4 [MASK]" in before and text == f"{TEXT} bank"
+    assert not after and "effects" not in title
 
 
 def test_an_edited_text_is_computed_after_a_pause():

@@ -180,6 +180,35 @@ def test_what_is_drawn_while_a_tokenizer_is_called_is_seen(saved, tmp_path):
         assert terminal.end() == 0 and terminal.is_as_before()
 
 
+@pytest.mark.parametrize("moment", [0.0, 0.3, 0.8])
+def test_leaving_while_torch_computes_is_clean(moment, tmp_path):
+    script = tmp_path / "walk.py"
+    script.write_text(
+        "import sys\n"
+        "import torch\n"
+        "from attnscope.cli import main\n"
+        "from attnscope.studies.explore.live import LiveSource\n"
+        "def measure(source, variant, progress):\n"
+        "    progress('cutting each head', 2, 2)\n"
+        "    square = torch.ones(700, 700)\n"
+        "    while True:\n"
+        "        square @ square\n"
+        "LiveSource.measure_effects = measure\n"
+        "sys.exit(main())\n"
+    )
+    with closing(PseudoTerminal("explore", TEXT, script=script)) as terminal:
+        terminal.wait_for(b"softmax of masked")
+        terminal.read(0.5)
+        terminal.press(b"E")
+        terminal.wait_for(b"cutting each head")
+        terminal.read(moment)
+        terminal.press(b"q")
+        assert terminal.end() == 0
+        said = terminal.written.rpartition(b"attnscope run ")[2]
+        assert said == b"'The bank by the river' --layer 2 --head 0 --query river\r\n"
+        assert terminal.is_as_before()
+
+
 def test_a_model_in_python_is_walked_through(tmp_path):
     script = tmp_path / "walk.py"
     script.write_text(

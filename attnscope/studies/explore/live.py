@@ -464,14 +464,21 @@ class LiveSource(UnitSource):
         return replace(scene, numbers=[number, *others], effects=effects)
 
     def explain(
-        self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress
+        self,
+        variant: Variant,
+        layer: int,
+        head: int,
+        cell: tuple[int, int | None],
+        draw: Draw,
+        progress: Progress,
     ) -> str:
-        """Explain a row step by step."""
+        """Explain the row of a cell (its query and key) step by step; for no key, with the largest score in depth."""
         from attnscope.studies.explain.run import explain
         from attnscope.studies.registry import present
 
         scene = self.scene(variant)
         assert scene is not None
+        query, key = cell
         tokens = scene.tokens_of(query)
         if len(tokens) > 1:
             raise AttnscopeError(f"explain takes one token, not {len(tokens)}", hint="show tokens")
@@ -480,7 +487,8 @@ class LiveSource(UnitSource):
                 "explain takes the model without cuts", hint="put back what is cut"
             )
         row = PositionSelection.of([tokens[0]])
-        run = self._config(variant, (layer, head), query=row, key=None, window=16, top=3)
+        in_depth = None if key is None else PositionSelection.of(scene.tokens_of_key(key))
+        run = self._config(variant, (layer, head), query=row, key=in_depth, window=16, top=3)
         with self.opener(run.texts, progress) as session:
             explanation = explain(run, session)
         return draw(present(explanation, precision=4, options=False))

@@ -577,6 +577,10 @@ class ExploreApp(App[int], inherit_bindings=False):
             if pressed in _DIGITS:
                 self._go_to_strongest(int(pressed) - 1)
                 return True
+        if event.key == "escape":
+            self._drop_waiting()
+            self.redraw()
+            return True
         name = self._by_key.get(pressed)
         if self.state.scene is None and name not in _ANYTIME:
             self._early = [*self._early, event][-_MOST_EARLY:]
@@ -626,6 +630,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         before = self.state.place
         if self.state.act(action):
             place = self.state.place
+            if place.spot.text != before.spot.text:
+                self._notice = ""
             moved = before.panel != place.panel and not self._wide
             other_roles = (before.display == "roles") != (place.display == "roles")
             if moved or other_roles or before.predictions != place.predictions:
@@ -795,7 +801,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         spot = self.state.place.spot
         if scene is None:
             return
-        at = self.state.variant(), spot.layer, spot.head, spot.query
+        at = self.state.variant(), spot.layer, spot.head, (spot.query, spot.key)
         width = max(40, self.size.width - 6)
         draw = partial(
             as_text, width=width, colours=self.state.ink.colours, background=self.background
@@ -812,6 +818,15 @@ class ExploreApp(App[int], inherit_bindings=False):
         """Compute what was asked for by a key, and say so if it has to wait."""
         if self.worker.post(job):
             self._notice = f"{job.kind}: {_WAITS}"
+
+    def _drop_waiting(self) -> None:
+        """Forget what keys have asked for and what has not begun."""
+        self._early = []
+        dropped = self.worker.drop()
+        if "roles" in dropped and self.state.place.display == "roles":
+            self._act(Action("display", "thumbnails"))
+        if dropped:
+            self._notice = f"{', '.join(dropped)}: dropped"
 
     def choose_mask(self, mask_index: int) -> None:
         """Use a mask by its number."""
@@ -941,6 +956,9 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def replace_source(self, source: Source) -> None:
         """Walk through something else from now on, from the same place as far as it is there."""
+        # a message, and what is measured, are those of the text before
+        self.state.error = self._notice = ""
+        self._effects_wanted = False
         self.state.replace_source(source)
         self.ask()
         self.redraw()

@@ -143,7 +143,8 @@ class HeadsPanel:
         self._last = layers, heads, label, wide, tall
         title = [Segment(" heads ", state.title("heads"))]
         sizes = [f"{n_layers} × {n_heads}"]
-        if len(layers) < n_layers or len(heads) < n_heads:
+        is_partial = len(layers) < n_layers or len(heads) < n_heads
+        if is_partial:
             of_heads = len(layers) == n_layers
             names = (
                 [f"H{n}" for n in scene.heads] if of_heads else [_layer(n) for n in scene.layers]
@@ -163,7 +164,11 @@ class HeadsPanel:
             # not of the text that is on the screen, of which pages have them
             "roles": ["roles on built-in texts", "roles"],
             LENS: [f"{query} ← {key}{percent}", f"← {key}{percent}", f"this cell{percent}"],
-            ROW_LENS: [f"{query} ← top non-sink{percent}", f"top non-sink{percent}"],
+            ROW_LENS: [
+                f"{query} ← top non-sink{percent}",
+                f"top non-sink{percent}",
+                f"non-sink{percent}",
+            ],
         }.get(display, [phrase_of(display)])
         effect = _of_display(state, scene, display) if display in _EFFECTS else None
         if effect is not None:
@@ -171,10 +176,15 @@ class HeadsPanel:
             subjects = [f"effect {effect_place}{unit}", f"effect{unit}"]
             if wide <= _NARROW:
                 subjects = [f"rank by effect {effect_place}{ranks[0]}"]
-                subjects += [f"rank{ranks[1]} {effect_place}", f"rank{ranks[1]}"]
+                # one place, without its token
+                brief_place = "" if "," in effect_place else " ".join(effect_place.split(" ")[:2])
+                subjects += [f"rank{ranks[1]} {effect_place}"]
+                subjects += [f"rank{ranks[1]} {brief_place}"] if brief_place else []
+                subjects += [f"rank{ranks[1]}"]
+        # that there are other layers stands nowhere else: their range is the last to go, and their number the first
+        subjects += [""] * is_partial
         parts = [TitlePart.of(*map(ink.plain, sizes)), TitlePart([*map(ink.plain, subjects)])]
-        # whose source it is stands in the panel of the row, too; that there are other layers does not
-        order = (1, 0) if display == ROW_LENS and len(sizes) > 1 else (0, 1)
+        order = (0, 1, 0) if is_partial else (0, 1)
         # the edge of a frame has its number and corners
         room = width - cells_wide(title) - len("1   ")
         heading = BETWEEN.join(text for text, _ in shortened(parts, room, order))

@@ -6,7 +6,7 @@ import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnscope.base.errors import OptionName, Spelling
 from attnscope.base.system.signals import at_signal
@@ -23,6 +23,14 @@ _RESTORE = (
 _COLOURS = {"never": 0, "always": 1 << 24, "auto": None}
 
 
+class WalkEnd(NamedTuple):
+    """How a walk was left."""
+
+    code: int  # exit code
+    command: str  # the command that shows the same place; empty if there is none
+    computes: bool  # whether its thread still computes: it stops where it reports progress, such as after a layer
+
+
 def walk(
     source: Source,
     write: Callable[[Report, str], str],
@@ -32,7 +40,7 @@ def walk(
     color: str = "auto",
     own_process: bool = False,
     spelling: Spelling = OptionName.in_python,
-) -> tuple[int, str]:
+) -> WalkEnd:
     """Walk until the user leaves.
 
     Args:
@@ -40,9 +48,6 @@ def walk(
         color: `auto`, `always` or `never`.
         own_process: No objects of others are in this process: what is there at the start is not looked at when garbage
             is collected, which would hold up a key by a tenth of a second.
-
-    Returns:
-        The exit code, and the command that shows the same place (empty if there is none).
     """
     # At the usual 60, a key may wait 16 ms for its screen.
     os.environ.setdefault("TEXTUAL_FPS", "240")
@@ -61,7 +66,7 @@ def walk(
         app.run()
     if app.failure is not None:
         raise app.failure
-    return app.return_value or 0, app.last_command()
+    return WalkEnd(app.return_value or 0, app.last_command(), not app.worker.stop(0.0))
 
 
 def _is_there() -> bool:

@@ -55,6 +55,14 @@ class Worker:
             self._wakes.notify()
         return has_to_wait
 
+    def drop(self) -> list[str]:
+        """Forget the jobs that wait, but for what the screen lacks; return their kinds."""
+        with self._wakes:
+            dropped = [kind for kind in self._waiting if kind != "compute"]
+            for kind in dropped:
+                del self._waiting[kind]
+        return dropped
+
     @property
     def busy(self) -> bool:
         """Whether anything is computed or waits."""

@@ -69,7 +69,13 @@ ACTIONS: tuple[KeyAction, ...] = (
         _FIND,
         page=False,
     ),
-    KeyAction("explain", ("e",), "Explain this row step by step.", _READ, "explain"),
+    KeyAction(
+        "explain",
+        ("e",),
+        "Explain this row step by step, and this cell in depth.",
+        _READ,
+        "explain",
+    ),
     KeyAction(
         "follow",
         ("enter",),

@@ -408,9 +408,15 @@ class Source:
         raise AttnscopeError("cutting heads takes the model", hint=_LIVE)
 
     def explain(
-        self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress
+        self,
+        variant: Variant,
+        layer: int,
+        head: int,
+        cell: tuple[int, int | None],
+        draw: Draw,
+        progress: Progress,
     ) -> str:
-        """Explain a row step by step, as text of `width` columns."""
+        """Explain the row of a cell (its query and key) step by step; for no key, with the largest score in depth."""
         raise AttnscopeError("explaining a row takes the model", hint=_LIVE)
 
     def report(self, variant: Variant, layer: int, head: int, progress: Progress) -> Report:
