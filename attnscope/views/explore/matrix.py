@@ -227,7 +227,8 @@ class MatrixPanel:
             description = ", ".join([scaled, *others])
             brief = description if others else f"scores {scale_text(head.scale, head.width)}"
         if scene.members is not None and stage == "weights":
-            description = brief = "mean of queries, sum of keys"
+            description = "mean of queries, sum of keys"
+            brief = "mean of queries"
         if stage == DIFFERENCE:
             pin = "" if state.pinned is None else state.pinned.name
             brief_name = f"{name} − {pin}"
