@@ -33,9 +33,8 @@ ARRAYS = "qkv"  # the texts of given queries and keys
 # known beside the text
 _KINDS: dict[str, Any] = {"id": int | str | None, "pair": str | None, "context": str | None}
 _MEMBERS = msgspec.json.Decoder(dict[str, Any])
-RecordSize = tuple[
-    int, int
-]  # length of its text in characters (see `cost`), and the hash of its id
+# length of a record's text in characters (see `cost`), and the hash of its id
+RecordSize = tuple[int, int]
 
 
 class Item(msgspec.Struct, frozen=True):
