@@ -23,6 +23,10 @@ MODULES = {
     "attnscope/model/tile_stages.py": "tests/model",
     "attnscope/studies/explain/arithmetic.py": "tests/explanation",
     "attnscope/batch/blocks.py": "tests/scale",
+    "attnscope/cli/next_command.py": "tests/cli",
+    "attnscope/views/walk/effects.py": "tests/explore",
+    "attnscope/views/walk/window.py": "tests/explore",
+    "attnscope/views/explore/row.py": "tests/explore",
 }
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
