@@ -1,7 +1,6 @@
 """Texts of different lengths in one call: each has the numbers that it has alone, recomputed from its own weights."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from attnscope.request.run_config import TextInput
 from attnscope.request.selection import PRINTED
 from attnscope.run.session import inspect
 from tests.helpers.requests import requested
+from tests.helpers.row_statistics import group_means, row_statistics, runs
 
 LONG = " ".join(f"word{i % 11}" for i in range(70))
 PAIRS = {
@@ -58,16 +58,16 @@ def check(found: TextReport, exact: np.ndarray) -> None:
     words = [i for i, token in enumerate(found.tokens) if not token.special] or list(range(n))
     for head, matrix in zip(found.heads, exact, strict=True):
         assert head.pooled is not None and head.columns is not None and head.means is not None
-        rows, columns = head.pooled.queries, head.pooled.keys
-        assert rows[-1] == columns[-1] == n
-        summed = np.add.reduceat(matrix, columns[:-1], axis=1)
-        expected = np.array([summed[a:b].mean(0) for a, b in pairwise(rows)])
+        groups = runs(n, len(head.pooled.weights))
+        starts = [*np.flatnonzero(np.diff(groups, prepend=-1)), n]
+        assert head.pooled.queries == head.pooled.keys == starts
+        expected = group_means(matrix, groups, groups)
         np.testing.assert_allclose(head.pooled.weights, expected, atol=2e-6)
         np.testing.assert_allclose(head.columns, matrix.sum(0), atol=2e-5)
-        itself = matrix[words, words].mean()
-        assert head.means.self == pytest.approx(itself, abs=2e-6)
-        apart = np.abs(np.arange(n)[:, None] - np.arange(n))
-        assert head.means.distance == pytest.approx((matrix * apart).sum(1)[words].mean(), abs=2e-4)
+        none = np.zeros(n, bool)
+        of_rows = row_statistics(matrix[words], none, none, queries=words)
+        assert head.means.self == pytest.approx(of_rows["self"].mean(), abs=2e-6)
+        assert head.means.distance == pytest.approx(of_rows["distance"].mean(), abs=2e-4)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Which key a row should attend to is read off the token ids here, not taken from 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +89,11 @@ def roles(
 ) -> dict[str, tuple[Array, Array]]:
     """Value and standard error of every role but copying, (L, H) each."""
     named: dict[str, tuple[Callable[[Any], Array], Sequence[Seen]]] = {
-        name: ((lambda some, name=name: _share(some, name)), texts) for name in ON_TEXTS
+        name: (compute, texts) for name, compute in of_texts().items()
     }
     named |= {
-        "positional": (_positional, texts), "content": (_content, texts), "duplicate": (_duplicate, repeated),
-        "induction": (_induction, repeated), "retrieval": (_retrieval, needles),
-        "second-order": (_second_order, tripled),
+        "duplicate": (_duplicate, repeated), "induction": (_induction, repeated),
+        "retrieval": (_retrieval, needles), "second-order": (_second_order, tripled),
     }  # fmt: skip
     return {
         name: (
@@ -102,6 +102,12 @@ def roles(
         )
         for name, (compute, sequences) in named.items()
     }
+
+
+def of_texts() -> dict[str, Callable[[Sequence[Seen]], Array]]:
+    """Each role that is measured on texts, and its values, (L, H), as a function of these."""
+    shares = {name: partial(_share, name=name) for name in ON_TEXTS}
+    return {**shares, "positional": _positional, "content": _content}
 
 
 def rows(seen: Seen) -> list[int]:
@@ -140,61 +146,68 @@ def _share(texts: Sequence[Seen], name: str) -> Array:
     return np.asarray(total / count)
 
 
-def _by_offset(texts: Sequence[Seen], layer: int) -> dict[int, list[Array]]:
-    """The weights (H,) of a layer on words, by offset."""
-    found: dict[int, list[Array]] = {}
-    for seen in texts:
-        for i in rows(seen):
-            for j in range(1, len(seen.ids)):
-                if seen.allowed[layer, i, j] and not seen.special[j]:
-                    offset = j - i if abs(j - i) <= FURTHEST else FURTHEST + 1
-                    found.setdefault(offset, []).append(seen.weights[layer, :, i, j])
-    return found
+def _pairs(seen: Seen, layer: int) -> tuple[Array, Array]:
+    """Pairs of rows and other tokens that a layer's heads may weigh, and how far apart tokens are, (T, T) each.
+
+    What is further apart than FURTHEST is all of one offset.
+    """
+    size = len(seen.ids)
+    counted = seen.allowed[layer] & ~seen.special[None]
+    counted[np.setdiff1d(range(size), rows(seen))] = False
+    counted[:, 0] = False
+    offset = np.arange(size) - np.arange(size)[:, None]
+    return counted, np.where(np.abs(offset) > FURTHEST, FURTHEST + 1, offset)
 
 
 def _positional(texts: Sequence[Seen]) -> Array:
     every = []
     for layer in range(len(texts[0].weights)):
-        groups = [np.stack(group) for group in _by_offset(texts, layer).values()]
-        whole = np.concatenate(groups)
-        within = sum(((group - group.mean(0)) ** 2).sum(0) for group in groups)
-        every.append(1 - within / ((whole - whole.mean(0)) ** 2).sum(0))
+        pairs = [_pairs(seen, layer) for seen in texts]
+        whole = np.concatenate(
+            [seen.weights[layer][:, c] for seen, (c, _) in zip(texts, pairs, strict=True)], 1
+        )
+        offsets = np.concatenate([offset[counted] for counted, offset in pairs])
+        groups = [whole[:, offsets == offset] for offset in np.unique(offsets)]
+        within = sum(group.var(1) * group.shape[1] for group in groups)
+        every.append(1 - within / (whole.var(1) * whole.shape[1]))
     return np.stack(every)
 
 
 def _content(texts: Sequence[Seen]) -> Array:
     every = []
     for layer in range(len(texts[0].weights)):
-        beyond = sum(_beyond_means(seen, layer) for seen in texts)
-        every.append(beyond / sum(len(rows(seen)) for seen in texts))
+        total = 0.0
+        for seen in texts:
+            counted, offset = _pairs(seen, layer)
+            np.fill_diagonal(counted, False)
+            weights = seen.weights[layer]
+            beyond = weights - predicted(weights, counted, offset)
+            total += np.where(counted & (weights >= 1 / 16), np.maximum(beyond, 0.0), 0.0).sum(
+                (1, 2)
+            )
+        every.append(total / sum(len(rows(seen)) for seen in texts))
     return np.stack(every)
 
 
-def _beyond_means(seen: Seen, layer: int) -> Array:
-    """Σ of how far weights of 1/16 or more on other words exceed means of offset and key, (H,)."""
-    pairs = {
-        (i, j): seen.weights[layer, :, i, j]
-        for i in rows(seen)
-        for j in range(1, len(seen.ids))
-        if i != j and seen.allowed[layer, i, j] and not seen.special[j]
-    }
+def predicted(weights: Array, counted: Array, offset: Array) -> Array:
+    """What the offset or the key of a pair says of its weight, whichever is more, (H, T, T).
 
-    def far(i: int, j: int) -> int:
-        return j - i if abs(j - i) <= FURTHEST else FURTHEST + 1
+    Each is the mean of the other pairs and a 0: the own weight leaves the sum, and the 0 takes its place in the count.
 
-    groups: dict[tuple[str, int], list[Array]] = {}
-    for (i, j), weight in pairs.items():
-        groups.setdefault(("offset", far(i, j)), []).append(weight)
-        groups.setdefault(("key", j), []).append(weight)
-    sums = {name: (sum(group), len(group)) for name, group in groups.items()}
-    total = np.zeros(seen.weights.shape[1])
-    for (i, j), weight in pairs.items():
-        # The mean of the other pairs and a 0: the own weight leaves the sum, and the 0 takes its place in the count.
-        means = [
-            (sums[name][0] - weight) / sums[name][1] for name in (("offset", far(i, j)), ("key", j))
-        ]
-        total += np.where(weight >= 1 / 16, np.maximum(weight - np.maximum(*means), 0.0), 0.0)
-    return total
+    Args:
+        weights: Weights of heads, (H, T, T).
+        counted: Pairs that count, (T, T), bool.
+        offset: The group of each pair by how far apart it is, (T, T).
+    """
+    value = np.where(counted, weights, 0.0)
+    of_offset = np.zeros_like(value)
+    for apart in np.unique(offset[counted]):
+        pairs = counted & (offset == apart)
+        group = value[:, pairs]
+        of_offset[:, pairs] = (group.sum(1, keepdims=True) - group) / group.shape[1]
+    of_key = (value.sum(1, keepdims=True) - value) / np.maximum(counted.sum(0), 1)
+    means: Array = np.maximum(of_offset, of_key)
+    return means
 
 
 def _earlier(seen: Seen, i: int) -> int | None:

@@ -45,10 +45,45 @@ def key_factors(
     return {name: np.broadcast_to(factor, apart.shape) for name, factor in factors.items()}
 
 
+def information(weights: Array) -> Array:
+    """Return −log₂ of each weight, whose mean under the weights is their entropy; 0 for a weight of 0."""
+    bits: Array = -np.log2(np.where(weights > 0, weights, 1))
+    return bits
+
+
 def entropy(weights: Array) -> Array:
     """Return the entropy of rows (…, keys) in bits, (…)."""
-    bits: Array = -(weights * np.log2(np.where(weights > 0, weights, 1))).sum(-1)
+    bits: Array = (weights * information(weights)).sum(-1)
     return bits
+
+
+def group_means(
+    weights: Array, row_groups: Any, key_groups: Any, counted: Array | None = None
+) -> Array:
+    """Sum rows (…, queries, keys) up over groups of keys, and average over groups of rows: (…, row groups, key groups).
+
+    Rows of NaN do not count. A group of which no row counts has NaN.
+
+    Args:
+        weights: The rows.
+        row_groups: Number of each row's group, (queries,).
+        key_groups: Number of each key's group, (keys,).
+        counted: Rows that count, (queries,), bool; None for all.
+    """
+    alive = ~np.isnan(weights).any(-1)
+    if counted is not None:
+        alive &= counted
+    rows = np.eye(max(row_groups) + 1)[row_groups] * alive[..., None]
+    keys = np.eye(max(key_groups) + 1)[key_groups]
+    with np.errstate(invalid="ignore"):
+        means: Array = rows.swapaxes(-1, -2) @ np.nan_to_num(weights) @ keys
+        means /= rows.sum(-2)[..., None]
+    return means
+
+
+def runs(count: int, size: int) -> Array:
+    """Return the number of each position's run, where a pooled map has at most `size` of them, (count,)."""
+    return np.arange(count) * min(size, count) // count
 
 
 def row_statistics(

@@ -1,7 +1,5 @@
 """Reports of long texts made by hand: weights that are known in full, and the map that they come down to."""
 
-from itertools import pairwise
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -9,6 +7,7 @@ from attnscope.findings.heads import Pooled, Top
 from attnscope.findings.row_statistics import Means, Rows
 from attnscope.findings.run import TextReport
 from tests.helpers.heads import stacked
+from tests.helpers.row_statistics import group_means, runs
 from tests.helpers.sample_reports import head_report, report, tokens, words
 
 NONE = np.zeros(0, dtype=np.float32)
@@ -33,12 +32,8 @@ def starts(count, size):
 
 def pooled_of(weights, size):
     """The map of these weights; a run of queries that see nothing is NaN."""
-    rows, columns = (starts(n, size) for n in weights.shape)
-    sums = np.add.reduceat(weights, columns[:-1], axis=1)
-    runs = [sums[a:b] for a, b in pairwise(rows)]
-    live = [run[~np.isnan(run).any(1)] for run in runs]
-    means = [run.mean(0) if len(run) else np.full(len(columns) - 1, np.nan) for run in live]
-    return Pooled(rows, columns, np.array(means, dtype=np.float32))
+    means = group_means(weights, *(runs(n, size) for n in weights.shape))
+    return Pooled(*(starts(n, size) for n in weights.shape), means.astype(np.float32))
 
 
 def overview(count, *, size=64, spelled=None, left_out=(), special=(), notes=(), **kw):

@@ -1,4 +1,4 @@
-"""Sums over columns and runs equal what plain loops over the weights give, however the text is cut into tiles."""
+"""Sums over columns and runs equal their definitions from the weights, however the text is cut into tiles."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from attnscope.model.recorders import ColumnRecorder, MatrixRecorder, PooledReco
 from attnscope.request.masks.expression import parse_mask
 from attnscope.request.masks.terms import Bidirectional, Causal
 from tests.helpers.key_tokens import key_tokens
+from tests.helpers.row_statistics import group_means, runs
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -53,24 +54,13 @@ def test_sums_are_those_of_the_weights(sources, mask, elements, mean, sinks):
     columns = ColumnRecorder(range(HEADS), every, shown, sources, mean=mean)
     pooled = PooledRecorder(range(HEADS), 4, shown, sources, mean=mean)
     seen([matrices, columns, pooled], mask, elements, sinks)
-    kept = matrices.compute()["weights"].numpy()
-    weights, alive = np.nan_to_num(kept), ~np.isnan(kept).any(-1)
+    kept = matrices.compute()["weights"].double().numpy()
     for b, length in enumerate(LENGTHS):
         n = min(4, length)
-        run = np.arange(length) * n // length
-        sums, maps = np.zeros((HEADS, length)), np.zeros((HEADS, n, n))
-        for head in range(HEADS):
-            rows = [row for row in range(length) if shown[b, row]]
-            sums[head] = weights[b, head, rows, :length].sum(0)
-            for i in range(n):
-                mine = [row for row in rows if run[row] == i and alive[b, head, row]]
-                for j in range(n):
-                    if not mine:
-                        maps[head, i, j] = np.nan
-                        continue
-                    maps[head, i, j] = weights[b, head][mine][:, :length][:, run == j].sum() / len(
-                        mine
-                    )
+        groups, counted = runs(length, 4), shown[b, :length].numpy()
+        matrices = kept[b, :, :length, :length]
+        sums = np.nan_to_num(matrices[:, counted]).sum(1)
+        maps = group_means(matrices, groups, groups, counted)
         found, small = columns.compute()[b].numpy(), pooled.compute()[b, :, :n, :n].numpy()
         np.testing.assert_allclose(
             found[:, :length], sums.mean(0)[None] if mean else sums, atol=1e-5

@@ -11,6 +11,7 @@ import pytest
 import attnscope
 from attnscope.cli import main
 from attnscope.views.page.walk import _model_name
+from tests.helpers.row_statistics import entropy
 from tests.page.conftest import SHORT
 from tests.page.reading import read_page
 from tests.page.test_browser import LISTED
@@ -334,8 +335,7 @@ def test_sinks_can_be_taken_out_of_the_scale_only_if_the_scale_changes(open_page
 def test_heads_show_only_numbers_that_differ_between_them(pages):
     """In a text of 11 words, every head has all of its weight within 16 tokens, and none on special ones."""
     weights = attnscope.inspect(SHORT, layer="all", head="all", stages="weights").weights
-    entropy = -np.where(weights > 0, weights * np.log2(np.maximum(weights, 1e-30)), 0).sum(-1)
-    assert np.ptp(entropy.mean(-1)) > 0.1
+    assert np.ptp(entropy(weights).mean(-1)) > 0.1
     assert weights.shape[-1] <= 16
     displays = read_page(pages["short"][0]).of_kind("walk")[0]["scenes"][0]["displays"]
     assert displays["entropy"] == "entropy"

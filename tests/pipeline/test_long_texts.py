@@ -12,6 +12,7 @@ from attnscope.request.run_config import TextInput
 from attnscope.request.selection import POOL, PRINTED
 from attnscope.run.session import Session, inspect
 from tests.helpers.requests import requested
+from tests.helpers.row_statistics import group_means, runs
 
 STACK = """
 d_model = 32
@@ -72,10 +73,11 @@ def test_map_columns_and_averages_are_those_of_the_matrices(look, pool, head):
     cuts = starts(150, pool or POOL)
     for whole, short in zip(exact.heads, found.heads, strict=True):
         weights = whole.stages["weights"].astype(np.float64)
-        runs = np.add.reduceat(weights, cuts[:-1], axis=1)
-        runs = np.add.reduceat(runs, cuts[:-1], axis=0) / np.diff(cuts)[:, None]
+        groups = runs(150, pool or POOL)
         assert short.pooled.queries == short.pooled.keys == cuts
-        np.testing.assert_allclose(short.pooled.weights, runs, atol=1e-6)
+        np.testing.assert_allclose(
+            short.pooled.weights, group_means(weights, groups, groups), atol=1e-6
+        )
         np.testing.assert_allclose(short.pooled.weights.sum(1), 1.0, atol=1e-5)
         np.testing.assert_allclose(short.columns, weights.sum(0), atol=1e-4)
         assert short.columns.sum() == pytest.approx(150, abs=1e-3)

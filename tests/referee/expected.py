@@ -13,7 +13,14 @@ from functools import cached_property
 
 import numpy as np
 
-from tests.helpers.row_statistics import WITHIN, key_factors
+from tests.helpers.row_statistics import (
+    WITHIN,
+    entropy,
+    group_means,
+    information,
+    key_factors,
+    runs,
+)
 from tests.referee.reference import Allowed, Array, Layer, raw_and_scaled, softmax
 
 U = 2.0**-24
@@ -121,9 +128,8 @@ class Attention:
         w = self.weights
         match name:
             case "entropy":
-                bits = np.log2(np.where(w > 0, w, 1.0))
-                off = self._sum(-bits - 1 / np.log(2))
-                return Number(np.where(self.dead, np.nan, -(w * bits).sum(-1)), off.slack)
+                off = self._sum(information(w) - 1 / np.log(2))
+                return Number(np.where(self.dead, np.nan, entropy(w)), off.slack)
             case "max_score":
                 value = np.where(self.dead, np.nan, self.masked.max(-1))
                 return Number(value, np.broadcast_to(self.delta[:, None], value.shape))
@@ -189,9 +195,8 @@ class Unit:
             value = np.where(visible, scores.value, -np.inf).max(-1)
             return Number(np.where(value == -np.inf, np.nan, value), scores.slack.max(-1))
         weights = self.number("weights")
-        bits = np.log2(np.where(weights.value > 0, weights.value, 1.0))
-        slack = (weights.slack * (np.abs(bits) + 2)).sum(-1) + 32 * U
-        return Number(-(weights.value * bits).sum(-1), slack)
+        slack = (weights.slack * (information(weights.value) + 2)).sum(-1) + 32 * U
+        return Number(entropy(weights.value), slack)
 
     def columns(self, rows: Sequence[int]) -> Number:
         """The weight that every key gets from these rows, (K,)."""
@@ -212,19 +217,15 @@ class Unit:
             rows: The queries that count; None for all.
         """
         n = len(self.layers[0].dead)
-        runs = min(size, n)
-        run = [i * runs // n for i in range(n)]
-        value, slack = np.full((runs, runs), np.nan), np.zeros((runs, runs))
         weights = [one.number("weights")[head] for one in self.layers for head in self.heads]
         counted = np.isin(np.arange(n), range(n) if rows is None else rows)
-        live = [counted & ~one.dead for one in self.layers for _ in self.heads]
-        for i in range(runs):
-            here = np.array(run) == i
-            mine = [w[here & alive] for w, alive in zip(weights, live, strict=True)]
-            if any(here @ alive for alive in live):
-                row = np.concatenate([w.value for w in mine]).mean(0)  # (K,)
-                off = np.concatenate([w.slack for w in mine]).mean(0)
-                for j in range(runs):
-                    value[i, j] = row[np.array(run) == j].sum()
-                    slack[i, j] = off[np.array(run) == j].sum() + 8 * U
-        return [run.index(i) for i in range(runs)] + [n], Number(value, slack)
+        live = np.concatenate([counted & ~one.dead for one in self.layers for _ in self.heads])
+        groups = runs(n, size)
+        # the rows of all heads, one head below the other
+        of_rows = np.tile(groups, len(weights))
+        value, slack = (
+            group_means(np.concatenate(matrices), of_rows, groups, live)
+            for matrices in ([w.value for w in weights], [w.slack for w in weights])
+        )
+        starts = [*np.flatnonzero(np.diff(groups, prepend=-1)), n]
+        return starts, Number(value, np.nan_to_num(slack) + 8 * U)

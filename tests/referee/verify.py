@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from tests.helpers.head_roles import predicted
 from tests.referee import masks, reference, spanning
 from tests.referee.call import Call, places
 from tests.referee.expected import STATISTICS, Attention, Number, U, Unit
@@ -517,16 +518,7 @@ def _beyond_means(
         np.fill_diagonal(counted, False)
         value = np.where(counted, np.nan_to_num(weights.value), 0.0)  # (H, Q, K)
         offset = np.arange(text.n) - np.arange(text.n)[:, None]
-        by_offset, n_offset = np.zeros_like(value), np.ones(offset.shape)
-        for apart in range(1 - text.n, text.n):
-            here = counted & (offset == apart)
-            by_offset[:, here] = value[:, here].sum(-1, keepdims=True)
-            n_offset[here] = here.sum()
-        n_key = np.maximum(counted.sum(0), 1)
-        predicted = np.maximum(
-            (by_offset - value) / n_offset, (value.sum(1, keepdims=True) - value) / n_key
-        )
-        beyond = np.maximum(value - predicted, 0.0)[:, some]
+        beyond = np.maximum(value - predicted(value, counted, offset), 0.0)[:, some]
         least, slack = value[:, some] - 1 / 16, weights.slack[:, some]
         total = total + np.where(least >= 0, beyond, 0.0).sum((1, 2))
         off = np.where(least >= -slack, 2 * slack, 0.0) + np.where(

@@ -17,6 +17,7 @@ import numpy as np
 import transformers as hf
 
 import attnscope
+from tests.helpers.row_statistics import group_means
 from tests.referee.models import ROWS, Model, Models
 
 LIMIT = 1e-6
@@ -87,10 +88,7 @@ def check(model: Model, texts: Sequence[str], options: dict[str, Any]) -> float:
         )
         _check_members(text, ranges)
         dead = np.isnan(weights).all(-1)  # (L, H, T)
-        live = members[None, None] * ~dead[..., None]  # (L, H, T, S)
-        with np.errstate(invalid="ignore"):
-            expected = np.einsum("lhqs,lhqk,kt->lhst", live, np.nan_to_num(weights), members)
-            expected /= live.sum(2)[..., None]
+        expected = group_means(weights, of_token, of_token)
         worst = max(worst, _differ(text.span_weights, expected, "weights"))
         found = text.data.spans
         assert found is not None

@@ -8,6 +8,7 @@ import pytest
 
 import attnscope
 from attnscope.studies.screens.spans import joined_spans
+from tests.helpers.row_statistics import group_means
 from tests.helpers.screens import draw
 from tests.referee.models import ROWS, Models
 
@@ -29,13 +30,12 @@ def rows_of(screen: str, heading: str) -> dict[str, list[float]]:
 
 def means(report: Any, heads: tuple[Any, ...] = (slice(None), slice(None))) -> Any:
     """Mean weights between spans, from whole matrices."""
-    members = np.eye(len(report.spans))[report.span_of_token]
     weights = (
         report.weights.astype(np.float64)[heads]
         .reshape(-1, len(report.tokens), len(report.tokens))
         .mean(0)
     )
-    return (members / members.sum(0)).T @ weights @ members
+    return group_means(weights, report.span_of_token, report.span_of_token)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import attnscope
 from attnscope.model.recorders import SpanRecorder
 from tests.helpers.architectures import TWO_PARTS, make, save
 from tests.helpers.draws import drawn
+from tests.helpers.row_statistics import group_means
 from tests.referee.models import Models
 from tests.spans import proof
 
@@ -65,8 +66,8 @@ def test_each_part_of_an_encoder_decoder(tmp_path: Path, part: str) -> None:
     engine: dict[str, Any] = {"model": folder, "engine": "transformers", "spans": "words"}
     other = {"context": "the river"} if part == "decoder" else {}
     whole = attnscope.inspect(text, part=part, layer="all", head="all", **engine, **other)
-    members = np.eye(len(whole.spans))[whole.span_of_token]
-    expected = (members / members.sum(0)).T @ whole.weights.astype(np.float64) @ members
+    groups = whole.span_of_token
+    expected = group_means(whole.weights.astype(np.float64), groups, groups)
     np.testing.assert_allclose(whole.span_weights, expected, atol=1e-6)
     with pytest.raises(
         attnscope.AttnscopeError, match=r"only to self-attention.* part='encoder' or part='decoder'"

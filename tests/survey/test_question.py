@@ -165,31 +165,15 @@ def test_offsets_of_a_long_text_beyond_those_that_are_kept_apart(tmp_path):
     size = survey.probes.tokens
     assert size > 2.5 * reference.FURTHEST
     (text,) = inspect(changed(run, layer="all", head="all", stages=("weights",), top=0)).texts
-    offset = np.arange(size) - np.arange(size)[:, None]
-    offset = np.where(np.abs(offset) > reference.FURTHEST, -reference.FURTHEST - 1, offset)
-    counted = np.tril(np.ones((size, size), dtype=bool))
-    counted[:2] = counted[:, 0] = False
-    values = {role.name: role.values for role in survey.roles}
-    for head in text.heads:
-        w, at = head.stages["weights"].astype(np.float64), (head.layer, head.head)
-        groups = [w[counted & (offset == one)] for one in range(-reference.FURTHEST - 1, 1)]
-        every = w[counted]
-        within = sum(((group - group.mean()) ** 2).sum() for group in groups)
-        pairs = counted & (offset != 0)
-        of_offset = np.zeros_like(w)
-        for one in range(-reference.FURTHEST - 1, 0):
-            here = counted & (offset == one)
-            of_offset[here] = (w[here].sum() - w[here]) / here.sum()
-        of_key = ((w * pairs).sum(0) - w) / np.maximum(pairs.sum(0), 1)
-        beyond = np.maximum(w - np.maximum(of_offset, of_key), 0.0)[pairs & (w >= 1 / 16)].sum()
-        assert values["previous"][at] == pytest.approx(np.diagonal(w, -1)[1:].mean(), abs=1e-5)
-        assert values["first"][at] == pytest.approx(w[2:, 0].mean(), abs=1e-5)
-        even = np.minimum(w, 1 / np.arange(1, size + 1)[:, None])[2:].sum(-1)
-        assert values["uniform"][at] == pytest.approx(even.mean(), abs=1e-4)
-        assert values["positional"][at] == pytest.approx(
-            1 - within / ((every - every.mean()) ** 2).sum(), abs=1e-4
-        )
-        assert values["content"][at] == pytest.approx(beyond / (size - 2), abs=1e-4)
+    weights = text.heads.stages["weights"].astype(np.float64).reshape(2, 2, size, size)
+    causal = np.tril(np.ones((2, size, size), dtype=bool))
+    none = np.zeros(size, dtype=bool)
+    ids = [token.id for token in text.tokens]
+    seen = reference.Seen(ids, weights, causal, none, none)
+    assert len(survey.roles) == 5
+    for role in survey.roles:
+        expected = reference.of_texts()[role.name]([seen])
+        np.testing.assert_allclose(role.values, expected, atol=1e-4, err_msg=role.name)
 
 
 def test_many_texts_are_several_passes():
