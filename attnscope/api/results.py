@@ -75,7 +75,7 @@ class Contributor:
 
 
 class Fields:
-    """Attributes that a class declares without a value are read by its method `_field`."""
+    """Attributes that a class declares without a value are fields of its structs."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -83,8 +83,12 @@ class Fields:
             setattr(cls, name, property(partial(_read, name=name)))
 
     @abstractmethod
+    def _structs(self) -> Iterator[Any]:
+        """Yield the structs; the first that has a field gives it."""
+
     def _field(self, name: str) -> Any:
         """Return the value of an attribute."""
+        return next(getattr(struct, name) for struct in self._structs() if hasattr(struct, name))
 
 
 def _read(result: Fields, name: str) -> Any:
@@ -106,8 +110,8 @@ class Result(Fields, Generic[Data]):
     def __init__(self, data: Data) -> None:
         self.data: Data = data
 
-    def _field(self, name: str) -> Any:
-        return getattr(self.data, name)
+    def _structs(self) -> Iterator[Any]:
+        yield self.data
 
     def to_json(self) -> bytes:
         """Return the findings as JSON on one line, as `--json` gives them."""
@@ -322,11 +326,12 @@ class HeadResult(Result[Report], TextAxes):
     def _head(self) -> HeadReport:
         return self.data.texts[0].heads[0]
 
+    def _structs(self) -> Iterator[Any]:
+        yield self._text
+        yield self._head
+
     def _field(self, name: str) -> Any:
-        if name in STAGES:
-            return _stage(self._head.stages, name)
-        owner = self._text if name in TextAxes.__annotations__ else self._head
-        return getattr(owner, name)
+        return _stage(self._head.stages, name) if name in STAGES else super()._field(name)
 
     def top(self, query: int | str, k: int | None = None) -> list[Contributor]:
         """Return the tokens that contribute most to one query, strongest first, ranked by the measure `by`.
@@ -422,8 +427,12 @@ class TextArrays(TextAxes):
     @abstractmethod
     def _report(self) -> Report: ...
 
+    def _structs(self) -> Iterator[Any]:
+        yield self._report
+        yield self._text
+
     def _field(self, name: str) -> Any:
-        return self._stack(name) if name in STAGES else getattr(self._text, name)
+        return self._stack(name) if name in STAGES else super()._field(name)
 
     @property
     def layers(self) -> list[int | str]:
@@ -540,7 +549,7 @@ class TextResult(TextArrays):
         return self._alone._repr_html_()
 
 
-class InspectResult(Result[Report], TextArrays):
+class InspectResult(TextArrays, Result[Report]):
     """The result of `inspect`: a report of one or several texts.
 
     With one text, the arrays and labels of the report are those of the text; with several, each text in `texts` has its
@@ -558,26 +567,16 @@ class InspectResult(Result[Report], TextArrays):
         return [TextResult(self.data, text) for text in self.data.texts]
 
     @property
-    def _only(self) -> TextResult:
-        if len(self.texts) != 1:
-            raise UsageError(
-                f"the report holds {len(self.texts)} texts",
-                hint="choose one, such as report.texts[0]",
-            )
-        return self.texts[0]
-
-    @property
     def _report(self) -> Report:
         return self.data
 
     @property
     def _text(self) -> TextReport:
-        return self._only.data
-
-    def _field(self, name: str) -> Any:
-        if name in ("mask", "provenance"):
-            return getattr(self.data, name)
-        return TextArrays._field(self, name)
+        texts = self.data.texts
+        if len(texts) != 1:
+            hint = "choose one, such as report.texts[0]"
+            raise UsageError(f"the report holds {len(texts)} texts", hint=hint)
+        return texts[0]
 
     def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """Return one of the tables that `attnscope convert` writes.
@@ -653,6 +652,7 @@ class CompareResult(TableResult[Comparison]):
 
     Attributes:
         axis: The setting that differs between the sides, such as `mask`.
+        provenance: What produced the numbers of the first side.
         changes: One entry per side after the first.
         verdict: The verdict under the tolerance; None without one.
     """
@@ -661,10 +661,9 @@ class CompareResult(TableResult[Comparison]):
     changes: list[Change]
     verdict: Verdict | None
 
-    @property
-    def provenance(self) -> Provenance:  # type: ignore[override]
-        """What produced the numbers of the first side."""
-        return self.data.sides[0].report.provenance
+    def _structs(self) -> Iterator[Any]:
+        yield self.data
+        yield self.data.sides[0].report
 
     @property
     def labels(self) -> list[str]:
@@ -703,8 +702,9 @@ class ExplainResult(TableResult[Explanation]):
     output: Float1
     _digits = 4
 
-    def _field(self, name: str) -> Any:
-        return getattr(self.data.row if hasattr(self.data.row, name) else self.data, name)
+    def _structs(self) -> Iterator[Any]:
+        yield self.data.row
+        yield self.data
 
     @property
     def key_tokens(self) -> list[str]:
@@ -739,7 +739,7 @@ def result_type(findings: type) -> type[Result[Any]]:
         (
             result_type
             for result_type in declared
-            if findings in result_type.__orig_bases__[0].__args__
+            if findings in result_type.__orig_bases__[-1].__args__
         ),
         Result,
     )
