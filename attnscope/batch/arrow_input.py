@@ -8,7 +8,15 @@ from typing import IO, Any
 import msgspec
 
 from attnscope.base.errors import PARQUET, AttnscopeError, UsageError, arg
-from attnscope.batch.items import Item, check_header, from_row
+from attnscope.batch.items import (
+    BESIDE,
+    Item,
+    RecordSize,
+    check_header,
+    from_row,
+    named,
+    size_of,
+)
 from attnscope.findings.codec import decode_json
 
 ENDINGS = {"arrow": "arrow", "feather": "arrow", "parquet": "parquet"}  # of a name, to the format
@@ -77,43 +85,67 @@ def _saved_files(path: Path) -> list[str]:
     return [str(path / name) for name in names]
 
 
-def from_parquet(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[Item]:
-    """Yield the rows of .parquet files, one file after the other."""
-    PARQUET.require("reading .parquet", where=name)
+def rows_of(file_format: str, files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[Item]:
+    """Yield the rows of files of one format, one file after the other."""
+    for start, batch in _batches(file_format, files, name, column):
+        yield from _items(batch, start, name, column)
+
+
+def row_sizes(
+    file_format: str, files: Sequence[IO[bytes]], name: str, column: str
+) -> Iterator[RecordSize]:
+    """Yield the size of every row; only rows of unusual columns are made into records for it."""
+    for start, batch in _batches(file_format, files, name, column):
+        if _is_plain(batch):
+            yield from _sizes(batch, start, column)
+        else:
+            yield from map(size_of, _items(batch, start, name, column))
+
+
+def _batches(
+    file_format: str, files: Sequence[IO[bytes]], name: str, column: str
+) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of files, some at a time, with the number of the first of these."""
+    PARQUET.require(f"reading .{file_format}", where=name)
+    import pyarrow
+
+    read = _parquet_batches if file_format == "parquet" else _arrow_batches
+    start = 0
+    try:
+        for file in files:
+            for batch in read(file, name, column):
+                yield start, batch
+                start += batch.num_rows
+    # of a size or a name
+    except (pyarrow.ArrowException, OSError, EOFError, UnicodeDecodeError, MemoryError) as e:
+        lines = str(e).splitlines() or [type(e).__name__]
+        raise AttnscopeError(f"damaged .{file_format} file ({lines[0]})", where=name) from e
+
+
+def _parquet_batches(file: IO[bytes], name: str, column: str) -> Iterator[Any]:
     from pyarrow import parquet
 
-    def batches() -> Iterator[Any]:
-        for file in files:
-            table = parquet.ParquetFile(file)
-            _check_column(table.schema_arrow, column, name)
-            yield from table.iter_batches(batch_size=_ROWS)
-
-    yield from _items(batches(), name, column, ".parquet")
+    table = parquet.ParquetFile(file)
+    _check_column(table.schema_arrow, column, name)
+    return table.iter_batches(batch_size=_ROWS)  # type: ignore[no-any-return]
 
 
-def from_arrow(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[Item]:
-    """Yield the rows of Arrow files, in its format for streams, which `datasets` writes, or for files (.feather)."""
-    PARQUET.require("reading .arrow", where=name)
+def _arrow_batches(file: IO[bytes], name: str, column: str) -> Iterator[Any]:
+    """Yield batches of Arrow's format for streams, which `datasets` writes, or for files (.feather)."""
     from pyarrow import ipc
 
-    def batches() -> Iterator[Any]:
-        for file in files:
-            start = file.read(len(_FILE))
-            file.seek(0)
-            if start.startswith(_OLD):
-                hint = "write it again with pyarrow.feather.write_feather"
-                raise AttnscopeError("is of the first version of Feather", where=name, hint=hint)
-            indexed = start == _FILE
-            reader = ipc.open_file(file) if indexed else ipc.open_stream(file)
-            _check_column(reader.schema, column, name)
-            for batch in (
-                map(reader.get_batch, range(reader.num_record_batches)) if indexed else reader
-            ):
-                # else a damaged offset reads memory that is not the file's
-                batch.validate(full=True)
-                yield from (batch.slice(begin, _ROWS) for begin in range(0, batch.num_rows, _ROWS))
-
-    yield from _items(batches(), name, column, ".arrow")
+    start = file.read(len(_FILE))
+    file.seek(0)
+    if start.startswith(_OLD):
+        hint = "write it again with pyarrow.feather.write_feather"
+        raise AttnscopeError("is of the first version of Feather", where=name, hint=hint)
+    indexed = start == _FILE
+    reader = ipc.open_file(file) if indexed else ipc.open_stream(file)
+    _check_column(reader.schema, column, name)
+    for batch in map(reader.get_batch, range(reader.num_record_batches)) if indexed else reader:
+        # else a damaged offset reads memory that is not the file's
+        batch.validate(full=True)
+        yield from (batch.slice(begin, _ROWS) for begin in range(0, batch.num_rows, _ROWS))
 
 
 def _check_column(schema: Any, column: str, name: str) -> None:
@@ -135,26 +167,52 @@ def _is_text(arrow_type: Any) -> bool:
     return str(arrow_type.value_type if types.is_dictionary(arrow_type) else arrow_type) in _TEXT
 
 
-def _items(batches: Iterator[Any], name: str, column: str, file_format: str) -> Iterator[Item]:
-    import pyarrow
-
-    index = 0
+def _items(batch: Any, start: int, name: str, column: str) -> Iterator[Item]:
     try:
-        for part in batches:
-            for row in _rows(part, name):
-                yield from_row(index, index + 1, name, row, column)
-                index += 1
-    # of a size or a name
-    except (pyarrow.ArrowException, OSError, EOFError, UnicodeDecodeError, MemoryError) as e:
-        lines = str(e).splitlines() or [type(e).__name__]
-        raise AttnscopeError(f"damaged {file_format} file ({lines[0]})", where=name) from e
-
-
-def _rows(part: Any, name: str) -> list[dict[str, Any]]:
-    try:
-        return part.to_pylist()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError) as e:
+        columns = [values.to_pylist() for values in batch.columns]
+    except (ValueError, OverflowError, NotImplementedError) as e:
         hint = "remove the column, or convert it to text"
         raise AttnscopeError(
             f"a value cannot be read ({str(e).splitlines()[0]})", where=name, hint=hint
         ) from e
+    names = batch.schema.names
+    for index, cells in enumerate(zip(*columns, strict=True), start):
+        row = dict(zip(names, cells, strict=True))
+        yield from_row(index, index + 1, name, row, column)
+
+
+def _is_plain(batch: Any) -> bool:
+    """Return whether every value of the columns can be read, and texts and ids are what they should be."""
+    from pyarrow import ArrowInvalid, types
+
+    readable = (_is_text, types.is_integer, types.is_floating, types.is_boolean, types.is_null)
+    kinds = {field.name: field.type for field in batch.schema}
+    allowed = {"id": (_is_text, types.is_integer, types.is_null)}
+    allowed |= dict.fromkeys(("pair", "context"), (_is_text, types.is_null))
+    if len(kinds) < batch.num_columns or not all(
+        any(test(kind) for test in allowed.get(key, readable)) for key, kind in kinds.items()
+    ):
+        return False
+    try:
+        batch.validate(full=True)  # strings of .parquet may not be UTF-8
+    except ArrowInvalid:
+        return False
+    return True
+
+
+def _sizes(batch: Any, start: int, column: str) -> Iterator[RecordSize]:
+    """Yield the sizes of rows without a Python object for each text."""
+    import pyarrow
+    from pyarrow import compute
+
+    def lengths(key: str) -> Any:
+        return compute.utf8_length(batch.column(key).cast(pyarrow.large_string()))
+
+    characters = lengths(column)
+    for key in {"pair", "context"} & set(batch.schema.names):
+        characters = compute.add(characters, compute.fill_null(lengths(key), 0))
+    # a row without a text has no length, whatever else it has
+    costs = compute.add(compute.fill_null(characters, 0), BESIDE).to_pylist()
+    ids = batch.column("id").to_pylist() if "id" in batch.schema.names else [None] * len(costs)
+    for line, (characters, own_id) in enumerate(zip(costs, ids, strict=True), start + 1):
+        yield characters, hash(named(own_id, line))

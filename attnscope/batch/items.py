@@ -23,7 +23,7 @@ from attnscope.request.text_files import MAX_LINE, decode_line, read_lines
 
 PICTURE = "image"  # member of a record that names its picture, or a list of pictures
 SOUND = "audio"  # member of a record that names its sound
-_BESIDE = 2 * CHARACTERS_OF_A_TOKEN  # characters that special tokens stand for
+BESIDE = 2 * CHARACTERS_OF_A_TOKEN  # characters that special tokens stand for
 _DEEPEST = 100  # levels of a JSON line
 # strings (which may contain brackets), and brackets
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
@@ -53,7 +53,7 @@ class Item(msgspec.Struct, frozen=True):
 def cost(item: Item) -> int:
     """Return the length of a text, in characters."""
     text = item.text
-    return _BESIDE + (
+    return BESIDE + (
         0 if text is None else len(text.text) + len(text.pair or "") + len(text.context or "")
     )
 
@@ -84,18 +84,19 @@ def _text_item(
     )
     content = (text.text, text.pair, text.context) if text.chat is None else text.chat
     digest = _digest(msgspec.json.encode(content))
-    return Item(index, line, _named(values.get("id"), line), digest, text, fields)
+    return Item(index, line, named(values.get("id"), line), digest, text, fields)
 
 
 def _failed_item(
     index: int, line: int, raw: bytes, error: AttnscopeError, own_id: Any = None
 ) -> Item:
     return Item(
-        index, line, _named(own_id, line), _digest(raw), None, error=error.line(on_command_line)
+        index, line, named(own_id, line), _digest(raw), None, error=error.line(on_command_line)
     )
 
 
-def _named(own_id: Any, line: int) -> int | str:
+def named(own_id: Any, line: int) -> int | str:
+    """Return the id of a record, which is the number of its line if it has none."""
     return line if own_id in (None, "") else own_id
 
 
@@ -151,7 +152,7 @@ def txt_sizes(file: IO[bytes]) -> Iterator[RecordSize]:
         characters = 0
         with suppress(AttnscopeError):
             characters = len(decode_line(line, start))
-        yield _BESIDE + characters, line_number
+        yield BESIDE + characters, line_number
 
 
 def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
@@ -174,7 +175,7 @@ def jsonl_sizes(file: IO[bytes], column: str) -> Iterator[RecordSize]:
             }
             if plain and _brackets(data) <= _DEEPEST:
                 characters = len(text) + sum(map(len, others))
-                yield _BESIDE + characters, hash(_named(own_id, line_number))
+                yield BESIDE + characters, hash(named(own_id, line_number))
                 continue
         yield size_of(_json_item(0, line_number, start, line, "", column))
 
@@ -295,8 +296,8 @@ def table_sizes(file: IO[bytes], name: str, column: str, delimiter: str) -> Iter
             "".join(cells).encode()
             row = dict(zip(header, cells, strict=True))
             texts = row.pop(column), row.get("pair", ""), row.get("context", "")
-            own_id = hash(_named(row.get("id"), line_number))
-            yield _BESIDE + sum(map(len, texts)), own_id
+            own_id = hash(named(row.get("id"), line_number))
+            yield BESIDE + sum(map(len, texts)), own_id
             continue
         yield size_of(_row(0, line_number, header, cells, name, column))
 
@@ -383,23 +384,25 @@ def _row(
 def from_row(index: int, line_number: int, name: str, row: dict[str, Any], column: str) -> Item:
     """Return a row of a table."""
     text = row.pop(column)
-    values = dict[str, Any]()
+    values: dict[str, Any] = {"text": text}
     try:
-        for key in [key for key in _KINDS if key in row]:
-            values[key] = _typed(row.pop(key), key)
+        for key in _KINDS:
+            if key in row:
+                values[key] = _typed(row.pop(key), key)
         if not isinstance(text, str):
             raise AttnscopeError(f"{column}: no text")
     except AttnscopeError as e:
         return _failed_item(index, line_number, repr(text).encode(), e, values.get("id"))
     # A table holds more than JSON does, such as times.
     fields = msgspec.to_builtins(row, str_keys=True, enc_hook=str)
-    return _text_item(index, line_number, name, values | {"text": text}, fields)
+    return _text_item(index, line_number, name, values, fields)
 
 
 def _typed(value: Any, key: str) -> Any:
     """Return a cell of a table in the type of its column; None if it is empty."""
+    if isinstance(value, str):  # suits every column
+        return value or None
     try:
-        typed = msgspec.convert(value, _KINDS[key])
+        return msgspec.convert(value, _KINDS[key])
     except ValueError as e:  # msgspec.ValidationError is one
         raise _wrong(e, key) from e
-    return None if typed == "" else typed

@@ -1,8 +1,8 @@
 """Read an input file: its items, as often as needed, and facts about it.
 
-The input is read twice: once to hash it, measure its records and find duplicate ids, and once to process it. Lines are
-made into records only the second time; of a small input, the records stay in memory. An input that can be read only
-once (a pipe, standard input, an object of a store) is copied to a temporary file first.
+The input is read twice: once to hash it, measure its records and find duplicate ids, and once to process it. Lines and
+rows are made into records only the second time; of a small input of lines, the records stay in memory. An input that
+can be read only once (a pipe, standard input, an object of a store) is copied to a temporary file first.
 """
 
 import os
@@ -24,7 +24,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import reading
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.file_system import open_nonblocking, wait_for_data
-from attnscope.batch.arrow_input import ENDINGS, folder_files, from_arrow, from_parquet
+from attnscope.batch.arrow_input import ENDINGS, folder_files, row_sizes, rows_of
 from attnscope.batch.compressed import COMPRESSED, open_decompressed
 from attnscope.batch.header import InputFacts, Settings
 from attnscope.batch.items import (
@@ -130,8 +130,7 @@ class InputReader:
         if self.format == "jsonl":
             return from_jsonl(file, self.name, self._column)
         if self.format in ENDINGS.values():
-            read = from_parquet if self.format == "parquet" else from_arrow
-            return read([file, *self._files[1:]], self.name, self._column)
+            return rows_of(self.format, [file, *self._files[1:]], self.name, self._column)
         if self.format == ARRAYS:
             return from_arrays(self.name)
         return from_table(file, self.name, self._column, DELIMITERS[self.format])
@@ -141,6 +140,8 @@ class InputReader:
             return txt_sizes(file)
         if self.format == "jsonl":
             return jsonl_sizes(file, self._column)
+        if self.format in ENDINGS.values():
+            return row_sizes(self.format, [file, *self._files[1:]], self.name, self._column)
         if self.format in DELIMITERS:
             return table_sizes(file, self.name, self._column, DELIMITERS[self.format])
         return map(size_of, self._items(file))

@@ -10,6 +10,8 @@ import pytest
 from pyarrow import feather, ipc
 
 from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.batch import arrow_input
+from attnscope.batch.items import from_row, size_of
 from attnscope.batch.reader import InputReader
 from attnscope.cli import main
 
@@ -128,6 +130,64 @@ def test_a_column_of_texts_holds_texts(tmp_path, kind):
         match=rf"the column 'body' of .*t\.parquet holds {kind}<.*>, not text; .*: other$",
     ):
         read(tmp_path / "t.parquet")
+
+
+TEXTS = pa.array(["a", "héé", None, "", "😀x"])
+PLAIN = {
+    "others": {"n": [1, None, 2, 3, 4], "f": pa.array([0.5] * 5, "float32"), "b": [True] * 5},
+    "dictionary": {"body": TEXTS.dictionary_encode()},
+    "view": {"body": TEXTS.cast(pa.string_view())},
+    "names": {"id": ["a", None, "", "d", "😀"]},
+    "dictionary of names": {"id": pa.array(["a", None, "", "d", "e"]).dictionary_encode()},
+    "numbers": {"id": pa.array([5, None, 7, 8, 2**63 + 5], "uint64")},
+    "none": {"id": pa.nulls(5), "context": pa.nulls(5)},
+    "pairs": {"pair": ["a", None, "é", "", "x"], "context": ["", "b", "c", None, "d"]},
+}
+UNUSUAL = {
+    "float": {"id": [5.0, None, 7.0, 8.0, 2.0]},
+    "bool": {"id": [True, None, None, None, None]},
+    "pairs that are no texts": {"pair": [1, None, 2, 3, 4], "id": [1, 2, 3, 4, 5]},
+    "lists": {"l": [[1]] * 5, "s": [{"a": "x"}] * 5},
+}
+
+
+@pytest.mark.parametrize("ending", ["arrow", "parquet"])
+@pytest.mark.parametrize("kind", PLAIN | UNUSUAL)
+def test_rows_are_measured_as_they_are_read_without_making_records_of_plain_columns(
+    tmp_path, kind, ending, monkeypatch
+):
+    table = pa.table({"body": TEXTS} | (PLAIN | UNUSUAL)[kind])
+    path = tmp_path / f"t.{ending}"
+    if ending == "parquet":
+        pq.write_table(table, path)
+    else:
+        with ipc.new_file(path, table.schema) as out:
+            out.write_table(table, max_chunksize=3)
+    made = []
+
+    def counted(*given):
+        made.append(given)
+        return from_row(*given)
+
+    monkeypatch.setattr(arrow_input, "from_row", counted)
+    with InputReader(str(path), None, "body") as reader:
+        found = list(arrow_input.row_sizes(ending, reader._files, "t", "body"))
+        assert len(made) == (5 if kind in UNUSUAL else 0)
+        assert found == [size_of(item) for item in reader.items()]
+
+
+@pytest.mark.parametrize("column", ["body", "other"])
+def test_text_that_is_not_utf8_is_refused_before_anything_is_computed(tmp_path, column):
+    wrong = pa.array([b"a", b"\xff"]).view(pa.string())
+    table = pa.table(
+        {"body": pa.array(["a", "b"]), "other": pa.array(["a", "b"])} | {column: wrong}
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    with (
+        InputReader(str(tmp_path / "t.parquet"), None, "body") as reader,
+        pytest.raises(AttnscopeError, match=r"a value cannot be read \('utf-8' codec"),
+    ):
+        reader.facts()
 
 
 def test_every_byte_of_a_folder_counts(tmp_path):
