@@ -13,6 +13,7 @@ from attnscope.batch.dump_reader import Dump, read_shard
 from attnscope.batch.header import Header
 from attnscope.batch.shards import OFFSETS, TEXTS, Shard, declared, own_axes
 from attnscope.batch.sinks import INDEX
+from attnscope.findings.heads import HeadRef
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +94,11 @@ class DumpArrays(Mapping[str, RaggedArray]):
         if self._shards:
             return np.concatenate([shard.texts for shard in self._shards])
         return np.empty(0, np.int64)
+
+    @property
+    def units(self) -> list[HeadRef]:
+        """Layer and head of every unit."""
+        return self._shards[0].units if self._shards else []
 
     def text(self, index: int) -> dict[str, _Array]:
         """Return the arrays of one record as they are stored, such as `top.keys`, (query, unit, rank): views.

@@ -197,8 +197,9 @@ def _with_arrays(record: Record, shard: Shard, path: Path) -> Record:
         arrays = shard.of_record(record.index, len(record.key_tokens))
         if not arrays:
             raise AttnscopeError(f"has no arrays for record {record.index}", where=path)
+        units = record.units or shard.units
         return msgspec.structs.replace(
-            record, shard=None, shard_check=None, **gathered(Record, arrays)
+            record, units=units, shard=None, shard_check=None, **gathered(Record, arrays)
         )
     # an additional name, or a missing one, or another shape
     except (TypeError, ValueError, LookupError) as e:

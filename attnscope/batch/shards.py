@@ -3,7 +3,7 @@
 An array along one axis of a text's own length (its queries, its sources) has that axis first, for all texts one after
 the other: `rows.entropy` is (queries of all texts, units), `top.keys` (queries of all texts, units, ranks). An array
 along units alone is (texts, units). Matrices, which have two such axes, are flat. `texts` are the numbers of the
-records, and for an array `x`
+records, `units` (units, 2) the layer and head of every unit, −1 for a mean, and for an array `x`
 
 - `x/offsets` is where each text begins in it, and the end;
 - `x/shape` is each text's shape, of flat arrays;
@@ -21,11 +21,14 @@ from typing import Any
 import numpy as np
 
 from attnscope.batch.records import Record, arrays_of
+from attnscope.findings.array_files import MEAN, number_of
 from attnscope.findings.arrays import Along
 from attnscope.findings.axes import declared_at
+from attnscope.findings.heads import HeadRef
 
 _FIXED = {"unit", "rank", "width"}  # axes that have one length in all texts
 TEXTS = "texts"
+UNITS = "units"
 OFFSETS = "/offsets"
 SHAPES = "/shape"
 DTYPES = {"F32": np.float32, "I32": np.int32, "I16": np.int16, "U16": np.uint16, "I64": np.int64}
@@ -69,6 +72,8 @@ def pack(records: Sequence[Record], digits: int | None) -> Iterator[ShardArray]:
     """
     indices = [record.index for record in records]
     yield _whole(TEXTS, np.array(indices, dtype=np.int64))
+    units = [list(map(number_of, unit)) for unit in records[0].units]
+    yield _whole(UNITS, np.array(units, dtype=np.int32).reshape(-1, 2))
     by_path: dict[str, dict[int, _Array]] = {}
     for record in records:
         for path, array in arrays_of(record).items():
@@ -157,10 +162,22 @@ class Shard:
         """Numbers of its records, ascending."""
         return self.arrays[TEXTS]
 
+    @cached_property
+    def units(self) -> list[HeadRef]:
+        """Layer and head of every unit.
+
+        Raises:
+            ValueError: They are not what is written for them; TypeError, or KeyError if they are missing.
+        """
+        if self.arrays[UNITS].dtype != np.int32:
+            raise ValueError(f"{UNITS}: holds {self.arrays[UNITS].dtype}")
+        pairs = self.arrays[UNITS].tolist()
+        return [HeadRef(*("mean" if n == MEAN else n for n in pair)) for pair in pairs]
+
     @property
     def paths(self) -> list[str]:
         """Return the names of its quantities."""
-        return [name for name in self.arrays if name != TEXTS and "/" not in name]
+        return [name for name in self.arrays if name not in (TEXTS, UNITS) and "/" not in name]
 
     def of_record(self, index: int, sources: int) -> dict[str, _Array]:
         """Return the arrays of a record that has so many sources, as Record has them.

@@ -21,6 +21,7 @@ from attnscope.batch.records import Record, encode
 from attnscope.batch.shards import NAMES, ShardArray, pack
 from attnscope.batch.summed_writer import SummedWriter
 from attnscope.findings.codec import decode_json
+from attnscope.findings.heads import HeadRef
 from attnscope.findings.record_parts import PARTS
 
 INDEX = "index.jsonl"
@@ -76,7 +77,9 @@ class SafetensorsSink(RecordSink):
         records = encoded
         computed = [record for record in records if record.status == "ok"]
         name = check = None
+        units: list[HeadRef] = []
         if computed:
+            units = computed[0].units
             name = f"{computed[0].index:09d}.safetensors"
             # the widest numbers first, so that each array lies where its numbers may be mapped
             arrays = sorted(
@@ -86,7 +89,7 @@ class SafetensorsSink(RecordSink):
             check = self.written.shards[name] = f"{self._write(path, arrays):08x}"
         self._append(
             [
-                encode(without_arrays(record, name, check))
+                encode(without_arrays(record, units, name, check))
                 for record in records[len(records) - new :]
             ],
             new,
@@ -134,13 +137,16 @@ class _Digits(msgspec.Struct):
     settings: _Rounding
 
 
-def without_arrays(record: Record, shard: str | None, check: str | None) -> Record:
-    """Return a record whose arrays, if it has any, are in a shard."""
+def without_arrays(
+    record: Record, units: list[HeadRef], shard: str | None, check: str | None
+) -> Record:
+    """Return a record whose arrays, if it has any, are in a shard, which has these units."""
     if record.status != "ok":
         return record
     bare: dict[str, Any] = {
         part: {} if isinstance(getattr(record, part), dict) else None for part in PARTS
     }
+    bare["units"] = [] if record.units == units else record.units
     return msgspec.structs.replace(record, shard=shard, shard_check=check, **bare)
 
 

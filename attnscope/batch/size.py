@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch.blocks import SelectedItems
-from attnscope.batch.formats import DumpFormat, format_of
+from attnscope.batch.formats import format_of
 from attnscope.batch.header import Grouping, Settings
 from attnscope.batch.items import cost
 from attnscope.batch.preparing import PreparedText, TextPreparer
@@ -74,12 +74,14 @@ def estimate_size(
     texts = counts / settings.shard[1]
 
     def total(settings: Settings) -> int:
-        value = _value_bytes(settings, dump_format)
+        binary = dump_format is not None and dump_format.layout == "shards"
+        value = _value_bytes(settings, binary)
+        units = 0 if binary else _UNIT * preparer.units
         size = 0.0
         for n, count in zip(lengths, texts, strict=True):
             shown_sizes = round(n * queries), round(n * keys), n
             values = count_values(settings, preparer.units, shown_sizes, preparer.d_value, spans)
-            size += count * (value * values + _TOKEN * n + _UNIT * preparer.units)
+            size += count * (value * values + _TOKEN * n + units)
         return round(size)
 
     averages = replace(settings, keep=("heads",), stages=(), digits=None)
@@ -99,9 +101,9 @@ def _sample(
     return sample
 
 
-def _value_bytes(settings: Settings, dump_format: DumpFormat | None) -> float:
+def _value_bytes(settings: Settings, binary: bool) -> float:
     """Return the bytes of a number."""
-    if dump_format is not None and dump_format.layout == "shards":
+    if binary:
         return _BINARY if settings.digits is None else _ROUNDED_BINARY
     return _EXACT if settings.digits is None else _ROUNDED
 

@@ -122,7 +122,7 @@ def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
 
 def _units(units: Sequence[HeadRef]) -> tuple[list[int], list[int], tuple[str, ...]]:
     """Return the numbers of layers and heads, and their axes."""
-    layers, heads = ([_number(unit[n]) for unit in units] for n in (0, 1))
+    layers, heads = ([number_of(unit[n]) for unit in units] for n in (0, 1))
     of_layer = layers.count(layers[0]) if layers else 0
     if layers and list(zip(layers, heads, strict=True)) == list(
         product(layers[::of_layer], heads[:of_layer])
@@ -131,7 +131,8 @@ def _units(units: Sequence[HeadRef]) -> tuple[list[int], list[int], tuple[str, .
     return layers, heads, ("unit",)
 
 
-def _number(label: int | str) -> int:
+def number_of(label: int | str) -> int:
+    """Return the number of a layer or head; MEAN for a mean."""
     return label if isinstance(label, int) else MEAN
 
 

@@ -130,3 +130,17 @@ def test_what_is_no_folder_of_shards_is_refused(tmp_path):
         attnscope.open_dump(tmp_path)
     with pytest.raises(AttnscopeError, match="path: int is not a path"):
         attnscope.open_dump(5)
+
+
+@pytest.mark.parametrize("head", ["all", "mean"])
+def test_units_are_told_once_a_shard_and_not_in_each_line(tmp_path, head):
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    words = ["batch", str(tmp_path / "texts.txt"), "--keep", "rows", "--quiet", "--head", head]
+    for name in ("dump", "dump.jsonl"):
+        assert main([*words, "-o", str(tmp_path / name)]) == 0
+    lines = (tmp_path / "dump" / "index.jsonl").read_text().splitlines()
+    assert not any('"units"' in line for line in lines)
+    units = [record.units for record in Dump(tmp_path / "dump").records()]
+    assert units == [record.units for record in Dump(tmp_path / "dump.jsonl").records()]
+    assert attnscope.open_dump(tmp_path / "dump").units == units[0]
+    assert (units[0][0].head == "mean") == (head == "mean") and len(units[0]) > 1
