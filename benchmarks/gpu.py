@@ -26,9 +26,10 @@ It needs torch, NumPy and the packages in PACKAGES: where there is no network, `
 Where a GPU is lent for a quarter of an hour and ten minutes a command, to a copy of this tree with $OUT as the folder
 that comes back, this command says of every bound of dumps whether it is met:
 
-    python benchmarks/gpu.py facts dumps frames --runs 3 --wheels wheels
+    python benchmarks/gpu.py facts dumps frames --runs 3 --seconds 560 --wheels wheels
 
-With more time, these commands have every other part once, the first ones first:
+It ends before the ten minutes do, whatever the parts would take; `gpu.md` in $OUT has the bounds that have been measured
+by then, and names the others. With more time, these commands have every other part once, the first ones first:
 
     python benchmarks/gpu.py random commands --wheels wheels
     python benchmarks/gpu.py attend kernels --wheels wheels
@@ -97,10 +98,12 @@ class Bench:
         device: Name for torch.
         tokens: Tokens of the longest layer.
         runs: Runs that are timed, of which the median counts.
+        seconds: Time that the part has.
     """
 
-    def __init__(self, device: str, tokens: int, runs: int) -> None:
+    def __init__(self, device: str, tokens: int, runs: int, seconds: float) -> None:
         self.device, self.tokens, self.runs = device, tokens, runs
+        self.until = time.monotonic() + seconds
         self.cuda, self.small = device.startswith("cuda"), tokens < 2048
 
     def milliseconds(self, work: Callable[[], object]) -> float:
@@ -527,6 +530,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="|".join(PARTS), help="all by default")
     parser.add_argument("--tokens", type=int, help="32,768 on a GPU, else 512")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3600, help="for all parts together")
     parser.add_argument("--wheels", type=Path, help="folder of wheels to install")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu", "simulated"))
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
@@ -534,16 +538,15 @@ def main() -> int:
     if unknown := set(given.parts) - PARTS.keys():
         parser.error(f"unknown part '{sorted(unknown)[0]}'; known: {', '.join(PARTS)}")
     given.tokens = given.tokens or (32768 if given.device == "cuda" else 512)
+    sizes = given.tokens, given.runs, given.seconds
     if given.here:
         if given.device == "simulated":
             from tests.devices.simulation import simulated_devices
 
             with simulated_devices():
-                PARTS[given.parts[0]][0](Bench("cuda:1", given.tokens, given.runs))
+                PARTS[given.parts[0]][0](Bench("cuda:1", *sizes))
         else:
-            PARTS[given.parts[0]][0](
-                Bench("cuda:0" if given.device == "cuda" else "cpu", given.tokens, given.runs)
-            )
+            PARTS[given.parts[0]][0](Bench("cuda:0" if given.device == "cuda" else "cpu", *sizes))
         return 0
     if given.device == "cuda":
         import torch
@@ -552,13 +555,16 @@ def main() -> int:
             print("there is no CUDA device here; try --device cpu", file=sys.stderr)
             return 1
     failed = []
+    until = time.monotonic() + given.seconds
     options = ["--tokens", str(given.tokens), "--runs", str(given.runs), "--device", given.device]
     with installed(given.wheels) as path:
         for name in given.parts or PARTS:
             os.environ |= {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "ATTNSCOPE_PART": name}
-            started, command = time.time(), [sys.executable, __file__, name, "--here", *options]
-            code = run_limited(command, PARTS[name][1])
-            say("ended", code or "well", seconds=round(time.time() - started, 1))
+            started = time.monotonic()
+            seconds = max(1.0, min(PARTS[name][1], until - started))
+            command = [sys.executable, __file__, name, "--here", *options]
+            code = run_limited([*command, "--seconds", str(seconds)], seconds)
+            say("ended", code or "well", seconds=round(time.monotonic() - started, 1))
             failed += [name] * bool(code)
     print("failed: " + ", ".join(failed) if failed else "all parts ended well")
     return int(bool(failed))

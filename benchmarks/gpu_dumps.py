@@ -5,10 +5,11 @@ over texts of one length: the forward pass alone (sdpa); what a user of transfor
 five strongest keys and the statistics of every row, one .safetensors file a batch); and `attnscope batch` for what it
 may keep and where. Every ratio is that of medians in this run. One text, for which kernels are compiled, and a turn
 over few texts do not count; by what that takes, later ones have as many texts as take all contenders 22 seconds. There
-are three more, or fewer where they take more than 75 seconds. In the uncounted turn, the kernels of two dumps are
-timed, which says what limits them. At the end, whole processes: from start to the first text of a dump, against
-importing torch and opening the model. The last lines are tables for docs/scale.md, also in `gpu.md` in the folder $OUT,
-which say of every bound whether it is met.
+are three more, or fewer where the part's time would not suffice for the other lengths. In the uncounted turn, the
+kernels of two dumps are timed, which says what limits them. Then whole processes: from start to the first text of a
+dump, against importing torch and opening the model. `gpu.md` in the folder $OUT has tables for docs/scale.md, which say
+of every bound whether it is met; it is written after every length, so that a run that is cut off leaves them, with the
+bounds that it has not measured. A contender that fails is named there, and the others go on.
 """
 
 import os
@@ -17,8 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -37,8 +39,10 @@ KEPT = (
 )
 OF_DISK = 0.8  # of a folder: instead, this part of the speed at which the disk takes as many bytes
 START = 1.3  # times importing torch and opening the model, until a dump has its first text
-_ENOUGH = 75.0  # seconds of a length after which no turn begins
-_A_TURN = 22.0  # seconds of all contenders
+_ENOUGH = 75.0  # seconds of a length after which no turn begins, at most
+_A_TURN = 22.0  # seconds of all contenders, at most
+_OF_SHARE = 0.75  # part of a length's time after which no turn begins
+_WHOLE = 70.0  # seconds that are left for whole processes
 _FIRST = 32  # part of the texts that the first turn has
 _PROFILED = (
     "heads",
@@ -46,6 +50,7 @@ _PROFILED = (
 )  # dumps whose kernels are timed; what others keep is that of a folder
 _LIMITING = 0.8  # part of the time from which kernels, or the disk, are what limits a dump
 _NOT_MEASURED = "not measured"
+_FAILED = "failed"
 _TURNS = 3
 Work = Callable[
     [Path, int], None
@@ -274,54 +279,72 @@ def disk_seconds(size: int, folder: Path) -> float:
     return time.perf_counter() - started
 
 
-def compare(contest: Contest, turns: int, folder: Path, say: Say) -> list[Row]:
-    """Compare all contenders over texts of one length."""
-    contenders = {"forward": forward_alone(contest), "eager": eager_script(contest)}
+def compare(contest: Contest, turns: int, seconds: float, folder: Path, say: Say) -> list[Row]:
+    """Compare all contenders over texts of one length, in about so many seconds."""
+    failed: set[str] = set()
+
+    def attempt(who: str, work: Callable[[], Any]) -> Any:
+        """Do something of a contender; one that fails takes no further part, and the others go on."""
+        try:
+            return work()
+        except Exception as error:
+            failed.add(who)
+            say(f"{contest.length} tokens: {who}", _FAILED, error=f"{error!r:.400}")
+
     kept = [row for row in KEPT if not row[1].endswith(".parquet") or find_spec("pyarrow")]
-    contenders |= {who: dump(contest, keep, who) for keep, who, _, _ in kept}
+    makers = {"forward": partial(forward_alone, contest), "eager": partial(eager_script, contest)}
+    makers |= {who: partial(dump, contest, keep, who) for keep, who, _, _ in kept}
+    contenders = {who: attempt(who, make) for who, make in makers.items()}
     took: dict[str, list[float]] = {who: [] for who in contenders}
     kernels: dict[str, float] = {}
     disk = 0.0
-    begun = time.perf_counter()
+    begun = started_all = time.perf_counter()
     texts = 1
     for turn in range(-1, turns + 1):
         passed = time.perf_counter() - begun
-        if turn > 1 and passed > _ENOUGH:
+        spent = time.perf_counter() - started_all
+        if turn > 1 and (passed > _ENOUGH or spent > _OF_SHARE * seconds):
             break
         if turn == 0:
             texts = max(1, contest.texts // _FIRST)
             begun = time.perf_counter()
         if turn == 1:
-            share = min(1.0, _A_TURN / (_FIRST * passed))
+            a_turn = min(_A_TURN, max(1.0, seconds - spent) / (turns + 1))
+            share = min(1.0, a_turn / (_FIRST * passed))
             texts = max(contest.batch, int(contest.texts * share))
-            for who in _PROFILED:
-                kernels[who] = kernel_seconds(contest, contenders[who], folder)
+            for who in set(_PROFILED) - failed:
+                with suppress(Exception):  # a profiler that does not work here
+                    kernels[who] = kernel_seconds(contest, contenders[who], folder)
         for who, work in contenders.items():
+            if who in failed:
+                continue
             with tempfile.TemporaryDirectory(dir=folder) as name:
                 started = time.perf_counter()
-                work(Path(name, "out"), texts)
-                took[who] += [time.perf_counter() - started] * (turn > 0)
+                attempt(who, partial(work, Path(name, "out"), texts))
+                took[who] += [time.perf_counter() - started] * (turn > 0 and who not in failed)
                 if turn > 0 and who == "folder":
                     files = [path for path in Path(name).rglob("*") if path.is_file()]
                     disk = disk_seconds(sum(path.stat().st_size for path in files), Path(name))
-    seconds = {who: median(times) for who, times in took.items()}
+    medians = {who: median(times) for who, times in took.items() if times and who not in failed}
     rows = []
-    for who in ("forward", "eager"):
-        rows.append(Row(contest.length, who, texts / seconds[who]))
+    for who in [who for who in ("forward", "eager") if who in medians]:
+        rows.append(Row(contest.length, who, texts / medians[who]))
         say(f"{contest.length} tokens: {who}", round(rows[-1].rate, 1), "texts/s")
     for keep, who, peer, bounds in KEPT:
         least = bounds.get(contest.length, bounds[64])
-        label = f"`--keep {keep} -o {who}`"
-        if who not in seconds:
-            rows.append(Row(contest.length, label, 0.0, peer, least=least, verdict=_NOT_MEASURED))
+        if not medians.keys() >= {who, peer}:
+            verdict = _FAILED if failed & {who, peer} else _NOT_MEASURED
+            rows.append(unmeasured(contest.length, keep, who, peer, least, verdict))
             continue
-        rate, ratio = texts / seconds[who], seconds[peer] / seconds[who]
-        busy = kernels.get(who, kernels["folder"]) * rate
-        of_disk = disk / seconds[who] if who == "folder" else 0.0
+        rate, ratio = texts / medians[who], medians[peer] / medians[who]
+        busy = kernels.get(who, kernels.get("folder", 0.0)) * rate
+        of_disk = disk / medians[who] if who == "folder" else 0.0
         holds = ratio >= least or of_disk >= OF_DISK
         by = "GPU" if busy >= _LIMITING else "disk" if of_disk >= _LIMITING else "host"
         limit = f"{by} (kernels {busy:.2f}" + (f", disk {of_disk:.2f})" if of_disk else ")")
+        limit = limit if kernels else "unknown: its kernels could not be timed"
         verdict = "met" if holds else "MISSED"
+        label = f"`--keep {keep} -o {who}`"
         rows.append(Row(contest.length, label, rate, peer, ratio, least, verdict, limit))
         say(
             f"{contest.length} tokens: --keep {keep} -o {who}", round(rate, 1), "texts/s",
@@ -329,6 +352,13 @@ def compare(contest: Contest, turns: int, folder: Path, say: Say) -> list[Row]:
             of_disk=round(of_disk, 2), kernels=round(busy, 2), bound=verdict, turns=len(took[who]),
         )  # fmt: skip
     return rows
+
+
+def unmeasured(
+    length: int, keep: str, who: str, peer: str, least: float, verdict: str = _NOT_MEASURED
+) -> Row:
+    """Return a bound that is not known to be met or missed."""
+    return Row(length, f"`--keep {keep} -o {who}`", 0.0, peer, least=least, verdict=verdict)
 
 
 def kernel_seconds(contest: Contest, work: Work, folder: Path) -> float:
@@ -350,7 +380,7 @@ AutoModel.from_pretrained(sys.argv[1], dtype=torch.bfloat16).to(sys.argv[2])
 """
 
 
-def start(contest: Contest, turns: int, folder: Path, say: Say) -> list[str]:
+def start(contest: Contest, turns: int, until: float, folder: Path, say: Say) -> list[str]:
     """Compare whole processes: a dump of one text, and importing torch and opening the model."""
     texts = contest.write(folder / "one.txt", 1)
     words = [
@@ -371,6 +401,8 @@ def start(contest: Contest, turns: int, folder: Path, say: Say) -> list[str]:
     }
     took: dict[str, list[float]] = {name: [] for name in commands}
     for turn in range(turns + 1):
+        if turn > 1 and time.monotonic() + 3 * max(map(max, took.values())) > until:
+            break
         for name, command in commands.items():
             started = time.perf_counter()
             done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
@@ -398,28 +430,41 @@ def dumps(bench: Any, say: Say) -> None:
     turns = min(_TURNS, bench.runs)
     real = bench.cuda and torch.version.cuda is not None
     gpu = torch.cuda.get_device_name() if real else bench.device
-    tables = [f"<!-- gpu.py dumps; {gpu}; {machine()}; commit {commit()} -->"]
-    rows: list[Row] = []
+    origin = f"<!-- gpu.py dumps; {gpu}; {machine()}; commit {commit()} -->"
+    lengths = SMALL_LENGTHS if bench.small else LENGTHS
+    rows = {
+        length: [
+            unmeasured(length, keep, who, peer, bounds.get(length, bounds[64]))
+            for keep, who, peer, bounds in KEPT
+        ]
+        for length, _, _ in lengths
+    }
+    whole = ["start to first text", "", "", "", f"at most {START}", _NOT_MEASURED]
+
+    def write() -> str:
+        """Write what is known by now, and return it."""
+        cells = [row.cells() for length in sorted(rows) for row in rows[length]]
+        processes = table(
+            ["", "attnscope", "torch, from_pretrained", "ratio", "bound", ""], [whole]
+        )
+        text = "\n\n".join((origin, table(HEAD, cells), processes)) + "\n"
+        Path(os.environ.get("OUT", "."), "gpu.md").write_text(text)
+        return text
+
+    write()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = write_model(folder / "llama", small=bench.small)
-        contests = [
-            Contest(model, bench.device, *row)
-            for row in (SMALL_LENGTHS if bench.small else LENGTHS)
-        ]
-        for contest in contests:
-            rows += compare(contest, turns, folder, say)
-            print(table(HEAD, [row.cells() for row in rows if row.length == contest.length]))
-        tables.append(
-            table(HEAD, [row.cells() for row in sorted(rows, key=lambda row: row.length)])
-        )
-        whole = start(contests[0], turns, folder, say)
-        tables.append(
-            table(["", "attnscope", "torch, from_pretrained", "ratio", "bound", ""], [whole])
-        )
+        contests = [Contest(model, bench.device, *row) for row in lengths]
+        for index, contest in enumerate(contests):
+            seconds = bench.until - time.monotonic() - _WHOLE
+            share = max(1.0, seconds / (len(contests) - index))
+            rows[contest.length] = compare(contest, turns, share, folder, say)
+            write()
+        whole = start(contests[0], turns, bench.until, folder, say)
+        print(write())
         if real:
             say("memory at most", round(torch.cuda.max_memory_allocated() / 2**30, 1), "GiB")
-    verdicts = [*(row.verdict for row in rows if row.verdict), whole[-1]]
-    print("\n\n".join(tables))
-    Path(os.environ.get("OUT", "."), "gpu.md").write_text("\n\n".join(tables) + "\n")
+    every = [row for found in rows.values() for row in found]
+    verdicts = [*(row.verdict for row in every if row.verdict), whole[-1]]
     say("bounds", f"{verdicts.count('met')} of {len(verdicts)} met")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -242,6 +243,70 @@ def test_dumps_are_compared_with_the_forward_pass_and_an_eager_script(
     verdicts.append(bound["bound"])
     (last,) = [line["value"] for line in lines if line["name"] == "bounds"]
     assert last == f"{verdicts.count('met')} of {len(verdicts)} met"
+
+
+@pytest.mark.exhaustive
+def test_a_contender_that_fails_is_named_and_the_others_are_compared(
+    tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the parts have a second in all, everything is measured once; profiling may fail, too."""
+    import gpu_dumps
+    import gpu_frames
+
+    monkeypatch.setenv("OUT", str(tmp_path))
+    written = []
+
+    def script(contest: Any) -> Any:
+        def work(folder: Path, texts: int) -> None:
+            written.append((tmp_path / "gpu.md").read_text())
+            raise MemoryError("no room")
+
+        return work
+
+    def no_profiler(*_: Any) -> None:
+        raise RuntimeError("no profiler")
+
+    monkeypatch.setattr(gpu_dumps, "eager_script", script)
+    monkeypatch.setattr(gpu_frames, "kernels_of", no_profiler)
+    options = ("--here", "--device", "cpu", "--runs", "3", "--seconds", "1")
+    code, _, _ = run_here("gpu.py", "dumps", *options)
+    assert code == 0
+    (before,) = written
+    assert before.count("| not measured |") == 5, "each bound is named before anything is measured"
+    rows = [line.split(" | ") for line in (tmp_path / "gpu.md").read_text().splitlines()]
+    verdicts = {row[1].split(" ")[-1].rstrip("`"): row[-2] for row in rows if len(row) == 8}
+    assert verdicts.pop("heads") in ("met", "MISSED")
+    assert {verdicts.pop("folder"), verdicts.pop("brief.jsonl")} == {"failed"}
+    lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    assert [line["error"] for line in lines if line["value"] == "failed"] == [
+        "MemoryError('no room')"
+    ]
+    assert {line["turns"] for line in lines if "peer" in line} == {1}
+
+
+def test_the_command_for_ten_minutes_ends_within_them(
+    tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts that take all of their time leave the later ones less."""
+    description = (BENCHMARKS / "gpu.py").read_text()
+    (command,) = re.findall(r"gpu.py (.* --seconds 560) ", description)
+    now = [1000.0]
+    given = []
+    wait = subprocess.Popen.wait
+
+    def takes_all(process: "subprocess.Popen[bytes]", seconds: float | None = None) -> int:
+        if seconds is None:
+            return wait(process)
+        given.append(seconds)
+        now[0] += seconds
+        raise subprocess.TimeoutExpired("", seconds)
+
+    monkeypatch.setenv("OUT", str(tmp_path))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(subprocess.Popen, "wait", takes_all)
+    code, _, _ = run_here("gpu.py", *command.split(), "--device", "cpu")
+    assert code == 1
+    assert len(given) == 3 and sum(given) == 560
 
 
 def test_a_part_of_the_benchmark_of_cuda_that_takes_too_long_ends_alone(
