@@ -149,3 +149,26 @@ def test_a_difference_says_which_cells_no_side_may_read(opened):
         click_cell(figure.locator("canvas"), query, key)
         assert shows(page, HASH, f"query={query}&key={key}")
         assert ("not allowed" in figure.text_content()) == (key > query)
+
+
+def test_lines_follow_the_direction(opened):
+    """Bold lines are those of the query, or, of who reads the key, those that end at it."""
+    weights = attnscope.inspect(SHORT, layer=0, head=0, stages="weights").weights[0, 0]
+    page = opened(["run", SHORT, "--layer", "0", "--head", "0"], "#head=L0H0&query=9&key=2")
+    page.get_by_role("button", name="lines").click()
+    bold = """JSON.stringify([...document.querySelectorAll(".lines line[stroke-width='2.5']")]
+      .map((line) => ["y1", "y2"].map((end) => (Number(line.getAttribute(end)) - 10) / 20)))"""
+    marked = "[...document.querySelectorAll('.line-token.query')].map((one) => one.textContent).join()"
+    words = SHORT.split()
+    expected = [[9, key] for key in range(len(words)) if weights[9, key] > 0.005]
+    assert shows(page, bold, str(expected).replace(" ", ""))
+    assert page.evaluate(marked) == f"{words[9]} 9"
+    page.get_by_role("button", name="who reads").click()
+    expected = [[query, 2] for query in range(len(words)) if weights[query, 2] > 0.005]
+    assert shows(page, bold, str(expected).replace(" ", ""))
+    assert page.evaluate(marked) == f"{words[2]} 2"
+    # a word on the left is one that reads, and one on the right is read
+    page.locator(".lines .left > *").nth(4).click()
+    assert shows(page, HASH, "query=4&key=2")
+    page.locator(".lines > :last-child > *").nth(1).click()
+    assert shows(page, f"{HASH}.endsWith('&key=1')", True)

@@ -113,7 +113,8 @@ function useTokens({ scene, head, place, cursorKey, hovered, goto, setHovered, c
   const column = hovered ? (hovered.key === null ? null : hovered.scene.on(scene, "keys", hovered.key)) : cursorKey;
   const pointed = (q: number | null, k: number | null): { query: number; key: number | null } | null => {
     if (!read) return q === null ? null : { query: q, key: null };
-    return k === null ? null : { query: head?.reader(k) ?? place.spot.query, key: k };
+    if (k === null) return q === null ? null : { query: q, key: cursorKey };
+    return { query: head?.reader(k) ?? place.spot.query, key: k };
   };
   // With a query chosen, the next token that it may read is the key of the pair; the one after that is a query again.
   const clicked = (q: number | null, k: number | null) => {
@@ -240,38 +241,43 @@ const LINE = 20;
 const MOST = 160; // tokens on each side
 
 export function Lines(props: PanelProps) {
-  const { scene, head, place } = props;
+  const { scene, head, place, cursorKey } = props;
+  const { read } = place;
   const { query } = place.spot;
-  const { row, choose, point } = useTokens(props);
+  const key = cursorKey ?? 0;
+  const { row, column, choose, point } = useTokens(props);
   const theme = currentTheme();
   const window = (count: number) => {
-    const start = clamp(query - MOST / 2, count - MOST + 1);
+    const start = clamp((read ? key : query) - MOST / 2, count - MOST + 1);
     return [Math.floor(start), Math.min(count, Math.floor(start) + MOST)] as const;
   };
   const [q0, q1] = window(scene.queryAxis.length);
   const [k0, k1] = window(scene.keyAxis.length);
   const height = Math.max(q1 - q0, k1 - k0) * LINE;
   const box = useRef<HTMLDivElement>(null);
-  const best = head?.best(query) ?? query; // both ends of its strongest line are in sight, or else the source
+  // Both ends of the strongest line are in sight, or else the source.
+  const reader = read ? (head?.reader(key) ?? query) : query;
+  const source = read ? key : (head?.best(query) ?? query);
   useEffect(() => {
-    reveal(box.current!, (query - q0) * LINE);
-    reveal(box.current!, (best - k0) * LINE);
-  }, [query, best, scene]);
+    reveal(box.current!, (reader - q0) * LINE);
+    reveal(box.current!, (source - k0) * LINE);
+  }, [reader, source, scene]);
   const every = (q1 - q0) * (k1 - k0) <= 1024;
   const ink = css(ramp(theme, false)[200]!);
   const lines: { q: number; k: number; share: number; strong: boolean }[] = [];
-  for (let q = q0; q < q1; q++) {
-    if (q !== row && !every) continue;
-    for (const [k, share] of head?.shares(q) ?? [])
-      if (k >= k0 && k < k1 && share > (q === row ? 0.005 : 0.05)) lines.push({ q, k, share, strong: q === row });
-  }
+  for (let q = q0; q < q1; q++)
+    for (const [k, share] of read || every || q === row ? (head?.shares(q) ?? []) : []) {
+      const strong = read ? k === column : q === row;
+      if (k >= k0 && k < k1 && (strong || every) && share > (strong ? 0.005 : 0.05))
+        lines.push({ q, k, share, strong });
+    }
   const side = (labels: { number: string; name: string }[], from: number, to: number, left: boolean) =>
     labels.slice(from, to).map((label, n) => (
       // biome-ignore lint/a11y/useKeyWithClickEvents: arrow keys go from query to query
       // biome-ignore lint/a11y/noStaticElementInteractions: see above
       <div
         key={from + n}
-        class={`line-token ${left && from + n === row ? "query" : ""}`}
+        class={`line-token ${left !== read && from + n === (read ? column : row) ? "query" : ""}`}
         onClick={() => (left ? choose(from + n, null) : choose(null, from + n))}
         onPointerEnter={() => (left ? point(from + n, null) : point(null, from + n))}
       >
