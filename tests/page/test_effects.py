@@ -200,7 +200,7 @@ def test_a_page_says_why_effects_are_not_measured(gpt2, tmp_path, options, reaso
     path = tmp_path / "page.html"
     assert main(["run", TEXT, "--model", gpt2[0], *options, "-o", str(path), "--quiet"]) == 0
     _, scene = scene_of(path)
-    assert (scene["effects"], scene["noEffects"]) == (None, reason)
+    assert (scene["effects"], scene["noEffects"]) == (None, f"Not measured: {reason}. ")
 
 
 def test_large_work_is_left_out_unless_it_is_asked_for(gpt2, open_page, monkeypatch, tmp_path):
@@ -309,7 +309,7 @@ def test_a_page_says_what_ablation_refuses(gpt2, monkeypatch, tmp_path):
     path = tmp_path / "page.html"
     command = ["run", TEXT, "--model", gpt2[0], "-o", str(path), "--quiet", "--force"]
     assert main(command) == 0
-    assert scene_of(path)[1]["noEffects"] == "--max-memory is too small for cuts"
+    assert scene_of(path)[1]["noEffects"] == "Not measured: --max-memory is too small for cuts. "
     assert main([*command, "--effects"]) == Exit.FAILED
 
 

@@ -169,6 +169,28 @@ def test_the_help_has_a_line_for_each_thing_that_one_wants_to_do(open_page, walk
         assert page.locator(f"{own} h3").all_text_contents()[0] == "Find a head"
 
 
+def test_the_help_says_which_keys_copy(open_page, walked):
+    """A key of the dialogs copy and save has another meaning outside of them."""
+    page = open_page(walked["texts"], PLACE).page
+    page.keyboard.press("?")
+    copies, saves = (
+        page.locator(f"dialog section[aria-label={group}] kbd").all_text_contents()
+        for group in ("Copy", "Save")
+    )
+    page.keyboard.press("Escape")
+    assert len(copies) == 6
+    assert saves == ["w then f", "w then m", "w then n", "w then p"]
+    for count, spelled in enumerate(copies, 1):
+        first, then, second = spelled.split()
+        assert then == "then"
+        page.keyboard.press(first)
+        assert shows(page, DIALOG, "copy")
+        assert second in page.locator("dialog kbd").all_text_contents()
+        page.keyboard.press(second)
+        assert shows(page, "window.copied.length", count)
+    assert page.evaluate("new Set(window.copied).size") == 6
+
+
 def test_tab_alone_reaches_every_panel(open_page, walked):
     page = open_page(walked["texts"]).page
     reached = set()

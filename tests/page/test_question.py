@@ -222,10 +222,10 @@ def test_the_first_token_shows_what_it_reads_although_that_is_a_sink(open_page, 
     title = "document.querySelector('.heads-panel h2').textContent"
     note = "document.querySelector('.lens li.dim').textContent"
     assert page.evaluate(title) == "The ← max"
-    assert page.evaluate(note) == " Click a word for a pair."
+    assert page.evaluate(note).startswith(" “\u2068The\u2069” is the query.")
     page.evaluate("location.hash = '#head=L1H1&query=4'")
     assert shows(page, title, "river ← max")
-    assert page.evaluate(note) == "Sinks left out. Click a word for a pair."
+    assert page.evaluate(note).startswith("Sinks left out. “\u2068river\u2069” is the query.")
 
 
 LISTED_LENGTH = f"{LISTED}.length"
@@ -424,3 +424,40 @@ def test_the_label_of_the_last_row_is_whole(open_page, tmp_path):
     lines = page.evaluate(dark)
     assert sum(lines) >= 7  # as high as a digit
     assert not lines[-1]
+
+
+def test_on_a_phone_the_answer_of_what_is_tapped_is_in_sight(chromium, pages):
+    """Of a head among thumbnails, of a cell of the matrix, and of a head among those that show this cell."""
+    context = chromium.new_context(
+        viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True
+    )
+    page = context.new_page()
+    page.goto(pages["short"][0].resolve().as_uri())
+    page.wait_for_selector("html[data-ready]")
+    words = SHORT.split()
+    cell = f" at {words[10]} ← {words[3]}"
+    for panel, row, column, said in (
+        ("#panel-heads", 3, 1, "Does L3H1 matter?"),
+        ("#panel-matrix", 10, 3, cell),
+        ("#panel-heads", 1, 2, f"L1H2 has ~{cell}. Does L1H2 matter?"),
+    ):
+        click_cell(page.locator(panel), row, column)
+        begin, _, end = said.rpartition("~")
+        found = f"((text) => text.startsWith('{begin}') && text.includes('{end}'))({MATTERS})"
+        assert shows(page, found, True), page.evaluate(MATTERS)
+        box = page.locator(".matters").bounding_box()
+        assert box["y"] >= 0
+        assert box["y"] + box["height"] <= 640
+        assert page.locator(panel).bounding_box()["y"] < 640
+    context.close()
+
+
+def test_a_list_of_heads_says_which_word_of_a_pair_is_the_query(open_page, pages):
+    page = open_page(pages["short"][0], size=(1280, 800)).page
+    words = SHORT.split()
+    page.locator("#panel-text .token").nth(4).click()
+    hint = "document.querySelector('.lens li').textContent.replace(/[\\u2068\\u2069]/g, '')"
+    said = f"“{words[4]}” is the query. Click a word that it may read, as the key."
+    assert shows(page, f"{hint}.endsWith('{said}')", True)
+    page.locator("#panel-text .token").nth(1).click()
+    assert shows(page, "decodeURIComponent(location.hash).includes('query=4&key=1')", True)

@@ -185,6 +185,7 @@ function exponential(x: number, factorials: number[]): number {
 export interface Header {
   version: number;
   heading: Tree;
+  footer: string;
   palette: Palette;
   // biome-ignore lint/suspicious/noExplicitAny: nodes are described where they are drawn
   nodes: any[];

@@ -191,7 +191,7 @@ export function HeadsPanel(props: PanelProps) {
                 }
           }
         />
-        {lens && <LensList scene={scene} seen={lens} spot={place.spot} goto={goto} glossary={glossary} />}
+        {lens && <LensList scene={scene} seen={lens} spot={place.spot} goto={goto} glossary={glossary} words={words} />}
         {strength && (
           <ul class="roles">
             {roles!.names.map(

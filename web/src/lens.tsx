@@ -4,7 +4,7 @@ import { weightText } from "./arithmetic";
 import { Bar, Dim, Typed, Word } from "./elements";
 import { probabilityText, sizedText } from "./format";
 import type { Head, Scene } from "./model";
-import type { PanelProps } from "./panel";
+import { type PanelProps, stacked } from "./panel";
 import { percent } from "./pictures";
 import { LENS, type Place, type Spot } from "./spot";
 
@@ -201,7 +201,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
         </>
       ) : (
         <>
-          {noEffects && `Not measured: ${noEffects}. `}
+          {noEffects}
           {elsewhere && `${words.elsewhere} `}
           <Typed command={`${command.replace("scope run", "scope ablate")} --cut ${name}`} />
         </>
@@ -212,9 +212,13 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
 
 // What the page answers first: of the lens, whether its head matters; of what heads show first, where there is most.
 export const Answer = (props: PanelProps) => {
-  const { answer, display } = props.scene.record;
-  if (props.lens) return <Matters {...props} seen={props.lens} />;
-  return props.place.display === display && answer ? <p class="small answer">{answer}</p> : null;
+  const { scene, place } = props;
+  const { answer, display } = scene.record;
+  // Where panels stand below each other, a thumbnail that is touched leaves the matrix out of sight.
+  const touched = place.headChosen && place.display === "thumbnails" && stacked();
+  const seen = props.lens ?? (touched && seenInHeads(scene, place.spot));
+  if (seen) return <Matters {...props} seen={seen} />;
+  return place.display === display && answer ? <p class="small answer">{answer}</p> : null;
 };
 
 // A cell in words: “it” ← “animal”.
@@ -231,8 +235,9 @@ export function LensList(props: {
   spot: Spot;
   goto: (changes: Partial<Spot>) => void;
   glossary: Record<string, string>;
+  words: Record<string, string>;
 }) {
-  const { scene, seen, spot, goto, glossary } = props;
+  const { scene, seen, spot, goto, glossary, words } = props;
   const list = useRef<HTMLOListElement>(null);
   const strong = ranked(seen).slice(0, LISTED);
   const all = scene.effects();
@@ -252,7 +257,8 @@ export function LensList(props: {
     >
       {spot.key === null && (
         <li class="dim">
-          {strong.some((one) => scene.sinks.has(one.key)) || "Sinks left out."} Click a word for a pair.
+          {strong.some((one) => scene.sinks.has(one.key)) || "Sinks left out."}{" "}
+          {!scene.record.pictures && words.pair!.replace("{}", scene.queryAxis.tokenLabels[spot.query]!.name)}
         </li>
       )}
       {strong.map((one, rank) => (

@@ -20,7 +20,7 @@ function Page({ header, data }: { header: Header; data: Data }) {
       <main>
         <Nodes nodes={header.nodes} data={data} />
       </main>
-      <footer>made by attnscope; this page loads nothing and sends nothing</footer>
+      <footer>{header.footer}</footer>
     </>
   );
 }

@@ -5,8 +5,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { weightText } from "./arithmetic";
 import { Dim, tree, Word } from "./elements";
 import { colourOf, css, inkOn, probabilityText, ramp } from "./format";
-import { Answer } from "./lens";
-import { type PanelProps, stacked, weightScale } from "./panel";
+import { type PanelProps, weightScale } from "./panel";
 import { clamp } from "./spot";
 import { theme as currentTheme } from "./theme";
 
@@ -24,7 +23,6 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
         <Shaded {...props} />
         {place.predictions && scene.record.predictions.length > 0 && <Predictions {...props} />}
       </div>
-      {stacked() && <Answer {...props} />}
       <div class="bar">
         {choices}
         <p class="said-of" aria-live="polite">
@@ -291,7 +289,7 @@ export function Lines(props: PanelProps) {
       class="lines"
       role="group"
       tabIndex={0}
-      aria-label="Queries on the left, sources on the right"
+      aria-label={props.words.lines}
       onPointerLeave={() => point(null, null)}
     >
       <div class="left">{side(scene.queryAxis.tokenLabels, q0, q1, true)}</div>

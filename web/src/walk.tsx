@@ -5,10 +5,10 @@ import type { Data } from "./data";
 import { Dim, ThemeButton, type Tree, Typed, tree } from "./elements";
 import { palette } from "./format";
 import { HeadsPanel } from "./heads";
-import { strongestWriter, useLens } from "./lens";
+import { Answer, strongestWriter, useLens } from "./lens";
 import { MatrixPanel, Moves } from "./matrix";
 import { Scene, type SceneData } from "./model";
-import type { Compared, Pointed } from "./panel";
+import { type Compared, type Pointed, stacked } from "./panel";
 import { PicturePanel } from "./pictures";
 import { Explain, RowPanel } from "./row";
 import { exportsOf } from "./save";
@@ -226,7 +226,13 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       const [name, key] = (dialog === "help" && together) || [help, spelled];
       return dialog === "help" && together === null ? [] : { name, key, group, run: () => act(action) };
     });
-    return { copy: copies, write: saves }[dialog] ?? [...all, ...copies, ...saves];
+    // In a list of all commands, its key follows that of the dialog that has it.
+    const within = (name: string, commands: Command[]) =>
+      commands.map((one) => ({
+        ...one,
+        key: `${node.keys.find((key) => key.name === name)!.spelled} then ${one.key}`,
+      }));
+    return { copy: copies, write: saves }[dialog] ?? [...all, ...within("copy", copies), ...within("write", saves)];
   };
   const leave = () => setDialog("");
   const sides = node.masks.map((_, mask) => sceneAt(spot.text, mask)?.head(spot.layer, spot.head) ?? null);
@@ -331,6 +337,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
           }
         />
       </div>
+      {stacked() && <Answer {...panel} />}
       <div class="columns" style={{ "--room": `${room}px` }}>
         <HeadsPanel {...panel} />
         {pictured ? (

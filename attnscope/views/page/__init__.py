@@ -27,6 +27,7 @@ from attnscope.views.scales import LARGEST_RATIO, SHAPES, TICKS
 # Version of the data, of which a script reads only its own.
 VERSION = 1
 _NO_SCRIPT = "This page draws its data with a script, which this browser does not run."
+_FOOTER = "made by attnscope; this page loads nothing and sends nothing"
 DRAWN[Walk] = lowered_walk
 DRAWN[Scatter] = lowered_scatter
 DRAWN[PageCommand] = lowered_command
@@ -51,7 +52,7 @@ def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
     heading = element(
         "h1", element("bdi", text or command), *([between, command] if text else []), dir="ltr"
     )
-    header = {"version": VERSION, "heading": heading, "palette": palette, "nodes": nodes}
+    header = {"version": VERSION, "heading": heading, "footer": _FOOTER, "palette": palette, "nodes": nodes}
     data = b64encode(container.packed(header)).decode()
     script = asset("page.js")
     style = asset("page.css")

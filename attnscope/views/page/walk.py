@@ -75,6 +75,8 @@ _WORDS = {
     # what to do before anything was chosen
     "begin": "Point at a word, or tap it: what it reads turns blue. Click a cell of the matrix: every head shows its "
     "weight there.",
+    # how the second word of a pair is chosen; {} is the first
+    "pair": "“\u2068{}\u2069” is the query. Click a word that it may read, as the key.",
     "begin_roles": "Point at a word, or tap it: what it reads turns blue. Click a head: its matrix opens.",
     "begin_patch": "Point at a patch or a word: what the patch reads turns blue. Click a patch, then a head.",
     "exact": "exact float32",
@@ -108,6 +110,7 @@ _WORDS = {
     "embeddings": "nothing is below: this layer reads embeddings",
     "alone": "in the layer below, it reads sinks and itself alone",
     "pin": "compare other heads with this one (c)",
+    "lines": "Queries on the left, sources on the right",
     "text": "The text; arrow keys go from token to token",
     "unexplained": "This page does not hold the scores of this row, or it may attend to no key.",
 }
@@ -308,7 +311,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
             "rows": None if scene.roles.rows is None else container.add(scene.roles.rows.astype(np.int32)),
         },
         "effects": None if scene.effects is None else _effects(scene.effects, container),
-        "noEffects": scene.no_effects,
+        "noEffects": f"Not measured: {scene.no_effects}. " if scene.no_effects else "",
         "command": pasted(command),
         "elsewhere": scene.command is not None and scene.command.shared_words not in (None, scene.command.words),
         "comparison": pasted(_comparison(walk, variant)),
