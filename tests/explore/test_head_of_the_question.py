@@ -81,8 +81,8 @@ def test_a_cut_without_predictions_is_called_a_change_of_hidden_states(
         == 0
     )
     screen = "\n".join(screens[0])
-    assert "change  of hidden states" in screen
+    assert "change  of final states" in screen
     assert "prediction " not in screen
     effect = attnscope.ablate(text, config="causal", cut="L0H1")
     share = effect.data.effects[0].change.astype(np.float64) / effect.data.norms
-    assert f"{share.max():.3f}" in screen
+    assert f" {100 * share.max():.0f} %" in screen

@@ -158,7 +158,9 @@ def test_lines_follow_the_direction(opened):
     page.get_by_role("button", name="lines").click()
     bold = """JSON.stringify([...document.querySelectorAll(".lines line[stroke-width='2.5']")]
       .map((line) => ["y1", "y2"].map((end) => (Number(line.getAttribute(end)) - 10) / 20)))"""
-    marked = "[...document.querySelectorAll('.line-token.query')].map((one) => one.textContent).join()"
+    marked = (
+        "[...document.querySelectorAll('.line-token.query')].map((one) => one.textContent).join()"
+    )
     words = SHORT.split()
     expected = [[9, key] for key in range(len(words)) if weights[9, key] > 0.005]
     assert shows(page, bold, str(expected).replace(" ", ""))

@@ -605,7 +605,7 @@ def cut_changes(
         if position not in strongest
     }
     more = len(order) - len(strongest)
-    return CutChanges([moved(strongest, "of hidden states / ‖state‖", why_none, more)], of_rows)
+    return CutChanges([moved(strongest, "of final states", why_none, more)], of_rows)
 
 
 def live_source(run: RunConfig, opener: Opener, command: str | None = None) -> LiveSource:

@@ -32,7 +32,7 @@ from attnscope.views.explore.state import WalkState, strongest_of
 from attnscope.views.numbers import NO_WEIGHT, digits_for
 from attnscope.views.scales import WEIGHTS, Scale, Shape, pool_largest
 from attnscope.views.walk.cell import effect_of_row, place_of_effect
-from attnscope.views.walk.effects import verdict_text
+from attnscope.views.walk.effects import ENDINGS, effect_text, verdict_text
 from attnscope.views.walk.glossary import phrase_of
 from attnscope.views.walk.place import LENS, Action
 from attnscope.views.walk.scene import EFFECT, ROW_EFFECT, HeadNumber, Scene, WalkHead, thumbnail
@@ -455,10 +455,10 @@ def _of_effects(
     """Say how much the head under the cursor matters, which heads matter most, and how much it does at the other place."""
     spot = state.place.spot
     display = state.place.display
-    strongest = [
-        f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {effect:.3g}"
-        for layer, head, effect in strongest_of(head_number.values)[:_NAMED]
-    ]
+    strongest = []
+    for layer, head, effect in strongest_of(head_number.values)[:_NAMED]:
+        size = effect_text(effect, head_number.measure).removesuffix(" bits")
+        strongest.append(f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {size}")
     named = ["strongest: " + ", ".join(strongest[:count]) for count in (4, 3, 2, 1)]
     place = place_of_effect(scene, _row_of_effect(state, display))
     verdict, of_all = _verdict(head_number, spot.layer, spot.head)
@@ -477,7 +477,7 @@ def _of_effects(
 
 
 def _verdict(head_number: HeadNumber, layer: int, head: int) -> tuple[str, str]:
-    """Say how much a head matters, `little, 0.0143 bits, rank 76`, and among how many, ` of 270`."""
+    """Say how much a head matters, `little, 0.014 bits, rank 76`, and among how many, ` of 270`."""
     ranks = head_number.made("ranks", lambda: _ranks(head_number))
     size = verdict_text(float(head_number.values[layer, head]), head_number.measure)
     return f"{size}, rank {ranks[layer, head]}", f" of {ranks.size}"
@@ -582,6 +582,10 @@ def _ranks(head_number: HeadNumber) -> np.ndarray:
     return ranks.reshape(head_number.values.shape)
 
 
+def _narrow_percent(share: float) -> str:
+    return effect_text(share, "hidden").replace(" ", "")
+
+
 def _numbers(ink: Ink, head_number: HeadNumber) -> list[list[tuple[str, Style, str]]]:
     """Return how the number of every head is written, its colour, and its shade."""
     finite = head_number.values[np.isfinite(head_number.values)]
@@ -590,12 +594,13 @@ def _numbers(ink: Ink, head_number: HeadNumber) -> list[list[tuple[str, Style, s
         # a few heads have most of all effects
         shape: Shape = "sqrt" if head_number.name in _EFFECTS else "linear"
         scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False, shape)
-    digits = digits_for(head_number.values, 2)
+    is_share = ENDINGS.get(head_number.measure) == "%"
+    write = _narrow_percent if is_share else digits_for(head_number.values, 2).text
     cells = []
     for values, row in zip(
         head_number.values.tolist(), steps(head_number.values, scale).tolist(), strict=True
     ):
-        texts = ["" if np.isnan(value) else ink.plain(digits.text(value)) for value in values]
+        texts = ["" if np.isnan(value) else ink.plain(write(value)) for value in values]
         styles = [ink.cell(step, signed=False) if step >= 0 else DIM for step in row]
         marks = [ink.shade(step, signed=False)[0] for step in row]
         cells.append([*zip(texts, styles, marks, strict=True)])

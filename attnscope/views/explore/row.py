@@ -25,6 +25,7 @@ from attnscope.views.explore.ink import (
 )
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import MASKED, formatted, number_text
+from attnscope.views.pictures import percent
 from attnscope.views.spans import Spans
 from attnscope.views.walk.cell import (
     arithmetic,
@@ -404,7 +405,7 @@ def _forecasts(state: WalkState, scene: Scene, width: int, room: int = 1 << 16) 
             # the last line says how many more there are
             count = max(1, min(tokens - 1, count))
             more = len(forecast.tokens) - count + forecast.more
-            least = formatted(forecast.probabilities[count - 1], ".3f")
+            least = percent(forecast.probabilities[count - 1])
             rest = ink.plain(f"  {more} more, each at most {least}")
             lines += [*block[: heading + count], [Segment(fit(rest, width), DIM)]]
         else:
@@ -423,11 +424,16 @@ def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
         phrases.append(f"{verdict_text(effects[0], 'hidden')} on average")
     number = next((number for number in scene.numbers if number.name == EFFECT), None)
     if number is not None and effects:
-        # A head's own pass beside others may differ in its last digits.
-        more = int((number.values > float(np.mean(effects)) * _SAME).sum())
-        n_heads = int(np.isfinite(number.values).sum())
         (first, *others) = state.place.cuts
         alone = not others and not first.edge
+        # A head's own pass beside others may differ in its last digits.
+        least = float(np.mean(effects)) * _SAME
+        if alone:  # as the panel of heads ranks it
+            least = next(
+                float(number.values[at]) for at, said in state.marks.items() if "cut" in said
+            )
+        more = int((number.values > least).sum())
+        n_heads = int(np.isfinite(number.values).sum())
         phrases.append(
             f"rank {more + 1} of {n_heads} heads"
             if alone
@@ -459,7 +465,7 @@ def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
     lines = [cut(title, width)]
     lines += [[Segment(line)] for line in flowed(said, width, ": ")]
     for n, (token, share) in enumerate(zip(forecast.tokens, forecast.probabilities, strict=True)):
-        numbers = f" {share:>7.3f}" if forecast.is_change else f" {100 * share:>6.1f} %"
+        numbers = f" {percent(share):>8}" if forecast.is_change else f" {100 * share:>6.1f} %"
         if forecast.before is not None:
             numbers = f" {100 * forecast.before[n]:>5.1f} →{numbers[1:]}"
         room = width - len(numbers) - 2

@@ -52,7 +52,13 @@ def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
     heading = element(
         "h1", element("bdi", text or command), *([between, command] if text else []), dir="ltr"
     )
-    header = {"version": VERSION, "heading": heading, "footer": _FOOTER, "palette": palette, "nodes": nodes}
+    header = {
+        "version": VERSION,
+        "heading": heading,
+        "footer": _FOOTER,
+        "palette": palette,
+        "nodes": nodes,
+    }
     data = b64encode(container.packed(header)).decode()
     script = asset("page.js")
     style = asset("page.css")

@@ -46,9 +46,8 @@ def effect_text(effect: float, measure: str) -> str:
 
 
 def verdict_text(effect: float, measure: str) -> str:
-    """Say whether an effect is large, and its size: `little, 0.0143 bits`, or of states `somewhat, 5.6 %`."""
-    size = f"{100 * effect:.3g} %" if ENDINGS[measure] == "%" else f"{effect:.3g}{ENDINGS[measure]}"
-    return f"{effect_word(effect, measure).lower()}, {size}"
+    """Say whether an effect is large, and its size: `little, 0.014 bits`, or of states `somewhat, 5.6 %`."""
+    return f"{effect_word(effect, measure).lower()}, {effect_text(effect, measure)}"
 
 
 def effect_word(effect: float, measure: str) -> str:
