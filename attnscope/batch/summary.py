@@ -32,6 +32,8 @@ class Summary:
     computed: int = 0  # records computed now; the last of these may not be written yet
     tokens: int = 0
     failures: list[str] = field(default_factory=list)  # the first failures, `line: why` each
+    # why texts were skipped now, to the number of texts and the first of their lines
+    skipped: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
     # when the run began, on the monotonic clock
     started: float = field(default_factory=time.monotonic, repr=False)
     slowest: list[SlowText] = field(default_factory=list)
@@ -74,6 +76,9 @@ class Summary:
         self.counts[status] += 1
         if status == "failed" and len(self.failures) < LISTED:
             self.failures.append(f"{item.line}: {error}")
+        if status == "skipped":
+            count, lines = self.skipped.get(str(error), (0, []))
+            self.skipped[str(error)] = count + 1, [*lines, item.line][:LISTED]
 
     def time_texts(self, texts: list[SlowText]) -> None:
         """Record the times of texts."""

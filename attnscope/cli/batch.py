@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from attnscope.base.errors import AttnscopeError, Exit
+from attnscope.base.errors import AttnscopeError, Exit, listed
 from attnscope.base.system.escape import escape_control
 from attnscope.base.system.signals import at_signal
 from attnscope.cli.batch_progress import progress
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # seconds from which the slowest texts are named: of the run, or of one text
 _LONG_RUN = 60
 _SLOW_TEXT = 1
+_LINES = 5  # lines of skipped texts that are named for each reason
 _STRONGEST = 3  # heads whose mean effects are named
 EXAMPLES = """
 attnscope batch texts.txt -o dump.jsonl
@@ -112,6 +113,16 @@ def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", options: Given) -
         print_notice("stopped", f"{saved():,} of {total:,} saved; run {command} to continue")
 
 
+def _skipped(summary: "Summary") -> str:
+    """Say why texts were skipped, and which lines they are; empty if this run skipped none."""
+    reasons = []
+    for reason, (count, lines) in summary.skipped.items():
+        numbers = listed([f"{line:,}" for line in lines], _LINES)
+        which = "line" if count == 1 else f"{count:,} lines:"
+        reasons.append(f"{reason} ({which} {numbers})")
+    return "; ".join(reasons)
+
+
 def _say_size(size: "DumpSize") -> None:
     line = size.describe("--keep heads")
     if line is not None:
@@ -194,6 +205,8 @@ def _report(summary: "Summary", request: "DumpRequest") -> None:
     more = summary.counts["failed"] - len(summary.failures)
     if more > 0:
         print_notice("failed", f"{more:,} more; their records in the dump have the status 'failed'")
+    if skipped := _skipped(summary):
+        print_notice("skipped", escape_control(f"{name}: {skipped}"))
     if summary.slowest and (
         summary.seconds >= _LONG_RUN or summary.slowest[0].seconds >= _SLOW_TEXT
     ):

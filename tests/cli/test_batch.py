@@ -52,7 +52,9 @@ def test_a_dump_and_a_table_of_it(texts, capsys):
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG]) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("attnscope: wrote: dump.jsonl (2 texts ok, 1 skipped; ")
+    skipped, wrote = err.splitlines()
+    assert skipped == "attnscope: skipped: texts.txt: the text is empty (line 2)"
+    assert wrote.startswith("attnscope: wrote: dump.jsonl (2 texts ok, 1 skipped; ")
     assert "tokens/s" in err
     header, *records, end = lines(texts / "dump.jsonl")
     assert header["settings"]["keep"] == ["top", "rows"]
@@ -65,6 +67,15 @@ def test_a_dump_and_a_table_of_it(texts, capsys):
         capsys.readouterr().err
         == "attnscope: wrote: dump.jsonl (2 texts ok, 1 skipped; 3 were already done)\n"
     )
+
+
+def test_skipped_texts_are_named_by_reason_and_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("the bank\n" + "\n" * 7 + "  \nthe river\n")
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG]) == 0
+    skipped = capsys.readouterr().err.splitlines()[0]
+    why = "the text is empty (7 lines: 2, 3, 4, 5, 6, …); the text is blank (line 9)"
+    assert skipped == f"attnscope: skipped: texts.txt: {why}"
 
 
 def test_an_extended_dump_says_what_was_there_and_what_of_it_is_computed_again(texts, capsys):
@@ -449,7 +460,7 @@ def test_lines_to_standard_output(texts, attnscope):
     assert done.returncode == 0
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG, "--quiet"]) == 0
     assert done.stdout == (texts / "dump.jsonl").read_bytes()
-    assert done.stderr.startswith(b"attnscope: wrote: standard output (2 texts ok, 1 skipped; ")
+    assert b"attnscope: wrote: standard output (2 texts ok, 1 skipped; " in done.stderr
     assert sorted(p.name for p in texts.iterdir()) == ["dump.jsonl", "texts.txt"]
     read, write = os.pipe()
     os.close(read)
