@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError, arg, did_you_mean
+from attnscope.base.errors import AttnscopeError, arg, suggestion
 from attnscope.base.files.reading import as_object, format_value, read_json
 from attnscope.checkpoints.folder import (
     CONFIG,
@@ -85,16 +85,19 @@ def locate(name: str, option: str | None = None) -> Located:
         return Located(samples_folder("sample_weights") / name)
     if is_repository(name) and (folder := cached_folder(name)).is_dir():
         return _snapshot(folder, name, weights=option is None)
-    if name.lower().endswith((".gguf", ".safetensors")):
+    if name.lower().endswith((GGUF, ".safetensors", ".json", ".toml")):
         raise AttnscopeError(
             "no such file", where=f"{option}: {name}" if option else name, hint="check the path"
         )
     if is_repository(name):
         raise not_cached(name, samples, option)
-    hint = did_you_mean(name, samples)
+    hint = suggestion(name, samples)
     if web := re.fullmatch(_HUB, name):
         hint = f"use its name: {web[1]}"
-    raise AttnscopeError("no such folder or bundled sample", where=name, hint=hint)
+    if hint is None:
+        ways = f"a folder with {CONFIG}, a {GGUF} file, or a repository in the Hugging Face cache (organization/name)"
+        hint = f"name {ways}; bundled samples: {', '.join(samples)}"
+    raise AttnscopeError("no such folder, file or bundled sample", where=name, hint=hint)
 
 
 def _snapshot(folder: Path, name: str, *, weights: bool) -> Located:

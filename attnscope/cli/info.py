@@ -8,10 +8,10 @@ from attnscope.cli.parameters import Given
 
 EXAMPLES = """
 attnscope info
-attnscope info --model ./my-bert --cost
-attnscope info --model ./my-bert/config.json
+attnscope info ./my-bert --cost
+attnscope info ./my-bert/config.json
 attnscope info --config sliding-window --cost
-attnscope info --model ./my-bert --json | jq .parameters
+attnscope info ./my-bert --json | jq .parameters
 attnscope info --list
 attnscope info --settings
 """
@@ -39,6 +39,7 @@ def info(options: Given) -> None:
         else:
             draw(view.present_models(models), console("auto"))
         return
+    options.model = options.named or options.model
     description = describe(**model_fields(options))
     rows = None
     if options.cost and description.engine == "transformers":
@@ -55,7 +56,8 @@ def info(options: Given) -> None:
     else:
         draw(view.present_info(description, rows, data_only=options.quiet), console("auto"))
     sys.stdout.flush()
-    suggest(["run", SAMPLE, *carried("info", "run", options.command_line)], options)
+    model = ["--model", options.named] if options.named else []
+    suggest(["run", SAMPLE, *model, *carried("info", "run", options.command_line)], options)
 
 
 def _show_settings(options: Given) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from shutil import get_terminal_size
 from typing import Any
 
 from attnscope.base.system.escape import quote_for_shell
@@ -10,6 +11,8 @@ from attnscope.cli.process import print_notice
 from attnscope.request.options import COMMANDS, COMMON, Option
 from attnscope.studies.registry import kind_of
 
+_AROUND = 11  # columns before a command that is below other facts, and of a backslash behind it
+_EDGES = 8  # queries, and keys, of the edges that one command cuts
 SAMPLE = "The bank by the river"
 # Options that say which model reads which text, and how: they mean the same in the next command.
 _CARRIED = (
@@ -26,14 +29,19 @@ def is_read_along(options: Given) -> bool:
 def suggest(words: Sequence[str], options: Given) -> None:
     """Print a command, if someone reads along."""
     if words and is_read_along(options):
-        command = ["attnscope"]
-        for word in map(quote_for_shell, words):
-            # an option stays with its value
-            if command[-1].startswith("-") and " " not in command[-1] and not word.startswith("-"):
-                command[-1] += f" {word}"
-            else:
-                command.append(word)
+        command = _quoted(words)
         print_notice("next", " ".join(command), command=command)
+
+
+def _quoted(words: Sequence[str]) -> list[str]:
+    """Return the words of a command as a shell reads them; an option stays with its value."""
+    command = ["attnscope"]
+    for word in map(quote_for_shell, words):
+        if command[-1].startswith("-") and " " not in command[-1] and not word.startswith("-"):
+            command[-1] += f" {word}"
+        else:
+            command.append(word)
+    return command
 
 
 def after(findings: Any, options: Given) -> list[str]:
@@ -116,6 +124,31 @@ def _after_run(report: Any, command: str, options: Given) -> list[str]:
         *head_options,
         *carried(command, "explain", options.command_line),
     ]
+
+
+def cut_command(report: Any, options: Given) -> list[str]:
+    """Return the quoted words of the command that cuts the edges between `--query` and `--key` of a run.
+
+    None if it would cut nothing, or if a screen could not show it as it is to be typed.
+    """
+    text = _text_of(options)
+    if not text or len(report.texts) != 1:
+        return []
+    of_text = report.texts[0]
+    is_plain = of_text.words is None and of_text.context is None and not of_text.generated
+    few = len(of_text.queries) <= _EDGES and len(of_text.keys) <= _EDGES
+    if not (is_plain and few and of_text.heads):
+        return []
+    head = of_text.heads[0]
+    weights = head.stages.get("weights")
+    if "mean" in (head.layer, head.head) or weights is None or not weights.any():
+        return []
+    sides = (",".join(map(str, side)) for side in (of_text.queries, of_text.keys))
+    cut = f"L{head.layer}H{head.head}: {'<-'.join(sides)}"
+    further = carried("run", "ablate", options.command_line)
+    words = _quoted(["ablate", *text, "--cut", cut, *further])
+    room = get_terminal_size((80, 24)).columns - _AROUND
+    return words if max(map(len, words)) <= room else []
 
 
 def _after_explain(explanation: Any, command: str, options: Given) -> list[str]:

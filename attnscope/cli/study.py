@@ -81,6 +81,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
             verdict=call.verdict,
             listing=call.listing,
             every_head=next(iter(every_head), None),
+            cut_command=_cut_command(findings, options),
             made_by=page_command(options, texts) if form.page else None,
             brief=getattr(options, "stages", ()) is None,
             streamed=draw is not None,
@@ -93,6 +94,14 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     run.__name__ = name
     run.__doc__ = command.help
     return run
+
+
+def _cut_command(findings: Any, options: Given) -> list[str]:
+    if options.command_name != "run" or not {"query", "key"} <= options.typed:
+        return []
+    from attnscope.cli.next_command import cut_command
+
+    return cut_command(findings, options)
 
 
 def _has_text(options: Given) -> bool:

@@ -669,12 +669,14 @@ DOCTOR = (
     _OF_MACHINE["max_memory"],
 )
 INFO = (
+    Option("named", MODEL, "Model to describe: the same as --model.", metavar="MODEL", complete="samples", argument=True,
+        excludes=("model", "config"), why="it is the model", brief="The same as --model."),
     *_with_brief(COMPLETE_MODEL, config="Stack described in TOML, or a bundled one."),
     DATA_FORMAT, replace(JSON, brief=JSON.help),
     Option("cost", SHOW, "Show FLOPs and bytes of attention as the text grows.",
         brief="FLOPs and bytes of attention as the text grows."),
     Option("list", SHOW, "List bundled samples, bundled configs and supported families instead.",
-        excludes=(*(option.name for option in COMPLETE_MODEL), "cost"), why="no model is opened",
+        excludes=(*(option.name for option in COMPLETE_MODEL), "named", "cost"), why="no model is opened",
         brief="List bundled samples, configs and families."),
     Option("settings_listed", SHOW, "List the options that attnscope.toml, pyproject.toml or your own settings set, "
         "and where.", flag="--settings", brief="List settings, and where each comes from."),

@@ -155,11 +155,15 @@ def attributed_positions(kind: PredictionKind, tokens: Sequence[Token]) -> list[
 
 
 _MOST = 1 << 24  # largest number of sources × heads × layers for which a logit is broken down
-_WHERE = arg("by", "logit")
 _ID = re.compile(r"<([0-9]{1,12})>")
 # bytes of such a number: recorded, side by side, and freed in between but not reused; its size, with a place, ranked
 _RECORDED = 24
 _RANKED = 24
+
+
+def logit_option(run: RunConfig) -> str:
+    """Name the option that asked for a logit, as errors do."""
+    return arg("target") if run.target else arg("by", "logit")
 
 
 def check_attribution(
@@ -167,10 +171,11 @@ def check_attribution(
 ) -> None:
     """Refuse runs for which direct logit attribution is undefined or too large."""
     config = source.config
+    where = logit_option(run)
     source.require_model("direct logit attribution")
     if source.predicts is None:
         hint = "use a checkpoint of a language model, with its head"
-        raise UsageError(f"{source.name} has no output head", where=_WHERE, hint=hint)
+        raise UsageError(f"{source.name} has no output head", where=where, hint=hint)
     reason = ""  # known of our own stack; transformers' models are examined while they run
     if config.head is not None and config.head.transform is not None:
         reason = "its output head has a non-linear layer in front of the vocabulary"
@@ -181,19 +186,17 @@ def check_attribution(
     if reason:
         message = f"the logits of {source.name} are not a sum over its parts: {reason}"
         hint = "remove it, or use a pre-norm model, such as GPT-2 or Llama"
-        raise UsageError(message, where=arg("target") if run.target else _WHERE, hint=hint)
+        raise UsageError(message, where=where, hint=hint)
     if count_cells(source, texts) > _MOST:
         raise UsageError(
-            "the text is too long to break a logit down", where=_WHERE, hint="use a shorter text"
+            "the text is too long to break a logit down", where=where, hint="use a shorter text"
         )
     kind = prediction_kind(run, source, run.mask) or "next"
     for tokens in texts:
         positions = predicted_positions(kind, tokens)
         if not positions:
             hint = "put the mask token where it is to predict"
-            raise UsageError(
-                f"{source.name} predicts nothing in this text", where=_WHERE, hint=hint
-            )
+            raise UsageError(f"{source.name} predicts nothing in this text", where=where, hint=hint)
         for position in positions[:1]:
             target_ids(run.target, source, after_word=follows_word(kind, tokens, position, source))
 

@@ -26,6 +26,7 @@ class Text(msgspec.Struct, frozen=True):
     # if not None, only the items that fit on one line are shown, then this text, with the number of the others in place
     # of `{}`
     cut: str | None = None
+    command: bool = False  # whether items are words of a command: a shell reads on at a line's end
 
 
 GAP = Text(())

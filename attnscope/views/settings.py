@@ -99,6 +99,8 @@ class DisplaySettings:
     listing: Listing = Listing()
     # for a page: every head of a text, or the roles of heads on the sides of a comparison; None for none
     every_head: Any = None
+    # words of the command that cuts the edges which a run was asked about; none if there are none
+    cut_command: Sequence[str] = ()
     made_by: TypedCommand | None = None  # for a page: its command; None if none can be typed
     columns: int = 120  # of `.txt`
     figure: FigureSettings = FigureSettings()

@@ -281,7 +281,8 @@ def test_a_target_that_the_model_has_no_logit_for_is_refused_before_it_is_loaded
             {"by": "logit", "engine": "transformers"},
             "riverbank predicts nothing in this text; put the mask token",
         ),
-        ({"by": "logit", "config": "causal"}, "causal has no output head"),
+        ({"by": "logit", "config": "causal"}, "by='logit': causal has no output head"),
+        ({"target": "bank", "config": "causal"}, "^target: causal has no output head"),
         (
             {"by": "weight", "target": "bank"},
             "target and by='weight' cannot be used together: a target is the token of a logit",

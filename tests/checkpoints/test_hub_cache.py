@@ -150,7 +150,7 @@ def test_a_name_that_is_not_cached_names_the_command(cache: Path) -> None:
     ):
         locate("bert-base-uncased")
     with pytest.raises(
-        AttnscopeError, match=r"no such folder or bundled sample; use its name: org/name$"
+        AttnscopeError, match=r"no such folder, file or bundled sample; use its name: org/name$"
     ):
         locate("https://huggingface.co/org/name/tree/main")
     for name in ("missing.gguf", "./missing.GGUF", "to/missing.safetensors"):

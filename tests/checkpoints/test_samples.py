@@ -57,7 +57,9 @@ def test_an_unknown_name_names_the_nearest_or_lists_all(package: Path) -> None:
     ):
         locate("riverbonk")
     with pytest.raises(
-        AttnscopeError, match=r"^\./no/where: no such folder.*; known: riverbank, tiny$"
+        AttnscopeError,
+        match=r"^\./no/where: no such folder, file or bundled sample; "
+        r"name a folder with config.json, a .gguf file, .*; bundled samples: riverbank, tiny$",
     ):
         locate("./no/where")
     with pytest.raises(AttnscopeError, match=r"^zzz.toml: no such file.*; known: causal$"):
@@ -68,7 +70,7 @@ def test_an_unknown_name_names_the_nearest_or_lists_all(package: Path) -> None:
     "name", ["../sample_weights/tiny", "", "\0", "x" * 5000, "riverbank/config.json"]
 )
 def test_only_plain_names_are_names(package: Path, name: str) -> None:
-    with pytest.raises(AttnscopeError, match=r"no such folder|the name is empty"):
+    with pytest.raises(AttnscopeError, match=r"no such (folder|file)|the name is empty"):
         locate(name)
 
 

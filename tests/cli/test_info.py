@@ -78,6 +78,22 @@ def test_one_of_a_billion_layers_is_shown(attnscope, tmp_path):
     assert b"1,000,000,000 layers" in done.stdout
 
 
+def test_a_model_may_be_an_argument(capsys):
+    assert main(["info", "--model", "riverbank", "--json"]) == 0
+    described = capsys.readouterr().out
+    assert main(["info", "riverbank", "--json"]) == 0
+    assert capsys.readouterr().out == described
+
+
+def test_a_line_breaks_between_numbers_and_not_before_what_they_count(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    assert main(["info"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (heads,) = [n for n, line in enumerate(lines) if line.startswith("heads")]
+    assert lines[heads].endswith(" 4, queries and keys 48 wide,")
+    assert lines[heads + 1].split() == ["values", "48", "wide"]
+
+
 def test_grouped_heads(capfdbinary):
     assert "share 2 key/value heads" in info(capfdbinary, "--config", "grouped-query")
 

@@ -1,6 +1,7 @@
 """The command that is printed after a result can be typed, and belongs to what was found."""
 
 import json
+import re
 import shlex
 
 import numpy as np
@@ -45,6 +46,7 @@ CASES = [
     (["ablate", TEXT, "--each", "layer", "--at", "bank"], "ablate"),
     (["compare", TEXT], "compare"),
     (["info"], "run"),
+    (["info", "riverbank"], "run"),
     (["run", TEXT, "--quiet"], None),
 ]
 
@@ -76,6 +78,52 @@ def test_a_run_is_followed_by_the_explanation_of_its_strongest_cell_between_word
     }
     assert value["--layer"] == "3" and value["--head"] == "1" and value["--mask"] == "causal"
     assert (int(value["--query"]), int(value["--key"])) == (query, key)
+
+
+CELLS = [
+    (["--query", "bank", "--key", "river"], 1, 4),
+    (["--query", "bank", "--key", "river", "-m", "riverbank", "--mask", "bidirectional"], 1, 4),
+]
+
+
+@pytest.mark.parametrize(("words", "query", "key"), CELLS)
+def test_a_run_of_a_cell_names_the_command_that_cuts_it(words, query, key, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    assert main(["run", TEXT, *words]) == 0
+    shown = capsys.readouterr().out
+    head = re.search(r"^(L\dH\d)", shown, re.MULTILINE)[1]
+    lines = shown.partition("\neffect   ")[2].splitlines()
+    assert all(line.endswith(" \\") for line in lines[:-1])
+    program, *command = shlex.split("\n".join(lines).replace("\\\n", ""))
+    assert program == "attnscope"
+    assert command[:4] == ["ablate", TEXT, "--cut", f"{head}: {query}<-{key}"]
+    assert command[4:] == words[4:]
+    assert main([*command, "--json"]) == 0
+    cut = json.loads(capsys.readouterr().out)["cuts"][0]
+    assert (cut["queries"], cut["keys"]) == ([query], [key])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--query", "bank"],
+        ["--key", "river"],
+        ["--query", "bank", "--key", "river", "--mask", "causal"],  # no weight
+        ["--query", "bank", "--key", "river", "--head", "mean"],
+        ["--query", "bank", "--key", "river", "--words"],
+        ["--query", "bank", "--key", "river", "--quiet"],
+    ],
+)
+def test_other_runs_name_no_cut(words, capsys):
+    assert main(["run", TEXT, *words]) == 0
+    assert "attnscope ablate" not in capsys.readouterr().out
+
+
+def test_a_command_that_no_line_holds_is_not_shown(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = " ".join(["the river"] * 8)
+    assert main(["run", text, "--query", "0", "--key", "1"]) == 0
+    assert "attnscope ablate" not in capsys.readouterr().out
 
 
 def test_the_page_follows_an_ablation(typed_next, tmp_path, monkeypatch):

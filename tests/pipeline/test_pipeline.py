@@ -43,7 +43,7 @@ def test_a_real_bert_reads_bank_from_river(minilm):
     assert words[text.heads[0].top.keys[words.index("bank"), 0]] == "river"
 
 
-BY_CONTENT = "chosen automatically: most content weight from all words ({:.2f})"
+BY_CONTENT = "chosen automatically: most content weight from all words here ({:.2f})"
 
 
 def beyond_means(weights, words):
@@ -85,7 +85,7 @@ def test_auto_takes_the_head_whose_weights_depend_most_on_content(minilm):
     two = run(model=str(minilm), head="0,4").texts[0].heads
     assert {head.layer for head in two} == {max(over, key=lambda layer: over[layer])}
     mean = f"{max(over.values()):.2f} on average over these heads"
-    said = f"layer chosen automatically: the layer with the most content weight from all words ({mean})"
+    said = f"layer chosen automatically: the layer with the most content weight from all words here ({mean})"
     assert [head.chosen for head in two] == [said, said], (
         "the head was not chosen, and the figure is not its own"
     )
@@ -95,7 +95,7 @@ def test_auto_takes_the_head_whose_weights_depend_most_on_content(minilm):
 
 def test_auto_says_so_where_it_has_nothing_to_choose_by(minilm):
     (chosen,) = run("bank", model=str(minilm)).texts[0].heads  # no other word
-    said = "chosen automatically: no head has content weight from all words, so the first is shown"
+    said = "chosen automatically: no head has content weight from all words here, so the first is shown"
     assert ((chosen.layer, chosen.head), chosen.chosen) == ((0, 0), said)
 
 

@@ -460,7 +460,7 @@ def _ranking(call: Call, texts: list[Text]) -> _Ranking:
     found = [measure(list(layers), texts, queries or words, keys or words) for layers in by_layer]
     of = Number(np.array([one.value for one in found]), np.array([one.slack for one in found]))
     rows = (
-        "all words"
+        "all words" + " here" * (keys is None)
         if queries is None
         else "this query"
         if sum(map(len, queries)) == 1

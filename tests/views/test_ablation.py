@@ -131,13 +131,14 @@ def test_the_screen_of_effects_ranks_heads_or_layers(unit, width):
     if unit == "head":
         assert "L0 0.100 0.400 L1 0.300 0.200" in words
         # the bar stands behind the effect that it draws
-        assert re.search(r"L0H1 0\.400 (█+ )?2\.000 0\.300 2", words)
+        assert re.search(r"L0H1 0\.400 (█+ )?2\.000 0\.300 \(2\)", words)
         assert "at 2 bank" in words
         assert "heads with more weight matter less: rank correlation −0.50 of weight" in words
         assert "Spearman, 4 heads" in words
     else:
         assert "L0H1 2 bank ← 1 b" in words
         # what is the same of both ways is said once
+        assert "note edge A ← B: what query A reads from key B; weight: " in words
         assert words.count("effect of cutting each edge") == words.count("at 2 bank") == 1
         assert "weight tells partly which edges matter: rank correlation 0.50 (renorm" in words
         assert "weight tells which edges matter: rank correlation 1.00 (unnorm" in words
@@ -162,6 +163,8 @@ def test_effects_that_round_to_zero_are_short():
     shown = draw(structs.replace(found, effects=[small]), 80, precision=3)
     rows = re.findall(r"^ +L\d  (.*)$", shown, re.MULTILINE)
     assert [row.split() for row in rows] == [["~0", "0.400"], ["0.001", "0"]]
+    assert "\n~0 is not zero, but rounds to it\n" in shown
+    assert "~0" not in draw(found, 80, precision=3)
 
 
 def test_colours_of_effects_follow_their_root_so_that_small_ones_are_seen():

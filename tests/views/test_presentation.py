@@ -86,7 +86,7 @@ def test_every_number_of_the_shown_stages_is_in_the_parts(text, heat):
                     cell = stage.texts[r][c].strip()
                     if name == "weights" and value == 0:
                         assert cell == "·" and parts.joined(stage.arithmetic)[-1].text.endswith(
-                            "· is exactly zero"
+                            f"·{TIE}is exactly zero"
                         )
                     elif value is None:
                         assert cell in ("masked", "·") and not np.isfinite(stage.matrix[r, c])

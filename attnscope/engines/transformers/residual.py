@@ -264,4 +264,4 @@ def _close(first: Tensor, second: Tensor) -> bool:
 
 def _not_a_sum(name: str, reason: str) -> AttnscopeError:
     message = f"the logits of {name} are not a sum over its parts: {reason}"
-    return UsageError(message, where=arg("by", "logit"), hint=f"use {arg('by', 'projected')}")
+    return UsageError(message, hint=f"leave out {arg('target')} and {arg('by', 'logit')}")

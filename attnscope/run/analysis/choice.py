@@ -109,7 +109,7 @@ class RankingRecorders:
             / count.cpu()
         )
         if not self._named:
-            rows = "all words"
+            rows = "all words here"  # attnscope heads averages over other texts
         elif count == 1:
             rows = "this query"
         else:

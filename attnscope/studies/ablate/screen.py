@@ -13,10 +13,12 @@ from attnscope.studies.ablate.target_screen import (
     changed_target,
     correlation_texts,
     other_text,
+    ranked_weights,
     signed,
     sized,
     target_columns,
     target_name,
+    weight_note,
 )
 from attnscope.studies.heads.screen import head_numbers
 from attnscope.studies.screens.header import (
@@ -66,7 +68,7 @@ _KL = "how much predictions change: KL(before ‖ after) in bits"
 _HIDDEN = "how much the final hidden state changes, relative to its length"
 # the same in a title of one line
 _TITLES = "KL(before ‖ after) of predictions, in bits", "relative change of the final hidden state"
-_EDGE = "edge A ← B: what query A reads from key B."
+_EDGE = "edge A ← B: what query A reads from key B; "
 
 
 def present_ablation(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -108,14 +110,13 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator
     yield GAP
     yield _strongest(survey, settings.listing, settings)
     yield GAP
-    edge = [_EDGE] if survey.unit == "edge" else []
+    restored = []
     if any(survey.restored(effects) is not None for effects in survey.effects):
-        edge.append(
+        restored.append(
             "restored: the change as a share of the way from the text (0) to the other text (1)."
         )
-    meaning = survey.meaning[:1].lower() + survey.meaning[1:]
-    weight = f"weight: {meaning.rstrip('.')}; rank: of the weight, 1 for the largest."
-    yield notes([*edge, *_columns(survey), weight, *survey.notes])
+    edge = _EDGE if survey.unit == "edge" else ""
+    yield notes([*restored, *_columns(survey), edge + weight_note(survey), *survey.notes])
     more = ["--top K (list more)", "--at TOKEN"]
     predicted = any(effects.kl is not None for effects in survey.effects)
     if predicted and not survey.targets:
@@ -300,9 +301,8 @@ def _where(tokens: Sequence[Token], positions: Sequence[int]) -> str:
 
 
 def _strongest(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Table:
-    """List the units with the largest effects, with weights and ranks by weight."""
+    """List the units with the largest effects, with weights and their ranks."""
     order = survey.order()[: listing.top or _LISTED]
-    by_weight = np.argsort(np.argsort(-survey.weights, kind="stable"), kind="stable") + 1
     digits = settings.precision
     several = len(survey.effects) > 1
     columns = []
@@ -316,8 +316,7 @@ def _strongest(survey: EffectSurvey, listing: Listing, settings: DisplaySettings
             columns.append(Column(heading, [sized(effects.effect[n], digits) for n in order]))
         if effects.kl is not None and not several:
             columns.append(Column("hidden", [sized(effects.hidden[n], digits) for n in order]))
-    columns.append(Column("weight", [sized(survey.weights[n], digits) for n in order]))
-    columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
+    columns.append(ranked_weights(survey, [sized(survey.weights[n], digits) for n in order], order))
     ranking = survey.effects[0]
     sizes = ranking.effect[order].tolist()
     axis = max(map(abs, sizes)), _UNITS[ranking.ranked_by]

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from attnscope.findings.ablation import Effects, EffectSurvey
-from attnscope.studies.ablate.target_screen import correlation_texts
+from attnscope.studies.ablate.target_screen import correlation_texts, ranked_weights, weight_note
 from attnscope.studies.screens.header import counted, more_options, notes
 from attnscope.studies.screens.spans import spell_run
 from attnscope.views.numbers import formatted
@@ -81,7 +79,6 @@ def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
 
 def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Table:
     order = survey.order()[: listing.top or _LISTED]
-    by_weight = np.argsort(np.argsort(-survey.weights, kind="stable"), kind="stable") + 1
     digits = settings.precision
     columns = list[Column]()
     looks: tuple[tuple[Look, str], ...] = ("", ""), ("dim", " (0)")
@@ -95,10 +92,8 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
         for name, values in shown_effects.items():
             cells = [formatted(float(values[index]), f"z.{digits}f") for index in order]
             columns.append(Column(f"{name}{end}", cells, look))
-    columns.append(
-        Column("weight", [formatted(float(survey.weights[n]), f"z.{digits}f") for n in order])
-    )
-    columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
+    weights = [formatted(float(survey.weights[n]), f"z.{digits}f") for n in order]
+    columns.append(ranked_weights(survey, weights, order))
     ranked = survey.effects[0]
     sizes = [float((ranked.effect if ranked.loss is None else ranked.loss)[n]) for n in order]
     axis = max(map(abs, sizes)), "" if ranked.kl is None and ranked.loss is None else "bits"
@@ -119,8 +114,4 @@ def _meanings(survey: EffectSurvey) -> list[str]:
         )
     else:
         meanings.append("hidden: change of the final hidden state, relative to its length.")
-    meaning = survey.meaning[:1].lower() + survey.meaning[1:]
-    meanings.append(
-        f"(0): unnormalised. Weight: {meaning.rstrip('.')}; rank: of the weight, 1 for the largest."
-    )
-    return [*meanings, *survey.notes]
+    return [*meanings, "(0): unnormalised.", weight_note(survey), *survey.notes]

@@ -121,6 +121,21 @@ def signed(value: float, digits: int) -> str:
     return sized(value, digits, "+")
 
 
+def ranked_weights(survey: EffectSurvey, weights: Sequence[str], order: Sequence[int]) -> Column:
+    """Return the column of the weights of some units, each with its rank: that of rows is by effect."""
+    by_weight = np.argsort(np.argsort(-survey.weights, kind="stable"), kind="stable") + 1
+    ranks = [f"({by_weight[n]:,})" for n in order]
+    widest = max(map(len, ranks))
+    cells = [f"{weight} {rank:>{widest}}" for weight, rank in zip(weights, ranks, strict=True)]
+    return Column("weight (rank)", cells)
+
+
+def weight_note(survey: EffectSurvey) -> str:
+    """Say what `ranked_weights` shows."""
+    meaning = survey.meaning[:1].lower() + survey.meaning[1:].rstrip(".")
+    return f"weight: {meaning}; (rank): by weight, 1 for the largest."
+
+
 def correlation_texts(survey: EffectSurvey, names: Mapping[str, str]) -> list[str]:
     """Say whether weights tell which units matter, and by which numbers: once, if all ways of cutting agree.
 

@@ -17,7 +17,7 @@ from attnscope.views.numbers import (
 )
 from attnscope.views.parts import Column, Strip, Strips, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Look, Span, Spans, ours, token_span
+from attnscope.views.spans import TIE, Look, Span, Spans, ours, token_span
 
 PARTS = 8  # parts of a dot product that are shown before the rest is summed
 
@@ -211,7 +211,9 @@ def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
     yield Table("key", columns, axis)
     if np.isneginf(row.masked).any():
         yield paragraph(
-            ours(f"{NO_WEIGHT} is not allowed: minus infinity", "caption"), indent=1, remark=True
+            ours(f"{NO_WEIGHT}{TIE}is not allowed: minus infinity", "caption"),
+            indent=1,
+            remark=True,
         )
 
 

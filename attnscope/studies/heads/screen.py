@@ -76,8 +76,8 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         message = Span(f"{none} of {n_heads} heads {have} no clear role", "bold")
         texts = f"the {'built-in' if survey.probes.shipped else 'given'} texts"
         random = " and the random tokens" * bool(survey.probes.repeated and survey.probes.draws)
-        legend = f" ({UNCLEAR}). Values are averages over {texts}{random} named above; pages of run measure roles"
-        legend += " on their own text, where they can differ."
+        legend = f" ({UNCLEAR}). Values are averages over {texts}{random} named above; run and its pages measure"
+        legend += " their own text, where values can differ."
         legend += (
             " Each head counts once, for its main role, whose letter stands behind it elsewhere"
         )

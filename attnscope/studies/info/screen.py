@@ -56,14 +56,16 @@ def present_info(
     description: "Description", cost: Sequence[CostRow] | None, *, data_only: bool = False
 ) -> Iterator[ViewPart]:
     """Turn a description into parts, a fact per line, with the cost table below it if there is one."""
-    facts = [(name, value) for name, value in _facts(description) if value]
-    facts += [
+    facts = [
         ("file", f"{name}  {scaled(size, 1024, BINARY)}")
         for name, size in description.files.items()
     ]
     facts += [("note", text) for text in description.notes if not data_only]
     # Values may quote untrusted text.
     lines: list[tuple[str, Spans | Text]] = [("name", Text(path_items(description.name), ""))]
+    for name, value in _facts(description):
+        if value:  # a line breaks between its items: `35,136 × F32` stays whole
+            lines.append((name, Text([note(item) for item in value.split(", ")], ", ")))
     lines += [(name, note(value)) for name, value in facts]
     yield Facts(lines, remark=False)
     if cost is not None:

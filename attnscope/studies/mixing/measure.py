@@ -30,6 +30,7 @@ from attnscope.run.plan import (
     plan_texts,
     spare_memory,
 )
+from attnscope.run.prediction_plan import logit_option
 from attnscope.run.rendering import chat_text
 from attnscope.run.session import (
     Session,
@@ -195,7 +196,7 @@ def _check_options(run: RunConfig, layer: int, *, pure: bool) -> None:
             arg("by", "projected"),
             "a norm and a gate stand before the output projection",
         ),
-        (run.target is not None, arg("by", "logit"), f"{MIXING} does not take a logit apart"),
+        (run.target is not None, logit_option(run), f"{MIXING} does not take a logit apart"),
         (bool(run.predict), arg("predict"), f"{MIXING} shows no predictions"),
         (run.generate > 0, arg("generate"), f"{MIXING} continues no text"),
         (run.show_padding, arg("show_padding"), "a state keeps no padding"),

@@ -41,7 +41,7 @@ from attnscope.views.parts import (
 )
 from attnscope.views.scales import WEIGHTS, Scale, scale_for
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, ours, token_span
+from attnscope.views.spans import TIE, Span, ours, token_span
 
 # names of how strongly a token is written, by kind of layer
 WRITES = {
@@ -171,7 +171,7 @@ def _panel(
         token_axis("key", text.sources, text.keys),
     )
     caption = ours(
-        f"{_FORMULAS[mixing.kinds[unit]]}; rows don't sum to 1; {NO_WEIGHT} is a later token"
+        f"{_FORMULAS[mixing.kinds[unit]]}; rows don't sum to 1; {NO_WEIGHT}{TIE}is a later token"
     )
     cells = _cells(text, matrix, digits)
     masked = [False] * len(text.queries)

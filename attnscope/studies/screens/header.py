@@ -602,4 +602,8 @@ def splits_character(tokens: Sequence[Token], positions: Collection[int]) -> boo
 def more_options(options: Iterable[str], settings: DisplaySettings) -> Iterator[ViewPart]:
     """Name options that show more, to a user of the command line."""
     if settings.options:
-        yield Facts([("more", Text([ours(option) for option in options], " · "))])
+        lines: list[Line] = [("more", Text([ours(option) for option in options], " · "))]
+        if settings.cut_command:
+            words = [untrusted(word) for word in settings.cut_command]
+            lines.append(("effect", Text(words, " ", command=True)))
+        yield Facts(lines)

@@ -10,7 +10,7 @@ from attnscope.views.numbers import NO_WEIGHT, Digits, digits_for, scale_text, t
 from attnscope.views.parts import Panel
 from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Spans, ours
+from attnscope.views.spans import TIE, Spans, ours
 
 # of position biases, as their papers write them
 BIAS_NAMES = {"alibi": "ALiBi", "relative": "relative position"}
@@ -79,7 +79,7 @@ def matrix_panel(
     else:
         digits = digits_for(matrix, settings.precision)
     if stage == "weights" and (matrix == 0).any():
-        zeros = ours(f"; {NO_WEIGHT} is exactly zero")
+        zeros = ours(f"; {NO_WEIGHT}{TIE}is exactly zero")
         caption = (*caption, *zeros)
         pictured = None if pictured is None else (*pictured, *zeros)
     cells = texts(stage, matrix, masked, digits)
@@ -105,7 +105,7 @@ def _arithmetic(
         if cells.size == 1:
             meaning = "this key is allowed"
         if np.isneginf(cells).any():
-            meaning = f"{NO_WEIGHT} is not allowed"
+            meaning = f"{NO_WEIGHT}{TIE}is not allowed"
         return f"{mean}{source}; {meaning}"
     masked = "; masked: no key is allowed" if head.fully_masked else ""
     if stage == "output":

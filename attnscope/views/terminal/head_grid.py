@@ -99,6 +99,8 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
         n for n, width in enumerate(widths) if _label(labels) + width * n_heads <= screen.width
     ]
 
+    zeros = set[str]()  # how numbers without a digit are drawn
+
     def draw(layer: int, head: int, width: int) -> Text:
         value = float(panel.matrix[layer, head])
         fraction = scale.place(value)
@@ -110,13 +112,17 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
             if text.strip("+−-0."):
                 return Text(text.rjust(width), style)
             # what rounds to zero has no colour, and few letters, as most heads may have it
-            return Text((_NEARLY if value else "0").rjust(width), "dim")
+            zero = _NEARLY if value else "0"
+            zeros.add(zero)
+            return Text(zero.rjust(width), "dim")
         if screen.colours:
             return Text(" " * width, screen.ramp(fraction, scale))
         return Text(cell_shade(fraction, scale.signed))
 
     _draw_cells(screen, n_heads, widths[numbered[0]] if numbered else 2, draw, labels)
     if numbered:
+        if _NEARLY in zeros:
+            screen.say(f"{_NEARLY} is not zero, but rounds to it")
         screen.say_colours([("colour", scale, panel.digits)])
     else:
         low = panel.digits.text(scale.low)

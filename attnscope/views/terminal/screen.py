@@ -14,7 +14,7 @@ from rich.text import Text
 from attnscope.views.numbers import Digits
 from attnscope.views.palette import Surface, surface_on
 from attnscope.views.scales import WEIGHTS, LogScale, Scale, needs_black
-from attnscope.views.spans import ASCII, Look, Span, spell
+from attnscope.views.spans import ASCII, TIE, Look, Span, spell
 from attnscope.views.terminal.background import chosen_background
 from attnscope.views.terminal.colours import (
     bar_style,
@@ -32,6 +32,8 @@ NARROWEST = 20
 INDENTS = 0, 3, 14
 # From this width on, optional parts fit: names of the axes, values in a column of their own.
 ROOMY = 40
+# In place of TIE until lines are laid out: rich breaks them at every blank. Untrusted text has no such character.
+GLUE = "\ue000"
 # Style of the headings of tables.
 HEADING = "underline"
 # Longest line of prose, which is hard to read if it is longer; on a wide screen, two thirds of it.
@@ -134,7 +136,11 @@ class Screen:
     def plain(self, spans: Iterable[Span]) -> str:
         """Join spans in characters that the console has, with what is untrusted escaped."""
         # Characters that stay as wide are replaced by `put`.
-        return "".join(spell(span, ascii=self.ascii) for span in spans)
+        text = ""
+        for span in spans:
+            spelled = spell(span, ascii=self.ascii)
+            text += spelled.replace(TIE, GLUE) if span.origin == "ours" else spelled
+        return text
 
     def text(self, spans: Iterable[Span]) -> Text:
         """Join spans in their styles; see plain."""
@@ -202,15 +208,20 @@ class Screen:
             self.put(Text.assemble(" " * cells, line))
 
 
-def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Text:
+def flow(
+    items: Iterable[Text], width: int, between: str, indent: int = 0, ending: str | None = None
+) -> Text:
     """Lay out items one after the other, with line breaks between items, never inside one that fits the width.
 
-    `indent`: blanks in front of every line but the first.
+    Args:
+        indent: Blanks in front of every line but the first.
+        ending: The end of a broken line; None for the separator, unless that is itself a line, which a line break
+            replaces.
     """
     flowed = Text(overflow="fold")
     used = 0
-    # A broken line ends with the separator, unless that is itself a line, which a line break replaces.
-    ending = between.rstrip().removesuffix("│").rstrip()
+    if ending is None:
+        ending = between.rstrip().removesuffix("│").rstrip()
     width -= len(ending) + indent
     for item in items:
         cells = cell_len(item.plain)
@@ -233,7 +244,7 @@ def _fold(line: Iterable[Segment], width: int, *, coloured: bool) -> list[list[S
 
     Trailing blanks that are not visible are stripped; those on a background are visible, if there are colours.
     """
-    segments = list(line)
+    segments = [part._replace(text=part.text.replace(GLUE, " ")) for part in line]
     while segments and not (coloured and segments[-1].style and segments[-1].style.bgcolor):
         text = segments[-1].text.rstrip(" ")
         if text:

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from attnscope.views import parts
 from attnscope.views.parts import Cell, Column, Table
-from attnscope.views.spans import TIE, TOKEN_MARKS, Span, Spans
+from attnscope.views.spans import TOKEN_MARKS, Span, Spans
 from attnscope.views.terminal.bars import BAR, bar_text
 from attnscope.views.terminal.labels import labels, say_shortened, shorten
 from attnscope.views.terminal.packing import balance, pack, side_by_side
-from attnscope.views.terminal.screen import HEADING, INDENTS, Screen, flow
+from attnscope.views.terminal.screen import GLUE, HEADING, INDENTS, Screen, flow
 from attnscope.views.terminal.text import cell_text
 
 # Blocks that begin at the right edge of a cell.
@@ -132,7 +132,7 @@ def _least(
 def _untied(text: Text) -> Text:
     """Return a text with blanks in place of ties."""
     untied = text.copy()
-    untied.plain = text.plain.replace(TIE, " ")
+    untied.plain = text.plain.replace(GLUE, " ")
     return untied
 
 

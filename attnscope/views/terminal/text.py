@@ -32,7 +32,9 @@ def cell_text(screen: Screen, cell: parts.Cell, width: int) -> Text:
     items = [screen.text(item) for item in cell.items]
     if cell.cut is not None:
         items = _on_one_line(items, width, cell.between, cell.cut)
-    return items[0] if len(items) == 1 else flow(items, width, cell.between)
+    if len(items) == 1:
+        return items[0]
+    return flow(items, width, cell.between, ending=" \\" if cell.command else None)
 
 
 def _on_one_line(items: Sequence[Text], width: int, between: str, cut: str) -> list[Text]:
