@@ -104,7 +104,9 @@ class MeasuredResult(TableResult[HeadScores]):
     @property
     def of_against(self) -> Float2 | None:
         """The number of `against`, (layers, heads), which is subtracted; None without it."""
-        return None if self.data.contrast is None else self.data.contrast.against
+        if self.data.contrast is None:
+            return None
+        return self.data.contrast.against
 
     def strongest(self, k: int = 10) -> list[HeadValue]:
         """Return the heads with the largest numbers, the largest first."""

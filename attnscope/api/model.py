@@ -250,7 +250,9 @@ class OpenModel:
             return texts_of(options.get("text"), options)
         if call.texts == "named":
             raise UsageError("no text given", where="text", hint="pass one, or several")
-        return texts_of(built_in, options) if call.texts == "typed" and built_in else ()
+        if call.texts == "typed" and built_in:
+            return texts_of(built_in, options)
+        return ()
 
     @contextmanager
     def _session_for(
@@ -293,5 +295,7 @@ def _data(text: Any) -> Any:
         return text.data
     if isinstance(text, list | tuple):
         texts = [_data(side) for side in text]
-        return texts if isinstance(text, list) or any(map(is_saved, texts)) else text
+        if isinstance(text, list) or any(map(is_saved, texts)):
+            return texts
+        return text
     return text

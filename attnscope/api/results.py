@@ -204,7 +204,9 @@ class Result(Fields, Generic[Data]):
 
 
 def _columns(width: int | None) -> int | None:
-    return None if width is None else number("width", 1, None, width)
+    if width is None:
+        return None
+    return number("width", 1, None, width)
 
 
 def _as_text(
@@ -331,7 +333,9 @@ class HeadResult(Result[Report], TextAxes):
         yield self._head
 
     def _field(self, name: str) -> Any:
-        return _stage(self._head.stages, name) if name in STAGES else super()._field(name)
+        if name in STAGES:
+            return _stage(self._head.stages, name)
+        return super()._field(name)
 
     def top(self, query: int | str, k: int | None = None) -> list[Contributor]:
         """Return the tokens that contribute most to one query, strongest first, ranked by the measure `by`.
@@ -432,7 +436,9 @@ class TextArrays(TextAxes):
         yield self._text
 
     def _field(self, name: str) -> Any:
-        return self._stack(name) if name in STAGES else super()._field(name)
+        if name in STAGES:
+            return self._stack(name)
+        return super()._field(name)
 
     @property
     def layers(self) -> list[int | str]:

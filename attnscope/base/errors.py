@@ -47,7 +47,9 @@ class OptionName(NamedTuple):
         name = PYTHON_NAMES.get(self.name, self.name)
         if self.placeholder:
             return f"{name}={self.placeholder}"
-        return name if self.value is None else f"{name}={self.value!r}"
+        if self.value is None:
+            return name
+        return f"{name}={self.value!r}"
 
 
 def arg(name: str, value: Value | PathLike[str] = None, placeholder: str = "") -> str:
@@ -125,7 +127,9 @@ class AttnscopeError(Exception):
 def _shortened(text: str) -> str:
     """Return a text without its middle, if it is too long for an error line."""
     half = _LONGEST // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:half]}…{text[-half:]}"
 
 
 def listed(names: Sequence[str], limit: int) -> str:

@@ -273,7 +273,9 @@ def within_window(mask: str, window: int | None) -> str:
         return mask
     if mask == "bidirectional":
         return f"window:{window}"
-    return f"({mask})+window:{window}" if "|" in mask else f"{mask}+window:{window}"
+    if "|" in mask:
+        return f"({mask})+window:{window}"
+    return f"{mask}+window:{window}"
 
 
 def check_sizes(config: ModelConfig, where: str) -> None:

@@ -107,4 +107,6 @@ class SelectedItems:
 
 
 def _end(settings: Settings) -> int | None:
-    return None if settings.limit is None else settings.skip + settings.limit
+    if settings.limit is None:
+        return None
+    return settings.skip + settings.limit

@@ -144,7 +144,9 @@ def _first_picture(reader: InputReader) -> tuple[TextInput, ...]:
         media = media_of(first.fields)
     except AttnscopeError:  # its record says what is wrong
         return ()
-    return (TextInput("", media=media),) if media and media[0].kind == "image" else ()
+    if media and media[0].kind == "image":
+        return (TextInput("", media=media),)
+    return ()
 
 
 def _rewritten(

@@ -81,7 +81,9 @@ class Settings(msgspec.Struct, frozen=True):
     @property
     def kept_statistics(self) -> tuple[str, ...]:
         """Statistics of rows that are kept."""
-        return STATISTICS if self.statistics is None else self.statistics
+        if self.statistics is None:
+            return STATISTICS
+        return self.statistics
 
     @property
     def runs_again(self) -> tuple[str, ...]:

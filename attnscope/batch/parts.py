@@ -41,7 +41,9 @@ class ShardPart:
     @property
     def shard(self) -> tuple[int, int]:
         """Number and count of its shard."""
-        return (1, 1) if self.header is None else self.header.settings.shard
+        if self.header is None:
+            return 1, 1
+        return self.header.settings.shard
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,9 @@ class InputReader:
 
     def items(self) -> Iterator[Item]:
         """Return every record, from the first."""
-        return self._read(self._items) if self._kept is None else iter(self._kept)
+        if self._kept is None:
+            return self._read(self._items)
+        return iter(self._kept)
 
     def _read(self, parse: Callable[[IO[bytes]], Iterator[T]]) -> Iterator[T]:
         for file in self._files:

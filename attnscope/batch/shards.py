@@ -196,7 +196,9 @@ class Shard:
         """Return where a record is among those that have an array; None if it does not have it."""
         texts = self.arrays.get(f"{path}/{TEXTS}", self.texts)
         row = int(np.searchsorted(texts, index))
-        return row if row < len(texts) and texts[row] == index else None
+        if row < len(texts) and texts[row] == index:
+            return row
+        return None
 
     def part(self, path: str, row: int) -> _Array:
         """Return a text's part of an array as it is stored, a view; see the module."""
@@ -208,7 +210,9 @@ class Shard:
         if not 0 <= start <= end <= len(array):
             raise ValueError(f"{path}: its offsets leave the array")
         part = array[start:end]
-        return part.reshape(self.arrays[path + SHAPES][row]) if len(own) > 1 else part
+        if len(own) > 1:
+            return part.reshape(self.arrays[path + SHAPES][row])
+        return part
 
     def read(self, path: str, row: int, sources: int) -> _Array:
         """Return a text's part of an array as Record has it, positions as int32 and numbers as float32."""

@@ -114,4 +114,6 @@ def _decimal(size: float) -> str:
         if size < 1000 or unit == "TB":
             break
         size /= 1000
-    return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+    if size >= 10 or unit == "B":
+        return f"{size:.0f} {unit}"
+    return f"{size:.1f} {unit}"

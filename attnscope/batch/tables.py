@@ -384,7 +384,9 @@ def _cells(values: Any) -> Any:
     if isinstance(values, np.ndarray) and values.dtype == np.float32:
         text = values.astype(str)
         return np.where(np.isnan(values), "", text).tolist()
-    return values.tolist() if isinstance(values, np.ndarray) else values
+    if isinstance(values, np.ndarray):
+        return values.tolist()
+    return values
 
 
 def parquet_bytes(rows: TableRows) -> Iterator[bytes]:

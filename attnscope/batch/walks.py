@@ -97,7 +97,9 @@ class DumpSource(SavedSource):
     @property
     def total(self) -> int:
         """How many records have findings; while that is not known, one more than have been read."""
-        return len(self.store) + 1 if self.store.total is None else self.store.total
+        if self.store.total is None:
+            return len(self.store) + 1
+        return self.store.total
 
     @property
     def total_text(self) -> str:

@@ -441,7 +441,9 @@ def record_of(item: Item, status: Literal["ok", "skipped", "failed"], **contents
 
 def location(item: Item) -> str:
     """Return the place of a text in the input."""
-    return item.text.where if item.text is not None else f"line {item.line}"
+    if item.text is not None:
+        return item.text.where
+    return f"line {item.line}"
 
 
 def _without_location(error: AttnscopeError, item: Item) -> str:

@@ -57,7 +57,9 @@ class Folder:
     @property
     def config_path(self) -> Path:
         """The file that holds the config, for errors."""
-        return self.path / CONFIG if CONFIG in self.files else self.path
+        if CONFIG in self.files:
+            return self.path / CONFIG
+        return self.path
 
 
 def open_folder(path: Path, weights: str | None = None) -> Folder:

@@ -47,7 +47,9 @@ def find_config(name_or_path: str) -> Path:
 def exists(path: Path, *, folder: bool) -> bool:
     """Tell whether a folder or file of this name exists."""
     try:
-        return path.is_dir() if folder else path.exists() and not path.is_dir()
+        if folder:
+            return path.is_dir()
+        return path.exists() and not path.is_dir()
     except (OSError, ValueError):
         # The name is too long or contains NUL, or a parent folder is not accessible.
         return False

@@ -88,7 +88,9 @@ class ModelSource:
     @property
     def shown_layers(self) -> Sequence[int]:
         """Layers whose attention can be shown, ascending."""
-        return range(self.config.n_layers) if self.layers is None else self.layers
+        if self.layers is None:
+            return range(self.config.n_layers)
+        return self.layers
 
     def require_model(self, what: str) -> None:
         """Refuse a purpose that has to run layers."""
@@ -119,7 +121,9 @@ class ModelSource:
 def begin_id(config: Mapping[str, Any], vocab_size: int) -> int | None:
     """Return the id of the token that a config names as the begin of a text; None if it names none that exists."""
     token_id = config.get("bos_token_id")
-    return token_id if type(token_id) is int and 0 <= token_id < vocab_size else None
+    if type(token_id) is int and 0 <= token_id < vocab_size:
+        return token_id
+    return None
 
 
 def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
@@ -212,7 +216,9 @@ def _closes(token: Token) -> bool:
 
 def closing_token(tokens: Sequence[Token]) -> Token | None:
     """Return the special token that the tokenizer ended a text with; None if it did not."""
-    return tokens[-1] if len(tokens) > 1 and _closes(tokens[-1]) else None
+    if len(tokens) > 1 and _closes(tokens[-1]):
+        return tokens[-1]
+    return None
 
 
 def count_closing(tokens: Sequence[Token]) -> int:

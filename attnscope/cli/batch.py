@@ -199,7 +199,9 @@ def _report(summary: "Summary", request: "DumpRequest") -> None:
     from attnscope.batch.remote import shown
 
     output = request.config.output
-    name = "standard input" if request.config.input == "-" else request.config.input
+    name = "standard input"
+    if request.config.input != "-":
+        name = request.config.input
     for failure in summary.failures:
         print_notice("failed", escape_control(f"{name}:{failure}"))
     more = summary.counts["failed"] - len(summary.failures)

@@ -173,7 +173,9 @@ def _columns(usual: int) -> int:
     """Return the width of a file of text: COLUMNS, if it is a number, within the supported range of tables."""
     columns = os.environ.get("COLUMNS", "")[:9]
     named = int(columns) if columns.isascii() and columns.isdigit() else 0
-    return min(max(named, _NARROWEST), _WIDEST) if named else usual
+    if named:
+        return min(max(named, _NARROWEST), _WIDEST)
+    return usual
 
 
 def _figure_settings(options: Given) -> FigureSettings:

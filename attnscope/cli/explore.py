@@ -123,7 +123,9 @@ def _text_argument(options: Given) -> str | None:
             return f"--{option} {quote_for_shell(str(getattr(options, option)))}"
     if options.audio:
         audio = f"--audio {quote_for_shell(options.audio)}"
-        return f"{quote_for_shell(options.text)} {audio}" if options.text else audio
+        if options.text:
+            return f"{quote_for_shell(options.text)} {audio}"
+        return audio
     return "-" if options.text in (None, "-") else None
 
 

@@ -315,7 +315,9 @@ def _as_typed(option: Option, name: str, value: Any, where: str) -> Any:
         if not isinstance(value, bool):
             raise UsageError(f"must be true or false, not {value!r}", where=where)
         # `special = false` is what the flag --no-special says
-        return not value if option.off is False and name == option.name else value
+        if option.off is False and name == option.name:
+            return not value
+        return value
     if isinstance(value, bool) or not isinstance(value, str | int | float | list):
         raise UsageError(f"must be text or a number, not {value!r}", where=where)
     if isinstance(value, list):

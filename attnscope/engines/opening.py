@@ -81,7 +81,9 @@ def _foreign_type(run: RunConfig) -> str | None:
         return None
     raw = read_config_file(path)[1]
     model_type = raw.get("model_type")
-    return model_type if isinstance(model_type, str) and native_family(raw) is None else None
+    if isinstance(model_type, str) and native_family(raw) is None:
+        return model_type
+    return None
 
 
 def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:

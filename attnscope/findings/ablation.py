@@ -52,7 +52,9 @@ def logit_of(targets: Sequence[LogitTarget], *, other: bool = False) -> float | 
     logits = [target.other if other else target.logit for target in targets]
     if not logits or logits[0] is None:
         return None
-    return logits[0] - (logits[1] or 0.0) if len(logits) > 1 else logits[0]
+    if len(logits) > 1:
+        return logits[0] - (logits[1] or 0.0)
+    return logits[0]
 
 
 class CutPart(msgspec.Struct, frozen=True):
@@ -187,7 +189,9 @@ class Effects(msgspec.Struct, frozen=True):
     @property
     def strength(self) -> Floats:
         """The effect by which units are ranked, or the size of a change that may have either sign."""
-        return np.abs(self.effect) if self.ranked_by == "target" else self.effect
+        if self.ranked_by == "target":
+            return np.abs(self.effect)
+        return self.effect
 
 
 class EffectSurvey(TextFindings, frozen=True):
@@ -320,4 +324,6 @@ def rank_correlation(
         ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
         centred.append(ranks - ranks.mean())
     size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
-    return float((centred[0] * centred[1]).sum() / size) if size else None
+    if size:
+        return float((centred[0] * centred[1]).sum() / size)
+    return None

@@ -211,7 +211,9 @@ def declared_at(struct_type: type[msgspec.Struct], path: str) -> Along:
     """Return the declaration of an array by its path in a struct, such as `stages.output`; KeyError without one."""
     declared = declared_paths(struct_type)
     field, _, member = path.partition(".")
-    return declared[path] if path in declared else declared[field].of_member(member)
+    if path in declared:
+        return declared[path]
+    return declared[field].of_member(member)
 
 
 def gathered(struct_type: type[msgspec.Struct], arrays: Mapping[str, Any]) -> dict[str, Any]:

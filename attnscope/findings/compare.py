@@ -129,7 +129,9 @@ class HeadChange(msgspec.Struct, frozen=True):
     def largest_change(self) -> float:
         """Largest share of a row's weight that moved; NaN if none is known."""
         known_changes = self.total_variation[~np.isnan(self.total_variation)]
-        return float(known_changes.max()) if known_changes.size else float("nan")
+        if known_changes.size:
+            return float(known_changes.max())
+        return float("nan")
 
     @property
     def share_moved(self) -> float:

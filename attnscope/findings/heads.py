@@ -28,7 +28,9 @@ class HeadRef(NamedTuple):
         layer = "mean" if self.layer == "mean" else f"L{self.layer}"
         if self.head == "mean":
             return layer if layer == "mean" else f"{layer} mean"
-        return f"mean H{self.head}" if layer == "mean" else f"{layer}H{self.head}"
+        if layer == "mean":
+            return f"mean H{self.head}"
+        return f"{layer}H{self.head}"
 
 
 class Top(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -185,7 +187,9 @@ class Heads(UnitArrays, frozen=True, omit_defaults=True, kw_only=True):
 
     def find(self, ref: HeadRef) -> "HeadReport | None":
         """Return the head of this layer and number; None if it is not there."""
-        return self[self.units.index(ref)] if ref in self.units else None
+        if ref in self.units:
+            return self[self.units.index(ref)]
+        return None
 
     def only(self, indices: Sequence[int]) -> "Heads":
         """Return some of the heads, by their indices."""

@@ -213,7 +213,9 @@ def spell_prompt(text: str, tokens: Sequence[Token]) -> str | None:
             is_pictured = True
             parts.append(f"⟨{name_patches(tokens, group) or prefix}⟩")
     parts += [] if words is None else [text[slice(*words)]]
-    return " ".join(filter(None, map(str.strip, parts))) if is_pictured else None
+    if is_pictured:
+        return " ".join(filter(None, map(str.strip, parts)))
+    return None
 
 
 def is_register(token: Token) -> bool:
@@ -223,7 +225,9 @@ def is_register(token: Token) -> bool:
 
 def _patch(token: Token) -> "re.Match[str] | None":
     # Only names of patches have a colon and no characters of the text.
-    return _PATCH.fullmatch(token.piece) if token.start is None and ":" in token.piece else None
+    if token.start is None and ":" in token.piece:
+        return _PATCH.fullmatch(token.piece)
+    return None
 
 
 def _names(prefix: str, of_token: str) -> bool:

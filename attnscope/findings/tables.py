@@ -21,7 +21,9 @@ class Tabular(Protocol):
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return the columns of rows that have the same names."""
-    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+    if rows:
+        return {name: [row[name] for row in rows] for name in rows[0]}
+    return {}
 
 
 def head_columns(n_layers: int, n_heads: int) -> Table:

@@ -294,4 +294,6 @@ def _tiled_heads(job: _LayerJob, heads: Sequence[int]) -> set[int]:
     spec = job.inputs.spec
     if spec.softcap is not None or spec.sinks is not None or spec.mask.changes_scores is not None:
         return set(heads)
-    return set() if job.cuts is None else job.cuts.edge_heads & set(heads)
+    if job.cuts is None:
+        return set()
+    return job.cuts.edge_heads & set(heads)

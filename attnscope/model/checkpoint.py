@@ -61,7 +61,9 @@ class ParameterSlice:
         """Return the shape that the checkpoint's tensor must have."""
         shape = self.shape if self.rows is None else (self.rows[2], *self.shape[1:])
         shape = shape[::-1] if self.transposed else shape
-        return shape if self.expert is None else (self.expert[1], *shape)
+        if self.expert is None:
+            return shape
+        return self.expert[1], *shape
 
     def extract(self, tensor: Tensor) -> Tensor:
         """Extract the parameter from the checkpoint's tensor, whose matrices are laid (out, in)."""

@@ -69,7 +69,9 @@ class AttentionInputs:
 
     def norms(self, name: str) -> Tensor:
         """Return the factor on a weight in a contribution without a gate, `value` or `projected`: (B, H, K), float32."""
-        return self.value_norms if name == "value" else self.projected_norms
+        if name == "value":
+            return self.value_norms
+        return self.projected_norms
 
     @cached_property
     def value_norms(self) -> Tensor:

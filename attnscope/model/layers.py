@@ -69,7 +69,9 @@ class Linear(_Unfilled, nn.Linear):
         if layer_uses_onednn(input, self.weight):
             after = _FUSED.get(activation or "")
         product = linear(input, self.weight, self.bias, after)
-        return product if activation is None or after else activate(activation, product)
+        if activation is None or after:
+            return product
+        return activate(activation, product)
 
 
 def activate(name: str, x: Tensor) -> Tensor:
@@ -86,7 +88,9 @@ class MLP(nn.Module):
         self.limit = config.glu_limit
         self.plus_one = config.glu_plus_one
         self.up = Linear(config.d_model, config.d_mlp, config.mlp_bias)
-        self.gate = Linear(config.d_model, config.d_mlp, config.mlp_bias) if config.gated else None
+        self.gate = None
+        if config.gated:
+            self.gate = Linear(config.d_model, config.d_mlp, config.mlp_bias)
         self.down = Linear(config.d_mlp, config.d_model, config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -201,13 +205,14 @@ class Attention(nn.Module):
         self.k = Linear(d, g * config.d_head, bias)
         self.v = Linear(d, g * config.d_value, bias)
         self.whole = config.qk_norm == "whole"
-        self.q_norm = (
-            make_norm(config, config.d_head * (h if self.whole else 1)) if config.qk_norm else None
-        )
-        self.k_norm = (
-            make_norm(config, config.d_head * (g if self.whole else 1)) if config.qk_norm else None
-        )
-        self.out = Linear(h * config.d_value, d, config.out_bias) if config.out_projection else None
+        self.q_norm = None
+        self.k_norm = None
+        if config.qk_norm:
+            self.q_norm = make_norm(config, config.d_head * (h if self.whole else 1))
+            self.k_norm = make_norm(config, config.d_head * (g if self.whole else 1))
+        self.out = None
+        if config.out_projection:
+            self.out = Linear(h * config.d_value, d, config.out_bias)
         self.sinks = nn.Parameter(torch.empty(h)) if config.sinks else None
         table = config.disentangled
         self.distance_k = self.distance_q = None

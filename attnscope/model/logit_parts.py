@@ -115,7 +115,9 @@ class StreamCapture:
     @property
     def softcap(self) -> float | None:
         """The soft-cap of the output head."""
-        return None if self._stack.config.head is None else self._stack.config.head.softcap
+        if self._stack.config.head is None:
+            return None
+        return self._stack.config.head.softcap
 
     def _rows(self, x: Tensor) -> Tensor:
         return x[range(len(self._positions)), self._positions].clone()
@@ -180,7 +182,9 @@ class StreamCapture:
 def difference(rows: Tensor, target: int, against: int | None) -> Tensor:
     """Return the row of a target, minus that of the other token, if there is one, in float64."""
     row = to_float64(rows[target])
-    return row if against is None else row - to_float64(rows[against])
+    if against is None:
+        return row
+    return row - to_float64(rows[against])
 
 
 class HeadLogits(Recorder):

@@ -105,7 +105,9 @@ def matmul_grouped(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     if heads == groups:
         return matmul_transposed(a, b, out)
     joined = a.reshape(batch, groups, heads // groups * m, e)
-    room = None if out is None else out.view(batch, groups, heads // groups * m, n)
+    room = None
+    if out is not None:
+        room = out.view(batch, groups, heads // groups * m, n)
     return matmul_transposed(joined, b, room).view(batch, heads, m, n)
 
 

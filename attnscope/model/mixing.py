@@ -165,7 +165,9 @@ class ChannelMean(Rows):
     def write(self) -> Tensor | None:
         """Mean write strength of every token, (T,)."""
         write = self.inputs.write
-        return None if write is None else write[self.text, :, : self.length].float().mean(0)
+        if write is None:
+            return None
+        return write[self.text, :, : self.length].float().mean(0)
 
     def direct(self) -> "ChannelMean":
         """Return the same without the skip; see HeadMixing."""
@@ -325,7 +327,9 @@ class HeadMixing(Rows):
 
     @staticmethod
     def _doubled(log_decay: Tensor) -> Tensor:
-        return log_decay.double() if has_float64(log_decay.device) else log_decay
+        if has_float64(log_decay.device):
+            return log_decay.double()
+        return log_decay
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,9 @@ _PROCESSORS = {"x86_64", "amd64", "aarch64", "arm64"}
 
 def row_loops(cells: int, device: torch.device) -> ModuleType | None:
     """Return the compiled loops if they pay for this many cells; None if operators are used."""
-    return _load() if device.type == "cpu" and cells >= WORTH_COMPILED_LOOPS else None
+    if device.type == "cpu" and cells >= WORTH_COMPILED_LOOPS:
+        return _load()
+    return None
 
 
 def find_summarizer(
@@ -49,7 +51,9 @@ def find_summarizer(
     if not n_strongest or mask.key_range(n_queries - 1, n_queries, n_keys)[0] > 0:
         return None
     loops = row_loops(cells, device)
-    return None if loops is None else partial(softmax, loops, n_strongest)
+    if loops is None:
+        return None
+    return partial(softmax, loops, n_strongest)
 
 
 @cache

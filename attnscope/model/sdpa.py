@@ -17,7 +17,9 @@ _CELLS_ON_GPU = 1 << 24  # 16 MiB as bool
 
 def kernel_cells(device: torch.device) -> int:
     """Return the number of cells of a mask block for a kernel."""
-    return _CELLS_ON_CPU if device.type == "cpu" else _CELLS_ON_GPU
+    if device.type == "cpu":
+        return _CELLS_ON_CPU
+    return _CELLS_ON_GPU
 
 
 def fused_attention(

@@ -78,8 +78,12 @@ class Embed(nn.Module):
         self.config = config
         self.tokens = Embedding(config.vocab_size, config.d_model)
         rows = (config.max_positions or 0) + config.position_offset
-        self.positions = Embedding(rows, config.d_model) if config.positions == "learned" else None
-        self.segments = Embedding(config.n_segments, config.d_model) if config.n_segments else None
+        self.positions = None
+        if config.positions == "learned":
+            self.positions = Embedding(rows, config.d_model)
+        self.segments = None
+        if config.n_segments:
+            self.segments = Embedding(config.n_segments, config.d_model)
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
         relative = config.relative_bias
         if relative is None:

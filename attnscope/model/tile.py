@@ -29,7 +29,9 @@ class Workspace:
 
     def of_thread(self, index: int) -> "Workspace":
         """Return the workspace of a thread that computes tiles; the first thread uses this one."""
-        return self if index == 0 else self._others.setdefault(index, Workspace())
+        if index == 0:
+            return self
+        return self._others.setdefault(index, Workspace())
 
     def buffer(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
         """Return an uninitialized float32 tensor, valid until a buffer of the same name is requested again."""
@@ -208,7 +210,9 @@ class Recorder:
     def update(self, tile: Tile) -> Deferred | None:
         """Record the heads and rows that a tile shares with this recorder, if there are any."""
         overlap = self.overlap(tile)
-        return None if overlap is None else self._record(tile, overlap)
+        if overlap is None:
+            return None
+        return self._record(tile, overlap)
 
     def _record(self, tile: Tile, overlap: "Overlap") -> Deferred | None:
         raise NotImplementedError

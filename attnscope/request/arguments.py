@@ -76,7 +76,9 @@ def some_of(option: str, what: str, choices: tuple[str, ...], text: str) -> tupl
 
 def stages(text: str) -> tuple[str, ...]:
     """Read stages joined by commas, or `none`."""
-    return () if text == "none" else some_of(arg("stages"), "stage", STAGES, text)
+    if text == "none":
+        return ()
+    return some_of(arg("stages"), "stage", STAGES, text)
 
 
 def number(option: str, low: int, high: int | None, text: Any) -> int:
@@ -97,7 +99,9 @@ DRAWS = 2, 1000  # smallest and largest number of random sequences of each kind
 
 def text_or_report(value: str) -> str | Path:
     """Return a text, or the path of a saved report (.json)."""
-    return Path(value) if value.lower().endswith(".json") else value
+    if value.lower().endswith(".json"):
+        return Path(value)
+    return value
 
 
 def text(option: str, value: str) -> str:
@@ -216,7 +220,9 @@ def with_ray_address(words: list[str]) -> list[str]:
 
 def workers(text: str) -> int | Literal["auto"]:
     """Read a number of worker processes, or `auto`."""
-    return "auto" if text == "auto" else number(arg("workers"), 0, THREADS, text)
+    if text == "auto":
+        return "auto"
+    return number(arg("workers"), 0, THREADS, text)
 
 
 def series(option: str, low: float, high: float, text: str, *, integers: bool) -> tuple[float, ...]:
@@ -250,7 +256,9 @@ def series(option: str, low: float, high: float, text: str, *, integers: bool) -
         raise UsageError(
             f"{len(numbers)} numbers", where=option, hint=f"use at most {_MOST_NUMBERS}"
         )
-    return tuple(int(value) for value in numbers) if integers else tuple(numbers)
+    if integers:
+        return tuple(int(value) for value in numbers)
+    return tuple(numbers)
 
 
 _MOST_NUMBERS = 200

@@ -53,7 +53,10 @@ def spell_condition(condition: str) -> tuple[str, str]:
     first_value = arg(name, words[0])
     if wanted.startswith("."):
         first_value = arg(name, placeholder=f"FILE{words[0]}")
-    more = f", {_alternatives(words[1:])}" if len(words) > 2 else f" or {words[-1]}"
+    if len(words) > 2:
+        more = f", {_alternatives(words[1:])}"
+    else:
+        more = f" or {words[-1]}"
     return first_value, more if len(words) > 1 else ""
 
 
@@ -106,7 +109,9 @@ class _Call:
         if name.endswith("!"):
             name = name[:-1]
             return self.values.get(name) is not None and self.has(name, f"!{wanted}")
-        return self.has(name, wanted) if wanted else self.is_given(name, default=default)
+        if wanted:
+            return self.has(name, wanted)
+        return self.is_given(name, default=default)
 
     def spelled(self, condition: str, own_values: str = "") -> str:
         """Name an option, with its value if a condition is about values, or its values are words."""

@@ -131,7 +131,9 @@ def _answer(
         if token_kind in ("text", "rest")
     ]
     answer = worded[-1] if request.division == "ranges" and worded else None
-    return answer if answer is not None and answer.casefold() == ANSWER else ""
+    if answer is not None and answer.casefold() == ANSWER:
+        return answer
+    return ""
 
 
 def answer_turn(text: TextInput) -> str:

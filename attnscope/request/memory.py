@@ -166,4 +166,6 @@ def format_bytes(size: int) -> str:
         if value < 1024 or unit == "TiB":
             break
         value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+    if unit == "B":
+        return f"{value:.0f} {unit}"
+    return f"{value:,.1f} {unit}"

@@ -184,7 +184,9 @@ MEAN = IndexSelection("mean")
 
 def numbered(what: str, count: int) -> str:
     """Say which numbers there are: `layers 0 to 3`, or `one layer, 0`."""
-    return f"{what}s 0 to {count - 1}" if count > 1 else f"one {what}, 0"
+    if count > 1:
+        return f"{what}s 0 to {count - 1}"
+    return f"one {what}, 0"
 
 
 def extremes(numbers: Sequence[int]) -> tuple[int, int]:
@@ -401,18 +403,24 @@ class PositionItem:
     def seconds(self) -> tuple[float, float] | None:
         """The seconds that it names, such as `2.4s-3.1s`, or `1.0s` for one; None for anything else."""
         match = _SECONDS.fullmatch(self.text) if self.word else None
-        return None if match is None else (float(match[1]), float(match[2] or match[1]))
+        if match is None:
+            return None
+        return float(match[1]), float(match[2] or match[1])
 
     def of_sound(self, sound: "Sound | None") -> list[int]:
         """Return the tokens of the frames at the seconds that it names; none without a sound."""
-        return [] if sound is None or self.seconds is None else sound.tokens_between(*self.seconds)
+        if sound is None or self.seconds is None:
+            return []
+        return sound.tokens_between(*self.seconds)
 
     def of_span(self, spans: "TextSpans | None") -> list[int]:
         """Return the tokens of the span with this name; none without one."""
         span_index = None
         if spans is not None and self.word and self.position is None:
             span_index = spans.number(self.text)
-        return [] if spans is None or span_index is None else spans.tokens(span_index)
+        if spans is None or span_index is None:
+            return []
+        return spans.tokens(span_index)
 
 
 @dataclass(frozen=True)
@@ -567,7 +575,9 @@ def _find_word(word: str, tokens: "Sequence[Token]", texts: Sequence[str | None]
         ]
         if alone or runs:
             return sorted({*alone, *runs})
-    return _find_word(word[1:-1], tokens, texts) if re.fullmatch(_QUOTED, word) else []
+    if re.fullmatch(_QUOTED, word):
+        return _find_word(word[1:-1], tokens, texts)
+    return []
 
 
 def _runs(

@@ -226,7 +226,9 @@ def plan_texts(
     for text, error in missing:
         skipped = f"{text.where}: skipped: {error.parts.where} {error.parts.message}"
         warnings.warn(spell_options(skipped, on_command_line), stacklevel=2)
-    return with_padding(run, text_plans) if run.show_padding else text_plans
+    if run.show_padding:
+        return with_padding(run, text_plans)
+    return text_plans
 
 
 def fit_to_memory(

@@ -131,7 +131,9 @@ def prediction_kind(
         and used in source.trained_masks
         and any(term.left_to_right for term in terms)
     )
-    return "next" if source.predicts == "masked" and trained else source.predicts
+    if source.predicts == "masked" and trained:
+        return "next"
+    return source.predicts
 
 
 def predicted_positions(kind: PredictionKind, tokens: Sequence[Token]) -> list[int]:
@@ -151,7 +153,9 @@ def predicted_positions(kind: PredictionKind, tokens: Sequence[Token]) -> list[i
 def attributed_positions(kind: PredictionKind, tokens: Sequence[Token]) -> list[int]:
     """Return the positions whose logits are taken apart: before the first generated token, else those that predict."""
     made = [position for position, token in enumerate(tokens) if token.made]
-    return [made[0] - 1] if made else predicted_positions(kind, tokens)
+    if made:
+        return [made[0] - 1]
+    return predicted_positions(kind, tokens)
 
 
 _MOST = 1 << 24  # largest number of sources × heads × layers for which a logit is broken down

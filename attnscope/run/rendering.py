@@ -95,7 +95,9 @@ def _tokens_within(tokens: Sequence[Token], start: int, end: int) -> range:
         for n, t in enumerate(tokens)
         if t.start is not None and t.end is not None and t.start < end and t.end > start
     ]
-    return range(touching[0], touching[-1] + 1) if touching else range(0)
+    if touching:
+        return range(touching[0], touching[-1] + 1)
+    return range(0)
 
 
 def spell_ids(text: TextInput, source: ModelSource) -> TextInput:

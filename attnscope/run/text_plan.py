@@ -79,7 +79,9 @@ class SearchedText:
         positions = sorted(
             selection.find(self.tokens, self.written, option, spans=self.spans, sound=self.sound)
         )
-        return whole_words(self.tokens, positions) if self.words else positions
+        if self.words:
+            return whole_words(self.tokens, positions)
+        return positions
 
 
 def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:

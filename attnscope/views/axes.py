@@ -70,7 +70,9 @@ class Axis:
         """Return the position of an entry; nothing for the sink."""
         if self.numbers is not None:
             return self.numbers[index]
-        return str(self.positions[index]) if self.positions[index] != SINK else ""
+        if self.positions[index] != SINK:
+            return str(self.positions[index])
+        return ""
 
     def select(self, indices: Sequence[int]) -> "Axis":
         """Return these entries."""

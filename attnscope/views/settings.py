@@ -68,7 +68,9 @@ class TypedCommand:
         """Return it without some options."""
         words = [word for option, word in self.words if option not in left_out]
         spelled = " ".join(["attnscope", self.name, *words])
-        return spelled if self.piped is None else f"printf %s {self.piped} | {spelled}"
+        if self.piped is None:
+            return spelled
+        return f"printf %s {self.piped} | {spelled}"
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,9 @@ def spell_token(text: str, *, ascii: bool) -> str:
 def safe_text(text: str, *, ascii: bool) -> str:
     """Escape control characters of untrusted text, in characters that the page or console has."""
     text = escape_control(text)
-    return text.encode("ascii", "backslashreplace").decode() if ascii else text
+    if ascii:
+        return text.encode("ascii", "backslashreplace").decode()
+    return text
 
 
 def spell(span: Span, *, ascii: bool) -> str:

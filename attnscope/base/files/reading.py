@@ -176,7 +176,9 @@ def _parse_verbatim(data: bytes) -> Any:
     try:
         value = orjson.loads(data)
         form = orjson.OPT_INDENT_2 if data[1:2] == b"\n" else None
-        return value if orjson.dumps(value, option=form) == data else None
+        if orjson.dumps(value, option=form) == data:
+            return value
+        return None
     except (ValueError, TypeError):
         # Values that orjson cannot read, or can read but not write.
         return None
@@ -207,7 +209,9 @@ def format_value(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10**40:
         return "a whole number of more than 40 digits"
     text = f"'{value}'" if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else f"{text[:50]}… ({len(text)} characters)"
+    if len(text) <= 60:
+        return text
+    return f"{text[:50]}… ({len(text)} characters)"
 
 
 class _NonFinite(str):
@@ -220,7 +224,9 @@ class _NonFinite(str):
 
 def _finite(digits: str, seen: list[str]) -> float | _NonFinite:
     value = float(digits)
-    return value if abs(value) != float("inf") else _NonFinite(digits[:20], seen)
+    if abs(value) != float("inf"):
+        return value
+    return _NonFinite(digits[:20], seen)
 
 
 def _refuse_halves(value: Any, where: str) -> None:

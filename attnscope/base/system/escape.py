@@ -44,7 +44,9 @@ def _in_shell(c: str) -> str:
     if unicodedata.category(c) not in _HIDDEN:
         return c
     # to shells, \x80 is a byte, not a character
-    return f"\\u{ord(c):04x}" if 0x80 <= ord(c) < 0x100 else _escape(c)
+    if 0x80 <= ord(c) < 0x100:
+        return f"\\u{ord(c):04x}"
+    return _escape(c)
 
 
 def _escape(c: str) -> str:

@@ -29,7 +29,9 @@ def chat_templates(folder: Folder, tokenizer: FoundTokenizer) -> ChatTemplates:
         templates = read_templates(path if path.is_dir() else path.parent)
         if templates.templates:
             return templates
-    return read_templates(folder.path) if folder.chat is None else folder.chat
+    if folder.chat is None:
+        return read_templates(folder.path)
+    return folder.chat
 
 
 def read_templates(path: Path) -> ChatTemplates:

@@ -60,7 +60,9 @@ class GenerationBlocks(ext.Extension):
         return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
 
     def _mark(self, caller: Callable[[], str]) -> str:
-        return f"{_OPEN}{caller()}{_CLOSE}" if self.marking else caller()
+        if self.marking:
+            return f"{_OPEN}{caller()}{_CLOSE}"
+        return caller()
 
 
 class _SafeNamespace(Namespace):

@@ -31,7 +31,9 @@ def _scale(reader: ConfigReader, _: Mapping[str, Any]) -> float | None:
     for name in table.keys() - {*_REQUIRED, _SCALE, *_UNREAD}:
         raise nested.wrong(name, table[name], f"only {', '.join((_SCALE, *_REQUIRED))}")
     scale = table.get(_SCALE)
-    return None if scale is None else float(positive_number(nested, _SCALE, scale))
+    if scale is None:
+        return None
+    return float(positive_number(nested, _SCALE, scale))
 
 
 MPT = Family(

@@ -14,7 +14,9 @@ _COUNT = ("num_experts", "num_local_experts")  # as published, and as transforme
 
 
 def _windows(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
-    return everywhere(reader, done) if reader.flag("use_sliding_window", default=False) else ()
+    if reader.flag("use_sliding_window", default=False):
+        return everywhere(reader, done)
+    return ()
 
 
 QWEN3_MOE = replace(

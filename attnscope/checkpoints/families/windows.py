@@ -15,7 +15,9 @@ Windows = tuple[int | None, ...]
 def everywhere(reader: ConfigReader, done: Mapping[str, Any]) -> Windows:
     """Return the same window in every layer, or none if `sliding_window` is null (Mistral)."""
     window = _window_size(reader)
-    return () if window is None else (window,) * layers(reader, done)
+    if window is None:
+        return ()
+    return (window,) * layers(reader, done)
 
 
 def _window_size(reader: ConfigReader) -> int | None:

@@ -105,7 +105,9 @@ def piece_bytes(piece: str) -> bytes | None:
     """Return the bytes that a byte-level piece spells; None if it holds a character outside that alphabet."""
     table = byte_alphabet()
     values = [table.get(c) for c in piece]
-    return None if None in values else bytes(v for v in values if v is not None)
+    if None in values:
+        return None
+    return bytes(v for v in values if v is not None)
 
 
 @cache

@@ -122,4 +122,6 @@ def _character_class(c: str) -> str:
         return " "
     if c in "'’":
         return "a"
-    return "w" if c in "_\u200c\u200d" or unicodedata.category(c)[0] in "LMN" else "p"
+    if c in "_\u200c\u200d" or unicodedata.category(c)[0] in "LMN":
+        return "w"
+    return "p"

@@ -207,7 +207,9 @@ class ArraysEngine:
         (bias,) = (matrix.to(self.device) for matrix in biases)
 
         def added(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
-            return bias[q, k] if bias.ndim == 2 else bias[heads[:, None, None], q, k]
+            if bias.ndim == 2:
+                return bias[q, k]
+            return bias[heads[:, None, None], q, k]
 
         return added
 

@@ -101,7 +101,9 @@ class GivenArrays:
 
     def origin(self, index: int) -> str:
         """Return the origin of a text."""
-        return self.name if len(self.texts) == 1 else f"{self.name}: text {index}"
+        if len(self.texts) == 1:
+            return self.name
+        return f"{self.name}: text {index}"
 
     def config(self) -> ModelConfig:
         """Return the sizes that the program needs of a model; there are no weights."""

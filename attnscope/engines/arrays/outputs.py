@@ -125,7 +125,10 @@ def _other_rules(
     def under(**changes: object) -> AttentionInputs:
         return replace(inputs, spec=replace(spec, **changes))  # type: ignore[arg-type]
 
-    parts = spec.mask.parts if isinstance(spec.mask, Intersection) else (spec.mask,)
+    if isinstance(spec.mask, Intersection):
+        parts = spec.mask.parts
+    else:
+        parts = (spec.mask,)
     terms = [part for part in parts if isinstance(part, MaskTerm)]
     restrictions = [part for part in parts if not isinstance(part, MaskTerm)]
 

@@ -182,7 +182,9 @@ def kind_of(model: Any) -> str | None:
     if predicts or any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
         return "causal"
     if type(config) in masked:
-        return "causal" if getattr(config, "is_decoder", False) else "bidirectional"
+        if getattr(config, "is_decoder", False):
+            return "causal"
+        return "bidirectional"
     if any(parent in causal for parent in type(config).__mro__):
         return "causal"
     flags = {

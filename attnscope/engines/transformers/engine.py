@@ -438,7 +438,9 @@ class TransformersEngine:
             result = engine.forward(
                 batch.repeated(len(variants)), {}, progress, final=True, variants=variants
             )
-            return _required(result) if rows is None else _required(result)[:, rows]
+            if rows is None:
+                return _required(result)
+            return _required(result)[:, rows]
 
         return UncutRun(_required(hidden), run)
 

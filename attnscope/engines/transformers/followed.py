@@ -115,7 +115,9 @@ def _product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Prod
 
 
 def _operands(args: Sequence[Any]) -> Sequence[Tensor]:
-    return args[1] if isinstance(args[1], list | tuple) else args[1:]
+    if isinstance(args[1], list | tuple):
+        return args[1]
+    return args[1:]
 
 
 def _einsum(equation: str, first: Tensor, second: Tensor) -> _Product | None:
@@ -364,7 +366,9 @@ def _next(
 ) -> _Scores:
     """Return how the result of an operator on scores, or on weights, was made; `others` are its other arguments."""
     if name in _RESHAPED and result.shape[-2:] == scores.shape[-2:]:
-        return replace(scores, shape=result.shape) if result.ndim == 4 else scores
+        if result.ndim == 4:
+            return replace(scores, shape=result.shape)
+        return scores
     if name in _SAME or (scores.weighted and name in _FILLED):
         return scores
     if scores.weighted:
@@ -405,7 +409,9 @@ def _as_float(value: Any) -> float | None:
     """Return a number, also one in a tensor of no dimensions; None for anything else."""
     if isinstance(value, int | float):
         return float(value)
-    return float(value) if isinstance(value, Tensor) and value.ndim == 0 else None
+    if isinstance(value, Tensor) and value.ndim == 0:
+        return float(value)
+    return None
 
 
 def _hides(value: Any) -> bool:

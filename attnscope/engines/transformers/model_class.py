@@ -234,7 +234,9 @@ def _with_floats(value: Any) -> Any:
         if tagged is None:
             return {name: _with_floats(item) for name, item in value.items()}
         return tagged
-    return [_with_floats(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_with_floats(item) for item in value]
+    return value
 
 
 @contextmanager

@@ -84,7 +84,9 @@ def head_kind(model: Any, *, looks_ahead: bool) -> PredictionKind:
     causal = any(
         type(model.config) in table and type(model) is table[type(model.config)] for table in tables
     )
-    return "next" if causal or getattr(model.config, "is_decoder", False) else "masked"
+    if causal or getattr(model.config, "is_decoder", False):
+        return "next"
+    return "masked"
 
 
 def _predicting(config: Any) -> list[Any]:
@@ -93,7 +95,9 @@ def _predicting(config: Any) -> list[Any]:
 
     if config.is_encoder_decoder:
         speech = transformers.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
-        return [speech[type(config)]] if type(config) in speech else []
+        if type(config) in speech:
+            return [speech[type(config)]]
+        return []
     tables: list[Any] = [
         transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
         transformers.MODEL_FOR_MASKED_LM_MAPPING,

@@ -276,7 +276,9 @@ def _attention_kind(module: nn.Module, inputs: AttentionInputs) -> str:
     """Return the kind of a path that attends."""
     if inputs.unselective is not None or has_indexer(module):
         return "sparse"
-    return "window" if getattr(module, "sliding_window", None) else "softmax"
+    if getattr(module, "sliding_window", None):
+        return "window"
+    return "softmax"
 
 
 def _no_projection(calls: _Calls) -> str:
@@ -330,4 +332,6 @@ def max_text_length(model: Any, config: Any) -> int | None:
 def count_segments(model: Any, config: Any) -> int:
     """Return rows of the segment embedding; 0 where there is none."""
     takes = "token_type_ids" in inspect.signature(model.forward).parameters
-    return int(getattr(config, "type_vocab_size", 0) or 0) if takes else 0
+    if takes:
+        return int(getattr(config, "type_vocab_size", 0) or 0)
+    return 0

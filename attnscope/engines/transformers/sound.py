@@ -424,7 +424,9 @@ class SoundReader:
         if not pairs or marks[-2:] == [False, True]:
             return heard, end
         seconds = (heard[pairs[-1] - 1] - self._first_time) * _TIME
-        return (heard[: pairs[-1]], round(start + seconds, 2)) if seconds > 0 else (heard, end)
+        if seconds > 0:
+            return heard[: pairs[-1]], round(start + seconds, 2)
+        return heard, end
 
     def _transcribed(
         self, features: Any, sound: Sound, limit: int | None

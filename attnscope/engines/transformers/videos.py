@@ -114,7 +114,9 @@ def open_frame_processor(path: Path, images: Any) -> FrameProcessor | None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    return as_object(read_json(file, cap=_LARGEST), str(file)) if file.is_file() else {}
+    if file.is_file():
+        return as_object(read_json(file, cap=_LARGEST), str(file))
+    return {}
 
 
 def frames_of(clip: Clip) -> Array:

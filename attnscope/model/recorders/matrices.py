@@ -74,7 +74,9 @@ class MatrixRecorder(Recorder):
                 sums[stage] = part.sum(1)
             else:
                 self._store(stage, part, overlap)
-        return partial(self._add, sums, overlap.rows) if self.mean else None
+        if self.mean:
+            return partial(self._add, sums, overlap.rows)
+        return None
 
     def _add(self, sums: dict[str, Tensor], rows: slice) -> None:
         """Add some rows of several heads or layers, (B, r, columns) of every stage."""

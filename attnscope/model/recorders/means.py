@@ -113,4 +113,6 @@ class _MeanRows:
     def max_score(self) -> Tensor:
         """Return the largest mean score of keys that every head sees; NaN without any."""
         largest = finite_scores(self._masked.amax(-1))
-        return largest if self._scored else torch.full_like(largest, torch.nan)
+        if self._scored:
+            return largest
+        return torch.full_like(largest, torch.nan)

@@ -171,7 +171,9 @@ class TileRows:
     def max_score(self) -> Tensor:
         """Return the largest masked score of every row; NaN where no key is allowed, or no score is known."""
         largest = finite_scores(self._peaks[0][..., 0])
-        return largest if self._tile.scored else torch.full_like(largest, torch.nan)
+        if self._tile.scored:
+            return largest
+        return torch.full_like(largest, torch.nan)
 
     def largest(self) -> Tensor:
         """Return the largest weight of every row."""

@@ -197,8 +197,12 @@ class SpanRecorder(SumRecorder):
     def results(self) -> dict[str, Tensor]:
         sink = self.sink()
         weights = {"spans.weights": self.compute().float()}
-        return weights if sink is None else weights | {"spans.sink": sink.float()}
+        if sink is None:
+            return weights
+        return weights | {"spans.sink": sink.float()}
 
     def sink(self) -> Tensor | None:
         """Return the weight of each span's queries on the sink, (B, heads, S); None if the layer has none."""
-        return None if self._sink is None else self._sink / self._count
+        if self._sink is None:
+            return None
+        return self._sink / self._count

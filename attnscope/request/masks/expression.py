@@ -81,7 +81,9 @@ def _union(lexemes: deque[str], text: str, where: str, depth: int) -> tuple[Mask
 
 def _factor(lexemes: deque[str], text: str, where: str, depth: int) -> tuple[MaskTerm, ...]:
     """Take a term, or a union in parentheses."""
-    word = lexemes.popleft() if lexemes and lexemes[0] not in (*_JOINS, ")") else ""
+    word = ""
+    if lexemes and lexemes[0] not in (*_JOINS, ")"):
+        word = lexemes.popleft()
     if word != "(":
         return (_parse_term(word, where),)
     if depth == _DEEPEST:
@@ -150,7 +152,9 @@ def is_mask(text: str) -> bool:
 def spell_mask(terms: Sequence[MaskTerm]) -> str:
     """Return a mask expression as typed."""
     spelled = "+".join(map(str, terms))
-    return spelled[1:-1] if len(terms) == 1 and isinstance(terms[0], AnyOf) else spelled
+    if len(terms) == 1 and isinstance(terms[0], AnyOf):
+        return spelled[1:-1]
+    return spelled
 
 
 def used_mask(terms: Sequence[MaskTerm], own: str) -> tuple[MaskTerm, ...]:

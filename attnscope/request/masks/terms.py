@@ -320,7 +320,9 @@ class AnyOf(MaskTerm):
             for branch in self.branches
         ]
         known_sizes = [size for size in sizes if size is not None]
-        return max(known_sizes) if len(known_sizes) == len(sizes) else None
+        if len(known_sizes) == len(sizes):
+            return max(known_sizes)
+        return None
 
 
 def leaves(terms: Sequence[MaskTerm]) -> Iterator[MaskTerm]:

@@ -157,4 +157,6 @@ def _correlation(values: "np.ndarray[Any, Any]", shares: "np.ndarray[Any, Any]")
     place = np.arange(len(values)) - (np.arange(len(values)) * shares).sum() / total
     centred = values - (values * shares).sum() / total
     spread = np.sqrt((shares * centred**2).sum() * (shares * place**2).sum())
-    return float((shares * centred * place).sum() / spread) if spread > 0 else 0.0
+    if spread > 0:
+        return float((shares * centred * place).sum() / spread)
+    return 0.0

@@ -182,7 +182,9 @@ def _means(trace: Trace, part: TextPart) -> Means:
 
 def _mean(values: Tensor) -> float | None:
     known_values = to_float64(values[~values.isnan()])
-    return float(known_values.mean()) if known_values.numel() else None
+    if known_values.numel():
+        return float(known_values.mean())
+    return None
 
 
 def _index_of(items: Sequence[int], among: Sequence[int]) -> "slice | Array":

@@ -70,11 +70,9 @@ def _scatter(survey: EffectSurvey, display: str) -> "Scatter":
     from attnscope.views.page.scatter import Scatter
 
     effects = survey.effects[0]
-    correlation = (
-        ""
-        if effects.correlation is None
-        else f" · ρ {formatted(effects.correlation, 'z.2f')} (Spearman)"
-    )
+    correlation = ""
+    if effects.correlation is not None:
+        correlation = f" · ρ {formatted(effects.correlation, 'z.2f')} (Spearman)"
     return Scatter(
         f"weight against effect of {len(survey.heads):,} heads{correlation}",
         [f"L{layer}H{head}" for layer, head in zip(survey.layers, survey.heads, strict=True)],

@@ -61,7 +61,9 @@ class AblationOptions:
     @property
     def how(self) -> str:
         """Kind of replacement; see `CutEffect`."""
-        return self.replacement if self.patch_from is None else "patch"
+        if self.patch_from is None:
+            return self.replacement
+        return "patch"
 
     @property
     def from_others(self) -> bool:

@@ -59,7 +59,9 @@ def skipped_check(name: str, why: str) -> Check:
 
 
 def _each(limits: Limit, deviations: Sequence[Tensor]) -> list[float]:
-    return [limits] * len(deviations) if isinstance(limits, float) else [*limits]
+    if isinstance(limits, float):
+        return [limits] * len(deviations)
+    return [*limits]
 
 
 def differences(

@@ -41,7 +41,9 @@ def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[Vi
         yield from _by_layer(report)
     yield GAP
     hint = " (--verbose: the differences of each layer)"
-    more = hint if settings.options and report.differences and not by_layer else ""
+    more = ""
+    if settings.options and report.differences and not by_layer:
+        more = hint
     yield paragraph((_verdict(report), Span(more)), remark=True)
 
 

@@ -314,7 +314,9 @@ def side_label(axis: str, run: RunConfig) -> str:
     if axis == "model":
         return str(value or DEFAULT_MODEL)
     value = getattr(value, "label", None) or value
-    return "none" if value is None else str(getattr(value, "written", value))
+    if value is None:
+        return "none"
+    return str(getattr(value, "written", value))
 
 
 def side_of(axis: str, run: RunConfig) -> RunConfig:

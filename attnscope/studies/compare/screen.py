@@ -629,7 +629,9 @@ class _ShownHead:
     @property
     def _divergence_digits(self) -> Digits:
         digits = self._moved_digits
-        return digits if digits.decimals == 2 else digits_for(self.head.jensen_shannon[None], 2)
+        if digits.decimals == 2:
+            return digits
+        return digits_for(self.head.jensen_shannon[None], 2)
 
     def _changes(self, n: int) -> list[Spans]:
         """Return a query's keys that enter or leave the top contributors, and those whose weight changes much.
@@ -662,7 +664,9 @@ class _ShownHead:
             elif abs(change) >= _CHANGED:
                 others.append((first, second))
         cells = [self._weights_of(n, keys) for keys in (enters, leaves, others)]
-        return [self._name(self.head.queries[n]), *cells] if any(cells) else []
+        if any(cells):
+            return [self._name(self.head.queries[n]), *cells]
+        return []
 
     def _listed(self, side: int, n: int) -> list[int]:
         """Return a query's top contributors on a side that have enough weight to be listed, strongest first."""
@@ -756,7 +760,9 @@ def shown_columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
             i = column[0]
             j = column[1] or 0
             # a token of the second side alone is before the next shared one
-            return (firsts[bisect(seconds, j)], -1, j) if i is None else (i, 0, 0)
+            if i is None:
+                return firsts[bisect(seconds, j)], -1, j
+            return i, 0, 0
 
         columns.sort(key=place)
     return columns

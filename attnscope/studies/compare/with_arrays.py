@@ -47,7 +47,10 @@ def compare_with_arrays(
         qkv: Queries and keys, or weights: a file, or the name of arrays that the session has in memory.
     """
     held = session.live.get(qkv)
-    arrays = held.given if isinstance(held, ArraysInMemory) else from_file(Path(qkv))
+    if isinstance(held, ArraysInMemory):
+        arrays = held.given
+    else:
+        arrays = from_file(Path(qkv))
     if not run.texts:
         texts = tuple(TextInput(text.text, where=text.where) for text in arrays.inputs)
         run = msgspec.structs.replace(run, texts=texts)

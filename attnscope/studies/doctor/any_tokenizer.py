@@ -92,7 +92,9 @@ class AnyTokenizer:
                     if hasattr(tokenizer, "decode"):
                         text = str(tokenizer.decode([token_id]))
                     readable = text and "\N{REPLACEMENT CHARACTER}" not in text
-                    return text if readable else str(getattr(tokenizer, name)(token_id))
+                    if readable:
+                        return text
+                    return str(getattr(tokenizer, name)(token_id))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError):
             pass
         return f"#{token_id}"

@@ -238,7 +238,9 @@ def _measured(exam: Examination, name: str, nothing: str, reason: str) -> list[E
         if name in audit.findings:
             return case.finding(audit.findings[name], reason)
         why = audit.skipped.get(name) or audit.unread
-        return inapplicable(case.examined, nothing) if why is None else why
+        if why is None:
+            return inapplicable(case.examined, nothing)
+        return why
 
     evidence = measured(exam, exam.examined, measure)
     if name != "score_range" and any(item.verdict != "inapplicable" for item in evidence):

@@ -70,7 +70,9 @@ class Audit:
     @property
     def unread(self) -> str | None:
         """Why masks were not read; None if they were."""
-        return self.skipped.get("masks") if self.layers else NO_INTERFACE
+        if self.layers:
+            return self.skipped.get("masks")
+        return NO_INTERFACE
 
     def run(self) -> Tensor:
         """Run the batch under the backend, and read every call; returns the logits."""
@@ -249,7 +251,9 @@ class Audit:
     def _is_causal(self, call: BackendCall) -> bool | None:
         if call.part:
             return call.part == "decoder"
-        return None if self.subject.kind is None else self.subject.kind == "causal"
+        if self.subject.kind is None:
+            return None
+        return self.subject.kind == "causal"
 
     def _leak(self, name: str, call: BackendCall, seen: Tensor, cells: Tensor) -> None:
         if not cells.any():
@@ -475,13 +479,17 @@ def sinks_of(call: BackendCall) -> Tensor | None:
 def softcap_of(config: Any) -> float | None:
     """Return the soft-cap that a config names; None for none."""
     cap = getattr(config, "attn_logit_softcapping", None)
-    return float(cap) if isinstance(cap, int | float) and cap else None
+    if isinstance(cap, int | float) and cap:
+        return float(cap)
+    return None
 
 
 def layer_number(call: BackendCall) -> int:
     """Return the number of a layer: the module's own, or the order of calls."""
     own = getattr(call.module, "layer_idx", None)
-    return own if isinstance(own, int) and not call.part else call.layer
+    if isinstance(own, int) and not call.part:
+        return own
+    return call.layer
 
 
 def layer_name(call: BackendCall) -> str:

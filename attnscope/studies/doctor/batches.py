@@ -45,7 +45,9 @@ class ExaminedBatch:
     @property
     def kept(self) -> Tensor:
         """Tokens that are not padding and that the mask allows, (B, T)."""
-        return self.real if self.attended is None else self.real & self.attended
+        if self.attended is None:
+            return self.real
+        return self.real & self.attended
 
     @property
     def packed(self) -> bool:
@@ -300,7 +302,9 @@ def _padding(
         bool((attended != 0).all()) and int(by_id.sum(1).max()) > 1
     )
     # a mask tells end tokens from padding; one of ones does not, and no text ends with three
-    return barred if special.pad == special.eos and told_by_mask else barred | by_id
+    if special.pad == special.eos and told_by_mask:
+        return barred
+    return barred | by_id
 
 
 def padding_by_id(ids: Tensor, special: SpecialIds) -> Tensor:

@@ -331,7 +331,9 @@ def _offset(batch: ExaminedBatch) -> int | None:
             shifted = labels[:, : labels.shape[1] - offset]
         valid = shifted != IGNORED
         tokens = batch.ids[:, :offset] if offset < 0 else batch.ids[:, offset:]
-        shares[offset] = float((shifted == tokens)[valid].float().mean()) if valid.any() else 0.0
+        shares[offset] = 0.0
+        if valid.any():
+            shares[offset] = float((shifted == tokens)[valid].float().mean())
     best = max(shares, key=shares.__getitem__)
     other_shares = [share for offset, share in shares.items() if offset != best]
     if shares[best] >= _AGREE and max(other_shares) < max(_APART, shares[best] - 0.2):

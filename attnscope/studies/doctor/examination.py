@@ -83,7 +83,9 @@ class Examination:
                 return batch.name
         if evidence.examined in ("the texts", "a pair of texts"):
             return self.text_source
-        return self.probe_source if "text" in words or "texts" in words else None
+        if "text" in words or "texts" in words:
+            return self.probe_source
+        return None
 
     def probe(self, side: str, *, with_positions: bool = False) -> ExaminedBatch:
         """Return the texts as one padded batch."""
@@ -238,7 +240,9 @@ class Case:
             told = measure(self)
         except AttnscopeError as e:
             told = e.message
-        return unknown(self.examined, told) if isinstance(told, str) else told
+        if isinstance(told, str):
+            return unknown(self.examined, told)
+        return told
 
     def read(self) -> Audit:
         """Read how the backend attends in the batch, once.
@@ -429,7 +433,9 @@ def relative_gap(
 
 def finite(value: float | None) -> float | None:
     """Return a number for JSON; None if it is not finite."""
-    return float(value) if value is not None and abs(value) < float("inf") else None
+    if value is not None and abs(value) < float("inf"):
+        return float(value)
+    return None
 
 
 def rounded_attention(seed: int) -> Callable[[Any], Tensor | None]:

@@ -44,7 +44,9 @@ def read_masks(
             return case.finding(audit.leaks[name], reason)
         if name in audit.hidden:
             return case.finding(audit.hidden[name], HIDDEN)
-        return ok(case.examined) if name in audit.read else audit.unread
+        if name in audit.read:
+            return ok(case.examined)
+        return audit.unread
 
     return measured(exam, batches, measure)
 

@@ -115,7 +115,9 @@ def _columns(measured: Sequence[DoctorCheck | Evidence]) -> list[Column]:
 
 
 def _texts(item: DoctorCheck | Evidence) -> str:
-    return ", ".join(item.texts) if isinstance(item, DoctorCheck) else item.texts or ""
+    if isinstance(item, DoctorCheck):
+        return ", ".join(item.texts)
+    return item.texts or ""
 
 
 def _number(check: DoctorCheck | Evidence) -> str:

@@ -55,7 +55,9 @@ class Subject:
     def dtype(self) -> torch.dtype:
         """Type of its weights."""
         kinds = [p.dtype for p in self.model.parameters() if p.is_floating_point()]
-        return max(set(kinds), key=kinds.count) if kinds else torch.float32
+        if kinds:
+            return max(set(kinds), key=kinds.count)
+        return torch.float32
 
     @property
     def backend(self) -> str:
@@ -86,7 +88,9 @@ class Subject:
             for name, buffer in self.model.named_buffers()
             if name.rpartition(".")[2] == "position_ids"
         ]
-        return int(held[0].flatten()[0]) if held and held[0].numel() else 0
+        if held and held[0].numel():
+            return int(held[0].flatten()[0])
+        return 0
 
     @property
     def _after_padding(self) -> int | None:
@@ -182,7 +186,9 @@ class Subject:
                 ) from e
 
     def _moved(self, value: Any) -> Any:
-        return value.to(self.device) if isinstance(value, Tensor) else value
+        if isinstance(value, Tensor):
+            return value.to(self.device)
+        return value
 
     @contextmanager
     def under(self, backend: str) -> Iterator[None]:

@@ -127,7 +127,9 @@ def _steps(captured: Captured, letter: str, at: int | None = None) -> dict[str, 
     if letter not in captured:  # given as attention takes it
         names["projected"] = f"{letter}_used"
     steps = {step: captured[name] for step, name in names.items() if name in captured}
-    return steps if at is None else {step: rows[at] for step, rows in steps.items()}
+    if at is None:
+        return steps
+    return {step: rows[at] for step, rows in steps.items()}
 
 
 def _cells(

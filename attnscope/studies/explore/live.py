@@ -307,11 +307,9 @@ class LiveSource(UnitSource):
         rows_of = walk_head(text, text.heads[0])
         before = self._heads.get((variant, *head))
         if before is None or len(text.queries) == n_queries:
-            walk = (
-                rows_of
-                if before is None
-                else replace(rows_of, map=before.map, chosen=before.chosen)
-            )
+            walk = rows_of
+            if before is not None:
+                walk = replace(rows_of, map=before.map, chosen=before.chosen)
             if before is None and len(text.queries) < n_queries:
                 walk = replace(
                     walk, sources=None, rows={}, masked_rows=frozenset(), start=first_row
@@ -537,7 +535,9 @@ def _why_none(
 
 def _named(numbers: IndexSelection, first_index: int) -> IndexSelection:
     """Return the named layers or heads; the first if they were left to `auto`."""
-    return IndexSelection.of([first_index]) if numbers == AUTO else numbers
+    if numbers == AUTO:
+        return IndexSelection.of([first_index])
+    return numbers
 
 
 def _bytes(head: WalkHead) -> int:

@@ -82,7 +82,10 @@ def text_scene(
     places = {(axes[0].index(head.layer), axes[1].index(head.head)): head for head in heads}
     rows = {indices: rows_of(head) for indices, head in places.items()}
     chosen_heads = [indices for indices, head in places.items() if head.chosen]
-    stages = set(WALKED) if sizes else {stage for head in heads for stage in head.stages}
+    if sizes:
+        stages = set(WALKED)
+    else:
+        stages = {stage for head in heads for stage in head.stages}
     scene = scene_of(report, text, axes, rows, stages)
     if command is not None:
         scene = replace(scene, command=command)

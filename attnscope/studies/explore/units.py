@@ -100,7 +100,9 @@ class UnitSource(Source):
 
 def of_tokens(variant: Variant) -> Variant:
     """Return the token variant of a variant."""
-    return variant if variant.unit == "tokens" else replace(variant, unit="tokens")
+    if variant.unit == "tokens":
+        return variant
+    return replace(variant, unit="tokens")
 
 
 def unit_scene(scene: Scene, units: TextUnits, unit: str) -> Scene:
@@ -156,7 +158,10 @@ def word_head(head: WalkHead, tokens: Scene, words: Scene) -> WalkHead:
     )
     merged = merge_cells(head.stages["weights"], rows, columns, head.masked_rows).astype(np.float32)
     sink = head.rows.get("sink")
-    means = {} if sink is None else {"sink": np.array([np.nanmean(sink[row]) for row in rows])}
+    if sink is None:
+        means = {}
+    else:
+        means = {"sink": np.array([np.nanmean(sink[row]) for row in rows])}
     return _of_weights(head.layer, head.head, merged, means, head.chosen)
 
 

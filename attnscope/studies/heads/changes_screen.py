@@ -221,7 +221,9 @@ def _changed_roles(
 
 def _largest(difference: Matrix) -> float:
     known_changes = np.abs(difference[np.isfinite(difference)])
-    return float(known_changes.max()) if known_changes.size else -1.0
+    if known_changes.size:
+        return float(known_changes.max())
+    return -1.0
 
 
 def _numbers(

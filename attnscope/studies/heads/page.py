@@ -48,11 +48,10 @@ def run_shown_texts(
     if found.shares:
         return _run_both_kinds(request, found)
     roles = [] if isinstance(found, HeadScores) else found.roles
-    values = (
-        found.values
-        if isinstance(found, HeadScores)
-        else next((role for role in roles if role.name == "content"), roles[0]).values
-    )
+    if isinstance(found, HeadScores):
+        values = found.values
+    else:
+        values = next((role for role in roles if role.name == "content"), roles[0]).values
     if np.isnan(values).all():
         return None
     layer, head = divmod(int(np.nanargmax(np.abs(values))), values.shape[1])

@@ -144,7 +144,9 @@ def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list
         words = (text_input.context,)
         spans = None
     positions = sorted(against.find(sources, words, arg("against"), spans=spans))
-    return whole_words(text.tokens, positions) if run.words else positions
+    if run.words:
+        return whole_words(text.tokens, positions)
+    return positions
 
 
 def _rows(run: RunConfig, text: TextPlan) -> list[int]:

@@ -97,7 +97,9 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
     c = d.config
     stored = ", ".join(f"{count:,} × {dtype}" for dtype, count in d.dtypes.items())
     of_text = d.tokenizer_size is None
-    words = "made from the text itself" if of_text else f"{d.tokenizer_size:,} words"
+    words = "made from the text itself"
+    if not of_text:
+        words = f"{d.tokenizer_size:,} words"
     tokenizer = "none that can be used; see below"
     if d.tokenizer != "none":
         tokenizer = f"{d.tokenizer}, {words}"

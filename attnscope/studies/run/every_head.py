@@ -52,7 +52,9 @@ class EveryHead:
     def effects_of(self, index: int) -> "HeadEffects | str | None":
         """Return the effects on a text, or why they were not measured."""
         effects = self.effects
-        return effects if effects is None or isinstance(effects, str) else effects[index]
+        if effects is None or isinstance(effects, str):
+            return effects
+        return effects[index]
 
 
 def inspect_with_every_head(run: RunConfig, session: Session) -> tuple[Report, EveryHead]:

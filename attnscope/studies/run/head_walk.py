@@ -105,7 +105,10 @@ def _shown(
     names = {number.name for number in numbers}
     others = [number for number in scene.numbers if number.name not in names]
     query = heads.queries[index]
-    start = scene.start if query is None else scene.queries.places.get(query, scene.start)
+    if query is None:
+        start = scene.start
+    else:
+        start = scene.queries.places.get(query, scene.start)
     shown_roles = roles() or scene.roles
     if heads.display == "roles" and shown_roles is not None and shown_roles.rows is not None:
         row = int(shown_roles.rows[scene.first])
@@ -171,5 +174,7 @@ def _reads(scene: Scene, role: str, query: int, key: int) -> bool:
     if role in _READS and read >= 0:
         return _READS[role]([span.text for span in scene.sources.names], position, read)
     if role in ("first", "special"):
-        return read < 0 if role == "first" else scene.keys.special[key] and read > 0
+        if role == "first":
+            return read < 0
+        return scene.keys.special[key] and read > 0
     return not scene.keys.sinks[key] and read != position

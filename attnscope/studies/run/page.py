@@ -112,7 +112,10 @@ def _scene(report: Report, text: TextReport, summary: TextReport) -> Scene:
     axes = text_scene(report, text)
     heads = [*summary.heads, *(head for head in text.heads if head.ref not in summary.heads.units)]
     every = text_scene(report, summary, heads=heads)
-    stages = set(axes.stages) if any(head.stages for head in text.heads) else set(every.stages)
+    if any(head.stages for head in text.heads):
+        stages = set(axes.stages)
+    else:
+        stages = set(every.stages)
     chosen_head = next((head for head in text.heads if head.chosen), text.heads[0])
     if len(axes.queries.positions) * len(axes.keys.positions) == 1:
         axes = replace(axes, start_key=0, display="lens")
@@ -142,7 +145,9 @@ def _head(
     more = _spread(walk_head(summary, other), text, summary)
     if head.sources is not None and more.sources is not None:
         ranks = head.sources.places.shape[1], more.sources.places.shape[1]
-        return head if ranks[0] >= ranks[1] else replace(head, sources=more.sources)
+        if ranks[0] >= ranks[1]:
+            return head
+        return replace(head, sources=more.sources)
     return replace(head, sources=more.sources, rows=more.rows)
 
 

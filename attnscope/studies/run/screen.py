@@ -248,7 +248,9 @@ def _has_maps(text: TextReport, head: HeadReport) -> bool:
     whole = (
         text.context is None and len(text.keys) == len(text.sources) and "weights" in head.stages
     )
-    return head.columns is not None if head.pooled is not None else whole
+    if head.pooled is not None:
+        return head.columns is not None
+    return whole
 
 
 def _all_rows(text: TextReport) -> bool:

@@ -69,7 +69,9 @@ def contributors(
 
 def fitted(ranking: Bars, settings: DisplaySettings) -> ViewPart:
     """Return a ranking, briefer if it fills more than a screen."""
-    return FirstFitting([[ranking], [brief(ranking)]]) if settings.brief else ranking
+    if settings.brief:
+        return FirstFitting([[ranking], [brief(ranking)]])
+    return ranking
 
 
 def brief(ranking: Bars) -> Bars:

@@ -232,7 +232,9 @@ def short_path(name: str) -> str:
     whole = len(name) <= _LONGEST_PATH and not _ABSOLUTE.match(name)
     if whole or len(parts) < 2:
         return name
-    return parts[-1] if len(parts[-1]) > _SHORT_NAME else "/".join(parts[-2:])
+    if len(parts[-1]) > _SHORT_NAME:
+        return parts[-1]
+    return "/".join(parts[-2:])
 
 
 def _joined(items: Iterable[Spans], between: str) -> Spans:
@@ -265,7 +267,9 @@ def named_positions(tokens: Sequence[Token], positions: Sequence[int], limit: in
 
 def counted(count: int, what: str) -> str:
     """Count things: `1 token`, `1,024 tokens`."""
-    return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
+    if count == 1:
+        return f"{count} {what}"
+    return f"{count:,} {what}s"
 
 
 def text_headers(texts: Sequence[TokenizedText], settings: DisplaySettings) -> list[Facts]:
@@ -472,9 +476,10 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
             )
     rows = range(len(text.tokens)) if head.means is not None else text.queries
     words = np.array([not text.tokens[position].special for position in rows], dtype=bool)
-    means = (
-        _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
-    )
+    if head.means is None:
+        means = _shown_means(head, words if words.any() else ~words)
+    else:
+        means = head.means
     shown_facts = sorted(
         (fact for fact in shown_facts if getattr(means, fact[1]) is not None), key=itemgetter(0)
     )

@@ -40,7 +40,9 @@ def overview(text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
 def any_map(text: TextReport, pooled: Pooled) -> ViewPart:
     """Return the map of a text, over seconds if its keys are frames of a sound."""
     sound = sound_of_keys(text)
-    return weight_map(text, pooled) if sound is None else head_map(text, pooled, sound)
+    if sound is None:
+        return weight_map(text, pooled)
+    return head_map(text, pooled, sound)
 
 
 def weight_map(text: TextReport, pooled: Pooled, of: str = WEIGHTS) -> WeightMap:

@@ -142,7 +142,9 @@ def _mean(text: TextReport, head: HeadReport, rows: Sequence[_MapRow]) -> _MapRo
     queries = [query for row in rows for query in row.queries]
     counted = [row for row in rows if row.queries[0] not in head.fully_masked] or rows
     on_patches = {int(token) for grid in text.images for token in grid.tokens.ravel()}
-    what = "patches" if all(query in on_patches for query in queries) else "rows"
+    what = "rows"
+    if all(query in on_patches for query in queries):
+        what = "patches"
     sink = float(np.mean([row.sink for row in counted]))
     weights = np.mean([row.weights for row in counted], axis=0)
     return _MapRow(ours(f"mean of {len(rows):,} {what}"), weights, sink, queries)

@@ -79,4 +79,6 @@ def _heading(report: Report, text: TextReport, prediction: Prediction) -> Text:
 
 def percent(share: float) -> str:
     """Format a probability; one that would round to 0.0 is shown as less."""
-    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    return f"{100 * share:.1f} %"

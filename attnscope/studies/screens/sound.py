@@ -22,7 +22,9 @@ def sound_of_keys(text: TextReport) -> Sound | None:
     sound = text.sound
     if sound is None or sound.bands > 1 or len(text.sources) != sound.before + sound.n_frames:
         return None
-    return sound if text.sources[sound.before].piece == frame_name(sound.seconds_of(0)) else None
+    if text.sources[sound.before].piece == frame_name(sound.seconds_of(0)):
+        return sound
+    return None
 
 
 def head_map(text: TextReport, pooled: Pooled, sound: Sound) -> SoundMap:

@@ -238,7 +238,9 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
 
 
 def _digits(decimals: int, settings: DisplaySettings) -> Digits:
-    return Digits(decimals).as_percent() if settings.percent else Digits(decimals)
+    if settings.percent:
+        return Digits(decimals).as_percent()
+    return Digits(decimals)
 
 
 def _share_texts(shares: Sequence[float], settings: DisplaySettings) -> list[str]:

@@ -127,4 +127,6 @@ def _scaled(head: HeadReport) -> str:
         text += f", soft-capped at {head.softcap:g}"
     if head.bias is not None:
         text += f", plus {BIAS_NAMES.get(head.bias, head.bias)} bias"
-    return text if head.score_mod is None else f"{text}, changed by {head.score_mod}"
+    if head.score_mod is None:
+        return text
+    return f"{text}, changed by {head.score_mod}"

@@ -89,7 +89,9 @@ def plain(spans: Iterable[Span]) -> str:
 
 def _spelled(span: Span) -> str:
     text = spell(span, ascii=False)
-    return text.translate(_STANDARD) if span.origin in ("ours", "note") else text
+    if span.origin in ("ours", "note"):
+        return text.translate(_STANDARD)
+    return text
 
 
 class _Line(NamedTuple):
@@ -117,7 +119,9 @@ class Canvas:
     @property
     def limit(self) -> float:
         """Width of the page, margins included, that content has to fit."""
-        return _WIDTH if self.settings.width is None else self.settings.width + 2 * _CUT
+        if self.settings.width is None:
+            return _WIDTH
+        return self.settings.width + 2 * _CUT
 
     def put(self, element: str) -> None:
         """Add an element."""

@@ -48,7 +48,9 @@ def rows_width(panel: Panel, labels: FigureLabels | None) -> float:
 def label_size(step: float) -> tuple[float, int]:
     """Return the size of labels at a distance, and the stride of written ones."""
     size = min(SMALL, step * 0.95)
-    return (size, 1) if size >= LEAST else (SMALL, int(SMALL / step) + 1)
+    if size >= LEAST:
+        return size, 1
+    return SMALL, int(SMALL / step) + 1
 
 
 def draw_names(

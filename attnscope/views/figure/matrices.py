@@ -299,7 +299,10 @@ def _draw_thumbnails(
                 canvas.cells(x, canvas.y, (side / columns, side / rows), colours, apart=False)
                 canvas.frame(x, canvas.y, side, side)
         canvas.y += side + 4
-    ends = (f"{scale.low:.2g}", f"{scale.high:.2g}") if logarithmic else ("0", "1")
+    if logarithmic:
+        ends = (f"{scale.low:.2g}", f"{scale.high:.2g}")
+    else:
+        ends = ("0", "1")
     if logarithmic:
         description = f"{panels[0].name}, logarithmic; hatched: exactly zero"
     else:

@@ -155,7 +155,9 @@ class Container:
             node["allowed"] = None if allowed.all() else self.add(np.packbits(allowed.reshape(-1)))
             predicted = np.where(allowed, predicted, -np.inf).astype(np.float32)
         correction = self._correction(matrix, predicted)
-        return None if correction is None else node | {"d": correction}
+        if correction is None:
+            return None
+        return node | {"d": correction}
 
     def _correction(self, matrix: Matrix, predicted: Matrix) -> Reference | str | None:
         """Return the correction of the bits of a prediction; `none` for no correction, None if it is too large."""
@@ -173,7 +175,9 @@ class Container:
         # The sign last, so that small steps both ways are small.
         folded = (distance << 1) ^ (distance >> 63)
         size = next((size for size in (1, 2, 4) if not int(folded.max()) >> 8 * size), None)
-        return None if size is None else self.add(folded.astype(f"u{size}"))
+        if size is None:
+            return None
+        return self.add(folded.astype(f"u{size}"))
 
     def packed(self, header: Mapping[str, Any]) -> bytes:
         """Return all of it, compressed."""

@@ -47,7 +47,9 @@ def render(view_parts: Iterable[Any], container: Container) -> list[Node]:
 
 
 def _indented(indent: int) -> dict[str, str] | None:
-    return {"marginLeft": f"{indent * _INDENT}rem"} if indent else None
+    if indent:
+        return {"marginLeft": f"{indent * _INDENT}rem"}
+    return None
 
 
 def _text(text: parts.Text, _container: Container) -> list[Node]:
@@ -122,9 +124,9 @@ def _table(table: parts.Table, _container: Container) -> list[Node]:
 def _table_row(
     table: parts.Table, columns: Sequence[parts.Column], labels: Sequence[list[Element]], row: int
 ) -> list[Element]:
-    cells = (
-        [element("th", *(labels[row] if row < len(labels) else ()), scope="row")] if labels else []
-    )
+    cells = []
+    if labels:
+        cells = [element("th", *(labels[row] if row < len(labels) else ()), scope="row")]
     for index, column in enumerate(columns):
         if table.bars is not None and index == table.measured:
             share = table.bars[row] if row < len(table.bars) else None
@@ -230,7 +232,9 @@ def _sound(sound_map: parts.SoundMap, container: Container) -> list[Node]:
     factor = -(-len(sound_map.levels) // _MOST_FRAMES)
     starts = np.arange(0, len(sound_map.levels), factor)
     weights = np.add.reduceat(sound_map.weights, starts, axis=1).astype(np.float32)
-    paths = [sound_map.path_of(row) for row in range(len(weights))] if sound_map.path else []
+    paths = []
+    if sound_map.path:
+        paths = [sound_map.path_of(row) for row in range(len(weights))]
     panel = {
         "name": "map",
         "label": f"map of {sound_map.of} over seconds",
@@ -297,13 +301,15 @@ def _bars_of_row(
             element("td", number_text, look="" if n == bars.by else "dim")
             for n, number_text in enumerate(bar.numbers)
         ]
-        before = (
-            [element("span", *spans_of(tuple(reversed(bar.before))), " ", look="dim")]
-            if bar.before
-            else []
-        )
-        after = [element("span", " ", *spans_of(tuple(bar.after)), look="dim")] if bar.after else []
-        remark = [] if bar.remark is None else [element("abbr", bar.remark[0], title=bar.remark[1])]
+        before = []
+        if bar.before:
+            before = [element("span", *spans_of(tuple(reversed(bar.before))), " ", look="dim")]
+        after = []
+        if bar.after:
+            after = [element("span", " ", *spans_of(tuple(bar.after)), look="dim")]
+        remark = []
+        if bar.remark is not None:
+            remark = [element("abbr", bar.remark[0], title=bar.remark[1])]
         source = element("td", *before, *sources[bar.index], *after, *remark, look="left")
         length = element("td", meter(bar.length), look="bars")
         lines.append(element("tr", *(blank if rank else name), source, length, *numbers))

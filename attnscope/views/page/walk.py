@@ -208,7 +208,9 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
 def _choice(text: str) -> str:
     """Return the beginning of a text, for a list of texts."""
     written = text_of(Span(text, origin="untrusted"))
-    return written if len(written) <= _BEGINNING else f"{written[:_BEGINNING]}…"
+    if len(written) <= _BEGINNING:
+        return written
+    return f"{written[:_BEGINNING]}…"
 
 
 def _keys(scenes: Sequence[Node], texts: int, masks: int) -> list[Node]:
@@ -400,8 +402,12 @@ def _comparison(walk: Walk, variant: Variant) -> str:
         return ""
     sides = [reference, variant.mask if variant.mask != reference else others[0]]
     before, after = (source.scene(replace(variant, mask=mask)) for mask in sides)
-    compared = None if before is None or after is None else compared_masks(before, after)
-    return "" if compared is None else compared.spell(command="compare", shared=True)
+    if before is None or after is None:
+        return ""
+    compared = compared_masks(before, after)
+    if compared is None:
+        return ""
+    return compared.spell(command="compare", shared=True)
 
 
 def _pictured_rows(heads: Mapping[tuple[int, int], WalkHead], container: Container) -> Node | None:
@@ -477,7 +483,9 @@ def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
 def _head(indices: tuple[int, int], head: WalkHead, container: Container) -> Node:
     later = later_steps(head)
     has_scale = head.scale is not None and head.softcap is None and not later
-    plain_scale = float(np.float32(head.scale)) if has_scale and head.scale is not None else None
+    plain_scale = None
+    if has_scale and head.scale is not None:
+        plain_scale = float(np.float32(head.scale))
     stages = {name: head.stages[name] for name in _STAGES if name in head.stages and head.exact}
     return {
         "at": list(indices),
@@ -504,14 +512,13 @@ def _group(
     """Yield the stacked sources, statistics and maps of heads with equal kinds of them."""
     by_shape: dict[Any, dict[tuple[int, int], WalkHead]] = {}
     for indices, head in heads.items():
-        sources = (
-            None
-            if head.sources is None
-            else (head.sources.places.shape, head.sources.by, *head.sources.measures)
-        )
-        runs = (
-            None if head.map is None or exact else (tuple(head.map.queries), tuple(head.map.keys))
-        )
+        sources = None
+        if head.sources is not None:
+            sources = (head.sources.places.shape, head.sources.by, *head.sources.measures)
+        if head.map is None or exact:
+            runs = None
+        else:
+            runs = (tuple(head.map.queries), tuple(head.map.keys))
         by_shape.setdefault((sources, tuple(head.rows), runs), {})[indices] = head
     for alike in by_shape.values():
         yield _alike(alike, container, exact=exact)
@@ -543,11 +550,10 @@ def _alike(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, e
         for name in measures:
             numbers = np.stack([sources.measures[name][listed].T for sources in ranked], axis=1)
             falls = not exact and name == first_head.sources.by
-            node["measures"][name] = (
-                container.falling(numbers, _WEIGHT)
-                if falls
-                else _number(numbers, _WEIGHT, container, exact)
-            )
+            if falls:
+                node["measures"][name] = container.falling(numbers, _WEIGHT)
+            else:
+                node["measures"][name] = _number(numbers, _WEIGHT, container, exact)
     names = [name for name in first_head.rows if exact or name in _SUMMARY]
     node["statistics"] = {}
     for name in names if listed.size else ():
@@ -575,4 +581,6 @@ def _listed(heads: Sequence[WalkHead]) -> Array:
 
 
 def _number(array: Array, decimals: int, container: Container, exact: bool) -> Reference:
-    return container.exact(array) if exact else container.rounded(array, decimals)
+    if exact:
+        return container.exact(array)
+    return container.rounded(array, decimals)

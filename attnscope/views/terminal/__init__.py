@@ -98,9 +98,10 @@ def _draw_first_fitting(screen: Screen, findings: parts.FirstFitting) -> None:
     screenful = SCREENFUL
     if screen.console.file.isatty():
         screenful = max(screenful, screen.console.height - _AROUND)
-    limits = [(form, screenful) for form in findings.forms]
+    limits = [(form, screenful) for form in findings.forms[:-1]]
     last = findings.picture or findings.forms[-1]
-    limits[-1:] = [] if findings.picture is None else [(findings.forms[-1], findings.lines)]
+    if findings.picture is not None:
+        limits.append((findings.forms[-1], findings.lines))
     for form, limit in limits:
         page = _Page(screen, limit)
         try:

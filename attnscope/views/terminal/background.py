@@ -30,7 +30,9 @@ def terminal_background() -> tuple[int, int, int]:
 def named_background(colours: str) -> tuple[int, int, int]:
     """Return black or white, as COLORFGBG names the background: `15;0`, `0;default;15`."""
     colour = colours.rpartition(";")[2]
-    return _WHITE if colour.isdecimal() and int(colour) in _LIGHT_NUMBERS else _BLACK
+    if colour.isdecimal() and int(colour) in _LIGHT_NUMBERS:
+        return _WHITE
+    return _BLACK
 
 
 def read_answer(answer: bytes) -> tuple[int, int, int] | None:

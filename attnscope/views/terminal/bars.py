@@ -34,7 +34,9 @@ class _Labelled:
 
     def queried(self, row: int) -> Text:
         """Write the label of a query; nothing for a whole text."""
-        return Text() if self.queries is None else self.queries.label(row, self.query)
+        if self.queries is None:
+            return Text()
+        return self.queries.label(row, self.query)
 
 
 def draw_bars(screen: Screen, bars: Bars) -> None:

@@ -70,7 +70,9 @@ def limits_of(scale: Scale | LogScale) -> Sequence[float]:
     """Return the places of a scale from which each of 16 colours is; see ramp_style."""
     if isinstance(scale, LogScale):
         return _OF_LOGARITHMS
-    return OF_WEIGHTS if _is_whole(scale) and scale.shape == "sqrt" else _OF_SHAPES[scale.shape]
+    if _is_whole(scale) and scale.shape == "sqrt":
+        return OF_WEIGHTS
+    return _OF_SHAPES[scale.shape]
 
 
 def _is_whole(scale: Scale | LogScale) -> bool:
@@ -110,7 +112,9 @@ def _style(step: int, signed: bool, colours: int, surface: Surface) -> Style:
     size = abs(2 * step / STEPS - 1) if signed else step / STEPS
     more = not signed or 2 * step > STEPS
     ansi_colour = ramp_steps(surface, more=more)[round(size * STEPS)]
-    return Style() if ansi_colour is None else _with(Color.from_ansi(ansi_colour))
+    if ansi_colour is None:
+        return Style()
+    return _with(Color.from_ansi(ansi_colour))
 
 
 def number_style(

@@ -35,7 +35,9 @@ class Labels:
         """Write the label of one entry: `3 the`, or `the` if the position is shown elsewhere."""
         name = Text(shorten(self.names[index], cells), SPECIAL if self.axis.special[index] else "")
         position_text = f"{self.axis.number(index):>{self.axis.digits}} "
-        return Text.assemble((position_text, "dim"), name) if position else name
+        if position:
+            return Text.assemble((position_text, "dim"), name)
+        return name
 
     def entry(self, index: int) -> Entry:
         """Return what identifies an entry."""

@@ -189,7 +189,9 @@ def half_blocks(upper: Color | None, lower: Color | None = None) -> tuple[str, S
 def colour_on(screen: Screen, scale: Scale | LogScale, weight: float) -> Color | None:
     """Return the colour of a weight; None if it has no place on the scale, such as 0 on a logarithmic one, and NaN."""
     fraction = scale.place(weight)
-    return None if fraction is None else screen.ramp(fraction, scale).bgcolor
+    if fraction is None:
+        return None
+    return screen.ramp(fraction, scale).bgcolor
 
 
 def map_shade(fraction: float | None) -> str:

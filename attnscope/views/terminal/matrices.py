@@ -126,7 +126,9 @@ def _panels(screen: Screen, stages: Sequence[Panel]) -> list[Neighbour]:
             widened = [
                 replace(panel, widened=max(0, title - panel.width)) for panel, title in titles
             ]
-            return widened if _band_width(widened) <= screen.width else panels
+            if _band_width(widened) <= screen.width:
+                return widened
+            return panels
     return []
 
 

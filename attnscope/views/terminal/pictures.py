@@ -219,7 +219,9 @@ def half_block(upper: Color, lower: Color | None = None) -> tuple[str, Style]:
     if upper == lower:
         return " ", Style(bgcolor=upper)
     if upper.is_default:  # as a foreground, it is the colour of letters
-        return (" ", Style()) if lower is None else ("▄", Style(color=lower))
+        if lower is None:
+            return " ", Style()
+        return "▄", Style(color=lower)
     return "▀", Style(color=upper, bgcolor=lower)
 
 

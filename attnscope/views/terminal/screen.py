@@ -126,12 +126,16 @@ class Screen:
     @cached_property
     def bar(self) -> Style:
         """The style of bars, and of the numbers of what they show."""
-        return bar_style(self.colours, self.surface) if self.colours else Style()
+        if self.colours:
+            return bar_style(self.colours, self.surface)
+        return Style()
 
     @cached_property
     def negative_bar(self) -> Style:
         """The style of bars below 0."""
-        return bar_style(self.colours, self.surface, more=False) if self.colours else Style()
+        if self.colours:
+            return bar_style(self.colours, self.surface, more=False)
+        return Style()
 
     def plain(self, spans: Iterable[Span]) -> str:
         """Join spans in characters that the console has, with what is untrusted escaped."""
@@ -177,7 +181,10 @@ class Screen:
 
     def lines(self, renderable: RenderableType, width: int = 0) -> list[list[Segment]]:
         """Lay out what `put` would print, as lines that fit the console."""
-        own = self.line if isinstance(renderable, Text) and not width else self.width
+        if isinstance(renderable, Text) and not width:
+            own = self.line
+        else:
+            own = self.width
         options = self.console.options.update(width=max(width, own))
         lines = self.console.render_lines(renderable, options, pad=False)
         return [

@@ -78,7 +78,9 @@ def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumb
         and not head.sources.left_out
     ):
         row_weights = head.sources.measures["weight"][query]
-        at_most = float(row_weights[-1]) if row_weights.size and isfinite(row_weights[-1]) else 0.0
+        at_most = 0.0
+        if row_weights.size and isfinite(row_weights[-1]):
+            at_most = float(row_weights[-1])
     masked = stages.get("masked")
     log_total = log_sum(head, query)
     return CellNumbers(
@@ -245,7 +247,9 @@ def log_sum(head: WalkHead, query: int) -> float | None:
     if masked is None or weights is None or not weights.size or np.isnan(weights).all():
         return None
     at = int(np.nanargmax(weights))
-    return float(masked[at]) - log(float(weights[at])) if weights[at] > 0 else None
+    if weights[at] > 0:
+        return float(masked[at]) - log(float(weights[at]))
+    return None
 
 
 def largest_masked(head: WalkHead, query: int, log_total: float | None) -> float | None:
@@ -297,7 +301,9 @@ def place_of_effect(scene: Scene, query: int | None) -> str:
         names.append(f"{position}{escape_control(text)}")
     if len(positions) > len(names):
         names.append(f"{len(positions) - len(names)} more")
-    return f"{effects.preposition} {', '.join(names)}" if names else "on average"
+    if names:
+        return f"{effects.preposition} {', '.join(names)}"
+    return "on average"
 
 
 def members_text(scene: Scene, query: int, key: int) -> str:
@@ -357,7 +363,9 @@ def arithmetic(
 def later_steps(head: WalkHead) -> list[str]:
     """List what is done to scaled and capped scores: `+ alibi bias`, `changed by score_mod:louder`."""
     steps = [] if head.bias is None else [f"+ {head.bias} bias"]
-    return steps if head.score_mod is None else [*steps, f"changed by {head.score_mod}"]
+    if head.score_mod is None:
+        return steps
+    return [*steps, f"changed by {head.score_mod}"]
 
 
 def weight_text(weight: float, rounded: int | None = None) -> str:
@@ -366,7 +374,9 @@ def weight_text(weight: float, rounded: int | None = None) -> str:
         return formatted(weight, f".{rounded}f")
     if weight == 0:
         return "0"
-    return formatted(weight, ".2f") if abs(weight) >= 0.01 else formatted(weight, ".2g")
+    if abs(weight) >= 0.01:
+        return formatted(weight, ".2f")
+    return formatted(weight, ".2g")
 
 
 def sum_text(cell: CellNumbers, *, is_long: bool) -> str:
@@ -438,7 +448,9 @@ def comparing_command(here: Scene, there: Scene, spots: tuple[Spot, Spot]) -> st
     if heads[0] == heads[1]:
         both = compared_masks(there, here)
         options = [f"--layer {heads[0][0]}", f"--head {heads[0][1]}", query]
-        return None if both is None else both.spell(*options, command="compare")
+        if both is None:
+            return None
+        return both.spell(*options, command="compare")
     if here.command is None or here.command != there.command:
         return None
     options = [f"--head L{layer}H{head}" for layer, head in heads]
@@ -474,7 +486,9 @@ def query_word(scene: Scene, query: int) -> str:
     tokens = scene.tokens_of(query)
     name = axis.names[query].text if axis.names else ""
     plain = name.isalpha() and name.isascii() and len(name) <= _LONGEST and scene.unit != "spans"
-    among = sum(name.casefold() in span.text.casefold() for span in axis.names) if plain else 0
+    among = 0
+    if plain:
+        among = sum(name.casefold() in span.text.casefold() for span in axis.names)
     if plain and among == 1:
         return name
     if len(tokens) == 1 or scene.unit == "spans":

@@ -273,7 +273,9 @@ def _cut(current: Place, cut: WalkCut, _bounds: Bounds) -> Place:
     """Add a cut, and show what it changes; or remove it if it exists."""
     if cut in current.cuts:
         others = tuple(other for other in current.cuts if other != cut)
-        return replace(current, cuts=others) if others else uncut(current)
+        if others:
+            return replace(current, cuts=others)
+        return uncut(current)
     before = current.predictions_before if current.cuts else current.predictions
     return replace(current, cuts=(*current.cuts, cut), predictions=True, predictions_before=before)
 

@@ -76,9 +76,14 @@ class RunCommand:
             shared: Others will read it: files and models are named without the folders in which they are here.
         """
         mask = (f"{option} {value}" for option, value in self.mask.items())
-        words = self.shared_words if shared and self.shared_words is not None else self.words
+        if shared and self.shared_words is not None:
+            words = self.shared_words
+        else:
+            words = self.words
         spelled = " ".join(["attnscope", command, words, *mask, *options])
-        return spelled if self.piped is None else f"printf %s {self.piped} | {spelled}"
+        if self.piped is None:
+            return spelled
+        return f"printf %s {self.piped} | {spelled}"
 
 
 @dataclass(frozen=True)
@@ -431,4 +436,6 @@ class Source:
 def thumbnail(head: WalkHead, rows: int, columns: int) -> Matrix | None:
     """Return the largest weight in every cell of a grid of at most this size; None if the head has no picture."""
     picture = head.picture()
-    return None if picture is None else pool_largest(picture, rows, columns)
+    if picture is None:
+        return None
+    return pool_largest(picture, rows, columns)
