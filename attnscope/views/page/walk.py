@@ -22,9 +22,12 @@ from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_key, spell_keys
 from attnscope.views.walk.scene import (
     EFFECT_OF_HEAD,
     EFFECT_OF_LAYER,
+    Alignment,
+    HeadNumber,
     Passage,
     Scene,
     SceneEffects,
+    SceneRoles,
     Source,
     Variant,
     WalkHead,
@@ -278,17 +281,41 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         for item in scene.numbers
         if item.varies or item.name in (EFFECT_OF_HEAD, scene.display)
     ]
-    command = "" if scene.command is None else scene.command.spell(shared=True)
+    command = ""
+    elsewhere = False
+    if scene.command is not None:
+        command = scene.command.spell(shared=True)
+        elsewhere = scene.command.shared_words not in (None, scene.command.words)
     queries = _axis(scene.queries)
-    keys = _axis(scene.keys)
-    sources = _axis(scene.sources)
+    key_axis = _axis(scene.keys)
+    keys: Node | str = key_axis
+    if _same(key_axis, queries):
+        keys = "queries"
+    source_axis = _axis(scene.sources)
+    sources: Node | str = source_axis
+    if _same(source_axis, queries):
+        sources = "queries"
+    elif _same(source_axis, key_axis):
+        sources = "keys"
+    passages = scene.passages
+    if not scene.pictures:
+        passages = _read(passages)
+    displays = {"lens": "cell or row", "thumbnails": "thumbnails"}
+    if scene.roles is not None:
+        displays["roles"] = "roles"
+    no_effects = ""
+    if scene.no_effects:
+        no_effects = f"Not measured: {scene.no_effects}. "
+    model = ""
+    if scene.model is not None:
+        model = text_of(Span(_model_name(scene.model), origin="untrusted"))
     return {
         "layers": list(scene.layers),
         "heads": list(scene.heads),
         "queries": queries,
-        "keys": "queries" if _same(keys, queries) else keys,
-        "sources": "queries" if _same(sources, queries) else "keys" if _same(sources, keys) else sources,
-        "passages": list(_passages(scene.passages if scene.pictures else _read(scene.passages))),
+        "keys": keys,
+        "sources": sources,
+        "passages": list(_passages(passages)),
         "stages": [stage for stage in scene.stages if stage in _STAGES],
         "aligned": scene.aligned,
         "predictions": [
@@ -296,54 +323,84 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
              "tokens": [text_of(token) for token in item.tokens], "probabilities": list(item.probabilities)}
             for item in scene.predictions
         ],
-        "numbers": [
-            {"name": item.name, "meaning": item.meaning, "values": container.exact(item.values),
-             "effect": {"ending": ENDINGS[item.measure], "words": effect_words(item.measure)}
-             if item.measure and item.name != EFFECT_OF_LAYER else None}
-            for item in numbers
-        ],
-        "displays": {
-            "lens": "cell or row", "thumbnails": "thumbnails", **({} if scene.roles is None else {"roles": "roles"}),
-            **{item.name: phrase_of(item.name) for item in numbers},
-        },
-        "roles": None if scene.roles is None else {
-            **{name: list(getattr(scene.roles, name)) for name in ("names", "letters", "colours", "meanings")},
-            "main": container.add(scene.roles.main.astype(np.int32)), "strength": container.exact(scene.roles.strength),
-            "measured": f"{scene.roles.measured} {_FULLER}", "texts": list(scene.roles.texts),
-            "rows": None if scene.roles.rows is None else container.add(scene.roles.rows.astype(np.int32)),
-        },
-        "effects": None if scene.effects is None else _effects(scene.effects, container),
-        "noEffects": f"Not measured: {scene.no_effects}. " if scene.no_effects else "",
+        "numbers": [_head_number(item, container) for item in numbers],
+        "displays": displays | {item.name: phrase_of(item.name) for item in numbers},
+        "roles": _roles(scene.roles, container),
+        "effects": _effects(scene.effects, container),
+        "noEffects": no_effects,
         "command": pasted(command),
-        "elsewhere": scene.command is not None and scene.command.shared_words not in (None, scene.command.words),
+        "elsewhere": elsewhere,
         "comparison": pasted(_comparison(walk, variant)),
         "first": list(scene.first),
         "start": scene.start,
         "startKey": scene.start_key,
         "display": scene.display,
         "answer": _answer(scene, heads),
-        "model": "" if scene.model is None else text_of(Span(_model_name(scene.model), origin="untrusted")),
+        "model": model,
         "maskName": text_of(Span(scene.mask, origin="untrusted")),
-        "pairs": None if scene.alignment is None else {
-            "queries": [list(pair) for pair in scene.alignment.queries],
-            "keys": [list(pair) for pair in scene.alignment.keys],
-            "rows": _axis(scene.alignment.rows), "columns": _axis(scene.alignment.columns),
-        },
+        "pairs": _pairs(scene.alignment),
         "random": scene.random,
         "levels": [round(level, _STATISTIC) for level in scene.levels],
-        "pictures": None if scene.picture_scale is None else {
-            "grids": [
-                {"name": picture.name, "pixels": container.picture(picture.pixels), "shape": picture.sources.shape,
-                 "sources": picture.sources.ravel().tolist()}
-                for picture in scene.pictures
-            ],
-            "kinds": [[name, list(sources)] for name, sources in scene.kinds],
-            "high": scene.picture_scale.high,
-            "rows": _pictured_rows(rounded, container),
-        },
+        "pictures": _pictures(scene, rounded, container),
         "units": [_head(indices, head, container) for indices, head in heads.items()],
         "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],
     }  # fmt: skip
+
+
+def _head_number(item: HeadNumber, container: Container) -> Node:
+    effect = None
+    if item.measure and item.name != EFFECT_OF_LAYER:
+        effect = {"ending": ENDINGS[item.measure], "words": effect_words(item.measure)}
+    values = container.exact(item.values)
+    return {"name": item.name, "meaning": item.meaning, "values": values, "effect": effect}
+
+
+def _roles(roles: SceneRoles | None, container: Container) -> Node | None:
+    if roles is None:
+        return None
+    fields = ("names", "letters", "colours", "meanings")
+    node: Node = {field: list(getattr(roles, field)) for field in fields}
+    node["main"] = container.add(roles.main.astype(np.int32))
+    node["strength"] = container.exact(roles.strength)
+    node["measured"] = f"{roles.measured} {_FULLER}"
+    node["texts"] = list(roles.texts)
+    node["rows"] = None
+    if roles.rows is not None:
+        node["rows"] = container.add(roles.rows.astype(np.int32))
+    return node
+
+
+def _pairs(alignment: Alignment | None) -> Node | None:
+    if alignment is None:
+        return None
+    return {
+        "queries": [list(pair) for pair in alignment.queries],
+        "keys": [list(pair) for pair in alignment.keys],
+        "rows": _axis(alignment.rows),
+        "columns": _axis(alignment.columns),
+    }
+
+
+def _pictures(
+    scene: Scene, heads: Mapping[tuple[int, int], WalkHead], container: Container
+) -> Node | None:
+    if scene.picture_scale is None:
+        return None
+    grids = [
+        {
+            "name": picture.name,
+            "pixels": container.picture(picture.pixels),
+            "shape": picture.sources.shape,
+            "sources": picture.sources.ravel().tolist(),
+        }
+        for picture in scene.pictures
+    ]
+    return {
+        "grids": grids,
+        "kinds": [[name, list(sources)] for name, sources in scene.kinds],
+        "high": scene.picture_scale.high,
+        "rows": _pictured_rows(heads, container),
+    }
 
 
 def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
@@ -372,24 +429,33 @@ def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
         values = number.values[:, 0]
     order = np.argsort(-np.abs(np.nan_to_num(values)), kind="stable")[:_NAMED].tolist()
     largest = [f"{units[n]} {effect_text(float(values[n]), number.measure)}" for n in order]
-    what = (
-        "Most weight moved"
-        if number.name == "moved"
-        else "Largest effect" + " of a cut" * (scene.display != number.name)
-        if number.name.startswith("effect")
-        else f"Largest {phrase_of(number.name)}"
-    )
-    return f"{what}: {largest[0]}{', then ' if largest[1:] else ''}{', '.join(largest[1:])}."
+    if number.name == "moved":
+        what = "Most weight moved"
+    elif number.name.startswith("effect"):
+        what = "Largest effect" + " of a cut" * (scene.display != number.name)
+    else:
+        what = f"Largest {phrase_of(number.name)}"
+    then = ", ".join(largest[1:])
+    if then:
+        then = f", then {then}"
+    return f"{what}: {largest[0]}{then}."
 
 
-def _effects(effects: SceneEffects, container: Container) -> Node:
-    return {
-        "values": None if effects.values is None else container.exact(effects.values),
+def _effects(effects: SceneEffects | None, container: Container) -> Node | None:
+    if effects is None:
+        return None
+    node: Node = {
+        "values": None,
         "positions": list(effects.positions),
         "tokens": [text_of(Span(token, origin="token")) for token in effects.tokens],
-        "before": None if effects.before is None else container.exact(effects.before),
-        "after": None if effects.after is None else container.exact(effects.after),
+        "before": None,
+        "after": None,
     }
+    for name in ("values", "before", "after"):
+        numbers = getattr(effects, name)
+        if numbers is not None:
+            node[name] = container.exact(numbers)
+    return node
 
 
 def _comparison(walk: Walk, variant: Variant) -> str:
@@ -487,12 +553,15 @@ def _head(indices: tuple[int, int], head: WalkHead, container: Container) -> Nod
     if has_scale and head.scale is not None:
         plain_scale = float(np.float32(head.scale))
     stages = {name: head.stages[name] for name in _STAGES if name in head.stages and head.exact}
+    scale = None
+    if head.scale is not None:
+        scale = scale_text(head.scale, head.width, digits=3)
     return {
         "at": list(indices),
         "layer": head.layer,
         "head": head.head,
         "name": head.name,
-        "scale": None if head.scale is None else scale_text(head.scale, head.width, digits=3),
+        "scale": scale,
         "softcap": head.softcap,
         "later": " ".join(later),
         "stages": container.stages(stages, scale=plain_scale),
@@ -500,10 +569,18 @@ def _head(indices: tuple[int, int], head: WalkHead, container: Container) -> Nod
         "masked": sorted(head.masked_rows),
         "chosen": head.chosen,
         "exact": head.exact,
-        "map": None if head.map is None or not head.exact else {
-            "queries": list(head.map.queries), "keys": list(head.map.keys), "weights": container.exact(head.map.weights)
-        },
-    }  # fmt: skip
+        "map": _map(head, container),
+    }
+
+
+def _map(head: WalkHead, container: Container) -> Node | None:
+    if head.map is None or not head.exact:
+        return None
+    return {
+        "queries": list(head.map.queries),
+        "keys": list(head.map.keys),
+        "weights": container.exact(head.map.weights),
+    }
 
 
 def _group(
