@@ -46,13 +46,16 @@ def read_request(arguments: Mapping[str, Any], run: RunConfig, *, live: bool) ->
         hint = "pass the path of a checkpoint"
         raise UsageError("actors cannot share a model in memory", where="ray", hint=hint)
     output = arguments["output"]
+    lines = None
+    if not is_path:
+        lines = to_jsonl(texts, values["column"])
     return dump_request(
         values,
         run,
         typed=arguments.keys(),
         tables=is_table_folder(values["output"], [os.fsdecode(output)]),
         configured={},
-        lines=None if is_path else to_jsonl(texts, values["column"]),
+        lines=lines,
     )
 
 

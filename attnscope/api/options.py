@@ -250,9 +250,11 @@ def _spans(value: Any) -> SpanRequest:
     """Read a division into spans; ranges of single texts are kept with the texts (see `texts_of`)."""
     if isinstance(value, str):
         return parse_spans(value)
-    return SpanRequest(
-        "ranges", ranges=ranges_of(value, "spans") if isinstance(value, Mapping) else ()
-    )
+    if isinstance(value, Mapping):
+        ranges = ranges_of(value, "spans")
+    else:
+        ranges = ()
+    return SpanRequest("ranges", ranges=ranges)
 
 
 def several_chats(messages: Any) -> bool:

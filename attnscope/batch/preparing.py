@@ -73,19 +73,31 @@ def run_config(settings: Settings, base_run: RunConfig) -> RunConfig:
         raise UsageError(
             f"cutting {what} runs the whole model under the mask", where=arg("what_if"), hint=hint
         )
+    query = None
+    if settings.query is not None:
+        query = parse_positions(settings.query)
+    key = None
+    if settings.key is not None:
+        key = parse_positions(settings.key)
+    stages: tuple[str, ...] = ()
+    if "stages" in settings.keep:
+        stages = settings.stages
+    spans = None
+    if settings.spans is not None:
+        spans = parse_spans(settings.spans)
     return msgspec.structs.replace(
         base_run,
         texts=(),
         layer=layer,
         head=head,
-        query=None if settings.query is None else parse_positions(settings.query),
-        key=None if settings.key is None else parse_positions(settings.key),
-        stages=settings.stages if "stages" in settings.keep else (),
+        query=query,
+        key=key,
+        stages=stages,
         top=settings.top,
         by=settings.by,
         special=settings.special,
         truncate=settings.truncate,
-        spans=None if settings.spans is None else parse_spans(settings.spans),
+        spans=spans,
         window=None,
     )
 

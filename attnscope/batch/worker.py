@@ -202,6 +202,9 @@ def _record(
         }
     # empty if it knows all
     unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])
+    keys: list[int] = []
+    if "stages" in settings.keep:
+        keys = text_plan.keys
     return record_of(
         item,
         "ok",
@@ -209,7 +212,7 @@ def _record(
         tokens=text_plan.tokens,
         sources=text_plan.context,
         queries=text_plan.queries,
-        keys=text_plan.keys if "stages" in settings.keep else [],
+        keys=keys,
         units=units,
         **({"divided": text_plan.spans} if settings.of_spans else {}),
         **gathered(Record, arrays),

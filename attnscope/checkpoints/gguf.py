@@ -192,11 +192,14 @@ def _renamed(
         return info
     heads = {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}
     which = next((heads[end] for end in heads if architecture.paired and name.endswith(end)), None)
+    offset = 0.0
+    if "norm" in stem:
+        offset = architecture.norm_offset
     return replace(
         info,
         name=name + dot + suffix,
         paired_heads=config[which] if which else 0,
-        offset=architecture.norm_offset if "norm" in stem else 0.0,
+        offset=offset,
     )
 
 

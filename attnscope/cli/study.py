@@ -75,6 +75,9 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
                 options.typed,
             )
             findings = command.answer(request)
+        made_by = None
+        if form.page:
+            made_by = page_command(options, texts)
         deliver(
             findings,
             options,
@@ -82,7 +85,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
             listing=call.listing,
             every_head=next(iter(every_head), None),
             cut_command=_cut_command(findings, options),
-            made_by=page_command(options, texts) if form.page else None,
+            made_by=made_by,
             brief=getattr(options, "stages", ()) is None,
             streamed=draw is not None,
         )

@@ -45,6 +45,13 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
     mask = None
     if ours:
         mask = " or ".join(dict.fromkeys((c.describe_mask(), *source.trained_masks)))
+    if source.only_media is None:
+        tokenizer = source.tokenizer.name
+    else:
+        tokenizer = source.only_media
+    tokenizer_size = None
+    if not from_text:
+        tokenizer_size = source.tokenizer.vocab_size
     return Description(
         name=source.name,
         family=source.family,
@@ -57,8 +64,8 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         parameters=_parameters(c) if ours else None,
         stored_parameters=sum(dtypes.values()) if folder else None,
         dtypes=dict(dtypes),
-        tokenizer=source.tokenizer.name if source.only_media is None else source.only_media,
-        tokenizer_size=None if from_text else source.tokenizer.vocab_size,
+        tokenizer=tokenizer,
+        tokenizer_size=tokenizer_size,
         files=(folder.files if folder else {}) | source.tokenizer_files,
         notes=[*source.notes, *missing, *source.details],
         ignored_keys=list(source.ignored_keys),

@@ -189,6 +189,9 @@ def _from_stack(
     digest = sha256(
         described.data + (weights.fingerprint.encode() if weights else b"")
     ).hexdigest()[:16]
+    libraries: tuple[str, ...] = ()
+    if file.tokenizer != "words":
+        libraries = ("tokenizers",)
     return ModelSource(
         name=as_unicode(str(run.config)),
         family="config",
@@ -200,7 +203,7 @@ def _from_stack(
         load=load,
         folder=weights,
         details=tuple(tokenizer.notes),
-        libraries=() if file.tokenizer == "words" else ("tokenizers",),
+        libraries=libraries,
     )
 
 

@@ -194,6 +194,7 @@ def parameter_slice(
     if isinstance(entry, Stacked) and entry.alternating:
         return replace(located, rows=(at, sum(sizes), sum(sizes)), step=len(sizes))
     rows = sum(sizes[:at]), sum(sizes[: at + 1]), sum(sizes)
-    return replace(
-        located, rows=rows, groups=n_groups if isinstance(entry, Chunk) and entry.per_group else 0
-    )
+    groups = 0
+    if isinstance(entry, Chunk) and entry.per_group:
+        groups = n_groups
+    return replace(located, rows=rows, groups=groups)

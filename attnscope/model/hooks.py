@@ -54,6 +54,9 @@ class AttentionHooks:
 
     def attend(self, inputs: AttentionInputs) -> Tensor | None:
         """Compute the attention of one layer for its recorders; None if no later layer is recorded."""
+        cuts = None
+        if self.variants:
+            cuts = cuts_of_layer(self.variants, inputs.layer)
         return attend(
             inputs,
             self.recorders.get(inputs.layer, ()),
@@ -61,5 +64,5 @@ class AttentionHooks:
             need_output=self._needs_output(inputs.layer),
             tile_elements=self.tile_elements,
             workspace=self._workspace,
-            cuts=cuts_of_layer(self.variants, inputs.layer) if self.variants else None,
+            cuts=cuts,
         )

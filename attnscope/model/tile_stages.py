@@ -121,6 +121,10 @@ def compute_tile(
     if cuts is not None:
         cuts.zero_(weights, part.index, block.q0, block.k0)
     range_holds = cut_rows is None and part.changes_scores is None
+    if range_holds:
+        all_visible_range = part.all_visible_range
+    else:
+        all_visible_range = (block.k0, block.k0)
     return Tile(
         inputs=part.inputs,
         heads=heads,
@@ -129,7 +133,7 @@ def compute_tile(
         q1=block.q1,
         k0=block.k0,
         k1=block.k1,
-        all_visible_range=part.all_visible_range if range_holds else (block.k0, block.k0),
+        all_visible_range=all_visible_range,
         scores=scores,
         scaled=scaled if block.needs_scores else None,
         masked=masked.to("meta") if in_place else masked,

@@ -123,12 +123,13 @@ class RunPlan:
         texts = self.text_plans
         pool = max((text_plan.pool or 0 for text_plan in texts), default=0)
         rows = sorted({query for text_plan in texts for query in text_plan.queries})
+        counted = rows
+        if pool:
+            counted = list(range(max(len(text_plan.tokens) for text_plan in texts)))
         return RecordSpec(
             stages=self.stages,
             rows=rows,
-            counted=list(range(max(len(text_plan.tokens) for text_plan in texts)))
-            if pool
-            else rows,
+            counted=counted,
             columns=sorted({key for text_plan in texts for key in text_plan.keys}),
             top=self.run.top,
             by=self.run.by,

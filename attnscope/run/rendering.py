@@ -22,12 +22,18 @@ def render_chats(run: RunConfig, source: ModelSource) -> RunConfig:
     if source.only_media is not None or run.media_kind is not None:
         texts = tuple(read_media(text, source) for text in run.texts)
         by_turns = run.spans is None and any(text.turns for text in texts)
-        return replace(run, texts=texts, spans=SpanRequest("turns") if by_turns else run.spans)
+        spans = run.spans
+        if by_turns:
+            spans = SpanRequest("turns")
+        return replace(run, texts=texts, spans=spans)
     if any(text.given is not None for text in run.texts):
         return replace(run, texts=tuple(spell_ids(text, source) for text in run.texts))
     texts = tuple(render_text(text, source) for text in run.texts)
     divided = run.spans is not None or any(text.spans for text in texts)
-    return replace(run, texts=texts, spans=run.spans if divided else SpanRequest("turns"))
+    spans = run.spans
+    if not divided:
+        spans = SpanRequest("turns")
+    return replace(run, texts=texts, spans=spans)
 
 
 def render_text(text: TextInput, source: ModelSource) -> TextInput:

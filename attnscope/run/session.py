@@ -781,6 +781,9 @@ def _text_report(
         predictions = predict(
             engine.logits, trace.hidden[index], plan.predicted[index], plan.source.tokenizer.spelled
         )
+    chat = None
+    if text.rendered is not None:
+        chat = chat_text(text.rendered, text_plan.tokens)
     report = TextReport(
         text.text,
         text.pair,
@@ -794,12 +797,14 @@ def _text_report(
         list(text_plan.hidden),
         predictions,
         padding=text_plan.padding,
-        chat=None if text.rendered is None else chat_text(text.rendered, text_plan.tokens),
+        chat=chat,
         position_ids=text_plan.positions,
-        images=[] if text_plan.media is None else list(text_plan.media.images),
-        prompt=None if text_plan.media is None else text_plan.media.prompt,
-        sound=None if text_plan.media is None else text_plan.media.sound,
     )
+    media = text_plan.media
+    if media is not None:
+        report = msgspec.structs.replace(
+            report, images=list(media.images), prompt=media.prompt, sound=media.sound
+        )
     if text_plan.narrowed is not None:
         report = narrow_to_weight(report, text_plan.narrowed, FEW)
     return with_words(report) if run.words else report

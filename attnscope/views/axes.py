@@ -76,12 +76,15 @@ class Axis:
 
     def select(self, indices: Sequence[int]) -> "Axis":
         """Return these entries."""
+        numbers = None
+        if self.numbers is not None:
+            numbers = [self.numbers[i] for i in indices]
         return replace(
             self,
             positions=[self.positions[i] for i in indices],
             names=[self.names[i] for i in indices],
             special=[self.special[i] for i in indices],
-            numbers=None if self.numbers is None else [self.numbers[i] for i in indices],
+            numbers=numbers,
         )
 
 

@@ -379,9 +379,10 @@ def _sentencepiece(sources: Sources, tokens_by_role: Mapping[str, str]) -> Built
     content = assemble(
         words, special.listed, post_processor=_begin_and_end(sources, special, begin=True)
     )
-    return Built(
-        content, pieces=pieces, spaced="always" if sources.flag("legacy", True) else "first"
-    )
+    spaced = "first"
+    if sources.flag("legacy", True):
+        spaced = "always"
+    return Built(content, pieces=pieces, spaced=spaced)
 
 
 def _lines(data: bytes, path: Path) -> dict[str, int]:

@@ -122,6 +122,15 @@ class GivenArrays:
         layer_windows: tuple[int | None, ...] = ()
         if any(windows.values()):
             layer_windows = tuple(windows.get(layer) for layer in range(n_layers))
+        score_mod = None
+        if self.score_mod is not None:
+            score_mod = str(self.score_mod)
+        scale = None
+        if len(scales) == 1:
+            scale = next(iter(scales))
+        softcap = None
+        if len(caps) == 1:
+            softcap = next(iter(caps))
         return GivenConfig(
             vocab_size=1 + max(token.id for _, tokens in self.texts for token in tokens),
             d_model=self.sizes.heads * width,
@@ -133,9 +142,9 @@ class GivenArrays:
             mask=masks[0],
             masks=layer_masks,
             windows=layer_windows,
-            score_mod=None if self.score_mod is None else str(self.score_mod),
-            scale=next(iter(scales)) if len(scales) == 1 else None,
-            softcap=next(iter(caps)) if len(caps) == 1 else None,
+            score_mod=score_mod,
+            scale=scale,
+            softcap=softcap,
             sinks=any(
                 layer_settings.sinks is not None for layer_settings in self.settings.values()
             ),

@@ -50,6 +50,9 @@ def open_arrays(arrays: GivenArrays, run: RunConfig) -> ModelSource:
         return compare_outputs(engine, batch)
 
     config = arrays.config()
+    layers = None
+    if len(arrays.layers) < config.n_layers:
+        layers = arrays.layers
     return ModelSource(
         name=as_unicode(arrays.name),
         family="weights" if arrays.weights else "arrays",
@@ -70,7 +73,7 @@ def open_arrays(arrays: GivenArrays, run: RunConfig) -> ModelSource:
         runs=False,
         dtype=arrays.dtype,
         compare_outputs=outputs if arrays.outputs else None,
-        layers=arrays.layers if len(arrays.layers) < config.n_layers else None,
+        layers=layers,
         first_queries={
             arrays.origin(n): first_query
             for n, first_query in enumerate(arrays.first_queries)

@@ -35,6 +35,9 @@ def record_weights(
         empty = part.sum(-1) == 0  # (B, H, q)
         fully_masked = empty.all(1, keepdim=True)
         masked = part.log().masked_fill_((empty & ~fully_masked)[..., None], 0.0)
+        sink = None
+        if has_sink:
+            sink = lacking[:, :, q0 : q0 + rows]
         tile = Tile(
             inputs=inputs,
             heads=heads,
@@ -52,7 +55,7 @@ def record_weights(
             checks=FiniteChecks(inputs.layer),
             fully_masked=fully_masked if bool(fully_masked.any()) else None,
             workspace=workspace,
-            sink=lacking[:, :, q0 : q0 + rows] if has_sink else None,
+            sink=sink,
             scored=False,
         )
         for recorder in recorders:

@@ -524,9 +524,10 @@ def _required(output: Tensor | None) -> Tensor:
 def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) -> str:
     """Return a mask expression for the mask of a text of the batch, or a statement that none fits."""
     mask_tensor = getattr(mask, "tensor", None)
-    q = torch.arange(
-        n_queries, device=mask_tensor.device if isinstance(mask_tensor, Tensor) else "cpu"
-    )[:, None]
+    device = torch.device("cpu")
+    if isinstance(mask_tensor, Tensor):
+        device = mask_tensor.device
+    q = torch.arange(n_queries, device=device)[:, None]
     k = torch.arange(n_keys, device=q.device)[None]
     mask_cells = mask.allowed(q, k)
     if mask_cells is None:

@@ -39,8 +39,11 @@ def _delta_rule(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
     if arguments.get("use_qk_l2norm_in_kernel"):
         q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + _EPSILON) for x in (q, k))
     by_channel = g.ndim == 4
+    kind = "gated delta"
+    if by_channel:
+        kind = "kimi delta"
     return MixingInputs(
-        kind="kimi delta" if by_channel else "gated delta",
+        kind=kind,
         q=q * q.shape[-1] ** -0.5,
         k=k,
         v=_by_head(arguments["value"]),
@@ -60,6 +63,9 @@ def _state_space(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
         step = F.softplus(step)
     # (B, H, T)
     step = _by_head(step.clamp(*arguments.get("dt_limit", (0.0, float("inf")))).float())
+    skip = None
+    if arguments.get("D") is not None:
+        skip = arguments["D"].detach()
     return MixingInputs(
         kind="mamba",
         q=_by_head(arguments["C"]),
@@ -69,7 +75,7 @@ def _state_space(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
         rates=arguments["A"].float()[:, None],
         write=step,
         delta=False,
-        skip=None if arguments.get("D") is None else arguments["D"].detach(),
+        skip=skip,
         output=_by_head(output[0] if isinstance(output, tuple) else output),
     )
 
@@ -82,6 +88,9 @@ def _channels(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
     if arguments.get("delta_softplus"):
         step = F.softplus(step)
     z = arguments.get("z")
+    skip = None
+    if arguments.get("D") is not None:
+        skip = arguments["D"].detach()
     return MixingInputs(
         kind="mamba-1",
         q=arguments["C"].transpose(1, 2)[:, None],
@@ -91,7 +100,7 @@ def _channels(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
         rates=arguments["A"].float(),
         write=step.float(),
         delta=False,
-        skip=None if arguments.get("D") is None else arguments["D"].detach(),
+        skip=skip,
         output=(output[0] if isinstance(output, tuple) else output)[..., None],
         gate=None if z is None else F.silu(z)[..., None],
         gated=z is not None,

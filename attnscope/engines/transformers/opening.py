@@ -209,6 +209,9 @@ def _source(
     if any(part.position_bias for part in loaded.parts.values()):
         # a decoder's is there beside one of zeros for the other half (T5)
         biases = 2 if chosen_part in ("decoder", "cross") else 1
+    decoder_start = None
+    if start is not None:
+        decoder_start = tokenizer.special_token(start)
     return ModelSource(
         name=as_unicode(name),
         family=str(loaded.model.config.model_type),
@@ -222,7 +225,7 @@ def _source(
         details=tuple(tokenizer.notes),
         engine="transformers",
         part=chosen_part or None,
-        decoder_start=None if start is None else tokenizer.special_token(start),
+        decoder_start=decoder_start,
         no_projection=loaded.parts[chosen_part].no_projection,
         libraries=("tokenizers", "transformers"),
         layerwise=False,

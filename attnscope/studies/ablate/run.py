@@ -86,6 +86,9 @@ def survey_effects(
         step = f"{doing} {unit}s" + (f", {way[0]}" if len(ways) > 1 else "")
         effects.append(baseline.effects(way, cuts, step, weights))
     words = ablation.words() if edges else None
+    meaning = OF_WORDS
+    if words is None:
+        meaning = _MEANINGS[unit]
     return EffectSurvey(
         **baseline.header(),
         unit=unit,
@@ -95,7 +98,7 @@ def survey_effects(
         queries=[cut.queries[0] for cut in cuts if edges and cut.queries is not None],
         keys=[cut.keys[0] for cut in cuts if edges and cut.keys is not None],
         weights=weights,
-        meaning=OF_WORDS if words is not None else _MEANINGS[unit],
+        meaning=meaning,
         effects=effects,
         notes=notes,
         spans=ablation.text.spans if spans else None,

@@ -14,7 +14,7 @@ from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import MatrixMask
 from attnscope.model.matmul import has_float64
 from attnscope.model.tile import Recorder, Tile
-from attnscope.request.masks.terms import Bidirectional
+from attnscope.request.masks.terms import Bidirectional, Mask
 
 
 @dataclass
@@ -112,11 +112,17 @@ def _on_cpu(layer: LayerStages) -> LayerStages:
     bias = None
     if spec.bias is not None:
         bias = spec.bias(at[0][:, None], at[1][None], at[2]).cpu()
+    mask: Mask = Bidirectional()
+    if allowed is not None:
+        mask = MatrixMask(allowed.cpu())
+    sinks = None
+    if spec.sinks is not None:
+        sinks = spec.sinks.cpu()
     spec = replace(
         spec,
-        mask=Bidirectional() if allowed is None else MatrixMask(allowed.cpu()),
+        mask=mask,
         bias=None if bias is None else lambda q, k, heads: bias[..., heads[:, None, None], q, k],
-        sinks=None if spec.sinks is None else spec.sinks.cpu(),
+        sinks=sinks,
     )
     gate = None if inputs.gate is None else inputs.gate.cpu()
     sides = replace(inputs, q=inputs.q.cpu(), k=inputs.k.cpu(), v=inputs.v.cpu())

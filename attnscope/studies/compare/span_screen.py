@@ -113,6 +113,7 @@ def _of_shown_heads(text: TextReport, spans: SpanReport) -> SpanReport:
         for layer, head in shown_heads
         if isinstance(layer, int) and isinstance(head, int)
     ]
-    return replace(
-        spans, selected=numbered if len(numbered) == len(shown_heads) else spans.selected
-    )
+    selected = spans.selected
+    if len(numbered) == len(shown_heads):
+        selected = numbered
+    return replace(spans, selected=selected)

@@ -191,9 +191,10 @@ def _verdicts(exam: Examination, progress: OnProgress) -> list[DoctorCheck]:
         # no check says why a batch runs under no implementation: nothing in it would be examined
         errors = measured(exam, [batch], runs)
         if len(errors) == len(exam.backends):
-            raise UsageError(
-                str(errors[0].reason), where="collator" if batch.name == "collated" else "batch"
-            )
+            where = "batch"
+            if batch.name == "collated":
+                where = "collator"
+            raise UsageError(str(errors[0].reason), where=where)
     progress("checking", len(all_checks), len(all_checks))
     return checks
 

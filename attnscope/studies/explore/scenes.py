@@ -92,9 +92,11 @@ def text_scene(
     width = max(
         (head.stages["output"].shape[1] for head in heads if "output" in head.stages), default=0
     )
-    return replace(
-        scene, width=width, first=chosen_heads[0] if chosen_heads else min(places, default=(0, 0))
-    )
+    if chosen_heads:
+        first = chosen_heads[0]
+    else:
+        first = min(places, default=(0, 0))
+    return replace(scene, width=width, first=first)
 
 
 def scene_of(
@@ -228,6 +230,9 @@ def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
     """Return a head of a report as a walk shows it."""
     fully_masked = set(head.fully_masked)
     masked = frozenset(n for n, position in enumerate(text.queries) if position in fully_masked)
+    sources = None
+    if text.queries and head.top.keys.shape[1]:
+        sources = ranked_sources(head.top)
     return WalkHead(
         head.layer,
         head.head,
@@ -236,7 +241,7 @@ def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
         head.bias,
         stages_of(head.stages),
         masked_rows=masked,
-        sources=ranked_sources(head.top) if text.queries and head.top.keys.shape[1] else None,
+        sources=sources,
         rows=rows_of(head) if text.queries else {},
         map=head.pooled,
         chosen=head.chosen or "",

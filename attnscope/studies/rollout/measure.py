@@ -190,9 +190,12 @@ def _plan(
     results = matrices * sum(
         len(text.queries) * (len(text.keys) + 2 * run.top) for text in shown_texts
     )
+    batch = 1
+    if measure.zeroing:
+        batch = _copies(len(longest.tokens)) + 1
     demand = replace(
         memory_demand(replace(plan, text_plans=[longest])),
-        batch=_copies(len(longest.tokens)) + 1 if measure.zeroing else 1,
+        batch=batch,
         cells=0 if measure.zeroing else len(layers) * cells,
         rows=0,
         drawn=0 if run.window is None else results,

@@ -114,13 +114,16 @@ def _shown(
         row = int(shown_roles.rows[scene.first])
         if row >= 0 and shown_roles.texts[shown_roles.main[scene.first]] == index:
             start = row
+    command = None
+    if index != heads.of_ids:
+        command = scene.command
     return dataclasses.replace(
         scene,
         numbers=[*numbers, *others],
         roles=shown_roles,
         display=heads.display,
         start=start,
-        command=None if index == heads.of_ids else scene.command,
+        command=command,
     )
 
 

@@ -39,16 +39,23 @@ def contributors(
     if top.by != "weight":
         full = float(ranked[np.isfinite(ranked)].max(initial=0.0)) or 1.0
     words = [position for position in text.queries if position < len(text.tokens) - text.padding]
-    rows = [
-        None
-        if position in head.fully_masked
-        else _sources(top, r, list(measures.values()), digits, ranked[r] / full)
-        for r, position in enumerate(words)
-    ]
+    rows: list[list[Bar] | None] = []
+    for r, position in enumerate(words):
+        if position in head.fully_masked:
+            rows.append(None)
+        else:
+            rows.append(_sources(top, r, list(measures.values()), digits, ranked[r] / full))
     remainders: list[tuple[str, str] | None] = [None] * len(rows)
     if top.by == "weight" and not settings.verbose:
         for r, row in enumerate(rows):
             rows[r], remainders[r] = _summed(text, head, r, row, digits[0])
+    if len(measures) > 1:
+        meaning = _norms(list(measures), titled=top.by == "value" and not left_out)
+    else:
+        meaning = ()
+    by = 0
+    if top.by in measures:
+        by = list(measures).index(top.by)
     return Bars(
         token_axis(source_kind(text), text.sources),
         [
@@ -58,11 +65,9 @@ def contributors(
         rows,
         token_axis("query", text.tokens, words),
         title=title,
-        meaning=_norms(list(measures), titled=top.by == "value" and not left_out)
-        if len(measures) > 1
-        else (),
+        meaning=meaning,
         remainders=remainders,
-        by=list(measures).index(top.by) if top.by in measures else 0,
+        by=by,
         compact=compact,
     )
 

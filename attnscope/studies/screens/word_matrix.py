@@ -59,15 +59,14 @@ def word_contributors(
         ]
         listed = [int(n) for n in order if row[n] > 0 and not excluded[n]]
         kept_words = [n for n in listed if row[n] >= LITTLE or settings.verbose or not all_keys]
-        masked = bool(np.isnan(row).all())
-        bars.append(
-            None
-            if masked
-            else [Bar(n, float(row[n]), [digits.text(float(row[n]))]) for n in kept_words]
-        )
-        remainders.append(
-            rest_of(row, kept_words, excluded, digits) if len(kept_words) < len(listed) else None
-        )
+        if np.isnan(row).all():
+            bars.append(None)
+        else:
+            bars.append([Bar(n, float(row[n]), [digits.text(float(row[n]))]) for n in kept_words])
+        remainder = None
+        if len(kept_words) < len(listed):
+            remainder = rest_of(row, kept_words, excluded, digits)
+        remainders.append(remainder)
     left_out = ""
     if head.top.left_out:
         left_out = f", without {' and '.join(head.top.left_out)}"

@@ -169,15 +169,23 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
     label = plain(spans_of(panel.title)) or panel.name
-    head = _HEAD.match(label)
-    return {
-        **({} if head is None else {"id": head[1]}),
+    node: dict[str, Any] = {}
+    if head := _HEAD.match(label):
+        node["id"] = head[1]
+    texts = names = colours = None
+    if panel.columns.kind == "head":
+        texts = [list(row) for row in panel.texts]
+    if panel.names is not None:
+        names = [list(row) for row in panel.names]
+    if panel.colours is not None:
+        colours = [list(row) for row in panel.colours]
+    return node | {
         "name": panel.name,
         "label": label,
         "title": spans_of(panel.title),
         "matrix": container.exact(panel.matrix),
-        "texts": [list(row) for row in panel.texts] if panel.columns.kind == "head" else None,
-        "names": None if panel.names is None else [list(row) for row in panel.names],
+        "texts": texts,
+        "names": names,
         "rows": _axis(panel.rows),
         "columns": _axis(panel.columns),
         "scale": {
@@ -190,13 +198,17 @@ def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
         "masked": [n for n, masked in enumerate(panel.masked_rows) if masked],
         "maskedWord": MASKED,
         "arithmetic": spans_of(panel.arithmetic),
-        "colours": None if panel.colours is None else [list(row) for row in panel.colours],
+        "colours": colours,
     }
 
 
 def _panels(grid: parts.Matrices, container: Container) -> list[Node]:
     widest = max((len(panel.columns.positions) for panel in grid.panels), default=0)
-    look = "alone" if len(grid.panels) == 1 else "wide" if widest > _WIDE else ""
+    look = ""
+    if len(grid.panels) == 1:
+        look = "alone"
+    elif widest > _WIDE:
+        look = "wide"
     panels = [_panel(panel, container) for panel in grid.panels]
     fuller = [f"A fuller colour is {panel.fuller}." for panel in grid.panels if panel.fuller]
     return [

@@ -128,17 +128,17 @@ def _row_of(spot: Spot) -> Spot:
 
 def fit(current: Place, bounds: Bounds) -> Place:
     """Return a place within bounds, such as after the text has changed."""
-    return replace(
-        current,
-        spot=fit_spot(current.spot, bounds),
-        pinned=None if current.pinned is None else fit_spot(current.pinned, bounds),
-        stage=current.stage
-        if current.stage in bounds.stages
-        else (bounds.stages or ["weights"])[-1],
-        zoom=min(bounds.zooms, key=lambda zoom: (abs(zoom - current.zoom), zoom)),
-        display=current.display if current.display in bounds.displays else bounds.displays[0],
-        unit=current.unit if current.unit in bounds.units else bounds.units[0],
-    )
+    zoom = min(bounds.zooms, key=lambda zoom: (abs(zoom - current.zoom), zoom))
+    fitting = replace(current, spot=fit_spot(current.spot, bounds), zoom=zoom)
+    if current.pinned is not None:
+        fitting = replace(fitting, pinned=fit_spot(current.pinned, bounds))
+    if current.stage not in bounds.stages:
+        fitting = replace(fitting, stage=(bounds.stages or ["weights"])[-1])
+    if current.display not in bounds.displays:
+        fitting = replace(fitting, display=bounds.displays[0])
+    if current.unit not in bounds.units:
+        fitting = replace(fitting, unit=bounds.units[0])
+    return fitting
 
 
 def fit_spot(spot: Spot, bounds: Bounds) -> Spot:
