@@ -292,9 +292,7 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
             return InspectResult(read_report(file))
         return types[expected](from_json(read_file(file, cap=_CAP), expected))
     except AttnscopeError as e:
-        raise (
-            e if e.where else AttnscopeError(e.parts.message, where=file, hint=e.parts.hint)
-        ) from e
+        raise e.placed(file) from e
 
 
 def write_dump(

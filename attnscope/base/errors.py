@@ -111,6 +111,12 @@ class AttnscopeError(Exception):
         self.where, self.hint = (part and spell_options(part) for part in self.parts[1:])
         super().__init__(self.message)
 
+    def placed(self, where: str | PathLike[str]) -> "AttnscopeError":
+        """Return this error, or one at this place if it names none."""
+        if self.where:
+            return self
+        return AttnscopeError(self.parts.message, where=where, hint=self.parts.hint)
+
     def __str__(self) -> str:
         """Return the line in Python's spelling."""
         return self.line()
@@ -209,7 +215,9 @@ def did_you_mean(word: str, known_words: "list[str] | tuple[str, ...]") -> str:
 def suggestion(word: str, known_words: "list[str] | tuple[str, ...]") -> str | None:
     """Return a hint that names the nearest of the known words; None if none is near."""
     near = nearest(word, known_words)
-    return None if near is None else f"did you mean '{near}'?"
+    if near is None:
+        return None
+    return f"did you mean '{near}'?"
 
 
 def nearest(word: str, known_words: "list[str] | tuple[str, ...]") -> str | None:

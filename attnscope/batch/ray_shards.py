@@ -254,6 +254,8 @@ def _shard_count(folder: Path, actors: int) -> int:
 def _total(parts: Sequence[Path]) -> int:
     begun = [path for path in parts if path.exists()]
     try:
-        return gather_parts_of(begun[:1]).total if begun else 0
+        if begun:
+            return gather_parts_of(begun[:1]).total
+        return 0
     except AttnscopeError:
         return 0

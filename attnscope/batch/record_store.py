@@ -129,7 +129,9 @@ class RecordStore:
                     return index
                 first_match = index if first_match is None else first_match
         if numbered:
-            return int(needle) - 1 if int(needle) <= len(self) else None
+            if int(needle) <= len(self):
+                return int(needle) - 1
+            return None
         return first_match
 
     def _briefs(self, progress: Progress) -> Iterator[tuple[int, RecordBrief]]:

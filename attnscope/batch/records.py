@@ -121,7 +121,9 @@ class Record(UnitArrays, frozen=True, omit_defaults=True):
     @property
     def key_tokens(self) -> list[Token]:
         """Tokens of the keys."""
-        return self.tokens if self.sources is None else self.sources
+        if self.sources is None:
+            return self.tokens
+        return self.sources
 
     def axis_lengths(self) -> dict[str, int]:
         """Return the lengths of axes that its parts share."""

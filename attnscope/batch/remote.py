@@ -27,7 +27,9 @@ T = TypeVar("T")
 def url_of(name: str | Path) -> str | None:
     """Return the URL in a name, with the slashes that Path joins restored; None for a local name."""
     match = _URL.fullmatch(str(name))
-    return None if match is None else f"{match[1]}://{match[2]}"
+    if match is None:
+        return None
+    return f"{match[1]}://{match[2]}"
 
 
 def shown(name: str | Path) -> str:

@@ -119,7 +119,9 @@ def _none(dtype: np.dtype[Any]) -> float | int:
         return float("nan")
     if dtype == np.uint16:
         return _NO_POSITION
-    return -1 if dtype == np.int32 else int(np.iinfo(dtype).min)
+    if dtype == np.int32:
+        return -1
+    return int(np.iinfo(dtype).min)
 
 
 def _stored(path: str, arrays: list[_Array], digits: int | None) -> list[_Array]:

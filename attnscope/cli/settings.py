@@ -338,7 +338,9 @@ def _as_typed(option: Option, name: str, value: Any, where: str) -> Any:
 
 def _options(words: Sequence[str]) -> Sequence[str]:
     """Return the words that may be options: those before `--`."""
-    return words[: words.index("--")] if "--" in words else words
+    if "--" in words:
+        return words[: words.index("--")]
+    return words
 
 
 def _typed_value(words: Sequence[str], name: str) -> str | None:

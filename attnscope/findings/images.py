@@ -67,7 +67,9 @@ class ImageGrid(msgspec.Struct, frozen=True):
             name = "image"
         else:
             name = f"frame[{self.frame}]"
-        return f"{name}[{self.image}]" if self.of > 1 else name
+        if self.of > 1:
+            return f"{name}[{self.image}]"
+        return name
 
     def patch_name(self, row: int, column: int) -> str:
         """Return the name of the token of a patch."""

@@ -144,7 +144,9 @@ class TokenizedText(Findings, frozen=True):
     @property
     def sources(self) -> list[Token]:
         """The tokens of the keys."""
-        return self.tokens if self.context is None else self.context
+        if self.context is None:
+            return self.tokens
+        return self.context
 
     def axis_lengths(self) -> dict[str, int]:
         """Return the numbers of tokens."""

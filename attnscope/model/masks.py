@@ -64,10 +64,14 @@ class GivenQueriesMask(Mask):
         return (q >= self.on_device[:, None, None])[:, None]  # (B, 1, Q, 1)
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        return (0, n_keys) if q1 > min(self.firsts) else (0, 0)
+        if q1 > min(self.firsts):
+            return (0, n_keys)
+        return 0, 0
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        return (0, n_keys) if q0 >= max(self.firsts) else (0, 0)
+        if q0 >= max(self.firsts):
+            return (0, n_keys)
+        return 0, 0
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,9 @@ class FunctionMask(Mask):
     def _runs(self, q0: int, q1: int, n_keys: int) -> range | None:
         """Return the numbers of the runs around some rows; None for a short text, which is one tile anyway."""
         has_runs = n_keys >= _SHORT and q1 <= self.n_queries
-        return range(q0 // _RUN, -(-q1 // _RUN)) if has_runs else None
+        if has_runs:
+            return range(q0 // _RUN, -(-q1 // _RUN))
+        return None
 
     def _run(self, run_index: int, n_keys: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the range of keys that some row of a run sees, and the longest range that all of its rows see.

@@ -21,7 +21,9 @@ def in_this_thread(
 
     def call(*args: Any, **kwargs: Any) -> Any:
         callee = function if get_ident() == owner else elsewhere
-        return None if callee is None else callee(*args, **kwargs)
+        if callee is None:
+            return None
+        return callee(*args, **kwargs)
 
     return call
 

@@ -192,7 +192,9 @@ def _add_low_rank(tensor: torch.Tensor, added: LowRank, stamps: Mapping[Path, Fi
 
 def _stored_dtype(info: TensorInfo) -> torch.dtype:
     """Return the type that numbers are stored in; for block types, the type that they become."""
-    return torch.float32 if info.block else _DTYPES[info.dtype]
+    if info.block:
+        return torch.float32
+    return _DTYPES[info.dtype]
 
 
 def _in_stored_order(
@@ -202,7 +204,9 @@ def _in_stored_order(
     if info.paired_heads:
         return list(tensor.view(info.paired_heads, 2, -1, *tensor.shape[1:]).transpose(1, 2))
     if transposed:
-        return [tensor.mT] if tensor.ndim == 2 else list(tensor.mT)
+        if tensor.ndim == 2:
+            return [tensor.mT]
+        return list(tensor.mT)
     return [tensor.view(-1, tensor.shape[-1]) if info.block else tensor.view(-1)]
 
 

@@ -239,7 +239,9 @@ class Recorder:
 def _as_range(places: Sequence[int]) -> Sequence[int]:
     """Return sorted places as a range if they are neighbours: no tile goes through all of its rows in Python."""
     if isinstance(places, range) or not places or places[-1] - places[0] + 1 != len(places):
-        return places if isinstance(places, range) else list(places)
+        if isinstance(places, range):
+            return places
+        return list(places)
     return range(places[0], places[-1] + 1)
 
 

@@ -128,7 +128,9 @@ class WeightStore:
         if piece == "head":
             assert self._head is not None
             return self._head
-        return self._embed if piece is None else self._blocks[piece]
+        if piece is None:
+            return self._embed
+        return self._blocks[piece]
 
     def _fill(self, piece: BlockIndex, ahead: _Pending) -> None:
         if ahead is not None:

@@ -188,7 +188,9 @@ def figure_width(option: str, value: Any) -> float:
 def _float(text: Any) -> float:
     """Return a number; NaN for anything else."""
     try:
-        return math.nan if isinstance(text, bool) else float(text)
+        if isinstance(text, bool):
+            return math.nan
+        return float(text)
     except (TypeError, ValueError, OverflowError):
         return math.nan
 

@@ -67,7 +67,9 @@ def spell_conditions(conditions: Sequence[str]) -> str:
 
 def _alternatives(words: Sequence[str]) -> str:
     *before, last = words
-    return f"{', '.join(before)} or {last}" if before else last
+    if before:
+        return f"{', '.join(before)} or {last}"
+    return last
 
 
 @dataclass(frozen=True)

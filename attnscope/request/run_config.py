@@ -43,7 +43,9 @@ class TextInput(msgspec.Struct, frozen=True):
     @property
     def turns(self) -> tuple[SpanRange, ...]:
         """Characters of each message of a chat; characters in no turn are the template's own."""
-        return () if self.rendered is None else self.rendered.turns
+        if self.rendered is None:
+            return ()
+        return self.rendered.turns
 
     @property
     def adds_special(self) -> bool:

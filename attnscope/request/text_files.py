@@ -93,4 +93,6 @@ def decode_line(
         raise AttnscopeError(
             f"byte 0x{line[e.start]:02x} at {at} is not UTF-8", where=where, hint=hint
         ) from e
-    return text.removeprefix("\ufeff") if start == 0 else text
+    if start == 0:
+        return text.removeprefix("\ufeff")
+    return text

@@ -62,7 +62,9 @@ class Digits:
 def formatted(value: float, form: str) -> str:
     """Format a number as Python does, but with a minus sign instead of a hyphen in front."""
     text = format(value, form)
-    return MINUS + text[1:] if text.startswith("-") else text
+    if text.startswith("-"):
+        return MINUS + text[1:]
+    return text
 
 
 def digits_for(matrix: Matrix, precision: int) -> Digits:

@@ -177,7 +177,9 @@ def scale_for(
 
 def _largest(matrix: Matrix) -> float:
     finite = matrix[np.isfinite(matrix)]
-    return float(np.abs(finite).max()) if finite.size else 0.0
+    if finite.size:
+        return float(np.abs(finite).max())
+    return 0.0
 
 
 def shares_of_largest(values: Sequence[float]) -> list[float]:

@@ -110,4 +110,6 @@ def spell(span: Span, *, ascii: bool) -> str:
         return safe_text(
             span.text.translate(ASCII).translate(_LONGER) if ascii else span.text, ascii=ascii
         )
-    return span.text.translate(_LONGER) if ascii else span.text
+    if ascii:
+        return span.text.translate(_LONGER)
+    return span.text

@@ -18,7 +18,9 @@ def their_name(entry: str | Chunk | Stacked | Outside) -> str:
     """Return the checkpoint's module, or tensor, in an entry of `Family.modules`."""
     if isinstance(entry, Stacked):
         return entry.tensor
-    return entry if isinstance(entry, str) else entry.module
+    if isinstance(entry, str):
+        return entry
+    return entry.module
 
 
 def find_prefix(family: Family, names: Container[str], where: str) -> str:

@@ -204,4 +204,6 @@ def _scaling(
 
 def temperature(factor: float, mscale: float) -> float:
     """Return 0.1·m·ln(factor) + 1 (Peng et al., 2023, equation 22)."""
-    return 0.1 * mscale * log(factor) + 1.0 if factor > 1 else 1.0
+    if factor > 1:
+        return 0.1 * mscale * log(factor) + 1.0
+    return 1.0

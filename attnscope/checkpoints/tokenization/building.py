@@ -185,7 +185,9 @@ class SpecialTokens:
     ) -> dict[str, Any] | None:
         """Return a template of the tokens before and after each text; None if there are none."""
         ids = {name: self.tokens[name]["id"] for name in (*opens, *closes)}
-        return template(ids, opens, closes, second) if ids else None
+        if ids:
+            return template(ids, opens, closes, second)
+        return None
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,9 @@ def byte_fragment(piece: str, byte_level: bool) -> str | None:
     With `byte_level` it is spelled in GPT-2's alphabet of bytes; else only `<0xF0>` is a byte.
     """
     if match := _BYTE_PIECE.fullmatch(piece):
-        return f"<{match[1]}>" if int(match[1], 16) >= 0x80 else None
+        if int(match[1], 16) >= 0x80:
+            return f"<{match[1]}>"
+        return None
     raw = piece_bytes(piece) if byte_level else None
     if raw is None:
         return None

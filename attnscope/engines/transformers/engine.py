@@ -416,7 +416,9 @@ class TransformersEngine:
     def modules_of(self, layer: int) -> LayerModules | None:
         """Return the modules in architectures that the native engine knows."""
         is_known = native_family(self.loaded.model.config.to_dict()) is not None
-        return layer_modules(self.loaded, layer) if is_known else None
+        if is_known:
+            return layer_modules(self.loaded, layer)
+        return None
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         return nullcontext()

@@ -52,7 +52,9 @@ class ProvidedMask(Mask):
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
         """Look up the mask; a number above the floor allows a key."""
         part = self._cells(q, k, heads)
-        return part if self.floor is None else part > self.floor
+        if self.floor is None:
+            return part
+        return part > self.floor
 
     def bias(self, q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
         """Return the bias on allowed keys, (B or 1, h or 1, Q, K); see AttentionSpec.bias."""
@@ -353,7 +355,9 @@ def part_of(name: str) -> str:
     halves = [word for word in words if word in ("encoder", "decoder")]
     if halves[:1] != ["decoder"]:
         return "encoder"
-    return "cross" if _CROSS.search("." + name) else "decoder"
+    if _CROSS.search("." + name):
+        return "cross"
+    return "decoder"
 
 
 def unsupported_attention(what: str, layer: int) -> AttnscopeError:

@@ -105,7 +105,9 @@ def _model_class(hf: Any, config: Any) -> Any:
         hf.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     )
     found = next((table[type(config)] for table in tables if type(config) in table), None)
-    return found[0] if isinstance(found, list | tuple) else found
+    if isinstance(found, list | tuple):
+        return found[0]
+    return found
 
 
 def named_class(names: Any) -> Any:

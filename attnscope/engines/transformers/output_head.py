@@ -68,7 +68,9 @@ def base_of(model: Any) -> Any:
     within = [child for child in base.children() if isinstance(child, PreTrainedModel)]
     # BartForCausalLM holds its decoder in a module that only passes arguments on.
     passes_on = base.main_input_name not in signature(base.forward).parameters
-    return within[0] if passes_on and len(within) == 1 else base
+    if passes_on and len(within) == 1:
+        return within[0]
+    return base
 
 
 def head_kind(model: Any, *, looks_ahead: bool) -> PredictionKind:

@@ -250,7 +250,9 @@ def _frozen(norm: nn.Module, states: Tensor) -> Tensor:
 
 def _plain(value: Any) -> Any:
     """Return a tensor that can be differentiated: one made in inference mode cannot."""
-    return value.clone() if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.clone()
+    return value
 
 
 def _same(first: Tensor, second: Tensor) -> bool:

@@ -77,7 +77,9 @@ class TakenOutputs:
         if gate is None:
             return None
         of_head = gate[..., :1]
-        return of_head if bool((gate == of_head).all()) else gate
+        if bool((gate == of_head).all()):
+            return of_head
+        return gate
 
     def explains(
         self, gate: Tensor, module: nn.Module, projection: nn.Module, like: Tensor

@@ -52,7 +52,9 @@ class SumRecorder(Recorder):
 
     def over_heads(self, part: Tensor, axis: int = 1) -> Tensor:
         """Return what a tile adds for its heads, or for the mean."""
-        return part.sum(axis, keepdim=True) if self.mean else part
+        if self.mean:
+            return part.sum(axis, keepdim=True)
+        return part
 
     def place(self, overlap: "Overlap") -> list[int] | slice:
         """Return where the heads of a tile are added."""

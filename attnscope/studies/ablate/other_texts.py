@@ -122,4 +122,6 @@ def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
 
 
 def _count(count: int) -> str:
-    return "1 token" if count == 1 else f"{count:,} tokens"
+    if count == 1:
+        return "1 token"
+    return f"{count:,} tokens"

@@ -46,7 +46,9 @@ class StageRecorder(Recorder):
 
     def score_range(self) -> tuple[int, int] | None:
         """Ask for the scores of every key, if those that are not allowed are kept."""
-        return (0, self._keys) if self._include_masked else None
+        if self._include_masked:
+            return (0, self._keys)
+        return None
 
     def update(self, tile: Tile) -> None:
         """Copy a tile into the stages."""

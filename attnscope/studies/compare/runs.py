@@ -487,9 +487,7 @@ def read_report(path: Path) -> Report:
         data = read_file(path, cap=_CAP)
         return from_arrays(data, ending) if ending in ARRAY_FILES else from_json(data)
     except AttnscopeError as e:
-        raise (
-            e if e.where else AttnscopeError(e.parts.message, where=path, hint=e.parts.hint)
-        ) from e
+        raise e.placed(path) from e
 
 
 def _narrowed(name: str, report: Report, wanted: ReportSelection) -> Report:

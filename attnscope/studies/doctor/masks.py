@@ -710,7 +710,9 @@ def fully_masked(exam: Examination) -> list[Evidence]:
             return wrong(case.examined, int(bad.sum()), 0, case.where(row, token), reason)
         if "fully_masked" in audit.leaks:
             return case.finding(audit.leaks["fully_masked"])
-        return ok(case.examined) if audit.layers else NO_INTERFACE
+        if audit.layers:
+            return ok(case.examined)
+        return NO_INTERFACE
 
     batches = ([exam.probe("left")] if exam.rows else []) + exam.batches
     return measured(exam, batches, measure) or [unknown("the model", NO_PROBES)]

@@ -17,7 +17,9 @@ def _answer(request: Request) -> Any:
     window = top or (_WINDOW if is_drawn else None)
     run = replace(request.run, window=window)
     row = explain_mixing(run, top, request.session)
-    return explain(run, request.session) if row is None else row
+    if row is None:
+        return explain(run, request.session)
+    return row
 
 
 STUDY = Study(

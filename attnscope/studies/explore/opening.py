@@ -33,9 +33,7 @@ def findings_source(path: Path) -> SavedSource | None:
         if name == SCHEMA.partition("/")[0]:
             return report_source(from_json(data, Report))
     except AttnscopeError as e:
-        raise (
-            e if e.where else AttnscopeError(e.parts.message, where=path, hint=e.parts.hint)
-        ) from e
+        raise e.placed(path) from e
     if name.startswith("attnscope.") and not schema.startswith(_DUMP):
         raise AttnscopeError(
             f"holds '{schema}', which has no matrices",

@@ -57,7 +57,9 @@ class SavedSource(UnitSource):
     def token_head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
         """Return a head between tokens; None if it was not saved."""
         saved = self.saved.get(self._place(variant))
-        return None if saved is None else saved.head((layer, head))
+        if saved is None:
+            return None
+        return saved.head((layer, head))
 
     def units_of(self, variant: Variant) -> TextUnits | None:
         """Return the words and spans of the tokens."""

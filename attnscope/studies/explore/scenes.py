@@ -480,7 +480,9 @@ _PATHS = ("--config", "--model", "--adapter", "--tokenizer")
 
 def _shared(path: str) -> str:
     """Name a file or folder for readers on other machines: an absolute path by its end."""
-    return short_path(path) if Path(path).is_absolute() else path
+    if Path(path).is_absolute():
+        return short_path(path)
+    return path
 
 
 def _is_typed(mask: str) -> bool:

@@ -102,7 +102,9 @@ def _rows(text: TextReport, head: HeadReport) -> list[_MapRow]:
         ]
     found = [_row(text, head, n) for n in drawn_rows(text)]
     is_mean = len(found) > (_MOST_WORDS if text.generated else _MOST_ROWS)
-    return [_mean(text, head, found)] if is_mean else found
+    if is_mean:
+        return [_mean(text, head, found)]
+    return found
 
 
 def drawn_rows(text: TextReport) -> list[int]:

@@ -52,7 +52,9 @@ def stage_matrices(
 def weight_digits(weights: Matrix, precision: int, settings: DisplaySettings) -> Digits:
     """Return the format of weights: with these decimals, or as percentages."""
     digits = digits_for(weights, precision)
-    return digits.as_percent() if settings.percent else digits
+    if settings.percent:
+        return digits.as_percent()
+    return digits
 
 
 def in_percent(settings: DisplaySettings) -> str:

@@ -80,4 +80,6 @@ def hidden_heading(text: str) -> Element:
 def pasted(command: str) -> str:
     """Return a command; empty if it has control characters, which would not be pasted into a terminal."""
     words = command.replace("\n", "").replace("\\", "")
-    return command if escape_control(words) == words else ""
+    if escape_control(words) == words:
+        return command
+    return ""

@@ -196,7 +196,9 @@ def colour_on(screen: Screen, scale: Scale | LogScale, weight: float) -> Color |
 
 def map_shade(fraction: float | None) -> str:
     """Return the shade of a place on a logarithmic scale, without colours."""
-    return " " if fraction is None else shade(fraction, SHADES)
+    if fraction is None:
+        return " "
+    return shade(fraction, SHADES)
 
 
 def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
