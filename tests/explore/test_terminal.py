@@ -52,7 +52,8 @@ def test_quitting_prints_the_command_below_the_old_screen(saved):
         assert terminal.is_as_before()
 
 
-def test_saved_findings_are_opened_without_torch(saved, tmp_path):
+def test_saved_findings_are_opened_without_what_computes_them(saved, tmp_path):
+    """What compares two runs was imported before the first screen, with sessions and every family of checkpoints."""
     (tmp_path / "texts.txt").write_text(f"{TEXT}\n")
     dump, comparison = str(tmp_path / "dump.jsonl"), str(tmp_path / "comparison.json")
     assert main(["batch", str(tmp_path / "texts.txt"), "-o", dump, "--quiet"]) == 0
@@ -65,12 +66,12 @@ def test_saved_findings_are_opened_without_torch(saved, tmp_path):
         "for path in sys.argv[1:]:\n"
         "    app = ExploreApp(saved_source(SimpleNamespace(text=path, file=None, typed=())))\n"
         "    app.state.settle()\n"
-        "    print(app.state.head is not None, 'torch' in sys.modules)\n"
+        "    print(app.state.head is not None, {'torch', 'attnscope.run.session'} & {*sys.modules})\n"
     )
     command = [sys.executable, "-c", script, saved, dump, comparison]
     assert (
         subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        == "True False\n" * 3
+        == "True set()\n" * 3
     )
 
 

@@ -9,7 +9,6 @@ from attnscope.findings.compare import COMPARE_SCHEMA, Comparison
 from attnscope.findings.run import SCHEMA, Report
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import AUTO
-from attnscope.studies.compare.runs import read_report
 from attnscope.studies.explore.saved import SavedSource, comparison_source, report_source
 from attnscope.views.walk.place import Begin
 from attnscope.views.walk.scene import WalkCut
@@ -23,6 +22,9 @@ def findings_source(path: Path) -> SavedSource | None:
     if path.is_dir() or path.suffix.lower() not in (".json", ".npz", ".safetensors"):
         return None
     if path.suffix.lower() != ".json":
+        # it brings what computes a comparison
+        from attnscope.studies.compare.runs import read_report
+
         return report_source(read_report(path))
     data = read_file(path, cap=_CAP)
     schema = schema_of(data)
