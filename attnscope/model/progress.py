@@ -39,7 +39,7 @@ class ForwardProgress:
         n_heads: int,
         recorders: Recorders,
     ) -> None:
-        """Call `on_progress` with `what · layer 2 of 4 · tile 7`, the finished thousandths of the work, and 1000."""
+        """Call `on_progress` with `what · layer 2 of 4`, the finished thousandths of the work, and 1000."""
         self._what = what
         self._on_progress = on_progress
         self._last = max(recorders, default=-1)
@@ -56,10 +56,10 @@ class ForwardProgress:
         """Report the number of layers done."""
         self._report(f"layer {min(done + 1, total)} of {total}", sum(self._works[:done]))
 
-    def tile(self, layer: int, tile_number: int, share: float) -> None:
-        """Report that a tile of a layer is done: its number from 1, and the share of the layer's attention up to it."""
+    def tile(self, layer: int, share: float) -> None:
+        """Report that a tile of a layer is done, and the share of the layer's attention up to it."""
         done = sum(self._works[:layer]) + share * self._works[layer]
-        self._report(f"layer {layer + 1} of {self._last + 1} · tile {tile_number}", done)
+        self._report(f"layer {layer + 1} of {self._last + 1}", done)
 
     def _report(self, where: str, done: float) -> None:
         self._on_progress(
@@ -84,7 +84,6 @@ class _TileCounter(Recorder):
             self._rows = None
         else:
             self._rows = sorted({row for recorder in recorders for row in recorder.rows})
-        self._tiles = 0
         self._cells = 0.0
         self._all = 0.0
 
@@ -93,16 +92,15 @@ class _TileCounter(Recorder):
         return partial(self._count, tile.inputs, cells)
 
     def _count(self, inputs: AttentionInputs, cells: int) -> None:
-        if not self._tiles:
+        if not self._all:
             n_keys = inputs.k.shape[2]
             rows = range(inputs.q.shape[2]) if self._rows is None else self._rows
             sample = rows[:: max(1, len(rows) // _SAMPLES)]
             ranges = [inputs.spec.mask.key_range(row, row + 1, n_keys) for row in sample]
             visible = sum(end - start for start, end in ranges) / max(1, len(ranges)) * len(rows)
             self._all = max(1.0, self._heads * visible)
-        self._tiles += 1
         self._cells += cells
-        self._progress.tile(inputs.layer, self._tiles, min(1.0, self._cells / self._all))
+        self._progress.tile(inputs.layer, min(1.0, self._cells / self._all))
 
 
 class MemoryGuard(Recorder):

@@ -74,6 +74,7 @@ _MEASURED = "Measured on built-in texts and on random tokens."  # roles
 _HOW = {"zero": "cut to 0"}
 # Tokens up to which a cut is measured at every row, not only where the model predicts by itself.
 _ROWS_MEASURED = 128
+_UNDER_CURSOR = "under the cursor"  # why a cell is explained
 _SHARE = 4  # what is kept may take this part of the free memory
 
 Opener = Callable[[Sequence[TextInput], Progress], AbstractContextManager[Session]]
@@ -489,6 +490,10 @@ class LiveSource(UnitSource):
         run = self._config(variant, (layer, head), query=row, key=in_depth, window=16, top=3)
         with self.opener(run.texts, progress) as session:
             explanation = explain(run, session)
+        if key is not None:
+            # the findings name the option, which nobody typed
+            cells = [structs.replace(cell, chosen=_UNDER_CURSOR) for cell in explanation.cells]
+            explanation = structs.replace(explanation, cells=cells)
         return draw(present(explanation, precision=4, options=False))
 
     def report(self, variant: Variant, layer: int, head: int, progress: Progress) -> Report:

@@ -1,11 +1,15 @@
 """A thread that runs one job after the other, and drops jobs that are no longer wanted."""
 
+import atexit
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from attnscope.views.walk.scene import Progress, WalkCancelled
+
+# Kind of the jobs that compute what the screen lacks.
+_NEEDED = "compute"
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,13 @@ class Worker:
 
     def start(self) -> None:
         """Start the thread."""
+        # Python ends a daemon thread where it takes the lock again, and C++ of torch aborts the process then.
+        atexit.register(self._end_thread)
         self._thread.start()
+
+    def _end_thread(self) -> None:
+        """Wait until the thread ends, which it does where it reports progress."""
+        self.stop(threading.TIMEOUT_MAX)
 
     def post(self, job: Job) -> bool:
         """Queue a job, and tell whether it has to wait for another; a running job of the same kind is cancelled."""
@@ -56,12 +66,15 @@ class Worker:
         return has_to_wait
 
     def drop(self) -> list[str]:
-        """Forget the jobs that wait, but for what the screen lacks; return their kinds."""
+        """Forget the jobs that wait, and stop the one that runs, but for what the screen lacks; return their kinds."""
         with self._wakes:
-            dropped = [kind for kind in self._waiting if kind != "compute"]
+            dropped = [kind for kind in self._waiting if kind != _NEEDED]
             for kind in dropped:
                 del self._waiting[kind]
-        return dropped
+            if self._running is not None and self._running.kind != _NEEDED:
+                self._cancelled.set()
+                dropped.insert(0, self._running.kind)
+        return [*dict.fromkeys(dropped)]
 
     @property
     def busy(self) -> bool:
@@ -83,7 +96,10 @@ class Worker:
             self._wakes.notify()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(patience)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        atexit.unregister(self._end_thread)
+        return True
 
     def _work(self) -> None:
         while True:
@@ -94,7 +110,7 @@ class Worker:
                 if self._stopped:
                     return
                 # A user waits for these jobs, which go first.
-                next_kind = min(self._waiting, key=lambda job_kind: job_kind == "compute")
+                next_kind = min(self._waiting, key=lambda job_kind: job_kind == _NEEDED)
                 job = self._running = self._waiting.pop(next_kind)
                 self._cancelled.clear()
             self._run(job)
@@ -102,6 +118,9 @@ class Worker:
     def _run(self, job: Job) -> None:
         try:
             result = job.run(self._progress)
+            # it ended between two looks whether it is still wanted
+            if self._cancelled.is_set() and job.kind != _NEEDED:
+                raise WalkCancelled
         except WalkCancelled:
             self._say("")
         except BaseException as e:
@@ -132,5 +151,6 @@ class Worker:
         if self._cancelled.is_set():
             raise WalkCancelled
         self.share = done / max(1, total)
-        share = f" · {100 * done // total} %" if total > 1 else ""
+        # what a step has counted is done before what comes of it
+        share = f" · {100 * done // total} %" if done < total > 1 else ""
         self._say(f"{what}{share} …")
