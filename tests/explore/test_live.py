@@ -125,7 +125,8 @@ def test_a_cut_has_its_rank_among_all_heads():
     survey = attnscope.ablate(TEXT, each="head").data
     effects = survey.effects[0].kl.reshape(4, 4)
     assert "E ranks it" in hint and place.display == "effect"
-    assert f"cut L2H1 to 0 · rank {1 + (effects > effects[2, 1]).sum()} of 16 heads" in row
+    rank = 1 + (effects > effects[2, 1]).sum()
+    assert "cut L2H1 to 0" in row and f"rank {rank} of 16 by effect at 4 [MASK]" in row
     cut = attnscope.ablate(TEXT, cut=place.cuts[0].written).data.effects[0].predictions[0]
     assert f"{(effects > cut.kl).sum()} of 16 heads alone change more" in edge
     verdict = r"L2H1: (\w+), ([\d.e-]+) bits, rank (\d+) of 16"
@@ -214,7 +215,7 @@ def test_the_cell_under_the_cursor_is_explained_in_depth(key):
     assert re.findall(r"key +(\d+) (\S+)", explained)[0] == (str(key), name)
 
 
-def test_escape_drops_what_waits_for_a_computation():
+def test_escape_drops_what_is_computed_for_a_key_and_what_waits_for_it():
     source = live()
     measured = threading.Event()
     source.measure_roles = lambda _progress: measured.wait(30)
@@ -227,7 +228,7 @@ def test_escape_drops_what_waits_for_a_computation():
         return title, len(app.screen_stack)
 
     title, screens = walk(act, source)
-    assert "explain: dropped" in title and screens == 2
+    assert "roles, explain: dropped" in title and screens == 2
 
 
 def test_a_message_about_a_text_goes_with_it():

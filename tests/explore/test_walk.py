@@ -258,6 +258,23 @@ def test_the_head_below_is_the_one_that_writes_most_past_sinks():
     assert followed > 20
 
 
+def test_enter_goes_past_sinks_between_words_too():
+    """Of words, only weights are known, and Enter led to the first token, at which all heads look."""
+    source, _ = subjects.report()
+    variant = Variant(unit="words")
+    scene = source.scene(variant)
+    followed = 0
+    for layer, query in np.ndindex(len(scene.layers), len(scene.queries.positions)):
+        heads = [source.head(variant, layer, head) for head in range(len(scene.heads))]
+        weights = np.array([head.row("weights", query) for head in heads])
+        weights[:, [n for n in range(len(weights[0])) if scene.keys.sinks[n] or n == query]] = 0
+        found = strongest_writer(scene, heads, query)
+        expected = np.unravel_index(weights.argmax(), weights.shape) if weights.any() else None
+        assert found == expected, (layer, query)
+        followed += found is not None
+    assert followed > 20
+
+
 def test_following_leaves_a_trail_and_keys_lead_back():
     source, _ = subjects.report()
     state = WalkState(source, begin=Begin(layer="3", head="0", query="lent"))

@@ -35,6 +35,7 @@ from attnscope.views.explore.ink import (
     cut,
     ended,
     fit,
+    fitting,
     wrapped,
 )
 from attnscope.views.explore.matrix import MatrixPanel
@@ -55,6 +56,7 @@ from attnscope.views.walk.cell import (
     comparing_command,
     effect_of_row,
     place_of_effect,
+    weight_text,
 )
 from attnscope.views.walk.keys import ACTIONS, KeyAction, footer, spell_key
 from attnscope.views.walk.place import PANELS, Action, Begin, Spot, uncut
@@ -64,8 +66,10 @@ from attnscope.views.walk.scene import EFFECT, ROW_EFFECT, Progress, Scene, Sour
 _WIDE = 76
 _HIGH = 22
 _FRAMED = 30, 10
-# Columns from which heads, matrix and row stand side by side; otherwise the row is above the heads.
+# Columns from which the row may stand below the matrix or the heads, and of a matrix between heads and row, at least;
+# otherwise the row is above the heads.
 _THREE = 100
+_BETWEEN = 44
 # Columns of panels, frames included: of heads and row at least, of the row at most, and of both beside a matrix.
 _HEADS = 36
 _FEW_HEADS = 24
@@ -80,10 +84,13 @@ _CELL = 5
 _WIDEST_CELL = 12
 _LABEL = 20
 # Lines of a panel of heads or a matrix that are no heads or rows, and of a row below them: in one column, or in two.
+# Below a matrix, it is smaller rather than that rows or the names of columns have no room, of which some letters do.
 _HEADS_EDGES = 7
 _MATRIX_EDGES = 11
+_FEWEST_EDGES = 7
 _FULL_ROW = 16
 _FLAT_ROW = 13
+_LEAST_ROW = 10
 # Lines of the row above the heads, at least: usually, if heads have roles with meanings, and with predictions.
 _ROW_LINES = 9
 _ROW_OF_ROLES = 6
@@ -117,6 +124,10 @@ _ASKED = {"find": "find", "pick": "text", "edit": "edit", "write": "write"}
 _SHOWN_IN = {"lens": "heads", "display": "heads", "roles": "heads", "effects": "heads"}
 _SHOWN_IN |= {"predictions": "row"}
 _SHOWN_IN |= dict.fromkeys(("digits", "zoom_in", "zoom_out", "stage", "previous_stage"), "matrix")
+
+
+# left edge, upper edge, width and height
+Box = tuple[int, int, int, int]
 
 
 class WalkScreen(Screen[None], inherit_bindings=False):
@@ -237,6 +248,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._before: Source | None = None
         self._edited: Any = None
         self._wide = True
+        self._arranged: dict[str, Box] = {}  # where the panels are
         self._enlarged = False  # the panel that keys move in has the whole screen
         self._notice = ""
         self._found_from = self.state.place  # where the search began
@@ -319,11 +331,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     def arrange(self, width: int, height: int) -> None:
         """Show all panels, or on a small terminal, and if it is enlarged, the one that keys move in."""
         self._wide = width >= _WIDE and height >= _HIGH and not self._enlarged
-        boxes = (
-            self._boxes(width, height - 2)
-            if self._wide
-            else {self.state.place.panel: (0, 0, width, height - 2)}
-        )
+        boxes = self._arranged = self._boxes(width, height - 2)
         for name in PANELS:
             pane = self.panes[name]
             pane.display = name in boxes
@@ -334,8 +342,16 @@ class ExploreApp(App[int], inherit_bindings=False):
                 pane.styles.height = down
         self.call_after_refresh(self.redraw)
 
-    def _boxes(self, width: int, height: int) -> dict[str, tuple[int, int, int, int]]:
-        """Return the left edge, upper edge, width and height of every panel."""
+    def _rearrange(self) -> None:
+        """Arrange the panels anew if what they show now, such as another text, takes another room."""
+        width, height = self.size
+        if self.panes and self._boxes(width, height - 2) != self._arranged:
+            self.arrange(width, height)
+
+    def _boxes(self, width: int, height: int) -> dict[str, Box]:
+        """Return the left edge, upper edge, width and height of every panel that is shown."""
+        if not self._wide:
+            return {self.state.place.panel: (0, 0, width, height)}
         scene = self.state.scene
         text = 6 if height >= 38 else 5 if height >= 26 else 4
         if scene is not None:
@@ -345,20 +361,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         n_layers, n_heads, n_queries, n_keys = (
             (12, 12, 8, 8) if scene is None else self._counts(scene)
         )
-        if width < _THREE:
-            row = _ROW_OF_ROLES if self.state.place.display == "roles" else _ROW_LINES
-            predicts = scene is not None and (scene.predictions or self.state.place.cuts)
-            row = _PREDICTED_ROW if self.state.place.predictions and predicts else row
-            heads = max(min(n_layers + 5, upper - row), upper // 3)
-            beside = max(_BESIDE, min(_WIDEST_BESIDE, 6 + 3 * n_heads))
-            left = width - beside
-            boxes["matrix"] = (0, 0, left, upper)
-            boxes["row"] = (left, 0, beside, upper - heads)
-            boxes["heads"] = (left, upper - heads, beside, heads)
-            return boxes
         least = min(_HEADS, max(_FEW_HEADS, 8 + 6 * n_heads))
         numbers = _LABEL + _CELL * n_keys + 2
-        if n_layers + _HEADS_EDGES + _FULL_ROW <= upper:
+        spare = width - least - _ROW
+        if width >= _THREE and n_layers + _HEADS_EDGES + _FULL_ROW <= upper:
             # Few layers leave room for the row below them, and the matrix has all the rest that it can use.
             used = _LABEL + _WIDEST_CELL * n_keys
             left = max(_BESIDE, 8 + 5 * n_heads, min(_WIDEST_ROW, width - used))
@@ -369,13 +375,17 @@ class ExploreApp(App[int], inherit_bindings=False):
             boxes["row"] = (0, heads, left, upper - heads)
             boxes["matrix"] = (left, 0, width - left, upper)
             return boxes
+        fits_below = n_queries + _FEWEST_EDGES + _LEAST_ROW <= upper
+        if width < _THREE or (spare < _BETWEEN and not fits_below):
+            return boxes | self._narrow_boxes(width, upper)
         if self.state.place.display == "roles" and n_layers + _HEADS_EDGES > upper:
             # The letters have their meanings beside the heads, which have all lines then.
             least = max(least, min(_WIDEST_BESIDE, 2 * n_heads + _LETTERS))
-        spare = width - least - _ROW
-        if spare < numbers and n_queries + _MATRIX_EDGES + _FLAT_ROW <= upper:
+            spare = width - least - _ROW
+        if spare < numbers and fits_below:
             # The row is below the matrix, whose cells are wider then.
-            matrix = min(upper - _FLAT_ROW, 2 * n_queries + _MATRIX_EDGES)
+            all_names = min(n_queries + _MATRIX_EDGES, upper - _LEAST_ROW)
+            matrix = min(max(upper - _FLAT_ROW, all_names), 2 * n_queries + _MATRIX_EDGES)
             boxes["heads"] = (0, 0, least, upper)
             boxes["matrix"] = (least, 0, width - least, matrix)
             boxes["row"] = (least, matrix, width - least, upper - matrix)
@@ -389,6 +399,22 @@ class ExploreApp(App[int], inherit_bindings=False):
         boxes["matrix"] = (heads, 0, matrix, upper)
         boxes["row"] = (heads + matrix, 0, row, upper)
         return boxes
+
+    def _narrow_boxes(self, width: int, upper: int) -> dict[str, Box]:
+        """Return the boxes of a matrix, and beside it the row above the heads."""
+        scene = self.state.scene
+        n_layers, n_heads = (12, 12) if scene is None else self._counts(scene)[:2]
+        row = _ROW_OF_ROLES if self.state.place.display == "roles" else _ROW_LINES
+        predicts = scene is not None and (scene.predictions or self.state.place.cuts)
+        row = _PREDICTED_ROW if self.state.place.predictions and predicts else row
+        heads = max(min(n_layers + 5, upper - row), upper // 3)
+        beside = max(_BESIDE, min(_WIDEST_BESIDE, 6 + 3 * n_heads))
+        left = width - beside
+        return {
+            "matrix": (0, 0, left, upper),
+            "row": (left, 0, beside, upper - heads),
+            "heads": (left, upper - heads, beside, heads),
+        }
 
     @staticmethod
     def _counts(scene: Scene) -> tuple[int, int, int, int]:
@@ -414,7 +440,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         ink = self.state.ink
         scene = state.scene
         if scene is None:
-            said = self._notice if self._early else state.status or "starting"
+            said = self._notice if self._early else state.status or "starting …"
             brand = Segment(" attnscope ", TITLE)
             return cut([brand, Segment(ink.plain(f" {said}"), DIM)], width)
         said = state.error or self._notice
@@ -504,7 +530,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._mode == "lens":
             hint = "1 to 9 goes to one of the strongest; any other key goes on"
             return cut([Segment(" lens ", TITLE), Segment(f" {hint}")], width)
-        line = self._brief_arithmetic()
+        line = self._brief_arithmetic(width)
         by_name = {action.name: action for action in self.actions}
         used = cells_wide(line)
         names = footer(self.state.place.panel)
@@ -529,19 +555,23 @@ class ExploreApp(App[int], inherit_bindings=False):
             ]
         return cut(line, width)
 
-    def _brief_arithmetic(self) -> Line:
-        """Return the arithmetic of the cell, which a small terminal shows in its last line."""
+    def _brief_arithmetic(self, width: int) -> Line:
+        """Return the arithmetic of the cell, which a small terminal shows in its last line; of it, the end or the weight."""
         state = self.state
         scene = state.scene
         head = state.head
         panel = state.place.panel
         if self._wide or scene is None or head is None:
             return []
-        formula = arithmetic(
-            head, cell_numbers(scene, head, state.place.spot.query, state.key), state.forbidden
-        )
+        cell = cell_numbers(scene, head, state.place.spot.query, state.key)
+        steps = arithmetic(head, cell, state.forbidden)
+        forms = [" ".join(steps[n:]) for n in range(len(steps))]
+        if cell.weight is not None:
+            forms.append(f"weight {weight_text(cell.weight, cell.rounded)}")
         title = Segment(f" {panel} ", TITLE + clickable("next_panel"))
-        return [title, Segment(state.ink.plain(f" {' '.join(formula)}"))]
+        room = width - cells_wide([title]) - 1
+        formula = fitting([*map(state.ink.plain, forms)], room)
+        return [title, Segment(f" {ended(wrapped(formula, room), room)[0]}")]
 
     # keys and mouse
 
@@ -632,10 +662,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             place = self.state.place
             if place.spot.text != before.spot.text:
                 self._notice = ""
-            moved = before.panel != place.panel and not self._wide
-            other_roles = (before.display == "roles") != (place.display == "roles")
-            if moved or other_roles or before.predictions != place.predictions:
-                self.arrange(self.size.width, self.size.height)
+            self._rearrange()
             self.ask()
 
     def clicked(self, name: str, x: int, y: int, called: str) -> None:
@@ -820,7 +847,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._notice = f"{job.kind}: {_WAITS}"
 
     def _drop_waiting(self) -> None:
-        """Forget what keys have asked for and what has not begun."""
+        """Forget what keys have asked for, whether it waits or is computed."""
         self._early = []
         dropped = self.worker.drop()
         if "roles" in dropped and self.state.place.display == "roles":
@@ -890,6 +917,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._edited = None
         if restore and self._mode == "find":
             self._show_found("")
+        if restore and self._mode == "edit":
+            self.worker.drop()
         if (
             restore
             and self._mode == "edit"
@@ -960,6 +989,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.state.error = self._notice = ""
         self._effects_wanted = False
         self.state.replace_source(source)
+        self._rearrange()
         self.ask()
         self.redraw()
 
@@ -989,8 +1019,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         is_first = not self.state.placed
         self.state.arrived += 1
         self.state.settle()
+        self._rearrange()
         if is_first:
-            self.arrange(self.size.width, self.size.height)
             early = self._early
             self._early = []
             for event in early:
@@ -1015,6 +1045,7 @@ class ExploreApp(App[int], inherit_bindings=False):
                 self.state.place = replace(
                     uncut(self.state.place), spot=replace(spot, mask=0, text=text)
                 )
+                self._rearrange()
         elif error is not None:
             self.failure = error
             self.exit(70)

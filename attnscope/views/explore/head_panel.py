@@ -102,6 +102,7 @@ class HeadsPanel:
             state.arrived,
             state.scene,
             id(state.source),
+            display == "roles" and state.status,
         )
         if self._drawn[0] != cache_key:
             self._drawn = cache_key, self._draw(state, display, width, height)
@@ -178,7 +179,10 @@ class HeadsPanel:
                 subjects = [f"rank by effect {effect_place}{ranks[0]}"]
                 # one place, without its token
                 brief_place = "" if "," in effect_place else " ".join(effect_place.split(" ")[:2])
-                subjects += [f"rank{ranks[1]} {effect_place}"]
+                subjects += [
+                    f"rank{ranks[1]} {by} {effect_place}".replace("  ", " ")
+                    for by in ("by effect", "")
+                ]
                 subjects += [f"rank{ranks[1]} {brief_place}"] if brief_place else []
                 subjects += [f"rank{ranks[1]}"]
         # that there are other layers stands nowhere else: their range is the last to go, and their number the first
@@ -372,13 +376,13 @@ def _strongest(
 
 
 def _of_cell(weight: float, width: int) -> str:
-    """Write a weight of the lens as wide as there is room: `0.70`, `.70`, or `70` in percent (at most 99)."""
+    """Write a weight of the lens as wide as there is room: `0.70`, `.70` or `1.0`, or `70` in percent (at most 99)."""
     if np.isnan(weight):
         return "?"
     text = f"{weight:.2f}"
     if width >= len(text):
         return text
-    return text.removeprefix("0") if width > 2 else f"{min(99.0, 100 * weight):.0f}"
+    return text.removeprefix("0")[:3] if width > 2 else f"{min(99.0, 100 * weight):.0f}"
 
 
 def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
@@ -461,26 +465,25 @@ def _of_effects(
         strongest.append(f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {size}")
     named = ["strongest: " + ", ".join(strongest[:count]) for count in (4, 3, 2, 1)]
     place = place_of_effect(scene, _row_of_effect(state, display))
-    verdict, of_all = _verdict(head_number, spot.layer, spot.head)
-    forms = [f"{name} {place}: {verdict}{of_all}", f"{name}: {verdict}{of_all}"]
-    forms += [f"{name}: {verdict}", verdict]
-    phrases = [fitting(forms, width), fitting(named, width)]
+    verdicts = _verdicts(head_number, spot.layer, spot.head)
+    forms = [f"{name} {place}: {verdicts[0]}", *(f"{name}: {verdict}" for verdict in verdicts)]
+    phrases = [fitting([*forms, verdicts[-1]], width), fitting(named, width)]
     other = EFFECT if display == ROW_EFFECT else ROW_EFFECT
     other_place = place_of_effect(scene, _row_of_effect(state, other))
     other_number = _of_display(state, scene, other)
     if other_number is not None and other_place != place:
-        verdict, of_all = _verdict(other_number, spot.layer, spot.head)
-        phrases.append(
-            fitting([f"{other_place}: {verdict}{of_all}", f"{other_place}: {verdict}"], width)
-        )
+        verdicts = _verdicts(other_number, spot.layer, spot.head)
+        phrases.append(fitting([f"{other_place}: {verdict}" for verdict in verdicts], width))
     return phrases
 
 
-def _verdict(head_number: HeadNumber, layer: int, head: int) -> tuple[str, str]:
-    """Say how much a head matters, `little, 0.014 bits, rank 76`, and among how many, ` of 270`."""
+def _verdicts(head_number: HeadNumber, layer: int, head: int) -> list[str]:
+    """Say how much a head matters, `little, 0.014 bits, rank 76 of 270 by effect`, and in fewer words."""
     ranks = head_number.made("ranks", lambda: _ranks(head_number))
     size = verdict_text(float(head_number.values[layer, head]), head_number.measure)
-    return f"{size}, rank {ranks[layer, head]}", f" of {ranks.size}"
+    ranked = f"{size}, rank {ranks[layer, head]}"
+    # the title of the panel says by what
+    return [ranked + end for end in (f" of {ranks.size} by effect", f" of {ranks.size}", "")]
 
 
 def _letters_of(state: WalkState, scene: Scene, layers: range) -> list[str]:

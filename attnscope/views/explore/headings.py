@@ -76,7 +76,7 @@ def model_forms(model: str) -> list[str]:
         model,
         *paths,
         name,
-        tail,
+        tail if tail == name else f"{tail}…",
         *(f"{tail[:end]}…" for end in reversed(ends) if end >= _STEM),
     ]
     return [form for form in dict.fromkeys(forms) if cell_len(form) <= _MODEL] or [forms[-1]]

@@ -25,6 +25,7 @@ from attnscope.views.explore.ink import (
     cut,
     ended,
     fit,
+    fitting,
     joined,
     steps,
     wrapped,
@@ -53,7 +54,9 @@ _NAMES = 14
 _TALLEST = 6
 _WIDEST = 12
 # Lines of the tokens above columns that are too narrow for them, which are read downwards.
+# With so many lines beside the first, and one more above tall cells, they leave room for all rows.
 _UPRIGHT = 6
+_FEW_LETTERS = 2
 # Parts of the title, the one that is shortened first at the start: what the stage is, the head, the stage.
 _SHORTENED = (2, 0, 1)
 # Columns between two numbers above them.
@@ -183,7 +186,8 @@ class MatrixPanel:
             lambda: max((cell_len(ink.name(name)) for name in axis.names[:512]), default=0),
         )
         upright = zoom == 1 and cell <= longest
-        spare = max(lines - -(-n_rows * tall // per_line), lines // 4)
+        spare = lines - -(-n_rows * tall // per_line)
+        spare = spare if spare >= _FEW_LETTERS + (tall > 1) else max(spare, lines // 4)
         heading = max(1, min(_UPRIGHT, longest, 1 + spare)) if upright else 1
         if _is_sound(state, scene):
             heading = _SOUND
@@ -353,8 +357,7 @@ def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]
     styles = {column: BOLD if column == state.column else DIM for column in layout.columns}
     if layout.heading == 1:
         shown = {
-            column: name if cell_len(name) <= wide else axis.number(column)
-            for column, name in names.items()
+            column: fitting([name, axis.number(column), ""], wide) for column, name in names.items()
         }
         middle = layout.mode in ("blocks", "shades")
         pieces = [
@@ -385,10 +388,11 @@ def _ticks(state: WalkState, layout: "_Layout", width: int) -> Line:
         fit(axis.number(column * layout.zoom), step * layout.cell)
         for column in layout.columns
         if not column % step
+        and len(axis.number(column * layout.zoom)) <= (layout.columns.stop - column) * layout.cell
     ]
     first = -layout.columns.start % step * layout.cell
     label = fit(what, layout.label - 1, right=True) + " "
-    return cut([Segment(label + " " * first + "".join(numbers), DIM)], width)
+    return cut([Segment((label + " " * first + "".join(numbers)).rstrip(), DIM)], width)
 
 
 def _is_sound(state: WalkState, scene: Scene) -> bool:
@@ -418,8 +422,11 @@ def _sound_names(state: WalkState, scene: Scene, layout: "_Layout", width: int) 
     ]
 
 
-def _remark(state: WalkState, layout: "_Layout", shown: Window) -> str:
-    """Say which cells are visible, if not all are, and what they are, if they are not exact."""
+def _remark(state: WalkState, layout: "_Layout", shown: Window, width: int) -> str:
+    """Say which cells are visible, if not all are, and what they are, if they are not exact.
+
+    Of an output, it names as many of the largest dimensions as there is room for.
+    """
     scene = state.scene
     assert scene is not None
     kind = state.status if shown.kind == "missing" else ""
@@ -434,20 +441,23 @@ def _remark(state: WalkState, layout: "_Layout", shown: Window) -> str:
         parts.append(f"queries {rows.start * z}–{last_q}, {what} {columns.start * z}–{last_k}")
     parts += filter(None, [kind or _KINDS[shown.kind].format(state.place.zoom)])
     if state.drawn_stage == OUTPUT and shown.kind == "exact":
-        parts.append(_largest_dims(state, scene))
+        named = _largest_dims(state, scene)
+        ends = [", ".join(named[:count]) for count in range(len(named), 0, -1)]
+        forms = ["; ".join([*parts, end]) for end in ends]
+        return fitting([*map(state.ink.plain, (*forms, "; ".join(parts)))], width)
     return state.ink.plain("; ".join(parts))
 
 
-def _largest_dims(state: WalkState, scene: Scene) -> str:
-    """Name the dimensions in which the output of the cursor's row is largest."""
+def _largest_dims(state: WalkState, scene: Scene) -> list[str]:
+    """Name the dimensions in which the output of the cursor's row is largest, the first of them with the row."""
     query = state.place.spot.query
     row = None if state.drawn is None else state.drawn.row(OUTPUT, query)
     if row is None or not np.isfinite(row).all():
-        return ""
+        return []
     order = np.argsort(-np.abs(row), kind="stable")[:_NAMED_DIMS].tolist()
     numbers = [f"dim {dim} {number_text(float(row[dim]), 2)}" for dim in order]
     name = f"{scene.queries.number(query)} {state.ink.name(scene.queries.names[query])}"
-    return f"largest of {name}: {', '.join(numbers)}"
+    return [f"largest of {name}: {numbers[0]}", *numbers[1:]]
 
 
 def _upright(name: str, lines: int) -> list[str]:
@@ -637,7 +647,7 @@ def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> 
     stage = state.drawn_stage
     remarks: list[Line] = [
         [Segment(f"  {line}", DIM)]
-        for line in ended(wrapped(_remark(state, layout, window), width - 2), width - 2)
+        for line in ended(wrapped(_remark(state, layout, window, width - 2), width - 2), width - 2)
     ]
     if window.kind == "missing" or head is None or (layout.mode == "digits" and not ink.colours):
         return remarks
@@ -656,7 +666,9 @@ def _ramp(scale: Scale | LogScale, ink: Ink, width: int) -> Line:
         digits = digits_for(np.array([scale.low, scale.high], dtype=np.float32), precision)
         low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
         ends = ink.plain(low), ink.plain(digits.text(scale.high))
-        ramp = ramp_pieces(scale, *ends, ink.colours, ink.surface, limits=OF_WEIGHTS, words=words)
+        ramp = ramp_pieces(
+            scale, *ends, ink.colours, ink.surface, limits=OF_WEIGHTS, words=words, room=width
+        )
         ramp = ramp if words else _shortened(ramp, width)
         if sum(cell_len(text) for text, _ in ramp) <= width:
             break

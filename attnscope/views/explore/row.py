@@ -32,6 +32,7 @@ from attnscope.views.walk.cell import (
     cell_numbers,
     listed_weights,
     members_text,
+    place_of_effect,
     sum_text,
     unlisted,
     weight_text,
@@ -434,11 +435,9 @@ def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
             )
         more = int((number.values > least).sum())
         n_heads = int(np.isfinite(number.values).sum())
-        phrases.append(
-            f"rank {more + 1} of {n_heads} heads"
-            if alone
-            else f"{more} of {n_heads} heads alone change more"
-        )
+        ranked = f"rank {more + 1} of {n_heads} by effect"
+        counted = f"{more} of {n_heads} heads alone change more"
+        phrases.append(f"{ranked if alone else counted} {place_of_effect(scene, None)}")
     elif effects:
         phrases.append("E ranks it" if state.source.computes else "")
     return [ink.plain(phrase) for phrase in phrases]

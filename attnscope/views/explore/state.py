@@ -208,7 +208,8 @@ class WalkState:
         layer = spot.layer - 1
         heads = self._uncut([layer])
         writer = strongest_writer(scene, heads, query)
-        if writer is None and any(head is not None and head.sources is not None for head in heads):
+        known = [head for head in heads if head is not None]
+        if writer is None and any(h.sources or h.row("weights", query) is not None for h in known):
             name = self.ink.name(scene.queries.names[query])
             self.error = f"nothing to follow: below, {name} reads sinks and itself alone"
             return None

@@ -153,6 +153,7 @@ def ramp_pieces(
     percent: bool = False,
     limits: Sequence[float] | None = None,
     words: bool = True,
+    room: int = 80,
 ) -> list[tuple[str, Style]]:
     """Return the ramp of a scale between the numbers at its ends, with others on the colours that they have.
 
@@ -169,6 +170,7 @@ def ramp_pieces(
         percent: Whether numbers are percentages.
         limits: Places from which each of 16 colours is; None for those that the scale has.
         words: Whether words say that each of 16 colours begins at its number.
+        room: Columns that a ramp of more colours is not wider than, unless it had none of its own.
     """
     factor = 100 if percent else 1
     if _is_whole(scale):
@@ -194,19 +196,20 @@ def ramp_pieces(
         if scale.signed:
             steps.insert(len(steps) // 2, (f" 0 {lower}", Style()))
         return [(lead, Style()), *steps, (f" {upper}{high}", Style())]
-    letters = [" "] * _LEGEND
+    length = max(1, min(_LEGEND, room - len(low) - len(high) - 2))
+    letters = [" "] * length
     for tick in _ticks(scale):
         name = tick_text(factor * tick)
         fraction = scale.place(tick) or 0.0
-        start = round(fraction * _LEGEND - len(name) / 2)
+        start = round(fraction * length - len(name) / 2)
         end = start + len(name)
         # between blanks, unless it is at the start
         around = letters[max(0, start - 1) : end + 1]
-        if start >= 0 and end < _LEGEND and not "".join(around).strip():
+        if start >= 0 and end < length and not "".join(around).strip():
             letters[start:end] = name
     pieces = [(f"{low} ", Style())]
     for n, letter in enumerate(letters):
-        fraction = (n + 0.5) / _LEGEND
+        fraction = (n + 0.5) / length
         pieces.append((letter, ramp_style(fraction, scale.signed, colours, surface)))
     return [*pieces, (f" {high}", Style())]
 

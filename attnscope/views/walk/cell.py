@@ -131,7 +131,7 @@ def strongest_writer(
     """Return the index of the head that writes most into a row, and the key that it reads for that; None for none.
 
     Sinks (the first token and special ones) and the token itself are passed over: from there, a walk goes nowhere. What
-    a head writes is α·‖v‖ of its strongest listed source, or if that is not known, the weight.
+    a head writes is α·‖v‖ of its strongest listed source, or if that is not known, as of words, the weight.
     """
     own = scene.queries.positions[query]
 
@@ -142,6 +142,9 @@ def strongest_writer(
     for measure in ("value", "weight"):
         for index, head in enumerate(heads):
             listed = {} if head is None else listed_weights(scene, head, query, measure)
+            row = None if head is None or head.sources is not None else head.row("weights", query)
+            if row is not None and measure == "weight":
+                listed = dict(enumerate(row.tolist()))
             strongest += [
                 (amount, index, key)
                 for key, amount in listed.items()

@@ -1,0 +1,133 @@
+"""How panels share a screen: numbers where there is room for them, none of them cut, and the same words of one step."""
+
+import asyncio
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+pytest.importorskip("textual", reason="textual is not installed")
+
+import attnscope
+from attnscope.studies.explore.saved import report_source
+from attnscope.views.explore.app import ExploreApp
+from attnscope.views.explore.worker import Worker
+from attnscope.views.walk.place import PANELS
+from tests.explore.proof import settled
+
+WORDS = "The bank by the river was not the bank that lent us money and nobody noticed"
+# Columns and lines of the title, the footer, and the numbers of the sample's layers and heads.
+DEEP = 30, 9
+
+
+@cache
+def source(count):
+    text = " ".join(WORDS.split()[:count])
+    found = attnscope.inspect(text, layer="all", head="all", stages="scores,weights,output", top=5)
+    return report_source(found.data)
+
+
+def deep_app(count, colours=1 << 24):
+    """Return an app that shows as many words in a model of many layers, before it draws."""
+    app = ExploreApp(source(count), colours=colours)
+    app.state.ink = replace(app.state.ink, colours=colours)
+    app.state.settle()
+    variant, scene = app.state._shown
+    layers, heads = (range(n) for n in DEEP)
+    app.state._shown = variant, replace(scene, layers=layers, heads=heads)
+    return app
+
+
+def matrix_lines(app, size):
+    width, height = size
+    _, _, across, down = app._boxes(width, height - 2)["matrix"]
+    return app._panels["matrix"].draw(app.state, across - 2, down - 1), app._panels["matrix"]._last
+
+
+def text_of(lines):
+    return ["".join(segment.text for segment in line) for line in lines]
+
+
+def test_a_matrix_has_numbers_where_the_row_may_stand_below_it_and_shows_every_row():
+    """Fourteen tokens of a deep model had two columns each at 120 × 40, no number, and thirteen empty lines."""
+    for count in (12, 14, 15):
+        lines, layout = matrix_lines(deep_app(count), (120, 40))
+        assert layout.form is not None, count
+        assert len(layout.rows) == len(layout.columns) == layout.n_rows, count
+        assert len(re.findall(r"\.\d\d|1\.0", "".join(text_of(lines)))) >= count, count
+
+
+def test_a_matrix_between_two_panels_is_not_too_narrow_for_names_numbers_and_cells():
+    """At 100 × 30 its cells had one column, names of rows were cut, and its legend had no number."""
+    lines, layout = matrix_lines(deep_app(14), (100, 30))
+    text = "\n".join(text_of(lines))
+    assert layout.cell >= 2 and len(layout.rows) == layout.n_rows
+    assert "…" not in text and re.search(r" 0 .*\.1 .*\.5 .* 1", text)
+
+
+def test_no_number_is_cut_by_the_edge_of_a_narrow_matrix():
+    """An output's dimensions lost their last digits, and columns of one cell had `…` for their numbers."""
+    app = deep_app(14)
+    for stage in ("weights", "scores", "output"):
+        app.state.place = replace(app.state.place, stage=stage)
+        for size in ((28, 6), (38, 9), (43, 17), (58, 17), (60, 24)):
+            lines = app._panels["matrix"].draw(app.state, *size)
+            found = re.findall(r"\d[.,]? ?….*|0123456789….*", "\n".join(text_of(lines)))
+            assert not found, (stage, size, found)
+
+
+def test_the_footer_of_a_small_terminal_leaves_out_steps_but_cuts_no_number():
+    """It showed `→ e^2.3…`, which is no power of e."""
+    app = deep_app(14)
+    app._wide = False
+    for width in (24, 30, 40, 60):
+        (footer,) = text_of([app._footer(width)])
+        assert "…" not in footer and re.search(r"(= |weight )[\d.e−-]+", footer), footer
+
+
+def test_a_step_that_is_done_is_not_called_a_hundred_percent_while_its_numbers_are_sorted():
+    said = []
+    worker = Worker(lambda call: call(), lambda status, _: said.append(status))
+    for done in (400, 1000):
+        worker._progress("attending · layer 4 of 4", done, 1000)
+    worker._progress("loading", 0, 1)
+    of_layer = "attending · layer 4 of 4"
+    assert said == [f"{of_layer} · 40 % …", f"{of_layer} …", "loading …"]
+
+
+def test_the_panel_of_roles_says_of_a_step_what_the_title_says():
+    """It kept the words of the step during which it was drawn last."""
+    app = deep_app(14)
+    app.state.source.computes = True
+    app.state.place = replace(app.state.place, display="roles")
+    for status in ("attending · layer 4 of 6 …", "attending · layer 1 of 6 · 0 % …"):
+        app.state.status = status
+        lines = app._panels["heads"].draw(app.state, 44, 24)
+        (title,) = text_of([app._title(120)])
+        assert status in title and status in "\n".join(text_of(lines))
+
+
+def test_panels_are_arranged_for_the_text_and_the_unit_that_are_shown():
+    """A long text kept the one line that a short one before it had been given, and its narrow matrix."""
+    texts = ["The bank", f"{WORDS} " * 7, "unbelievable extraordinarily " * 6]
+    options = {"layer": "all", "head": "all", "stages": "weights", "top": 5}
+    reports = attnscope.inspect(texts, **options).data
+
+    async def run():
+        app = ExploreApp(report_source(reports))
+        seen = []
+        async with app.run_test(size=(120, 40)) as pilot:
+            for key in ("", ")", "(", ")", ")", "u"):
+                await pilot.press(*key)
+                await settled(app, pilot)
+                regions = {name: app.panes[name].region for name in PANELS}
+                boxes = app._boxes(120, 38)
+                seen.append((boxes, {name: (r.x, r.y - 1, *r.size) for name, r in regions.items()}))
+        return seen
+
+    seen = asyncio.run(run())
+    for boxes, shown in seen:
+        assert boxes == shown
+    heights = [boxes["text"][3] for boxes, _ in seen]
+    assert heights[0] == heights[2] < heights[1]
