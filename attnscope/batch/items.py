@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import msgspec
 
-from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
+from attnscope.base.errors import AttnscopeError, UsageError, arg, suggestion
 from attnscope.batch.header import CHARACTERS_OF_A_TOKEN
 from attnscope.engines.arrays.making import from_file
 from attnscope.findings.codec import decode_json
@@ -343,11 +343,8 @@ def check_header(header: list[str], column: str, name: str) -> None:
     if not header:
         raise AttnscopeError("is empty", where=name, hint="expected a row of column names")
     if column not in header:
-        raise UsageError(
-            f"{name} has no column '{column}'",
-            where=arg("column"),
-            hint=did_you_mean(column, header),
-        )
+        hint = suggestion(column, header) or f"name one with {arg('column')}: {', '.join(header)}"
+        raise UsageError(f"has no column '{column}'", where=name, hint=hint)
     if twice := [title for title in (column, *_KINDS) if header.count(title) > 1]:
         raise AttnscopeError(
             f"has several columns '{twice[0]}'", where=name, hint="rename all but one of them"

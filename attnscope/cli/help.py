@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 from typer import TyperException
 from typer.core import TyperCommand, TyperGroup
 
-from attnscope.base.errors import UsageError, arg, did_you_mean, nearest
+from attnscope.base.errors import UsageError, arg, did_you_mean, nearest, suggestion
 from attnscope.cli.parameters import SETTINGS, WORDS
 from attnscope.cli.settings import settings_of
 from attnscope.request.arguments import with_ray_address
@@ -22,6 +22,8 @@ from attnscope.studies.registry import options_of
 
 # where a repeated option asks for a comparison; elsewhere the last value counts
 _REFUSING_REPEATS = ("compare",)
+# what others have commands for
+_MEASURES = ("rollout", "value-zeroing")
 # what others call --output, to an example of its value
 _FILES = {
     **{f"--{ending}": f"FILE.{ending}" for ending in ("html", "svg", "png", "pdf", "csv", "npz")},
@@ -92,7 +94,9 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command, or name the nearest one."""
         if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
-            hint = did_you_mean(args[0], self.list_commands(ctx))
+            commands = self.list_commands(ctx)
+            hint = suggestion(args[0], commands) or _option_named(args[0])
+            hint = hint or did_you_mean(args[0], commands)
             if len(args[0].split()) > 1:
                 import shlex
 
@@ -152,6 +156,17 @@ def refuse_option_as_value(parameters: Sequence[Any], words: Sequence[str]) -> N
             raise UsageError(f"needs {value}, but {following} follows", where=word, hint=hint)
 
 
+def _option_named(word: str) -> str | None:
+    """Return a hint to the option of this name, or that takes this value; None if there is none."""
+    if word in _MEASURES:
+        return f"use --measure {word} of attnscope run"
+    for command, options in COMMANDS.items():
+        for option in options:
+            if option.spelled == f"--{word}":
+                return f"use {f'{option.spelled} {option.metavar}'.rstrip()} of attnscope {command}"
+    return None
+
+
 def _near(option: str, context: Any) -> str:
     if context:
         names = [name for p in context.command.get_params(context) for name in p.opts]
@@ -167,10 +182,13 @@ def _near(option: str, context: Any) -> str:
         return f"it is an option of {', '.join(all_but_last)}{' and ' * bool(all_but_last)}{last}"
     if option in _FILES and "--output" in names:
         return f"use -o {_FILES[option]}"
-    near = nearest(option, [name for name in names if name.startswith("--")])
+    if option[2:] in _MEASURES:
+        return f"use --measure {option[2:]} of attnscope run"
+    # their dashes would make all options alike
+    near = nearest(option.strip("-"), [name[2:] for name in names if name.startswith("--")])
     if near is None:
         return f"{_see_help(context)}; put -- before a text that starts with '-'"
-    return f"did you mean '{near}'?"
+    return f"did you mean '--{near}'?"
 
 
 def _see_help(context: Any) -> str:

@@ -381,6 +381,10 @@ def test_an_input_of_unknown_format_or_column_is_refused(tmp_path):
         InputReader(str(tmp_path / "missing.txt"), None, "text")
     with pytest.raises(UsageError, match=r"has no column 'txt'; did you mean 'text'"):
         read(write(tmp_path, "a.csv", "id,text\n1,a\n"), column="txt")
+    with pytest.raises(
+        UsageError, match=r"a.csv: has no column 'text'; name one with column: id, review$"
+    ):
+        read(write(tmp_path, "a.csv", "id,review\n1,a\n"))
     with pytest.raises(AttnscopeError, match="is empty"):
         read(write(tmp_path, "b.csv", ""))
 

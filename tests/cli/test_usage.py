@@ -60,6 +60,10 @@ def test_a_wrong_option_is_one_line_and_nothing_runs(before, last, line, pipelin
     [
         (["rnu"], "no such command 'rnu'; did you mean 'run'?"),
         (["x\x1b[2J\u202e"], f"no such command 'x\\x1b[2J\\u202e'; known: {', '.join(COMMANDS)}"),
+        (["rollout", TEXT], "no such command 'rollout'; use --measure rollout of attnscope run"),
+        (["spans"], "no such command 'spans'; use --spans SPANS of attnscope run"),
+        (["run", TEXT, "--rollout"], "no such option '--rollout'; use --measure rollout of attnscope run"),
+        (["run", TEXT, "--kolor"], "no such option '--kolor'; did you mean '--color'?"),
         (["run"], "no text given; pass TEXT, - for standard input, or --file PATH"),
         (["run", "--file=a", "--pair=b"], "--file and --pair cannot be used together; remove one of them"),
         (["run", TEXT, "--\x1b[2J"], f"no such option '--\\x1b[2J'; {DASHES}"),
