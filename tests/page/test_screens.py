@@ -7,6 +7,7 @@ import pytest
 
 from attnscope.cli import main
 from tests.page.gallery import FOLDER
+from tests.page.reading import read_page
 from tests.page.test_heads import PAGES, TEXT, click_cell
 from tests.page.walking import shows
 
@@ -302,3 +303,31 @@ def test_the_end_that_was_cut_off_is_counted(shown, tmp_path):
     end = max(token["end"] for token in found["tokens"] if token["end"] is not None)
     flow = shown(path, (1280, 800), "light").locator("#panel-text").text_content()
     assert flow.endswith(f"… {len(text[end:].strip()):,} characters are cut off")
+
+
+@pytest.mark.parametrize("name", ["masks", "texts"])
+def test_a_comparison_begins_at_the_row_in_which_most_moved(name, tmp_path):
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (path, exact):
+        assert main([*KINDS[name], "-o", str(output), "--quiet"]) == 0
+    heads = json.loads(exact.read_text())["changes"][0]["heads"]
+    change = max(heads, key=lambda head: max(head["total_variation"]))
+    most = change["total_variation"].index(max(change["total_variation"]))
+    for side, scene in enumerate(read_page(path).of_kind("walk")[0]["scenes"]):
+        assert scene["first"] == change["first"]
+        assert scene["start"] == change["queries"][most][side]
+
+
+def test_effects_on_states_are_in_percent(shown, tmp_path):
+    """In cells as in the answer, and with all digits in the line below."""
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (path, exact):
+        command = ["ablate", "The bank by the river", "--config", "causal", "--each", "head"]
+        assert main([*command, "-o", str(output), "--quiet"]) == 0
+    effects = json.loads(exact.read_text())["effects"][0]["hidden"]
+    largest = f"{100 * max(effects):.{0 if max(effects) >= 0.0995 else 1}f} %"
+    page = shown(path, (1280, 800), "light")
+    assert f"{largest}," in page.locator(".answer").text_content()
+    said = page.locator(".heads-panel p.cell").text_content()
+    assert re.search(r": effect of head (.*), ", said)[1] == largest
+    assert float(said.split()[-1]) == pytest.approx(max(effects))

@@ -18,7 +18,7 @@ import { canvasOf, Heat } from "./heat";
 import { Answer, Cell, LensList, sayOf } from "./lens";
 import type { Head } from "./model";
 import { type PanelProps, stacked, weightScale } from "./panel";
-import { montage, pictureScale, summaryOf } from "./pictures";
+import { montage, percent, pictureScale, summaryOf } from "./pictures";
 import { theme as currentTheme } from "./theme";
 
 const SMALL = 32; // cells of a thumbnail
@@ -80,6 +80,7 @@ export function HeadsPanel(props: PanelProps) {
     const row = rows ? Number(rows[r * heads.length + c]) : -1;
     return row < 0 ? {} : { query: row, key: null };
   };
+  const inPercent = shown?.effect?.ending === "%"; // as the answer
   const finite = values ? [...values.data].filter(Number.isFinite) : [];
   const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
   const { query, key } = place.spot;
@@ -123,7 +124,9 @@ export function HeadsPanel(props: PanelProps) {
             const seen = lens?.[r]![c];
             if (lens) return !seen?.weight ? "" : seen.bound ? "≤" : fixed(seen.weight, 2).replace("0.", ".");
             if (strength) return roles!.letters[role(r, c)] ?? "?";
-            return values && !Number.isNaN(values.at(r, c)) ? digitsText(values.at(r, c), digits) : "";
+            if (!values || Number.isNaN(values.at(r, c))) return "";
+            const value = values.at(r, c);
+            return inPercent ? percent(value).replace(" ", "") : digitsText(value, digits);
           }}
           say={(r, c) => {
             const name = scene.headName(r, c);
@@ -133,7 +136,8 @@ export function HeadsPanel(props: PanelProps) {
               const known = roles!.names[role(r, c)];
               return `${name}: ${known ? `${known} ${fixed(strength.at(r, c), 2)}` : "no clear role"}`;
             }
-            if (values) return `${name}: ${displays[place.display]} ${exactText(values.at(r, c))}`;
+            if (values)
+              return `${name}: ${displays[place.display]} ${inPercent ? `${percent(values.at(r, c))}, ` : ""}${exactText(values.at(r, c))}`;
             const head = scene.record.pictures && scene.head(r, c);
             return head ? `${name}: ${summaryOf(head, query)}` : name;
           }}

@@ -218,9 +218,8 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
       {known ? (
         <>
           <p>
-            The largest masked score of the row is {write(most)}, at <bdi>{scene.keyAxis.name(best)}</bdi>. The weight
-            of a key is e^(masked − {write(most)}), divided by the sum of these,{" "}
-            <span data-sum>{write(1 / weight)}</span>
+            {words.largest} {write(most)}, at <bdi>{scene.keyAxis.name(best)}</bdi>. {words.power}
+            {write(most)}), divided by the sum of these, <span data-sum>{write(1 / weight)}</span>
             {sink !== undefined && words.sunk}.
           </p>
           <Scrolling label="steps">

@@ -142,7 +142,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     else if (name === "next_match" || name === "previous_match") {
       const next = match(name === "next_match" ? 1 : -1);
       setPlace((now) => apply(now, "found", bounds, next));
-      if (next === null) say("nothing was found");
+      if (next === null) say(words.unfound!);
     } else if (name in IN_MATRIX) {
       document.getElementById("panel-matrix")?.dispatchEvent(new KeyboardEvent("keydown", { key: IN_MATRIX[name] }));
     } else if (name === "follow") {

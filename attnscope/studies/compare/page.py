@@ -101,7 +101,13 @@ def _walk(
     for (n, side), saved in source.saved.items():
         of_text = measured[side][n] if measured else None
         make = partial(
-            _begun, saved, places[first_head], head_number, of_text, _alignment(comparison, side, n)
+            _begun,
+            saved,
+            places[first_head],
+            head_number,
+            of_text,
+            _alignment(comparison, side, n),
+            _row_moved(comparison, side, n, first_head),
         )
         begun[n, side] = SavedText(make, saved.heads)
     return dataclasses.replace(source, saved=begun)
@@ -136,16 +142,28 @@ def _alignment(comparison: Comparison, side: int, text: int) -> Alignment | None
     )
 
 
+def _row_moved(comparison: Comparison, side: int, text: int, head: HeadRef) -> int | None:
+    """Return the row of a head in which most weight moved, of the first side to the second one; None if none is known."""
+    changes = comparison.changes[max(0, side - 1)].heads
+    change = next((one for one in changes if one.text == text and one.first == head), None)
+    if change is None or not change.largest_change > 0:
+        return None
+    row = change.queries[int(np.nanargmax(change.total_variation))][min(side, 1)]
+    return comparison.sides[side].report.texts[text].queries.index(row)
+
+
 def _begun(
     saved: SavedText,
     first_head: tuple[int, int],
     head_number: HeadNumber,
     roles: TextRoles | None,
     alignment: Alignment | None,
+    row: int | None,
 ) -> Scene:
     scene = saved.scene()
     same_shape = head_number.values.shape == (len(scene.layers), len(scene.heads))
-    scene = dataclasses.replace(scene, first=first_head, alignment=alignment)
+    start = scene.start if row is None else row
+    scene = dataclasses.replace(scene, first=first_head, alignment=alignment, start=start)
     if same_shape:
         scene = dataclasses.replace(
             scene, numbers=[head_number, *scene.numbers], display=head_number.name

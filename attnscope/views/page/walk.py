@@ -100,6 +100,9 @@ _WORDS = {
     "unmoved": "Less than 0.005 of the weight of every row moved in this head.",
     "rest": "The weight of all tokens that are weaker than those above.",
     "settled": "Without sinks, the colours would stay: this head reads no other token, or one as strongly as sinks.",
+    # of a row step by step, before its largest score
+    "largest": "The largest masked score of the row is",
+    "power": "The weight of a key is e^(masked − ",
     "same": "This is the pinned head itself. Go to another one, with [ and ] or a click on it.",
     "weights": "Only weights are known of this head; its map shows them.",
     "none": "This page does not hold this stage of this head.",
@@ -111,6 +114,7 @@ _WORDS = {
     "sinks": "sinks are in the scale",
     "sinkless": "sinks are out of the scale",
     "embeddings": "nothing is below: this layer reads embeddings",
+    "unfound": "nothing was found",
     "alone": "in the layer below, it reads sinks and itself alone",
     "pin": "compare other heads with this one (c)",
     "lines": "Queries on the left, sources on the right",
