@@ -17,7 +17,7 @@ SAMPLE = "The bank by the river"
 # Options that say which model reads which text, and how: they mean the same in the next command.
 _CARRIED = (
     "model", "adapter", "config", "tokenizer", "ignore_key", "trust_config", "engine", "part", "dtype", "device",
-    "mask", "what_if", "hide", "pair", "context", "profile", "no_settings",
+    "mask", "what_if", "scale", "hide", "pair", "context", "profile", "no_settings",
 )  # fmt: skip
 
 
@@ -49,7 +49,18 @@ def after(findings: Any, options: Given) -> list[str]:
     follow_up = _AFTER.get(kind_of(findings).name)
     if follow_up is None:
         return []
-    return follow_up(findings, options.command_name, options)
+    words = follow_up(findings, options.command_name, options)
+    return words if words and _computes_the_same(options, words[0]) else []
+
+
+def _computes_the_same(options: Given, next_command: str) -> bool:
+    """Tell whether another command can be given every typed option that changes what the model computes."""
+    if next_command == options.command_name:
+        return True
+    names = {option.name for option in COMMANDS[next_command]} - {
+        "cuts"
+    }  # ablate compares with and without
+    return not ({"what_if", "scale", "cuts"} & options.typed) - names
 
 
 def carried(command: str, next_command: str, words: Sequence[str]) -> list[str]:
@@ -132,7 +143,7 @@ def cut_command(report: Any, options: Given) -> list[str]:
     None if it would cut nothing, or if a screen could not show it as it is to be typed.
     """
     text = _text_of(options)
-    if not text or len(report.texts) != 1:
+    if not text or len(report.texts) != 1 or not _computes_the_same(options, "ablate"):
         return []
     of_text = report.texts[0]
     is_plain = of_text.words is None and of_text.context is None and not of_text.generated

@@ -1,6 +1,6 @@
 """The command of a study that needs no code of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -78,13 +78,18 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         made_by = None
         if form.page:
             made_by = page_command(options, texts)
+        cut: Sequence[str] = ()
+        if name == "run" and {"query", "key"} <= options.typed:
+            from attnscope.cli.next_command import cut_command
+
+            cut = cut_command(findings, options)
         deliver(
             findings,
             options,
             verdict=call.verdict,
             listing=call.listing,
             every_head=next(iter(every_head), None),
-            cut_command=_cut_command(findings, options),
+            cut_command=cut,
             made_by=made_by,
             brief=getattr(options, "stages", ()) is None,
             streamed=draw is not None,
@@ -97,14 +102,6 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     run.__name__ = name
     run.__doc__ = command.help
     return run
-
-
-def _cut_command(findings: Any, options: Given) -> list[str]:
-    if options.command_name != "run" or not {"query", "key"} <= options.typed:
-        return []
-    from attnscope.cli.next_command import cut_command
-
-    return cut_command(findings, options)
 
 
 def _has_text(options: Given) -> bool:

@@ -45,6 +45,9 @@ CASES = [
     (["ablate", TEXT, "--cut", "L2H0", "--at", "bank"], "ablate"),
     (["ablate", TEXT, "--each", "layer", "--at", "bank"], "ablate"),
     (["compare", TEXT], "compare"),
+    (["run", TEXT, "--scale", "2"], "explain"),
+    (["explain", TEXT, "--query", "bank", "--scale", "2"], None),  # ablate cannot change the scale
+    (["run", TEXT, "--cut", "L1H0"], None),
     (["info"], "run"),
     (["info", "riverbank"], "run"),
     (["run", TEXT, "--quiet"], None),
@@ -56,6 +59,7 @@ def test_the_next_command_can_be_typed(words, follows, typed_next, capsys, tmp_p
     monkeypatch.chdir(tmp_path)
     following = typed_next(*words)
     assert (following[0] if following else None) == follows
+    assert ("--scale" in following) == (follows == "explain" and "--scale" in words)
     if following:
         assert main([*following, "--quiet"]) == 0, capsys.readouterr().err
 
@@ -110,6 +114,8 @@ def test_a_run_of_a_cell_names_the_command_that_cuts_it(words, query, key, capsy
         ["--key", "river"],
         ["--query", "bank", "--key", "river", "--mask", "causal"],  # no weight
         ["--query", "bank", "--key", "river", "--head", "mean"],
+        ["--query", "bank", "--key", "river", "--scale", "2"],
+        ["--query", "bank", "--key", "river", "--cut", "L1H0"],
         ["--query", "bank", "--key", "river", "--words"],
         ["--query", "bank", "--key", "river", "--quiet"],
     ],
