@@ -94,10 +94,13 @@ def locate(name: str, option: str | None = None) -> Located:
     hint = suggestion(name, samples)
     if web := re.fullmatch(_HUB, name):
         hint = f"use its name: {web[1]}"
-    if hint is None:
+    if hint is None and option is not None:
+        hint = "name a tokenizer.json, or a folder that has one"
+    elif hint is None:
         ways = f"a folder with {CONFIG}, a {GGUF} file, or a repository in the Hugging Face cache (organization/name)"
         hint = f"name {ways}; bundled samples: {', '.join(samples)}"
-    raise AttnscopeError("no such folder, file or bundled sample", where=name, hint=hint)
+    where = f"{option}: {name}" if option else name
+    raise AttnscopeError("no such folder, file or bundled sample", where=where, hint=hint)
 
 
 def _snapshot(folder: Path, name: str, *, weights: bool) -> Located:

@@ -230,7 +230,12 @@ def test_two_tokenizers_are_compared(model: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("named", "code", "said"),
     [
-        ("none.json", 1, "--tokenizer: none.json: no such folder, bundled sample or repository"),
+        ("none.json", 1, "--tokenizer: none.json: no such file; check the path"),
+        (
+            "/none",
+            1,
+            "--tokenizer: /none: no such folder, file or bundled sample; name a tokenizer.json, or a folder that has one",
+        ),
         (
             "tokenizer_config.json",
             2,
