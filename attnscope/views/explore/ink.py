@@ -56,7 +56,9 @@ class Ink:
 
     def plain(self, text: str) -> str:
         """Spell a trusted text."""
-        return spell(Span(text, origin="note"), ascii=True) if self.ascii else text
+        if self.ascii:
+            return spell(Span(text, origin="note"), ascii=True)
+        return text
 
     def style(self, look: Look) -> Style:
         """Return the style of a look; without colours, alarms are still bold."""
@@ -124,7 +126,9 @@ class Ink:
     @property
     def bar(self) -> Style:
         """The style of bars."""
-        return bar_style(self.colours, self.surface) if self.colours else PLAIN
+        if self.colours:
+            return bar_style(self.colours, self.surface)
+        return PLAIN
 
 
 @lru_cache(maxsize=1 << 16)
@@ -166,11 +170,10 @@ def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         if isinstance(scale, LogScale):
             span = np.log(scale.high / scale.low) if scale.high > scale.low else 0.0
-            fractions = (
-                np.log(np.maximum(values, scale.low) / scale.low) / span
-                if span
-                else np.ones_like(values)
-            )
+            if span:
+                fractions = np.log(np.maximum(values, scale.low) / scale.low) / span
+            else:
+                fractions = np.ones_like(values)
         elif scale.high <= scale.low:
             fractions = np.full(values.shape, 0.5 if scale.signed else 0.0)
         elif scale.signed:
@@ -212,7 +215,9 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     size = cell_len(text)
     if size > width:
         return set_cell_size(set_cell_size(text, width - 1).rstrip() + "…", width)
-    return " " * (width - size) + text if right else text + " " * (width - size)
+    if right:
+        return " " * (width - size) + text
+    return text + " " * (width - size)
 
 
 def ended(lines: list[str], width: int, count: int = 1) -> list[str]:
@@ -244,7 +249,9 @@ def joined(pieces: Iterable[tuple[str, Style]]) -> Line:
             texts = []
         last = style
         texts.append(text)
-    return [*line, Segment("".join(texts), last)] if texts else line
+    if texts:
+        return [*line, Segment("".join(texts), last)]
+    return line
 
 
 def clickable(action: str) -> Style:

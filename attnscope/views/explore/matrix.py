@@ -111,7 +111,9 @@ class MatrixPanel:
 
     def page(self) -> int:
         """Return the number of visible rows of cells."""
-        return 10 if self._last is None else max(1, len(self._last.rows) - 1)
+        if self._last is None:
+            return 10
+        return max(1, len(self._last.rows) - 1)
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""
@@ -229,7 +231,9 @@ class MatrixPanel:
             others = [*cap, *later_steps(head)]
             scaled = f"scores {scale_text(head.scale, head.width, reason=True)}"
             description = ", ".join([scaled, *others])
-            brief = description if others else f"scores {scale_text(head.scale, head.width)}"
+            brief = description
+            if not others:
+                brief = f"scores {scale_text(head.scale, head.width)}"
         if scene.members is not None and stage == "weights":
             description = "mean of queries, sum of keys"
             brief = "mean of queries"
@@ -477,14 +481,16 @@ def _ruler(state: WalkState, scene: Scene, layout: _Layout, width: int) -> Line:
         + (layout.cell - 1) // 2
     )
     axis = state.columns
-    name = (
-        f"{axis.number(key)} {ink.name(axis.names[key])}"
-        if axis.names
-        else f"dim {axis.number(key)}"
-    )
+    if axis.names:
+        name = f"{axis.number(key)} {ink.name(axis.names[key])}"
+    else:
+        name = f"dim {axis.number(key)}"
     mark = "v" if ink.ascii else "▼"
     room = max(4, width - layout.label)
-    name = fit(name, min(room - 2, cell_len(name), 24)).rstrip() if room > 6 else ""
+    if room > 6:
+        name = fit(name, min(room - 2, cell_len(name), 24)).rstrip()
+    else:
+        name = ""
     if at + 2 + cell_len(name) <= width:
         return [Segment(" " * at + mark, BOLD), Segment(f" {name}", BOLD)]
     return [Segment(fit(name, at - 1, right=True) + " ", BOLD), Segment(mark, BOLD)]
@@ -518,7 +524,9 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
     column = state.column // layout.zoom - layout.columns.start
     halves: list[Line] = []
     if layout.mode == "halves":
-        at = (cursor, column) if 0 <= cursor < len(layout.rows) and column >= 0 else None
+        at = None
+        if 0 <= cursor < len(layout.rows) and column >= 0:
+            at = (cursor, column)
         halves = ink.halves(shades, signed=signed, cursor=at)
     masked_rows = frozenset() if state.drawn is None else state.drawn.masked_rows
     # the lines of a tall cell that have no number, whose sign is that of the shade
@@ -542,7 +550,9 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
             blank = [text.replace(NO_WEIGHT, " ") for text in blank]
             blank = [text[1] * layout.cell for text in blank] if layout.form else blank
         # Numbers, and signs of forbidden cells, stand in the middle of a tall cell.
-        label_row = (layout.tall - 1) // 2 if layout.form or layout.mode == "shades" else 0
+        label_row = 0
+        if layout.form or layout.mode == "shades":
+            label_row = (layout.tall - 1) // 2
         for n in range(layout.tall):
             before = label if n == label_row else [Segment(" " * layout.label)]
             written = texts if n == label_row else blank
@@ -633,7 +643,10 @@ def _cells(
             inside = texts[here][2:]
         fits = len(inside) + 2 <= layout.cell and layout.mode in ("blocks", "shades")
         styles[here] = colours[here] + BOLD if fits else CURSOR
-        frame = left + inside.center(layout.cell - 2, around) + right if fits else texts[here]
+        if fits:
+            frame = left + inside.center(layout.cell - 2, around) + right
+        else:
+            frame = texts[here]
         if fits or not layout.form:
             texts = [*texts[:here], frame, *texts[here + 1 :]]
     return joined(zip(texts, styles, strict=True))
@@ -664,7 +677,10 @@ def _ramp(scale: Scale | LogScale, ink: Ink, width: int) -> Line:
     ramp: list[tuple[str, Style]] = []
     for precision, words in product((2, 1, 0), (True, False)):
         digits = digits_for(np.array([scale.low, scale.high], dtype=np.float32), precision)
-        low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
+        if isinstance(scale, LogScale):
+            low = f"{scale.low:.1e}"
+        else:
+            low = digits.text(scale.low)
         ends = ink.plain(low), ink.plain(digits.text(scale.high))
         ramp = ramp_pieces(
             scale, *ends, ink.colours, ink.surface, limits=OF_WEIGHTS, words=words, room=width

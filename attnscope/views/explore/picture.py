@@ -63,7 +63,10 @@ class PictureView:
                     Segment(" " * _BETWEEN),
                 ]
             self._drawn.append((picture, left, size))
-            across = size.width if has_pictures(state.ink) else 2 * picture.sources.shape[1] + 2
+            if has_pictures(state.ink):
+                across = size.width
+            else:
+                across = 2 * picture.sources.shape[1] + 2
             left += across + _BETWEEN
         shares = [
             f"{kind} {percent(float(row[list(sources)].sum()))}" for kind, sources in scene.kinds
@@ -105,4 +108,6 @@ def _map(scene: Scene, picture: ScenePicture, row: Floats, query: int) -> Pictur
 
 def _own(scene: Scene, row: Floats, query: int) -> str:
     own = scene.keys.places.get(scene.queries.positions[query])
-    return percent(float(row[own])) if own is not None else "nothing"
+    if own is not None:
+        return percent(float(row[own]))
+    return "nothing"

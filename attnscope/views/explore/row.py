@@ -196,7 +196,9 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
     ink = state.ink
     name = ink.name(axis.names[query]) if axis.names else ""
     has_values = head is not None and head.sources is not None and "value" in head.sources.measures
-    names = f"{'weight':>7}{'α·‖v‖' if has_values else '':>7}" if width >= _TITLED else ""
+    names = ""
+    if width >= _TITLED:
+        names = f"{'weight':>7}{'α·‖v‖' if has_values else '':>7}"
     room = width - len(" row ") - len(names)
     title = f" {axis.number(query)} {name}"
     # The title of the matrix names the head, too.
@@ -464,7 +466,10 @@ def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
     lines = [cut(title, width)]
     lines += [[Segment(line)] for line in flowed(said, width, ": ")]
     for n, (token, share) in enumerate(zip(forecast.tokens, forecast.probabilities, strict=True)):
-        numbers = f" {percent(share):>8}" if forecast.is_change else f" {100 * share:>6.1f} %"
+        if forecast.is_change:
+            numbers = f" {percent(share):>8}"
+        else:
+            numbers = f" {100 * share:>6.1f} %"
         if forecast.before is not None:
             numbers = f" {100 * forecast.before[n]:>5.1f} →{numbers[1:]}"
         room = width - len(numbers) - 2

@@ -148,7 +148,9 @@ class WalkState:
         n_keys = len(scene.keys.positions)
         pooled = None if self.head is None else self.head.map
         has_effects = scene.effects is not None and scene.effects.values is not None
-        run = 2 if pooled is None else max(2, -(-n_queries // max(1, len(pooled.queries) - 1)))
+        run = 2
+        if pooled is not None:
+            run = max(2, -(-n_queries // max(1, len(pooled.queries) - 1)))
         return Bounds(
             *counts,
             len(scene.layers),
@@ -171,9 +173,10 @@ class WalkState:
         """Do an action; return whether the place changed."""
         before = self.place
         if action.name in ("unit", "follow") and action.value is None:
-            action = replace(
-                action, value=self._next_unit() if action.name == "unit" else self._followed()
-            )
+            if action.name == "unit":
+                action = replace(action, value=self._next_unit())
+            else:
+                action = replace(action, value=self._followed())
         self.place = apply(self.place, action, self.bounds)
         self.settle()
         return self.place != before
@@ -270,14 +273,14 @@ class WalkState:
                 requested, query=requested.query or str(scene.queries.positions[scene.start])
             )
         words = [n for n, special in enumerate(scene.queries.special) if not special]
-        layer = (
-            begin[0]
-            if requested.layer is None
-            else _numbered(scene.layers, requested.layer, "layer")
-        )
-        head = (
-            begin[1] if requested.head is None else _numbered(scene.heads, requested.head, "head")
-        )
+        if requested.layer is None:
+            layer = begin[0]
+        else:
+            layer = _numbered(scene.layers, requested.layer, "layer")
+        if requested.head is None:
+            head = begin[1]
+        else:
+            head = _numbered(scene.heads, requested.head, "head")
         query = _on_axis(scene.queries, requested.query, scene.tokens_of)
         key = _on_axis(scene.keys, requested.key, scene.tokens_of_key)
         row = (words[-1] if words else 0) if query is None else query
@@ -317,21 +320,24 @@ class WalkState:
         """Why the cell under the cursor is not allowed, if it is not."""
         cut = any(cut.edge for cut in self.place.cuts)
         spot = self.place.spot
-        head = (
-            self.source.head(replace(self.variant(), cuts=()), spot.layer, spot.head)
-            if cut
-            else None
-        )
+        head = None
+        if cut:
+            head = self.source.head(replace(self.variant(), cuts=()), spot.layer, spot.head)
         row = None if head is None else head.row("masked", spot.query)
         if not cut or (row is not None and np.isneginf(row[self.key])):
             return "not allowed by the mask"
-        return "cut" if row is not None else "cut, or not allowed by the mask"
+        if row is not None:
+            return "cut"
+        return "cut, or not allowed by the mask"
 
     @property
     def marks(self) -> Mapping[tuple[int, int], frozenset[str]]:
         """Say of each layer and head that is `cut` or `pinned` what of these it is."""
         pinned = self.place.pinned
-        marks = {} if pinned is None else {(pinned.layer, pinned.head): frozenset(["pinned"])}
+        if pinned is None:
+            marks = {}
+        else:
+            marks = {(pinned.layer, pinned.head): frozenset(["pinned"])}
         scene = self.scene
         cut = {cut.written for cut in self.place.cuts}
         if scene is None or not cut:
@@ -357,12 +363,16 @@ class WalkState:
         """The columns of the matrix: keys, or for the stage `output` dimensions of the value."""
         scene = self.scene
         assert scene is not None
-        return dim_axis(scene.width) if self.place.stage == OUTPUT else scene.keys
+        if self.place.stage == OUTPUT:
+            return dim_axis(scene.width)
+        return scene.keys
 
     @property
     def column(self) -> int:
         """Index of the column under the cursor."""
-        return self.place.spot.dim if self.place.stage == OUTPUT else self.key
+        if self.place.stage == OUTPUT:
+            return self.place.spot.dim
+        return self.key
 
     @property
     def drawn(self) -> WalkHead | None:
@@ -371,7 +381,9 @@ class WalkState:
         pinned = self.pinned
         if self.place.pinned is None or head is None:
             return head
-        return None if pinned is None else self._difference(head, pinned)
+        if pinned is None:
+            return None
+        return self._difference(head, pinned)
 
     def _difference(self, head: WalkHead, pinned: WalkHead) -> WalkHead | None:
         key = head, pinned, self.place.stage
@@ -382,11 +394,11 @@ class WalkState:
                 # as in a matrix of weights
                 both = (head.stages["weights"] == 0) & (pinned.stages["weights"] == 0)
                 changes = np.where(both, np.float32(-np.inf), changes)
-            difference_head = (
-                None
-                if changes is None
-                else replace(head, stages={DIFFERENCE: changes}, map=None, sources=None)
-            )
+            difference_head = None
+            if changes is not None:
+                difference_head = replace(
+                    head, stages={DIFFERENCE: changes}, map=None, sources=None
+                )
             self._last_difference = key, difference_head
         return self._last_difference[1]
 
@@ -398,7 +410,9 @@ class WalkState:
     @property
     def drawn_stage(self) -> str:
         """The stage of the head that the matrix shows."""
-        return self.place.stage if self.place.pinned is None else DIFFERENCE
+        if self.place.pinned is None:
+            return self.place.stage
+        return DIFFERENCE
 
     def cells(self, rows: range, columns: range, zoom: int) -> Window:
         """Return the cells of the matrix that are visible."""
@@ -549,4 +563,6 @@ def _on_axis(
         raise UsageError(
             f"'{wanted}' is not in the text", where=arg(name), hint="name a token or a position"
         )
-    return exact[0] if exact else max(within, key=lambda n: len(axis.names[n].text))
+    if exact:
+        return exact[0]
+    return max(within, key=lambda n: len(axis.names[n].text))

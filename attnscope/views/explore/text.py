@@ -152,7 +152,9 @@ def _style(state: WalkState, piece: _PlacedText, step: int) -> Style:
     if piece.key >= 0 and step > 0:
         if state.ink.colours:
             return state.ink.cell(step, signed=False)
-        return BOLD if state.ink.shade(step, signed=False).strip() else piece.style
+        if state.ink.shade(step, signed=False).strip():
+            return BOLD
+        return piece.style
     return piece.style
 
 

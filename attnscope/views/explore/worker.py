@@ -86,7 +86,9 @@ class Worker:
     def kind(self) -> str:
         """Kind of the job that runs; empty if none does."""
         with self._wakes:
-            return "" if self._running is None else self._running.kind
+            if self._running is None:
+                return ""
+            return self._running.kind
 
     def stop(self, patience: float = 2.0) -> bool:
         """Cancel everything; return whether the thread has ended within `patience` seconds."""
