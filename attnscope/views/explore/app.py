@@ -295,8 +295,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         frame = None
         if self._is_framed(width, height):
             focused = self.state.place.panel == name
-            number = PANELS.index(name) + 1
-            frame = PanelFrame(width, height, focused, self.state.ink.ascii, number)
+            panel_number = PANELS.index(name) + 1
+            frame = PanelFrame(width, height, focused, self.state.ink.ascii, panel_number)
             width -= 2
             height -= 1
         if self.state.scene is None:
@@ -408,12 +408,12 @@ class ExploreApp(App[int], inherit_bindings=False):
         predicts = scene is not None and (scene.predictions or self.state.place.cuts)
         row = _PREDICTED_ROW if self.state.place.predictions and predicts else row
         heads = max(min(n_layers + 5, upper - row), upper // 3)
-        beside = max(_BESIDE, min(_WIDEST_BESIDE, 6 + 3 * n_heads))
-        left = width - beside
+        side_width = max(_BESIDE, min(_WIDEST_BESIDE, 6 + 3 * n_heads))
+        left = width - side_width
         return {
             "matrix": (0, 0, left, upper),
-            "row": (left, 0, beside, upper - heads),
-            "heads": (left, upper - heads, beside, heads),
+            "row": (left, 0, side_width, upper - heads),
+            "heads": (left, upper - heads, side_width, heads),
         }
 
     @staticmethod
@@ -450,11 +450,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             parts["said"] = TitlePart([ink.plain(said)], look)
         names = [*parts]
         order = [names.index(name) for name in _SHORTENED if name in parts]
-        drawn = shortened([*parts.values()], width, order)
+        fitting_parts = shortened([*parts.values()], width, order)
         line: Line = []
-        for n, (text, style) in enumerate(drawn, 1):
+        for n, (text, style) in enumerate(fitting_parts, 1):
             room = width - cells_wide(line) - len(BETWEEN) * bool(line)
-            if said and n == len(drawn):
+            if said and n == len(fitting_parts):
                 # a message that is longer than the line ends at a word
                 text = ended(wrapped(text, room), room)[0]
             line += [Segment(BETWEEN * bool(line)), Segment(text, style)]
@@ -470,31 +470,40 @@ class ExploreApp(App[int], inherit_bindings=False):
             parts["random"] = TitlePart([" RANDOM WEIGHTS "], ink.style("alarm"))
         if state.status:
             steps = state.status.split(" · ")
-            brief = " · ".join([steps[0], *steps[-1:]]) if len(steps) > 2 else state.status
+            if len(steps) > 2:
+                brief = " · ".join([steps[0], *steps[-1:]])
+            else:
+                brief = state.status
             status = TitlePart.of(
                 ink.plain(state.status), ink.plain(brief), style=ink.style("remark")
             )
         if state.place.trail:
             parts["trail"] = TitlePart(self._trail(scene), BOLD)
             return parts | ({"status": status} if state.status else {})
-        name = (
-            f"L{scene.layers[spot.layer]}H{scene.heads[spot.head]}"
-            if state.head is None
-            else state.head.name
-        )
+        if state.head is None:
+            name = f"L{scene.layers[spot.layer]}H{scene.heads[spot.head]}"
+        else:
+            name = state.head.name
         parts["model"] = TitlePart.of(*model_forms(scene.model), style=BOLD)
         parts["head"] = TitlePart.of(name)
         is_own = state.variant().mask == "own"
-        mask = f"own ({scene.mask})" if is_own and scene.mask else state.variant().mask
+        if is_own and scene.mask:
+            mask = f"own ({scene.mask})"
+        else:
+            mask = state.variant().mask
         # one that nobody chose is the first to go
         is_usual = is_own or len(state.source.masks) == 1
         parts["own mask" if is_usual else "mask"] = TitlePart.of(
             f"mask {escape_control(mask)}", style=DIM
         )
         if state.source.total > 1:
-            text = state.source.texts[spot.text] if spot.text < len(state.source.texts) else ""
+            text = ""
+            if spot.text < len(state.source.texts):
+                text = state.source.texts[spot.text]
             which = f"{spot.text + 1:,} of {state.source.total_text}"
-            text_name = fit(escape_control(text), 24).rstrip() if state.source.named else "text"
+            text_name = "text"
+            if state.source.named:
+                text_name = fit(escape_control(text), 24).rstrip()
             parts["text"] = TitlePart([f"{text_name} · {which}", which], DIM)
         if scene.unit != "tokens":
             parts["unit"] = TitlePart.of(
@@ -510,8 +519,8 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _trail(self, scene: Scene) -> list[str]:
         """Return the cells that were followed to the one under the cursor: all of them, and fewer of the last ones."""
-        place = self.state.place
-        steps = [self._cell(scene, spot) for spot in (*place.trail, place.spot)]
+        current_place = self.state.place
+        steps = [self._cell(scene, spot) for spot in (*current_place.trail, current_place.spot)]
         trails = [" ▸ ".join(["…", *steps[n:]]) for n in range(1, len(steps))]
         return [*map(self.state.ink.plain, (" ▸ ".join(steps), *trails))]
 
@@ -642,13 +651,13 @@ class ExploreApp(App[int], inherit_bindings=False):
                     self._panels["matrix"].page() if name in ("page_up", "page_down") else value,
                 )
             )
-            place = self.state.place
+            current_place = self.state.place
             if (name, value) == ("display", "roles"):
                 self._measure_roles()
             if name == "scale":
-                self._notice = f"colours follow {_SHAPES[place.shape]}"
+                self._notice = f"colours follow {_SHAPES[current_place.shape]}"
             elif name == "sinks":
-                self._notice = f"sinks are {'in' if place.sinks else 'out of'} the scale"
+                self._notice = f"sinks are {'in' if current_place.sinks else 'out of'} the scale"
         self.redraw()
 
     @property
@@ -659,8 +668,8 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _act(self, action: Action) -> None:
         before = self.state.place
         if self.state.act(action):
-            place = self.state.place
-            if place.spot.text != before.spot.text:
+            current_place = self.state.place
+            if current_place.spot.text != before.spot.text:
                 self._notice = ""
             self._rearrange()
             self.ask()
@@ -679,7 +688,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             return
         # The frame's left edge is no column of the panel.
         x -= name in self._panels and self._is_framed(*self.panes[name].size)
-        hit = self._panels[name].hit(self.state, x, y) if name in self._panels else None
+        hit = None
+        if name in self._panels:
+            hit = self._panels[name].hit(self.state, x, y)
         if hit is not None:
             self._act(hit)
         if name in self._panels and self.state.place.panel != name:
@@ -751,7 +762,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.state.error = "a mean of heads cannot be cut"
             return
         sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
-        edge = "" if panel == "heads" else f": {'←'.join(map(spell_positions, sides))}"
+        edge = ""
+        if panel != "heads":
+            edge = f": {'←'.join(map(spell_positions, sides))}"
         self._act(Action("cut", WalkCut(f"L{layer}H{head}{edge}", bool(edge))))
         if not self._wide and panel != "row" and self.state.place.cuts:
             self._notice = "the panel of the row shows the predictions"
@@ -792,7 +805,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         scene = self.state.scene
         if scene is None:
             return
-        if any(number.name == EFFECT for number in scene.numbers):
+        if any(head_number.name == EFFECT for head_number in scene.numbers):
             is_shown = self.state.place.display == EFFECT
             self._show_effects(
                 at_row=is_shown and effect_of_row(scene, self.state.place.spot.query) is not None
@@ -870,8 +883,11 @@ class ExploreApp(App[int], inherit_bindings=False):
         """Show what the typed start of a token finds, until it is typed whole."""
         scene = self.state.scene
         before = self._found_from
-        match = None if scene is None or not needle else find(scene, needle, before.spot.query, 1)
-        spot = before.spot if match is None else replace(before.spot, query=match, key=None)
+        spot = before.spot
+        if scene is not None and needle:
+            match = find(scene, needle, spot.query, 1)
+            if match is not None:
+                spot = replace(spot, query=match, key=None)
         self.state.place = replace(before, spot=spot)
         self.state.settle()
         self.redraw()
@@ -1060,18 +1076,22 @@ class ExploreApp(App[int], inherit_bindings=False):
         While a place is pinned, it is a comparison; of places that no comparison has, the commands of both.
         """
         state = self.state
-        place = self.state.place
+        current_place = self.state.place
         scene = state.scene
-        pin = place.pinned
+        pin = current_place.pinned
         if scene is None or scene.command is None:
             return ""
-        here = command(scene, place.spot, place.stage, place.cuts)
-        there = None if pin is None else state.source.scene(state.variant(pinned=True))
+        here = command(scene, current_place.spot, current_place.stage, current_place.cuts)
+        there = None
+        if pin is not None:
+            there = state.source.scene(state.variant(pinned=True))
         if pin is None or there is None:
             return here
-        plain = scene.unit == "tokens" and not place.cuts and not place.pinned_cuts
-        both = comparing_command(scene, there, (place.spot, pin)) if plain else None
-        return both or f"{here}\n{command(there, pin, place.stage, place.pinned_cuts)}"
+        plain = scene.unit == "tokens" and not current_place.cuts and not current_place.pinned_cuts
+        both = comparing_command(scene, there, (current_place.spot, pin)) if plain else None
+        return (
+            both or f"{here}\n{command(there, pin, current_place.stage, current_place.pinned_cuts)}"
+        )
 
 
 def spell_positions(positions: Sequence[int]) -> str:
@@ -1106,7 +1126,9 @@ def copied(state: WalkState, what: str) -> str:
     queries = [escape_control(span.text) for span in scene.queries.names]
     if what == "cell":
         row = head.row(stage, spot.query)
-        value = "" if row is None else format_number(_numbers(state, row)[state.column])
+        value = ""
+        if row is not None:
+            value = format_number(_numbers(state, row)[state.column])
         return f"{queries[spot.query]}\t{names[state.column]}\t{value}\n"
     lines = ["\t".join([stage, *names])]
     for query in [spot.query] if what == "row" else range(len(queries)):
@@ -1118,4 +1140,6 @@ def copied(state: WalkState, what: str) -> str:
 
 def _numbers(state: WalkState, row: np.ndarray) -> np.ndarray:
     """Return the numbers of a row as they are copied: the difference of two forbidden weights is 0."""
-    return np.where(np.isneginf(row), 0, row) if state.place.stage == "weights" else row
+    if state.place.stage == "weights":
+        return np.where(np.isneginf(row), 0, row)
+    return row

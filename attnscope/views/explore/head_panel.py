@@ -75,27 +75,27 @@ class HeadsPanel:
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel; cached while the same heads are known and shown."""
-        place = state.place
+        current_place = state.place
         self.width = width
         self.height = height
         display = self._display(state, width, height)
         rowed = display in (LENS, ROW_LENS, ROW_EFFECT) or (
             state.scene is not None and bool(state.scene.pictures)
         )
-        cell = rowed and place.spot.query, display == LENS and state.key
+        cell = rowed and current_place.spot.query, display == LENS and state.key
         at = (
-            place.spot.layer,
-            place.spot.head,
-            place.panel == "heads",
-            place.display,
-            place.shape,
-            place.sinks,
+            current_place.spot.layer,
+            current_place.spot.head,
+            current_place.panel == "heads",
+            current_place.display,
+            current_place.shape,
+            current_place.sinks,
             cell,
         )
         cache_key = (
             at,
             self.seen,
-            place.pinned,
+            current_place.pinned,
             state.variant(),
             width,
             height,
@@ -114,7 +114,7 @@ class HeadsPanel:
         if scene is None or height < 3 or width < 8:
             return []
         ink = state.ink
-        place = state.place
+        current_place = state.place
         label = _label_width(scene)
         n_layers = len(scene.layers)
         n_heads = len(scene.heads)
@@ -122,9 +122,9 @@ class HeadsPanel:
         legend = _legend_lines(scene, height)
         if display in _EFFECTS and height >= _TWO_LINES:
             legend = max(2, legend)
-        beside: list[str] = []
+        letter_lines: list[str] = []
         if display == "roles" and scene.roles is not None:
-            count, beside = self._letters(state, scene, width, height - _ABOVE)
+            count, letter_lines = self._letters(state, scene, width, height - _ABOVE)
             legend = height - _ABOVE - count
         lines = height - _ABOVE - legend
         pictures = display == "thumbnails"
@@ -132,11 +132,11 @@ class HeadsPanel:
         if least == 6 and room // n_heads < least:
             # Colours or shades of all heads say more than numbers of some; an effect has a rank of two digits.
             least = 3 if display in _EFFECTS else 2
-        wide = least if beside else max(least, min(_WIDEST, room // n_heads))
+        wide = least if letter_lines else max(least, min(_WIDEST, room // n_heads))
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
         across = max(1, room // wide)
         below = max(1, lines // tall)
-        layer, head = self.seen or (place.spot.layer, place.spot.head)
+        layer, head = self.seen or (current_place.spot.layer, current_place.spot.head)
         self.left = scroll(self.left, head, across, n_heads, around=0)
         self.top = scroll(self.top, layer, below, n_layers, around=0)
         heads = range(self.left, min(n_heads, self.left + across))
@@ -147,14 +147,15 @@ class HeadsPanel:
         is_partial = len(layers) < n_layers or len(heads) < n_heads
         if is_partial:
             of_heads = len(layers) == n_layers
-            names = (
-                [f"H{n}" for n in scene.heads] if of_heads else [_layer(n) for n in scene.layers]
-            )
+            if of_heads:
+                names = [f"H{n}" for n in scene.heads]
+            else:
+                names = [_layer(n) for n in scene.layers]
             seen = heads if of_heads else layers
             first_seen, last_seen = names[seen.start], names[seen.stop - 1]
             sizes = [f"{first_seen}–{last_seen} of {len(names)}"]
             sizes.append(f"{first_seen}–{last_seen.lstrip('LH')}/{len(names)}")
-        query = ink.name(scene.queries.names[place.spot.query])
+        query = ink.name(scene.queries.names[current_place.spot.query])
         key = ink.name(scene.keys.names[state.key])
         # a cell has room for two digits
         ranks = (", blank ≥ 100", " ≤ 99") if n_layers * n_heads >= 100 else ("", "")
@@ -197,8 +198,8 @@ class HeadsPanel:
         # Numbers of two digits need twice the room.
         step = 1 if wide > 2 or n_heads <= 10 else 2
         for n in heads[::step]:
-            is_current = n <= place.spot.head < n + step
-            head_name = scene.heads[place.spot.head if is_current else n]
+            is_current = n <= current_place.spot.head < n + step
+            head_name = scene.heads[current_place.spot.head if is_current else n]
             numbers.append(
                 Segment(fit(_head(head_name, wide), step * wide), BOLD if is_current else DIM)
             )
@@ -223,11 +224,11 @@ class HeadsPanel:
             marks = []
         lines_below: list[Line] = [[Segment(line, DIM)] for line in marks]
         if display == "roles":
-            letters = _letters_of(state, scene, layers)[len(beside) :]
+            letters = _letters_of(state, scene, layers)[len(letter_lines) :]
             lines_below = _role_legend(state, scene, letters, width, legend)
         elif weights is None:
             lines_below += _legend(state, scene, width, legend - len(lines_below))
-        for line, letter in zip(drawn_lines[_ABOVE:], beside, strict=False):
+        for line, letter in zip(drawn_lines[_ABOVE:], letter_lines, strict=False):
             line.append(Segment(f" {letter}", DIM))
         drawn_lines += lines_below[:legend]
         return [*drawn_lines, *[[]] * (height - len(drawn_lines))]
@@ -245,10 +246,10 @@ class HeadsPanel:
             top = scroll(self.top, state.place.spot.layer, count, n_layers, around=0)
             letters = _letters_of(state, scene, range(top, top + count))
             fits = max(map(len, letters), default=0) <= room
-            for beside in ([], letters[:count])[: 1 + fits]:
-                below = flowed(letters[len(beside) :], width, ", ")
+            for letter_lines in ([], letters[:count])[: 1 + fits]:
+                below = flowed(letters[len(letter_lines) :], width, ", ")
                 if count + 1 + len(below) <= lines:
-                    return count, beside
+                    return count, letter_lines
         return 1, []
 
     def _display(self, state: WalkState, width: int, height: int) -> str:
@@ -292,7 +293,11 @@ def _label_width(scene: Scene) -> int:
 def _legend_lines(scene: Scene, height: int) -> int:
     """Return how many lines the legend has: fewer if all layers fit then."""
     spare = height - _ABOVE - len(scene.layers)
-    return min(_LEGEND, spare) if spare > 0 else _LEGEND if height >= _ROOMY else 1
+    if spare > 0:
+        return min(_LEGEND, spare)
+    if height >= _ROOMY:
+        return _LEGEND
+    return 1
 
 
 def _grid(
@@ -308,8 +313,12 @@ def _grid(
     marks = state.marks
     variant = state.variant()
     # once for all: a call for every layer takes most of a redraw
-    shades = None if weights is None else steps(weights, state.weight_scale(None)).tolist()
-    signs = {kind: Segment(_mark(ink, kind), BOLD) for kind in ("current", "pinned", "")}
+    shades = None
+    if weights is not None:
+        shades = steps(weights, state.weight_scale(None)).tolist()
+    signs = {
+        mark_name: Segment(_mark(ink, mark_name), BOLD) for mark_name in ("current", "pinned", "")
+    }
     blank = Segment(" " * (wide - 1), PLAIN)
     between = Segment(" ")
     drawn_lines: list[Line] = []
@@ -345,16 +354,16 @@ def _grid(
     return drawn_lines
 
 
-def _mark(ink: Ink, kind: str) -> str:
+def _mark(ink: Ink, mark_name: str) -> str:
     """Return the sign of a head that is the current one, pinned, or cut."""
     marks = {"current": "◂<", "pinned": "•o", "cut": "×x", "": "  "}
-    return marks[kind][ink.ascii]
+    return marks[mark_name][ink.ascii]
 
 
 def _marked(state: WalkState) -> list[str]:
     """Say what the signs in the grid stand for, if there are any."""
     marked = frozenset().union(*state.marks.values())
-    return [f"{_mark(state.ink, kind)} {kind}" for kind in sorted(marked)]
+    return [f"{_mark(state.ink, mark_name)} {mark_name}" for mark_name in sorted(marked)]
 
 
 def _strongest(
@@ -365,14 +374,13 @@ def _strongest(
     found = []
     for n, (layer, head, weight) in enumerate(strongest_of(weights), 1):
         name = f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)}"
-        source = (
-            f"{n} {name}"
-            if keys is None
-            else f"{name} {ink.name(scene.keys.names[keys[layer, head]])}"
-        )
+        if keys is None:
+            source = f"{n} {name}"
+        else:
+            source = f"{name} {ink.name(scene.keys.names[keys[layer, head]])}"
         found.append(ink.plain(f"{source} {weight:.2f}"))
-    first, *others = found or ["…" if np.isnan(weights).all() else "no head reads it"]
-    return [f"strongest: {first}", *others]
+    first_head, *others = found or ["…" if np.isnan(weights).all() else "no head reads it"]
+    return [f"strongest: {first_head}", *others]
 
 
 def _of_cell(weight: float, width: int) -> str:
@@ -382,7 +390,9 @@ def _of_cell(weight: float, width: int) -> str:
     text = f"{weight:.2f}"
     if width >= len(text):
         return text
-    return text.removeprefix("0")[:3] if width > 2 else f"{min(99.0, 100 * weight):.0f}"
+    if width > 2:
+        return text.removeprefix("0")[:3]
+    return f"{min(99.0, 100 * weight):.0f}"
 
 
 def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
@@ -395,9 +405,9 @@ def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) ->
         return head.made(key, lambda: _picture(state.ink, head, wide, tall, scale=weights_scale))
     row = head.row("weights", state.place.spot.query)
     picture = scene.pictures[0].sources
-    weights = (
-        None if row is None else np.where(picture < 0, np.nan, row[picture]).astype(np.float32)
-    )
+    weights = None
+    if row is not None:
+        weights = np.where(picture < 0, np.nan, row[picture]).astype(np.float32)
     return _picture(state.ink, head, wide, tall, weights, scene.picture_scale)
 
 
@@ -441,8 +451,10 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
             for line in ended(wrapped(ink.plain(choice_text), width), width, room)
         ]
     value = float(head_number.values[spot.layer, spot.head])
-    written = "?" if np.isnan(value) else digits_for(head_number.values, 2).text(value)
-    phrases = [f"{name}: {phrase_of(display)} {written}"]
+    value_text = "?"
+    if not np.isnan(value):
+        value_text = digits_for(head_number.values, 2).text(value)
+    phrases = [f"{name}: {phrase_of(display)} {value_text}"]
     if display in _EFFECTS and not np.isnan(value):
         phrases = _of_effects(state, scene, head_number, name, width)
         # what the panel of the row says of a head that is cut
@@ -463,15 +475,18 @@ def _of_effects(
     for layer, head, effect in strongest_of(head_number.values)[:_NAMED]:
         size = effect_text(effect, head_number.measure).removesuffix(" bits")
         strongest.append(f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {size}")
-    named = ["strongest: " + ", ".join(strongest[:count]) for count in (4, 3, 2, 1)]
-    place = place_of_effect(scene, _row_of_effect(state, display))
+    strongest_texts = ["strongest: " + ", ".join(strongest[:count]) for count in (4, 3, 2, 1)]
+    effect_place = place_of_effect(scene, _row_of_effect(state, display))
     verdicts = _verdicts(head_number, spot.layer, spot.head)
-    forms = [f"{name} {place}: {verdicts[0]}", *(f"{name}: {verdict}" for verdict in verdicts)]
-    phrases = [fitting([*forms, verdicts[-1]], width), fitting(named, width)]
+    forms = [
+        f"{name} {effect_place}: {verdicts[0]}",
+        *(f"{name}: {verdict}" for verdict in verdicts),
+    ]
+    phrases = [fitting([*forms, verdicts[-1]], width), fitting(strongest_texts, width)]
     other = EFFECT if display == ROW_EFFECT else ROW_EFFECT
     other_place = place_of_effect(scene, _row_of_effect(state, other))
     other_number = _of_display(state, scene, other)
-    if other_number is not None and other_place != place:
+    if other_number is not None and other_place != effect_place:
         verdicts = _verdicts(other_number, spot.layer, spot.head)
         phrases.append(fitting([f"{other_place}: {verdict}" for verdict in verdicts], width))
     return phrases
@@ -508,14 +523,15 @@ def _role_legend(
     name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
     roles = scene.roles
     if roles is None:
-        hint = (state.status or "roles come next …") if state.source.computes else "not known here"
+        hint = "not known here"
+        if state.source.computes:
+            hint = state.status or "roles come next …"
         return [[Segment(line, DIM)] for line in wrapped(ink.plain(hint), width)]
     index = int(roles.main[spot.layer, spot.head])
-    role = (
-        "no clear role"
-        if index < 0
-        else f"{roles.names[index]} {roles.strength[spot.layer, spot.head]:.2f}"
-    )
+    if index < 0:
+        role = "no clear role"
+    else:
+        role = f"{roles.names[index]} {roles.strength[spot.layer, spot.head]:.2f}"
     lines = ended(flowed(letters, width, ", "), width, room - 1)
     return [
         [Segment(fit(ink.plain(f"{name}: {role}"), width))],
@@ -537,7 +553,10 @@ def _picture(
     """
     per_line = 2 if ink.colours and not ink.ascii else 1
     size = tall * per_line, wide
-    cells = thumbnail(head, *size) if on_picture is None else pool_largest(on_picture, *size)
+    if on_picture is None:
+        cells = thumbnail(head, *size)
+    else:
+        cells = pool_largest(on_picture, *size)
     shades = np.full(size, NONE)
     if cells is not None:
         shades[: cells.shape[0], : cells.shape[1]] = steps(
@@ -568,7 +587,9 @@ def _head(head: int | str, width: int) -> str:
 
 def _row_of_effect(state: WalkState, display: str) -> int | None:
     """Return the query of an effect at a row; None for that where the model predicts."""
-    return state.place.spot.query if display == ROW_EFFECT else None
+    if display == ROW_EFFECT:
+        return state.place.spot.query
+    return None
 
 
 def _of_display(state: WalkState, scene: Scene, display: str) -> HeadNumber | None:

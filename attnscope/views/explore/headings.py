@@ -40,26 +40,26 @@ def shortened(
         order: Indices of the parts, the one that is shortened first at the start. One that stands there twice gets its
             shortest form at the first place, and is left out at the second.
     """
-    chosen = [0] * len(parts)
+    form_indices = [0] * len(parts)
 
     def is_too_wide() -> bool:
-        texts = [part.forms[n] for part, n in zip(parts, chosen, strict=True)]
+        texts = [part.forms[n] for part, n in zip(parts, form_indices, strict=True)]
         sizes = [cell_len(text) + len(BETWEEN) for text in texts if text]
         return sum(sizes) - len(BETWEEN) > width
 
     for n, index in enumerate(order):
         last = len(parts[index].forms) - 1 - (index in order[n + 1 :])
-        while is_too_wide() and chosen[index] < last:
-            chosen[index] += 1
+        while is_too_wide() and form_indices[index] < last:
+            form_indices[index] += 1
     # the room that is left over is that of the most important parts
     for n, index in reversed([*enumerate(order)]):
-        first = len(parts[index].forms) - 2 if index in order[:n] else 0
-        while chosen[index] > first:
-            chosen[index] -= 1
+        first_form = len(parts[index].forms) - 2 if index in order[:n] else 0
+        while form_indices[index] > first_form:
+            form_indices[index] -= 1
             if is_too_wide():
-                chosen[index] += 1
+                form_indices[index] += 1
                 break
-    texts = [(part.forms[n], part.style) for part, n in zip(parts, chosen, strict=True)]
+    texts = [(part.forms[n], part.style) for part, n in zip(parts, form_indices, strict=True)]
     return [(text, style) for text, style in texts if text]
 
 

@@ -201,10 +201,10 @@ def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
 def _shaped(shares: np.ndarray, scale: Scale) -> np.ndarray:
     """Return places on a ramp of shares of the largest number."""
     # Almost all scales are one of these; others take a call for each number.
-    known = {"linear": np.positive, "sqrt": np.sqrt}
-    shaped: np.ndarray = known.get(scale.shape, np.vectorize(SHAPES[scale.shape], otypes=[float]))(
-        shares
-    )
+    transforms = {"linear": np.positive, "sqrt": np.sqrt}
+    shaped: np.ndarray = transforms.get(
+        scale.shape, np.vectorize(SHAPES[scale.shape], otypes=[float])
+    )(shares)
     return shaped
 
 
@@ -291,17 +291,17 @@ class PanelFrame:
 
 def cut(line: Line, width: int) -> Line:
     """Truncate a line to a width; `…` stands for what is left out."""
-    kept: Line = []
+    cut_line: Line = []
     for n, segment in enumerate(line):
         size = cell_len(segment.text)
         # what fits exactly ends in `…` too if something is behind it
         if size > width or (size == width and any(s.text.strip() for s in line[n + 1 :])):
             text = segment.text if size > width else segment.text + " …"
-            kept.append(Segment(fit(text, width), segment.style))
+            cut_line.append(Segment(fit(text, width), segment.style))
             break
-        kept.append(segment)
+        cut_line.append(segment)
         width -= size
-    return kept
+    return cut_line
 
 
 def cells_wide(line: Sequence[Segment]) -> int:

@@ -135,7 +135,7 @@ class MatrixPanel:
         return Action("goto", replace(state.place.spot, **changes))
 
     def _layout(self, state: WalkState, scene: Scene, width: int, height: int) -> "_Layout":
-        place = state.place
+        current_place = state.place
         ink = state.ink
         zoom = state.place.zoom
         n_rows = -(-len(scene.queries.positions) // zoom)
@@ -159,7 +159,7 @@ class MatrixPanel:
             mode = "blocks" if ink.ascii or n_rows <= lines - (not whole) else "halves"
         is_roomy = zoom == 1 and mode != "halves" and fitting_form is not None
         least = square if mode == "shades" or ink.ascii else 1
-        if place.digits and zoom == 1 and not is_roomy:
+        if current_place.digits and zoom == 1 and not is_roomy:
             mode = "digits"
             least = form.columns
         # a remark on the cells
@@ -167,7 +167,7 @@ class MatrixPanel:
         per_line = 1
         tall = 1
         # in place of a map on a picture, digits are those that cells have
-        is_bare = place.digits and not scene.pictures
+        is_bare = current_place.digits and not scene.pictures
         numbers = mode == "digits" or (is_roomy and not is_bare)
         if mode == "digits":
             cell = form.columns
@@ -177,7 +177,7 @@ class MatrixPanel:
         else:
             # Blocks and shades are as large as there is room; dimensions need no squares.
             largest = lines // n_rows
-            square_tall = largest if place.stage == OUTPUT else (across + 1) // 2
+            square_tall = largest if current_place.stage == OUTPUT else (across + 1) // 2
             tall = max(1, min(_TALLEST, largest, square_tall))
             cell = max(least, min(across, max(2 * tall, _WIDEST)))
         fits_columns = max(1, room // cell)
@@ -197,7 +197,7 @@ class MatrixPanel:
         if mode in ("blocks", "shades") and tall > 1 and n_rows * tall > lines:
             tall = max(1, lines // n_rows)
         fits_rows = max(1, lines * per_line // tall)
-        self.top = scroll(self.top, place.spot.query // zoom, fits_rows, n_rows)
+        self.top = scroll(self.top, current_place.spot.query // zoom, fits_rows, n_rows)
         self.left = scroll(self.left, state.column // zoom, fits_columns, n_columns)
         rows = range(self.top, min(n_rows, self.top + fits_rows))
         columns = range(self.left, min(n_columns, self.left + fits_columns))
@@ -220,7 +220,7 @@ class MatrixPanel:
         self, state: WalkState, scene: Scene, layout: "_Layout", window: Window, width: int
     ) -> list[Line]:
         ink = state.ink
-        place = state.place
+        current_place = state.place
         head = state.head
         stage = state.drawn_stage
         name = "" if head is None else head.name
@@ -242,31 +242,36 @@ class MatrixPanel:
             brief_name = f"{name} − {pin}"
             is_same_head = name == pin
             masks = state.source.masks
-            if place.pinned is not None and place.pinned.mask != place.spot.mask:
-                name = f"{name} {masks[place.spot.mask]}"
-                pin = f"{pin} {masks[place.pinned.mask]}"
+            if (
+                current_place.pinned is not None
+                and current_place.pinned.mask != current_place.spot.mask
+            ):
+                name = f"{name} {masks[current_place.spot.mask]}"
+                pin = f"{pin} {masks[current_place.pinned.mask]}"
                 if is_same_head:
-                    brief_name = f"{masks[place.spot.mask]} − {masks[place.pinned.mask]}"
+                    brief_name = (
+                        f"{masks[current_place.spot.mask]} − {masks[current_place.pinned.mask]}"
+                    )
             name = f"{name} − {pin}"
-            stage = place.stage
+            stage = current_place.stage
             description = brief = "difference"
         remark = TitlePart.of(ink.plain(description), ink.plain(brief), style=DIM)
-        if place.pinned is not None and state.drawn is None:
+        if current_place.pinned is not None and state.drawn is None:
             remark = TitlePart(["no difference: other tokens or cells", "no difference"], DIM)
         if state.head_cut:
             forms = ["this head is cut: its output is 0, so that what it reads here has no effect"]
             forms += ["cut: its output is 0, what it reads has no effect"]
             forms += ["cut: its output is 0", "cut: output is 0", "cut to 0", "cut"]
             remark = TitlePart(forms, ink.style("warning"))
-        elif place.pinned is not None and state.head is state.pinned and head is not None:
+        elif current_place.pinned is not None and state.head is state.pinned and head is not None:
             forms = ["the pinned head itself: choose another head, mask or cut"]
             forms += ["pinned: choose another head", "pinned itself"]
             remark = TitlePart(forms, ink.style("warning"))
         names = [f" {ink.plain(name)} ", f" {ink.plain(brief_name)} "]
         parts = [TitlePart(names, state.title("matrix")), TitlePart.of(stage, style=BOLD), remark]
         # the edge of a frame has its number and corners
-        drawn = shortened(parts, width - len("2 "), _SHORTENED)
-        (drawn_name, *drawn_others) = drawn
+        fitting_parts = shortened(parts, width - len("2 "), _SHORTENED)
+        (drawn_name, *drawn_others) = fitting_parts
         title = [Segment(*drawn_name), Segment(" ")]
         for n, (text, style) in enumerate(drawn_others):
             title.append(Segment(BETWEEN * bool(n) + text, style))
@@ -360,13 +365,13 @@ def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]
     names = {column: state.ink.name(axis.names[column]) for column in layout.columns}
     styles = {column: BOLD if column == state.column else DIM for column in layout.columns}
     if layout.heading == 1:
-        shown = {
+        headers = {
             column: fitting([name, axis.number(column), ""], wide) for column, name in names.items()
         }
         middle = layout.mode in ("blocks", "shades")
         pieces = [
             (
-                shown[column].center(wide) if middle else fit(shown[column], wide, right=True),
+                headers[column].center(wide) if middle else fit(headers[column], wide, right=True),
                 styles[column],
             )
             for column in layout.columns
@@ -394,9 +399,9 @@ def _ticks(state: WalkState, layout: "_Layout", width: int) -> Line:
         if not column % step
         and len(axis.number(column * layout.zoom)) <= (layout.columns.stop - column) * layout.cell
     ]
-    first = -layout.columns.start % step * layout.cell
+    first_column = -layout.columns.start % step * layout.cell
     label = fit(what, layout.label - 1, right=True) + " "
-    return cut([Segment((label + " " * first + "".join(numbers)).rstrip(), DIM)], width)
+    return cut([Segment((label + " " * first_column + "".join(numbers)).rstrip(), DIM)], width)
 
 
 def _is_sound(state: WalkState, scene: Scene) -> bool:
@@ -426,14 +431,14 @@ def _sound_names(state: WalkState, scene: Scene, layout: "_Layout", width: int) 
     ]
 
 
-def _remark(state: WalkState, layout: "_Layout", shown: Window, width: int) -> str:
+def _remark(state: WalkState, layout: "_Layout", view: Window, width: int) -> str:
     """Say which cells are visible, if not all are, and what they are, if they are not exact.
 
     Of an output, it names as many of the largest dimensions as there is room for.
     """
     scene = state.scene
     assert scene is not None
-    kind = state.status if shown.kind == "missing" else ""
+    status = state.status if view.kind == "missing" else ""
     parts = []
     rows = layout.rows
     columns = layout.columns
@@ -443,8 +448,8 @@ def _remark(state: WalkState, layout: "_Layout", shown: Window, width: int) -> s
         last_k = min(columns.stop * z, len(state.columns.positions)) - 1
         what = "dims" if state.place.stage == OUTPUT else "keys"
         parts.append(f"queries {rows.start * z}–{last_q}, {what} {columns.start * z}–{last_k}")
-    parts += filter(None, [kind or _KINDS[shown.kind].format(state.place.zoom)])
-    if state.drawn_stage == OUTPUT and shown.kind == "exact":
+    parts += filter(None, [status or _KINDS[view.kind].format(state.place.zoom)])
+    if state.drawn_stage == OUTPUT and view.kind == "exact":
         named = _largest_dims(state, scene)
         ends = [", ".join(named[:count]) for count in range(len(named), 0, -1)]
         forms = ["; ".join([*parts, end]) for end in ends]
@@ -555,8 +560,8 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
             label_row = (layout.tall - 1) // 2
         for n in range(layout.tall):
             before = label if n == label_row else [Segment(" " * layout.label)]
-            written = texts if n == label_row else blank
-            lines.append([*before, *_cells(ink, written, cells[1], signed, here, layout)])
+            row_texts = texts if n == label_row else blank
+            lines.append([*before, *_cells(ink, row_texts, cells[1], signed, here, layout)])
     return lines
 
 

@@ -252,12 +252,17 @@ class Menu(OverPanels, inherit_bindings=False):
                 text = f" {ink.plain(fit(title, wide))}  {ink.plain(fit(meaning, room))} "
                 lines.append([Segment(text, style)])
                 rows.append(n)
-        most = max(1, self.size.height - _EDGES - 2)
+        most_lines = max(1, self.size.height - _EDGES - 2)
         if rows:
-            first, last = rows.index(self._chosen), len(rows) - 1 - rows[::-1].index(self._chosen)
-            self._top = scroll(scroll(self._top, last, most, len(rows)), first, most, len(rows))
-        shown = slice(self._top, self._top + most)
-        self._rows = rows[shown]
+            first_row, last = (
+                rows.index(self._chosen),
+                len(rows) - 1 - rows[::-1].index(self._chosen),
+            )
+            self._top = scroll(
+                scroll(self._top, last, most_lines, len(rows)), first_row, most_lines, len(rows)
+            )
+        visible_lines = slice(self._top, self._top + most_lines)
+        self._rows = rows[visible_lines]
         hint = f"{self._chosen + 1} of {len(found)} · Enter chooses, Esc closes"
         if not found:
             hint = "nothing has these words"
@@ -266,7 +271,7 @@ class Menu(OverPanels, inherit_bindings=False):
         hint = fit(ink.plain(hint), width - 3 - cells_wide(typed), right=True)
         heading: Line = [Segment(f" {self._heading} ", BOLD)]
         search: Line = [*typed, Segment(hint, DIM)]
-        content = [heading, search, *lines[shown]]
+        content = [heading, search, *lines[visible_lines]]
         height = len(content) + 1
         frame = PanelFrame(width, height, True, ink.ascii)
         box = self.query_one(MenuBox)
@@ -299,11 +304,11 @@ class Menu(OverPanels, inherit_bindings=False):
         elif 0 <= event.y - 2 < len(self._rows):
             self._call(self._rows[event.y - 2])
 
-    def _call(self, chosen: int) -> None:
+    def _call(self, chosen_index: int) -> None:
         found = self.found
         if found:
             self.leave()
-            self.app.call_later(found[chosen].call)
+            self.app.call_later(found[chosen_index].call)
 
 
 def displays_of(app: Any) -> list[MenuLine]:
@@ -314,9 +319,9 @@ def displays_of(app: Any) -> list[MenuLine]:
         "roles": "What every head does: previous token, induction, sink …",
     }
     if app.state.scene is not None:
-        for number in app.state.scene.numbers:
-            if number.varies:
-                meanings[number.name] = number.meaning
+        for head_number in app.state.scene.numbers:
+            if head_number.varies:
+                meanings[head_number.name] = head_number.meaning
         if not app.state.source.computes and app.state.scene.roles is None:
             del meanings["roles"]
     titles = {name: phrase_of(name) for name in meanings}
@@ -334,8 +339,8 @@ def display_menu(app: Any) -> Menu:
     displays = displays_of(app)
     names = [command.value for command in displays]
     display = app.state.place.display
-    chosen = names.index(display) if display in names else 0
-    return Menu("what heads show", displays, app.state.ink, chosen)
+    chosen_index = names.index(display) if display in names else 0
+    return Menu("what heads show", displays, app.state.ink, chosen_index)
 
 
 def commands_of(app: Any) -> list[MenuLine]:

@@ -50,16 +50,16 @@ class PictureView:
             size = size_of(picture.sources.shape, room, max(2, height - 1 - _BELOW))
             if left and (room < picture.sources.shape[1] or size.height < 2):
                 break
-            drawn = [
+            drawn_pictures = [
                 joined(pieces)
                 for pieces in map_rows(_map(scene, picture, row, query), size, state.ink)
             ]
-            for n in range(max(len(lines), len(drawn))):
+            for n in range(max(len(lines), len(drawn_pictures))):
                 if n == len(lines):
                     lines.append([Segment(" " * left)])
                 lines[n] = [
                     *lines[n],
-                    *(drawn[n] if n < len(drawn) else []),
+                    *(drawn_pictures[n] if n < len(drawn_pictures) else []),
                     Segment(" " * _BETWEEN),
                 ]
             self._drawn.append((picture, left, size))
@@ -69,7 +69,8 @@ class PictureView:
                 across = 2 * picture.sources.shape[1] + 2
             left += across + _BETWEEN
         shares = [
-            f"{kind} {percent(float(row[list(sources)].sum()))}" for kind, sources in scene.kinds
+            f"{kind_name} {percent(float(row[list(sources)].sum()))}"
+            for kind_name, sources in scene.kinds
         ]
         under = (
             f"{state.ink.name(scene.queries.names[query])} gives itself {_own(scene, row, query)}"

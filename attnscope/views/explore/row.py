@@ -123,12 +123,12 @@ class RowPanel:
             return [*lines, *self._two_columns(state, scene, head, below, width, height - 1)]
         blanks = 2 * (height >= _ROOMY)
         room = height - 1 - len(below) - blanks
-        most = 4 * (height >= _ROOMY)
+        most_forecasts = 4 * (height >= _ROOMY)
         if state.place.predictions:
             # the weight of the others stays above predictions, and two sources if each of them has a token then
-            most = room - _LISTED - 1
-            most += len(_forecasts(state, scene, width, 0)) > most
-        middle = _middle(state, scene, head, width, most)
+            most_forecasts = room - _LISTED - 1
+            most_forecasts += len(_forecasts(state, scene, width, 0)) > most_forecasts
+        middle = _middle(state, scene, head, width, most_forecasts)
         if not below:
             _say_what_is_hidden(middle, width)
         lines += self._list(state, scene, head, width, max(2, room - len(middle)))
@@ -213,7 +213,7 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
 
 
 def _sources(
-    scene: Scene, head: WalkHead, query: int, chosen: int, ink: Ink, room: int
+    scene: Scene, head: WalkHead, query: int, chosen_key: int, ink: Ink, room: int
 ) -> tuple[list[SourceLine], tuple[str, float] | None]:
     """Return the strongest sources of a row, and a name and the weight of the others; None for none.
 
@@ -230,9 +230,9 @@ def _sources(
         # a line for the others says less than the only one of them
         count = max(1, min(room - 1, int((row >= _LITTLE).sum())))
         count = count if n_positive > count + 1 else max(1, n_positive)
-        if row[chosen] > 0 and chosen not in order[:count]:
+        if row[chosen_key] > 0 and chosen_key not in order[:count]:
             order = np.concatenate(
-                [order[: count - 1], [chosen], order[order != chosen][count - 1 :]]
+                [order[: count - 1], [chosen_key], order[order != chosen_key][count - 1 :]]
             )
         listed_values = listed_weights(scene, head, query, "value")
         rest = row[order[count:]]
@@ -262,8 +262,8 @@ def _sources(
     missing = unlisted(head, query)
     listed = sources[: max(1, room - 1)]
     hidden = sources[len(listed) :]
-    if found := [source for source in hidden if source.key == chosen]:
-        hidden = [listed.pop(), *(source for source in hidden if source.key != chosen)]
+    if found := [source for source in hidden if source.key == chosen_key]:
+        hidden = [listed.pop(), *(source for source in hidden if source.key != chosen_key)]
         listed += found
     if missing is not None:
         missing += sum(source.weight for source in hidden)
@@ -425,18 +425,20 @@ def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
     effects = [forecast.effect for forecast in scene.predictions if forecast.effect is not None]
     if effects and scene.predictions[0].is_change:
         phrases.append(f"{verdict_text(effects[0], 'hidden')} on average")
-    number = next((number for number in scene.numbers if number.name == EFFECT), None)
-    if number is not None and effects:
-        (first, *others) = state.place.cuts
-        alone = not others and not first.edge
+    effect_number = next(
+        (effect_number for effect_number in scene.numbers if effect_number.name == EFFECT), None
+    )
+    if effect_number is not None and effects:
+        (first_cut, *others) = state.place.cuts
+        alone = not others and not first_cut.edge
         # A head's own pass beside others may differ in its last digits.
         least = float(np.mean(effects)) * _SAME
         if alone:  # as the panel of heads ranks it
             least = next(
-                float(number.values[at]) for at, said in state.marks.items() if "cut" in said
+                float(effect_number.values[at]) for at, said in state.marks.items() if "cut" in said
             )
-        more = int((number.values > least).sum())
-        n_heads = int(np.isfinite(number.values).sum())
+        more = int((effect_number.values > least).sum())
+        n_heads = int(np.isfinite(effect_number.values).sum())
         ranked = f"rank {more + 1} of {n_heads} by effect"
         counted = f"{more} of {n_heads} heads alone change more"
         phrases.append(f"{ranked if alone else counted} {place_of_effect(scene, None)}")

@@ -75,11 +75,20 @@ class WalkState:
 
     def variant(self, *, pinned: bool = False) -> Variant:
         """Return the variant of the place, or of the pinned place."""
-        place = self.place
+        current_place = self.place
         masks = self.source.masks
-        spot = place.pinned if pinned and place.pinned is not None else place.spot
+        spot = (
+            current_place.pinned
+            if pinned and current_place.pinned is not None
+            else current_place.spot
+        )
         mask = masks[min(spot.mask, len(masks) - 1)]
-        return Variant(spot.text, mask, place.pinned_cuts if pinned else place.cuts, place.unit)
+        return Variant(
+            spot.text,
+            mask,
+            current_place.pinned_cuts if pinned else current_place.cuts,
+            current_place.unit,
+        )
 
     @property
     def scene(self) -> Scene | None:
@@ -129,12 +138,15 @@ class WalkState:
     @property
     def pictured(self) -> bool:
         """Whether the matrix is replaced by the pictures of the text: for weights, as colours, of one head."""
-        place = self.place
+        current_place = self.place
         has_pictures = (
             self.scene is not None and bool(self.scene.pictures) and self.scene.unit == "tokens"
         )
         return (
-            has_pictures and place.stage == "weights" and not place.digits and place.pinned is None
+            has_pictures
+            and current_place.stage == "weights"
+            and not current_place.digits
+            and current_place.pinned is None
         )
 
     @property
@@ -228,11 +240,11 @@ class WalkState:
         if not self.placed:
             self.placed = True
             self._begin(scene)
-        place = self.place = fit(self.place, self.bounds)
+        fitting_place = self.place = fit(self.place, self.bounds)
         self._refresh()
-        if place.spot.key is None:
-            strongest = strongest_key(scene, self.head, place.spot.query)
-            self.place = replace(place, spot=replace(place.spot, key=strongest))
+        if fitting_place.spot.key is None:
+            strongest = strongest_key(scene, self.head, fitting_place.spot.query)
+            self.place = replace(fitting_place, spot=replace(fitting_place.spot, key=strongest))
 
     def replace_source(self, source: Source) -> None:
         """Walk through something else, from the same place as far as it is there."""
@@ -436,12 +448,12 @@ class WalkState:
 
     def weight_scale(self, head: WalkHead | None) -> Scale:
         """Return the scale of weights: up to 1, or without sinks up to the largest weight of a head elsewhere."""
-        place = self.place
+        current_place = self.place
         scene = self.scene
         high = 1.0
-        if not place.sinks and head is not None and scene is not None:
+        if not current_place.sinks and head is not None and scene is not None:
             high = head.made("elsewhere", lambda: largest_elsewhere(scene, head))
-        return replace(WEIGHTS, high=high, shape=place.shape)
+        return replace(WEIGHTS, high=high, shape=current_place.shape)
 
     def _uncut(self, layers: Sequence[int]) -> list[WalkHead | None]:
         """Return the known numbers of all heads of some layers, layer by layer; a cut head is None."""
