@@ -1,7 +1,7 @@
 """Texts of .parquet and Arrow files, and of folders of them, which `datasets`, Spark and others write."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -187,8 +187,11 @@ def _is_plain(batch: Any) -> bool:
 
     readable = (_is_text, types.is_integer, types.is_floating, types.is_boolean, types.is_null)
     kinds = {field.name: field.type for field in batch.schema}
-    allowed = {"id": (_is_text, types.is_integer, types.is_null)}
-    allowed |= dict.fromkeys(("pair", "context"), (_is_text, types.is_null))
+    allowed: dict[str, tuple[Callable[[Any], bool], ...]] = {
+        "id": (_is_text, types.is_integer, types.is_null),
+        "pair": (_is_text, types.is_null),
+        "context": (_is_text, types.is_null),
+    }
     if len(kinds) < batch.num_columns or not all(
         any(test(kind) for test in allowed.get(key, readable)) for key, kind in kinds.items()
     ):
