@@ -380,3 +380,20 @@ def test_the_command_on_leaving_holds_nothing_that_a_terminal_obeys_and_is_still
         shell, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
     ).stdout.decode()
     assert printed == text
+
+
+def test_of_a_text_that_a_thread_has_read_heads_are_unknown_until_the_place_fits_it():
+    source, _ = subjects.long_dump()
+    state = WalkState(source)
+    state.settle()
+    last_row = len(state.scene.queries.names) - 1
+    state.place = replace(state.place, spot=replace(state.place.spot, query=last_row))
+    state.settle()
+    assert np.isfinite(state.lens()).any()
+    state.place = replace(state.place, spot=replace(state.place.spot, text=1))
+    source.store.reach(1)
+    assert last_row >= len(source.scene(state.variant()).queries.names)
+    assert np.isnan(state.lens()).all()
+    assert np.isnan(state.row_lens()[0]).all()
+    state.settle()
+    assert np.isfinite(state.row_lens()[0]).any()

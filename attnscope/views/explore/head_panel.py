@@ -311,7 +311,6 @@ def _grid(
     spot = state.place.spot
     ink = state.ink
     marks = state.marks
-    variant = state.variant()
     # once for all: a call for every layer takes most of a redraw
     shades = None
     if weights is not None:
@@ -332,7 +331,7 @@ def _grid(
             is_current = here and head == spot.head
             marked = marks.get((layer, head), ())
             if weights is None and state.place.display == "thumbnails":
-                walk_head = state.source.head(variant, layer, head)
+                walk_head = state.head_at(layer, head)
                 cells = _thumbnail(state, walk_head, wide - 1, tall)
             else:
                 if shades is None:

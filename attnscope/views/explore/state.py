@@ -109,11 +109,14 @@ class WalkState:
     @property
     def head(self) -> WalkHead | None:
         """The known numbers of the place's head; None while the scene belongs to another variant."""
-        spot = self.place.spot
+        return self.head_at(self.place.spot.layer, self.place.spot.head)
+
+    def head_at(self, layer: int, head: int) -> WalkHead | None:
+        """Return the known numbers of a head of the scene; None while the scene belongs to another variant."""
         variant = self.variant()
         if self.scene is None or self._shown is None or self._shown[0] != variant:
             return None
-        return self.source.head(variant, spot.layer, spot.head)
+        return self.source.head(variant, layer, head)
 
     @property
     def pinned(self) -> WalkHead | None:
@@ -459,10 +462,9 @@ class WalkState:
         """Return the known numbers of all heads of some layers, layer by layer; a cut head is None."""
         scene = self.scene
         assert scene is not None
-        variant = self.variant()
         marks = self.marks
         return [
-            None if "cut" in marks.get(at, ()) else self.source.head(variant, *at)
+            None if "cut" in marks.get(at, ()) else self.head_at(*at)
             for at in product(layers, range(len(scene.heads)))
         ]
 
@@ -471,7 +473,7 @@ class WalkState:
         scene = self.scene
         assert scene is not None
         shape = len(scene.layers), len(scene.heads)
-        key = scene, self.variant(), self.arrived
+        key = self._shown, self.variant(), self.arrived
         if self._last_heads[0] != key:
             self._last_heads = key, self._uncut(range(shape[0]))
         return scene, self._last_heads[1], shape
