@@ -150,3 +150,20 @@ def test_a_cut_takes_no_head_from_the_list_of_the_strongest(smollm2):
     order = np.argsort(-np.nan_to_num(lens), axis=None)[: len(listed[1])]
     expected = [f"L{n // lens.shape[1]}H{n % lens.shape[1]}" for n in order]
     assert [name for _, name, _ in listed[1]] == expected
+
+
+@pytest.mark.parametrize(
+    ("sides", "names"),
+    [
+        ({"text": ["the bank by the river", "the bank by the money"]}, ["the bank by the river", "the bank by the money"]),
+        ({"text": "the bank by the river", "mask": ["causal", "window:2"]}, ["mask causal", "mask window:2"]),
+    ],
+)  # fmt: skip
+def test_a_side_of_a_comparison_is_called_a_mask_only_if_masks_differ(sides, names):
+    source = comparison_source(attnscope.compare(**sides, layer=0, head=0).data)
+    assert source.compared
+    found = set()
+    for keys in ("", "m"):
+        app, _, _ = painted(source, keys, (120, 40))
+        found.add(app._title_parts(app.state.scene)["mask"].forms[0])
+    assert found == set(names)

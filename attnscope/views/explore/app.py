@@ -488,14 +488,14 @@ class ExploreApp(App[int], inherit_bindings=False):
         parts["head"] = TitlePart.of(name)
         is_own = state.variant().mask == "own"
         if is_own and scene.mask:
-            mask = f"own ({scene.mask})"
+            mask = f"mask own ({scene.mask})"
+        elif state.source.compared and scene.mask != state.variant().mask:
+            mask = state.variant().mask  # a side that differs in something else, such as its text
         else:
-            mask = state.variant().mask
+            mask = f"mask {state.variant().mask}"
         # one that nobody chose is the first to go
         is_usual = is_own or len(state.source.masks) == 1
-        parts["own mask" if is_usual else "mask"] = TitlePart.of(
-            f"mask {escape_control(mask)}", style=DIM
-        )
+        parts["own mask" if is_usual else "mask"] = TitlePart.of(escape_control(mask), style=DIM)
         if state.source.total > 1:
             text = ""
             if spot.text < len(state.source.texts):

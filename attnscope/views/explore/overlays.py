@@ -31,6 +31,7 @@ from attnscope.views.explore.ink import (
     wrapped,
 )
 from attnscope.views.explore.matrix import scroll
+from attnscope.views.walk.effects import WORDS_OF_EFFECTS
 from attnscope.views.walk.glossary import phrase_of
 from attnscope.views.walk.keys import MOVE, KeyAction, groups, spell_keys
 
@@ -48,7 +49,8 @@ _FIRST_QUESTION = (
     "Which head reads one word from another, and does it matter?",
     "/ and a word finds its row; ←, → and Home choose the word that it reads; a shows this cell in every head, and 1 goes to "
     "the strongest; x cuts this head and shows what the model says without it, and whether that is much, somewhat, little or "
-    "hardly anything; E ranks it among all heads: where the model predicts and, pressed again, at the row of the cursor.",
+    "hardly anything; E ranks it among all heads: where the model predicts and, pressed again, at the row of the cursor. "
+    f"{WORDS_OF_EFFECTS}",
 )
 
 # How panels write them.
