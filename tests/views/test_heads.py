@@ -138,7 +138,7 @@ def test_heads_say_which_texts_they_are_measured_on():
         (replace(made.probes, repeated=0), "the built-in texts named above;"),
     ):
         shown = " ".join(draw(replace(made, probes=probes), 100).split())
-        assert f"averages over {said} pages of run measure roles on their own text" in shown
+        assert f"averages over {said} run and its pages measure their own text" in shown
 
 
 SHADES_OF_ROLES = "a fuller shade is a stronger role: ░ to 0.25 ▒ to 0.50 ▓ to 0.75 █ to 1.00"
