@@ -14,8 +14,8 @@ from pathlib import Path
 
 LIST = Path(__file__).with_suffix(".txt")
 HEADING = "# See tests/exhaustive.py, which adds lines from measured durations."
-TEST_SHARE = 1 / 1500
-CASES_SHARE = 1 / 3000
+TEST_SHARE = 1 / 750
+CASES_SHARE = 1 / 1500
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(\S+?\.py::\w+)(\[.*)?$")
 
 
