@@ -102,6 +102,26 @@ def shows_other_documents(
     )
 
 
+def forbids(
+    own_masks: Iterable[str],
+    terms: Sequence[MaskTerm],
+    text: MaskedText,
+    matrices: "Matrices",
+    queries: Sequence[int],
+    keys: Sequence[int],
+) -> bool:
+    """Tell whether the mask of no layer and head lets any of these queries see any of these keys.
+
+    False if it is unknown, or a function of the user. Tokens that `--hide` names are ignored.
+    """
+    masks = list(own_masks)
+    if not masks or any(isinstance(term, Function) for term in leaves(terms)):
+        return False
+    pairs = np.array(queries)[:, None], np.array(keys)[None]
+    used = [_of_text(used_mask(terms, own_mask), text.documents) for own_mask in masks]
+    return not any(_cells(mask, *pairs, text.n_tokens, matrices).any() for mask in used)
+
+
 def _of_text(terms: Sequence[MaskTerm], documents: "LengthsOfTerms") -> tuple[MaskTerm, ...]:
     """Return a mask's terms with the documents of a text, and without the tokens that it hides."""
 
@@ -129,7 +149,9 @@ class _PairCount:
         if not self._matrices:
             return allowed_pairs(terms, self._n_tokens)
         shape = self._heads, self._n_tokens, self._n_tokens
-        return int(np.broadcast_to(self._cells(terms), shape).sum())
+        positions = np.arange(self._n_tokens)
+        cells = _cells(terms, positions[:, None], positions[None], self._n_tokens, self._matrices)
+        return int(np.broadcast_to(cells, shape).sum())
 
     def added(
         self, within: Sequence[MaskTerm], own: Sequence[MaskTerm], used: Sequence[MaskTerm]
@@ -137,22 +159,29 @@ class _PairCount:
         """Count the pairs within a mask that another one shows and the model's own hides."""
         return self.count([*within, *used]) - self.count([*within, *own, *used])
 
-    def _cells(self, terms: Sequence[MaskTerm]) -> "Array":
-        """Return the cells that a mask shows, bool, (queries, keys) or (heads, queries, keys)."""
-        positions = np.arange(self._n_tokens)
-        queries = positions[:, None]
-        keys = positions[None]
-        shown_cells: Array = np.ones((self._n_tokens, self._n_tokens), dtype=bool)
-        for term in terms:
-            if isinstance(term, AnyOf):
-                branches = [self._cells(branch) for branch in term.branches]
-                visible = branches[0]
-                for branch in branches[1:]:
-                    visible = visible | branch
-            elif isinstance(term, MatrixFile):
-                visible = self._matrices[term.path]
-            else:
-                start, end = term.interval(queries, self._n_tokens)
-                visible = (start <= keys) & (keys < end)
-            shown_cells = shown_cells & visible
-        return shown_cells
+
+def _cells(
+    terms: Sequence[MaskTerm], queries: "Array", keys: "Array", n_tokens: int, matrices: "Matrices"
+) -> "Array":
+    """Return the cells that a mask shows, bool, (queries, keys) or (heads, queries, keys).
+
+    Args:
+        queries: Positions, (queries, 1).
+        keys: Positions, (1, keys).
+    """
+    shown_cells: Array = np.ones((queries.size, keys.size), dtype=bool)
+    for term in terms:
+        if isinstance(term, AnyOf):
+            branches = [
+                _cells(branch, queries, keys, n_tokens, matrices) for branch in term.branches
+            ]
+            visible = branches[0]
+            for branch in branches[1:]:
+                visible = visible | branch
+        elif isinstance(term, MatrixFile):
+            visible = matrices[term.path][..., queries, keys]
+        else:
+            start, end = term.interval(queries, n_tokens)
+            visible = (start <= keys) & (keys < end)
+        shown_cells = shown_cells & visible
+    return shown_cells

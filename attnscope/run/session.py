@@ -1,7 +1,7 @@
 """The whole program in order: from a RunConfig to a Report."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,7 +46,7 @@ from attnscope.request.selection import AUTO, FEW
 from attnscope.run.cost import allowed_pairs
 from attnscope.run.cut_plan import cut_variants
 from attnscope.run.every_head import summarised, summary_trace
-from attnscope.run.mask_effect import MaskedText, mask_effect
+from attnscope.run.mask_effect import MaskedText, forbids, mask_effect
 from attnscope.run.plan import RunPlan, make_plan, mask_terms
 from attnscope.run.prediction_plan import target_ids, without_closing
 from attnscope.run.rendering import chat_text, render_chats
@@ -260,6 +260,9 @@ def _inspect(
         values = "pooled"
     origin = provenance(source, run, device, values, warnings_of(plan.text_plans))
     mask = describe_mask_use(source, run, engine.describe_mask(), plan.text_plans, plan.matrices)
+    for text, text_plan in zip(texts, plan.text_plans, strict=True):
+        if note := forbidden_cells(source, run, mask, text_plan, plan.matrices):
+            text.notes.append(note)
     report = Report(origin, mask, texts)
     if run.cuts:
         report = msgspec.structs.replace(report, cuts=[as_unicode(cut.written) for cut in run.cuts])
@@ -901,13 +904,31 @@ def describe_mask_use(
     added = list[AddedKeys]()
     hides = None
     if used != own and what_if is not None:
-        observed = [own] if is_mask(own) else []
-        own_masks = (
-            source.config.masks_of(source.config.n_layers) if source.mask_known else observed
-        )
         # Masks over a second text are not compared.
         masked = [
             MaskedText(len(text.tokens), text.documents) for text in texts if text.context is None
         ]
-        added, hides = mask_effect(own_masks, seen_by, masked, matrices or {})
+        added, hides = mask_effect(_own_masks(source, own), seen_by, masked, matrices or {})
     return MaskUse(own, used, what_if, hidden[0] if hidden else None, trained, added, hides)
+
+
+def _own_masks(source: ModelSource, own: str) -> Collection[str]:
+    """Return the different masks of the model's layers; none if they are unknown."""
+    if source.mask_known:
+        return source.config.masks_of(source.config.n_layers)
+    return [own] if is_mask(own) else []
+
+
+def forbidden_cells(
+    source: ModelSource, run: RunConfig, mask: MaskUse, text: TextPlan, matrices: "Matrices"
+) -> str | None:
+    """Say that the mask forbids all pairs of the named queries and keys; None if it allows one or is unknown."""
+    if run.query is None or run.key is None or text.context is not None or source.mixing:
+        return None
+    masked = MaskedText(len(text.tokens), text.documents)
+    cells = text.queries, text.keys
+    if not forbids(_own_masks(source, mask.own), run.mask, masked, matrices, *cells):
+        return None
+    one_cell = len(text.queries) == len(text.keys) == 1
+    whose = "this query to this key" if one_cell else "these queries to these keys"
+    return f"the mask {mask.used} forbids attention from {whose}: the weight is 0 in every head"

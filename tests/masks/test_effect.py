@@ -9,7 +9,7 @@ import pytest
 import attnscope
 from attnscope.cli import main
 from attnscope.request.masks.expression import parse_mask
-from attnscope.run.mask_effect import MaskedText, mask_effect, shows_other_documents
+from attnscope.run.mask_effect import MaskedText, forbids, mask_effect, shows_other_documents
 from tests.helpers.architectures import write_tokenizer
 from tests.helpers.draws import drawn
 from tests.helpers.tiny_models import TABLE
@@ -56,6 +56,47 @@ def test_matrices_of_files_are_compared_cell_by_cell():
         [],
         True,
     )
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_cells_that_a_drawn_mask_forbids_are_those_of_truth_tables(own):
+    for number in range(drawn(60)):
+        random = Random(f"{own}:{number}")
+        expression, n = draw(random)
+        query, key = np.arange(n)[:, None], np.arange(n)[None]
+        used = masks.allowed(expression, OWN[own](query, key))
+        for _ in range(4):
+            queries, keys = (random.sample(range(n), random.randint(1, min(2, n))) for _ in "qk")
+            forbidden = forbids([own], parse_mask(expression), plan(n), {}, queries, keys)
+            assert forbidden != used[np.ix_(queries, keys)].any(), (expression, queries, keys)
+
+
+def test_cells_are_forbidden_only_if_every_layer_and_head_forbids_them():
+    own = parse_mask("own")
+    assert forbids(["causal"], own, plan(9), {}, [2], [5])
+    assert forbids(["causal", "causal+window:3"], own, plan(9), {}, [2], [5])
+    assert not forbids(["causal", "causal+window:3"], own, plan(9), {}, [5], [2])
+    assert not forbids([], own, plan(9), {}, [2], [5])
+    matrix = np.tril(np.ones((2, 5, 5), bool))
+    terms = parse_mask("m.json")
+    assert forbids(["bidirectional"], terms, plan(5), {"m.json": matrix}, [1], [2, 3])
+    matrix[1, 1, 3] = True
+    assert not forbids(["bidirectional"], terms, plan(5), {"m.json": matrix}, [1], [2, 3])
+
+
+@pytest.mark.parametrize("command", ["run", "heads"])
+def test_both_commands_name_the_mask_that_forbids_the_cell(command, capsys):
+    """One said that no head had weight, the other `0 in all heads`, and neither why."""
+    words = command, "The bank by the river", "--query", "bank", "--key", "river"
+    assert main([*words, "--mask", "causal"]) == 0
+    reason = "the mask causal forbids attention from this query to this key: the weight is 0 in every head"
+    assert reason in " ".join(capsys.readouterr().out.split())
+    assert main([*words, "--mask", "window:9"]) == 0
+    assert "forbids" not in capsys.readouterr().out
+    keys = ["--key", "the,river", "--mask", "causal"]
+    assert main([*words[:-2], *keys]) == 0
+    assert "from this query to" not in (shown := " ".join(capsys.readouterr().out.split()))
+    assert "from these queries to these keys: the weight is 0 in every head" in shown
 
 
 def test_documents_that_see_each_other_are_told():

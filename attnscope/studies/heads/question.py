@@ -20,6 +20,7 @@ from attnscope.run.plan import plan_texts
 from attnscope.run.session import (
     Session,
     describe_mask_use,
+    forbidden_cells,
     forward,
     prepare,
     provenance,
@@ -115,6 +116,9 @@ def ask_heads(
         )
     notes = [note for text in texts for note in text.notes]
     mask = describe_mask_use(source, run, engine.describe_mask(), texts, plans[0].matrices)
+    forbidden = [forbidden_cells(source, run, mask, text, plans[0].matrices) for text in texts]
+    if forbidden[0] is not None and all(forbidden):
+        notes.append(forbidden[0])
     values = plus
     contrast = None
     meaning = MEASURES[measure]
