@@ -6,7 +6,6 @@ import gc
 import importlib.util
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -68,14 +67,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `exhaustive.txt`, and their cases after the first ones."""
+    """Mark the tests of `exhaustive.txt`, and their cases but for those that stay, which are spread over all of them."""
     listed = read_list()
-    cases = Counter[str]()
+    by_test: dict[str, list[pytest.Item]] = {test: [] for test in listed}
     for item in items:
-        test = item.nodeid.partition("[")[0]
-        cases[test] += 1
-        if test in listed and cases[test] > listed[test]:
-            item.add_marker(pytest.mark.exhaustive)
+        cases = by_test.get(item.nodeid.partition("[")[0])
+        if cases is not None:
+            cases.append(item)
+    for test, cases in by_test.items():
+        stay = {(2 * n + 1) * len(cases) // (2 * listed[test]) for n in range(listed[test])}
+        for index, item in enumerate(cases):
+            if index not in stay:
+                item.add_marker(pytest.mark.exhaustive)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,10 +1,10 @@
 """Which tests are exhaustive: `python -m tests.exhaustive DURATIONS` writes `exhaustive.txt`, which conftest reads.
 
 DURATIONS is what `python -m pytest --durations=0 --durations-min=0.005` printed, of those that one waits for. A line
-of `exhaustive.txt` is a test function; a number after it says how many of its cases, in order, are still run by those
-who wait. Lines can be written by hand; this program adds others. Times are shares of what was waited for, since machines
-differ: a test is left out if it takes more than `TEST_SHARE`, cases beyond the first if they take more than
-`CASES_SHARE` together. Every file keeps its quickest test.
+of `exhaustive.txt` is a test function; a number after it says how many of its cases are still run by those who wait,
+spread over all of them, since the first is often the simplest. Lines can be written by hand; this program adds others.
+Times are shares of what was waited for, since machines differ: a test is left out if it takes more than `TEST_SHARE`,
+cases beyond one if they take more than `CASES_SHARE` together. Every file keeps its quickest test.
 """
 
 import re
