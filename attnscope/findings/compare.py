@@ -75,7 +75,7 @@ class HeadChange(msgspec.Struct, frozen=True):
         first: Layer and head in the first side.
         second: Layer and head in the second side.
         queries: Aligned rows: position in the first side and in the second. For two texts, tokens that replace each
-            other are aligned, too.
+            other are aligned, too; for one text and two tokenizers, tokens that cover the same characters.
         keys: Aligned columns that both sides have, in the same form; the columns of `difference`.
         only_first: Positions of the first side's tokens that have no counterpart.
         only_second: Positions of the second side's tokens that have no counterpart.

@@ -19,7 +19,7 @@ from attnscope.run.plan import make_plan
 from attnscope.run.session import Session, inspect
 from attnscope.studies.compare import alignment
 from attnscope.studies.compare import runs as comparing
-from attnscope.studies.compare.alignment import align, pair_replaced
+from attnscope.studies.compare.alignment import align, align_characters, pair_replaced
 from attnscope.studies.compare.reports import compare_sides, jensen_shannon, pooled_change
 from attnscope.studies.compare.runs import (
     ReportSelection,
@@ -238,6 +238,46 @@ def spelled(*pieces, special=()):
 )
 def test_tokens_of_aligned_texts_are_paired_where_one_replaces_another(first, second, pairs):
     assert pair_replaced(first, second, align(first, second)) == pairs
+
+
+def test_tokens_of_two_tokenizers_are_paired_by_the_characters_that_they_cover():
+    special = Token(9, "[CLS]", "[CLS]", special=True)
+    first = [special, *spelled("the", " unbelievable", " cat", "s")]
+    second = spelled("the", " unbeliev", "able", " cat", "s")
+    second = [replace(token, piece=f"Ġ{token.piece}") for token in second]
+    assert align(first, second) == []
+    assert align_characters(first, second) == [(1, 0), (3, 3), (4, 4)]
+    assert align_characters(first[:2], [special, *second]) == [(0, 0), (1, 1)]
+
+
+def test_words_that_two_tokenizers_spell_differently_have_not_moved():
+    """Weight on `cat` and `Ġcat` counted as moved, so that a model moved from itself."""
+    report = inspect(config("the old river bank"))
+    (text,) = report.texts
+    respelled = [
+        token if token.special else replace(token, piece=f"Ġ{token.piece}") for token in text.tokens
+    ]
+    other = replace(report, texts=[replace(text, tokens=respelled)])
+    for axis in ("model", "report"):
+        found = compare_sides(axis, [Side("a", report), Side("b", other)])
+        for head in found.changes[0].heads:
+            assert len(head.queries) == len(head.keys) == len(text.tokens)
+            assert head.only_first == head.only_second == []
+            assert not head.total_variation.any()
+        assert found.notes == []
+
+
+def test_words_that_two_tokenizers_cut_differently_are_told():
+    report = inspect(config("the old river bank"))
+    (text,) = report.texts
+    word = text.tokens[1]
+    shorter = replace(word, piece=word.piece[:1], end=word.end - 1)
+    other = replace(
+        report, texts=[replace(text, tokens=[text.tokens[0], shorter, *text.tokens[2:]])]
+    )
+    found = compare_sides("model", [Side("a", report), Side("b", other)])
+    assert found.changes[0].heads[0].only_first == [1]
+    assert "cut some words differently: --spans whole-words compares words" in found.notes[0]
 
 
 def test_where_nothing_is_shared_no_cell_is_the_worst():

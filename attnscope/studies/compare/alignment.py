@@ -1,6 +1,6 @@
 """Align the tokens of two texts."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,9 +12,28 @@ MAX_CELLS = 1 << 26  # largest number of token pairs to compare: a quarter of a 
 
 
 def align(first_tokens: Sequence[Token], second_tokens: Sequence[Token]) -> list[tuple[int, int]]:
-    """Return positions of a longest common subsequence of two texts' pieces (Wagner and Fischer, 1974)."""
-    a = [t.piece for t in first_tokens]
-    b = [t.piece for t in second_tokens]
+    """Return positions of a longest common subsequence of two texts' pieces."""
+    return _common([t.piece for t in first_tokens], [t.piece for t in second_tokens])
+
+
+def align_characters(
+    first_tokens: Sequence[Token], second_tokens: Sequence[Token]
+) -> list[tuple[int, int]]:
+    """Return positions of tokens of one text that cover the same characters, by whichever tokenizer.
+
+    Tokens that cover none are aligned by their pieces.
+    """
+    return _common([_characters(t) for t in first_tokens], [_characters(t) for t in second_tokens])
+
+
+def _characters(token: Token) -> tuple[str | int | None, ...]:
+    if token.start is None:
+        return (token.piece,)
+    return token.segment, token.start, token.end
+
+
+def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Return positions of a longest common subsequence (Wagner and Fischer, 1974)."""
     shortest = min(len(a), len(b))
     start = next((i for i in range(shortest) if a[i] != b[i]), shortest)
     remaining = shortest - start
@@ -25,7 +44,7 @@ def align(first_tokens: Sequence[Token], second_tokens: Sequence[Token]) -> list
     return [*head, *((start + i, start + j) for i, j in inner), *tail]
 
 
-def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
+def _longest(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Return a longest common subsequence between a common prefix and a common suffix."""
     if not a or not b:
         return []

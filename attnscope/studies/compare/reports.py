@@ -12,7 +12,7 @@ from attnscope.findings.compare import Change, Comparison, HeadChange, Partial, 
 from attnscope.findings.heads import STAGES, HeadReport
 from attnscope.findings.run import TextReport
 from attnscope.findings.tokens import Token, spell_piece
-from attnscope.studies.compare.alignment import align, pair_replaced
+from attnscope.studies.compare.alignment import align, align_characters, pair_replaced
 from attnscope.studies.compare.tolerance import Judge, MatrixPair, Tolerance, layer_scale
 from attnscope.views.axes import format_positions
 
@@ -110,7 +110,15 @@ class _Text:
 
     @cached_property
     def aligned(self) -> "tuple[_Aligned, _Aligned]":
-        """Shared tokens and, if texts may differ, tokens that replace each other."""
+        """Shared tokens and, if texts may differ, tokens that replace each other.
+
+        Two tokenizers may spell the same characters differently: their tokens of one text are aligned by characters.
+        """
+        if self._recut:
+            return self._pairs(
+                align_characters(self.a.tokens, self.b.tokens),
+                align_characters(self.a.sources, self.b.sources),
+            )
         if self.axis not in ("text", "report"):
             return self.shared
         a, b = self.shared
@@ -120,6 +128,16 @@ class _Text:
             pair_replaced(self.a.tokens, self.b.tokens, tokens),
             pair_replaced(self.a.sources, self.b.sources, sources),
         )
+
+    @cached_property
+    def _recut(self) -> bool:
+        """Whether both sides have the same text in different tokens."""
+        if self.axis == "text" or not self.a.text:
+            return False
+        if (self.a.text, self.a.pair) != (self.b.text, self.b.pair):
+            return False
+        pieces = [[t.piece for t in (*side.tokens, *side.sources)] for side in (self.a, self.b)]
+        return pieces[0] != pieces[1]
 
     def _pairs(
         self, tokens: list[tuple[int, int]], sources: list[tuple[int, int]]
@@ -243,7 +261,18 @@ class _Text:
                 yield f"only '{label}' has the rows of query {format_positions(lost)}"
         if any(not _same_ranking(x, y) for x, y in self.heads()):
             yield "contributors are ranked by different measures: which of them enter or leave is not shown"
-        if self.aligned[0].sources != self.shared[0].sources:
+        recut_words = [
+            source
+            for side in self.aligned
+            for source in _without(side.text.sources, side.sources)
+            if side.text.sources[source].start is not None
+        ]
+        if self._recut and recut_words:
+            yield (
+                "tokens of the same characters are paired, but the tokenizers cut some words differently: --spans "
+                "whole-words compares words"
+            )
+        elif not self._recut and self.aligned[0].sources != self.shared[0].sources:
             yield "a token that replaces another token is compared with that token"
 
 
