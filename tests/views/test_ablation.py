@@ -112,6 +112,24 @@ def test_the_screen_of_a_cut_names_edges_and_weights(width):
     assert [one for one in said if one not in words] == []
 
 
+@pytest.mark.parametrize(
+    ("kl", "said"),
+    [
+        (0.1, "0.100 bits (much);"),
+        (0.0999, "0.100 bits (somewhat);"),
+        (0.02, "0.020 bits (somewhat);"),
+        (0.0199, "0.020 bits (little);"),
+        (0.0019, "0.002 bits (hardly);"),
+        (0.0, "0 bits (not at all);"),
+    ],
+)
+def test_the_heading_says_how_much_a_divergence_is_as_the_table_of_the_document_does(kl, said):
+    cut = ablation()
+    prediction = structs.replace(cut.effects[0].predictions[0], kl=kl)
+    effects = [structs.replace(cut.effects[0], predictions=[prediction])]
+    assert said in draw(structs.replace(cut, effects=effects), 120, precision=3)
+
+
 def test_of_a_long_text_the_tokens_that_change_most_are_shown():
     shown = draw(ablation(40), 100)
     assert "of the 16 tokens of 40 that change most" in shown

@@ -36,6 +36,7 @@ from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.scales import shares_of_largest
 from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
+from attnscope.views.walk.effects import effect_word
 
 _LISTED = 10
 _ROWS = 16  # number of tokens whose hidden states are shown
@@ -168,7 +169,10 @@ def _predictions(
 ) -> Iterator[ViewPart]:
     """Present the predictions at one position, without the cut and with it in each way."""
     position = changes[0].position
-    sizes = [f"{sized(change.kl, settings.precision)} bits" for change in changes]
+    sizes = []
+    for change in changes:
+        word = effect_word(change.kl, "kl").lower()
+        sizes.append(f"{sized(change.kl, settings.precision)} bits ({word})")
     if len(sizes) > 1:
         sizes = [
             f"{_HOW[effect.how][0]} {size}"
