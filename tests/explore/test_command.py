@@ -57,12 +57,18 @@ def same_numbers(app, line, capsys, *, pinned=False):
     spot = place.pinned if pinned else place.spot
     scene = state.source.scene(state.variant(pinned=pinned))
     head = state.source.head(state.variant(pinned=pinned), spot.layer, spot.head)
+    # the cell under the cursor, but of an output, whose columns are no keys
+    is_cell = spot.key is not None and place.stage != "output"
+    assert ("--key" in words) == is_cell, line
+    keys = [spot.key] if "--key" in words else slice(None)
     assert main([*words[1:], "--json"]) == 0
     found = unstacked(json.loads(capsys.readouterr().out))
     if words[1] == "compare":
         (change,) = found["changes"][0]["heads"]
         return np.allclose(
-            change["difference"], state.drawn.stages["difference"][[spot.query]], atol=1e-6
+            change["difference"],
+            state.drawn.stages["difference"][[spot.query]][:, keys],
+            atol=1e-6,
         )
     (text,) = found["texts"]
     if scene.unit == "spans":
@@ -71,12 +77,14 @@ def same_numbers(app, line, capsys, *, pinned=False):
         )
     assert text["heads"][0]["layer"] == spot.layer and text["heads"][0]["head"] == spot.head
     assert text["queries"] == list(scene.tokens_of(spot.query))
+    if "--key" in words:
+        assert text["keys"] == list(scene.tokens_of_key(spot.key))
     if scene.unit == "words":
         (between,) = text["heads"][0]["words"]["weights"]
-        return np.allclose(between, head.stages["weights"][spot.query], atol=1e-6)
+        return np.allclose(between, head.stages["weights"][spot.query][keys], atol=1e-6)
     stage = place.stage if place.stage in ("scaled", "output") else "weights"
     return np.allclose(
-        text["heads"][0]["stages"][stage], head.stages[stage][[spot.query]], atol=1e-5
+        text["heads"][0]["stages"][stage], head.stages[stage][[spot.query]][:, keys], atol=1e-5
     )
 
 

@@ -190,3 +190,58 @@ def test_effects_of_a_long_text_are_those_where_the_model_predicts(monkeypatch):
     effects = attnscope.ablate(TEXT, each="head").data.effects[0].kl
     (number,) = (number for number in scene.numbers if number.name == "effect")
     assert np.allclose(number.values.ravel(), effects, rtol=1e-4)
+
+
+def test_a_second_press_keeps_the_effects_that_are_computed_and_says_so():
+    source = live()
+    measure, measured, may_end = source.measure_effects, [], threading.Event()
+
+    def wait(variant, progress):
+        measured.append(variant)
+        may_end.wait(30)
+        progress("cutting each head", 1, 2)
+        measure(variant, progress)
+
+    source.measure_effects = wait
+
+    async def run():
+        app = ExploreApp(source)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settled(app, pilot)
+            titles = []
+            for key in "E1xE":
+                await pilot.press(key)
+                titles.append(region_text(app, "title")[0])
+            may_end.set()
+            await settled(app, pilot)
+            return titles, region_text(app, "title")[0], app.state.place.display
+
+    titles, last, display = asyncio.run(run())
+    assert len(measured) == 1 and display == "effect"
+    assert "effects: computed now; Esc drops it" in titles[-1] and "computed now" not in last
+
+
+def test_effects_that_are_wanted_again_after_esc_are_computed():
+    source = live()
+    measure, began, may_end = source.measure_effects, threading.Event(), threading.Event()
+
+    def wait(variant, progress):
+        began.set()
+        may_end.wait(30)
+        progress("cutting each head", 1, 2)
+        measure(variant, progress)
+
+    source.measure_effects = wait
+
+    async def run():
+        app = ExploreApp(source)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settled(app, pilot)
+            await pilot.press("E")
+            began.wait(30)
+            await pilot.press("escape", "E")
+            may_end.set()
+            await settled(app, pilot)
+            return app.state.place.display
+
+    assert asyncio.run(run()) == "effect"

@@ -206,7 +206,7 @@ def test_leaving_while_torch_computes_is_clean(moment, tmp_path):
         terminal.press(b"q")
         assert terminal.end() == 0
         said = terminal.written.rpartition(b"attnscope run ")[2]
-        assert said == b"'The bank by the river' --layer 2 --head 0 --query river\r\n"
+        assert said == b"'The bank by the river' --layer 2 --head 0 --query river --key bank\r\n"
         assert terminal.is_as_before()
 
 

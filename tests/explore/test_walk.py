@@ -108,6 +108,8 @@ def test_command_repeats_the_place(source):
     said = command(scene, Spot(layer=3, head=1, query=4))
     assert said == f"attnscope run '{TEXT}' --layer 3 --head 1 --query river"
     assert query_word(scene, 1) == "1"  # `bank` occurs twice
+    assert command(scene, Spot(layer=3, head=1, query=4, key=1)) == f"{said} --key 1"
+    assert command(scene, Spot(layer=3, head=1, query=4, key=2)) == f"{said} --key by"
     scene = replace(scene, command=RunCommand("x"))
     assert command(scene, Spot(query=0), "output", [WalkCut("L1H0", edge=False)]).endswith(
         " x --cut L1H0 --layer 0 --head 0 --query 0 --stage output"

@@ -115,6 +115,7 @@ _DIGITS = "123456789"
 _ANYTIME = ("quit", "help", "palette")
 _MOST_EARLY = 100
 _WAITS = "next, after what is computed now"
+_RUNS = "computed now; Esc drops it"
 # Actions that take the model, which saved findings don't have.
 _COMPUTING = ("cut", "effects", "explain", "edit")
 _SHAPES = {"sqrt": "the root of weights", "linear": "weights", "log": "the logarithm of weights"}
@@ -817,7 +818,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._arrived()
             self._show_effects()
 
-        self._post(Job("effects", measure, measured, self.state.variant()))
+        # what is cut, and what positions are, does not change them
+        key = replace(self.state.variant(), cuts=(), unit="tokens")
+        self._post(Job("effects", measure, measured, key))
 
     def _show_effects(self, *, at_row: bool = False) -> None:
         """Show what each head is worth where the model predicts, or at the row of the cursor, and say so."""
@@ -852,11 +855,13 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._notice = ""
             self.push_screen(Overlay("explain", Text.from_ansi(text.rstrip("\n"))))
 
-        self._post(Job("explain", explain, show))
+        self._post(Job("explain", explain, show, at))
 
     def _post(self, job: Job) -> None:
-        """Compute what was asked for by a key, and say so if it has to wait."""
-        if self.worker.post(job):
+        """Compute what was asked for by a key, and say so if it has to wait, or is computed already."""
+        if self.worker.runs(job):
+            self._notice = f"{job.kind}: {_RUNS}"
+        elif self.worker.post(job):
             self._notice = f"{job.kind}: {_WAITS}"
 
     def _drop_waiting(self) -> None:
@@ -1049,6 +1054,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.state.status = status
         if status and self._notice == f"{self.worker.kind}: {_WAITS}":
             self._notice = ""
+        if not status and self._notice.endswith(_RUNS):
+            self._notice = ""
         if isinstance(error, AttnscopeError):
             self.state.error = error.line(self.spelling)
             if not self.state.placed:
@@ -1088,7 +1095,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         if pin is None or there is None:
             return here
         plain = scene.unit == "tokens" and not current_place.cuts and not current_place.pinned_cuts
-        both = comparing_command(scene, there, (current_place.spot, pin)) if plain else None
+        spots = current_place.spot, pin
+        both = comparing_command(scene, there, spots, current_place.stage) if plain else None
         return (
             both or f"{here}\n{command(there, pin, current_place.stage, current_place.pinned_cuts)}"
         )

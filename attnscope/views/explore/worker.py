@@ -57,13 +57,24 @@ class Worker:
         with self._wakes:
             running = self._running
             if running is not None and running.kind == job.kind:
-                if job.key is not None and running.key == job.key:
+                if self._is_running(job):
                     return False
                 self._cancelled.set()
             has_to_wait = running is not None or bool(self._waiting)
             self._waiting[job.kind] = job
             self._wakes.notify()
         return has_to_wait
+
+    def runs(self, job: Job) -> bool:
+        """Tell whether a job with the key of this one runs, and was not dropped."""
+        with self._wakes:
+            return self._is_running(job)
+
+    def _is_running(self, job: Job) -> bool:
+        running = self._running
+        if running is None or job.key is None or self._cancelled.is_set():
+            return False
+        return (running.kind, running.key) == (job.kind, job.key)
 
     def drop(self) -> list[str]:
         """Forget the jobs that wait, and stop the one that runs, but for what the screen lacks; return their kinds."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnscope.base.system.escape import escape_control, quote_for_shell
 from attnscope.findings.arrays import Floats
+from attnscope.views.axes import Axis
 from attnscope.views.numbers import formatted, number_text, scale_text
 from attnscope.views.walk.place import Spot
 from attnscope.views.walk.scene import (
@@ -433,13 +434,23 @@ def command(scene: Scene, spot: Spot, stage: str = "weights", cuts: Sequence[Wal
     elif scene.division:
         options.append(f"--spans {quote_for_shell(scene.division)}")
     options += [f"--layer {scene.layers[spot.layer]}", f"--head {scene.heads[spot.head]}"]
-    options.append(f"--query {query_word(scene, spot.query)}")
+    options += _cell_options(scene, spot, stage)
     if stage in _UNUSUAL:
         options.append(f"--stage {stage}")
     return scene.command.spell(*options)
 
 
-def comparing_command(here: Scene, there: Scene, spots: tuple[Spot, Spot]) -> str | None:
+def _cell_options(scene: Scene, spot: Spot, stage: str) -> list[str]:
+    """Spell the row, and the column of the cell; the columns of an output are no keys."""
+    options = [f"--query {query_word(scene, spot.query)}"]
+    if spot.key is not None and stage != "output":
+        options.append(f"--key {key_word(scene, spot.key)}")
+    return options
+
+
+def comparing_command(
+    here: Scene, there: Scene, spots: tuple[Spot, Spot], stage: str = "weights"
+) -> str | None:
     """Return the `compare` of a place with a pinned one; None if they differ in more than the mask, or the head."""
     spot, pin = spots
     heads = [
@@ -447,17 +458,17 @@ def comparing_command(here: Scene, there: Scene, spots: tuple[Spot, Spot]) -> st
     ]
     if not all(isinstance(index, int) for head in heads for index in head):
         return None
-    query = f"--query {query_word(here, spot.query)}"
+    cell = _cell_options(here, spot, stage)
     if heads[0] == heads[1]:
         both = compared_masks(there, here)
-        options = [f"--layer {heads[0][0]}", f"--head {heads[0][1]}", query]
+        options = [f"--layer {heads[0][0]}", f"--head {heads[0][1]}", *cell]
         if both is None:
             return None
         return both.spell(*options, command="compare")
     if here.command is None or here.command != there.command:
         return None
     options = [f"--head L{layer}H{head}" for layer, head in heads]
-    return here.command.spell(*options, query, command="compare")
+    return here.command.spell(*options, *cell, command="compare")
 
 
 def compared_masks(before: Scene, after: Scene) -> RunCommand | None:
@@ -485,15 +496,22 @@ def query_word(scene: Scene, query: int) -> str:
 
     A word is spelled by the positions of all of its pieces; a span by that of its first token.
     """
-    axis = scene.queries
-    tokens = scene.tokens_of(query)
-    name = axis.names[query].text if axis.names else ""
-    plain = name.isalpha() and name.isascii() and len(name) <= _LONGEST and scene.unit != "spans"
+    return _position_word(scene.queries, query, scene.tokens_of(query), scene.unit)
+
+
+def key_word(scene: Scene, key: int) -> str:
+    """Spell a key as `--key` takes it, in the same way as a query."""
+    return _position_word(scene.keys, key, scene.tokens_of_key(key), scene.unit)
+
+
+def _position_word(axis: Axis, index: int, tokens: Sequence[int], unit: str) -> str:
+    name = axis.names[index].text if axis.names else ""
+    plain = name.isalpha() and name.isascii() and len(name) <= _LONGEST and unit != "spans"
     among = 0
     if plain:
         among = sum(name.casefold() in span.text.casefold() for span in axis.names)
     if plain and among == 1:
         return name
-    if len(tokens) == 1 or scene.unit == "spans":
+    if len(tokens) == 1 or unit == "spans":
         return str(tokens[0])
     return f"{tokens[0]}:{tokens[-1] + 1}"
