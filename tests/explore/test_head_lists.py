@@ -40,7 +40,7 @@ def test_a_cut_leaves_the_head_with_the_largest_effect_and_blanks_are_explained(
     if len(layers) == 30:
         assert "rank ≤ 99 after 10 too" in lines[0]
     else:
-        assert f"L{layers[0]}–L{layers[-1]} of 30  rank ≤ 99" in lines[0]
+        assert f"L{layers[0]}–{layers[-1]}/30  rank ≤ 99" in lines[0]
     (strongest,) = re.findall(r"strongest: L(\d+)H(\d+) ([\d.]+)", " ".join(lines))
     best = np.unravel_index(effects.argmax(), effects.shape)
     assert tuple(map(int, strongest[:2])) == best

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 import attnscope
 from attnscope.studies.explore.saved import report_source
 from attnscope.views.explore.app import ExploreApp
-from attnscope.views.explore.ink import ended, wrapped
+from attnscope.views.explore.ink import ended, whole_clauses, wrapped
 from attnscope.views.scales import luminance
 from tests.explore import subjects
 from tests.explore.proof import lines_of, region_text, settled
@@ -316,3 +316,58 @@ def test_numbers_of_one_width_are_written_in_one_way(report):
     row = next(line for line in shown["matrix"] if re.search(r"\W1 sat ", line))
     numbers = re.findall(r"\d?\.\d\d", row)
     assert len(numbers) >= 8 and len({number[0] for number in numbers}) == 1
+
+
+@pytest.mark.parametrize("keys", ["v", ["v", "end"], ["v", *["down"] * 6]])
+def test_every_sentence_of_a_menu_is_whole(report, keys):
+    async def run():
+        app = ExploreApp(report_source(report))
+        async with app.run_test(size=(60, 16)) as pilot:
+            await settled(app, pilot)
+            await pilot.press(*keys)
+            await settled(app, pilot)
+            menu = app.screen
+            box_lines = menu.query_one("MenuBox").lines
+            lines = ["".join(segment.text for segment in line) for line in box_lines]
+            return menu.found, menu._chosen, menu._rows, lines[2 : 2 + len(menu._rows)]
+
+    found, chosen, rows, lines = asyncio.run(run())
+    wide = max(len(command.title) for command in found)
+    meanings = {}
+    for row, line in zip(rows, lines, strict=True):
+        meanings[row] = f"{meanings.get(row, '')} {line[wide + 4 : -1].strip()}".strip()
+    assert chosen in meanings and 1 < len(meanings) < len(found)
+    assert all(meaning == found[row].meaning for row, meaning in meanings.items()), meanings
+
+
+def test_a_sentence_without_room_ends_with_a_whole_clause():
+    sentence = "Change after 8 it in bits (KL, natural), this head alone cut to 0."
+    assert whole_clauses(sentence, 80, 1) == [sentence]
+    assert whole_clauses(sentence, 40, 1) == ["Change after 8 it in bits (KL, natural)."]
+    assert whole_clauses(sentence, 20, 1) == ["Change after 8 it …"]
+
+
+def test_a_long_overlay_says_how_to_see_the_rest(report):
+    for size, is_long in (((80, 24), True), ((120, 160), False)):
+        _, _, lines = painted(report_source(report), "?", size)
+        text = "\n".join("".join(segment.text for segment in line) for line in lines)
+        assert ("↓ and PgDn show the rest, Esc closes" in text) == is_long and "Esc closes" in text
+        assert is_long or re.search(
+            "Content weight.*is weight on other words", " ".join(text.split())
+        )
+
+
+def test_titles_say_which_columns_are_in_sight_and_what_is_left_out(report):
+    text = " ".join([TEXT] * 3)
+    for keys in ("", "d", "s", "g"):
+        source = report_source(attnscope.inspect(text, stages="weights,output").data)
+        app, shown, _ = painted(source, keys, (80, 24))
+        layout, columns = app._panels["matrix"]._last, app.state.columns
+        assert len(layout.columns) < len(columns.positions)
+        what = "dims" if "s" in keys else "keys"
+        span = f"{what} {layout.columns[0]}–{layout.columns[-1]}"
+        assert span in shown["matrix"][0], shown["matrix"][0]
+    _, shown, _ = painted(report_source(report), "1+", (120, 24), colours=0)
+    assert "← strongest source past sinks and itself" in shown["heads"][0]
+    app, shown, _ = painted(report_source(report), "", (120, 40))
+    assert "keys" not in shown["matrix"][0]

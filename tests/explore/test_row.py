@@ -1,6 +1,7 @@
 """The panel of a row: all of its weight is accounted for, also beside what cuts change."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,12 @@ pytest.importorskip("textual", reason="textual is not installed")
 import attnscope
 from attnscope.cli.explore import SessionOpener
 from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.request.selection import IndexSelection
 from attnscope.studies.explore.live import LiveSource
-from tests.explore.proof import region_text
+from attnscope.studies.explore.saved import comparison_source, report_source
+from attnscope.views.explore.head_panel import _strongest
+from attnscope.views.walk.cell import CellNumbers, sum_text
+from tests.explore.proof import lines_of, region_text
 from tests.explore.test_live import live, walk
 
 ANIMAL = "The animal did not cross the street because it was too"
@@ -102,3 +107,72 @@ def test_the_source_under_the_cursor_is_listed_even_if_others_are_stronger():
     assert len(sources) < len(row) and [*sources][-1] == weakest
     assert count == len(row) - len(sources)
     assert rest == pytest.approx(1 - sum(row[key] for key in sources), abs=6e-4)
+
+
+def test_of_sources_that_were_not_saved_a_value_is_not_known_and_sums_are_no_powers_of_ten():
+    async def act(app, _press, _pilot):
+        return row_lines(app)
+
+    saved = attnscope.inspect(BANK, layer=2, head=0, stages="scores,masked,weights", top=2).data
+    lines = [line for line in walk(act, report_source(saved)) if line.startswith("←")]
+    assert [line.split()[-1] == "?" for line in lines] == [False, False, *[True] * (len(lines) - 2)]
+    assert len(lines) > 2
+    cell = CellNumbers({}, True, False, 10.8285, 10.65, None, None, True, None)
+    assert sum_text(cell, is_long=True) == "50438 = e^10.65 (row's largest) × 1.195"
+    assert sum_text(replace(cell, log_sum=2.0), is_long=False) == "7.389"
+    assert sum_text(replace(cell, log_sum=40.0), is_long=False) == "e^40.00"
+    assert sum_text(replace(cell, log_sum=-40.0), is_long=False) == "e^−40.00"
+
+
+@pytest.mark.parametrize(("panel", "named"), [("2", "without this edge"), ("1", "without L2H1")])
+def test_a_verdict_names_what_is_taken_out(panel, named):
+    async def act(app, press, _pilot):
+        await press(panel, "x", "E")
+        return row_lines(app), lines_of(app, "heads", True)
+
+    start = {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])}
+    row, heads = walk(act, live(**start), (200, 60))
+    assert re.search(rf"{named}: (not at all|\w+), [\d.e-]+ bits", " ".join(row)), row
+    assert re.search(r"without L2H1( at 4 \S+)?: (not at all|\w+), ", " ".join(heads)), heads
+
+
+def test_a_list_of_heads_that_are_still_computed_says_so():
+    async def act(app, press, _pilot):
+        await press("a")
+        weights = app.state.lens()
+        whole = _strongest(app.state, app.state.scene, weights, None)[0]
+        weights[-1] = np.nan
+        saved = _strongest(app.state, app.state.scene, weights, None)[0]
+        app.state.status = "attending …"
+        return whole, saved, _strongest(app.state, app.state.scene, weights, None)[0]
+
+    whole, saved, running = walk(act, live())
+    assert whole.startswith("strongest: ") and saved.startswith("strongest: ")
+    assert running.startswith("strongest so far: ")
+
+
+def test_ranges_of_words_are_numbered_as_their_labels():
+    async def act(app, press, _pilot):
+        await press("u", "2")
+        layout = app._panels["matrix"]._last
+        lines = [line.strip("│ ") for line in lines_of(app, "matrix", True)]
+        return lines, layout.rows, app.state.scene
+
+    lines, rows, scene = walk(act, live(" ".join(["The unbelievable bank"] * 10)), (80, 24))
+    labels = [scene.tokens_of(row)[0] for row in (rows[0], rows[-1])]
+    assert scene.unit == "words" and rows[-1] < labels[1]
+    assert f"queries {labels[0]}–{labels[1]}, keys " in " ".join(lines), lines
+    assert any(re.match(rf"▸?{labels[1]} ", line) for line in lines)
+
+
+def test_a_saved_comparison_says_why_it_opens_on_its_head():
+    found = attnscope.compare(BANK, layer="all", head="all").data
+
+    async def act(app, press, _pilot):
+        titles = [region_text(app, "title")[0]]
+        await press("]")
+        return [*titles, region_text(app, "title")[0]]
+
+    first, other = walk(act, comparison_source(found))
+    best = found.changes[0].most_moved(1)[0].second
+    assert f"L{best.layer}H{best.head}, which moves most" in first and "moves most" not in other

@@ -486,7 +486,11 @@ class ExploreApp(App[int], inherit_bindings=False):
         else:
             name = state.head.name
         parts["model"] = TitlePart.of(*model_forms(scene.model), style=BOLD)
-        parts["head"] = TitlePart.of(name)
+        names = [name]
+        is_begin = (spot.layer, spot.head) == scene.first
+        if state.source.compared and is_begin and len(scene.layers) * len(scene.heads) > 1:
+            names.insert(0, f"{name}, which moves most")
+        parts["head"] = TitlePart.of(*names)
         is_own = state.variant().mask == "own"
         if is_own and scene.mask:
             mask = f"mask own ({scene.mask})"

@@ -24,6 +24,7 @@ from attnscope.views.explore.ink import (
     fitting,
     joined,
     steps,
+    whole_clauses,
     wrapped,
 )
 from attnscope.views.explore.matrix import scroll
@@ -32,7 +33,7 @@ from attnscope.views.explore.state import WalkState, strongest_of
 from attnscope.views.numbers import NO_WEIGHT, digits_for
 from attnscope.views.scales import WEIGHTS, Scale, Shape, pool_largest
 from attnscope.views.walk.cell import effect_of_row, place_of_effect
-from attnscope.views.walk.effects import ENDINGS, effect_text, verdict_text
+from attnscope.views.walk.effects import ENDINGS, effect_text, effect_word, verdict_text
 from attnscope.views.walk.glossary import phrase_of
 from attnscope.views.walk.place import LENS, Action
 from attnscope.views.walk.scene import EFFECT, ROW_EFFECT, HeadNumber, Scene, WalkHead, thumbnail
@@ -102,7 +103,7 @@ class HeadsPanel:
             state.arrived,
             state.scene,
             id(state.source),
-            display == "roles" and state.status,
+            display in ("roles", LENS, ROW_LENS) and state.status,
         )
         if self._drawn[0] != cache_key:
             self._drawn = cache_key, self._draw(state, display, width, height)
@@ -153,8 +154,7 @@ class HeadsPanel:
                 names = [_layer(n) for n in scene.layers]
             seen = heads if of_heads else layers
             first_seen, last_seen = names[seen.start], names[seen.stop - 1]
-            sizes = [f"{first_seen}–{last_seen} of {len(names)}"]
-            sizes.append(f"{first_seen}–{last_seen.lstrip('LH')}/{len(names)}")
+            sizes = [f"{first_seen}–{last_seen.lstrip('LH')}/{len(names)}"]
         query = ink.name(scene.queries.names[current_place.spot.query])
         key = ink.name(scene.keys.names[state.key])
         # a cell has room for two digits
@@ -167,6 +167,8 @@ class HeadsPanel:
             "roles": ["roles on built-in texts", "roles"],
             LENS: [f"{query} ← {key}{percent}", f"← {key}{percent}", f"this cell{percent}"],
             ROW_LENS: [
+                f"{query} ← strongest source past sinks and itself{percent}",
+                f"{query} ← strongest past sinks, itself{percent}",
                 f"{query} ← top non-sink{percent}",
                 f"top non-sink{percent}",
                 f"non-sink{percent}",
@@ -379,7 +381,9 @@ def _strongest(
             source = f"{name} {ink.name(scene.keys.names[keys[layer, head]])}"
         found.append(ink.plain(f"{source} {weight:.2f}"))
     first_head, *others = found or ["…" if np.isnan(weights).all() else "no head reads it"]
-    return [f"strongest: {first_head}", *others]
+    is_partial = bool(state.status) and bool(np.isnan(weights).any())
+    heading = "strongest so far" if is_partial else "strongest"
+    return [f"{heading}: {first_head}", *others]
 
 
 def _of_cell(weight: float, width: int) -> str:
@@ -460,7 +464,7 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
         phrases = phrases[room == 1 and state.head_cut :]
     said = flowed([*(ink.plain(phrase) for phrase in phrases), *_marked(state)], width, " · ")
     said = said[:room]
-    meaning = ended(wrapped(ink.plain(head_number.meaning), width), width, room - len(said))
+    meaning = whole_clauses(ink.plain(head_number.meaning), width, room - len(said))
     return [*([Segment(line)] for line in said), *([Segment(line, DIM)] for line in meaning)]
 
 
@@ -477,9 +481,14 @@ def _of_effects(
     strongest_texts = ["strongest: " + ", ".join(strongest[:count]) for count in (4, 3, 2, 1)]
     effect_place = place_of_effect(scene, _row_of_effect(state, display))
     verdicts = _verdicts(head_number, spot.layer, spot.head)
+    word = effect_word(float(head_number.values[spot.layer, spot.head]), head_number.measure)
+    (*_, rank) = verdicts[-1].split(", ")
+    # a cut edge has its own verdict in the panel of the row
     forms = [
-        f"{name} {effect_place}: {verdicts[0]}",
+        f"without {name} {effect_place}: {verdicts[0]}",
+        *(f"without {name}: {verdict}" for verdict in verdicts),
         *(f"{name}: {verdict}" for verdict in verdicts),
+        f"without {name}: {word.lower()}, {rank}",
     ]
     phrases = [fitting([*forms, verdicts[-1]], width), fitting(strongest_texts, width)]
     other = EFFECT if display == ROW_EFFECT else ROW_EFFECT

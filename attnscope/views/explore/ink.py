@@ -1,5 +1,6 @@
 """Colours, shades and spellings of a terminal, of which the lines of panels consist."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +29,8 @@ FORBIDDEN = -2
 _CODES = _STEPS + 3
 # Only this number of characters of a name is read, because a token may have any length.
 _LONGEST = 400
+# A sentence without its last clause.
+_LAST_CLAUSE = re.compile(r"(.+)[,;:] ")
 
 Line = list[Segment]
 PLAIN = Style()
@@ -228,6 +231,20 @@ def ended(lines: list[str], width: int, count: int = 1) -> list[str]:
     while " " in last and cell_len(last) + 2 > width:
         last = last.rpartition(" ")[0]
     return [*lines[: count - 1], fit(f"{last} …", width).rstrip()]
+
+
+def whole_clauses(sentence: str, width: int, count: int) -> list[str]:
+    """Return at most so many lines of a sentence without its last clauses; `…` only if its first has no room."""
+    shorter = sentence
+    lines = wrapped(shorter, width)
+    while len(lines) > count:
+        clauses = _LAST_CLAUSE.match(shorter)
+        if clauses is None:
+            return ended(wrapped(sentence, width), width, count)
+        shorter = clauses[1]
+        if shorter.count("(") == shorter.count(")"):
+            lines = wrapped(f"{shorter}.", width)
+    return lines
 
 
 def fitting(forms: Sequence[str], width: int) -> str:

@@ -59,6 +59,8 @@ _UPRIGHT = 6
 _FEW_LETTERS = 2
 # Parts of the title, the one that is shortened first at the start: what the stage is, the head, the stage.
 _SHORTENED = (2, 0, 1)
+# The same with the columns in sight, which go last.
+_SHORTENED_WITH_COLUMNS = (2, 3, 0, 1, 3)
 # Columns between two numbers above them.
 _STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 # Dimensions of a row's output that are named.
@@ -269,8 +271,12 @@ class MatrixPanel:
             remark = TitlePart(forms, ink.style("warning"))
         names = [f" {ink.plain(name)} ", f" {ink.plain(brief_name)} "]
         parts = [TitlePart(names, state.title("matrix")), TitlePart.of(stage, style=BOLD), remark]
+        order = _SHORTENED
+        if len(layout.columns) < layout.n_columns:
+            parts.append(_columns_in_sight(state, layout))
+            order = _SHORTENED_WITH_COLUMNS
         # the edge of a frame has its number and corners
-        fitting_parts = shortened(parts, width - len("2 "), _SHORTENED)
+        fitting_parts = shortened(parts, width - len("2 "), order)
         (drawn_name, *drawn_others) = fitting_parts
         title = [Segment(*drawn_name), Segment(" ")]
         for n, (text, style) in enumerate(drawn_others):
@@ -351,6 +357,16 @@ def scroll(start: int, at: int, fits: int, count: int, around: int = 2) -> int:
     if at + margin >= start + fits:
         start = at + margin - fits + 1
     return max(0, min(start, count - fits))
+
+
+def _columns_in_sight(state: WalkState, layout: _Layout) -> TitlePart:
+    """Say which columns are visible: `keys 14–41/42`."""
+    axis = state.columns
+    columns = layout.columns
+    last = min(columns.stop * layout.zoom, len(axis.positions)) - 1
+    what = "dims" if state.place.stage == OUTPUT else "keys"
+    text = f"{what} {_number_range(axis, columns.start * layout.zoom, last)}"
+    return TitlePart.of(f"{text}/{len(axis.positions)}", text, style=DIM)
 
 
 def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]:
@@ -447,7 +463,9 @@ def _remark(state: WalkState, layout: "_Layout", view: Window, width: int) -> st
         last_q = min(rows.stop * z, len(scene.queries.positions)) - 1
         last_k = min(columns.stop * z, len(state.columns.positions)) - 1
         what = "dims" if state.place.stage == OUTPUT else "keys"
-        parts.append(f"queries {rows.start * z}–{last_q}, {what} {columns.start * z}–{last_k}")
+        query_range = _number_range(scene.queries, rows.start * z, last_q)
+        column_range = _number_range(state.columns, columns.start * z, last_k)
+        parts.append(f"queries {query_range}, {what} {column_range}")
     parts += filter(None, [status or _KINDS[view.kind].format(state.place.zoom)])
     if state.drawn_stage == OUTPUT and view.kind == "exact":
         named = _largest_dims(state, scene)
@@ -455,6 +473,11 @@ def _remark(state: WalkState, layout: "_Layout", view: Window, width: int) -> st
         forms = ["; ".join([*parts, end]) for end in ends]
         return fitting([*map(state.ink.plain, (*forms, "; ".join(parts)))], width)
     return state.ink.plain("; ".join(parts))
+
+
+def _number_range(axis: Axis, start: int, last: int) -> str:
+    """Return the first and last number of some positions, as their labels write them."""
+    return f"{axis.number(start)}–{axis.number(last)}"
 
 
 def _largest_dims(state: WalkState, scene: Scene) -> list[str]:

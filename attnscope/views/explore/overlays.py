@@ -32,7 +32,7 @@ from attnscope.views.explore.ink import (
 )
 from attnscope.views.explore.matrix import scroll
 from attnscope.views.walk.effects import WORDS_OF_EFFECTS
-from attnscope.views.walk.glossary import phrase_of
+from attnscope.views.walk.glossary import GLOSSARY, phrase_of
 from attnscope.views.walk.keys import MOVE, KeyAction, groups, spell_keys
 
 # Cells of a box that are no text: its border, its margins and its scrollbar.
@@ -53,11 +53,13 @@ _FIRST_QUESTION = (
     f"{WORDS_OF_EFFECTS}",
 )
 
-# How panels write them.
+_CONTENT = GLOSSARY["content weight"]
+# How panels write them, and what their names leave out.
 _NUMBERS = (
     "A weight is written as wide as its column: 0.96, .96, or 96 in percent, at most 99. Each is rounded once, from the exact "
     "weight, so that 0.5449 is .54 where there are two decimals and 0.545 where there are three. · is not allowed by the mask, "
-    "? is not known."
+    "? is not known. Top non-sink is the strongest source past sinks (first and special tokens, learned sinks) and the token "
+    f"itself. Content weight, by which the first head is chosen, is {_CONTENT[0].lower()}{_CONTENT[1:]}"
 )
 # How panels show weights without colours.
 _WITHOUT_COLOURS = (
@@ -120,6 +122,20 @@ class Overlay(OverPanels, inherit_bindings=False):
         box.border_title = self._heading
         box.border_subtitle = "Esc closes"
         yield box
+
+    def on_mount(self) -> None:
+        """Say which keys show the rest, once it is known whether there is one."""
+        self.call_after_refresh(self._say_how_to_scroll)
+
+    def on_resize(self) -> None:
+        """Say it for a new size."""
+        self.call_after_refresh(self._say_how_to_scroll)
+
+    def _say_how_to_scroll(self) -> None:
+        box = self.query_one(VerticalScroll)
+        box.border_subtitle = "Esc closes"
+        if box.max_scroll_y:
+            box.border_subtitle = "↓ and PgDn show the rest, Esc closes"
 
     def handle(self, event: events.Key) -> None:
         """Scroll, or close."""
@@ -263,7 +279,7 @@ class Menu(OverPanels, inherit_bindings=False):
             self._top = scroll(
                 scroll(self._top, last, most_lines, len(rows)), first_row, most_lines, len(rows)
             )
-        visible_lines = slice(self._top, self._top + most_lines)
+        visible_lines = _whole_commands(rows, self._top, most_lines)
         self._rows = rows[visible_lines]
         hint = f"{self._chosen + 1} of {len(found)} · Enter chooses, Esc closes"
         if not found:
@@ -313,6 +329,22 @@ class Menu(OverPanels, inherit_bindings=False):
             self.app.call_later(found[chosen_index].call)
 
 
+def _whole_commands(rows: Sequence[int], top: int, max_lines: int) -> slice:
+    """Return the lines of a menu that are visible: no sentence ends between two, unless it has no room.
+
+    `rows`: The command of every line.
+    """
+    start = top
+    stop = min(top + max_lines, len(rows))
+    while start < stop and start and rows[start] == rows[start - 1]:
+        start += 1
+    while stop > start and stop < len(rows) and rows[stop] == rows[stop - 1]:
+        stop -= 1
+    if start == stop:
+        return slice(top, top + max_lines)
+    return slice(start, stop)
+
+
 def displays_of(app: Any) -> list[MenuLine]:
     """Return what the panel of heads can show; numbers only if they vary."""
     meanings = {
@@ -329,7 +361,7 @@ def displays_of(app: Any) -> list[MenuLine]:
     titles = {name: phrase_of(name) for name in meanings}
     if not app.thumbnails_fit:
         titles["thumbnails"] = "top non-sink"
-        meanings["thumbnails"] = "The row's strongest source past sinks, per head."
+        meanings["thumbnails"] = "The row's strongest source past sinks and itself, per head."
     return [
         MenuLine(titles[name], meaning, titles[name], partial(app.do, "display", name), name)
         for name, meaning in meanings.items()

@@ -1,5 +1,6 @@
 """The row of the cursor: its sources as bars, its statistics, the arithmetic of the cell, and predictions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,7 +40,7 @@ from attnscope.views.walk.cell import (
 )
 from attnscope.views.walk.effects import verdict_text
 from attnscope.views.walk.place import OUTPUT, Action
-from attnscope.views.walk.scene import EFFECT, Forecast, Scene, WalkHead
+from attnscope.views.walk.scene import EFFECT, Forecast, Scene, WalkCut, WalkHead
 
 # Statistics in the order in which they are shown; `within` follows.
 _STATISTICS = {
@@ -71,6 +72,8 @@ _ROOMY = 13
 _LONG = 16
 # Lines of sources that stay above predictions.
 _LISTED = 2
+# Lines of each prediction from which what was taken out is named above its tokens.
+_ROOMY_FORECAST = 8
 # Factor by which an effect is larger than another one, and not only computed otherwise.
 _SAME = 1.001
 # The key that brings back the arithmetic of the cell.
@@ -195,10 +198,9 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
     axis = scene.queries
     ink = state.ink
     name = ink.name(axis.names[query]) if axis.names else ""
-    has_values = head is not None and head.sources is not None and "value" in head.sources.measures
     names = ""
     if width >= _TITLED:
-        names = f"{'weight':>7}{'α·‖v‖' if has_values else '':>7}"
+        names = f"{'weight':>7}{'α·‖v‖' if _has_values(head) else '':>7}"
     room = width - len(" row ") - len(names)
     title = f" {axis.number(query)} {name}"
     # The title of the matrix names the head, too.
@@ -210,6 +212,11 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
     line = [Segment(" row ", state.title("row")), Segment(title, BOLD), Segment(of_head, DIM)]
     gap = width - cells_wide(line) - len(names)
     return cut([*line, Segment(" " * max(0, gap)), Segment(ink.plain(names), DIM)], width)
+
+
+def _has_values(head: WalkHead | None) -> bool:
+    """Tell whether α·‖v‖ is known of some sources."""
+    return head is not None and head.sources is not None and "value" in head.sources.measures
 
 
 def _sources(
@@ -277,7 +284,10 @@ def _named(axis: Axis, index: int, ink: Ink) -> str:
 def _source(source: SourceLine, state: WalkState, width: int, longest: int) -> Line:
     """Return a source: its label in as many cells as the longest needs, a bar, and numbers."""
     ink = state.ink
-    value = "" if source.value is None else formatted(source.value, ".2f")
+    if source.value is not None:
+        value = formatted(source.value, ".2f")
+    else:
+        value = "?" if _has_values(state.head) else ""
     numbers = f" {formatted(source.weight, '.3f'):>6}{value:>7}"
     name = max(8, min(18, longest + 1, width - 2 - len(numbers) - _BAR))
     wide = width - 2 - name - len(numbers)
@@ -347,7 +357,7 @@ def _cell_lines(
     total = sum_text(cell, is_long=is_long)
     more += [f"Σ {total}"] if total else []
     more += [f"α·‖v‖ {formatted(cell.value, '.2f')}"] if cell.value is not None else []
-    if cell.value is None and head.sources is not None and "value" in head.sources.measures:
+    if cell.value is None and head.sources is not None and _has_values(head):
         more.append(f"α·‖v‖ is known of the {head.sources.places.shape[1]} strongest alone")
     more += [f"α·‖vW‖ {formatted(cell.projected, '.2f')}"] if cell.projected is not None else []
     output = head.row("output", query) if state.place.stage == OUTPUT else None
@@ -398,7 +408,9 @@ def _forecasts(state: WalkState, scene: Scene, width: int, room: int = 1 << 16) 
             *lines,
             *([Segment(ink.plain(line), DIM)] for line in wrapped(scene.no_predictions, width)),
         ]
-    blocks = [_forecast(forecast, ink, width) for forecast in forecasts]
+    without = _without(state.place.cuts)
+    is_roomy = room >= _ROOMY_FORECAST * len(forecasts)
+    blocks = [_forecast(forecast, ink, width, without, is_roomy) for forecast in forecasts]
     # What is said of a prediction stands before its tokens.
     headings = [len(block) - len(f.tokens) for block, f in zip(blocks, forecasts, strict=True)]
     tokens = max(1, (room - len(lines) - sum(headings)) // len(blocks))
@@ -447,21 +459,31 @@ def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
     return [ink.plain(phrase) for phrase in phrases]
 
 
+def _without(cuts: Sequence[WalkCut]) -> str:
+    """Say what is taken out, as a verdict names it."""
+    if len(cuts) != 1:
+        return "without these"
+    (single,) = cuts
+    return "without this edge" if single.edge else f"without {single.written}"
+
+
 def _spelled(spans: Spans, ink: Ink) -> str:
     return "".join(
         ink.name(span) if span.origin != "ours" else ink.plain(span.text) for span in spans
     )
 
 
-def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
+def _forecast(forecast: Forecast, ink: Ink, width: int, without: str, is_roomy: bool) -> list[Line]:
     heading = " change " if forecast.is_change else " prediction "
     title = [Segment(heading, LABEL), Segment(f" {_spelled(forecast.title, ink)}", BOLD)]
     notes = [forecast.note]
     if forecast.effect is not None and not forecast.is_change:
         size = verdict_text(forecast.effect, "kl")
         notes = [f"{size} (KL)", size]
+        notes = [*(f"{without}: {note}" for note in notes), *notes]
     verdict = _spelled(forecast.verdict, ink)
-    note = fitting(notes, width - cell_len(f": {verdict}"))
+    # the verdict has a line of its own if there is room
+    note = fitting(notes, width if is_roomy else width - cell_len(f": {verdict}"))
     said = [text for text in (ink.plain(note), verdict) if text]
     if said and cells_wide(title) + 2 + cell_len(said[0]) <= width:
         title.append(Segment(f"  {said.pop(0)}"))

@@ -25,8 +25,9 @@ from attnscope.views.walk.scene import (
 
 # Characters of a token that names a query in a command.
 _LONGEST = 32
-# Powers of e from which they are too large for a number.
-_LARGEST_POWER = 700
+# Powers of e that are written as a number without an exponent.
+_SMALLEST_POWER = log(1e-4)
+_LARGEST_POWER = log(1e7)
 # Positions of an effect that are named.
 _NAMED_POSITIONS = 2
 # Stages that `run` shows only if they are named.
@@ -388,8 +389,9 @@ def sum_text(cell: CellNumbers, *, is_long: bool) -> str:
     if cell.log_sum is None or cell.largest is None:
         return ""
     total = f"e^{number_text(cell.log_sum, 2)}"
-    if cell.log_sum < _LARGEST_POWER:
-        total = formatted(exp(cell.log_sum), ".4g")
+    if _SMALLEST_POWER < cell.log_sum < _LARGEST_POWER:
+        # four digits, but all of those before the point
+        total = formatted(exp(cell.log_sum), ".4g" if cell.log_sum < log(9999) else ".0f")
     if not is_long:
         return total
     rest = formatted(exp(cell.log_sum - cell.largest), ".4g")
