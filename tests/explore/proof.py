@@ -206,12 +206,12 @@ class Checker:
         shown = []
         keys = []
         for line in self._one_column(lines):
-            if found := re.match(rf"← (\d+) .*? (\d\.\d{{3}}) +({NUMBER})? *$", line):
+            if found := re.match(rf"← (\d+) .*? (\d\.\d{{3}}) +({NUMBER}|\?)? *$", line):
                 key = scene.sources.positions.index(int(found[1]))
                 self.equal(found[2], weights[key], "contributor")
                 shown.append(weights[key])
                 keys.append(key)
-                if found[3] and values is not None:
+                if found[3] not in (None, "?") and values is not None:
                     self.equal(
                         found[3],
                         values[spot.query, key],

@@ -133,7 +133,7 @@ def test_a_verdict_names_what_is_taken_out(panel, named):
     start = {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])}
     row, heads = walk(act, live(**start), (200, 60))
     assert re.search(rf"{named}: (not at all|\w+), [\d.e-]+ bits", " ".join(row)), row
-    assert re.search(r"without L2H1( at 4 \S+)?: (not at all|\w+), ", " ".join(heads)), heads
+    assert re.search(r"L2H1( at 4 \S+)?: (not at all|\w+), ", " ".join(heads)), heads
 
 
 def test_a_list_of_heads_that_are_still_computed_says_so():

@@ -486,8 +486,8 @@ def _of_effects(
     # a cut edge has its own verdict in the panel of the row
     forms = [
         f"without {name} {effect_place}: {verdicts[0]}",
-        *(f"without {name}: {verdict}" for verdict in verdicts),
-        *(f"{name}: {verdict}" for verdict in verdicts),
+        f"{name} {effect_place}: {verdicts[0]}",
+        *(f"{start}{name}: {verdict}" for verdict in verdicts for start in ("without ", "")),
         f"without {name}: {word.lower()}, {rank}",
     ]
     phrases = [fitting([*forms, verdicts[-1]], width), fitting(strongest_texts, width)]
