@@ -271,7 +271,7 @@ class MatrixPanel:
             remark = TitlePart(forms, ink.style("warning"))
         names = [f" {ink.plain(name)} ", f" {ink.plain(brief_name)} "]
         parts = [TitlePart(names, state.title("matrix")), TitlePart.of(stage, style=BOLD), remark]
-        order = _SHORTENED
+        order: Sequence[int] = _SHORTENED
         if len(layout.columns) < layout.n_columns:
             parts.append(_columns_in_sight(state, layout))
             order = _SHORTENED_WITH_COLUMNS
