@@ -392,7 +392,7 @@ RUN = (
     BY_LOGIT, SPECIAL, SPANS, RAN_WITHOUT, POOLED,
     Option("measure", COMPUTE, "Show how much each token contributes to every token over {layer}, instead of the "
         "heads' weights: rollout, rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout. With "
-        "mixing, show the matrices of layers without softmax, as of those that {layer} names by themselves.",
+        "mixing, show the matrices of layers without softmax, which are shown anyway if {layer} names only such layers.",
         arguments.rollout_measure, "NAME", "weights", complete="rollout_measures",
         excludes={"!weights": ("words", "effects", "show_padding", "by=logit", "target", "least", "predict", "generate"),
             "!weights|mixing": ("stages", "by!=weight", "pool")},

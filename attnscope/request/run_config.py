@@ -355,7 +355,7 @@ class KeepArguments(HeadArguments, total=False):
             unless `layer` or `head` selects some.
         measure: `weights` for the attention of heads; or how much each token contributes to every token over `layer`:
             `rollout`, `rollout-no-residual`, `value-zeroing` or `value-zeroing-rollout`; or `mixing`, the matrices of
-            layers without softmax, as of those that `layer` names by themselves.
+            layers without softmax, which are shown anyway if `layer` names only such layers.
     """
 
     stages: Stage | Sequence[Stage]
