@@ -134,6 +134,17 @@ class HeadChange(msgspec.Struct, frozen=True):
         return float("nan")
 
     @property
+    def cell_moved(self) -> tuple[int, int] | None:
+        """Return the aligned row in which most weight moved, and its aligned key whose weight changed most, by index.
+
+        None if no weight is known to have moved.
+        """
+        if not self.largest_change > 0 or not self.keys:
+            return None
+        row = int(np.nanargmax(self.total_variation))
+        return row, int(np.abs(np.nan_to_num(self.difference[row])).argmax())
+
+    @property
     def share_moved(self) -> float:
         """Largest total variation of a row; of a map the share of all weight that moved; NaN if unknown.
 

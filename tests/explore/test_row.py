@@ -176,3 +176,24 @@ def test_a_saved_comparison_says_why_it_opens_on_its_head():
     first, other = walk(act, comparison_source(found))
     best = found.changes[0].most_moved(1)[0].second
     assert f"L{best.layer}H{best.head}, which moves most" in first and "moves most" not in other
+
+
+def test_a_comparison_has_both_weights_and_their_difference_at_every_size():
+    source = comparison_source(attnscope.compare(BANK, layer="all", head="all").data)
+
+    async def act(app, press, _pilot):
+        rows = []
+        for key in ("g", "j", "j", "j", "j"):
+            await press(key, "home")
+            heads = app.state.head, app.state.pinned
+            query, column = app.state.place.spot.query, app.state.key
+            weights = [float(head.stages["weights"][query, column]) for head in heads]
+            rows.append((row_lines(app), weights))
+        return rows
+
+    for size in ((80, 24), (120, 40), (200, 60)):
+        for lines, (weight, pinned) in walk(act, source, size):
+            said = re.search(r"Σ = (\S+).*pinned (\S+), difference (\S+)", " ".join(lines))
+            assert said, lines
+            numbers = [float(text.replace("−", "-")) for text in said.groups()]
+            assert numbers == pytest.approx([weight, pinned, weight - pinned], abs=6e-3)

@@ -146,6 +146,38 @@ def test_a_saved_comparison_opens_on_its_difference_in_the_head_that_moves_most(
     assert walk.drawn_stage == "difference" and np.allclose(
         shown[known], expected[known], atol=1e-7
     )
+    rows = np.abs(expected).sum(-1)
+    assert place.spot.query == rows.argmax() != len(rows) - 1
+    assert place.spot.key == np.abs(expected[rows.argmax()]).argmax()
+    assert walk.place.display == "moved"
+    (moved_number,) = (each for each in walk.scene.numbers if each.name == "moved")
+    assert np.allclose(moved_number.values, moved.reshape(moved_number.values.shape), atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", ["tokens", "words"])
+def test_a_comparison_opens_on_the_row_that_moves_most_unless_a_row_or_head_is_named(unit):
+    compared = attnscope.compare("The bank by the river", layer="all", head="all").data
+    source = comparison_source(compared)
+    for begin, row, key in (
+        (Begin(unit=unit), "by", "the"),
+        (Begin(unit=unit, query="bank"), "bank", "by"),
+        (Begin(unit=unit, layer="0", head="1"), "river", None),
+    ):
+        walk = WalkState(source, begin=begin)
+        walk.settle()
+        spot = walk.place.spot
+        assert walk.scene.queries.names[spot.query].text.strip() == row
+        assert key is None or walk.scene.keys.names[spot.key].text.strip() == key
+
+
+@pytest.mark.parametrize("texts", [("the bank by the river", "the bank by the money")])
+def test_a_comparison_of_texts_opens_on_the_row_that_moves_most(texts):
+    compared = attnscope.compare(text=list(texts), layer="all", head="all").data
+    change = compared.changes[0].most_moved(1)[0]
+    walk = WalkState(comparison_source(compared))
+    walk.settle()
+    row = change.queries[int(np.nanargmax(change.total_variation))]
+    assert walk.scene.queries.positions[walk.place.spot.query] == row[walk.place.spot.mask]
 
 
 def test_a_label_is_never_that_of_two_sides():

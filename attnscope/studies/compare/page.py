@@ -6,7 +6,6 @@ from functools import partial
 from textwrap import shorten
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
 
 from attnscope.findings.compare import Change, Comparison, HeadChange
@@ -18,13 +17,13 @@ from attnscope.studies.compare.screen import (
     shown_columns,
     with_short_labels,
 )
-from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_source
+from attnscope.studies.explore.saved import SavedSource, SavedText, cell_moved, comparison_source
 from attnscope.studies.explore.scenes import head_axes
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
 from attnscope.views.axes import source_kind
 from attnscope.views.parts import FirstFitting, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.walk.scene import Alignment, HeadNumber, Scene
+from attnscope.views.walk.scene import Alignment, Scene
 
 _LONGEST = 22  # characters that name a long text
 
@@ -87,28 +86,15 @@ def _walk(
 ) -> SavedSource:
     """Return the walk, with the share of weight that moved in every head."""
     source = comparison_source(comparison)
-    text = comparison.sides[0].report.texts[0]
-    layers, heads = head_axes(text.heads.units)
-    places = {head.ref: (layers.index(head.layer), heads.index(head.head)) for head in text.heads}
-    values = np.full((len(layers), len(heads)), np.nan, dtype=np.float32)
-    for change in comparison.changes[0].heads:
-        if change.text == 0 and change.first in places:
-            values[places[change.first]] = change.share_moved
-    meaning = f"Largest share of a row's weight that moved from {comparison.sides[0].label} to another side."
-    head_number = HeadNumber("moved", meaning, values)
+    layers, heads = head_axes(comparison.sides[0].report.texts[0].heads.units)
+    place = layers.index(first_head.layer), heads.index(first_head.head)
     measured = [recorders.of_texts(len(source.texts)) for recorders in roles]
     begun = {}
     for (n, side), saved in source.saved.items():
         of_text = measured[side][n] if measured else None
-        make = partial(
-            _begun,
-            saved,
-            places[first_head],
-            head_number,
-            of_text,
-            _alignment(comparison, side, n),
-            _row_moved(comparison, side, n, first_head),
-        )
+        cell = cell_moved(comparison, side, n, first_head)
+        alignment = _alignment(comparison, side, n)
+        make = partial(_begun, saved, place, of_text, alignment, None if cell is None else cell[0])
         begun[n, side] = SavedText(make, saved.heads)
     return dataclasses.replace(source, saved=begun)
 
@@ -142,30 +128,17 @@ def _alignment(comparison: Comparison, side: int, text: int) -> Alignment | None
     )
 
 
-def _row_moved(comparison: Comparison, side: int, text: int, head: HeadRef) -> int | None:
-    """Return the row of a head in which most weight moved, of the first side to the second one; None if none is known."""
-    changes = comparison.changes[max(0, side - 1)].heads
-    change = next((one for one in changes if one.text == text and one.first == head), None)
-    if change is None or not change.largest_change > 0:
-        return None
-    row = change.queries[int(np.nanargmax(change.total_variation))][min(side, 1)]
-    return comparison.sides[side].report.texts[text].queries.index(row)
-
-
 def _begun(
     saved: SavedText,
     first_head: tuple[int, int],
-    head_number: HeadNumber,
     roles: TextRoles | None,
     alignment: Alignment | None,
     row: int | None,
 ) -> Scene:
+    """Return a scene that begins at the head and row in which most weight moved, at the strongest key."""
     scene = saved.scene()
-    same_shape = head_number.values.shape == (len(scene.layers), len(scene.heads))
     start = scene.start if row is None else row
-    scene = dataclasses.replace(scene, first=first_head, alignment=alignment, start=start)
-    if same_shape:
-        scene = dataclasses.replace(
-            scene, numbers=[head_number, *scene.numbers], display=head_number.name
-        )
+    scene = dataclasses.replace(
+        scene, first=first_head, alignment=alignment, start=start, start_key=None
+    )
     return with_roles(scene, roles)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from functools import cache, partial
 
+import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
@@ -13,7 +14,7 @@ from attnscope.findings.heads import HeadRef
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.explore.scenes import head_axes, text_scene, walk_head
 from attnscope.studies.explore.units import TextUnits, UnitSource, text_units
-from attnscope.views.walk.scene import Progress, Scene, Variant, WalkHead
+from attnscope.views.walk.scene import MOVED, HeadNumber, Progress, Scene, Variant, WalkHead
 
 
 @dataclass
@@ -89,7 +90,7 @@ def report_source(report: Report) -> SavedSource:
 def comparison_source(comparison: Comparison) -> SavedSource:
     """Return a walk through the sides of a comparison; each is a mask of the walk.
 
-    It begins at the head that moves most.
+    It begins at the head, row and key whose weight moves most, and its heads have the share of weight that moved.
     """
     labels = distinct(side.label for side in comparison.sides)
     source = _source([side.report for side in comparison.sides], labels)
@@ -97,17 +98,56 @@ def comparison_source(comparison: Comparison) -> SavedSource:
         comparison.changes[0].most_moved(1)[0],
         *(change.most_moved(1)[0] for change in comparison.changes),
     ]
+    moved = _share_moved(comparison)
     saved = {}
     for (n, side), text in source.saved.items():
         head = best[side].second if side else best[side].first
-        saved[n, side] = SavedText(partial(_begun_at, text, head), text.heads, text.units)
+        cell = cell_moved(comparison, side, n, best[side].first)
+        scene = partial(_begun_at, text, head, cell, moved)
+        saved[n, side] = SavedText(scene, text.heads, text.units)
     return dataclass_replace(source, saved=saved, compared=len(labels) > 1)
 
 
-def _begun_at(text: SavedText, head: HeadRef) -> Scene:
+def cell_moved(
+    comparison: Comparison, side: int, text: int, head: HeadRef
+) -> tuple[int, int] | None:
+    """Return the row in which most weight moved, of the first side to the second one, and the key, by index in a side.
+
+    `head`: That of the first side. None if no weight is known to have moved.
+    """
+    changes = comparison.changes[max(0, side - 1)].heads
+    change = next((one for one in changes if one.text == text and one.first == head), None)
+    if change is None or change.cell_moved is None:
+        return None
+    row, key = change.cell_moved
+    report = comparison.sides[side].report.texts[text]
+    query = report.queries.index(change.queries[row][min(side, 1)])
+    return query, report.keys.index(change.keys[key][min(side, 1)])
+
+
+def _share_moved(comparison: Comparison) -> HeadNumber:
+    text = comparison.sides[0].report.texts[0]
+    layers, heads = head_axes(text.heads.units)
+    places = {head.ref: (layers.index(head.layer), heads.index(head.head)) for head in text.heads}
+    values = np.full((len(layers), len(heads)), np.nan, dtype=np.float32)
+    for change in comparison.changes[0].heads:
+        if change.text == 0 and change.first in places:
+            values[places[change.first]] = change.share_moved
+    meaning = f"Largest share of a row's weight that moved from {comparison.sides[0].label} to another side."
+    return HeadNumber(MOVED, meaning, values)
+
+
+def _begun_at(
+    text: SavedText, head: HeadRef, cell: tuple[int, int] | None, moved: HeadNumber
+) -> Scene:
     scene = text.scene()
     place = scene.layers.index(head.layer), scene.heads.index(head.head)
-    return dataclass_replace(scene, first=place)
+    scene = dataclass_replace(scene, first=place)
+    if cell is not None:
+        scene = dataclass_replace(scene, start=cell[0], start_key=cell[1])
+    if moved.values.shape == (len(scene.layers), len(scene.heads)):
+        scene = dataclass_replace(scene, numbers=[moved, *scene.numbers], display=moved.name)
+    return scene
 
 
 def _source(reports: Sequence[Report], masks: Sequence[str]) -> SavedSource:

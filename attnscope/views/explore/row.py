@@ -352,8 +352,17 @@ def _cell_lines(
         [Segment(ink.plain(line))]
         for line in flowed(arithmetic(head, cell, state.forbidden), width)
     ]
+    more: list[str] = []
+    pinned = state.pinned
+    # before what a small panel has no room for
+    if pinned is not None and cell.weight is not None:
+        other = cell_numbers(scene, pinned, query, key).weight
+        if other is not None:
+            more.append(
+                f"pinned {weight_text(other)}, difference {number_text(cell.weight - other, 2)}"
+            )
     members = members_text(scene, query, key)
-    more = [members] if members else []
+    more += [members] if members else []
     total = sum_text(cell, is_long=is_long)
     more += [f"Σ {total}"] if total else []
     more += [f"α·‖v‖ {formatted(cell.value, '.2f')}"] if cell.value is not None else []
@@ -366,13 +375,6 @@ def _cell_lines(
         more.append(f"output dim {dim} = Σ weight × v = {number_text(float(output[dim]), 2)}")
     if cell.exact:
         more.append("exact" if scene.rounded is None else f"rounded to {scene.rounded} decimals")
-    pinned = state.pinned
-    if pinned is not None and cell.weight is not None:
-        other = cell_numbers(scene, pinned, query, key).weight
-        if other is not None:
-            more.append(
-                f"pinned {weight_text(other)}, difference {number_text(cell.weight - other, 2)}"
-            )
     return lines + [[Segment(ink.plain(line), DIM)] for line in flowed(more, width, " · ")]
 
 

@@ -34,6 +34,7 @@ from attnscope.views.walk.place import (
 )
 from attnscope.views.walk.scene import (
     DIFFERENCE,
+    MOVED,
     ROW_EFFECT,
     Number,
     Scene,
@@ -265,6 +266,10 @@ class WalkState:
         """Begin at the requested place, else at the scene's first head, at the last row that is no special token."""
         requested = self.begin or Begin()
         begin = scene.first
+        is_chosen = requested == Begin(unit=requested.unit, cuts=requested.cuts)
+        if is_chosen and scene.start is not None and scene.start_key is not None:
+            cell = scene.queries.positions[scene.start], scene.keys.positions[scene.start_key]
+            requested = replace(requested, query=str(cell[0]), key=str(cell[1]))
         if requested.unit not in scene.units:
             hint = "words are shown of texts whose matrices are known, up to 1,024 tokens"
             raise UsageError(
@@ -283,6 +288,8 @@ class WalkState:
         ):
             # Brief dumps have no thumbnails.
             self.place = replace(self.place, display=scene.numbers[0].name)
+        if any(head_number.name == MOVED for head_number in scene.numbers):
+            self.place = replace(self.place, display=MOVED)
         if scene.pictures and scene.start is not None:
             requested = replace(
                 requested, query=requested.query or str(scene.queries.positions[scene.start])

@@ -31,6 +31,8 @@ EFFECT_OF_HEAD = "effect of head"
 EFFECT_OF_LAYER = "effect of layer"
 # Name of what is shown instead of a stage while a place is pinned.
 DIFFERENCE = "difference"
+# Name of the number of a head that says how much weight moved between two sides.
+MOVED = "moved"
 # Name of the number of a head that says how much its own cut changes.
 EFFECT = "effect"
 # Name of the same at the row of the cursor.
