@@ -166,3 +166,27 @@ def test_a_side_of_a_comparison_is_called_a_mask_only_if_masks_differ(sides, nam
         app, _, _ = painted(source, keys, (120, 40))
         found.add(app._title_parts(app.state.scene)["mask"].forms[0])
     assert found == set(names)
+
+
+def test_the_pinned_side_of_a_comparison_is_named():
+    source = comparison_source(attnscope.compare("The bank by the river", layer=2, head=1).data)
+    for size in ((80, 24), (120, 40)):
+        _, panels, _ = painted(source, "m", size)
+        title = " ".join(panels["matrix"][0].strip("2 ─").split())
+        assert "causal − itself" in title and "pinned" in title, title
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("back", ["_", "escape"])
+def test_an_enlarged_panel_has_a_way_back_in_the_footer(size, back):
+    async def act(app, press, _pilot):
+        seen = [(region_text(app, "footer")[0], app._arranged)]
+        for key in ("+", back):
+            await press(key)
+            seen.append((region_text(app, "footer")[0], app._arranged))
+        return seen
+
+    (before, boxes), (enlarged, only), (after, restored) = walk(act, size=size)
+    assert "_ all panels" in enlarged and "+ enlarge" not in enlarged
+    assert "all panels" not in before + after
+    assert restored == boxes and len(only) == 1

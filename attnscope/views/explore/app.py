@@ -544,10 +544,15 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._mode == "lens":
             hint = "1 to 9 goes to one of the strongest; any other key goes on"
             return cut([Segment(" lens ", TITLE), Segment(f" {hint}")], width)
-        line = self._brief_arithmetic(width)
         by_name = {action.name: action for action in self.actions}
-        used = cells_wide(line)
         names = footer(self.state.place.panel)
+        restored = 0
+        if self._enlarged:
+            names = ("restore", *(name for name in names if name != "enlarge"))
+            restored = len(by_name["restore"].brief) + 4
+        # the way back is the only one that the arithmetic leaves room for in any case
+        line = self._brief_arithmetic(width - restored)
+        used = cells_wide(line)
         if not self.state.source.computes:
             missing = {
                 *_COMPUTING,
@@ -622,7 +627,8 @@ class ExploreApp(App[int], inherit_bindings=False):
                 self._go_to_strongest(int(pressed) - 1)
                 return True
         if event.key == "escape":
-            self._drop_waiting()
+            if not self._drop_waiting() and self._enlarged:
+                self._enlarge(False)
             self.redraw()
             return True
         name = self._by_key.get(pressed)
@@ -868,14 +874,16 @@ class ExploreApp(App[int], inherit_bindings=False):
         elif self.worker.post(job):
             self._notice = f"{job.kind}: {_WAITS}"
 
-    def _drop_waiting(self) -> None:
-        """Forget what keys have asked for, whether it waits or is computed."""
+    def _drop_waiting(self) -> bool:
+        """Forget what keys have asked for, whether it waits or is computed; tell whether there was anything."""
+        was_waiting = bool(self._early)
         self._early = []
         dropped = self.worker.drop()
         if "roles" in dropped and self.state.place.display == "roles":
             self._act(Action("display", "thumbnails"))
         if dropped:
             self._notice = f"{', '.join(dropped)}: dropped"
+        return was_waiting or bool(dropped)
 
     def choose_mask(self, mask_index: int) -> None:
         """Use a mask by its number."""

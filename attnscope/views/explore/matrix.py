@@ -254,6 +254,12 @@ class MatrixPanel:
                     brief_name = (
                         f"{masks[current_place.spot.mask]} − {masks[current_place.pinned.mask]}"
                     )
+            elif is_same_head and len(masks) > 1:
+                # which of the masks is pinned
+                side = masks[current_place.spot.mask]
+                brief_name = f"{side} − itself"
+                name = f"{name} {side}"
+                pin = "itself"
             name = f"{name} − {pin}"
             stage = current_place.stage
             description = brief = "difference"
