@@ -13,6 +13,7 @@ from attnscope.studies.ablate.head_effects import with_effects_of
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import head_axes, text_scene, walk_head
 from attnscope.studies.run.every_head import EveryHead, with_roles
+from attnscope.studies.run.screen import present_words
 from attnscope.studies.screens.header import notes, report_header, text_headers, unknown_words
 from attnscope.studies.screens.sound import present_sound
 from attnscope.studies.screens.spans import present_spans
@@ -37,6 +38,8 @@ def present_page(report: Report, settings: DisplaySettings) -> "Iterator[ViewPar
     for text in report.texts:
         if text.sound is not None:
             yield from present_sound(text, text.sound, settings)
+        if text.words is not None:
+            yield from present_words(text, settings)
     if any(text.heads for text in report.texts):
         from attnscope.views.page.walk import Walk
 
