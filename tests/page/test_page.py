@@ -236,6 +236,34 @@ def test_the_share_that_moved_is_that_of_the_weights(tmp_path):
         np.testing.assert_allclose(page.numbers(numbers["values"]), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("moved", "words"), [(0.0, "nothing: "), (2e-5, "at most 2e-05 "), (0.3, None)]
+)
+def test_rounding_is_no_finding_of_a_comparison(moved, words, tmp_path, capsys):
+    """A page says what a terminal says when less than 0.005 of every row moved, and has no map of it."""
+    path, *files = (tmp_path / name for name in ("page.html", "before.json", "after.json"))
+    every = ["--layer", "all", "--head", "all", "--stage", "weights"]
+    assert main(["run", TEXT, *every, "-o", str(files[0]), "--quiet"]) == 0
+    report = json.loads(files[0].read_text())
+    row = report["texts"][0]["heads"]["stages"]["weights"][6][1]
+    row[row.index(min(row))] += moved
+    row[row.index(max(row))] -= moved
+    files[1].write_text(json.dumps(report))
+    sides = list(map(str, files))
+    assert main(["compare", *sides, "-o", str(path), "--quiet"]) == 0
+    scene = read_page(path).of_kind("walk")[0]["scenes"][0]
+    capsys.readouterr()
+    assert main(["compare", *sides, "--summary"]) == 0
+    found = re.search(r"what moved  ((?:nothing:|at most) .*)", capsys.readouterr().out)
+    if words is None:
+        assert found is None
+        assert scene["answer"].startswith("Most weight moved: L1H2 0.30")
+    else:
+        assert found[1].startswith(words)
+        assert scene["answer"] == f"What moved: {found[1]}."
+        assert "moved" not in (scene["display"], *(number["name"] for number in scene["numbers"]))
+
+
 def test_the_command_on_a_page_shows_the_same(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(0)

@@ -13,6 +13,7 @@ from attnscope.findings.heads import HeadRef
 from attnscope.studies.compare.row_changes import differing_word
 from attnscope.studies.compare.screen import (
     both_axis,
+    nothing_moved,
     present_comparison,
     shown_columns,
     with_short_labels,
@@ -23,7 +24,7 @@ from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_role
 from attnscope.views.axes import source_kind
 from attnscope.views.parts import FirstFitting, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.walk.scene import Alignment, Scene
+from attnscope.views.walk.scene import MOVED, Alignment, Scene
 
 _LONGEST = 22  # characters that name a long text
 
@@ -94,7 +95,9 @@ def _walk(
         of_text = measured[side][n] if measured else None
         cell = cell_moved(comparison, side, n, first_head)
         alignment = _alignment(comparison, side, n)
-        make = partial(_begun, saved, place, of_text, alignment, None if cell is None else cell[0])
+        row = None if cell is None else cell[0]
+        unmoved = nothing_moved(comparison.changes[0])
+        make = partial(_begun, saved, place, of_text, alignment, row, unmoved)
         begun[n, side] = SavedText(make, saved.heads)
     return dataclasses.replace(source, saved=begun)
 
@@ -134,6 +137,7 @@ def _begun(
     roles: TextRoles | None,
     alignment: Alignment | None,
     row: int | None,
+    unmoved: str,
 ) -> Scene:
     """Return a scene that begins at the head and row in which most weight moved, at the strongest key."""
     scene = saved.scene()
@@ -141,4 +145,8 @@ def _begun(
     scene = dataclasses.replace(
         scene, first=first_head, alignment=alignment, start=start, start_key=None
     )
+    if unmoved:  # on a scale of its own, the largest number would look like much
+        numbers = [number for number in scene.numbers if number.name != MOVED]
+        answer = f"What moved: {unmoved}."
+        scene = dataclasses.replace(scene, numbers=numbers, display="thumbnails", answer=answer)
     return with_roles(scene, roles)

@@ -177,6 +177,19 @@ def _is_of_all_heads(comparison: Comparison) -> bool:
     return not selected and comparison.axis not in _NUMBERED
 
 
+def nothing_moved(change: Change) -> str:
+    """Return how much weight moved at most, if every share of it would be printed as 0.00; else an empty text."""
+    shares = np.array([head.share_moved for head in change.heads])
+    largest = max(head.largest_change for head in change.heads)
+    if not (shares < _VISIBLE).all() or np.isnan(largest):
+        return ""
+    heads = len({head.first for head in change.heads})
+    texts = " of every text" if any(head.text for head in change.heads) else ""
+    if not largest:
+        return f"nothing: both sides have the same weights in all {heads:,} heads{texts}"
+    return f"at most {largest:.1g} of a row's weight in any of {heads:,} heads{texts}"
+
+
 def _moved(
     sides: tuple[Side, Side], change: Change, shown_count: int, settings: DisplaySettings
 ) -> Iterator[ViewPart]:
@@ -190,12 +203,7 @@ def _moved(
         return
     largest = max(head.largest_change for head in change.heads)
     yield GAP
-    if (shares < _VISIBLE).all() and not np.isnan(largest):
-        heads = len({head.first for head in change.heads})
-        texts = " of every text" if any(head.text for head in change.heads) else ""
-        summary = f"nothing: both sides have the same weights in all {heads:,} heads{texts}"
-        if largest:
-            summary = f"at most {largest:.1g} of a row's weight in any of {heads:,} heads{texts}"
+    if summary := nothing_moved(change):
         yield paragraph((Span("what moved", "title"), Span(f"  {summary}")))
     else:
         title = Span("what moved", "title"), Span("  "), *arrow([side.label for side in sides])

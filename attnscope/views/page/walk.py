@@ -409,6 +409,8 @@ def _pictures(
 
 def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
     """Say where there is most of what heads show first; empty for the lens, which says so of every cell."""
+    if scene.answer:
+        return scene.answer
     count = len(scene.layers) * len(scene.heads)
     if scene.display == "roles" and scene.roles is not None:
         main = scene.roles.main[scene.roles.main >= 0]
