@@ -190,3 +190,11 @@ def test_an_enlarged_panel_has_a_way_back_in_the_footer(size, back):
     assert "_ all panels" in enlarged and "+ enlarge" not in enlarged
     assert "all panels" not in before + after
     assert restored == boxes and len(only) == 1
+
+
+def test_the_sign_of_the_pinned_head_is_listed_only_if_it_is_drawn():
+    source = comparison_source(attnscope.compare("The bank by the river", layer="all", head="all").data)  # fmt: skip
+    for keys, is_drawn in (("", False), ("]", True)):
+        _, panels, _ = painted(source, keys, (120, 40))
+        text = "\n".join(panels["heads"])
+        assert ("• pinned" in text) == is_drawn and (text.count("•") == 2) == is_drawn, text

@@ -364,6 +364,11 @@ def _mark(ink: Ink, mark_name: str) -> str:
 def _marked(state: WalkState) -> list[str]:
     """Say what the signs in the grid stand for, if there are any."""
     marked = frozenset().union(*state.marks.values())
+    pinned = state.place.pinned
+    spot = state.place.spot
+    if pinned is not None and (pinned.layer, pinned.head) == (spot.layer, spot.head):
+        # the sign of the current head stands in its place
+        marked -= {"pinned"}
     return [f"{_mark(state.ink, mark_name)} {mark_name}" for mark_name in sorted(marked)]
 
 
