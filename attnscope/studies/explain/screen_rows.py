@@ -79,7 +79,7 @@ def cell_parts(
     masked = "" if cell.allowed else "; not allowed by the mask"
     label = Span(f"  ({cell.chosen}{masked})", "dim")
     yield paragraph((*_pair(e, cell, "×"), label), indent=1)
-    turns = "; a pair turns once in so many tokens, and adds `unrotated` before it turns" * bands
+    turns = "; a pair turns once in so many tokens; unrotated: what it adds before it turns" * bands
     yield paragraph(ours(f"its {noun}, largest first{turns}", "caption"), indent=1)
     shown_parts = cell.parts if len(cell.parts) <= PARTS + 2 else cell.parts[:PARTS]
     left = sum(part.product for part in cell.parts[len(shown_parts) :])
