@@ -224,3 +224,20 @@ def test_commands_are_found_by_typing(open_page, walked):
         page, "document.querySelector('.said').textContent", "copied: the command of this matrix"
     )
     assert page.evaluate("window.copied.at(-1)").startswith("attnscope run")
+
+
+def test_the_help_explains_roles_and_the_numbers_that_the_page_has_and_no_others(tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["run", "The bank by the river", "-o", str(path), "--quiet"]) == 0
+    (walk,) = read_page(path).of_kind("walk")
+    assert {"entropy, bits", "query", "sinks"} <= walk["terms"].keys()
+    shown = {number["name"] for scene in walk["scenes"] for number in scene["numbers"]}
+    assert "max_score" in shown or "largest score" not in walk["terms"]
+    # of five tokens, all are near
+    assert not [term for term in walk["terms"] if "within" in term or "_" in term]
+    assert main(["heads", "--draws", "2", "-o", str(path), "--quiet", "--force"]) == 0
+    (walk,) = read_page(path).of_kind("walk")
+    roles = walk["scenes"][0]["roles"]
+    assert roles["names"]
+    meanings = dict(zip(roles["names"], roles["meanings"], strict=True))
+    assert meanings.items() <= walk["terms"].items()

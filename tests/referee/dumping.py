@@ -209,7 +209,11 @@ def _records(path: Path) -> Iterator[Json]:
         if "shard" in record:
             shard = path / record["shard"]
             same("shard_check", f"{crc32(shard.read_bytes()):08x}", record["shard_check"])
-            for name, array in _of_shard(load_file(shard), record):
+            shard_arrays = load_file(shard)
+            if not record.get("units"):
+                pairs = shard_arrays["units"].tolist()
+                record["units"] = [["mean" if n == -1 else n for n in pair] for pair in pairs]
+            for name, array in _of_shard(shard_arrays, record):
                 part, _, key = name.partition(".")
                 if key == "masked" and np.isnan(array).any():
                     raise Mismatch(
@@ -236,7 +240,7 @@ _AXES_FIRST = {
 def _of_shard(arrays: dict[str, Any], record: Json) -> Iterator[tuple[str, Any]]:
     """The arrays of one record in a shard, by name; see docs/dumps.md."""
     for name, array in arrays.items():
-        if "/" in name or name == "texts":
+        if "/" in name or name in ("texts", "units"):
             continue
         mine = np.flatnonzero(arrays.get(f"{name}/texts", arrays["texts"]) == record["index"])
         if not len(mine):

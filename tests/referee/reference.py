@@ -17,6 +17,7 @@ import transformers as hf
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.pytorch_utils import Conv1D
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -152,7 +153,8 @@ def tied_base(kind: type[PreTrainedModel], config: hf.PreTrainedConfig) -> bool:
     return (
         base
         and config.tie_word_embeddings
-        and config.model_type not in ("bert", "roberta", "distilbert")
+        and config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        and config.model_type not in ("bert", "roberta")
     )
 
 

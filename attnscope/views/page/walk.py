@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnscope.findings.heads import HeadRef
+from attnscope.findings.row_statistics import STATISTICS
 from attnscope.views.axes import SINK, Axis
 from attnscope.views.numbers import scale_text
 from attnscope.views.page.container import Array, Container, Reference
@@ -127,7 +128,7 @@ _PAGE_HELP = {
     "zoom_in": "Larger cells.",
     "zoom_out": "Smaller cells, down to the whole matrix.",
     "digits": "Numbers in cells, or none.",
-    "display": "Heads as the lens, thumbnails, roles, or one number.",
+    "display": "Heads by this cell or row, or as thumbnails, roles or one number.",
     "lens": "This cell, or this row, in all heads; then 1 to 9 goes to one of the strongest.",
     "write": "Save a figure, the matrix, or this page.",
     "help": "All keys, and what the words mean.",
@@ -203,13 +204,28 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
             "browserKeys": _BROWSER_KEYS,
             "stageHelp": _STAGES,
             "glossary": glossary,
-            "terms": {_PHRASES.get(name, name): meaning for name, meaning in glossary.items()},
+            "terms": _terms(glossary, scenes),
             "phrases": _PHRASES,
             "words": _WORDS,
             "selects": list(walk.selects),
             "scenes": scenes,
         }
     ]
+
+
+def _terms(glossary: Mapping[str, str], scenes: Sequence[Node]) -> dict[str, str]:
+    """Return what the words of these scenes mean, by what panels call them: without statistics that none shows."""
+    names = set(_PHRASES)
+    terms = {}
+    for scene in scenes:
+        names.update(number["name"] for number in scene["numbers"])
+    for name, meaning in glossary.items():
+        if name in names or name not in STATISTICS:
+            terms[_PHRASES.get(name, phrase_of(name))] = meaning
+    for scene in scenes:
+        if scene["roles"]:
+            terms.update(zip(scene["roles"]["names"], scene["roles"]["meanings"], strict=True))
+    return terms
 
 
 def _choice(text: str) -> str:
