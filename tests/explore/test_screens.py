@@ -65,7 +65,7 @@ def test_the_command_prints_what_shows_the_same_place(monkeypatch, capsys):
     screens = walk_without_terminal(monkeypatch, "]", "}", "up")
     assert main(["explore", "The bank by the river", "--layer", "1", "--head", "2"]) == 0
     said = capsys.readouterr().out
-    assert said == "attnscope run 'The bank by the river' --layer 2 --head 3 --query 3\n"
+    assert said == "attnscope run 'The bank by the river' --layer 2 --head 3 --query 3 --key 3\n"
     assert "L2H3" in screens[0][0]
     assert main(shlex.split(said)[1:]) == 0
     assert "L2H3" in capsys.readouterr().out

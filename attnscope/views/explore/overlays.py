@@ -361,7 +361,7 @@ def displays_of(app: Any) -> list[MenuLine]:
     titles = {name: phrase_of(name) for name in meanings}
     if not app.thumbnails_fit:
         titles["thumbnails"] = "top non-sink"
-        meanings["thumbnails"] = "The row's strongest source past sinks and itself, per head."
+        meanings["thumbnails"] = "The row's strongest source past sinks and itself."
     return [
         MenuLine(titles[name], meaning, titles[name], partial(app.do, "display", name), name)
         for name, meaning in meanings.items()
