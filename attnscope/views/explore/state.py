@@ -266,8 +266,8 @@ class WalkState:
         """Begin at the requested place, else at the scene's first head, at the last row that is no special token."""
         requested = self.begin or Begin()
         begin = scene.first
-        is_chosen = requested == Begin(unit=requested.unit, cuts=requested.cuts)
-        if is_chosen and scene.start is not None and scene.start_key is not None:
+        names_no_place = requested == Begin(unit=requested.unit, cuts=requested.cuts)
+        if names_no_place and scene.start is not None and scene.start_key is not None:
             cell = scene.queries.positions[scene.start], scene.keys.positions[scene.start_key]
             requested = replace(requested, query=str(cell[0]), key=str(cell[1]))
         if requested.unit not in scene.units:

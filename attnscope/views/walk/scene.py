@@ -315,9 +315,8 @@ class Scene(Owner):
     alignment: Alignment | None = None
     # what a page shows of every head first: `roles`, `lens` for the only cell, or the name of a number
     display: str = "thumbnails"
-    answer: str = (
-        ""  # what a page says above the heads; empty for where there is most of what they show
-    )
+    # what a page says above the heads; empty for where there is most of what they show
+    answer: str = ""
     pictures: Sequence[ScenePicture] = ()
     # of a text with pictures, each kind of token with the indices of its sources: those of each picture first
     kinds: Sequence[tuple[str, Sequence[int]]] = ()
