@@ -218,10 +218,13 @@ class Checker:
                         "α·‖v‖",
                         2e-4 * abs(values[spot.query, key]),
                     )
-            elif found := re.match(rf" +(\d+) more +({NUMBER}) *$", line):
+            elif found := re.match(rf" +(\d+) more(?:, (\d+) larger)? +({NUMBER}) *$", line):
                 assert int(found[1]) == (order > 0).sum() - len(shown)
-                self.equal(found[2], order.sum() - np.sum(shown), "more", 1e-6)
-            elif found := re.match(rf" +not listed +({NUMBER}) *$", line):
+                # one that is under the cursor is last, although others may be larger
+                larger = (order > shown[-1]).sum() - (np.array(shown) > shown[-1]).sum()
+                assert int(found[2] or 0) == larger, (line, shown)
+                self.equal(found[3], order.sum() - np.sum(shown), "more", 1e-6)
+            elif found := re.match(rf" +not listed(?:, \d+ larger)? +({NUMBER}) *$", line):
                 self.equal(
                     found[1],
                     max(0.0, 1 - np.sum(shown)),

@@ -34,7 +34,7 @@ def listed(lines):
     for line in lines:
         if found := re.match(r"← (\d+) .*? (\d\.\d{3})\b", line):
             sources[int(found[1])] = float(found[2])
-        elif found := re.match(r"(\d+) more +(\d\.\d{3})$", line):
+        elif found := re.match(r"(\d+) more(?:, \d+ larger)? +(\d\.\d{3})$", line):
             others = int(found[1]), float(found[2])
     return sources, others
 
@@ -107,6 +107,35 @@ def test_the_source_under_the_cursor_is_listed_even_if_others_are_stronger():
     assert len(sources) < len(row) and [*sources][-1] == weakest
     assert count == len(row) - len(sources)
     assert rest == pytest.approx(1 - sum(row[key] for key in sources), abs=6e-4)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_list_says_how_many_larger_sources_it_leaves_out(saved):
+    """Of 19 sources, one of 0.004 stood right below one of 0.279."""
+    text = " ".join([BANK, "was not the bank that lent us money and the stones moved slowly"])
+    # all are listed in the report, in a panel that has room for fewer
+    kept = {"stages": "scores,masked", "top": 30} if saved else {"stages": "weights"}
+    report = attnscope.inspect(text, layer=2, head=0, **kept).data
+    whole = attnscope.inspect(text, layer=2, head=0, stages="weights").data
+    row = whole.texts[0].heads[0].stages["weights"][-1]
+
+    async def act(app, press, _pilot):
+        await press("3", "G", "space", "home")
+        shown = []
+        for _ in row:
+            shown.append((app.state.key, row_lines(app)))
+            await press("right")
+        return shown
+
+    counts = []
+    for key, lines in walk(act, report_source(report), (80, 24)):
+        listed_keys = [*listed(lines)[0]]
+        assert key in listed_keys
+        weakest = row[listed_keys].min()
+        said = [int(m[1]) for line in lines if (m := re.search(r", (\d+) larger ", line))]
+        counts.append((row > weakest).sum() - (row[listed_keys] > weakest).sum())
+        assert said == [counts[-1]] * bool(counts[-1]), lines
+    assert min(counts) == 0 and max(counts) > 3
 
 
 def test_of_sources_that_were_not_saved_a_value_is_not_known_and_sums_are_no_powers_of_ten():

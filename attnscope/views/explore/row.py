@@ -225,7 +225,7 @@ def _sources(
     """Return the strongest sources of a row, and a name and the weight of the others; None for none.
 
     They are the largest of an exact row, else the listed ones, in at most so many lines with that of the others. If the
-    chosen key has a weight, it is one of them.
+    chosen key has a weight, it is one of them, and the name of the others says how many are between it and the line above.
     """
     row = head.row("weights", query)
     ranked = head.sources
@@ -249,7 +249,8 @@ def _sources(
         ]
         more = int((rest > 0).sum())
         rest = rest[np.isfinite(rest)].astype(np.float64)
-        return sources, (f"{more} more", float(rest.sum())) if more else None
+        label = _of_others(f"{more} more", rest.tolist(), sources)
+        return sources, (label, float(rest.sum())) if more else None
     if ranked is None:
         return [], None
     values = ranked.measures.get("value")
@@ -272,9 +273,22 @@ def _sources(
     if found := [source for source in hidden if source.key == chosen_key]:
         hidden = [listed.pop(), *(source for source in hidden if source.key != chosen_key)]
         listed += found
-    if missing is not None:
-        missing += sum(source.weight for source in hidden)
-    return listed, None if missing is None or missing < _LITTLE else ("not listed", missing)
+    hidden_weights = [source.weight for source in hidden]
+    label = _of_others("not listed", hidden_weights, listed)
+    if missing is None:
+        return listed, None
+    missing += sum(hidden_weights)
+    # a larger one is not left out in silence, however small
+    return listed, None if missing < _LITTLE and not found else (label, missing)
+
+
+def _of_others(label: str, hidden: Sequence[float], listed: Sequence[SourceLine]) -> str:
+    """Return the name of the sources without a line of their own, and how many of them are larger than the last that has.
+
+    The last may be the one under the cursor, which is listed wherever it ranks.
+    """
+    larger = sum(weight > listed[-1].weight for weight in hidden) if listed else 0
+    return f"{label}, {larger} larger" if larger else label
 
 
 def _named(axis: Axis, index: int, ink: Ink) -> str:
