@@ -253,6 +253,21 @@ def test_digits_are_numbers_that_cells_lack_and_leave_out_those_that_they_have(m
             assert has_all_columns != any("keys 0–" in line for line in shown["matrix"])
 
 
+def test_the_size_of_the_panel_does_not_change_whether_numbers_are_wanted(minilm):
+    """Numbers that `d` had brought were gone in a panel with more room."""
+    text = "The bank by the river was not the bank that lent us money"
+    found = attnscope.inspect(text, model=str(minilm), layer=0, head=4, stages="weights").data
+    weights = found.texts[0].heads[0].stages["weights"]
+    # which keys, and how many numbers the row has then
+    walks = (("d", 5), ("d+", 15), ("d+_", 5), ("+", 15), ("+d", 0), ("+d_", 0), ("+d_d", 5))
+    for keys, count in (*walks, ("+d_d+", 15), ("d+d_", 0), ("dd+", 15)):
+        _, shown = walk(found, "g", "home", *keys, size=(80, 24))
+        (row,) = (line for line in shown["matrix"] if re.search(r"\W2 bank ", line))
+        numbers = [float(number) for number in re.findall(r"\d?\.\d\d", row)]
+        assert len(numbers) == count, keys
+        assert numbers == pytest.approx(weights[2][:count], abs=0.0051)
+
+
 def test_without_colours_cells_fill_the_panel_and_the_cursor_keeps_the_shade(report):
     found = {}
 

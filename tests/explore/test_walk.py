@@ -241,6 +241,7 @@ def test_steps_and_their_opposites_cancel():
     for one, other in (
         ("left", "right"), ("up", "down"), ("previous_head", "next_head"), ("previous_layer", "next_layer"),
         ("previous_text", "next_text"), ("stage", "previous_stage"), ("mask", "previous_mask"), ("digits", "digits"),
+        ("bare", "bare"),
         ("zoom_in", "zoom_out"), ("pin", "pin"), ("next_panel", "previous_panel"), ("predictions", "predictions"),
     ):  # fmt: skip
         there = apply(start, Action(one), bounds)

@@ -298,14 +298,19 @@ class ExploreApp(App[int], inherit_bindings=False):
             focused = self.state.place.panel == name
             panel_number = PANELS.index(name) + 1
             frame = PanelFrame(width, height, focused, self.state.ink.ascii, panel_number)
-            width -= 2
-            height -= 1
+        width, height = self._inside(width, height)
         if self.state.scene is None:
             return self._skeleton(name, width, height), frame
         return self._panels[name].draw(self.state, width, height), frame
 
     def _is_framed(self, width: int, height: int) -> bool:
         return self._wide or (width >= _FRAMED[0] and height >= _FRAMED[1])
+
+    def _inside(self, width: int, height: int) -> tuple[int, int]:
+        """Return the columns and lines that a panel of this size draws; the upper edge of a frame has its title."""
+        if self._is_framed(width, height):
+            return width - 2, height - 1
+        return width, height
 
     def _skeleton(self, name: str, width: int, height: int) -> list[Line]:
         """Return the lines before anything has been computed: titles, the text, and the progress."""
@@ -754,8 +759,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         """Write numbers into cells, or leave them out."""
         if self.state.place.zoom > 1:
             self._notice = "numbers stand in cells of one position: zoom in"
-        else:
-            self._act(Action("digits"))
+            return
+        *_, width, height = self._arranged["matrix"]
+        is_roomy = self._panels["matrix"].is_roomy(self.state, *self._inside(width, height))
+        self._act(Action("bare" if is_roomy and not self.state.has_picture else "digits"))
 
     def _cut(self) -> None:
         """Cut the head or the edge under the cursor, or put it back."""

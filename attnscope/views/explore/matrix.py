@@ -111,6 +111,10 @@ class MatrixPanel:
             *_legend(state, layout, window, width),
         ]
 
+    def is_roomy(self, state: WalkState, width: int, height: int) -> bool:
+        """Tell whether cells have room for numbers, in a panel of this size that may not have been drawn yet."""
+        return state.scene is not None and self._layout(state, state.scene, width, height).is_roomy
+
     def page(self) -> int:
         """Return the number of visible rows of cells."""
         if self._last is None:
@@ -168,9 +172,7 @@ class MatrixPanel:
         lines -= zoom > 1 or not whole or n_rows > lines or least * n_columns > room
         per_line = 1
         tall = 1
-        # in place of a map on a picture, digits are those that cells have
-        is_bare = current_place.digits and not scene.pictures
-        numbers = mode == "digits" or (is_roomy and not is_bare)
+        numbers = mode == "digits" or (is_roomy and not current_place.bare)
         if mode == "digits":
             cell = form.columns
         elif mode == "halves":
@@ -216,6 +218,7 @@ class MatrixPanel:
             tall,
             form if numbers else None,
             heading,
+            is_roomy,
         )
 
     def _head(
@@ -306,6 +309,7 @@ class _Layout:
     tall: int = 1
     form: "_Form | None" = None  # how numbers are written; None for none
     heading: int = 1  # lines of the tokens above the columns
+    is_roomy: bool = False  # cells have room for numbers beside what else they show
 
     @property
     def above(self) -> int:

@@ -142,16 +142,15 @@ class WalkState:
     @property
     def pictured(self) -> bool:
         """Whether the matrix is replaced by the pictures of the text: for weights, as colours, of one head."""
-        current_place = self.place
+        return self.has_picture and not self.place.digits
+
+    @property
+    def has_picture(self) -> bool:
+        """Whether the matrix can be replaced by the pictures of the text."""
         has_pictures = (
             self.scene is not None and bool(self.scene.pictures) and self.scene.unit == "tokens"
         )
-        return (
-            has_pictures
-            and current_place.stage == "weights"
-            and not current_place.digits
-            and current_place.pinned is None
-        )
+        return has_pictures and self.place.stage == "weights" and self.place.pinned is None
 
     @property
     def bounds(self) -> Bounds:

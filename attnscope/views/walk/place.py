@@ -80,7 +80,8 @@ class Place:
     stage: str = "weights"
     panel: str = "matrix"
     zoom: int = 1
-    digits: bool = False  # the matrix is shown as numbers, not as colours
+    digits: bool = False  # cells without room for numbers are as wide as these; in place of a picture, cells
+    bare: bool = False  # cells with room for numbers have none
     display: str = "thumbnails"
     pinned: Spot | None = None  # what the matrix is compared with; None for nothing
     pinned_cuts: tuple[WalkCut, ...] = ()
@@ -369,7 +370,8 @@ _STEPS: dict[str, Callable[[Place, Any, Bounds], Place]] = {
     "previous_mask": lambda current, _, bounds: _at(
         current, mask=(current.spot.mask - 1) % bounds.masks
     ),
-    "digits": lambda current, _, _bounds: replace(current, digits=not current.digits),
+    "digits": lambda current, _, _bounds: replace(current, digits=not current.digits, bare=False),
+    "bare": lambda current, _, _bounds: replace(current, bare=not current.bare, digits=False),
     "display": lambda current, value, bounds: replace(
         current, display=value or _cycle(bounds.displays, current.display, 1)
     ),
