@@ -192,6 +192,29 @@ def test_an_enlarged_panel_has_a_way_back_in_the_footer(size, back):
     assert restored == boxes and len(only) == 1
 
 
+def test_a_terminal_for_one_panel_offers_neither_to_enlarge_it_nor_to_show_all():
+    """70 × 20 offered `_ all panels`, which showed one panel as before."""
+
+    async def act(app, press, pilot):
+        seen = []
+        for size, keys in (((70, 20), "+_"), ((160, 50), "+"), ((70, 20), "+_"), ((160, 50), "_")):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            for key in ("", *keys):
+                await press(*key)
+                footer_line, title = (region_text(app, name)[0] for name in ("footer", "title"))
+                offered = ["+ enlarge" in footer_line, "_ all panels" in footer_line]
+                seen.append((size, key, offered, len(app._arranged), "one panel" in title))
+        return seen
+
+    neither, larger, back = [False, False], [True, False], [False, True]
+    small = [((70, 20), key, neither, 1, bool(key)) for key in ("", "+", "_")]
+    large = [((160, 50), "", larger, 4, False), ((160, 50), "+", back, 1, False)]
+    # it is enlarged as before when there is room again
+    again = [((160, 50), "", back, 1, False), ((160, 50), "_", larger, 4, False)]
+    assert walk(act, size=(120, 40)) == [*small, *large, *small, *again]
+
+
 def test_the_sign_of_the_pinned_head_is_listed_only_if_it_is_drawn():
     source = comparison_source(attnscope.compare("The bank by the river", layer="all", head="all").data)  # fmt: skip
     for keys, is_drawn in (("", False), ("]", True)):

@@ -20,7 +20,7 @@ from tests.test_docs import DOCS, REWRITE
 HERE = Path(__file__).parent / "snapshots"
 WALKS = {
     "start": [],
-    "digits": ["d", "s", "s", "s"],
+    "digits": ["s", "s", "s", "d"],
     "compare": ["c", "}", "a", "d"],
     "rows": ["3", "p"],
 }

@@ -116,6 +116,7 @@ _ANYTIME = ("quit", "help", "palette")
 _MOST_EARLY = 100
 _WAITS = "next, after what is computed now"
 _RUNS = "computed now; Esc drops it"
+_ONE_PANEL = "there is room for one panel at a time; Tab shows the next"
 # Actions that take the model, which saved findings don't have.
 _COMPUTING = ("cut", "effects", "explain", "edit")
 _SHAPES = {"sqrt": "the root of weights", "linear": "weights", "log": "the logarithm of weights"}
@@ -248,7 +249,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._mode = ""
         self._before: Source | None = None
         self._edited: Any = None
-        self._wide = True
+        self._has_room = True  # for all panels
+        self._wide = True  # all panels are shown
         self._arranged: dict[str, Box] = {}  # where the panels are
         self._enlarged = False  # the panel that keys move in has the whole screen
         self._notice = ""
@@ -336,7 +338,10 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def arrange(self, width: int, height: int) -> None:
         """Show all panels, or on a small terminal, and if it is enlarged, the one that keys move in."""
-        self._wide = width >= _WIDE and height >= _HIGH and not self._enlarged
+        self._has_room = width >= _WIDE and height >= _HIGH
+        self._wide = self._has_room and not self._enlarged
+        if self._has_room and self._notice == _ONE_PANEL:
+            self._notice = ""
         boxes = self._arranged = self._boxes(width, height - 2)
         for name in PANELS:
             pane = self.panes[name]
@@ -432,7 +437,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         )
 
     def _enlarge(self, enlarged: bool) -> None:
-        """Give the panel that keys move in the whole screen, or show all of them again."""
+        """Give the panel that keys move in the whole screen, or show all of them again, if that changes anything."""
+        if not self._has_room:
+            self._notice = _ONE_PANEL
+            return
         self._enlarged = enlarged
         self.arrange(self.size.width, self.size.height)
 
@@ -552,8 +560,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         by_name = {action.name: action for action in self.actions}
         names = footer(self.state.place.panel)
         restored = 0
-        if self._enlarged:
-            names = ("restore", *(name for name in names if name != "enlarge"))
+        if not self._wide:
+            names = [name for name in names if name != "enlarge"]
+        if self._enlarged and self._has_room:
+            names = ["restore", *names]
             restored = len(by_name["restore"].brief) + 4
         # the way back is the only one that the arithmetic leaves room for in any case
         line = self._brief_arithmetic(width - restored)
@@ -632,7 +642,7 @@ class ExploreApp(App[int], inherit_bindings=False):
                 self._go_to_strongest(int(pressed) - 1)
                 return True
         if event.key == "escape":
-            if not self._drop_waiting() and self._enlarged:
+            if not self._drop_waiting() and self._enlarged and self._has_room:
                 self._enlarge(False)
             self.redraw()
             return True
