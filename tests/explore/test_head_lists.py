@@ -125,3 +125,24 @@ def test_the_legend_of_sixteen_colours_has_both_of_its_ends():
     numbers = [float(text.replace("−", "-")) for text in re.sub("from|to", "", legend).split()]
     assert numbers[0] == -numbers[-1] == pytest.approx(-high, abs=0.0051)
     assert 0 in numbers and numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("size", [(120, 40), (200, 60)])
+@pytest.mark.parametrize("text", ["The bank by", " ".join(["The bank by the river"] * 5)])
+def test_signs_stand_right_behind_the_thumbnail_of_their_head(size, text):
+    """Behind three columns of a small matrix, the sign stood beside the head after it."""
+
+    async def act(app, press, _pilot):
+        await press("1", "{", *["left"] * 4, "x", "right", "c", "right")
+        return app.state.place, app.state.scene, lines_of(app, "heads", True)
+
+    place, scene, lines = walk(act, live(text), size)
+    assert "weights" in lines[0] and place.pinned.head == 1 and place.spot.head == 2
+    columns = [lines[1].index(f"H{head}") for head in range(4)]
+    # a matrix is drawn as it is, if it is not wider than what a head has with the sign behind it
+    drawn = min(len(scene.keys.positions), columns[1] - columns[0] - 1)
+    (line,) = (line for line in lines if f"▸L{place.spot.layer}" in line)
+    assert line.index("•") == columns[1] + drawn
+    assert line.index("◂") == columns[2] + drawn
+    assert line.index("×") == columns[0] + drawn - 1
+    assert drawn == (3 if text == "The bank by" else columns[1] - columns[0] - 1)

@@ -317,11 +317,18 @@ def _grid(
     shades = None
     if weights is not None:
         shades = steps(weights, state.weight_scale(None)).tolist()
-    signs = {
-        mark_name: Segment(_mark(ink, mark_name), BOLD) for mark_name in ("current", "pinned", "")
-    }
     blank = Segment(" " * (wide - 1), PLAIN)
-    between = Segment(" ")
+    drawn_wide = wide - 1
+    is_thumbnail = weights is None and state.place.display == "thumbnails"
+    if is_thumbnail:
+        # a small matrix is drawn as it is, and signs stand right behind it
+        drawn_wide = min(drawn_wide, _columns_of_thumbnail(scene))
+    beside = " " * (wide - 1 - drawn_wide)
+    between = Segment(" " + beside)
+    signs = {
+        mark_name: Segment(_mark(ink, mark_name) + beside, BOLD)
+        for mark_name in ("current", "pinned", "")
+    }
     drawn_lines: list[Line] = []
     for layer in layers:
         here = layer == spot.layer
@@ -332,9 +339,9 @@ def _grid(
         for head in heads:
             is_current = here and head == spot.head
             marked = marks.get((layer, head), ())
-            if weights is None and state.place.display == "thumbnails":
+            if is_thumbnail:
                 walk_head = state.head_at(layer, head)
-                cells = _thumbnail(state, walk_head, wide - 1, tall)
+                cells = _thumbnail(state, walk_head, drawn_wide, tall)
             else:
                 if shades is None:
                     text, style = _written(state, scene, layer, head, wide - 1)
@@ -346,7 +353,7 @@ def _grid(
                 text = fit(text, wide - 1, right=state.place.display != "roles")
                 cells = [[Segment(text, CURSOR if is_current else style)], *[[blank]] * (tall - 1)]
             if "cut" in marked:
-                cut_text = fit(_mark(ink, "cut"), wide - 1, right=True)
+                cut_text = fit(_mark(ink, "cut"), drawn_wide, right=True)
                 cells[0] = [Segment(cut_text, ink.style("warning"))]
             sign = signs["current" if is_current else "pinned" if "pinned" in marked else ""]
             for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
@@ -401,6 +408,13 @@ def _of_cell(weight: float, width: int) -> str:
     if width > 2:
         return text.removeprefix("0")[:3]
     return f"{min(99.0, 100 * weight):.0f}"
+
+
+def _columns_of_thumbnail(scene: Scene) -> int:
+    """Return how many columns a thumbnail has if there is room for all."""
+    if scene.picture_scale is not None:
+        return scene.pictures[0].sources.shape[1]
+    return len(scene.keys.positions)
 
 
 def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
