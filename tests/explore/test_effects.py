@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("textual", reason="textual is not installed")
 
 import attnscope
+from attnscope.cli.explore import SessionOpener
+from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.views.explore.app import ExploreApp
 from tests.explore.proof import lines_of, region_text, settled
 from tests.explore.test_head_lists import of_model
@@ -245,3 +247,87 @@ def test_effects_that_are_wanted_again_after_esc_are_computed():
             return app.state.place.display
 
     assert asyncio.run(run()) == "effect"
+
+
+def test_effects_that_are_wanted_at_once_come_after_the_weights_of_all_heads():
+    """Lists of the lens were those of one head until all effects were measured."""
+    source = live()
+    measure, known = source.measure_effects, []
+
+    def measured(variant, progress):
+        heads = [source.token_head(variant, n // 4, n % 4) for n in range(16)]
+        known.append([head is not None and head.holds("weights", 0, 7) for head in heads])
+        measure(variant, progress)
+
+    source.measure_effects = measured
+
+    async def run():
+        app = ExploreApp(source)
+        async with app.run_test(size=(120, 40)) as pilot:
+            # before there is a scene
+            await pilot.press("E")
+            while app.state.place.display != "effect":
+                await settled(app, pilot)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert known == [[True] * 16]
+
+
+def test_effects_that_wait_for_the_weights_of_all_heads_say_so_and_are_dropped():
+    source = live()
+    compute, may_end = source.compute, threading.Event()
+
+    def wait(*args):
+        compute(*args)
+        # the scene is there, and other heads are not
+        may_end.wait(30)
+
+    async def run(*last):
+        may_end.clear()
+        app = ExploreApp(source)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settled(app, pilot)
+            source.compute = wait
+            await pilot.press("m", "E", *last)
+            title = region_text(app, "title")[0]
+            may_end.set()
+            await settled(app, pilot)
+            source.compute = compute
+            return title, app.state.place.display, app.state.scene.numbers
+
+    title, display, _ = asyncio.run(run())
+    assert "effects: next, after what is computed now" in title and display == "effect"
+    source = live()
+    compute = source.compute
+    title, display, numbers = asyncio.run(run("escape"))
+    assert "effects: dropped" in title and display != "effect"
+    assert "effect" not in [number.name for number in numbers]
+
+
+def test_progress_has_a_number_also_while_predictions_are_compared(monkeypatch):
+    """All cuts ran in the first third of the time, and the rest of it was `cutting each head …`."""
+    from attnscope.studies.ablate import uncut_states
+    from attnscope.studies.ablate.plan import AblationOptions
+    from attnscope.studies.ablate.run import survey_effects
+
+    said, compared = [], []
+    compare = uncut_states.UncutStates.compare_predictions
+
+    def comparing(self, *args):
+        before = len(said)
+        found = compare(self, *args)
+        compared.append(said[before:])
+        return found
+
+    # one state at a time
+    monkeypatch.setattr(uncut_states, "LOGITS", 1)
+    monkeypatch.setattr(uncut_states.UncutStates, "compare_predictions", comparing)
+    texts = (TextInput(TEXT),)
+    report = lambda what, done, total: said.append((what, done / total))  # noqa: E731
+    with SessionOpener(texts).open(texts, report) as session:
+        survey_effects(RunConfig(texts, model="riverbank"), AblationOptions(each="head"), session)
+    shares = [share for what, share in said if what == "cutting heads"]
+    assert shares == sorted(shares) and shares[-1] == 1 and shares.count(1) == 1
+    # 16 heads at one [MASK]
+    compared_shares = [share for calls in compared for _, share in calls]
+    assert len(compared_shares) == 16 == len({*compared_shares})

@@ -194,11 +194,21 @@ class Baseline:
         return np.array([self.uncut_weights.weight(cut) for cut in cuts], dtype=np.float32)
 
     def _chunks(
-        self, variants: "Sequence[Variant]", step: str, rows: Sequence[int] | None = None
+        self,
+        variants: "Sequence[Variant]",
+        step: str,
+        rows: Sequence[int] | None = None,
+        share: int = 100,
     ) -> "Iterator[tuple[list[int], Tensor]]":
         """Run variants, as many side by side as memory allows.
 
         Yield the places of some variants, and their final hidden states at these ascending positions, (V, rows, D).
+
+        Args:
+            variants: What is cut.
+            step: What the progress is of.
+            rows: Positions whose states are wanted; None for all.
+            share: Percent of the work on some variants that running them is.
         """
         order = sorted(range(len(variants)), key=lambda n: min(variants[n]))
         for start in range(0, len(order), self._at_once):
@@ -208,7 +218,7 @@ class Baseline:
                 done: int, total: int, chunk_start: int = start, count: int = len(places)
             ) -> None:
                 self._advance(
-                    step, 100 * chunk_start + 100 * count * done // total, 100 * len(order)
+                    step, 100 * chunk_start + share * count * done // total, 100 * len(order)
                 )
 
             yield places, self._ran.run([variants[n] for n in places], progress, rows)
@@ -347,11 +357,22 @@ class Baseline:
 
         before = self.log_probability
         rows = self._ablation.positions or None
-        for places, hidden in self._chunks(variants, step, rows):
+        predicts = self.uncut_states.log_probabilities is not None
+        share = self._share_of_running()
+        compared = 0
+        for places, hidden in self._chunks(variants, step, rows, share):
             measures = {"hidden": self.uncut_states.compare_hidden(hidden, rows)[2]}
-            if self.uncut_states.log_probabilities is not None:
-                divergence, likeliest = self.uncut_states.compare_predictions(hidden)
+            if predicts:
+
+                def progress(
+                    done: int, total: int, before: int = compared, count: int = len(places)
+                ) -> None:
+                    of_chunk = share * count + (100 - share) * count * done // total
+                    self._advance(step, 100 * before + of_chunk, 100 * len(variants))
+
+                divergence, likeliest = self.uncut_states.compare_predictions(hidden, progress)
                 measures |= {"kl": divergence, "after": likeliest}
+            compared += len(places)
             if before is not None:
                 after = self.uncut_states.log_probability(hidden, self._ablation.answer_ids)
                 measures["loss"] = before - after
@@ -359,6 +380,17 @@ class Baseline:
                 measures["target"] = from_numpy(self._change_of_target(hidden))
             yield places, measures
             self._check()
+
+    def _share_of_running(self) -> int:
+        """Return about how many percent of the work on variants running them is; the rest compares predictions."""
+        before = self.uncut_states.log_probabilities
+        if before is None:
+            return 100
+        # a variant runs through half of the layers on average; the logits are multiplied by probabilities, too
+        parameters = sum(parameter.numel() for parameter in self._loaded[0].module.parameters())
+        running = len(self._ablation.text.tokens) * parameters / 2
+        comparing = 2 * before.numel() * self._ran.hidden.shape[-1]
+        return round(100 * running / (running + comparing))
 
     @property
     def log_probability(self) -> float | None:

@@ -1,6 +1,6 @@
 """Compare hidden states and predictions with and without cuts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -37,12 +37,14 @@ class UncutStates:
         cosine = (after * before).sum(-1) / (after.norm(dim=-1) * norms)
         return cosine, change, torch.where(norms > 0, change / norms, torch.nan)
 
-    def compare_predictions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def compare_predictions(
+        self, hidden: Tensor, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> tuple[Tensor, Tensor]:
         """Compare the predictions of variants with these final states at the positions, (V, P, D).
 
         Return KL(before ‖ after) in bits, and the probability of the token that is the most probable one without cuts,
         (V, P) each, float64. The former is Σ p log p − Σ p·z + log Σ exp z, with probabilities p before and logits z
-        after, so that no logarithm of every probability is needed.
+        after, so that no logarithm of every probability is needed. `progress` is called with the states compared, and all.
         """
         assert self.log_probabilities is not None
         share = self.log_probabilities.exp()  # (P, V)
@@ -62,6 +64,7 @@ class UncutStates:
             total = after.logsumexp(-1)
             divergences.append(entropy[at] - expected + total)
             likeliest.append((after.gather(1, top[at, None])[:, 0] - total).exp())
+            progress(min(n + step, len(rows)), len(rows))
         bits = torch.cat(divergences) / torch.log(torch.tensor(2.0))
         shape = hidden.shape[:2]
         return bits.clamp_min(0.0).view(shape), torch.cat(likeliest).view(shape)

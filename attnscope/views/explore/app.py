@@ -60,7 +60,7 @@ from attnscope.views.walk.cell import (
 )
 from attnscope.views.walk.keys import ACTIONS, KeyAction, footer, spell_key
 from attnscope.views.walk.place import PANELS, Action, Begin, Spot, uncut
-from attnscope.views.walk.scene import EFFECT, ROW_EFFECT, Progress, Scene, Source, WalkCut
+from attnscope.views.walk.scene import EFFECT, ROW_EFFECT, Progress, Scene, Source, Variant, WalkCut
 
 # Columns and lines from which all panels are shown at once, and from which they are frames.
 _WIDE = 76
@@ -116,6 +116,7 @@ _ANYTIME = ("quit", "help", "palette")
 _MOST_EARLY = 100
 _WAITS = "next, after what is computed now"
 _RUNS = "computed now; Esc drops it"
+_EFFECTS = "effects"  # kind of their job
 _ONE_PANEL = "there is room for one panel at a time; Tab shows the next"
 # Actions that take the model, which saved findings don't have.
 _COMPUTING = ("cut", "effects", "explain", "edit")
@@ -257,6 +258,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._found_from = self.state.place  # where the search began
         self._early: list[events.Key] = []  # keys that wait for the first scene
         self._effects_wanted = False  # they are measured, and shown with the next scene
+        self._effects_wait = False  # until the screen lacks nothing
 
     # start and end
 
@@ -839,6 +841,15 @@ class ExploreApp(App[int], inherit_bindings=False):
                 at_row=is_shown and effect_of_row(scene, self.state.place.spot.query) is not None
             )
             return
+        if self._missing() is None or self.worker.kind == _EFFECTS:
+            self._measure_effects()
+        else:
+            # the weights of all heads take a pass, and their effects one for each
+            self._effects_wait = True
+            self._notice = f"{_EFFECTS}: {_WAITS}"
+
+    def _measure_effects(self) -> None:
+        """Measure what each head is worth, and show it."""
         measure = partial(self.state.source.measure_effects, self.state.variant())
 
         def measured(_: object) -> None:
@@ -847,7 +858,7 @@ class ExploreApp(App[int], inherit_bindings=False):
 
         # what is cut, and what positions are, does not change them
         key = replace(self.state.variant(), cuts=(), unit="tokens")
-        self._post(Job("effects", measure, measured, key))
+        self._post(Job(_EFFECTS, measure, measured, key))
 
     def _show_effects(self, *, at_row: bool = False) -> None:
         """Show what each head is worth where the model predicts, or at the row of the cursor, and say so."""
@@ -896,6 +907,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         was_waiting = bool(self._early)
         self._early = []
         dropped = self.worker.drop()
+        if self._effects_wait:
+            dropped.append(_EFFECTS)
+            self._effects_wait = False
         if "roles" in dropped and self.state.place.display == "roles":
             self._act(Action("display", "thumbnails"))
         if dropped:
@@ -1038,6 +1052,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         # a message, and what is measured, are those of the text before
         self.state.error = self._notice = ""
         self._effects_wanted = False
+        self._effects_wait = False
         self.state.replace_source(source)
         self._rearrange()
         self.ask()
@@ -1046,17 +1061,25 @@ class ExploreApp(App[int], inherit_bindings=False):
     # computing
 
     def ask(self) -> None:
-        """Compute the first missing part of the screen."""
-        source = self.state.source
-        stage = self.state.place.stage
-        if not source.computes:
+        """Compute the first missing part of the screen, and what waits for the last."""
+        if not self.state.source.computes:
             self.state.settle()
+        wanted = self._missing()
+        if wanted is not None:
+            compute = partial(self.state.source.compute, *wanted)
+            self.worker.post(Job("compute", compute, lambda _: self._arrived(), wanted))
+        elif self._effects_wait:
+            self._effects_wait = False
+            self._measure_effects()
+
+    def _missing(self) -> tuple[Variant, int, int, str, tuple[int, int]] | None:
+        """Return the first part that the screen lacks, as sources compute it; None if it lacks nothing."""
+        stage = self.state.place.stage
         for variant, spot in self.state.wants():
             wanted = variant, spot.layer, spot.head, stage, self._rows(spot)
-            if source.missing(*wanted):
-                compute = partial(source.compute, *wanted)
-                self.worker.post(Job("compute", compute, lambda _: self._arrived(), wanted))
-                return
+            if self.state.source.missing(*wanted):
+                return wanted
+        return None
 
     def _rows(self, spot: Spot) -> tuple[int, int]:
         """Return the first and last query whose exact rows are wanted: a block around the cursor."""
@@ -1084,6 +1107,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         if status and self._notice == f"{self.worker.kind}: {_WAITS}":
             self._notice = ""
         if not status and self._notice.endswith(_RUNS):
+            self._notice = ""
+        if error is not None and self._effects_wait:
+            # what the screen lacks does not come
+            self._effects_wait = False
             self._notice = ""
         if isinstance(error, AttnscopeError):
             self.state.error = error.line(self.spelling)

@@ -413,7 +413,7 @@ def _of_cell(weight: float, width: int) -> str:
 def _columns_of_thumbnail(scene: Scene) -> int:
     """Return how many columns a thumbnail has if there is room for all."""
     if scene.picture_scale is not None:
-        return scene.pictures[0].sources.shape[1]
+        return int(scene.pictures[0].sources.shape[1])
     return len(scene.keys.positions)
 
 

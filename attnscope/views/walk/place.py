@@ -80,7 +80,9 @@ class Place:
     stage: str = "weights"
     panel: str = "matrix"
     zoom: int = 1
-    digits: bool = False  # cells without room for numbers are as wide as these; in place of a picture, cells
+    digits: bool = (
+        False  # cells without room for numbers are as wide as these; in place of a picture, cells
+    )
     bare: bool = False  # cells with room for numbers have none
     display: str = "thumbnails"
     pinned: Spot | None = None  # what the matrix is compared with; None for nothing
