@@ -11,7 +11,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.batch.blocks import BlockCounter, SelectedItems, with_blocks
+from attnscope.batch.blocks import BlockCounter, SelectedItems, cut_block, with_blocks
 from attnscope.batch.header import Grouping, Settings
 from attnscope.batch.items import (
     cost,
@@ -353,6 +353,32 @@ def test_shards_are_blocks_that_follow_from_the_input_alone(lengths, characters,
     assert all({item.block % count for item in part} <= {n} for n, part in enumerate(parts))
     for shard, part in zip(shards, parts, strict=True):
         assert shard.count(bounds) == len(part)
+
+
+@drawn(
+    st.lists(st.integers(0, 30), min_size=10, max_size=20),
+    st.integers(0, 300),
+    st.integers(0, 5),
+    st.none() | st.integers(1, 20),
+)
+def test_the_block_that_a_limit_cuts_is_that_of_the_first_text_after_it(
+    lengths, characters, skip, limit
+):
+    """Its texts before the limit are computed again where the limit grows."""
+    bounds = Grouping(**NO_LIMITS | {"block_characters": characters})
+    cut = cut_block(lengths, Settings(skip=skip, limit=limit), bounds)
+    block = 0
+    filled = 0
+    blocks = {}
+    for index, length in list(enumerate(lengths))[skip:]:
+        if characters and filled and filled + length > characters:
+            block += 1
+            filled = 0
+        filled += length
+        blocks[index] = block
+    after = len(lengths) if limit is None else skip + limit
+    expected = [n for n in blocks if n < after and blocks[n] == blocks.get(after)]
+    assert list(cut) == expected
 
 
 @pytest.mark.parametrize(
