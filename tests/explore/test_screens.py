@@ -122,7 +122,7 @@ def test_footer_and_help_name_every_key():
             await pilot.pause()
             seen = "\n".join(strip.text for strip in app.screen._compositor.render_strips())
             await pilot.press("end")
-            await pilot.pause()
+            await pilot.wait_for_scheduled_animations()
             return seen + "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
     shown = asyncio.run(walk())

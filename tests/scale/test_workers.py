@@ -298,7 +298,7 @@ def test_workers_of_the_command_line_write_the_bytes_of_one_process(folder, caps
     assert main(["batch", "texts.txt", "-o", "one.jsonl", *options]) == 0
     capsys.readouterr()
     assert main(["batch", "texts.txt", "-o", "three.jsonl", "--workers", "3", *options]) == 0
-    assert capsys.readouterr().err.startswith("attnscope: wrote: three.jsonl (1")
+    assert "\nattnscope: wrote: three.jsonl (148 texts ok, 2 skipped; " in capsys.readouterr().err
     assert content(folder / "three.jsonl") == content(folder / "one.jsonl")
     assert main(["batch", "texts.txt", "-o", "auto.jsonl", "--workers", "auto", *options]) == 0
     assert content(folder / "auto.jsonl") == content(folder / "one.jsonl")
