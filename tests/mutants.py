@@ -1,7 +1,7 @@
 """Whether the short suite finds the mutants that the whole suite finds: `python -m tests.mutants --count 60 --seed 1`.
 
 Draws changes of single expressions in modules of `MODULES`, and runs their tests: first those that one waits for, then,
-for mutants that survive these, all. It edits the files, and puts them back; use a clone of its own.
+for mutants that survive these, the exhaustive ones. It edits the files, and puts them back; use a clone of its own.
 """
 
 import argparse
@@ -22,7 +22,7 @@ MODULES = {
     "attnscope/model/recorders/sums.py": "tests/model",
     "attnscope/model/tile_stages.py": "tests/model",
     "attnscope/studies/explain/arithmetic.py": "tests/explanation",
-    "attnscope/batch/blocks.py": "tests/scale",
+    "attnscope/batch/blocks.py": "tests/batch/test_reader.py tests/scale",
     "attnscope/cli/next_command.py": "tests/cli",
     "attnscope/views/walk/effects.py": "tests/explore",
     "attnscope/views/walk/window.py": "tests/explore",
@@ -79,8 +79,8 @@ def mutate(node: ast.AST) -> None:
         node.value ^= 1
 
 
-def finds(folder: str, marks: str) -> bool | None:
-    """Tell whether a process with these tests fails; None if it takes too long."""
+def finds(folders: str, marks: str) -> bool | None:
+    """Tell whether a process with the marked tests fails; None if it takes too long."""
     child = os.fork()
     if not child:
         signal.alarm(SECONDS)
@@ -89,8 +89,8 @@ def finds(folder: str, marks: str) -> bool | None:
             os.dup2(nothing.fileno(), 2)
             import pytest
 
-            marked = ["-m", marks] if marks else []
-            os._exit(pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", *marked, folder]))
+            options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "-m", marks]
+            os._exit(pytest.main([*options, *folders.split()]))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return None if code == -signal.SIGALRM else code != 0
 
@@ -115,7 +115,7 @@ def main() -> None:
             stack.callback(path.write_text, original)
             path.write_text(text)
             short = finds(MODULES[name], "not exhaustive")
-            whole = short if short is not False else finds(MODULES[name], "")
+            whole = short if short is not False else finds(MODULES[name], "exhaustive")
         by_short += short is True
         by_whole += whole is True
         result = (
