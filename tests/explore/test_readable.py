@@ -84,11 +84,13 @@ def contrast(style, background):
 
 
 @pytest.mark.parametrize("background", [BLACK, WHITE], ids=["black", "white"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
 @pytest.mark.parametrize("colours", [1 << 24, 256, 16, 0])
-def test_everything_can_be_read(report, colours, background):
+def test_everything_can_be_read(report, colours, background, is_known):
     for keys in ("", "v", ":", "?", "d", "s", "a", "cz", "/x"):
         source = report_source(report)
-        _, shown, lines = painted(source, keys, colours=colours, background=background)
+        screen = {"colours": colours, "background": background if is_known else None}
+        _, shown, lines = painted(source, keys, **screen)
         letters = 0
         for segment in (segment for line in lines for segment in line):
             marks = set(segment.text) - set(" ░▒▓█▀▄▏▎▍▌▋▊▉▇▆▅▃▂▁")
@@ -100,6 +102,42 @@ def test_everything_can_be_read(report, colours, background):
             assert contrast(segment.style, background) >= least, (keys, segment)
         assert letters > 50
         assert shown["screens"] == (3 if keys and keys in "v:?" else 2)
+
+
+@pytest.mark.parametrize("background", [BLACK, WHITE], ids=["black", "white"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("colours", [1 << 24, 256, 16])
+def test_larger_weights_are_never_closer_to_the_colour_of_zero(
+    report, colours, background, is_known
+):
+    """On white, where no terminal had said so, the largest weights were white, too."""
+    screen = {"colours": colours, "background": background if is_known else None}
+    app, _, lines = painted(report_source(report), "g", (200, 60), **screen)
+    layout = app._panels["matrix"]._last
+    panel_x, panel_y, *_ = app._arranged["matrix"]
+    weights = app.state.drawn.stages["weights"]
+    # the title of the screen is above the panel, and the left edge of its frame before the labels
+    top = panel_y + 1 + layout.above
+    left = panel_x + 1 + layout.label
+
+    def behind(row, column):
+        at = left + column * layout.cell
+        styles = [style for text, style, _ in lines[top + row] for _ in text]
+        style = styles[at]
+        return luminance(rgb(None if style is None else style.bgcolor, background))
+
+    assert layout.tall > 1 and layout.mode == "blocks"
+    cells = [
+        (float(weights[row, column]), behind(row * layout.tall, column))
+        for row in range(1, len(weights))
+        for column in range(len(weights))
+    ]
+    cells.sort(key=lambda cell: cell[0])
+    distances = [abs(shown - cells[0][1]) for _, shown in cells]
+    assert cells[0][0] < 0.005 and cells[-1][0] > 0.8
+    assert distances == sorted(distances)
+    # as far as black and white are, or nearly, and the smallest ones are not
+    assert distances[-1] > 0.7 and distances[0] == 0 and len({*distances}) >= 4
 
 
 @pytest.mark.parametrize(("key", "size"), list(product("v:", [(80, 24), (120, 40), (200, 60)])))

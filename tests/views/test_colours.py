@@ -457,7 +457,7 @@ def test_a_terminal_is_asked_and_is_left_as_it_was(answers, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORFGBG", "0;15")
     try:
-        assert asking.terminal_background.__wrapped__() == (
+        assert asking.announced_background.__wrapped__() == (
             (253, 246, 227) if answers else (255, 255, 255)
         )
         assert asked == [b"\x1b]11;?\x1b\\\x1b[c"]

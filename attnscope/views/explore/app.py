@@ -190,7 +190,7 @@ def _spelled(event: events.Key) -> str:
 class ExploreApp(App[int], inherit_bindings=False):
     """A walk in a terminal; `colours` is None for as many as the terminal has.
 
-    `background`: red, green and blue of the terminal.
+    `background`: red, green and blue of the terminal; None if they are not known.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -203,13 +203,14 @@ class ExploreApp(App[int], inherit_bindings=False):
         actions: tuple[KeyAction, ...] = ACTIONS,
         begin: Begin | None = None,
         colours: int | None = None,
-        background: Sequence[int] = (0, 0, 0),
+        background: Sequence[int] | None = (0, 0, 0),
     ) -> None:
         super().__init__(ansi_color=True)
         self.state = WalkState(source, begin=begin)
         self.actions = actions
         self.colours = colours
-        self.background = background
+        self.background = background or (0, 0, 0)
+        self._knows_background = background is not None
         self.failure: BaseException | None = None
         self.watch_terminal: Callable[[], bool] | None = None
         self.spelling: Spelling = OptionName.in_python
@@ -267,7 +268,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         utf8 = (self.console.encoding or "utf-8").lower().replace("-", "").startswith("utf")
         if self.colours is None:
             self.colours = 0 if self.no_color else count_colours(self.console.color_system)
-        self.state.ink = Ink(self.colours, not utf8, surface_on(self.background))
+        on_black = self.colours > 0 and not self._knows_background
+        self.state.ink = Ink(self.colours, not utf8, surface_on(self.background), on_black)
         self.panes = {
             name: Pane(name) for name in ("title", "heads", "matrix", "row", "text", "footer")
         }

@@ -349,7 +349,9 @@ def _grid(
                     not_allowed = row[head] == 0 and scene.rounded is None
                     text = NO_WEIGHT if not_allowed else _of_cell(row[head], wide - 1)
                     step = shades[layer][head]
-                    style = ink.cell(step, signed=False) if step > 0 else DIM
+                    style = DIM
+                    if step > 0 or (step == 0 and ink.on_black):
+                        style = ink.cell(step, signed=False)
                 text = fit(text, wide - 1, right=state.place.display != "roles")
                 cells = [[Segment(text, CURSOR if is_current else style)], *[[blank]] * (tall - 1)]
             if "cut" in marked:

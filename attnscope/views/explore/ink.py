@@ -52,6 +52,9 @@ class Ink:
     colours: int = 1 << 24  # how many colours it has: 0, 16, 256 or 16,777,216
     ascii: bool = False  # its encoding knows ASCII only
     surface: Surface = BLACK  # the colours of numbers on its background
+    # cells have a black background of their own: that of the terminal is not known, and on white the largest numbers of
+    # a ramp for black are the palest
+    on_black: bool = False
 
     def name(self, span: Span) -> str:
         """Spell some text as its origin asks; of a very long one, only the start."""
@@ -66,6 +69,8 @@ class Ink:
     def style(self, look: Look) -> Style:
         """Return the style of a look; without colours, alarms are still bold."""
         style = Style.parse(style_of(look, self.colours, lambda: self.surface))
+        if self.on_black and style.color is not None and style.bgcolor is None:
+            style += Style(bgcolor=_paper(self).bgcolor)
         return style if self.colours else style.without_color
 
     @property
@@ -76,6 +81,11 @@ class Ink:
     def cell(self, step: int, *, signed: bool) -> Style:
         """Return the colour of a step of a ramp."""
         return _cell(step, signed, self)
+
+    @property
+    def forbidden(self) -> Style:
+        """The style of a cell that the mask forbids."""
+        return _forbidden(self)
 
     def halves(
         self, shades: np.ndarray, *, signed: bool, cursor: tuple[int, int] | None = None
@@ -144,9 +154,27 @@ def _spelled(text: str, origin: Origin, ascii: bool) -> str:
 
 @lru_cache(maxsize=1024)
 def _cell(step: int, signed: bool, ink: Ink) -> Style:
+    if step == FORBIDDEN and ink.on_black:
+        return _paper(ink)
     if step < 0 or not ink.colours:
         return PLAIN
-    return ramp_style(step / _STEPS, signed, ink.colours, ink.surface)
+    style = ramp_style(step / _STEPS, signed, ink.colours, ink.surface)
+    return _paper(ink) if ink.on_black and style.bgcolor is None else style
+
+
+@lru_cache(maxsize=16)
+def _paper(ink: Ink) -> Style:
+    """Return white on black, in names of the colours that there are."""
+    if ink.colours <= 16:
+        return Style(color="bright_white", bgcolor="black")
+    if ink.colours <= 256:
+        return Style(color="color(231)", bgcolor="color(16)")
+    return Style(color="#ffffff", bgcolor="#000000")
+
+
+@lru_cache(maxsize=16)
+def _forbidden(ink: Ink) -> Style:
+    return _paper(ink) + DIM if ink.on_black else DIM
 
 
 @lru_cache(maxsize=1 << 14)
@@ -157,9 +185,10 @@ def _halves(code: int, count: int, signed: bool, ink: Ink) -> Segment:
     top, bottom = (_cell(step, signed, ink).bgcolor for step in (above, below))
     if half:
         # The cursor is ink: in its half the colour of text, which no ramp has.
-        return Segment(" ▀▄"[half] * count, Style(color="default", bgcolor=bottom))
+        cursor = _paper(ink).color if ink.on_black else "default"
+        return Segment(" ▀▄"[half] * count, Style(color=cursor, bgcolor=bottom))
     if above == below == FORBIDDEN:
-        return Segment(NO_WEIGHT * count, DIM)
+        return Segment(NO_WEIGHT * count, ink.forbidden)
     if top is None and bottom is None:
         return Segment(" " * count, PLAIN)
     if top is None:

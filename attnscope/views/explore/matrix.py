@@ -669,7 +669,8 @@ def _cells(
     """Return a line of a row of cells; the cell under the cursor is in brackets, on its own colour if they fit."""
     colours = [PLAIN if layout.mode == "shades" else ink.cell(step, signed=signed) for step in row]
     styles = [
-        DIM if step == FORBIDDEN else colour for step, colour in zip(row, colours, strict=True)
+        ink.forbidden if step == FORBIDDEN else colour
+        for step, colour in zip(row, colours, strict=True)
     ]
     if here >= 0:
         left, right = "<>" if ink.ascii else "‹›"
@@ -726,7 +727,10 @@ def _ramp(scale: Scale | LogScale, ink: Ink, width: int) -> Line:
         ramp = ramp if words else _shortened(ramp, width)
         if sum(cell_len(text) for text, _ in ramp) <= width:
             break
-    return joined(ramp)
+    low_end, *inner, high_end = ramp
+    zero = ink.cell(0, signed=False)
+    inner = [(text, zero if style.bgcolor is None else style) for text, style in inner]
+    return joined([low_end, *inner, high_end])
 
 
 def _shortened(ramp: list[tuple[str, Style]], width: int) -> list[tuple[str, Style]]:

@@ -52,11 +52,11 @@ def walk(
     # At the usual 60, a key may wait 16 ms for its screen.
     os.environ.setdefault("TEXTUAL_FPS", "240")
     from attnscope.views.explore.app import ExploreApp
-    from attnscope.views.terminal.background import terminal_background
+    from attnscope.views.terminal.background import announced_background
 
     if color == "always":
         os.environ.pop("NO_COLOR", None)
-    app = ExploreApp(source, actions, begin, _COLOURS[color], terminal_background())
+    app = ExploreApp(source, actions, begin, _COLOURS[color], announced_background())
     app.write = write
     app.watch_terminal = _is_there
     app.spelling = spelling

@@ -149,7 +149,7 @@ def _style(state: WalkState, piece: _PlacedText, step: int) -> Style:
     """Return the style of a piece: the query is marked, its sources are shaded by their step."""
     if piece.query >= 0 and piece.query == state.place.spot.query:
         return CURSOR
-    if piece.key >= 0 and step > 0:
+    if piece.key >= 0 and (step > 0 or state.ink.on_black):
         if state.ink.colours:
             return state.ink.cell(step, signed=False)
         if state.ink.shade(step, signed=False).strip():

@@ -22,13 +22,20 @@ _LIGHT_NUMBERS = (7, 9, 10, 11, 13, 14, 15)
 
 
 @lru_cache(maxsize=1)
+def announced_background() -> tuple[int, int, int] | None:
+    """Return red, green and blue of the background of the process's terminal, which is asked once; None if it is silent."""
+    colours = os.environ.get("COLORFGBG", "")
+    is_named = colours.rpartition(";")[2].isdecimal()
+    return _answered() or (named_background(colours) if is_named else None)
+
+
 def terminal_background() -> tuple[int, int, int]:
-    """Return red, green and blue of the background of the process's terminal; it is asked once."""
-    return _answered() or named_background(os.environ.get("COLORFGBG", ""))
+    """Return red, green and blue of the background of the process's terminal; black if it is not known."""
+    return announced_background() or _BLACK
 
 
 def named_background(colours: str) -> tuple[int, int, int]:
-    """Return black or white, as COLORFGBG names the background: `15;0`, `0;default;15`."""
+    """Return black or white, as COLORFGBG names the background: `15;0`, `0;default;15`; black if it names none."""
     colour = colours.rpartition(";")[2]
     if colour.isdecimal() and int(colour) in _LIGHT_NUMBERS:
         return _WHITE
