@@ -1,5 +1,6 @@
 """What the panel of heads names, scrolls to and leaves blank, and what a menu begins at."""
 
+import asyncio
 import re
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 
 pytest.importorskip("textual", reason="textual is not installed")
 
+import attnscope
 from attnscope.cli.explore import SessionOpener
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.studies.explore.live import LiveSource
+from attnscope.studies.explore.saved import comparison_source
 from attnscope.views.explore.app import ExploreApp
 from attnscope.views.explore.overlays import Menu, displays_of
 from attnscope.views.walk.place import Action, Bounds, Place, Spot, apply
@@ -146,3 +149,32 @@ def test_signs_stand_right_behind_the_thumbnail_of_their_head(size, text):
     assert line.index("◂") == columns[2] + drawn
     assert line.index("×") == columns[0] + drawn - 1
     assert drawn == (3 if text == "The bank by" else columns[1] - columns[0] - 1)
+
+
+@pytest.mark.parametrize("colours", [1 << 24, 0])
+def test_what_moved_has_a_number_for_every_head_of_a_narrow_map(colours, minilm, smollm2):
+    """Nine heads in forty columns had colours alone, although two digits and a sign fit."""
+    for model, n_heads in ((smollm2, 9), (minilm, 12)):
+        options = {"layer": "all", "head": "all", "model": str(model)}
+        found = attnscope.compare("The bank by the river", **options).data
+        app = ExploreApp(comparison_source(found), colours=colours)
+
+        async def run(app=app):
+            async with app.run_test(size=(80, 24)) as pilot:
+                await settled(app, pilot)
+                return lines_of(app, "heads", True)
+
+        lines = asyncio.run(run())
+        assert "moved, %" in lines[0]
+        first, second = (
+            np.array([head.stages["weights"] for head in side.report.texts[0].heads])
+            for side in found.sides
+        )
+        moved = (np.abs(second.astype(np.float64) - first).sum(-1) / 2).max(-1)
+        moved = moved.reshape(-1, n_heads)
+        rows = [re.match(r"[▸ ]L(\d+) (.*)", line.strip("│")) for line in lines]
+        numbers = {int(m[1]): re.findall(r"\d+", m[2]) for m in rows if m}
+        assert len(numbers) > 3
+        for layer, written in numbers.items():
+            expected = np.minimum(99, 100 * moved[layer])
+            assert [*map(float, written)] == pytest.approx(expected, abs=0.51)

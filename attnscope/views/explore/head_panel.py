@@ -46,6 +46,7 @@ _ABOVE = 2
 _LEGEND = 4
 # Columns of a head, a blank included, in which weights are percents.
 _NARROW = 3
+_PERCENT = 2  # digits of a percentage
 # Cells of a thumbnail that says something, each way; smaller ones are replaced by a number.
 _SAYS = 6
 # The weight of the row's strongest source that is no sink, where thumbnails have no room.
@@ -129,10 +130,12 @@ class HeadsPanel:
             legend = height - _ABOVE - count
         lines = height - _ABOVE - legend
         pictures = display == "thumbnails"
+        shown_number = _of_display(state, scene, display)
+        is_share = shown_number is not None and shown_number.is_share
         least = 3 if display in (LENS, ROW_LENS) else 2 if pictures or display == "roles" else 6
         if least == 6 and room // n_heads < least:
             # Colours or shades of all heads say more than numbers of some; an effect has a rank of two digits.
-            least = 3 if display in _EFFECTS else 2
+            least = 3 if display in _EFFECTS or (is_share and room // n_heads >= 3) else 2
         wide = least if letter_lines else max(least, min(_WIDEST, room // n_heads))
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
         across = max(1, room // wide)
@@ -173,7 +176,7 @@ class HeadsPanel:
                 f"top non-sink{percent}",
                 f"non-sink{percent}",
             ],
-        }.get(display, [phrase_of(display)])
+        }.get(display, [f"{phrase_of(display)}{percent if is_share else ''}"])
         effect = _of_display(state, scene, display) if display in _EFFECTS else None
         if effect is not None:
             unit = ", bits" if effect.measure == "kl" else ""
@@ -450,6 +453,8 @@ def _written(
         if display in _EFFECTS and width < _NARROW:
             rank = int(head_number.made("ranks", lambda: _ranks(head_number))[layer, head])
             text = str(rank) if rank < 100 else ""
+        elif len(text) > width and head_number.is_share and width >= _PERCENT:
+            text = _of_cell(float(head_number.values[layer, head]), width)
         elif len(text) > width:
             text = "" if ink.colours else shade
         return text, style

@@ -148,6 +148,7 @@ class HeadNumber(Owner):
     values: Matrix  # (layers, heads); NaN where it is not known
     # what it measures, if it is the effect of cutting every head or layer: `kl`, `hidden` or `target`; else empty
     measure: str = ""
+    is_share: bool = False  # of a row's weight, so that percents say it where there is little room
 
     @property
     def varies(self) -> bool:
