@@ -157,12 +157,16 @@ def test_of_sources_that_were_not_saved_a_value_is_not_known_and_sums_are_no_pow
 def test_a_verdict_names_what_is_taken_out(panel, named):
     async def act(app, press, _pilot):
         await press(panel, "x", "E")
-        return row_lines(app), lines_of(app, "heads", True)
+        shown = row_lines(app), lines_of(app, "heads", True)
+        await press("1", "+")
+        return *shown, lines_of(app, "heads", True)
 
     start = {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])}
-    row, heads = walk(act, live(**start), (200, 60))
+    row, heads, enlarged = walk(act, live(**start), (200, 60))
     assert re.search(rf"{named}: (not at all|\w+), [\d.e-]+ bits", " ".join(row)), row
     assert re.search(r"L2H1( at 4 \S+)?: (not at all|\w+), ", " ".join(heads)), heads
+    # with the place, and what is taken out, where there is room for both
+    assert "without L2H1 at 4 [MASK]: " in " ".join(enlarged), enlarged
 
 
 def test_a_list_of_heads_that_are_still_computed_says_so():
@@ -172,10 +176,19 @@ def test_a_list_of_heads_that_are_still_computed_says_so():
         whole = _strongest(app.state, app.state.scene, weights, None)[0]
         weights[-1] = np.nan
         saved = _strongest(app.state, app.state.scene, weights, None)[0]
+        app.state.lens = lambda: weights
+        panels = []
+        for status in ("attending …", ""):
+            app.state.status = status
+            lines = app._panels["heads"].draw(app.state, 60, 20)
+            panels.append("\n".join("".join(segment.text for segment in line) for line in lines))
         app.state.status = "attending …"
-        return whole, saved, _strongest(app.state, app.state.scene, weights, None)[0]
+        running = _strongest(app.state, app.state.scene, weights, None)[0]
+        return whole, saved, running, panels
 
-    whole, saved, running = walk(act, live())
+    whole, saved, running, panels = walk(act, live())
+    # what is drawn is drawn anew when nothing is computed any more
+    assert ["strongest so far: " in panel for panel in panels] == [True, False]
     assert whole.startswith("strongest: ") and saved.startswith("strongest: ")
     assert running.startswith("strongest so far: ")
 
