@@ -144,12 +144,18 @@ class _Call:
             if self.is_given(other.name)
         )
         first_way = spell_condition(known[0])[0]
+        needed_name = option_in(known[0])
         name, _, wanted = known[0].partition("=")
         if not wanted or name.endswith("!"):
-            needed_option = self.options[option_in(known[0])]
+            needed_option = self.options[needed_name]
             first_choice, *_ = needed_option.metavar.split("|")
             first_way = arg(needed_option.name, placeholder=first_choice)
-        hint = "remove it" if excluded else f"add {first_way}"
+        if excluded:
+            hint = "remove it"
+        elif self.is_given(needed_name) and not isinstance(self.values[needed_name], list | tuple):
+            hint = f"use {first_way} instead of {self.spelled(known[0])}"
+        else:
+            hint = f"add {first_way}"
         where = self.spelled(option.name, own_values)
         return UsageError(f"applies only to {spell_conditions(known)}", where=where, hint=hint)
 

@@ -107,7 +107,10 @@ def test_files_of_ablate_hold_the_same_effects(tmp_path, monkeypatch, capsys):
         (["--cut", "L9"], "there is no layer 9; this model has layers 0 to 3"),
         (["--cut", "L1: sea←river"], "'sea' is not in the text"),
         (["--cut", "L1", "--layer", "1"], "--layer: applies only to --each; remove it"),
-        (["--each", "layer", "--head", "1"], "--head: applies only to --each head, edge or span"),
+        (
+            ["--each", "layer", "--head", "1"],
+            "--head: applies only to --each head, edge or span; use --each head instead of --each layer",
+        ),
         (["--each", "head", "--query", "river"], "--query: applies only to --each edge or span"),
         (
             ["--each", "edge"],

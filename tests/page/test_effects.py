@@ -256,12 +256,14 @@ def test_a_question_opens_the_page_at_its_answer(open_page, tmp_path):
 
 
 def test_effects_go_only_with_pages_of_heads(gpt2, tmp_path, capsys):
-    for options in (["--effects"], ["--no-effects", "-o", str(tmp_path / "report.json")]):
+    report = str(tmp_path / "report.json")
+    for options, hint in (
+        (["--effects"], "add --output FILE.html"),
+        (["--no-effects", "-o", report], f"use --output FILE.html instead of --output {report}"),
+    ):
         assert main(["run", TEXT, "--model", gpt2[0], *options]) == Exit.USAGE
-        assert (
-            "--effects: applies only to --output FILE.html or --open; add --output FILE.html"
-            in (capsys.readouterr().err)
-        )
+        said = f"--effects: applies only to --output FILE.html or --open; {hint}\n"
+        assert capsys.readouterr().err.endswith(said)
 
 
 def test_the_page_of_a_dump_says_what_its_effects_say(open_page, tmp_path):
