@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import along
+from attnscope.findings.arrays import Array, along
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.given_output import GivenOutput
 from attnscope.findings.heads import Heads
@@ -20,6 +20,7 @@ from attnscope.findings.sound import Sound
 from attnscope.findings.spans import SpanReport
 
 SCHEMA = "attnscope.report/2"
+_ROUNDING = 0.01  # by which a row of 16-bit weights may miss 1
 
 
 class ChatText(msgspec.Struct, frozen=True):
@@ -138,3 +139,62 @@ class Report(ModelFindings, frozen=True):
     texts: Annotated[list[TextReport], along(filled=True)]
     cuts: list[str] = []
     schema: str = SCHEMA
+
+    def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yield weights that no softmax gives; see `axes`."""
+        given = self.provenance.weights == "given"
+        for index, text in enumerate(self.texts):
+            for where, fault in _impossible_weights(text, given=given):
+                yield f"texts[{index}].heads.{where}", fault
+
+
+def _impossible_weights(text: TextReport, *, given: bool) -> Iterator[tuple[str, str]]:
+    """Yield rows of weights that no softmax gives, as a file may have that was edited.
+
+    Given weights may lack a row in some of the heads, which means of heads then have a part of.
+    """
+    units = text.heads.units
+    sink = None if text.heads.rows is None else text.heads.rows.sink
+    weights = text.heads.stages.get("weights")
+    if weights is not None:
+        whole = not given and len(text.keys) == len(text.sources)
+        for unit, row, fault in _impossible_rows(weights, sink, whole=whole):
+            yield f"stages.weights of {units[unit]}, query {text.queries[row]}:", fault
+    pooled = text.heads.pooled
+    if pooled is not None:
+        # the sink's share of a run is not kept
+        whole = not given and sink is None
+        for unit, row, fault in _impossible_rows(pooled.weights, None, whole=whole):
+            yield f"pooled.weights of {units[unit]}, query {pooled.queries[row]}:", fault
+
+
+def _impossible_rows(
+    weights: Array, sink: Array | None, *, whole: bool
+) -> Iterator[tuple[int, int, str]]:
+    """Yield the unit and the number of every row that a softmax cannot give, and why; a row may be null.
+
+    Args:
+        weights: (units, rows, columns).
+        sink: What the sinks have of every row, (units, rows); None without.
+        whole: Whether each row has all of its columns, and sums to 1 with its sink.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums = weights.sum(-1)
+        if sink is not None:
+            sums = sums + sink
+        least = weights.min(-1, initial=0)
+    wrong = (least < 0) | (sums > 1 + _ROUNDING)
+    if whole:
+        wrong |= sums < 1 - _ROUNDING
+    # a comparison with null is false
+    unknown = np.isnan(sums)
+    wrong[unknown] |= ~np.isnan(weights[unknown]).all(-1)
+    expected = f"{'' if whole else 'at most '}1{' with their sink' if sink is not None else ''}"
+    for unit, row in np.argwhere(wrong).tolist():
+        if least[unit, row] < 0:
+            fault = f"{least[unit, row]:.6g}, expected 0 or more"
+        elif unknown[unit, row]:
+            fault = "null in some columns, expected in all or none"
+        else:
+            fault = f"a sum of {sums[unit, row]:.6g}, expected {expected}"
+        yield unit, row, fault

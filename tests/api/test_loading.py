@@ -229,6 +229,54 @@ def test_what_was_edited_is_refused(saved, tmp_path, name, place, value, said):
     assert str(error.value).startswith(f"{tmp_path / 'x.json'}: ")
 
 
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ([-0.25, 1.25], "-0.25, expected 0 or more"),
+        ([0.5, 1.25], "a sum of 1.75, expected 1"),
+        ([0.5, 0.25], "a sum of 0.75, expected 1"),
+        ([np.nan, 1], "null in some columns, expected in all or none"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["json", "npz"])
+def test_weights_that_no_softmax_gives_are_refused_by_head_and_row(tmp_path, weights, said, ending):
+    """Compared, they would be shown as numbers, and their divergence would be none."""
+    result = attnscope.inspect("The bank", layer=[0, 1], head=3, query=1)
+    result.data.texts[0].heads.stages["weights"][1, 0] = weights
+    path = tmp_path / f"x.{ending}"
+    result.save(path)
+    with pytest.raises(attnscope.AttnscopeError) as error:
+        attnscope.load(path)
+    where = f"{path}: texts[0].heads.stages.weights of L1H3, query 1: "
+    assert str(error.value).startswith(f"{where}{said}; ")
+
+
+def test_the_weights_of_a_map_that_no_softmax_gives_are_refused(tmp_path):
+    result = attnscope.inspect(TEXT, layer=0, head=0, pool=2)
+    result.data.texts[0].heads.pooled.weights[0, 1, 0] = 3
+    result.save(tmp_path / "x.npz")
+    said = r"x\.npz: texts\[0\]\.heads\.pooled\.weights of L0H0, query 3: a sum of 3\.\d+, expected 1;"
+    with pytest.raises(attnscope.AttnscopeError, match=said):
+        attnscope.load(tmp_path / "x.npz")
+
+
+def test_rows_that_lack_some_keys_or_all_have_weights_of_a_softmax(tmp_path):
+    """And so have given ones that one head has none of: the mean of heads has a part of that row."""
+    given = np.float32([[[1, 0], [0.5, 0.5]], [[1, 0], [0, 0]]])
+    kept = {
+        "some": attnscope.inspect(TEXT, layer=0, head=0, key=[1, 2]),
+        "masked": attnscope.inspect(TEXT, layer=0, head=0, hide=TEXT.split()),
+        "given": attnscope.from_weights(given, head="mean"),
+    }
+    for name, result in kept.items():
+        weights = result.data.texts[0].heads.stages["weights"]
+        sums = weights.sum(-1)
+        assert np.any((sums < 0.99) | np.isnan(sums)), name
+        result.save(tmp_path / f"{name}.npz")
+        loaded = attnscope.load(tmp_path / f"{name}.npz")
+        np.testing.assert_array_equal(loaded.data.texts[0].heads.stages["weights"], weights)
+
+
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
 def test_a_damaged_file_of_arrays_is_refused(tmp_path, ending):
     attnscope.inspect(TEXT).save(tmp_path / f"r.{ending}")
