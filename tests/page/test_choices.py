@@ -127,7 +127,9 @@ def test_the_legend_of_roles_has_the_roles_of_this_model(opened, tmp_path):
 def test_a_page_of_effects_counts_the_heads_that_its_table_leaves_out(opened):
     page = opened(["ablate", "The bank by the river", "--each", "head"])
     rows = page.locator("table.data:not(.sources) tbody tr").count()
-    assert page.get_by_text(f"{16 - rows} more: --top 16 lists all").count() == 1
+    said = f"{16 - rows} more with smaller effects: point at a head of the map"
+    assert page.get_by_text(said, exact=True).count() == 1
+    assert "--top" not in page.locator("body").text_content()
     assert page.locator(".walk .command").text_content().startswith("This matrix in a terminal: ")
 
 

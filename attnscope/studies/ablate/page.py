@@ -62,7 +62,9 @@ def present_effects_page(
             yield _scatter(survey, heads.display)
         yield part
         if isinstance(part, Table) and (hidden := len(survey.layers) - len(part.labels)) > 0:
-            yield paragraph(ours(f"{hidden:,} more: --top {len(survey.layers):,} lists all"))
+            # a page takes no options, but its map has every head
+            where = ": point at a head of the map" if survey.unit in ("head", "layer") else ""
+            yield paragraph(ours(f"{hidden:,} more with smaller effects{where}"))
 
 
 def _scatter(survey: EffectSurvey, display: str) -> "Scatter":
