@@ -255,7 +255,9 @@ def test_the_weights_of_a_map_that_no_softmax_gives_are_refused(tmp_path):
     result = attnscope.inspect(TEXT, layer=0, head=0, pool=2)
     result.data.texts[0].heads.pooled.weights[0, 1, 0] = 3
     result.save(tmp_path / "x.npz")
-    said = r"x\.npz: texts\[0\]\.heads\.pooled\.weights of L0H0, query 3: a sum of 3\.\d+, expected 1;"
+    said = (
+        r"x\.npz: texts\[0\]\.heads\.pooled\.weights of L0H0, query 3: a sum of 3\.\d+, expected 1;"
+    )
     with pytest.raises(attnscope.AttnscopeError, match=said):
         attnscope.load(tmp_path / "x.npz")
 

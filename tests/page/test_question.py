@@ -165,6 +165,18 @@ def test_a_wide_table_is_printed_whole(open_page, tmp_path):
     assert page.evaluate(widest) <= 718
 
 
+def test_on_a_phone_a_token_of_an_explanation_stays_beside_its_number(open_page, tmp_path):
+    path = tmp_path / "explained.html"
+    assert main(["explain", SHORT, "--query", "walked", "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(360, 640)).page
+    lines = page.locator("tbody th:has(.number)").evaluate_all(
+        "(all) => all.map((one) => one.getBoundingClientRect().height"
+        " / Number.parseFloat(getComputedStyle(one).lineHeight))"
+    )
+    assert len(lines) > 30
+    assert max(lines) < 1.7
+
+
 def test_a_long_grid_of_heads_has_numbers_that_can_be_read(open_page, tmp_path):
     draw, arrays, path = np.random.default_rng(0), tmp_path / "qk.npz", tmp_path / "page.html"
     np.savez(arrays, **{name: draw.standard_normal((30, 9, 4, 2), np.float32) for name in "qk"})
@@ -221,10 +233,10 @@ def test_the_first_token_shows_what_it_reads_although_that_is_a_sink(open_page, 
     assert {weight for _, weight in page.evaluate(LISTED)} == {"1.00"}
     title = "document.querySelector('.heads-panel h2').textContent"
     note = "document.querySelector('.lens li.dim').textContent"
-    assert page.evaluate(title) == "The ← max"
+    assert page.evaluate(title) == "The reads most"
     assert page.evaluate(note).startswith(" “\u2068The\u2069” is the query.")
     page.evaluate("location.hash = '#head=L1H1&query=4'")
-    assert shows(page, title, "river ← max")
+    assert shows(page, title, "river reads most")
     assert page.evaluate(note).startswith("Sinks left out. “\u2068river\u2069” is the query.")
 
 
@@ -249,14 +261,21 @@ def test_the_lens_of_a_sink_is_about_the_cell_that_was_clicked(open_page, pages)
         assert listed[0][0] == strongest
 
 
-def test_a_head_beside_itself_says_how_to_compare_it(open_page, pages):
+def test_a_pinned_head_says_how_to_compare_it(open_page, pages):
+    """It is not drawn beside itself, also where a link pins it."""
     page = open_page(pages["short"][0], "#head=L2H0&query=4&key=1", size=(1280, 800)).page
     page.keyboard.press("c")
-    difference = "document.querySelector('.difference')?.textContent.includes('Go to another one')"
-    assert shows(page, difference, True)
+    said = (
+        "document.querySelector('.said').textContent.includes('go to another head, with [ and ]')"
+    )
+    assert shows(page, said, True)
+    differences = "document.querySelectorAll('.difference canvas').length"
+    assert shows(page, differences, 0)
     page.keyboard.press("]")
-    assert shows(page, difference, False)
-    assert page.locator(".difference canvas").count() == 1
+    assert shows(page, differences, 1)
+    assert shows(page, said, False)
+    page.keyboard.press("[")
+    assert shows(page, differences, 0)
 
 
 def test_who_reads_a_token_stands_without_statistics_of_a_row(open_page, pages):
@@ -450,6 +469,82 @@ def test_on_a_phone_the_answer_of_what_is_tapped_is_in_sight(chromium, pages):
         assert box["y"] + box["height"] <= 640
         assert page.locator(panel).bounding_box()["y"] < 640
     context.close()
+
+
+def test_on_a_phone_the_answer_covers_no_names_of_columns(chromium, pages):
+    """However far the page is scrolled: it is at the bottom, and what has the focus is above it."""
+    context = chromium.new_context(
+        viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True
+    )
+    page = context.new_page()
+    page.goto(pages["short"][0].resolve().as_uri() + "#head=L1H1&query=4&key=1&display=lens")
+    page.wait_for_selector("html[data-ready]")
+    top = page.evaluate(
+        "document.querySelector('#panel-matrix').getBoundingClientRect().top + scrollY"
+    )
+    for above in (0, 60, 200):
+        page.evaluate(f"scrollTo(0, {top - above})")
+        at_names = "document.elementFromPoint({}, {})?.id"
+        for x in (120, 200):
+            assert shows(page, at_names.format(x, above + 5), "panel-matrix")
+        box = page.locator(".matters").bounding_box()
+        assert box["height"] > 40
+        assert box["y"] + box["height"] == pytest.approx(640, abs=1)
+    last = page.locator(".lens button").last
+    page.locator("#lens-first").focus()
+    for _ in range(page.locator(".lens button").count() - 1):
+        page.keyboard.press("Tab")
+    assert last.evaluate("(one) => one === document.activeElement")
+    focused = last.bounding_box()
+    assert focused["y"] + focused["height"] <= page.locator(".matters").bounding_box()["y"]
+    context.close()
+
+
+# Whether the box of the focus is within everything that would cut it, and crosses none of these elements.
+WHOLE_FOCUS = """(others) => {
+  const here = document.activeElement;
+  const style = getComputedStyle(here);
+  const more = Number.parseFloat(style.outlineOffset) + Number.parseFloat(style.outlineWidth);
+  for (const box of here.getClientRects()) {
+    const [left, top, right, bottom] = [box.left - more, box.top - more, box.right + more, box.bottom + more];
+    for (let around = here.parentElement; around; around = around.parentElement) {
+      if (getComputedStyle(around).overflowY === "visible" || around === document.documentElement) continue;
+      const room = around.getBoundingClientRect();
+      if (left < room.left || top < room.top || right > room.right || bottom > room.bottom) return "cut";
+    }
+    for (const other of document.querySelectorAll(others)) {
+      const its = other.getBoundingClientRect();
+      if (!here.contains(other) && its.top < bottom - 0.5 && its.bottom > top + 0.5 && its.left < right)
+        return "on " + other.textContent;
+    }
+  }
+  return style.outlineStyle;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(360, 640), (1280, 800), (1920, 1080)])
+def test_the_box_of_the_focus_is_whole_and_on_no_neighbour(open_page, pages, size, theme):
+    address = "#head=L1H1&query=4&display=lens"
+    page = open_page(pages["short"][0], address, size=size, theme=theme).page
+    page.keyboard.press("a")
+    assert shows(page, "document.activeElement.id", "lens-first")
+    assert page.evaluate(WHOLE_FOCUS, ".lens button") == "solid"
+    for place in ("table.sources button", ".command code"):
+        page.locator(place).first.focus()
+        assert page.evaluate(WHOLE_FOCUS, "table.sources button") == "solid", place
+
+
+def test_the_list_of_heads_keeps_the_focus_when_the_cell_changes(open_page, pages):
+    page = open_page(pages["short"][0], "#head=L1H1&query=4&key=1", size=(1280, 800)).page
+    page.keyboard.press("a")
+    assert shows(page, "document.activeElement.id", "lens-first")
+    names = "[...document.querySelectorAll('.lens b')].map((one) => one.textContent).join()"
+    before = page.evaluate(names)
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert shows(page, f"{names} !== '{before}'", True)
+    assert page.evaluate("document.activeElement.id") == "lens-first"
 
 
 def test_a_list_of_heads_says_which_word_of_a_pair_is_the_query(open_page, pages):

@@ -173,7 +173,7 @@ def test_the_heading_of_the_heads_is_whole(size, shown, pages_of_kinds):
     title = "document.querySelector('.heads-panel h2').textContent"
     for query, name in {0: "the", 3: "##ation", 6: "old", 7: "bank"}.items():
         page.evaluate(f"location.hash = '#head=L1H1&query={query}'")
-        assert shows(page, title, f"{name} ← max")
+        assert shows(page, title, f"{name} reads most")
         assert heading.evaluate("(h2) => h2.scrollWidth <= h2.clientWidth"), name
 
 

@@ -1,6 +1,6 @@
 // Layers × heads: the lens, thumbnails, roles, or a number of every head.
 import { useEffect, useState } from "preact/hooks";
-import { Small } from "./elements";
+import { Small, Word } from "./elements";
 import {
   colourOf,
   css,
@@ -92,7 +92,13 @@ export function HeadsPanel(props: PanelProps) {
       <div class="bar">
         {lens ? (
           <h2 class="of-tokens">
-            <Cell scene={scene} query={query} reads={key ?? "max"} />
+            {key === null ? (
+              <>
+                <Word name={scene.queryAxis.tokenLabels[query]?.name} /> reads most
+              </>
+            ) : (
+              <Cell scene={scene} query={query} reads={key} />
+            )}
           </h2>
         ) : (
           <h2>Heads</h2>

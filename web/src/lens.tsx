@@ -222,10 +222,9 @@ export const Answer = (props: PanelProps) => {
 };
 
 // A cell in words: “it” ← “animal”.
-export const Cell = ({ scene, query, reads }: { scene: Scene; query: number; reads: number | string }) => (
+export const Cell = ({ scene, query, reads }: { scene: Scene; query: number; reads: number }) => (
   <>
-    <Word name={scene.queryAxis.tokenLabels[query]?.name} /> ←{" "}
-    {typeof reads === "string" ? reads : <Word name={scene.keyAxis.tokenLabels[reads]?.name} />}
+    <Word name={scene.queryAxis.tokenLabels[query]?.name} /> ← <Word name={scene.keyAxis.tokenLabels[reads]?.name} />
   </>
 );
 
@@ -262,7 +261,7 @@ export function LensList(props: {
         </li>
       )}
       {strong.map((one, rank) => (
-        <li key={one.name}>
+        <li key={rank}>
           <button
             class="plain"
             id={rank ? undefined : "lens-first"}

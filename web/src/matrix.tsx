@@ -78,7 +78,7 @@ export function Moves(props: PanelProps & { pair: Compared }) {
     });
     return [moved, all.filter((one) => one.moved >= 0.005).sort((a, b) => b.moved - a.moved)] as const;
   }, [first, second]);
-  if (!found || first === second || first!.scene.keyAxis.length < first!.scene.sourceAxis.length) return null;
+  if (!found || first!.scene.keyAxis.length < first!.scene.sourceAxis.length) return null;
   const { columns, pairs } = found;
   return (
     <section class="moves">
@@ -160,10 +160,10 @@ export function MatrixPanel(
       other: [views[0]!, views[other]!],
     });
   } else views.push({ name: "", scene, head });
-  if (pinned) {
+  const name = pinned && scene.headName(pinned.layer, pinned.head);
+  if (pinned && name !== title) {
     const side = sceneAt(pinned.text, pinned.mask)!;
     const held = side.head(pinned.layer, pinned.head);
-    const name = side.headName(pinned.layer, pinned.head);
     const pin: View = { name: `pinned ${name}`, scene: side, head: held, held: 1 };
     views.push(pin, { name: `${title} − ${name}`, scene, head: null, other: [pin, { name: title, scene, head }] });
   }
@@ -356,8 +356,7 @@ function MatrixView({
     [scene, head, stage, scale.shape, scale.high],
   );
   if (other) {
-    if (!moved || first.head === second.head)
-      return <p class="dim">{words[first.head === second.head ? "same" : "difference"]}</p>;
+    if (!moved) return <p class="dim">{words.difference}</p>;
     const { matrix, rows, columns, pairs, forbidden } = moved;
     const { at } = matrix;
     const digits = digitsFor(largest(matrix), 2);

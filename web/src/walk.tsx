@@ -157,6 +157,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       const { shape, sinks } = apply(place, name, bounds);
       if (name === "scale") say(words[shape]!);
       if (name === "sinks") say(words[sinks ? "sinks" : "sinkless"]!);
+      if (name === "pin" && !place.pinned) say(words.another!);
       const holds = name === "pin" || name === "direction"; // from then on, the cell stays where it is
       setPlace((now) => {
         const next = apply(now, name, bounds, holds ? key : value);
@@ -195,20 +196,21 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const [room, above] = useRoom();
   const title = scene.headName(spot.layer, spot.head);
   const { pinned } = place;
+  const pinnedName = pinned && scene.headName(pinned.layer, pinned.head);
+  const other = pinnedName !== title && pinned; // a head says nothing about itself
   const { command: own, comparison } = scene.record;
   const row = scene.queryAxis.tokenPositions[spot.query];
-  const other = sceneAt(spot.text, spot.mask ? 0 : 1)!;
+  const across = sceneAt(spot.text, spot.mask ? 0 : 1)!;
   const options: Record<string, string> = {
     layer: ` --layer ${scene.record.layers[spot.layer]}`,
     head: ` --head ${scene.record.heads[spot.head]}`,
     // a row of two texts has one position if it has the same in both
-    query: other.queryAxis.tokenPositions[scene.on(other, "queries", spot.query)] === row ? ` --query ${row}` : "",
+    query: across.queryAxis.tokenPositions[scene.on(across, "queries", spot.query)] === row ? ` --query ${row}` : "",
   };
   const base = comparison || own;
   const command =
-    pinned?.mask === spot.mask
-      ? own &&
-        `${own.replace("scope run", "scope compare")} --head ${scene.headName(pinned.layer, pinned.head)} --head ${title} --query ${row}`
+    other && other.mask === spot.mask
+      ? own && `${own.replace("scope run", "scope compare")} --head ${pinnedName} --head ${title} --query ${row}`
       : base && base + node.selects.map((name) => options[name]).join("");
   const goto = (changes: Partial<Spot>) =>
     setPlace((now) => {
@@ -241,11 +243,11 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     const second = spot.mask || 1;
     compared.push({ names: [node.masks[0]!, node.masks[second]!], heads: [sides[0]!, sides[second]!] });
   }
-  if (place.pinned) {
-    const { text, mask, layer, head: number } = place.pinned;
-    const pinned = sceneAt(text, mask)!;
-    compared.push({ names: [pinned.headName(layer, number), title], heads: [pinned.head(layer, number), head] });
-  }
+  if (other)
+    compared.push({
+      names: [pinnedName!, title],
+      heads: [sceneAt(other.text, other.mask)!.head(other.layer, other.head), head],
+    });
   const panel = {
     scene,
     head,
@@ -310,8 +312,8 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
             }}
           />
           {place.needle && <Dim>{found.size} found</Dim>}
-          <button aria-pressed={place.pinned !== null} onClick={() => act("pin")} title={words.pin}>
-            {place.pinned ? `pinned ${scene.headName(place.pinned.layer, place.pinned.head)}` : "pin"}
+          <button aria-pressed={pinned !== null} onClick={() => act("pin")} title={words.pin}>
+            {pinned ? `pinned ${pinnedName}` : "pin"}
           </button>
           {["copy", "write", "help"].map((name) => (
             <button key={name} onClick={() => act(name)}>

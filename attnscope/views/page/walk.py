@@ -104,7 +104,7 @@ _WORDS = {
     # of a row step by step, before its largest score
     "largest": "The largest masked score of the row is",
     "power": "The weight of a key is e^(masked − ",
-    "same": "This is the pinned head itself. Go to another one, with [ and ] or a click on it.",
+    "another": "pinned: go to another head, with [ and ] or a click, to compare it with this one",
     "weights": "Only weights are known of this head; its map shows them.",
     "none": "This page does not hold this stage of this head.",
     "notAllowed": "The mask forbids this cell: 0 in every head.",
