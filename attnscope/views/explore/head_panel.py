@@ -61,6 +61,16 @@ _ROOMY = 16
 _LETTER = 2
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """What is in sight of layers × heads."""
+
+    # layers, heads, columns of a label, and columns and lines of a head, blanks included
+    grid: tuple[range, range, int, int, int]
+    legend: int  # lines below the grid
+    letter_lines: list[str]  # meanings of roles beside the grid
+
+
 @dataclass
 class HeadsPanel:
     """Draws the heads; keeps its scroll position."""
@@ -72,8 +82,7 @@ class HeadsPanel:
     # layer and head that are scrolled to in place of the current one
     seen: tuple[int, int] | None = None
     _drawn: tuple[object, list[Line]] = (None, [])
-    # of what is drawn: layers, heads, columns of a label, and columns and lines of a head, blanks included
-    _last: tuple[range, range, int, int, int] | None = None
+    _last: tuple[range, range, int, int, int] | None = None  # grid of what is drawn
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel; cached while the same heads are known and shown."""
@@ -115,8 +124,39 @@ class HeadsPanel:
         scene = state.scene
         if scene is None or height < 3 or width < 8:
             return []
-        ink = state.ink
-        current_place = state.place
+        layout = self._layout(state, scene, display, width, height)
+        self._last = layout.grid
+        weights: Matrix | None = None
+        sources: np.ndarray | None = None
+        if display == LENS:
+            weights = state.lens()
+        elif display == ROW_LENS:
+            weights, sources = state.row_lens()
+        drawn_lines = [
+            cut(_title(state, scene, display, layout, width), width),
+            cut(_column_numbers(state, scene, layout), width),
+            *_grid(state, scene, layout.grid, weights),
+        ]
+        for line, letter in zip(drawn_lines[_ABOVE:], layout.letter_lines, strict=False):
+            line.append(Segment(f" {letter}", DIM))
+        if weights is not None:
+            lines_below = _below_lens(state, scene, (weights, sources), width, layout.legend)
+        elif display == "roles":
+            letters = _letters_of(state, scene, layout.grid[0])[len(layout.letter_lines) :]
+            lines_below = _role_legend(state, scene, letters, width, layout.legend)
+        else:
+            lines_below = []
+            if _of_display(state, scene, display) is None:
+                # else they stand behind its number
+                lines_below = [[Segment(line, DIM)] for line in flowed(_marked(state), width, "; ")]
+            lines_below += _legend(state, scene, width, layout.legend - len(lines_below))
+        drawn_lines += lines_below[: layout.legend]
+        return [*drawn_lines, *[[]] * (height - len(drawn_lines))]
+
+    def _layout(
+        self, state: WalkState, scene: Scene, display: str, width: int, height: int
+    ) -> _Layout:
+        """Return what of the grid is in sight, and how large a head is; scrolls to the current or the found head."""
         label = _label_width(scene)
         n_layers = len(scene.layers)
         n_heads = len(scene.heads)
@@ -140,103 +180,12 @@ class HeadsPanel:
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
         across = max(1, room // wide)
         below = max(1, lines // tall)
-        layer, head = self.seen or (current_place.spot.layer, current_place.spot.head)
+        layer, head = self.seen or (state.place.spot.layer, state.place.spot.head)
         self.left = scroll(self.left, head, across, n_heads, around=0)
         self.top = scroll(self.top, layer, below, n_layers, around=0)
         heads = range(self.left, min(n_heads, self.left + across))
         layers = range(self.top, min(n_layers, self.top + below))
-        self._last = layers, heads, label, wide, tall
-        title = [Segment(" heads ", state.title("heads"))]
-        sizes = [f"{n_layers} × {n_heads}"]
-        is_partial = len(layers) < n_layers or len(heads) < n_heads
-        if is_partial:
-            of_heads = len(layers) == n_layers
-            if of_heads:
-                names = [f"H{n}" for n in scene.heads]
-            else:
-                names = [_layer(n) for n in scene.layers]
-            seen = heads if of_heads else layers
-            first_seen, last_seen = names[seen.start], names[seen.stop - 1]
-            sizes = [f"{first_seen}–{last_seen.lstrip('LH')}/{len(names)}"]
-        query = ink.name(scene.queries.names[current_place.spot.query])
-        key = ink.name(scene.keys.names[state.key])
-        # a cell has room for two digits
-        ranks = (", blank ≥ 100", " ≤ 99") if n_layers * n_heads >= 100 else ("", "")
-        effect_place = place_of_effect(scene, _row_of_effect(state, display))
-        percent = ", %" if wide <= _NARROW else ""
-        subjects = {
-            "thumbnails": ["weights"],
-            # not of the text that is on the screen, of which pages have them
-            "roles": ["roles on built-in texts", "roles"],
-            LENS: [f"{query} ← {key}{percent}", f"← {key}{percent}", f"this cell{percent}"],
-            ROW_LENS: [
-                f"{query} ← strongest source past sinks and itself{percent}",
-                f"{query} ← strongest past sinks, itself{percent}",
-                f"{query} ← top non-sink{percent}",
-                f"top non-sink{percent}",
-                f"non-sink{percent}",
-            ],
-        }.get(display, [f"{phrase_of(display)}{percent if is_share else ''}"])
-        effect = _of_display(state, scene, display) if display in _EFFECTS else None
-        if effect is not None:
-            unit = ", bits" if effect.measure == "kl" else ""
-            subjects = [f"effect {effect_place}{unit}", f"effect{unit}"]
-            if wide <= _NARROW:
-                subjects = [f"rank by effect {effect_place}{ranks[0]}"]
-                # one place, without its token
-                brief_place = "" if "," in effect_place else " ".join(effect_place.split(" ")[:2])
-                subjects += [
-                    f"rank{ranks[1]} {by} {effect_place}".replace("  ", " ")
-                    for by in ("by effect", "")
-                ]
-                subjects += [f"rank{ranks[1]} {brief_place}"] if brief_place else []
-                subjects += [f"rank{ranks[1]}"]
-        # that there are other layers stands nowhere else: their range is the last to go, and their number the first
-        subjects += [""] * is_partial
-        parts = [TitlePart.of(*map(ink.plain, sizes)), TitlePart([*map(ink.plain, subjects)])]
-        order = (0, 1, 0) if is_partial else (0, 1)
-        # the edge of a frame has its number and corners
-        room = width - cells_wide(title) - len("1   ")
-        heading = BETWEEN.join(text for text, _ in shortened(parts, room, order))
-        title.append(Segment(f" {heading}", DIM))
-        numbers = [Segment(" " * label)]
-        # Numbers of two digits need twice the room.
-        step = 1 if wide > 2 or n_heads <= 10 else 2
-        for n in heads[::step]:
-            is_current = n <= current_place.spot.head < n + step
-            head_name = scene.heads[current_place.spot.head if is_current else n]
-            numbers.append(
-                Segment(fit(_head(head_name, wide), step * wide), BOLD if is_current else DIM)
-            )
-        drawn_lines = [cut(title, width), cut(numbers, width)]
-        lens = (
-            state.lens() if display == LENS else state.row_lens() if display == ROW_LENS else None
-        )
-        weights = lens[0] if isinstance(lens, tuple) else lens
-        drawn_lines += _grid(state, scene, self._last, weights)
-        described = _marked(state)
-        marks = flowed(described, width, "; ")
-        if weights is not None:
-            sources = lens[1] if isinstance(lens, tuple) else None
-            strongest = _strongest(state, scene, weights, sources)
-            signs = described if legend > 1 else []
-            # what signs stand for is behind the list, which is shorter by as many heads as that takes
-            while len(strongest) > 1 and len(flowed([*strongest, *signs], width, " · ")) > legend:
-                strongest.pop()
-            marks = flowed([*strongest, *signs], width, " · ")
-        if _of_display(state, scene, display) is not None:
-            # they stand behind its number
-            marks = []
-        lines_below: list[Line] = [[Segment(line, DIM)] for line in marks]
-        if display == "roles":
-            letters = _letters_of(state, scene, layers)[len(letter_lines) :]
-            lines_below = _role_legend(state, scene, letters, width, legend)
-        elif weights is None:
-            lines_below += _legend(state, scene, width, legend - len(lines_below))
-        for line, letter in zip(drawn_lines[_ABOVE:], letter_lines, strict=False):
-            line.append(Segment(f" {letter}", DIM))
-        drawn_lines += lines_below[:legend]
-        return [*drawn_lines, *[[]] * (height - len(drawn_lines))]
+        return _Layout((layers, heads, label, wide, tall), legend, letter_lines)
 
     def _letters(
         self, state: WalkState, scene: Scene, width: int, lines: int
@@ -289,6 +238,97 @@ class HeadsPanel:
         if y < _ABOVE or x < label or layer not in layers or head not in heads:
             return None
         return Action("goto", replace(state.place.spot, layer=layer, head=head, key=None))
+
+
+def _title(state: WalkState, scene: Scene, display: str, layout: _Layout, width: int) -> Line:
+    """Return what the heads show, and which of them are in sight."""
+    ink = state.ink
+    layers, heads, _, wide, _ = layout.grid
+    n_layers = len(scene.layers)
+    n_heads = len(scene.heads)
+    title = [Segment(" heads ", state.title("heads"))]
+    sizes = [f"{n_layers} × {n_heads}"]
+    is_partial = len(layers) < n_layers or len(heads) < n_heads
+    if is_partial:
+        of_heads = len(layers) == n_layers
+        if of_heads:
+            names = [f"H{n}" for n in scene.heads]
+        else:
+            names = [_layer(n) for n in scene.layers]
+        seen = heads if of_heads else layers
+        first_seen, last_seen = names[seen.start], names[seen.stop - 1]
+        sizes = [f"{first_seen}–{last_seen.lstrip('LH')}/{len(names)}"]
+    # that there are other layers stands nowhere else: their range is the last to go, and their number the first
+    subjects = _subjects(state, scene, display, wide) + [""] * is_partial
+    parts = [TitlePart.of(*map(ink.plain, sizes)), TitlePart([*map(ink.plain, subjects)])]
+    order = (0, 1, 0) if is_partial else (0, 1)
+    # the edge of a frame has its number and corners
+    room = width - cells_wide(title) - len("1   ")
+    heading = BETWEEN.join(text for text, _ in shortened(parts, room, order))
+    return [*title, Segment(f" {heading}", DIM)]
+
+
+def _subjects(state: WalkState, scene: Scene, display: str, wide: int) -> list[str]:
+    """Return phrases for what the heads show, the longest first."""
+    if display in _EFFECTS and _of_display(state, scene, display) is not None:
+        return _effect_subjects(state, scene, display, wide)
+    percent = ", %" if wide <= _NARROW else ""
+    query = state.ink.name(scene.queries.names[state.place.spot.query])
+    key = state.ink.name(scene.keys.names[state.key])
+    if display == "thumbnails":
+        return ["weights"]
+    if display == "roles":
+        # not of the text that is on the screen, of which pages have them
+        return ["roles on built-in texts", "roles"]
+    if display == LENS:
+        return [f"{query} ← {key}{percent}", f"← {key}{percent}", f"this cell{percent}"]
+    if display == ROW_LENS:
+        return [
+            f"{query} ← strongest source past sinks and itself{percent}",
+            f"{query} ← strongest past sinks, itself{percent}",
+            f"{query} ← top non-sink{percent}",
+            f"top non-sink{percent}",
+            f"non-sink{percent}",
+        ]
+    shown_number = _of_display(state, scene, display)
+    is_share = shown_number is not None and shown_number.is_share
+    return [f"{phrase_of(display)}{percent if is_share else ''}"]
+
+
+def _effect_subjects(state: WalkState, scene: Scene, display: str, wide: int) -> list[str]:
+    """Return phrases for the effect of every head, or for its rank where cells have no room for more."""
+    effect = _of_display(state, scene, display)
+    place = place_of_effect(scene, _row_of_effect(state, display))
+    if wide > _NARROW:
+        unit = ", bits" if effect is not None and effect.measure == "kl" else ""
+        return [f"effect {place}{unit}", f"effect{unit}"]
+    # a cell has room for two digits
+    has_blanks = len(scene.layers) * len(scene.heads) >= 100
+    blanks, at_most = (", blank ≥ 100", " ≤ 99") if has_blanks else ("", "")
+    subjects = [
+        f"rank by effect {place}{blanks}",
+        f"rank{at_most} by effect {place}",
+        f"rank{at_most} {place}",
+    ]
+    # one place, without its token
+    if "," not in place and (brief_place := " ".join(place.split(" ")[:2])):
+        subjects.append(f"rank{at_most} {brief_place}")
+    return [*subjects, f"rank{at_most}"]
+
+
+def _column_numbers(state: WalkState, scene: Scene, layout: _Layout) -> Line:
+    """Return the line of head numbers above the grid."""
+    _, heads, label, wide, _ = layout.grid
+    numbers = [Segment(" " * label)]
+    # Numbers of two digits need twice the room.
+    step = 1 if wide > 2 or len(scene.heads) <= 10 else 2
+    for n in heads[::step]:
+        is_current = n <= state.place.spot.head < n + step
+        head_name = scene.heads[state.place.spot.head if is_current else n]
+        numbers.append(
+            Segment(fit(_head(head_name, wide), step * wide), BOLD if is_current else DIM)
+        )
+    return numbers
 
 
 def _label_width(scene: Scene) -> int:
@@ -382,6 +422,22 @@ def _marked(state: WalkState) -> list[str]:
         # the sign of the current head stands in its place
         marked -= {"pinned"}
     return [f"{_mark(state.ink, mark_name)} {mark_name}" for mark_name in sorted(marked)]
+
+
+def _below_lens(
+    state: WalkState,
+    scene: Scene,
+    lens: tuple[Matrix, np.ndarray | None],
+    width: int,
+    room: int,
+) -> list[Line]:
+    """List the strongest heads of the lens, and say what signs stand for, in at most so many lines."""
+    strongest = _strongest(state, scene, *lens)
+    signs = _marked(state) if room > 1 else []
+    # what signs stand for is behind the list, which is shorter by as many heads as that takes
+    while len(strongest) > 1 and len(flowed([*strongest, *signs], width, " · ")) > room:
+        strongest.pop()
+    return [[Segment(line, DIM)] for line in flowed([*strongest, *signs], width, " · ")]
 
 
 def _strongest(
