@@ -28,6 +28,15 @@ def test_a_drawn_expression_allows_what_its_truth_table_does(part: int) -> None:
         check_function(*draw_function(random), random)
 
 
+@pytest.mark.parametrize(
+    "expression",
+    ["own", "causal", "bidirectional", "docs:2,1,4", "docs:7"]
+    + [f"{word}:{size}" for word in ("window", "prefix", "block", "sink") for size in (1, 3, 7)],
+)
+def test_every_term_allows_what_its_truth_table_does(expression: str) -> None:
+    check(expression, 7, Random(expression))
+
+
 def test_plus_binds_more_tightly_than_or() -> None:
     union = AnyOf(((FirstKeys(4),), (SlidingWindow(1024),)))
     assert parse_mask("causal+(sink:4|window:1024)") == (Causal(), union)

@@ -20,6 +20,7 @@ from attnscope.model.recorders import (
     RowRecorder,
     TopRecorder,
     strongest,
+    top,
 )
 from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
 from tests.helpers import attention_oracle
@@ -319,6 +320,16 @@ def test_strongest_of_long_rows(size: int, count: int) -> None:
     assert torch.equal(values, exact.values[:, :count])
     finite = values > -torch.inf
     assert torch.equal(places[finite], exact.indices[:, :count][finite])
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 20])
+def test_a_device_finds_the_strongest_in_the_same_order(count: int) -> None:
+    """Its way is taken by every device that is no CPU; it runs on one, too."""
+    rows = torch.randint(0, 12, (40, 90), generator=torch.Generator().manual_seed(count)).float()
+    places, values = top._on_device(rows, count)
+    exact = rows.sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(values, exact.values[:, :count])
+    assert torch.equal(places, exact.indices[:, :count])
 
 
 def test_up_to_eight_sources_by_weight_are_taken_from_the_summary_of_a_tile() -> None:
