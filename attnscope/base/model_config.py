@@ -186,15 +186,6 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.d_head**-0.5 if self.scale is None else self.scale
 
     @property
-    def has_bias(self) -> bool:
-        """Whether something is added to the scaled scores."""
-        return (
-            self.positions == "alibi"
-            or self.relative_bias is not None
-            or self.disentangled is not None
-        )
-
-    @property
     def rotary_width(self) -> int:
         """Number of rotated dimensions of each head, if positions is `rope`."""
         return int(self.d_head * self.rope.fraction)

@@ -144,7 +144,8 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand, pool: int, *, narrow: bool) -> 
     others = min(d.threads, -(-tiled // scores)) - 1
     count = 1 + others * min(1.0, d.batch * width * WINDOW_ROWS * d.heads / scores)
     calls_functions = any(isinstance(term, Function) for mask in d.masks for term in leaves(mask))
-    score = SCORE + MORE * (c.sinks or c.has_bias or calls_functions)
+    has_bias = c.positions == "alibi" or c.relative_bias is not None or c.disentangled is not None
+    score = SCORE + MORE * (c.sinks or has_bias or calls_functions)
     ranked = RANKED * min(d.top, d.tokens) * scores // d.tokens
     # the run numbers of queries and keys, and the sums of runs
     heads = max(1, min(d.heads, scores // (a_row * min(d.tiled_queries, TILE_ROWS))))

@@ -62,7 +62,7 @@ _LETTER = 2
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _GridLayout:
     """What is in sight of layers × heads."""
 
     # layers, heads, columns of a label, and columns and lines of a head, blanks included
@@ -155,7 +155,7 @@ class HeadsPanel:
 
     def _layout(
         self, state: WalkState, scene: Scene, display: str, width: int, height: int
-    ) -> _Layout:
+    ) -> _GridLayout:
         """Return what of the grid is in sight, and how large a head is; scrolls to the current or the found head."""
         label = _label_width(scene)
         n_layers = len(scene.layers)
@@ -185,7 +185,7 @@ class HeadsPanel:
         self.top = scroll(self.top, layer, below, n_layers, around=0)
         heads = range(self.left, min(n_heads, self.left + across))
         layers = range(self.top, min(n_layers, self.top + below))
-        return _Layout((layers, heads, label, wide, tall), legend, letter_lines)
+        return _GridLayout((layers, heads, label, wide, tall), legend, letter_lines)
 
     def _letters(
         self, state: WalkState, scene: Scene, width: int, lines: int
@@ -240,7 +240,7 @@ class HeadsPanel:
         return Action("goto", replace(state.place.spot, layer=layer, head=head, key=None))
 
 
-def _title(state: WalkState, scene: Scene, display: str, layout: _Layout, width: int) -> Line:
+def _title(state: WalkState, scene: Scene, display: str, layout: _GridLayout, width: int) -> Line:
     """Return what the heads show, and which of them are in sight."""
     ink = state.ink
     layers, heads, _, wide, _ = layout.grid
@@ -316,7 +316,7 @@ def _effect_subjects(state: WalkState, scene: Scene, display: str, wide: int) ->
     return [*subjects, f"rank{at_most}"]
 
 
-def _column_numbers(state: WalkState, scene: Scene, layout: _Layout) -> Line:
+def _column_numbers(state: WalkState, scene: Scene, layout: _GridLayout) -> Line:
     """Return the line of head numbers above the grid."""
     _, heads, label, wide, _ = layout.grid
     numbers = [Segment(" " * label)]
