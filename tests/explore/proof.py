@@ -435,6 +435,15 @@ class Checker:
             for n, position in enumerate(keys.positions)
             if position not in (0, state.scene.queries.positions[query]) and not keys.special[n]
         ]
+        rows = [
+            weights[query]
+            for (number, mask, layer, head), weights in self.true().weights.items()
+            if (number, mask) == (state.place.spot.text, state.place.spot.mask)
+            and "cut" not in state.marks.get((layer, head), ())
+        ]
+        if not max(row[others].max(initial=0.0) for row in rows) > 0:
+            # a row that reads nothing but sinks and itself shows these
+            others = [*range(len(keys.positions))]
         for n, layer in enumerate(layers):
             for m, head in enumerate(heads):
                 place = (state.place.spot.text, state.place.spot.mask, layer, head)
@@ -449,8 +458,10 @@ class Checker:
                 unit = 100 if ", %" in lines[0] or wide <= 3 else 1
                 shown = min(largest, 0.99 if unit == 100 else 1)
                 self.numbers += 1
-                # exactly 0 is a sign of its own
-                assert abs((0.0 if text == "·" else float(text)) / unit - shown) < 0.0051, (
+                # the sign of what is not allowed stands where no key is
+                no_key = not self.true().weights[place][query].max() > 0
+                assert (text == "·") == no_key
+                assert abs((0.0 if no_key else float(text)) / unit - shown) < 0.0051, (
                     place,
                     query,
                     text,

@@ -178,3 +178,33 @@ def test_what_moved_has_a_number_for_every_head_of_a_narrow_map(colours, minilm,
         for layer, written in numbers.items():
             expected = np.minimum(99, 100 * moved[layer])
             assert [*map(float, written)] == pytest.approx(expected, abs=0.51)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("token", ["animal", "The"])
+def test_a_row_of_sinks_and_itself_alone_shows_how_much_it_reads_them(size, token, smollm2):
+    """All heads had the sign of a weight that the mask does not allow, and no head was said to read the row's source."""
+
+    async def act(app, press, _pilot):
+        await press("/", *token, "enter")
+        return app._panels["heads"]._last, lines_of(app, "heads", True)
+
+    grid, lines = walk(act, of_model(smollm2), size)
+    found = attnscope.inspect(
+        ANIMAL, model=str(smollm2), layer="all", head="all", stages="weights"
+    ).data
+    query = ANIMAL.split().index(token)
+    rows = np.array([head.stages["weights"][query] for head in found.texts[0].heads])
+    largest = rows.max(axis=1).reshape(30, 9)
+    layers, heads, label, wide, _ = grid
+    assert len(layers) > 3
+    for n, layer in enumerate(layers):
+        for head in heads:
+            text = lines[2 + n][label + wide * head :][: wide - 1].strip()
+            assert int(text) == pytest.approx(min(99, 100 * largest[layer, head]), abs=0.51)
+    assert "strongest, %" in lines[0] or f"{token} ← strongest source, %" in lines[0]
+    layer, head = np.unravel_index(largest.argmax(), largest.shape)
+    key = ANIMAL.split()[rows[9 * layer + head].argmax()]
+    kind = "a sink" if key == "The" else "itself"
+    said = " ".join(" ".join(line.strip("│ ") for line in lines).split())
+    assert f"strongest: L{layer}H{head} {key}, {kind}, {largest.max():.2f}" in said

@@ -71,6 +71,10 @@ def test_the_title_of_heads_keeps_its_unit_and_the_range_of_its_layers(size, rep
             scene.keys.names[app.state.key].text.strip(),
         )
         of_row = [f"{query} ← top non-sink, %", "top non-sink, %", "non-sink, %"]
+        if spot.query < 2:
+            # it reads nothing but the first token and itself
+            of_row = [f"{query} ← strongest{source}, %" for source in (" source", "")]
+            of_row += ["strongest source, %", "strongest, %"]
         of_cell = [f"{query} ← {key}, %", f"← {key}, %", "this cell, %"]
         forms = of_cell if app.state.place.display == "lens" else of_row
         assert title.removeprefix("heads").split("  ")[-1].strip() in forms, title

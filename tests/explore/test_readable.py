@@ -328,7 +328,7 @@ def test_a_weight_that_is_not_known_is_no_zero():
     source, truth = subjects.brief_dump()
     app, _, _ = painted(source, "a")
     lens = app.state.lens()
-    weights, _ = app.state.row_lens()
+    weights, _, _ = app.state.row_lens()
     spot = app.state.place.spot
     unknown = 0
     for layer, head in np.ndindex(*lens.shape):

@@ -32,7 +32,7 @@ from attnscope.views.explore.row import flowed
 from attnscope.views.explore.state import WalkState, strongest_of
 from attnscope.views.numbers import NO_WEIGHT, digits_for
 from attnscope.views.scales import WEIGHTS, Scale, Shape, pool_largest
-from attnscope.views.walk.cell import effect_of_row, place_of_effect
+from attnscope.views.walk.cell import effect_of_row, is_sink, place_of_effect
 from attnscope.views.walk.effects import ENDINGS, effect_text, effect_word, verdict_text
 from attnscope.views.walk.glossary import phrase_of
 from attnscope.views.walk.place import LENS, Action
@@ -51,6 +51,8 @@ _PERCENT = 2  # digits of a percentage
 _SAYS = 6
 # The weight of the row's strongest source that is no sink, where thumbnails have no room.
 ROW_LENS = "row lens"
+# The same of a row that reads nothing but sinks and itself, in any head.
+_SINK_LENS = "row lens with sinks"
 # Heads with the largest effects that the legend names, and lines from which it has one for them and one for the head.
 _NAMED = 4
 _TWO_LINES = 8
@@ -131,11 +133,12 @@ class HeadsPanel:
         if display == LENS:
             weights = state.lens()
         elif display == ROW_LENS:
-            weights, sources = state.row_lens()
+            weights, sources, are_sinks_out = state.row_lens()
+            display = ROW_LENS if are_sinks_out else _SINK_LENS
         drawn_lines = [
             cut(_title(state, scene, display, layout, width), width),
             cut(_column_numbers(state, scene, layout), width),
-            *_grid(state, scene, layout.grid, weights),
+            *_grid(state, scene, layout.grid, display, weights),
         ]
         for line, letter in zip(drawn_lines[_ABOVE:], layout.letter_lines, strict=False):
             line.append(Segment(f" {letter}", DIM))
@@ -290,6 +293,13 @@ def _subjects(state: WalkState, scene: Scene, display: str, wide: int) -> list[s
             f"top non-sink{percent}",
             f"non-sink{percent}",
         ]
+    if display == _SINK_LENS:
+        return [
+            f"{query} ← strongest source{percent}",
+            f"{query} ← strongest{percent}",
+            f"strongest source{percent}",
+            f"strongest{percent}",
+        ]
     shown_number = _of_display(state, scene, display)
     is_share = shown_number is not None and shown_number.is_share
     return [f"{phrase_of(display)}{percent if is_share else ''}"]
@@ -349,6 +359,7 @@ def _grid(
     state: WalkState,
     scene: Scene,
     layout: tuple[range, range, int, int, int],
+    display: str,
     weights: Matrix | None,
 ) -> list[Line]:
     """Return the lines of the layers; `layout` is that of HeadsPanel, and `weights` are those of a lens."""
@@ -389,7 +400,8 @@ def _grid(
                 if shades is None:
                     text, style = _written(state, scene, layer, head, wide - 1)
                 else:
-                    not_allowed = row[head] == 0 and scene.rounded is None
+                    # a row that has no weight past sinks may have some on them
+                    not_allowed = row[head] == 0 and scene.rounded is None and display != ROW_LENS
                     text = NO_WEIGHT if not_allowed else _of_cell(row[head], wide - 1)
                     step = shades[layer][head]
                     style = DIM
@@ -446,17 +458,31 @@ def _strongest(
     """List the heads with the largest weights of the lens, which digits go to; of a row, with the sources."""
     ink = state.ink
     found = []
+    kinds: set[str] = set()
     for n, (layer, head, weight) in enumerate(strongest_of(weights), 1):
         name = f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)}"
         if keys is None:
             source = f"{n} {name}"
         else:
-            source = f"{name} {ink.name(scene.keys.names[keys[layer, head]])}"
+            key = int(keys[layer, head])
+            source = f"{name} {ink.name(scene.keys.names[key])}"
+            kind = _kind_of_source(scene, state.place.spot.query, key)
+            source += kind if kind not in kinds else ""
+            kinds.add(kind)
         found.append(ink.plain(f"{source} {weight:.2f}"))
-    first_head, *others = found or ["…" if np.isnan(weights).all() else "no head reads it"]
+    none = "no head reads it" if keys is None else "no key is allowed"
+    first_head, *others = found or ["…" if np.isnan(weights).all() else none]
     is_partial = bool(state.status) and bool(np.isnan(weights).any())
     heading = "strongest so far" if is_partial else "strongest"
     return [f"{heading}: {first_head}", *others]
+
+
+def _kind_of_source(scene: Scene, query: int, key: int) -> str:
+    """Say of a key that it is a sink, or the token itself, as is usually passed over; empty for any other."""
+    if is_sink(scene, key):
+        return ", a sink,"
+    is_itself = scene.keys.positions[key] == scene.queries.positions[query]
+    return ", itself," if is_itself and scene.aligned else ""
 
 
 def _of_cell(weight: float, width: int) -> str:

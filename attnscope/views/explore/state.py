@@ -15,8 +15,8 @@ from attnscope.views.scales import WEIGHTS, LogScale, Scale, scale_for
 from attnscope.views.walk.cell import (
     difference,
     largest_elsewhere,
-    strongest_elsewhere,
     strongest_key,
+    strongest_sources,
     strongest_writer,
     weight_of_cell,
 )
@@ -491,11 +491,14 @@ class WalkState:
         weights = [weight_of_cell(scene, head, query, self.key) for head in heads]
         return np.array(weights, dtype=np.float32).reshape(shape)
 
-    def row_lens(self) -> tuple[Matrix, np.ndarray]:
-        """Return the weight of the row's strongest source in every head, past sinks, (layers, heads), and its key."""
+    def row_lens(self) -> tuple[Matrix, np.ndarray, bool]:
+        """Return the weight of the row's strongest source in every head, (layers, heads), its key, and `are_sinks_out`.
+
+        They are out unless the row reads nothing but sinks and itself in any head.
+        """
         scene, heads, shape = self._every_head()
-        weights, keys = strongest_elsewhere(scene, heads, self.place.spot.query)
-        return weights.reshape(shape), keys.reshape(shape)
+        weights, keys, are_sinks_out = strongest_sources(scene, heads, self.place.spot.query)
+        return weights.reshape(shape), keys.reshape(shape), are_sinks_out
 
     def strongest_heads(self) -> list[tuple[int, int, float]]:
         """Return the heads with the largest weights of the cell, each with the weight, as many as keys go to."""

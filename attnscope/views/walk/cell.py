@@ -163,17 +163,29 @@ def is_sink(scene: Scene, key: int) -> bool:
     return scene.keys.sinks[key]
 
 
-def strongest_elsewhere(
+def strongest_sources(
     scene: Scene, heads: Sequence[WalkHead | None], query: int
-) -> tuple[Floats, np.ndarray]:
-    """Return the largest known weight of a row in every head, past sinks and the token itself, and its key, (heads,).
+) -> tuple[Floats, np.ndarray, bool]:
+    """Return the largest known weight of a row in every head, its key, both (heads,), and whether sinks are left out.
 
-    The weight is NaN if it is not known, as where all listed sources of a row are others, and 0 if there is none.
+    Sinks and the token itself are passed over, unless the row reads nothing else in any head: then they are shown, as
+    on pages. The weight is NaN if it is not known, as where all listed sources of a row are others, and 0 if there is
+    none.
     """
     sinks, positions = scene.made(
         "elsewhere", lambda: (np.array(scene.keys.sinks), np.array(scene.keys.positions))
     )
     passed_over = sinks | (positions == scene.queries.positions[query])
+    weights, keys = _strongest_past(scene, heads, query, passed_over)
+    if (weights > 0).any():
+        return weights, keys, True
+    return *_strongest_past(scene, heads, query, np.zeros_like(passed_over)), False
+
+
+def _strongest_past(
+    scene: Scene, heads: Sequence[WalkHead | None], query: int, passed_over: np.ndarray
+) -> tuple[Floats, np.ndarray]:
+    """Return the largest known weight of a row in every head, but not of keys that are passed over, and its key."""
     weights = np.full(len(heads), np.nan, dtype=np.float32)
     keys = np.zeros(len(heads), dtype=np.int64)
     rows = [None if head is None else head.row("weights", query) for head in heads]
