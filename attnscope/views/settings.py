@@ -79,6 +79,7 @@ class DisplaySettings:
 
     precision: int = 2  # digits after the point in matrices; weights of contributors have one more
     options: bool = True  # whether it is for the command line, so that hints name its options
+    fixed: bool = False  # whether it is a figure, whose reader can type no option
     # leave out the header, remarks, notes and options, but not the label of random weights, nor a mask that is not the
     # model's own
     data_only: bool = False
@@ -107,6 +108,6 @@ class DisplaySettings:
     columns: int = 120  # of `.txt`
     figure: FigureSettings = FigureSettings()
 
-    def named(self, option: str, argument: str) -> str:
-        """Name the option that shows more, as the command line or Python spells it."""
-        return option if self.options else argument
+    def named(self, option: str, argument: str, hint: str = "{}") -> str:
+        """Name the option that shows more, as the command line or Python spells it, in a hint; a figure has none."""
+        return "" if self.fixed else hint.format(option if self.options else argument)

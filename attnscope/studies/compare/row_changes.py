@@ -42,7 +42,7 @@ def row_changes(
         sides: The weights of each side, over the keys that it has.
         difference: The second side minus the first, over all `columns`.
         columns: Positions in both sides; None if a side does not have the key.
-        show_all: Option that shows all keys; None if the user selected the keys, so that all of them are listed.
+        show_all: How to show all keys, after a semicolon; None if the user selected the keys, so that all of them are listed.
     """
     change = np.nan_to_num(difference.matrix[0].astype(np.float64))
     listed = list(range(change.size))
@@ -78,7 +78,7 @@ def row_changes(
     bar = ours("; the longest bar is the largest difference")
     formulas.append((Span("difference: "), *difference.title, *bar))
     largest = max(map(abs, bars)) or 1.0
-    which = f"the {len(listed)} keys whose weight changes most; {show_all} lists all"
+    which = f"the {len(listed)} keys whose weight changes most{show_all}"
     keys = difference.columns.select(listed)
     shares = [bar / largest for bar in bars]
     yield from row_table(

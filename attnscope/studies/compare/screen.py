@@ -217,11 +217,11 @@ def _moved(
         yield strongest(values, None, Listing(), replace(settings, precision=digits))
     if not shown_count or largest == 0:
         return
-    options = settings.named("--layer and --head", "layer and head")
+    others = settings.named("--layer and --head", "layer and head", "; {} select others")
     follow = "the head in which most moved follows"
     if shown_count != 1:
         follow = f"the {shown_count} heads in which most moved follow"
-    yield paragraph(ours(f"{follow}; {options} select others", "caption"), remark=True)
+    yield paragraph(ours(f"{follow}{others}", "caption"), remark=True)
 
 
 def _mean_shares(change: Change, provenance: Provenance) -> Matrix:
@@ -398,10 +398,8 @@ class _ShownHead:
             yield from _moved_sources(self.reports[0].sources, head, sides)
             return
         if not head.queries or not head.keys:
-            options = settings.named("--query and --key", "query and key")
-            yield paragraph(
-                ours(f"no shown row or column is in both; select others with {options}")
-            )
+            others = settings.named("--query and --key", "query and key", "; select others with {}")
+            yield paragraph(ours(f"no shown row or column is in both{others}"))
             return
         columns = shown_columns(self.reports, head)
         if len(head.queries) == 1 and not self.heat:
@@ -409,7 +407,7 @@ class _ShownHead:
                 if "key" in self.named:
                     show_all = None
                 else:
-                    show_all = f"{settings.named('--key', 'key')} 0:{len(columns)}"
+                    show_all = settings.named("--key", "key", f"; {{}} 0:{len(columns)} lists all")
                 panels = self._both(columns)
                 yield from row_changes(panels, self._difference(columns), columns, show_all)
                 yield GAP
@@ -433,29 +431,24 @@ class _ShownHead:
             yield from self._moves()
             return
         shown_head = self
-        left_out = dict[str, tuple[str, int, int]]()
+        left_out = list[tuple[str, int, int, str]]()
         if "query" in few:
             rows = _largest(np.abs(self._differences(columns)).sum(1), FEW)
             shown_head = replace(self, head=take(self.head, "query", rows))
             option = self.settings.named("--query", "query")
-            left_out[option] = "rows", len(rows), len(self.head.queries)
+            left_out.append(("rows", len(rows), len(self.head.queries), option))
         if "key" in few:
             largest_columns = _moving(shown_head._differences(columns), FEW)
-            left_out[self.settings.named("--key", "key")] = (
-                "columns",
-                len(largest_columns),
-                len(columns),
-            )
+            option = self.settings.named("--key", "key")
+            left_out.append(("columns", len(largest_columns), len(columns), option))
             columns = [columns[n] for n in largest_columns]
         if left_out:
-            counts = " and ".join(
-                f"{count} of {of:,} {what}" for what, count, of in left_out.values()
-            )
-            ranges = " and ".join(f"{option} 0:{of}" for option, (_, _, of) in left_out.items())
+            counts = " and ".join(f"{count} of {of:,} {what}" for what, count, of, _ in left_out)
+            ranges = " and ".join(f"{option} 0:{of}" for _, _, of, option in left_out)
             show = "show" if len(left_out) > 1 else "shows"
+            hint = "" if self.settings.fixed else f"; {ranges} {show} all"
             yield paragraph(
-                ours(f"{counts}, where most weight moves; {ranges} {show} all", "caption"),
-                remark=True,
+                ours(f"{counts}, where most weight moves{hint}", "caption"), remark=True
             )
         panels = [*shown_head._both(columns), shown_head._difference(columns)]
         if left_out:

@@ -35,8 +35,8 @@ def key_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator
             parts = []
         if e.rest.barred:
             parts += [f"{e.rest.barred} not allowed"]
-        more = settings.named("--top K", "top=K")
-        text = f"the heaviest keys are shown; left out: {', '.join(parts)}; {more} shows more"
+        more = settings.named("--top K", "top=K", "; {} shows more")
+        text = f"the heaviest keys are shown; left out: {', '.join(parts)}{more}"
         yield paragraph(ours(text, "caption"), indent=1, remark=True)
 
 
@@ -49,7 +49,7 @@ def _dimensions(
         Column(f"dim {i}", written(values, digits), "dim")
         for i, values in enumerate(matrix.T.tolist())
     ]
-    suffix = f"dimensions of {name}; {settings.named('--json', 'data')} has all"
+    suffix = f"dimensions of {name}{settings.named('--json', 'data', '; {} has all')}"
     return columns, "" if settings.data_only else suffix
 
 

@@ -247,9 +247,8 @@ def _one_row(
     said = mixing.kinds[unit] == "differential"  # by its formula
     sums = f"; M = {' + '.join(parts)}" if parts and not said else ""
     formula = ours(f"{_FORMULAS[mixing.kinds[unit]]}{sums}; share: of all |M| of the row")
-    which = (
-        f"the {LISTED} keys with the largest |M|; {settings.named('--key', 'key')} selects others"
-    )
+    more = settings.named("--key", "key", "; {} selects others")
+    which = f"the {LISTED} keys with the largest |M|{more}"
     queries = token_axis("query", text.tokens, text.queries)
     keys = token_axis("key", text.sources, text.keys).select(listed)
     yield GAP

@@ -25,7 +25,7 @@ def present_rollouts(
     if len(text.queries) == 1 and not heat:
         yield from (GAP, _title(rollouts))
         yield from row_list(
-            _row(text, settings), settings, f"{settings.named('--key', 'key')} selects others"
+            _row(text, settings), settings, settings.named("--key", "key", "; {} selects others")
         )
         if len(rollouts) > 1:
             names = [rollout.name for rollout in rollouts]

@@ -21,8 +21,8 @@ def row_list(
 ) -> Iterator[ViewPart]:
     """Present the only row of these panels, which all have keys as columns; the last one has the weights or shares.
 
-    A long text lists the keys with the largest weights, and sums the weight of the others; `others` tells how to list
-    these. The contributions of ranked keys are those of `head`.
+    A long text lists the keys with the largest weights, and sums the weight of the others; `others` tells, after a
+    semicolon, how to list these. The contributions of ranked keys are those of `head`.
     """
     weights = panels[-1]
     row = np.nan_to_num(weights.matrix[0].astype(np.float64))
@@ -47,7 +47,7 @@ def row_list(
         if any("" in column.cells[: len(listed)] for column in contributions):
             names = " and ".join(str(column.heading) for column in contributions)
             formulas.append(ours(f"{names}: of the top {head.top.keys.shape[1]} keys alone"))
-    which = f"the {len(listed)} keys with the largest {weights.name}; {others}"
+    which = f"the {len(listed)} keys with the largest {weights.name}{others}"
     yield GAP
     yield from row_table(
         panels[0].rows,

@@ -119,10 +119,10 @@ def _present_heads(
     """Present all heads; beside an attributed logit, only one head unless its stages are named."""
     heads = shown_heads(text)
     if text.attribution is not None and settings.brief and len(heads) > 1:
-        option = settings.named("--stage weights", "stages='weights'")
+        option = settings.named("--stage weights", "stages='weights'", " ({})")
         yield GAP
         yield paragraph(
-            ours(f"not shown: the weights of {len(heads):,} heads ({option})", "caption"),
+            ours(f"not shown: the weights of {len(heads):,} heads{option}", "caption"),
             remark=True,
         )
         return
@@ -143,9 +143,11 @@ def _present_heads(
     if heat or not settings.brief or not are_thumbnails(text):
         yield from each
         return
-    option = settings.named("--layer L --head H, or --stage weights", "layer, head, stages")
+    option = settings.named(
+        "--layer L --head H, or --stage weights", "layer, head, stages", " ({})"
+    )
     omitted = ours(
-        f"not shown: numbers and contributors of {len(heads):,} heads ({option})", "caption"
+        f"not shown: numbers and contributors of {len(heads):,} heads{option}", "caption"
     )
     yield FirstFitting(
         [each],
@@ -164,8 +166,8 @@ def present_words(text: TextReport, settings: DisplaySettings) -> Iterator[ViewP
     ]
     yield Matrices(panels, heat=True)
     if len(heads) < len(text.heads):
-        option = settings.named("--layer L --head H", "layer, head")
-        rest = f"not shown: weights between words in {len(text.heads) - len(heads):,} other heads ({option})"
+        option = settings.named("--layer L --head H", "layer, head", " ({})")
+        rest = f"not shown: weights between words in {len(text.heads) - len(heads):,} other heads{option}"
         yield paragraph(ours(rest, "caption"), remark=True)
 
 
@@ -210,10 +212,9 @@ def _present_head(
     stages = stage_matrices(text, head, settings, are_given=report.provenance.family == "weights")
     in_row = [stage for stage in stages if stage.name != "output"]
     if len(text.queries) == 1 and not heat and any(stage.name == "weights" for stage in in_row):
-        option = (
-            settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in in_row)
-        )
-        yield from row_list(in_row, settings, f"{option} lists all", head)
+        names = ",".join(stage.name for stage in in_row)
+        others = settings.named("--stage", "stages", f"; {{}} {names} lists all")
+        yield from row_list(in_row, settings, others, head)
         stages = [stage for stage in stages if stage.name == "output"]
     ranking = None
     if head.top.keys.shape[1]:
@@ -296,8 +297,9 @@ def _drawn(
 
 def _not_shown(what: str, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart]:
     """State what is left out, and which options show it."""
-    option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in stages)
-    return [paragraph(ours(f"not shown: {what} ({option})", "caption"), remark=True)]
+    names = ",".join(stage.name for stage in stages)
+    option = settings.named("--stage", "stages", f" ({{}} {names})")
+    return [paragraph(ours(f"not shown: {what}{option}", "caption"), remark=True)]
 
 
 def shown_heads(text: TextReport) -> list[HeadReport]:

@@ -85,8 +85,10 @@ def _words(sound: Sound, settings: DisplaySettings) -> Table:
 
 def _lines(sound: Sound, settings: DisplaySettings) -> Iterator[ViewPart]:
     lines = list(subtitles(sound.words))
-    option = settings.named("-o words.srt, .vtt or .json has all", "report.to_json() has all")
-    caption = f"  in {len(lines)} lines, with the second at which each starts; {option} words with their times"
+    more = settings.named(
+        "-o words.srt, .vtt or .json", "report.to_json()", "; {} has all words with their times"
+    )
+    caption = f"  in {len(lines)} lines, with the second at which each starts{more}"
     yield paragraph((Span(f"{len(sound.words):,} words", "bold"), Span(caption, "caption")))
     shown = lines if not settings.brief else lines[:_MOST_LINES]
     for line in shown:

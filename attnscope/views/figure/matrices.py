@@ -248,7 +248,7 @@ def _draw_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) 
     y += draw_scale(canvas, x, y, stage.scale, low, high, width)
     # cells that have a mark on a terminal are hatched here
     spans = [
-        (span.text.replace(f"; {NO_WEIGHT} ", "; hatched "), span.origin)
+        (span.text.replace(f"; {NO_WEIGHT}{TIE}", f"; hatched{TIE}"), span.origin)
         for span in stage.arithmetic_of_picture
     ]
     description = tuple(Span(text, "dim", origin) for text, origin in spans)
