@@ -20,6 +20,20 @@ def test_every_page_is_in_the_navigation():
     )
 
 
+def test_the_navigation_has_the_groups_of_the_readme_in_its_order():
+    """It had ten groups, and the tasks were the fifth page of the third."""
+    readme = (ROOT / "README.md").read_text().partition("## Documentation")[2]
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    groups = re.findall(r"^  - ([^:]+): \[([^]]+)\]", navigation, re.MULTILINE)
+    assert [name for name, _ in groups] == re.findall(r"^(\w[\w, ]+):$", readme, re.MULTILINE)
+    assert groups[0][1].split(", ")[1] == "tasks.md"
+    for name, pages in groups:
+        listed = readme.partition(f"\n{name}:\n")[2].partition("\n\n")[0]
+        told = [page for page in re.findall(r"\(docs/([\w-]+\.md)\)", listed) if page in pages]
+        assert told == [page for page in re.split(r",\s+", pages) if page in told]
+        assert len(told) >= 3
+
+
 def test_the_site_loads_nothing_from_elsewhere():
     assert "font: false" in (ROOT / "mkdocs.yml").read_text()
 

@@ -25,10 +25,12 @@ COLUMNS, LINES = 114, 40
 WIDE, HIGH = 8.4, 17  # of a cell
 # Which head makes "it" read "animal", does it matter, and where does "did" come from: keys, and seconds.
 STEPS = [
-    ("", 2.0), ("/", 0.6), ("i", 0.5), ("t", 0.7), ("enter", 1.0), ("right", 1.2), ("a", 2.2), ("1", 2.0), ("x", 2.6),
-    ("X", 0.8), ("2", 0.5), ("right", 0.9), ("enter", 2.4),
+    ("", 1.7), ("/", 0.5), ("i", 0.4), ("t", 0.6), ("enter", 0.9), ("right", 1.0), ("a", 1.9), ("1", 1.8), ("x", 2.3),
+    ("X", 0.7), ("2", 0.4), ("right", 0.8), ("enter", 2.0),
 ]  # fmt: skip
-INK, PAPER = "#d0d4d9", "#15181c"
+# Black, at which ramps start where the background of a terminal is not known, so that zero is the ground.
+INK, PAPER = "#d0d4d9", "#000000"
+LARGEST = 18  # size of the letters of a caption, which are as wide as 0.61 of it
 
 
 def hexadecimal(colour: Color | None, otherwise: str, foreground: bool) -> str:
@@ -79,6 +81,7 @@ async def frames() -> list[tuple[list[str], str, float]]:
     texts, found = (TextInput(TEXT),), []
     source = LiveSource(RunConfig(texts, model="SmolLM2.gguf"), SessionOpener(texts).open)
     app = ExploreApp(source, colours=1 << 24)
+    finding = False
     async with app.run_test(size=(COLUMNS, LINES)) as pilot:
         await settled(app, pilot)
         for key, seconds in STEPS:
@@ -86,9 +89,12 @@ async def frames() -> list[tuple[list[str], str, float]]:
                 await pilot.press(key)
                 await settled(app, pilot)
             lines = [drawn_line(strip) for strip in app.screen._compositor.render_strips()]
-            pressed = (
-                "  ".join(names[key]) if key else f'attnscope explore "{TEXT}" --model SmolLM2.gguf'
-            )
+            pressed = f'attnscope explore "{TEXT}" --model SmolLM2.gguf'
+            if key:
+                spelled, told = names[key]
+                ended = finding and key == "enter"
+                finding = key == "/" or (finding and not ended)
+                pressed = f"{spelled}  {'End the search.' if ended else told}"
             found.append((lines, pressed, seconds))
     assert not app.failure, app.failure
     return found
@@ -110,7 +116,8 @@ def picture(shown: list[tuple[list[str], str, float]]) -> str:
         uses = "".join(
             f'<use href="#{names[line]}" y="{y * HIGH}"/>' for y, line in enumerate(each) if line
         )
-        style = 'fill="#f2c14e" font-size="18" font-weight="bold"'
+        letters = min(LARGEST, int(10 * (width - 16) / (0.61 * cell_len(pressed))) / 10)
+        style = f'fill="#f2c14e" font-size="{letters:g}" font-weight="bold"'
         caption = f'<text y="{LINES * HIGH + 24}" {style}>{escape(pressed)}</text>'
         groups.append(f'<g id="f{n}" opacity="{int(n == len(shown) - 1)}">{uses}{caption}</g>')
         at += seconds

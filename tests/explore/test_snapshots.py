@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import html
 import re
 from pathlib import Path
 
@@ -67,5 +68,18 @@ def test_the_recording_shows_what_the_application_shows(smollm2, tmp_path, monke
         re.findall(r"<text[^>]*>([^<]*)</text>", each) for each in (picture, path.read_text())
     )
     assert shown == kept and len(shown) > 300
+    check_captions(picture)
     # the head, and what the model says without it
     assert {"strongest: 1 L13H8 0.70", "cut L13H8 to 0 · E ranks it"} <= set(shown)
+
+
+def check_captions(picture):
+    """Captions are not wider than the picture, one says what Enter does while a search is typed, and all take 15 s."""
+    width = float(re.search(r'viewBox="0 0 (\d+)', picture)[1])
+    captions = re.findall(
+        r'<text y="\d+" fill="#f2c14e" font-size="([\d.]+)"[^>]*>([^<]*)<', picture
+    )
+    assert max(0.61 * float(size) * len(html.unescape(said)) for size, said in captions) < width
+    enter = [said for _, said in captions if said.startswith("Enter")]
+    assert enter[0] == "Enter  End the search." and "Follow" in enter[-1]
+    assert {float(seconds) for seconds in re.findall(r"f\d+ ([\d.]+)s step-end", picture)} == {15.0}
