@@ -202,15 +202,24 @@ class Checker:
         scene, spot = state.scene, state.place.spot
         weights = self.table()[spot.query]
         values = self.true().values.get(self.key()) if scene.unit == "tokens" else None
-        order = np.sort(weights[np.isfinite(weights)])[::-1]
+        compared = state.pinned is not None and state.pinned is not state.head
+        both = [weights, self.table(pinned=True)[spot.query]] if compared else [weights]
+        # a source that lost its weight is listed where it had it
+        ranked = np.max([np.nan_to_num(row, nan=-1) for row in both], axis=0)
+        order = np.sort(ranked[ranked >= 0])[::-1]
         shown = []
         keys = []
         for line in self._one_column(lines):
-            if found := re.match(rf"← (\d+) .*? (\d\.\d{{3}}) +({NUMBER}|\?)? *$", line):
+            if found := re.match(rf"← (\d+) .*? (\d\.\d{{3}}|\?) +({NUMBER}|\?)? *$", line):
                 key = scene.sources.positions.index(int(found[1]))
-                self.equal(found[2], weights[key], "contributor")
-                shown.append(weights[key])
+                shown.append(ranked[key])
                 keys.append(key)
+                for text, row in zip(found.groups()[1:], both, strict=False):
+                    assert text != "?" or self.truth.kept is not None
+                    if text != "?":
+                        self.equal(text, np.nan_to_num(row[key]), "contributor")
+                if compared:
+                    continue
                 if found[3] not in (None, "?") and values is not None:
                     self.equal(
                         found[3],
@@ -218,12 +227,15 @@ class Checker:
                         "α·‖v‖",
                         2e-4 * abs(values[spot.query, key]),
                     )
-            elif found := re.match(rf" +(\d+) more(?:, (\d+) larger)? +({NUMBER}) *$", line):
+            elif found := re.match(
+                rf" +(\d+) more(?:, (\d+) larger)? +({NUMBER})(?: +({NUMBER}))? *$", line
+            ):
                 assert int(found[1]) == (order > 0).sum() - len(shown)
                 # one that is under the cursor is last, although others may be larger
                 larger = (order > shown[-1]).sum() - (np.array(shown) > shown[-1]).sum()
                 assert int(found[2] or 0) == larger, (line, shown)
-                self.equal(found[3], order.sum() - np.sum(shown), "more", 1e-6)
+                for text, row in zip(found.groups()[2:], both, strict=False):
+                    self.equal(text, np.nansum(np.delete(row, keys)), "more", 1e-6)
             elif found := re.match(rf" +not listed(?:, \d+ larger)? +({NUMBER}) *$", line):
                 self.equal(
                     found[1],

@@ -239,3 +239,44 @@ def test_a_comparison_has_both_weights_and_their_difference_at_every_size():
             assert said, lines
             numbers = [float(text.replace("−", "-")) for text in said.groups()]
             assert numbers == pytest.approx([weight, pinned, weight - pinned], abs=6e-3)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_the_row_of_a_comparison_lists_what_lost_its_weight_with_both_weights(size):
+    """The source that lost all weight was one of `4 more`, of 0.000."""
+    found = attnscope.compare("The bank by the river", layer="all", head="all").data
+
+    async def act(app, press, _pilot):
+        spot, heads = app.state.place.spot, region_text(app, "heads")
+        before = spot, app.state.place.pinned, region_text(app, "row")
+        await press("end")
+        return before, region_text(app, "row"), heads
+
+    (spot, pinned, lines), others, heads = walk(act, comparison_source(found), size)
+    n_heads = 4
+    sides = [
+        side.report.texts[0].heads[n_heads * at.layer + at.head].stages["weights"][spot.query]
+        for side, at in zip(found.sides, (pinned, spot), strict=True)
+    ]
+    before, after = (row.astype(np.float64) for row in sides)
+    order = np.argsort(-np.maximum(before, after), kind="stable").tolist()
+    assert before[order[:2]].max() > 0.99 and after[order[:2]].max() > 0.99
+    assert re.search(r"weight +pinned", lines[0])
+    listed = [
+        (int(match[1]), float(match[2]), float(match[3]))
+        for line in lines
+        if (match := re.match(r"← (\d+) .*? (\d\.\d{3}) +(\d\.\d{3})", line))
+    ]
+    assert [key for key, *_ in listed] == order[: len(listed)] and len(listed) > 1
+    for key, weight, pinned_weight in listed:
+        assert weight == pytest.approx(after[key], abs=0.00051)
+        assert pinned_weight == pytest.approx(before[key], abs=0.00051)
+    (rest,) = (match for line in lines if (match := re.match(r" +(\d) more +(\S+) +(\S+)", line)))
+    hidden = order[len(listed) :]
+    assert int(rest[1]) == sum(np.maximum(before, after)[hidden] > 0)
+    assert float(rest[2]) == pytest.approx(after[hidden].sum(), abs=0.00051)
+    assert float(rest[3]) == pytest.approx(before[hidden].sum(), abs=0.00051)
+    # the one under the cursor is listed wherever it ranks, and how many are larger
+    assert any(re.match(r"← 4 river", line) for line in others)
+    said = " ".join(heads)
+    assert "Largest share of a row that moved" in " ".join(said.split()) and "…" not in said

@@ -133,7 +133,9 @@ def _share_moved(comparison: Comparison) -> HeadNumber:
     for change in comparison.changes[0].heads:
         if change.text == 0 and change.first in places:
             values[places[change.first]] = change.share_moved
-    meaning = f"Largest share of a row's weight that moved from {comparison.sides[0].label} to another side."
+    meaning = (
+        f"Largest share of a row that moved, from {comparison.sides[0].label} to another side."
+    )
     return HeadNumber(MOVED, meaning, values, is_share=True)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan, nan
 
 import numpy as np
 from rich.cells import cell_len
@@ -88,8 +89,11 @@ class SourceLine:
 
     key: int | None  # index of the key; None if it is no column
     label: str
-    weight: float
+    weight: float  # NaN if it is not known
     value: float | None  # α·‖v‖; None if it is not known
+    pinned: float | None = (
+        None  # weight in the pinned head, NaN if it is not known; None without one
+    )
 
 
 @dataclass
@@ -147,7 +151,9 @@ class RowPanel:
         """Return the strongest sources and the weight of the others, in at most so many lines."""
         ink = state.ink
         query = state.place.spot.query
-        sources, others = _sources(scene, head, query, state.key, ink, min(_MOST, room))
+        sources, others = _sources(
+            scene, (head, _other_head(state)), query, state.key, ink, min(_MOST, room)
+        )
         # below the title
         self._keys = {
             n: source.key for n, source in enumerate(sources, 1) if source.key is not None
@@ -157,9 +163,10 @@ class RowPanel:
         if query in head.masked_rows:
             lines.append([Segment(fit(MASKED + ": no key is allowed", width), DIM)])
         elif others is not None:
-            label = fit(f"  {others[0]}", width - 14)
+            label, *weights = others
+            numbers = "".join(f" {_weight_text(weight):>6}" for weight in weights)
             lines.append(
-                [Segment(label, DIM), Segment(f" {ink.plain(formatted(others[1], '.3f')):>6}", DIM)]
+                [Segment(fit(f"  {label}", width - 14), DIM), Segment(ink.plain(numbers), DIM)]
             )
         return lines
 
@@ -200,7 +207,8 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
     name = ink.name(axis.names[query]) if axis.names else ""
     names = ""
     if width >= _TITLED:
-        names = f"{'weight':>7}{'α·‖v‖' if _has_values(head) else '':>7}"
+        second = "α·‖v‖" if _has_values(head) else ""
+        names = f"{'weight':>7}{second if _other_head(state) is None else 'pinned':>7}"
     room = width - len(" row ") - len(names)
     title = f" {axis.number(query)} {name}"
     # The title of the matrix names the head, too.
@@ -214,19 +222,33 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
     return cut([*line, Segment(" " * max(0, gap)), Segment(ink.plain(names), DIM)], width)
 
 
+def _other_head(state: WalkState) -> WalkHead | None:
+    """Return the pinned head, whose weights stand beside those of the row, unless it is the same."""
+    return None if state.pinned is state.head else state.pinned
+
+
 def _has_values(head: WalkHead | None) -> bool:
     """Tell whether α·‖v‖ is known of some sources."""
     return head is not None and head.sources is not None and "value" in head.sources.measures
 
 
 def _sources(
-    scene: Scene, head: WalkHead, query: int, chosen_key: int, ink: Ink, room: int
-) -> tuple[list[SourceLine], tuple[str, float] | None]:
+    scene: Scene,
+    heads: tuple[WalkHead, WalkHead | None],
+    query: int,
+    chosen_key: int,
+    ink: Ink,
+    room: int,
+) -> tuple[list[SourceLine], tuple[str, *tuple[float, ...]] | None]:
     """Return the strongest sources of a row, and a name and the weight of the others; None for none.
 
     They are the largest of an exact row, else the listed ones, in at most so many lines with that of the others. If the
     chosen key has a weight, it is one of them, and the name of the others says how many are between it and the line above.
+    Of the head and the pinned one, both weights count, so that a source that lost its weight is listed, too.
     """
+    head, pinned = heads
+    if pinned is not None:
+        return _compared_sources(scene, (head, pinned), query, chosen_key, ink, room)
     row = head.row("weights", query)
     ranked = head.sources
     if query in head.masked_rows:
@@ -282,13 +304,71 @@ def _sources(
     return listed, None if missing < _LITTLE and not found else (label, missing)
 
 
+def _compared_sources(
+    scene: Scene,
+    heads: tuple[WalkHead, WalkHead],
+    query: int,
+    chosen_key: int,
+    ink: Ink,
+    room: int,
+) -> tuple[list[SourceLine], tuple[str, *tuple[float, ...]] | None]:
+    """Return the sources with the largest weights in either of two heads, as _sources."""
+    known_weights = [_known_weights(scene, head, query) for head in heads]
+    larger = {
+        key: max(weights.get(key, 0.0) for weights in known_weights)
+        for key in sorted({*known_weights[0], *known_weights[1]})
+    }
+    order = sorted((key for key in larger if larger[key] > 0), key=lambda key: -larger[key])
+    count = max(1, min(room - 1, sum(weight >= _LITTLE for weight in larger.values())))
+    count = count if len(order) > count + 1 else max(1, len(order))
+    if chosen_key in order[count:]:
+        order.remove(chosen_key)
+        order.insert(count - 1, chosen_key)
+    are_whole = [head.row("weights", query) is not None for head in heads]
+    sources = []
+    for key in order[:count]:
+        weight, pinned_weight = (
+            weights.get(key, 0.0 if is_whole else nan)
+            for weights, is_whole in zip(known_weights, are_whole, strict=True)
+        )
+        label = _named(scene.keys, key, ink)
+        sources.append(SourceLine(key, label, weight, None, pinned_weight))
+    rests = []
+    for head, weights, is_whole in zip(heads, known_weights, are_whole, strict=True):
+        missing = 0.0 if is_whole else unlisted(head, query)
+        rest = nan if missing is None else missing
+        rests.append(rest + sum(weights.get(key, 0.0) for key in order[count:]))
+    label = f"{len(order) - count} more" if all(are_whole) else "not listed"
+    is_all = len(order) <= count and all(are_whole)
+    label = _of_others(label, [larger[key] for key in order[count:]], sources)
+    return sources, None if is_all else (label, *rests)
+
+
+def _known_weights(scene: Scene, head: WalkHead, query: int) -> dict[int, float]:
+    """Return the known weights of a row by key: all of an exact row, else those that are listed."""
+    row = head.row("weights", query)
+    if row is None:
+        return listed_weights(scene, head, query)
+    return dict(enumerate(np.nan_to_num(row.astype(np.float64)).tolist()))
+
+
 def _of_others(label: str, hidden: Sequence[float], listed: Sequence[SourceLine]) -> str:
     """Return the name of the sources without a line of their own, and how many of them are larger than the last that has.
 
     The last may be the one under the cursor, which is listed wherever it ranks.
     """
-    larger = sum(weight > listed[-1].weight for weight in hidden) if listed else 0
+    larger = sum(weight > _larger_weight(listed[-1]) for weight in hidden) if listed else 0
     return f"{label}, {larger} larger" if larger else label
+
+
+def _larger_weight(source: SourceLine) -> float:
+    """Return the weight of a source, or that in the pinned head if it is larger."""
+    return float(np.fmax(source.weight, nan if source.pinned is None else source.pinned))
+
+
+def _weight_text(weight: float) -> str:
+    """Write a weight of a list; `?` for one that is not known."""
+    return "?" if isnan(weight) else formatted(weight, ".3f")
 
 
 def _named(axis: Axis, index: int, ink: Ink) -> str:
@@ -298,19 +378,22 @@ def _named(axis: Axis, index: int, ink: Ink) -> str:
 def _source(source: SourceLine, state: WalkState, width: int, longest: int) -> Line:
     """Return a source: its label in as many cells as the longest needs, a bar, and numbers."""
     ink = state.ink
-    if source.value is not None:
-        value = formatted(source.value, ".2f")
+    if source.pinned is not None:
+        second = _weight_text(source.pinned)
+    elif source.value is not None:
+        second = formatted(source.value, ".2f")
     else:
-        value = "?" if _has_values(state.head) else ""
-    numbers = f" {formatted(source.weight, '.3f'):>6}{value:>7}"
+        second = "?" if _has_values(state.head) else ""
+    numbers = f" {_weight_text(source.weight):>6}{second:>7}"
     name = max(8, min(18, longest + 1, width - 2 - len(numbers) - _BAR))
     wide = width - 2 - name - len(numbers)
     style = CURSOR if source.key == state.key else PLAIN
+    share = 0.0 if isnan(source.weight) else source.weight
     return [
         Segment(ink.plain("← "), DIM),
         Segment(fit(source.label, name - 1), style),
         Segment(" "),
-        Segment(fit(bar(source.weight, max(0, wide), ascii=ink.ascii), wide), ink.bar),
+        Segment(fit(bar(share, max(0, wide), ascii=ink.ascii), wide), ink.bar),
         Segment(ink.plain(numbers)),
     ]
 
