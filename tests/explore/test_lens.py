@@ -12,9 +12,11 @@ import attnscope
 from attnscope.studies.explore.saved import report_source
 from attnscope.views.explore.app import ExploreApp
 from attnscope.views.explore.ink import steps
+from attnscope.views.walk.place import Begin
 from tests.explore.proof import lines_of, region_text, settled
 
 TEXT = "She sat by the [MASK] of the river"
+ANIMAL = "The animal did not cross the street because it was too"
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,8 @@ def test_a_digit_after_the_key_of_the_lens_goes_to_a_strong_head(report):
     second = divmod(int(np.argsort(-weights)[1]), 4)
     cell = ("g", "down", "home", "right", "right")
     app, shown = walk(report, *cell, "a")
-    assert "1 to 9" in shown["footer"][0]
+    listed = re.findall(r"\b(\d) L\dH\d [\d.]", " ".join(shown["heads"]))
+    assert f"1 to {len(listed)} goes to" in shown["footer"][0] and len(listed) > 2
     app, _ = walk(report, *cell, "a", "2")
     spot = app.state.place.spot
     assert (spot.layer, spot.head, spot.query, spot.key) == (*second, 1, 2)
@@ -341,3 +344,54 @@ def test_typing_a_token_finds_it_at_once_and_escape_goes_back(report):
     # what was searched before is not typed again
     app, _ = walk(report, "g", "/", *"river", "enter", "/", *"sat", "enter")
     assert report.texts[0].tokens[app.state.place.spot.query].text.strip() == "sat"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_a_walk_that_begins_at_a_cell_begins_with_it_in_all_heads(size, smollm2):
+    """It showed the strongest source of the row in every head, and a list that digits do not go to."""
+    begin = Begin(query="it", key="animal")
+
+    async def run(*keys):
+        found = attnscope.inspect(
+            ANIMAL, model=str(smollm2), layer="all", head="all", stages="weights"
+        ).data
+        app = ExploreApp(report_source(found), begin=begin)
+        async with app.run_test(size=size) as pilot:
+            await settled(app, pilot)
+            for key in keys:
+                await pilot.press(key)
+                await settled(app, pilot)
+            names = ("heads", "footer")
+            shown = {name: region_text(app, name) for name in names}
+            return app, shown, found
+
+    app, shown, found = asyncio.run(run())
+    weights = np.array([head.stages["weights"][8, 1] for head in found.texts[0].heads])
+    order = np.argsort(-weights, kind="stable")
+    assert app.state.place.display == "lens" and "it ← animal" in shown["heads"][0]
+    assert app.state.place.panel == "matrix"
+    said = " ".join(" ".join(line.strip("│ ") for line in shown["heads"]).split())
+    listed = re.findall(r"\b(\d) L(\d+)H(\d) (\d\.\d\d)", said)
+    assert len(listed) > 1
+    for n, (digit, layer, head, weight) in enumerate(listed):
+        assert int(digit) == n + 1 and (int(layer), int(head)) == divmod(int(order[n]), 9)
+        assert float(weight) == pytest.approx(weights[order[n]], abs=0.0051)
+    digits = {2: "1 or 2"}.get(len(listed), f"1 to {len(listed)}")
+    assert f"{digits} goes to one of the strongest" in shown["footer"][0]
+    app, shown, _ = asyncio.run(run("2"))
+    spot = app.state.place.spot
+    assert (spot.layer, spot.head, spot.query, spot.key) == (*divmod(int(order[1]), 9), 8, 1)
+    assert "goes to one of the strongest" not in shown["footer"][0]
+
+
+def test_numbers_of_some_columns_say_which_key_shows_more(smollm2):
+    found = attnscope.inspect(
+        ANIMAL, model=str(smollm2), layer="all", head="all", stages="weights"
+    ).data
+    app, shown = walk(found, "d", size=(80, 24))
+    in_sight = len(app._panels["matrix"]._last.columns)
+    assert 1 < in_sight < 11
+    assert f"{in_sight} of 11 columns; + shows all" in shown["title"][0]
+    app, shown = walk(found, "d", "+", size=(80, 24))
+    assert len(app._panels["matrix"]._last.columns) == 11
+    assert "columns" not in shown["title"][0]

@@ -59,7 +59,7 @@ from attnscope.views.walk.cell import (
     weight_text,
 )
 from attnscope.views.walk.keys import ACTIONS, KeyAction, footer, spell_key
-from attnscope.views.walk.place import PANELS, Action, Begin, Spot, uncut
+from attnscope.views.walk.place import LENS, PANELS, Action, Begin, Spot, uncut
 from attnscope.views.walk.scene import EFFECT, ROW_EFFECT, Progress, Scene, Source, Variant, WalkCut
 
 # Columns and lines from which all panels are shown at once, and from which they are frames.
@@ -278,6 +278,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._notice = "? lists all keys"
         self.worker.start()
         self.ask()
+        if self.state.placed:
+            self._offer_heads(typed=False)
         if (is_there := self.watch_terminal) is not None:
             self.set_interval(_WATCH, lambda: None if is_there() else self.exit(129))
 
@@ -558,11 +560,11 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._mode == "copy":
             choices = [Segment(f" {key} {what} ", clickable(what)) for key, what in _COPY.items()]
             return cut([Segment(" copy ", TITLE), *choices, Segment(" Esc nothing")], width)
+        lens: Line = []
         if self._mode == "lens":
-            hint = "1 to 9 goes to one of the strongest; any other key goes on"
-            return cut([Segment(" lens ", TITLE), Segment(f" {hint}")], width)
+            lens = [Segment(" lens ", TITLE), Segment(f" {self._digits_of_lens()}")]
         by_name = {action.name: action for action in self.actions}
-        names = footer(self.state.place.panel)
+        names = ["help", "quit"] if lens else footer(self.state.place.panel)
         restored = 0
         if not self._wide:
             names = [name for name in names if name != "enlarge"]
@@ -570,7 +572,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             names = ["restore", *names]
             restored = len(by_name["restore"].brief) + 4
         # the way back is the only one that the arithmetic leaves room for in any case
-        line = self._brief_arithmetic(width - restored)
+        line = lens or self._brief_arithmetic(width - restored)
         used = cells_wide(line)
         if not self.state.source.computes:
             missing = {
@@ -592,6 +594,15 @@ class ExploreApp(App[int], inherit_bindings=False):
                 Segment(f" {action.brief}", DIM + calls),
             ]
         return cut(line, width)
+
+    def _digits_of_lens(self) -> str:
+        """Say which digits go to heads that the lens lists."""
+        count = min(self._panels["heads"].listed, len(self.state.strongest_heads()))
+        if not count:
+            return "no head reads this cell; any key goes on"
+        digits = {1: "1 goes to the strongest", 2: "1 or 2 goes to one of the strongest"}
+        several = f"1 to {count} goes to one of the strongest"
+        return f"{digits.get(count, several)}; any other key goes on"
 
     def _brief_arithmetic(self, width: int) -> Line:
         """Return the arithmetic of the cell, which a small terminal shows in its last line; of it, the end or the weight."""
@@ -777,6 +788,19 @@ class ExploreApp(App[int], inherit_bindings=False):
         *_, width, height = self._arranged["matrix"]
         is_roomy = self._panels["matrix"].is_roomy(self.state, *self._inside(width, height))
         self._act(Action("bare" if is_roomy and not self.state.has_picture else "digits"))
+        if self.state.place.digits and self._wide:
+            self._say_that_columns_are_out_of_sight()
+
+    def _say_that_columns_are_out_of_sight(self) -> None:
+        """Say how many columns of numbers are in sight, and which key shows more, if one does."""
+        matrix = self._panels["matrix"]
+        *_, width, height = self._arranged["matrix"]
+        count, n_columns = matrix.columns_in_sight(self.state, *self._inside(width, height))
+        most, _ = matrix.columns_in_sight(self.state, *self._inside(self.size.width, height))
+        keys = next(action.keys for action in self.actions if action.name == "enlarge")
+        if count < most and keys:
+            more = "all" if most == n_columns else f"{most}"
+            self._notice = f"{count} of {n_columns} columns; {spell_key(keys[0])} shows {more}"
 
     def _cut(self) -> None:
         """Cut the head or the edge under the cursor, or put it back."""
@@ -805,9 +829,19 @@ class ExploreApp(App[int], inherit_bindings=False):
         """Show the cell under the cursor in every head, and wait for the number of one of the strongest."""
         if self.state.scene is not None:
             self._act(Action("lens"))
-            self._mode = "lens"
-            strongest = self.state.strongest_heads()
-            self._panels["heads"].seen = strongest[0][:2] if strongest else None
+            self._wait_for_digit()
+
+    def _wait_for_digit(self) -> None:
+        """Scroll to the strongest head of the lens, and take the next digit for one of those that it lists."""
+        self._mode = "lens"
+        strongest = self.state.strongest_heads()
+        self._panels["heads"].seen = strongest[0][:2] if strongest else None
+
+    def _offer_heads(self, *, typed: bool) -> None:
+        """Wait for the number of a head if a walk begins with the lens; `typed`: keys have been pressed before it."""
+        has_room = self.size.width >= _WIDE and self.size.height >= _HIGH
+        if self.state.place.display == LENS and has_room and not typed:
+            self._wait_for_digit()
 
     def _go_to_strongest(self, rank: int) -> None:
         strongest = self.state.strongest_heads()
@@ -1098,6 +1132,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         if is_first:
             early = self._early
             self._early = []
+            self._offer_heads(typed=bool(early))
             for event in early:
                 self.key(event)
         if self._effects_wanted:

@@ -79,6 +79,7 @@ class HeadsPanel:
 
     top: int = 0
     left: int = 0
+    listed: int = 0  # heads of the lens that are listed with their digits
     width: int = 0
     height: int = 0
     # layer and head that are scrolled to in place of the current one
@@ -143,7 +144,8 @@ class HeadsPanel:
         for line, letter in zip(drawn_lines[_ABOVE:], layout.letter_lines, strict=False):
             line.append(Segment(f" {letter}", DIM))
         if weights is not None:
-            lines_below = _below_lens(state, scene, (weights, sources), width, layout.legend)
+            strongest = _strongest(state, scene, weights, sources)
+            lines_below, self.listed = _below_lens(state, strongest, width, layout.legend)
         elif display == "roles":
             letters = _letters_of(state, scene, layout.grid[0])[len(layout.letter_lines) :]
             lines_below = _role_legend(state, scene, letters, width, layout.legend)
@@ -437,19 +439,15 @@ def _marked(state: WalkState) -> list[str]:
 
 
 def _below_lens(
-    state: WalkState,
-    scene: Scene,
-    lens: tuple[Matrix, np.ndarray | None],
-    width: int,
-    room: int,
-) -> list[Line]:
-    """List the strongest heads of the lens, and say what signs stand for, in at most so many lines."""
-    strongest = _strongest(state, scene, *lens)
+    state: WalkState, strongest: list[str], width: int, room: int
+) -> tuple[list[Line], int]:
+    """Return the strongest heads of the lens, and what signs stand for, in at most so many lines; and how many heads."""
     signs = _marked(state) if room > 1 else []
     # what signs stand for is behind the list, which is shorter by as many heads as that takes
     while len(strongest) > 1 and len(flowed([*strongest, *signs], width, " · ")) > room:
         strongest.pop()
-    return [[Segment(line, DIM)] for line in flowed([*strongest, *signs], width, " · ")]
+    lines = flowed([*strongest, *signs], width, " · ")
+    return [[Segment(line, DIM)] for line in lines], len(strongest)
 
 
 def _strongest(

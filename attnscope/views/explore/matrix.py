@@ -115,6 +115,15 @@ class MatrixPanel:
         """Tell whether cells have room for numbers, in a panel of this size that may not have been drawn yet."""
         return state.scene is not None and self._layout(state, state.scene, width, height).is_roomy
 
+    def columns_in_sight(self, state: WalkState, width: int, height: int) -> tuple[int, int]:
+        """Return how many columns a panel of this size shows, and how many there are; scrolls nothing."""
+        if state.scene is None:
+            return 0, 0
+        before = self.top, self.left
+        layout = self._layout(state, state.scene, width, height)
+        self.top, self.left = before
+        return len(layout.columns), layout.n_columns
+
     def page(self) -> int:
         """Return the number of visible rows of cells."""
         if self._last is None:

@@ -289,6 +289,14 @@ class WalkState:
             self.place = replace(self.place, display=scene.numbers[0].name)
         if any(head_number.name == MOVED for head_number in scene.numbers):
             self.place = replace(self.place, display=MOVED)
+        elif (
+            requested.query is not None
+            and requested.key is not None
+            and not self.source.compared
+            and len(scene.layers) * len(scene.heads) > 1
+        ):
+            # a question about a cell: which heads have it
+            self.place = replace(self.place, display=LENS)
         if scene.pictures and scene.start is not None:
             requested = replace(
                 requested, query=requested.query or str(scene.queries.positions[scene.start])
