@@ -120,9 +120,11 @@ def test_footer_and_help_name_every_key():
             await pilot.pause()
             await pilot.press("?")
             await pilot.pause()
-            seen = "\n".join(strip.text for strip in app.screen._compositor.render_strips())
-            await pilot.press("end")
-            await pilot.wait_for_scheduled_animations()
+            seen = ""
+            for key in ("pagedown", "end"):
+                seen += "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+                await pilot.press(key)
+                await pilot.wait_for_scheduled_animations()
             return seen + "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
     shown = asyncio.run(walk())

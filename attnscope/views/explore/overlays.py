@@ -59,8 +59,8 @@ _NUMBERS = (
     "A weight is written as wide as its column: 0.96, .96, or 96 in percent, at most 99. Each is rounded once, from the exact "
     "weight, so that 0.5449 is .54 where there are two decimals and 0.545 where there are three. · is not allowed by the mask, "
     "? is not known. Top non-sink is the strongest source past sinks (first and special tokens, learned sinks) and the token "
-    "itself; of a row that reads nothing else, it is any, and the list says that it is a sink. Content weight, by which the "
-    f"first head is chosen, is {_CONTENT[0].lower()}{_CONTENT[1:]}"
+    "itself, or any if a row reads nothing else. Content weight, by which the first head is chosen, is "
+    f"{_CONTENT[0].lower()}{_CONTENT[1:]}"
 )
 # How panels show weights without colours.
 _WITHOUT_COLOURS = (
