@@ -157,6 +157,8 @@ class _Call:
         else:
             hint = f"add {first_way}"
         where = self.spelled(option.name, own_values)
+        if option.off and self.values[option.name] is False:
+            where = arg(option.name, False)
         return UsageError(f"applies only to {spell_conditions(known)}", where=where, hint=hint)
 
 

@@ -262,7 +262,7 @@ def test_effects_go_only_with_pages_of_heads(gpt2, tmp_path, capsys):
         (["--no-effects", "-o", report], f"use --output FILE.html instead of --output {report}"),
     ):
         assert main(["run", TEXT, "--model", gpt2[0], *options]) == Exit.USAGE
-        said = f"--effects: applies only to --output FILE.html or --open; {hint}\n"
+        said = f"{options[0]}: applies only to --output FILE.html or --open; {hint}\n"
         assert capsys.readouterr().err.endswith(said)
 
 

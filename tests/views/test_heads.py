@@ -573,3 +573,18 @@ def test_zero_in_all_heads_is_one_line():
     shown = draw(replace(weights, values=np.zeros_like(weights.values)), 80)
     assert "0 in all 12 heads" in shown and "strongest" not in shown
     assert "in all" not in draw(weights, 80)
+
+
+@pytest.mark.parametrize("colour", [None, "truecolor"])
+def test_whole_thumbnails_tell_zero_from_what_is_forbidden_and_name_their_tokens(colour):
+    made = many_heads(6, 2, 6)
+    for head in made.texts[0].heads:
+        weights = np.tril(np.full((6, 6), 1e-6, np.float32), -1)
+        head.stages["weights"][:] = weights + np.diag(1 - weights.sum(1))
+    said = re.sub(r"\x1b\[[\d;]*m", "", draw(made, 80, format="heat", colour=colour))
+    drawn = said.partition("H0")[2].partition("weights ")[0].splitlines()
+    lines = [line for line in drawn if "·" in line]
+    assert [line.count("·") for line in lines] == [10, 8, 6, 4, 2] * 6
+    assert "· is exactly zero" in " ".join(said.split())
+    names = " · ".join(f"{n} {token.text.strip()}" for n, token in enumerate(made.texts[0].tokens))
+    assert f"rows and columns: {names}" in " ".join(said.split())

@@ -8,6 +8,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.head_layout import lay_out_heads
+from attnscope.views.numbers import NO_WEIGHT
 from attnscope.views.parts import Panel
 from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells
 from attnscope.views.terminal.colours import SHADES, ramp_text, shade
@@ -88,7 +89,7 @@ def draw_thumbnails(
                     after = ""
                     if not line and (index, column) in marked_cells:
                         after = mark
-                    row.append_text(_line(screen, scale, head_pixels, line, width))
+                    row.append_text(_line(screen, scale, head_pixels, line, width, whole=whole))
                     row.append(after.ljust(step - width), "bold")
                 screen.put(row, width=label + len(names))
     screen.say("")
@@ -97,7 +98,8 @@ def draw_thumbnails(
     # With colours, a line shows two rows of cells.
     together = 1 if screen.colours and not screen.ascii else 2
     if whole:
-        cell = ""
+        zeros = any((panel.matrix == 0).any() for panel in panels)
+        cell = f"; {NO_WEIGHT} is exactly zero" if zeros else ""
     else:
         cell = pooled_cells(
             shape, rows, width, together=together, of_map=isinstance(scale, LogScale)
@@ -127,12 +129,36 @@ def draw_thumbnails(
         firsts = [n * shape[1] // width for n in range(width)]
         key_names = [f"{panels[0].columns.number(n)} {keys.names[n]}" for n in firsts]
         say_list(screen, "columns" if width == shape[1] else "first key of each column", key_names)
+    elif whole:
+        # nothing beside a thumbnail names its rows and columns: they are these, one after the other
+        row_names, column_names = (
+            [
+                f"{axis.number(n)} {name}".strip()
+                for n, name in enumerate(labels(screen, axis).names)
+            ]
+            for axis in (panels[0].rows, panels[0].columns)
+        )
+        if row_names == column_names:
+            say_list(screen, "rows and columns", row_names)
+        else:
+            say_list(screen, "rows", row_names)
+            say_list(screen, "columns", column_names)
 
 
 def _line(
-    screen: Screen, scale: Scale | LogScale, pixels: Pixels | None, line: int, width: int
+    screen: Screen,
+    scale: Scale | LogScale,
+    pixels: Pixels | None,
+    line: int,
+    width: int,
+    *,
+    whole: bool,
 ) -> Text:
-    """Draw two rows of cells as one line of half blocks; without colours, their larger one as a shade."""
+    """Draw two rows of cells as one line of half blocks; without colours, their larger one as a shade.
+
+    `whole`: each weight is two of these cells wide and high, so that there is room for the sign of one of exactly zero,
+    which a mask does not allow.
+    """
     drawn_line = Text()
     for column in range(width):
         if pixels is None:
@@ -142,6 +168,8 @@ def _line(
         pair = [weight for weight in drawn_rows if weight >= 0]
         if not pair:
             drawn_line.append(" ")
+        elif whole and max(pair) == 0:
+            drawn_line.append(NO_WEIGHT if column % 2 else " ", "dim")
         elif not screen.colours:
             fraction = scale.place(max(pair))
             drawn_line.append(
