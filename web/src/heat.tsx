@@ -399,8 +399,9 @@ export function cellColour(props: HeatProps, theme: Theme, row: number, column: 
     const strength = Number.isNaN(value) ? 0 : Math.min(1, Math.max(0.25, value));
     return mixed(parseHex(role), surface(theme, "background"), strength);
   }
-  if (props.colours) return null;
-  return props.forbidden?.(row, column) ? surface(theme, "background") : colourOf(theme, props.scale, value);
+  return props.colours || props.forbidden?.(row, column)
+    ? surface(theme, "background")
+    : colourOf(theme, props.scale, value);
 }
 
 // A pixel for every cell that is shown.
@@ -598,7 +599,8 @@ function numbers(
   r0: number,
   c0: number,
 ) {
-  if (bare || Math.min(cell, line) < LEAST_LABEL + 1) return;
+  const side = Math.min(cell, line);
+  if (bare || side < LEAST_LABEL - 1) return;
   let write = props.text;
   const fitted = () => {
     let longest = 1;
@@ -608,8 +610,9 @@ function numbers(
         // words are condensed instead, and so is 1.00 among numbers below 1, such as .95
         if (/\d/.test(text)) longest = Math.max(longest, text === "1.00" ? 3 : text.length);
       }
-    // a letter is 0.6 as wide as high
-    return Math.floor(Math.min(18, Math.max(13, line / 4), line * 0.85, (cell - 4) / longest / 0.6));
+    // a letter is 0.6 as wide as high; one alone, which reaches below no line, may fill its cell
+    const fitting = longest > 1 ? Math.min(line * 0.85, (cell - 4) / longest / 0.6) : side + 1;
+    return Math.floor(Math.min(18, Math.max(13, line / 4), fitting));
   };
   let size = fitted();
   if (size < SMALL_NUMBER) {

@@ -5,7 +5,7 @@ import { type Matrix, matrixOf } from "./data";
 import { Dim, HeadNav, Scrolling, Small, Token } from "./elements";
 import { cellText, digitsFor, digitsText, exactText, fixed, type Scale, scaleOf } from "./format";
 import { Heat, type HeatProps, type Label, nameOf } from "./heat";
-import { Axis, type Head, type Scene, type SceneData } from "./model";
+import { Axis, type Head, type Scene, type SceneData, shownStage } from "./model";
 import { type Compared, type PanelProps, stacked, weightScale } from "./panel";
 import { Lines } from "./text";
 
@@ -177,7 +177,7 @@ export function MatrixPanel(
               key={name}
               title={glossary[name] ?? stageHelp[name]}
               aria-pressed={name === (lines ? "weights" : stage)}
-              disabled={lines && name !== "weights"}
+              disabled={name !== (lines ? "weights" : shownStage(head, name))}
               onClick={() => act("show_stage", name)}
             >
               {name}
@@ -199,7 +199,8 @@ export function MatrixPanel(
                     <bdi>{view.name}</bdi>
                   </strong>
                 )}{" "}
-                <Dim>{stage}</Dim> <Exactness head={view.other ? null : view.head} words={words} />
+                <Dim>{shownStage(view.head, stage)}</Dim>{" "}
+                <Exactness head={view.other ? null : view.head} words={words} />
                 {(view.other || views.length === 1) && (
                   <span class="axes">
                     <span class="term" title={glossary.query}>
@@ -283,9 +284,12 @@ export function matrixProps(
   const rows = runLabels(map.queries);
   const columns = runLabels(map.keys);
   const most = largest(map.matrix);
-  const note = head.exact ? "" : " (rounded to 3 decimals)";
-  const say = (r: number, c: number) =>
-    `queries ${rows[r]!.number} ← keys ${columns[c]!.number}: ${head.exact ? exactText(map.matrix.at(r, c)) : fixed(map.matrix.at(r, c), 3)}${note}`;
+  const say = (r: number, c: number) => {
+    const weight = map.matrix.at(r, c);
+    const number =
+      head.exact || map.forbidden(r, c) ? exactText(weight) : `${fixed(weight, 3)} (rounded to 3 decimals)`;
+    return `queries ${rows[r]!.number} ← keys ${columns[c]!.number}: ${number}`;
+  };
   const props = {
     rows,
     columns,
@@ -295,7 +299,7 @@ export function matrixProps(
     scale: { ...weights, high: most || 1 },
     label: `${label}, map`,
     legend: "weights of runs on runs",
-    forbidden: head.exact ? (r: number, c: number) => map.matrix.at(r, c) === 0 : undefined, // no query reads a key there
+    forbidden: map.forbidden,
   };
   return { props, matrix: map.matrix, map: true };
 }

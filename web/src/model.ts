@@ -14,7 +14,7 @@ interface AxisData {
 }
 
 const NO_LABEL: Label = { number: "", name: "" };
-const RIGHT_TO_LEFT = /\p{sc=Hebr}|\p{sc=Arab}/u; // words that would draw numbers beside them to their other side
+export const RIGHT_TO_LEFT = /\p{sc=Hebr}|\p{sc=Arab}/u; // words that would draw numbers beside them to their other side
 
 export class Axis {
   readonly tokenLabels: Label[];
@@ -48,7 +48,7 @@ export class Axis {
 interface MapData {
   queries: number[];
   keys: number[];
-  weights: Ref;
+  weights: Ref; // missing where nothing is read
 }
 
 interface Unit {
@@ -230,6 +230,10 @@ export class Scene {
   }
 }
 
+// The stage that is shown of a head: weights, if the page lacks the one that is asked for.
+export const shownStage = (head: Head | null, stage: string) =>
+  head && !(stage in head.unit.stages) ? "weights" : stage;
+
 export class Head {
   private matrices = new Map<string, Matrix>();
   private rowIndex = new Map<number, number>();
@@ -270,12 +274,16 @@ export class Head {
     return this.cell("weights", query, key) ?? this.listed(query)?.find((one) => one.key === key)?.measures.weight;
   }
 
-  get map(): (MapData & { matrix: Matrix }) | null {
-    if (this.unit.map) return { ...this.unit.map, matrix: this.scene.store.matrix(this.unit.map.weights) };
-    const map = this.group?.map;
+  // A map of all weights, and the cells in which no query reads any key.
+  get map() {
+    const map = this.unit.map ?? this.group?.map;
     if (!map) return null;
-    const [, rows, columns] = this.scene.store.shape(map.weights) as [number, number, number];
-    return { ...map, matrix: matrixOf(this.numbers(map.weights), rows, columns, this.at * rows * columns) };
+    const [rows, columns] = this.scene.store.shape(map.weights).slice(-2) as [number, number];
+    const offset = this.unit.map ? 0 : this.at * rows * columns;
+    const matrix = matrixOf(this.numbers(map.weights), rows, columns, offset);
+    const { at } = matrix;
+    matrix.at = (r, c) => at(r, c) || 0;
+    return { ...map, matrix, forbidden: (r: number, c: number) => Number.isNaN(at(r, c)) };
   }
 
   private numbers(ref: Ref): Numbers {

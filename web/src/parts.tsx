@@ -67,6 +67,9 @@ interface PanelNode {
   path?: [number, number][];
 }
 
+// Numbers of cells that are hatched: the mask forbids them, or nothing is read.
+const NOTHING: Record<string, number> = { masked: -Infinity, weights: 0 };
+
 const labelsOf = (axis: AxisNode): Label[] => axis.labels.map(([number, name]) => ({ number, name }));
 
 function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
@@ -106,7 +109,7 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
         levels={panel.levels}
         path={panel.path}
         onCursor={(r, c) => document.getElementById(headAt(r, c))?.scrollIntoView()}
-        forbidden={panel.name === "masked" ? (r, c) => at(r, c) === -Infinity && !masked.has(r) : undefined}
+        forbidden={(r, c) => !masked.has(r) && at(r, c) === NOTHING[panel.name]}
       />
     </figure>
   );

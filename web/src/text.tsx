@@ -5,6 +5,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { weightText } from "./arithmetic";
 import { Dim, tree, Word } from "./elements";
 import { colourOf, css, inkOn, probabilityText, ramp } from "./format";
+import { RIGHT_TO_LEFT } from "./model";
 import { type PanelProps, weightScale } from "./panel";
 import { clamp } from "./spot";
 import { theme as currentTheme } from "./theme";
@@ -16,7 +17,8 @@ interface Props extends PanelProps {
 const SAID = 4; // sources that the line under the text names
 
 export function TextPanel(props: Props & { choices: ComponentChildren }) {
-  const { scene, place, cursorKey, act, choices, glossary, words } = props;
+  const { scene, place, hovered, act, choices, glossary, words } = props;
+  const { scene: side, query, key } = hovered ?? { scene, query: place.spot.query, key: props.cursorKey };
   return (
     <section class="card text-panel" aria-label="text">
       <div class="sentence">
@@ -26,7 +28,7 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
       <div class="bar">
         {choices}
         <p class="said-of" aria-live="polite">
-          {place.touched || props.hovered ? (
+          {place.touched || hovered ? (
             <Sources {...props} />
           ) : (
             words[scene.record.pictures ? "begin_patch" : place.display === "roles" ? "begin_roles" : "begin"]
@@ -38,15 +40,16 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
               key={`${read}`}
               aria-pressed={place.read === read}
               title={`${glossary[read ? "read" : "reads"]} (i)`}
+              disabled={read && key === null}
               onClick={() => place.read !== read && act("direction")}
             >
               {read ? (
                 <>
-                  who reads <Word name={scene.keyAxis.tokenLabels[cursorKey ?? -1]?.name} />
+                  who reads <Word name={side.keyAxis.tokenLabels[key ?? -1]?.name ?? "…"} />
                 </>
               ) : (
                 <>
-                  what <Word name={scene.queryAxis.tokenLabels[place.spot.query]?.name} /> reads
+                  what <Word name={side.queryAxis.tokenLabels[query]?.name} /> reads
                 </>
               )}
             </button>
@@ -156,7 +159,13 @@ function Shaded(props: Props) {
           q < 0 && k < 0 ? (
             text
           ) : (
-            <span key={n} class="token" data-q={q < 0 ? undefined : q} data-k={k < 0 ? undefined : k}>
+            <span
+              key={n}
+              class="token"
+              data-q={q < 0 ? undefined : q}
+              data-k={k < 0 ? undefined : k}
+              dir={RIGHT_TO_LEFT.test(text) ? "rtl" : undefined} // a mark before it stays beside it
+            >
               {text}
             </span>
           ),

@@ -31,10 +31,9 @@ export function toggleTheme() {
 export function startTheme(draw: () => void) {
   redraw = draw;
   dark.addEventListener("change", change);
-  for (const name of ["beforeprint", "afterprint"])
-    window.addEventListener(name, () => {
-      printing = name[0] === "b";
-      change();
-    });
+  window.onbeforeprint = window.onafterprint = ({ type }: Event) => {
+    printing = type[0] === "b";
+    change();
+  };
   change();
 }

@@ -7,7 +7,7 @@ import { palette } from "./format";
 import { HeadsPanel } from "./heads";
 import { Answer, strongestWriter, useLens } from "./lens";
 import { MatrixPanel, Moves } from "./matrix";
-import { Scene, type SceneData } from "./model";
+import { Scene, type SceneData, shownStage } from "./model";
 import { type Compared, type Pointed, stacked } from "./panel";
 import { PicturePanel } from "./pictures";
 import { Explain, RowPanel } from "./row";
@@ -116,14 +116,13 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   }, [place, scene]);
   useEffect(() => {
     // The address may already be that of the place before again, which an effect writes.
-    const changed = ({ newURL }: HashChangeEvent) =>
+    window.addEventListener("hashchange", ({ newURL }) =>
       setPlace((now) => {
         const next = placeOf(new URL(newURL).hash, now, sceneAt);
         return fit(next, boundsOf(next.spot));
-      });
-    window.addEventListener("hashchange", changed);
-    return () => window.removeEventListener("hashchange", changed);
-  }, []);
+      }),
+    );
+  }, []); // a walk stays for as long as its page, and so does what listens
 
   const match = (step: number): number | null => {
     const all = [...found];
@@ -154,7 +153,8 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       if (!next) return say(words.alone!);
       setPlace((now) => visit(now, { ...now.spot, layer, query, ...next }));
     } else {
-      const { shape, sinks } = apply(place, name, bounds);
+      const { shape, sinks, stage } = apply(place, name, bounds, value);
+      if (name.endsWith("stage") && stage !== shownStage(head, stage)) say(words.weights!);
       if (name === "scale") say(words[shape]!);
       if (name === "sinks") say(words[sinks ? "sinks" : "sinkless"]!);
       if (name === "pin" && !place.pinned) say(words.another!);
@@ -178,7 +178,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   acting.current = act;
   useEffect(() => {
     const table = new Map(node.keys.flatMap((one) => one.keys.map((k): [string, string] => [k, one.name])));
-    const pressed = (event: KeyboardEvent) => {
+    document.addEventListener("keydown", (event) => {
       const target = event.target as HTMLElement;
       if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
       if (/^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return;
@@ -188,10 +188,8 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       if (target.classList.contains("scrolling") && /^(page_|up|down|left|right)/.test(name)) return;
       event.preventDefault();
       acting.current(name);
-    };
-    document.addEventListener("keydown", pressed);
-    return () => document.removeEventListener("keydown", pressed);
-  }, [node]);
+    });
+  }, []);
 
   const [room, above] = useRoom();
   const title = scene.headName(spot.layer, spot.head);
@@ -223,7 +221,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       return fit({ ...now, spot: other, pinned: null }, boundsOf(other));
     });
   const listed = (): Command[] => {
-    const { copies, saves } = exportsOf(scene, head, place, key, command, node.stageHelp, say);
+    const { copies, saves } = exportsOf(scene, head, panel.place, key, command, node.stageHelp, say);
     const all = node.keys.flatMap(({ name: action, help, spelled, group, together }) => {
       const [name, key] = (dialog === "help" && together) || [help, spelled];
       return dialog === "help" && together === null ? [] : { name, key, group, run: () => act(action) };
@@ -251,7 +249,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const panel = {
     scene,
     head,
-    place,
+    place: { ...place, stage: shownStage(head, place.stage) },
     cursorKey: key,
     act,
     goto,
@@ -295,7 +293,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
             aria-pressed={!place.sinks}
             disabled={settled}
             onClick={() => act("sinks")}
-            title={settled ? words.settled : `${words.sinkless} (z). ${node.glossary.sinks}`}
+            title={settled ? words.settled : `${words[place.sinks ? "sinks" : "sinkless"]} (z). ${node.glossary.sinks}`}
           >
             no sinks
           </button>
@@ -312,7 +310,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
             }}
           />
           {place.needle && <Dim>{found.size} found</Dim>}
-          <button aria-pressed={pinned !== null} onClick={() => act("pin")} title={words.pin}>
+          <button aria-pressed={pinned !== null} onClick={() => act("pin")} title={words[pinned ? "unpin" : "pin"]}>
             {pinned ? `pinned ${pinnedName}` : "pin"}
           </button>
           {["copy", "write", "help"].map((name) => (
@@ -390,32 +388,22 @@ const LARGER = 20;
 const LEAST_ROOM = 430;
 
 // The height that is left for the panels below the text, so that all of them are in sight at once.
-function useRoom(): [number, (element: HTMLElement | null) => void] {
+function useRoom() {
   const [room, setRoom] = useState(600);
-  const text = useRef<HTMLElement | null>(null);
+  const text = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
     const measure = () =>
       setRoom(
         Math.max(
           LEAST_ROOM,
-          Math.min(1400, innerHeight - LINES - (text.current?.offsetHeight ?? 0) - (innerWidth < WIDE ? 0 : LARGER)),
+          Math.min(1400, innerHeight - LINES - text.current!.offsetHeight - (innerWidth < WIDE ? 0 : LARGER)),
         ),
       );
     measure();
-    const observer = new ResizeObserver(measure);
-    if (text.current) observer.observe(text.current);
+    new ResizeObserver(measure).observe(text.current!);
     window.addEventListener("resize", measure);
-    return () => {
-      observer.disconnect();
-      window.removeEventListener("resize", measure);
-    };
   }, []);
-  return [
-    room,
-    (element) => {
-      text.current = element;
-    },
-  ];
+  return [room, text] as const;
 }
 
 function Choice(props: { label: string; items: string[]; at: number; onChoose: (n: number) => void }) {

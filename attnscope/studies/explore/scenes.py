@@ -24,6 +24,7 @@ from attnscope.findings.run import Report, TextReport
 from attnscope.findings.sound import Sound
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import MASK_FILES, mask_files, parse_mask
+from attnscope.run.prediction_plan import MASKS
 from attnscope.studies.screens.header import report_header, short_path
 from attnscope.studies.screens.pictures import kind_name, picture_scale
 from attnscope.studies.screens.sound import sound_of_keys
@@ -169,7 +170,7 @@ def scene_of(
 
 
 def _start(text: TextReport, queries: Sequence[int]) -> int | None:
-    """Return the row to begin at: the first that a prediction is about, else the last that is no special token."""
+    """Return the row to begin at: the first that a prediction is about, else a mask token, else the last word."""
     if text.images and (
         cls := [n for n, query in enumerate(queries) if text.tokens[query].piece == CLS]
     ):
@@ -179,6 +180,10 @@ def _start(text: TextReport, queries: Sequence[int]) -> int | None:
     ]
     if about:
         return queries.index(about[0])
+    # a model without an output head predicts nothing at its mask token
+    masks = [n for n, query in enumerate(queries) if text.tokens[query].piece in MASKS]
+    if masks:
+        return masks[0]
     return next(
         (n for n in range(len(queries) - 1, -1, -1) if not text.tokens[queries[n]].special), None
     )

@@ -118,6 +118,7 @@ _WORDS = {
     "unfound": "nothing was found",
     "alone": "in the layer below, it reads sinks and itself alone",
     "pin": "compare other heads with this one (c)",
+    "unpin": "no longer compare heads with this one (c)",
     "lines": "Queries on the left, sources on the right",
     "text": "The text; arrow keys go from token to token",
     "unexplained": "This page does not hold the scores of this row, or it may attend to no key.",
@@ -326,6 +327,14 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
     no_effects = ""
     if scene.no_effects:
         no_effects = f"Not measured: {scene.no_effects}. "
+    groups = [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)]
+    start = scene.start
+    first_head = exact.get(scene.first)
+    if scene.start_key is None and (first_head is None or "weights" not in first_head.stages):
+        # of a long text, the nearest row of which anything is shown
+        listed = next((one["rows"] for one in groups if list(scene.first) in one["units"]), ())
+        usual = len(queries["names"]) - 1 if start is None else start
+        start = min(listed, key=lambda row: abs(row - usual), default=start)
     model = ""
     if scene.model is not None:
         model = text_of(Span(_model_name(scene.model), origin="untrusted"))
@@ -352,7 +361,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         "elsewhere": elsewhere,
         "comparison": pasted(_comparison(walk, variant)),
         "first": list(scene.first),
-        "start": scene.start,
+        "start": start,
         "startKey": scene.start_key,
         "display": scene.display,
         "answer": _answer(scene, heads),
@@ -363,7 +372,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         "levels": [round(level, _STATISTIC) for level in scene.levels],
         "pictures": _pictures(scene, rounded, container),
         "units": [_head(indices, head, container) for indices, head in heads.items()],
-        "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],
+        "groups": groups,
     }  # fmt: skip
 
 
@@ -601,7 +610,7 @@ def _map(head: WalkHead, container: Container) -> Node | None:
     return {
         "queries": list(head.map.queries),
         "keys": list(head.map.keys),
-        "weights": container.exact(head.map.weights),
+        "weights": container.exact(np.where(head.map.weights == 0, np.nan, head.map.weights)),
     }
 
 
@@ -662,6 +671,8 @@ def _alike(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, e
         )
     if first_head.map is not None and not exact:
         maps = np.stack([head.map.weights for head in heads.values() if head.map is not None])
+        # NaN is kept apart from weights that are rounded to 0
+        maps = np.where(maps == 0, np.nan, maps)
         axes = {"queries": list(first_head.map.queries), "keys": list(first_head.map.keys)}
         node["map"] = {**axes, "weights": container.rounded(maps, _WEIGHT)}
     return node
