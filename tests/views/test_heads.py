@@ -312,9 +312,9 @@ def test_a_weight_of_a_contact_sheet_is_a_square_if_there_is_room():
     for head in made.texts[0].heads:
         head.stages["weights"][:] = np.eye(6)
     shown = draw(made, 80, format="heat")
-    first = shown.splitlines().index("L0 " + " ".join(["██          "] * 5).rstrip())
+    first = shown.splitlines().index("L0 " + " ".join(["██ · · · · ·"] * 5))
     assert [line[3:15].rstrip() for line in shown.splitlines()[first : first + 7]] == [
-        *["  " * n + "██" for n in range(6)],
+        *[" ·" * n + "██" + " ·" * (5 - n) for n in range(6)],
         "",
     ]
     assert "a cell is" not in shown
