@@ -12,7 +12,9 @@ from torch import nn
 import attnscope
 from attnscope.base.errors import AttnscopeError
 from attnscope.cli import main
+from attnscope.findings.doctor import DoctorCheck
 from attnscope.studies.doctor.checks import CHECKS
+from attnscope.studies.doctor.screen import _columns
 from attnscope.studies.doctor.subject import make_subject
 from attnscope.testing import assert_attention_is_sound
 from tests.doctor.bugs import TEXTS, block_mask, ids, model, pack, padded, tokenizer
@@ -446,6 +448,21 @@ def test_a_file_that_is_no_batch_is_refused(llama, tmp_path, capsys, text, messa
     assert message in error and len(error.splitlines()) == 1
 
 
+def plain(value):
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.3g}"
+
+
+@pytest.mark.parametrize(
+    ("limit", "shown"), [(65504.0, "65,504"), (0.00242, "0.00242"), (128.0, "128"), (3.4e38, "3.4e+38")]
+)  # fmt: skip
+def test_a_large_limit_is_written_as_the_numbers_beside_it(limit, shown):
+    """The largest number of float16 was 6.55e+04 beside a score of 118."""
+    words = {"where": None, "reason": None, "texts": [], "why": "", "repair": "", "evidence": []}
+    check = DoctorCheck("score_range", "", "ok", 118.0, limit, **words)
+    number, written_limit = _columns([check])[1:3]
+    assert (number.cells, written_limit.cells) == (["118"], [shown])
+
+
 def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
     model("bert decoder", is_decoder=False).save_pretrained(tmp_path / "bert")
     tokenizer().save_pretrained(tmp_path / "bert")
@@ -467,8 +484,8 @@ def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
     for check in measured:
         assert (check["value"] <= check["limit"]) == (check["verdict"] == "ok")
         assert (
-            f" {check['value']:.3g} " in lines[check["name"]]
-            and f" {check['limit']:.3g}" in lines[check["name"]]
+            f" {plain(check['value'])} " in lines[check["name"]]
+            and f" {plain(check['limit'])}" in lines[check["name"]]
         )
     verdicts = ("wrong", "ok", "depends", "unknown", "inapplicable")
     counts = [sum(check["verdict"] == verdict for check in checks) for verdict in verdicts]

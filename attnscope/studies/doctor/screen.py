@@ -109,7 +109,7 @@ def _columns(measured: Sequence[DoctorCheck | Evidence]) -> list[Column]:
     return [
         Column("verdict", [_VERDICTS[item.verdict] for item in measured], left=True),
         Column("number", [_number(item) for item in measured]),
-        Column("limit", ["" if item.limit is None else f"{item.limit:.3g}" for item in measured]),
+        Column("limit", ["" if item.limit is None else _plain(item.limit) for item in measured]),
         Column("texts", [_texts(item) or "–" for item in measured], left=True),
     ]
 
@@ -125,7 +125,12 @@ def _number(check: DoctorCheck | Evidence) -> str:
         if check.verdict == "wrong" and check.limit is not None:
             return "not finite"
         return ""
-    return f"{check.value:.3g}"
+    return _plain(check.value)
+
+
+def _plain(value: float) -> str:
+    """Write three digits of a number, and one that is large as a count is: 6.55e+04 beside 118 is not read."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.3g}"
 
 
 def _finding(check: DoctorCheck) -> Iterator[ViewPart]:
