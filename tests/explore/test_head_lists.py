@@ -137,18 +137,20 @@ def test_signs_stand_right_behind_the_thumbnail_of_their_head(size, text):
 
     async def act(app, press, _pilot):
         await press("1", "{", *["left"] * 4, "x", "right", "c", "right")
-        return app.state.place, app.state.scene, lines_of(app, "heads", True)
+        tall = app._panels["heads"]._last[-1]
+        return app.state.place, app.state.scene, lines_of(app, "heads", True), tall
 
-    place, scene, lines = walk(act, live(text), size)
+    place, scene, lines, tall = walk(act, live(text), size)
     assert "weights" in lines[0] and place.pinned.head == 1 and place.spot.head == 2
     columns = [lines[1].index(f"H{head}") for head in range(4)]
-    # a matrix is drawn as it is, if it is not wider than what a head has with the sign behind it
-    drawn = min(len(scene.keys.positions), columns[1] - columns[0] - 1)
+    # a small matrix is as many times as large as there is room for, with the sign behind it
+    room, n_keys = columns[1] - columns[0] - 1, len(scene.keys.positions)
+    drawn = min(room, n_keys * max(1, min(room // n_keys, 2 * tall // n_keys)))
     (line,) = (line for line in lines if f"▸L{place.spot.layer}" in line)
     assert line.index("•") == columns[1] + drawn
     assert line.index("◂") == columns[2] + drawn
     assert line.index("×") == columns[0] + drawn - 1
-    assert drawn == (3 if text == "The bank by" else columns[1] - columns[0] - 1)
+    assert drawn % 3 == 0 and drawn > 3 if text == "The bank by" else drawn == room
 
 
 @pytest.mark.parametrize("colours", [1 << 24, 0])

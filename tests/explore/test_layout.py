@@ -4,17 +4,23 @@ import asyncio
 import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("textual", reason="textual is not installed")
 
 import attnscope
+from attnscope.cli.explore import SessionOpener
+from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.explore.live import LiveSource
 from attnscope.studies.explore.saved import report_source
 from attnscope.views.explore.app import ExploreApp
 from attnscope.views.explore.worker import Worker
 from attnscope.views.walk.place import PANELS
-from tests.explore.proof import settled
+from tests.explore.proof import region_text, settled
+from tests.explore.test_live import live
+from tests.explore.test_live import walk as walk_live
 
 WORDS = "The bank by the river was not the bank that lent us money and nobody noticed"
 # Columns and lines of the title, the footer, and the numbers of the sample's layers and heads.
@@ -131,3 +137,39 @@ def test_panels_are_arranged_for_the_text_and_the_unit_that_are_shown():
         assert boxes == shown
     heights = [boxes["text"][3] for boxes, _ in seen]
     assert heights[0] == heights[2] < heights[1]
+
+
+def test_a_small_matrix_fills_a_large_panel():
+    """Five tokens took half of its width, and less than six tenths of its height, at 200 × 60."""
+
+    async def act(app, _press, _pilot):
+        width, height = app._inside(*app.panes["matrix"].size)
+        return app._panels["matrix"]._last, width, height
+
+    layout, width, height = walk_live(act, live("The bank by the river"), (200, 60))
+    assert len(layout.rows) == len(layout.columns) == 5
+    assert layout.tall * 5 > 0.8 * height
+    assert layout.label + layout.cell * 5 > 0.7 * width
+    # cells stay about square: a line is as tall as two columns are wide
+    assert layout.cell == 2 * layout.tall
+
+
+def test_the_map_of_a_long_text_has_all_of_its_columns_and_its_line_is_whole(smollm2):
+    """It began at key 80, and its line ended with `largest of …`, beside names of fourteen columns."""
+    text = (Path(__file__).parents[2] / "LICENSE").read_text()[:3000]
+    texts = (TextInput(text),)
+    source = LiveSource(RunConfig(texts, model=str(smollm2)), SessionOpener(texts).open)
+
+    async def act(app, press, _pilot):
+        lines = region_text(app, "matrix")
+        await press("=")
+        return app._panels["matrix"]._last, lines, region_text(app, "matrix"), app.state.place.zoom
+
+    closer, lines, closer_lines, zoom = walk_live(act, source, (120, 40))
+    remarks = [line for line in lines if "largest of" in line]
+    assert len(remarks) == 1 and re.search(r"largest of (\d+) × \1 *$", remarks[0])
+    assert "keys" not in lines[0] and "keys" not in remarks[0]
+    # where not all columns are in sight, the title says which
+    assert zoom > 1 and len(closer.columns) < closer.n_columns and "keys" in closer_lines[0]
+    (remark,) = (line for line in closer_lines if "largest of" in line)
+    assert re.search(rf"largest of {zoom} × {zoom} *$", remark)

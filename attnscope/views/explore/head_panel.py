@@ -377,8 +377,9 @@ def _grid(
     drawn_wide = wide - 1
     is_thumbnail = weights is None and state.place.display == "thumbnails"
     if is_thumbnail:
-        # a small matrix is drawn as it is, and signs stand right behind it
-        drawn_wide = min(drawn_wide, _columns_of_thumbnail(scene))
+        # signs stand right behind a small matrix
+        per_line = 2 if ink.colours and not ink.ascii else 1
+        drawn_wide = _columns_of_thumbnail(scene, tall * per_line, drawn_wide)
     beside = " " * (wide - 1 - drawn_wide)
     between = Segment(" " + beside)
     signs = {
@@ -495,11 +496,17 @@ def _of_cell(weight: float, width: int) -> str:
     return f"{min(99.0, 100 * weight):.0f}"
 
 
-def _columns_of_thumbnail(scene: Scene) -> int:
-    """Return how many columns a thumbnail has if there is room for all."""
+def _columns_of_thumbnail(scene: Scene, height: int, width: int) -> int:
+    """Return how many columns a thumbnail has: a whole number for each cell of a matrix that is smaller than its room."""
+    shape = len(scene.queries.positions), len(scene.keys.positions)
     if scene.picture_scale is not None:
-        return int(scene.pictures[0].sources.shape[1])
-    return len(scene.keys.positions)
+        shape = scene.pictures[0].sources.shape
+    return min(width, shape[1] * _enlarged_by(shape, (height, width)))
+
+
+def _enlarged_by(shape: tuple[int, ...], room: tuple[int, int]) -> int:
+    """Return how many times a matrix, (rows, columns), fits into a room of cells each way; 1 for one that is larger."""
+    return max(1, min(room[0] // shape[0], room[1] // shape[1]))
 
 
 def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
@@ -673,6 +680,8 @@ def _picture(
         cells = pool_largest(on_picture, *size)
     shades = np.full(size, NONE)
     if cells is not None:
+        times = _enlarged_by(cells.shape, size)
+        cells = cells.repeat(times, axis=0).repeat(times, axis=1)
         shades[: cells.shape[0], : cells.shape[1]] = steps(
             np.where(cells < 0, np.nan, cells), scale
         )

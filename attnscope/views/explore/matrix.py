@@ -50,8 +50,9 @@ from attnscope.views.walk.window import Window
 
 # Cells of the longest label of a row.
 _NAMES = 14
+_SHORTEST_NAMES = 4
 # Lines of a cell, and its columns beside those of a number, at most.
-_TALLEST = 6
+_TALLEST = 10
 _WIDEST = 12
 # Lines of the tokens above columns that are too narrow for them, which are read downwards.
 # With so many lines beside the first, and one more above tall cells, they leave room for all rows.
@@ -160,7 +161,11 @@ class MatrixPanel:
         longest = scene.made(
             ("label", ink), lambda: max((cell_len(ink.name(span)) for span in names), default=0)
         )
-        label = scene.queries.digits + 3 + min(longest, _NAMES, max(4, width // 4))
+        names_width = min(longest, _NAMES, max(_SHORTEST_NAMES, width // 4))
+        label = scene.queries.digits + 3 + names_width
+        if zoom > 1 and (left_over := width - label + names_width - n_columns) >= _SHORTEST_NAMES:
+            # the names of some tokens of many give way to columns
+            label += min(names_width, left_over) - names_width
         room = max(1, width - label)
         across = room // n_columns
         forms = _forms(state)
@@ -475,6 +480,7 @@ def _remark(state: WalkState, layout: "_Layout", view: Window, width: int) -> st
     assert scene is not None
     status = state.status if view.kind == "missing" else ""
     parts = []
+    queries = []
     rows = layout.rows
     columns = layout.columns
     if len(rows) < layout.n_rows or len(columns) < layout.n_columns:
@@ -485,13 +491,16 @@ def _remark(state: WalkState, layout: "_Layout", view: Window, width: int) -> st
         query_range = _number_range(scene.queries, rows.start * z, last_q)
         column_range = _number_range(state.columns, columns.start * z, last_k)
         parts.append(f"queries {query_range}, {what} {column_range}")
+        queries = [f"queries {query_range}"]
     parts += filter(None, [status or _KINDS[view.kind].format(state.place.zoom)])
     if state.drawn_stage == OUTPUT and view.kind == "exact":
         named = _largest_dims(state, scene)
         ends = [", ".join(named[:count]) for count in range(len(named), 0, -1)]
         forms = ["; ".join([*parts, end]) for end in ends]
         return fitting([*map(state.ink.plain, (*forms, "; ".join(parts)))], width)
-    return state.ink.plain("; ".join(parts))
+    # which columns are in sight also stands in the title
+    forms = ["; ".join(parts), "; ".join([*queries, *parts[1:]]), *parts[1:2]]
+    return fitting([*map(state.ink.plain, filter(None, forms))], width) if parts else ""
 
 
 def _number_range(axis: Axis, start: int, last: int) -> str:
