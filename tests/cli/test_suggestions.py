@@ -127,7 +127,8 @@ def hinted(words, line):
     if hint.endswith(" instead"):
         words = without(words, where[0])
     verb = ""
-    for found in SUGGESTED.finditer(re.split("[:;] (?!QUERY)", hint)[0]):
+    # what stands after `instead of` is what is typed now
+    for found in SUGGESTED.finditer(re.split("[:;] (?!QUERY)| instead of ", hint)[0]):
         if found["verb"]:
             verb = found["verb"]
         elif found["all"]:
