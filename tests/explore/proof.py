@@ -513,6 +513,17 @@ async def settled(app, pilot, patience=60.0):
     await pilot.pause()
 
 
+async def resize(app, pilot, size, patience=60.0):
+    """Give the terminal another size, and wait until the panels are arranged for it, which a pause does not wait for."""
+    width, height = size
+    await pilot.resize_terminal(width, height)
+    until = time.monotonic() + patience
+    while app.screen.size != size or app._boxes(width, height - 2) != app._arranged:
+        assert time.monotonic() < until, (size, app._arranged)
+        await asyncio.sleep(0.01)
+    await pilot.pause()
+
+
 def press(app, key):
     """Send a key to the application at once, as its screen gets it."""
     named = {"space": " "}
@@ -530,8 +541,7 @@ async def walk(source, truth, keys, seed, size=(120, 40), painted_every=50):
         checker.check(painted=True)
         for n in range(keys):
             if rng.random() < 0.01:
-                await pilot.resize_terminal(*SIZES[int(rng.integers(len(SIZES)))])
-                await pilot.pause()
+                await resize(app, pilot, SIZES[int(rng.integers(len(SIZES)))])
             key = (
                 str(rng.choice(KEYS))
                 if rng.random() < 0.8

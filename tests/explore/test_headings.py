@@ -16,7 +16,7 @@ from attnscope.studies.explore.saved import comparison_source, report_source
 from attnscope.views.explore.app import ExploreApp
 from attnscope.views.explore.headings import BETWEEN, TitlePart, model_forms, shortened
 from attnscope.views.explore.ink import PLAIN
-from tests.explore.proof import lines_of, region_text, settled
+from tests.explore.proof import lines_of, region_text, resize, settled
 from tests.explore.test_head_lists import of_model
 from tests.explore.test_live import walk
 from tests.explore.test_readable import painted
@@ -202,8 +202,7 @@ def test_a_terminal_for_one_panel_offers_neither_to_enlarge_it_nor_to_show_all()
     async def act(app, press, pilot):
         seen = []
         for size, keys in (((70, 20), "+_"), ((160, 50), "+"), ((70, 20), "+_"), ((160, 50), "_")):
-            await pilot.resize_terminal(*size)
-            await pilot.pause()
+            await resize(app, pilot, size)
             for key in ("", *keys):
                 await press(*key)
                 footer_line, title = (region_text(app, name)[0] for name in ("footer", "title"))
