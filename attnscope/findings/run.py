@@ -10,6 +10,7 @@ from attnscope.findings.arrays import Array, along
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.given_output import GivenOutput
 from attnscope.findings.heads import Heads
+from attnscope.findings.hints import Hint
 from attnscope.findings.images import ImageGrid
 from attnscope.findings.merge_pieces import TextWords, WordWeights, merge_weights, words_of
 from attnscope.findings.mixing import Mixing
@@ -109,7 +110,7 @@ class TextReport(TokenizedText, frozen=True):
 def with_words(text: TextReport) -> TextReport:
     """Return a text with the weights between words, of heads that keep weights."""
     if not text.queries or not text.keys:
-        message = "--words merges rows and columns, not runs of a map: add --query ROWS"
+        message = Hint.ROWS_FOR_WORDS.after("--words merges rows and columns, not runs of a map")
         return msgspec.structs.replace(text, notes=[*text.notes, message])
     words = words_of(text.tokens, text.sources, text.queries, text.keys)
     positions = text.queries, text.keys

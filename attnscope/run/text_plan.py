@@ -11,6 +11,7 @@ import msgspec
 from attnscope.base.errors import AttnscopeError, NotInText, UsageError, arg, listed
 from attnscope.base.layer_kinds import MIXING
 from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
+from attnscope.findings.hints import Hint
 from attnscope.findings.images import CLS, find_places, picture_of
 from attnscope.findings.merge_pieces import whole_words
 from attnscope.findings.sound import Sound
@@ -195,7 +196,7 @@ def plan_text(
             or run.key is not None
             or run.words
         )
-        more = ["--layer L --head H adds the matrices of a head"] * is_specific
+        more = [Hint.MATRICES.value] * is_specific
     return TextPlan(
         tokens,
         context,
@@ -229,7 +230,7 @@ def _with_row(run: RunConfig, tokens: Sequence[Token], units: int) -> tuple[RunC
     if not rows and picture_of(tokens[-1]) is not None:
         return run, []
     row = rows[0] if rows else len(tokens) - 1
-    note = f"the row of {tokens[row].text or tokens[row].piece} is shown; --query ROWS shows others"
+    note = Hint.ANOTHER_ROW.after(f"the row of {tokens[row].text or tokens[row].piece} is shown")
     if run.stages == RunConfig(()).stages and units * len(tokens) ** 2 <= _MOST_MAPPED:
         # How far heads read is known only from the rows of all patches, which a screen does not draw.
         return msgspec.structs.replace(run, query=PositionSelection.of([slice(0, len(tokens))])), [
@@ -352,7 +353,7 @@ def _document_warnings(
         else:
             why = "as in transformers while it makes a cache; with use_cache=False, it keeps documents apart"
         mask = spell_mask((*run.mask, Documents(tuple(packed))))
-        warnings.append(f"{message}: {why}; --mask {shlex.quote(mask)} shows them apart")
+        warnings.append(Hint.SEPARATE_DOCUMENTS.after(f"{message}: {why}", shlex.quote(mask)))
     return warnings
 
 
@@ -427,22 +428,24 @@ def _choose_cells(
         found_keys = list(range(n_keys))
     if narrowed == "columns":
         found_keys = list(range(n_keys))
-        notes.append(f"the {FEW} columns with most weight are shown; --key 0:{n_keys} shows all")
+        statement = f"the {FEW} columns with most weight are shown"
+        notes.append(Hint.ALL_COLUMNS.after(statement, f"0:{n_keys}"))
     elif narrowed == "rows":
         found_queries = list(range(n_queries))
-        notes.append(f"the {FEW} rows with most weight are shown; --query 0:{n_queries} shows all")
+        statement = f"the {FEW} rows with most weight are shown"
+        notes.append(Hint.ALL_ROWS.after(statement, f"0:{n_queries}"))
     if found_queries is None:
         window_start = 0
         if aligned:
             window_start = _window_start(keys, n_queries, run.window, causal, after=True)
-        found_queries = _window("rows", "--query", n_queries, run.window, window_start, notes)
+        found_queries = _window("rows", Hint.ALL_ROWS, n_queries, run.window, window_start, notes)
     if found_keys is None:
         window_start = 0
         if aligned:
             window_start = _window_start(queries, n_keys, run.window, causal, after=False)
-        found_keys = _window("columns", "--key", n_keys, run.window, window_start, notes)
+        found_keys = _window("columns", Hint.ALL_COLUMNS, n_keys, run.window, window_start, notes)
     if too_long and pool is None:
-        notes.append(f"--pool {POOL} adds a map of the whole text")
+        notes.append(Hint.MAP.after("", POOL))
     return found_queries, found_keys, pool, narrowed, notes
 
 
@@ -453,9 +456,8 @@ def _known_queries(
     if queries is None:
         start = first_query if window is None else max(first_query, count - window)
         if start > first_query:
-            notes.append(
-                f"rows {start}–{count - 1} of {first_query}–{count - 1} shown; --query {first_query}:{count} shows all"
-            )
+            statement = f"rows {start}–{count - 1} of {first_query}–{count - 1} shown"
+            notes.append(Hint.ALL_ROWS.after(statement, f"{first_query}:{count}"))
         return list(range(start, count))
     known_queries = [query for query in queries if query >= first_query]
     if not known_queries:
@@ -509,13 +511,11 @@ def _window_start(
 
 
 def _window(
-    what: str, option: str, count: int, window: int | None, start: int, notes: list[str]
+    what: str, hint: Hint, count: int, window: int | None, start: int, notes: list[str]
 ) -> list[int]:
     if window is None or count <= window:
         return list(range(count))
-    notes.append(
-        f"{what} {start}–{start + window - 1} of {count} shown; {option} 0:{count} shows all"
-    )
+    notes.append(hint.after(f"{what} {start}–{start + window - 1} of {count} shown", f"0:{count}"))
     return list(range(start, start + window))
 
 
@@ -535,5 +535,5 @@ def _pooled_notes(
         example = f"--key {second:.1f}s-{second + 0.2:.1f}s"
     return [
         f"{why}a map of {size} cells, which includes every {what}, replaces the matrices",
-        f"for exact cells and contributors, select rows and columns, such as {example}",
+        Hint.EXACT_CELLS.after("", example),
     ]

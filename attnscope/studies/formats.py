@@ -72,12 +72,11 @@ def _txt(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
 
 def _figure(function: str, findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
     """Yield what a function of `views.figure` draws."""
-    from attnscope.studies.hints import without_hints
     from attnscope.studies.registry import present
 
     parts = present(findings, replace(settings, format="heat", options=False, fixed=True))
     draw = imported(f"attnscope.views.figure:{function}")
-    figure: str | bytes = draw(without_hints(parts), settings.figure)
+    figure: str | bytes = draw(parts, settings.figure)
     yield figure.encode() if isinstance(figure, str) else figure
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 from unicodedata import category
 
 from attnscope.base.system.escape import escape_control
+from attnscope.findings.hints import hint_of
 from attnscope.findings.tokens import Token, spell_piece
 
 Look = Literal["", "caption", "dim", "bold", "title", "remark", "warning", "alarm", "good", "bad"]
@@ -37,6 +38,7 @@ class Span:
     colour: str = ""  # background colour of a role, as `#rrggbb`
     # how strongly its background is shaded, from 0 to 1, by a view with colours; None for not at all
     shade: float | None = None
+    hint: str = ""  # the end of its text, if that tells what to type: a figure leaves it out
 
 
 # Ties words that a view does not part at a line's end if it can avoid that; it is shown as a blank.
@@ -59,7 +61,7 @@ def untrusted(text: str, look: Look = "") -> Spans:
 
 def note(text: str, look: Look = "") -> Spans:
     """Return a note that may quote untrusted text."""
-    return (Span(text, look, "note"),)
+    return (Span(text, look, "note", hint=hint_of(text)),)
 
 
 def token_span(tokens: Sequence[Token], position: int, look: Look = "") -> Span:

@@ -27,6 +27,7 @@ from attnscope.engines.transformers.interface import (
     capturing,
 )
 from attnscope.engines.transformers.model_class import first_line, quiet
+from attnscope.findings.hints import Hint
 from attnscope.findings.sound import Sound, frame_name
 from attnscope.findings.tokens import Token
 from attnscope.model.inputs import AttentionInputs
@@ -263,9 +264,8 @@ class SoundReader:
         if start + longest < file.seconds - hop / rate:
             end = start + longest
         if end is not None:
-            notes.append(
-                f"seconds {start:.2f}–{end:.2f} of {file.seconds:.2f} are shown; --key {end:.0f}s shows others"
-            )
+            statement = f"seconds {start:.2f}–{end:.2f} of {file.seconds:.2f} are shown"
+            notes.append(Hint.OTHER_SECONDS.after(statement, f"{end:.0f}"))
         inputs = {self.model.main_input_name: features}
         if not self.writes:
             media_text = MediaText(

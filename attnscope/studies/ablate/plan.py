@@ -7,6 +7,7 @@ from typing import Literal
 
 from attnscope.base.errors import TEXTS_FILE, AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.hints import Hint
 from attnscope.findings.images import join_patches, name_patches
 from attnscope.findings.merge_pieces import TextWords
 from attnscope.findings.tokens import Token, group_words, spell_word
@@ -123,9 +124,8 @@ def compared_positions(
     positions = [] if kind is None else predicted_positions(kind, text.tokens)
     if positions or kind is None:
         return positions, []
-    return [], [
-        f"no {MASKS[0]} in the text: comparing hidden states of all tokens; --at compares predictions at a token"
-    ]
+    statement = f"no {MASKS[0]} in the text: comparing hidden states of all tokens"
+    return [], [Hint.PREDICTIONS.after(statement)]
 
 
 def _compared_targets(

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource, count_closing
+from attnscope.findings.hints import Hint
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig
@@ -66,10 +67,10 @@ def answer_text(
             raise UsageError(
                 message, where=arg("each", "span"), hint=f"add {arg('answer', placeholder='TEXT')}"
             )
-        more = ""
+        statement = f"the answer is what the model generates: {generated_text!r}"
         if options.generate is None:
-            more = "; --answer TEXT gives another one"
-        warnings.append(f"the answer is what the model generates: {generated_text!r}{more}")
+            statement = Hint.ANSWER.after(statement)
+        warnings.append(statement)
     (text,) = plan_texts(run, source, None if tokens is None else {0: tokens})
     if options.answer is not None:  # it was marked as generated to be a span
         text = changed(text, tokens=[replace(token, made=False) for token in text.tokens])

@@ -10,6 +10,7 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.compare import Change, Comparison, HeadChange, Partial, Side
 from attnscope.findings.heads import STAGES, HeadReport
+from attnscope.findings.hints import Hint
 from attnscope.findings.run import TextReport
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.studies.compare.alignment import align, align_characters, pair_replaced
@@ -251,9 +252,8 @@ class _Text:
         for label, side in zip(self.labels, self.aligned, strict=True):
             if not side.whole:
                 keys = f"{len(side.text.keys)} of {len(side.text.sources)} keys"
-                yield (
-                    f"'{label}' has {keys}: moved, JS, gains and losses need whole rows and are not computed; save it "
-                    "without --key to get them"
+                yield Hint.WHOLE_ROWS.after(
+                    f"'{label}' has {keys}: moved, JS, gains and losses need whole rows and are not computed"
                 )
         for label, side in zip(self.labels, self.aligned, strict=True):
             matched = set(side.tokens).difference(side.queries)
@@ -268,9 +268,8 @@ class _Text:
             if side.text.sources[source].start is not None
         ]
         if self._recut and recut_words:
-            yield (
-                "tokens of the same characters are paired, but the tokenizers cut some words differently: --spans "
-                "whole-words compares words"
+            yield Hint.WHOLE_WORDS.after(
+                "tokens of the same characters are paired, but the tokenizers cut some words differently"
             )
         elif not self._recut and self.aligned[0].sources != self.shared[0].sources:
             yield "a token that replaces another token is compared with that token"

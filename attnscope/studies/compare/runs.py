@@ -17,6 +17,7 @@ from attnscope.findings.array_files import ARRAY_FILES, from_arrays
 from attnscope.findings.codec import from_json
 from attnscope.findings.compare import MODELS, Comparison, Side
 from attnscope.findings.heads import STAGES, HeadRef, Heads
+from attnscope.findings.hints import Hint
 from attnscope.findings.narrowing import narrow_rows, require_heads
 from attnscope.findings.run import Report
 from attnscope.request.masks.expression import is_mask, parse_mask, spell_mask
@@ -126,7 +127,8 @@ def compare_runs(
         axis, sides, shown_by_text, tolerance, stages, named_options, unmatched
     )
     if not all_compared and _left_to_auto(runs[0][1], selected):
-        note = "the texts are too long to compare every head at once: one was chosen; --summary finds those that move most"
+        statement = "the texts are too long to compare every head at once: one was chosen"
+        note = Hint.MOST_MOVED_HEADS.after(statement)
         comparison = replace(comparison, notes=[*comparison.notes, note])
     return comparison
 

@@ -9,6 +9,7 @@ from attnscope.base.errors import TEXTS_FILE, UsageError, arg, listed
 from attnscope.base.layer_kinds import MIXING
 from attnscope.findings.axes import take
 from attnscope.findings.explain import ArithmeticCheck, Explanation, Vector
+from attnscope.findings.hints import Hint
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import PADDING, spell_piece
 from attnscope.request.run_config import RunConfig
@@ -203,10 +204,11 @@ def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
     if run.query.names_span(text_plan.spans):
         first_query = text_plan.queries[0]
         last = text_plan.queries[-1]
-        text_plan.warnings.append(
+        statement = (
             f"'{run.query}' is {len(text_plan.queries)} tokens, and each has a softmax of its own: the last of them, "
-            f"{last} '{spell_piece(text_plan.tokens, last)}', is explained; --query {first_query} explains another"
+            f"{last} '{spell_piece(text_plan.tokens, last)}', is explained"
         )
+        text_plan.warnings.append(Hint.ANOTHER_TOKEN.after(statement, first_query))
         return last
     message = f"'{run.query}' selects {len(text_plan.queries)} tokens: {listing}"
     hint = f"select one by its position, such as {arg('query', text_plan.queries[-1])}"

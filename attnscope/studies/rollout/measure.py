@@ -11,6 +11,7 @@ from attnscope.base.layer_kinds import attends, count_attending, mixes_unseen, s
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.arrays import Array
 from attnscope.findings.heads import Heads
+from attnscope.findings.hints import Hint
 from attnscope.findings.rollout import ROLLOUT_MEASURES, RolloutMeasure, TokenRollout
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
@@ -155,10 +156,10 @@ def _within(run: RunConfig, text: TextPlan) -> TextPlan:
     queries = text.queries
     keys = text.keys
     if size is not None and run.query is None and len(queries) > size:
-        notes.append(f"rows 0–{size - 1} of {len(queries)} shown; --query selects others")
+        notes.append(Hint.OTHER_ROWS.after(f"rows 0–{size - 1} of {len(queries)} shown"))
         queries = queries[:size]
     if size is not None and run.key is None and len(keys) > size:
-        notes.append(f"columns 0–{size - 1} of {len(keys)} shown; --key selects others")
+        notes.append(Hint.OTHER_COLUMNS.after(f"columns 0–{size - 1} of {len(keys)} shown"))
         keys = keys[:size]
     return replace(text, queries=queries, keys=keys, notes=notes)
 

@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
+from attnscope.findings.hints import Hint
 from attnscope.findings.images import is_register, picture_of
 from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
@@ -27,7 +28,7 @@ from attnscope.views.parts import (
     paragraph,
 )
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
+from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
 MOST = 20  # rows and columns of a matrix of spans
 _ATTENDED = 3  # most attended tokens of a span that are named
@@ -405,6 +406,4 @@ def present_strips(
     ]
     yield Table("new", columns, labels=[*labels, ours("mean", "bold")])
     full_share = formatted(full, f"z.{digits}f")
-    yield paragraph(
-        ours(f"a full bar is {full_share}; --json has every number (spans.generated)", "caption")
-    )
+    yield paragraph(note(Hint.EVERY_SHARE.after(f"a full bar is {full_share}"), "caption"))

@@ -1,6 +1,7 @@
 """Draw text: facts, paragraphs, bars and tables."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from attnscope.views.axes import Axis
 from attnscope.views.figure.canvas import (
@@ -46,7 +47,7 @@ def _whole(cell: Cell | OneLine, limit: float, look: Look = "") -> Spans:
     if isinstance(cell, str):
         return ours(cell, look)
     if not isinstance(cell, Text) or cell.cut is None:
-        return joined(cell)
+        return _without_hints(joined(cell))
     shown_count = 0
     used = 0.0
     for item in cell.items:
@@ -60,13 +61,21 @@ def _whole(cell: Cell | OneLine, limit: float, look: Look = "") -> Spans:
     )
 
 
+def _without_hints(spans: Spans) -> Spans:
+    """Leave out what a reader of a screen can type: that of a figure has no command line."""
+    told = (replace(span, text=span.text.removesuffix(span.hint)) for span in spans)
+    return tuple(span for span in told if span.text or not span.hint)
+
+
 def draw_facts(canvas: Canvas, facts: Facts) -> None:
-    """Write a name and a value a line."""
+    """Write a name and a value a line; a note that only says what to type is left out."""
     x = MARGIN + _INDENT * facts.indent
-    names = max([_NAMES, *(text_width(name, SMALL) + 8 for name, _ in facts.lines)])
-    for name, value in facts.lines:
+    values = [(name, _whole(value, canvas.limit)) for name, value in facts.lines]
+    lines = [(name, value) for name, value in values if value]
+    names = max([_NAMES, *(text_width(name, SMALL) + 8 for name, _ in lines)])
+    for name, value in lines:
         canvas.text(x, canvas.y + SMALL, ours(name, facts.look), size=SMALL)
-        canvas.paragraph(_whole(value, canvas.limit), x=x + names, size=SMALL)
+        canvas.paragraph(value, x=x + names, size=SMALL)
 
 
 def _entry(axis: Axis, index: int) -> Spans:
