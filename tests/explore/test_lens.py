@@ -87,6 +87,51 @@ def test_a_digit_after_the_key_of_the_lens_goes_to_a_strong_head(report):
     assert app.state.place.panel == "matrix"
 
 
+@pytest.mark.parametrize("key", ["left", "1", "2", "y"])
+def test_heads_of_the_lens_are_numbered_while_a_digit_goes_to_them(report, key):
+    """After another key, the list kept its digits, which were those of panels again."""
+    cell = ("g", "down", "home", "right", "right", "a")
+    numbered = re.compile(r"\b\d L\dH\d [\d.]")
+    _, before = walk(report, *cell)
+    app, after = walk(report, *cell, key)
+    assert len(numbered.findall(" ".join(before["heads"]))) > 2
+    lines = " ".join(after["heads"])
+    assert app.state.place.display == "lens" and not numbered.findall(lines)
+    # the list is there, of the cell that the cursor is on now
+    strongest = app.state.strongest_heads()[:2]
+    listed = re.findall(r"L(\d)H(\d) (\d\.\d\d)", lines)
+    assert [(int(layer), int(head)) for layer, head, _ in listed[:2]] == [
+        (layer, head) for layer, head, _ in strongest
+    ]
+
+
+def test_the_lens_follows_every_move_of_the_cursor(report):
+    """Map, title and list of the heads are those of the cell under the cursor after each key, whatever moved it."""
+    weights = np.array([head.stages["weights"] for head in report.texts[0].heads])
+    app = ExploreApp(report_source(report))
+    moves = ["a", "down", "left", "up", "right", "home", "end", "G", "space", "enter", "]", "}"]
+
+    async def run():
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settled(app, pilot)
+            for key in ["g", "down", "down", *moves]:
+                await pilot.press(key)
+                await pilot.pause()
+                if app.state.place.display != "lens":
+                    continue
+                spot = app.state.place.spot
+                title, _, *lines = lines_of(app, "heads", True)
+                names = [token.text.strip() for token in report.texts[0].tokens]
+                assert f"{names[spot.query]} ← {names[app.state.key]}" in title, key
+                of_cell = weights[:, spot.query, app.state.key]
+                best = int(of_cell.argmax())
+                said = " ".join(line.strip("│ ") for line in lines)
+                pattern = rf"strongest: (\d )?L{best // 4}H{best % 4} {of_cell[best]:.2f}"
+                assert re.search(pattern, said), key
+
+    asyncio.run(run())
+
+
 def test_colours_follow_the_shape_and_leave_sinks_out(report):
     """Every colour of the matrix is computed again from the weights of its cells."""
     head = next(head for head in report.texts[0].heads if (head.layer, head.head) == (2, 0))
@@ -204,7 +249,7 @@ def test_a_cut_head_is_neither_listed_nor_followed():
 
     def listed(app):
         lines = " ".join(line.strip("│ ") for line in lines_of(app, "heads", True))
-        return re.findall(r"\d (L\d+H\d+) [\d.]+", lines)
+        return re.findall(r"(L\d+H\d+) [\d.]+", lines)
 
     async def act(app, press, _pilot):
         await press("a")
@@ -395,3 +440,33 @@ def test_numbers_of_some_columns_say_which_key_shows_more(smollm2):
     app, shown = walk(found, "d", "+", size=(80, 24))
     assert len(app._panels["matrix"]._last.columns) == 11
     assert "columns" not in shown["title"][0]
+
+
+@pytest.mark.parametrize("colours", [0, 16, 256, 1 << 24])
+def test_what_the_mask_forbids_has_its_sign_in_thumbnails_and_in_pooled_cells(colours):
+    """Both had the terminal's background there, as the smallest weights have it."""
+    words = "the bank by the river was not the bank that lent us money and the river rose".split()
+    found = attnscope.inspect(
+        " ".join(3 * words), mask="causal", layer="all", head="all", stages="weights"
+    ).data
+    count = len(found.texts[0].tokens)
+
+    async def run():
+        app = ExploreApp(report_source(found), colours=colours)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settled(app, pilot)
+            await pilot.press("1", "+")
+            await settled(app, pilot)
+            heads = lines_of(app, "heads", True)
+            await pilot.press("_", "-", "2", "+")
+            await settled(app, pilot)
+            return heads, lines_of(app, "matrix", True), app.state.place.zoom
+
+    heads, matrix, zoom = asyncio.run(run())
+    top = next(line for line in heads if "L0 " in line).partition("L0 ")[2]
+    (thumbnail, *_) = re.findall(r"[^·]+·+", top)
+    assert thumbnail.count("·") > 10
+    lines = [line for line in matrix[1:] if re.match(r"[ ▸]{0,3}\d+ (?!from)\w", line)]
+    dots = [line.count("·") for line in lines]
+    assert zoom > 1 and len(lines) <= -(-count // zoom)
+    assert dots == sorted(dots, reverse=True) and dots[0] > 10 and dots[-1] == 0

@@ -301,7 +301,8 @@ def test_a_contact_sheet_draws_where_the_weight_is():
         head.stages["weights"][:] = np.eye(6)
     plain = draw(made, 60, format="heat").splitlines()
     first = next(n for n, line in enumerate(plain) if line.startswith("L0 "))
-    assert [line[3:9].rstrip() for line in plain[first : first + 3]] == ["██", "  ██", "    ██"]
+    assert [line[3:9] for line in plain[first : first + 3]] == ["██····", "··██··", "····██"]
+    assert "· is exactly zero" in " ".join(" ".join(plain).split())
     colour = draw(made, 60, format="heat", colour="truecolor")
     # where one of two cells has the weight
     assert colour.count("▀") + colour.count("▄") == 2 * 5 * 6
@@ -453,9 +454,9 @@ def test_the_maps_of_many_heads_are_a_grid_on_one_logarithmic_scale(format):
                 log(max(weight, low) / low) / log(high / low) if weight else -1 for weight in pair
             ]
             assert line == "".join(
-                " " if place < 0 else "░▒▓█"[min(3, int(place * 4))] for place in places
+                "·" if place < 0 else "░▒▓█"[min(3, int(place * 4))] for place in places
             )
-    assert shown.count("logarithmic") == 1
+    assert shown.count("logarithmic; · is exactly zero") == 1
     assert "a cell is the largest of up to 2 × 1 cells of the 16 × 16 map" in " ".join(
         shown.split()
     )
@@ -573,6 +574,31 @@ def test_zero_in_all_heads_is_one_line():
     shown = draw(replace(weights, values=np.zeros_like(weights.values)), 80)
     assert "0 in all 12 heads" in shown and "strongest" not in shown
     assert "in all" not in draw(weights, 80)
+
+
+@pytest.mark.parametrize("colour", [None, "standard", "256", "truecolor"])
+def test_pooled_thumbnails_and_maps_tell_small_weights_from_what_is_forbidden(colour):
+    """Both were the terminal's background."""
+    made = many_heads(6, 9, 40)
+    for head in made.texts[0].heads:
+        weights = np.tril(np.full((40, 40), 1e-6, np.float32), -1)
+        head.stages["weights"][:] = weights + np.diag(1 - weights.sum(1))
+    long = many_heads(6, 2, 2)
+    heads = changed(long.texts[0].heads, stages={}, pooled=pooled_of(weights_of(90), 16))
+    long = replace(long, texts=[replace(long.texts[0], heads=heads, queries=[], keys=[])])
+    for found in (made, long):
+        said = re.sub(r"\x1b\[[\d;]*m", "", draw(found, 120, format="heat", colour=colour))
+        drawn = said.partition("H0")[2].partition("weights ")[0].splitlines()
+        # the upper line of a thumbnail: nothing is allowed but its first keys
+        (top,) = (line for line in drawn if line.startswith("L0 "))
+        heading = drawn[0]
+        size = len("H0") + heading.index("H1") - 1  # behind "H0"
+        first = top[3 : 3 + size]
+        assert first.endswith("····") and not first.startswith("·")
+        # the last line of a thumbnail: every key is allowed to some query
+        bottom = drawn[drawn.index(top) + 2]
+        assert bottom.count("·") < top.count("·")
+        assert "· is exactly zero" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("colour", [None, "truecolor"])

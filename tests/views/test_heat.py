@@ -20,7 +20,7 @@ def picture(screen, count):
         if re.match(r" *0 ", line) and any(s in line for s in "·░▒▓█")
     )
     heading = lines[start - 1]
-    first = heading.index("0") - 1
+    first = len(heading) - len(heading.lstrip()) - 1
     return [
         [line.ljust(first + 2 * count)[first + 2 * i : first + 2 * i + 2] for i in range(count)]
         for line in lines[start : start + count]
@@ -97,6 +97,21 @@ def test_every_colour_is_that_of_its_value(count):
     assert all(blues[a] <= blues[b] for a, b in pairwise(order))
 
 
+def test_columns_are_named_by_their_tokens_and_those_without_a_name_by_their_position():
+    """They had positions alone, which were read as numbers of the cells; many heads list their tokens."""
+    spelled = ["the", "bank", "internationalization", "漢字", "by"]
+    text = text_report(tokens(spelled), allowed=causal, stages=("weights", "output"), d_value=12)
+    lines = draw(report(text), 120, format="heat").split("\n")
+    end = next(n for n, line in enumerate(lines) if line.startswith("0 the"))
+    names = [line.ljust(80) for line in lines[end - 6 : end]]
+    first = names[-1].index("e")
+    columns = ["".join(line[first + 2 * n] for line in names).strip() for n in range(5)]
+    # six letters at most, and a letter that takes two columns has no room
+    assert columns == ["the", "bank", "inter…", "3", "by"]
+    rest = "".join(names[-1][first + 10 :].split())
+    assert rest == "012345678901" and names[-2][first + 10 :].split() == ["1", "1"]
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 @pytest.mark.parametrize("count", [1, 2, 7, 12, 13, 64])
 def test_every_column_of_every_stage_is_drawn_once(count, width):
@@ -106,8 +121,8 @@ def test_every_column_of_every_stage_is_drawn_once(count, width):
     lines = screen.split("\n")
     total = 0
     for n, line in enumerate(lines):
-        # Positions are read downwards: the last line of a heading is all digits, and rows follow.
-        if re.fullmatch(r" +(?:\d ?| )+", line) and re.match(r" *0 the", lines[n + 1]):
+        # Names are read downwards: the last line of a heading has a letter for every column, and rows follow.
+        if n + 1 < len(lines) and re.match(r" *0 the", lines[n + 1]):
             total += len(line.split())
     assert total == count * len(STAGES)
 

@@ -61,7 +61,8 @@ def test_every_run_is_a_shade_of_its_weight(width, queries, keys, cell):
     low = max(high / 1000, expected[expected > 0].min())
     assert [position for position, _ in rows] == pooled.queries[:-1:queries]
     for drawn, values in zip(rows, expected, strict=True):
-        assert drawn[1] == "".join(shade(v, low, high) * cell for v in values).rstrip(" ")
+        cells = [shade(v, low, high) * cell if v else "·".rjust(cell) for v in values]
+        assert drawn[1] == "".join(cells).rstrip(" ")
     for match in re.finditer(r"\d+", ticks):
         assert int(match[0]) == pooled.keys[:-1:keys][match.start() // cell]
 
@@ -129,12 +130,13 @@ def test_the_legend_says_that_smaller_weights_have_the_lowest_colour():
     assert re.search(r"^>0 \[░", draw(made, 200), re.MULTILINE)
 
 
-def test_what_is_exactly_zero_is_blank_and_what_sees_nothing_is_said():
+def test_what_is_exactly_zero_has_a_sign_and_what_sees_nothing_is_said():
     made = overview(128, size=64, dead=(0, 1, 2, 3))
     rows, _ = rows_of(draw(made, 150))
     assert [bool(line) for _, line in rows[:3]] == [False, False, True]
     assert [row[0] for row in rows] == made.texts[0].heads[0].pooled.queries[:-1]
-    assert len(rows[2][1]) == 6
+    assert len(rows[2][1].partition(" ·")[0]) == 6 and rows[2][1].count("·") == 61
+    assert "logarithmic; · is exactly zero" in draw(made, 150)
     assert "2 of 64 rows are blank: their queries are fully masked" in draw(made, 150)
     assert "fully masked" not in draw(overview(128), 140)
 

@@ -309,6 +309,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         width, height = self._inside(width, height)
         if self.state.scene is None:
             return self._skeleton(name, width, height), frame
+        self._panels["heads"].takes_digits = self._mode == "lens"
         return self._panels[name].draw(self.state, width, height), frame
 
     def _is_framed(self, width: int, height: int) -> bool:

@@ -13,6 +13,7 @@ from attnscope.views.explore.ink import (
     BOLD,
     CURSOR,
     DIM,
+    FORBIDDEN,
     NONE,
     PLAIN,
     Ink,
@@ -79,7 +80,8 @@ class HeadsPanel:
 
     top: int = 0
     left: int = 0
-    listed: int = 0  # heads of the lens that are listed with their digits
+    listed: int = 0  # heads of the lens that are listed
+    takes_digits: bool = False  # the next key may be the digit of one of them
     width: int = 0
     height: int = 0
     # layer and head that are scrolled to in place of the current one
@@ -109,6 +111,7 @@ class HeadsPanel:
         cache_key = (
             at,
             self.seen,
+            self.takes_digits,
             current_place.pinned,
             state.variant(),
             width,
@@ -144,7 +147,7 @@ class HeadsPanel:
         for line, letter in zip(drawn_lines[_ABOVE:], layout.letter_lines, strict=False):
             line.append(Segment(f" {letter}", DIM))
         if weights is not None:
-            strongest = _strongest(state, scene, weights, sources)
+            strongest = _strongest(state, scene, weights, sources, has_digits=self.takes_digits)
             lines_below, self.listed = _below_lens(state, strongest, width, layout.legend)
         elif display == "roles":
             letters = _letters_of(state, scene, layout.grid[0])[len(layout.letter_lines) :]
@@ -452,16 +455,19 @@ def _below_lens(
 
 
 def _strongest(
-    state: WalkState, scene: Scene, weights: Matrix, keys: np.ndarray | None
+    state: WalkState, scene: Scene, weights: Matrix, keys: np.ndarray | None, *, has_digits: bool
 ) -> list[str]:
-    """List the heads with the largest weights of the lens, which digits go to; of a row, with the sources."""
+    """List the heads with the largest weights of the lens; of a row, with the sources.
+
+    `has_digits`: a digit goes to a head of the lens, and stands before it.
+    """
     ink = state.ink
     found = []
     kinds: set[str] = set()
     for n, (layer, head, weight) in enumerate(strongest_of(weights), 1):
         name = f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)}"
         if keys is None:
-            source = f"{n} {name}"
+            source = f"{n} {name}" if has_digits else name
         else:
             key = int(keys[layer, head])
             source = f"{name} {ink.name(scene.keys.names[key])}"
@@ -516,7 +522,11 @@ def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) ->
     if scene is None or scene.picture_scale is None:
         weights_scale = state.weight_scale(head)
         key = state.ink, wide, tall, weights_scale
-        return head.made(key, lambda: _picture(state.ink, head, wide, tall, scale=weights_scale))
+        has_zeros = scene is not None and scene.rounded is None
+        return head.made(
+            key,
+            lambda: _picture(state.ink, head, wide, tall, scale=weights_scale, has_zeros=has_zeros),
+        )
     row = head.row("weights", state.place.spot.query)
     picture = scene.pictures[0].sources
     weights = None
@@ -667,10 +677,19 @@ def _picture(
     tall: int,
     on_picture: Matrix | None = None,
     scale: Scale = WEIGHTS,
+    *,
+    has_zeros: bool = False,
 ) -> list[Line]:
     """Return the lines of a thumbnail, with one or two cells above each other on a line.
 
-    `on_picture`: The weights of a row on the patches of a picture, in place of the weights of the head.
+    Args:
+        ink: The terminal.
+        head: The head.
+        wide: Columns of the thumbnail.
+        tall: Lines of it.
+        on_picture: The weights of a row on the patches of a picture, in place of the weights of the head.
+        scale: The scale of weights.
+        has_zeros: Whether a weight of zero is exactly that, and has the sign of a cell that the mask forbids.
     """
     per_line = 2 if ink.colours and not ink.ascii else 1
     size = tall * per_line, wide
@@ -682,17 +701,21 @@ def _picture(
     if cells is not None:
         times = _enlarged_by(cells.shape, size)
         cells = cells.repeat(times, axis=0).repeat(times, axis=1)
-        shades[: cells.shape[0], : cells.shape[1]] = steps(
-            np.where(cells < 0, np.nan, cells), scale
-        )
+        drawn = shades[: cells.shape[0], : cells.shape[1]]
+        drawn[:] = steps(np.where(cells < 0, np.nan, cells), scale)
+        if has_zeros:
+            drawn[cells == 0] = FORBIDDEN
     if per_line == 2:
         return ink.halves(shades, signed=False)
-    if ink.colours:
-        return [
-            joined((" ", ink.cell(step, signed=False)) for step in row) for row in shades.tolist()
-        ]
+    # without colours, and where there are no half blocks
+    styles = {step: ink.cell(step, signed=False) for step in set(shades.ravel().tolist())}
+    styles[FORBIDDEN] = ink.forbidden
     return [
-        joined((ink.shade(step, signed=False)[0], PLAIN) for step in row) for row in shades.tolist()
+        joined(
+            (" " if ink.colours and step >= 0 else ink.shade(step, signed=False)[0], styles[step])
+            for step in row
+        )
+        for row in shades.tolist()
     ]
 
 

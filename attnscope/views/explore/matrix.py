@@ -125,6 +125,15 @@ class MatrixPanel:
         self.top, self.left = before
         return len(layout.columns), layout.n_columns
 
+    def lines_used(self, state: WalkState, width: int, height: int) -> int:
+        """Return how many lines of a panel of this size have something in them; scrolls nothing."""
+        if state.scene is None or state.pictured:
+            return height
+        before = self.top, self.left
+        layout = self._layout(state, state.scene, width, height)
+        self.top, self.left = before
+        return min(height, layout.used)
+
     def page(self) -> int:
         """Return the number of visible rows of cells."""
         if self._last is None:
@@ -151,88 +160,40 @@ class MatrixPanel:
         return Action("goto", replace(state.place.spot, **changes))
 
     def _layout(self, state: WalkState, scene: Scene, width: int, height: int) -> "_Layout":
-        current_place = state.place
-        ink = state.ink
+        """Choose the size of cells, and which of them are in sight; scrolls to the cursor."""
+        spot = state.place.spot
         zoom = state.place.zoom
         n_rows = -(-len(scene.queries.positions) // zoom)
         n_columns = -(-len(state.columns.positions) // zoom)
         lines = height - _LEAST - _BELOW
-        names = scene.queries.names[:512]
-        longest = scene.made(
-            ("label", ink), lambda: max((cell_len(ink.name(span)) for span in names), default=0)
-        )
-        names_width = min(longest, _NAMES, max(_SHORTEST_NAMES, width // 4))
-        label = scene.queries.digits + 3 + names_width
-        if zoom > 1 and (left_over := width - label + names_width - n_columns) >= _SHORTEST_NAMES:
-            # the names of some tokens of many give way to columns
-            label += min(names_width, left_over) - names_width
+        label = _label_columns(state, scene, width, n_columns)
         room = max(1, width - label)
-        across = room // n_columns
-        forms = _forms(state)
-        fitting_form = next((form for form in forms if form.columns <= across), None)
-        form = fitting_form or forms[0]
-        whole = state.drawn is not None and state.drawn.holds(state.drawn_stage, 0, n_rows - 1)
-        # of a map, all columns are in sight if they fit
-        square = 2 if zoom == 1 or 2 * n_columns <= room else 1
-        mode = "shades"
-        if ink.colours:
-            mode = "blocks" if ink.ascii or n_rows <= lines - (not whole) else "halves"
-        is_roomy = zoom == 1 and mode != "halves" and fitting_form is not None
-        least = square if mode == "shades" or ink.ascii else 1
-        if current_place.digits and zoom == 1 and not is_roomy:
-            mode = "digits"
-            least = form.columns
-        # a remark on the cells
-        lines -= zoom > 1 or not whole or n_rows > lines or least * n_columns > room
-        per_line = 1
-        tall = 1
-        numbers = mode == "digits" or (is_roomy and not current_place.bare)
-        if mode == "digits":
-            cell = form.columns
-        elif mode == "halves":
-            cell = 1
-            per_line = 2
-        else:
-            # Blocks and shades are as large as there is room; dimensions need no squares.
-            largest = lines // n_rows
-            square_tall = largest if current_place.stage == OUTPUT else (across + 1) // 2
-            tall = max(1, min(_TALLEST, largest, square_tall))
-            cell = max(least, min(across, max(2 * tall, _WIDEST)))
-        fits_columns = max(1, room // cell)
-        # Tokens that are too wide for their columns stand upright, in lines that rows leave.
-        axis = state.columns
-        longest = scene.made(
-            ("column", ink, axis.kind),
-            lambda: max((cell_len(ink.name(name)) for name in axis.names[:512]), default=0),
-        )
-        upright = zoom == 1 and cell <= longest
-        spare = lines - -(-n_rows * tall // per_line)
-        spare = spare if spare >= _FEW_LETTERS + (tall > 1) else max(spare, lines // 4)
-        heading = max(1, min(_UPRIGHT, longest, 1 + spare)) if upright else 1
-        if _is_sound(state, scene):
-            heading = _SOUND
+        cells = _cells_for(state, (n_rows, n_columns), lines, room)
+        lines -= cells.has_remark
+        heading = _heading_lines(state, scene, cells, n_rows, lines)
         lines -= heading - 1
-        if mode in ("blocks", "shades") and tall > 1 and n_rows * tall > lines:
+        tall = cells.tall
+        if tall > 1 and n_rows * tall > lines:
             tall = max(1, lines // n_rows)
-        fits_rows = max(1, lines * per_line // tall)
-        self.top = scroll(self.top, current_place.spot.query // zoom, fits_rows, n_rows)
+        fits_rows = max(1, lines * cells.rows_per_line // tall)
+        fits_columns = max(1, room // cells.columns)
+        self.top = scroll(self.top, spot.query // zoom, fits_rows, n_rows)
         self.left = scroll(self.left, state.column // zoom, fits_columns, n_columns)
-        rows = range(self.top, min(n_rows, self.top + fits_rows))
-        columns = range(self.left, min(n_columns, self.left + fits_columns))
         return _Layout(
-            rows,
-            columns,
+            range(self.top, min(n_rows, self.top + fits_rows)),
+            range(self.left, min(n_columns, self.left + fits_columns)),
             zoom,
             label,
-            cell,
-            per_line,
-            mode,
+            cells.columns,
+            cells.rows_per_line,
+            cells.mode,
             n_rows,
             n_columns,
             tall,
-            form if numbers else None,
+            cells.form,
             heading,
-            is_roomy,
+            cells.is_roomy,
+            cells.has_remark,
         )
 
     def _head(
@@ -324,11 +285,104 @@ class _Layout:
     form: "_Form | None" = None  # how numbers are written; None for none
     heading: int = 1  # lines of the tokens above the columns
     is_roomy: bool = False  # cells have room for numbers beside what else they show
+    has_remark: bool = False  # a line below the ramp says what the cells are
 
     @property
     def above(self) -> int:
         """Lines above the cells: the title, the tokens, and the key under the cursor."""
         return 1 + self.heading + 1
+
+    @property
+    def used(self) -> int:
+        """Lines that the panel has something in, if all rows are in sight."""
+        n_lines = -(-self.n_rows // self.rows_per_line) * self.tall
+        return self.above + n_lines + _BELOW + self.has_remark
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """The size of cells, and what is in them."""
+
+    mode: str
+    columns: int
+    tall: int  # lines
+    rows_per_line: int
+    form: "_Form | None"  # how numbers are written; None for none
+    is_roomy: bool  # they have room for numbers beside what else they show
+    has_remark: bool  # a line below the ramp says what they are
+
+
+def _label_columns(state: WalkState, scene: Scene, width: int, n_columns: int) -> int:
+    """Return the columns of the labels of rows; the names of some tokens of many give way to columns of cells."""
+    ink = state.ink
+    names = scene.queries.names[:512]
+    longest = scene.made(
+        ("label", ink), lambda: max((cell_len(ink.name(span)) for span in names), default=0)
+    )
+    names_width = min(longest, _NAMES, max(_SHORTEST_NAMES, width // 4))
+    number_width = scene.queries.digits + 3
+    left_over = width - number_width - n_columns
+    if state.place.zoom > 1 and left_over >= _SHORTEST_NAMES:
+        names_width = min(names_width, left_over)
+    return number_width + names_width
+
+
+def _cells_for(state: WalkState, shape: tuple[int, int], lines: int, room: int) -> _Cells:
+    """Choose how cells are drawn: as digits, else as large as there is room, two above each other if rows are many.
+
+    Args:
+        state: The walk.
+        shape: Rows and columns of cells.
+        lines: Lines for rows, and for the remark.
+        room: Columns for cells.
+    """
+    ink = state.ink
+    n_rows, n_columns = shape
+    zoom = state.place.zoom
+    across = room // n_columns
+    forms = _forms(state)
+    fitting_form = next((form for form in forms if form.columns <= across), None)
+    form = fitting_form or forms[0]
+    is_whole = state.drawn is not None and state.drawn.holds(state.drawn_stage, 0, n_rows - 1)
+    mode = "shades"
+    if ink.colours:
+        mode = "blocks" if ink.ascii or n_rows <= lines - (not is_whole) else "halves"
+    is_roomy = zoom == 1 and mode != "halves" and fitting_form is not None
+    # of a map, all columns are in sight if they fit
+    square = 2 if zoom == 1 or 2 * n_columns <= room else 1
+    least = square if mode == "shades" or ink.ascii else 1
+    if state.place.digits and zoom == 1 and not is_roomy:
+        mode = "digits"
+        least = form.columns
+    has_remark = zoom > 1 or not is_whole or n_rows > lines or least * n_columns > room
+    columns = {"digits": form.columns, "halves": 1}.get(mode, 0)
+    tall = 1
+    if not columns:
+        # Blocks and shades are as large as there is room; dimensions need no squares.
+        largest = (lines - has_remark) // n_rows
+        square_tall = largest if state.place.stage == OUTPUT else (across + 1) // 2
+        tall = max(1, min(_TALLEST, largest, square_tall))
+        columns = max(least, min(across, max(2 * tall, _WIDEST)))
+    has_numbers = mode == "digits" or (is_roomy and not state.place.bare)
+    rows_per_line = 2 if mode == "halves" else 1
+    shown_form = form if has_numbers else None
+    return _Cells(mode, columns, tall, rows_per_line, shown_form, is_roomy, has_remark)
+
+
+def _heading_lines(state: WalkState, scene: Scene, cells: _Cells, n_rows: int, lines: int) -> int:
+    """Return the lines above the columns: one, or several for tokens that are wider than these, which rows leave."""
+    if _is_sound(state, scene):
+        return _SOUND
+    axis = state.columns
+    longest = scene.made(
+        ("column", state.ink, axis.kind),
+        lambda: max((cell_len(state.ink.name(name)) for name in axis.names[:512]), default=0),
+    )
+    if state.place.zoom > 1 or cells.columns > longest:
+        return 1
+    spare = lines - -(-n_rows * cells.tall // cells.rows_per_line)
+    spare = spare if spare >= _FEW_LETTERS + (cells.tall > 1) else max(spare, lines // 4)
+    return max(1, min(_UPRIGHT, longest, 1 + spare))
 
 
 @dataclass(frozen=True)
@@ -574,7 +628,7 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
     ink = state.ink
     signed = state.drawn_stage != "weights"
     shades = steps(window.values, state.scale(window.kind))
-    if state.drawn_stage == "weights" and window.kind == "exact" and scene.rounded is None:
+    if state.drawn_stage == "weights" and scene.rounded is None:
         shades[window.values == 0] = FORBIDDEN
     cursor = state.place.spot.query // layout.zoom - layout.rows.start
     column = state.column // layout.zoom - layout.columns.start

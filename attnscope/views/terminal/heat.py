@@ -12,7 +12,7 @@ from attnscope.views.numbers import MASKED, NO_WEIGHT
 from attnscope.views.parts import Matrices, Panel
 from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_text
 from attnscope.views.terminal.head_grid import draw_heads
-from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened
+from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened, upright
 from attnscope.views.terminal.packing import fill, pack
 from attnscope.views.terminal.screen import Screen, flow
 from attnscope.views.terminal.thumbnails import draw_thumbnails
@@ -89,26 +89,28 @@ def _pieces(screen: Screen, stage: Panel, space: int) -> list[PanelColumns]:
 
 def _table(screen: Screen, band: list[PanelColumns], rows: Labels, name: int, label: int) -> Table:
     table = Table(box=None, padding=0, pad_edge=False, header_style="")
-    digits = max(piece.panel.columns.digits for piece in band)
     titles = [Text(piece.title, "bold").wrap(screen.console, piece.width) for piece in band]
-    height = max(map(len, titles))
-    table.add_column(Text("\n" * (digits + height - 1)), width=label, no_wrap=True)
-    for piece, title in zip(band, titles, strict=True):
-        lines = [*[Text()] * (height - len(title)), *title]
-        table.add_column(_heading(piece, lines, digits), width=piece.width + BETWEEN, no_wrap=True)
+    names = [_column_names(screen, piece) for piece in band]
+    height = max(len(title) + len(lines) for title, lines in zip(titles, names, strict=True))
+    table.add_column(Text("\n" * (height - 1)), width=label, no_wrap=True)
+    for piece, title, lines in zip(band, titles, names, strict=True):
+        above = [*[Text()] * (height - len(title) - len(lines)), *title, *lines]
+        heading = Text("\n").join([Text(" " * BETWEEN) + line for line in above])
+        table.add_column(heading, width=piece.width + BETWEEN, no_wrap=True)
     for r in range(len(rows.names)):
         table.add_row(rows.label(r, name), *(_row(screen, piece, r) for piece in band))
     return table
 
 
-def _heading(piece: PanelColumns, title: Sequence[Text], digits: int) -> Text:
-    """Put the title over the columns' positions, which are read downwards."""
-    heading = Text("\n").join([Text(" " * BETWEEN) + line for line in title])
-    positions = [f"{piece.panel.columns.number(i) or '+':>{digits}}" for i in piece.columns]
-    for d in range(digits):
-        heading.append("\n" + " " * BETWEEN)
-        heading.append("".join(f" {p[d]}" for p in positions))
-    return heading
+def _column_names(screen: Screen, piece: PanelColumns) -> list[Text]:
+    """Return the lines of tokens above columns, which are read downwards, or positions if a letter is too wide for that."""
+    columns = labels(screen, piece.panel.columns)
+    names = []
+    for n in piece.columns:
+        name = columns.names[n]
+        is_narrow = 0 < len(name) == cell_len(name)
+        names.append(name if is_narrow else columns.axis.number(n) or "+")
+    return [Text("".join(f" {letter}" for letter in line)) for line in upright(names)]
 
 
 def _row(screen: Screen, piece: PanelColumns, r: int) -> Text:

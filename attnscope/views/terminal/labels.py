@@ -11,6 +11,8 @@ from attnscope.views.axes import SINK, Axis, AxisKind
 from attnscope.views.terminal.screen import Screen, flow
 
 SPECIAL = "dim italic"
+# Lines of names above columns, which are read downwards.
+_UPRIGHT = 6
 # Position and number of an entry of an axis: tokens that only one of two texts has can share a position.
 Entry = tuple[int, str]
 
@@ -81,6 +83,13 @@ def shorten_middle(name: str, cells: int) -> str:
     if whole_words := end.partition(" ")[2]:
         end = f"… {whole_words}"
     return set_cell_size(name, cells - cell_len(end)).rstrip(" ") + end
+
+
+def upright(names: Sequence[str]) -> list[list[str]]:
+    """Return the letters of names that are read downwards, a list for every line; the last line has the last letters."""
+    fitting = [name if len(name) <= _UPRIGHT else name[: _UPRIGHT - 1] + "…" for name in names]
+    tall = max(map(len, fitting), default=0)
+    return [[name.rjust(tall)[n] for name in fitting] for n in range(tall)]
 
 
 def say_shortened(

@@ -9,10 +9,11 @@ from rich.style import Style
 from rich.text import Text
 
 from attnscope.findings.arrays import Matrix
+from attnscope.views.numbers import NO_WEIGHT
 from attnscope.views.parts import WEIGHTS, WeightMap
 from attnscope.views.scales import LogScale, Scale
 from attnscope.views.terminal.colours import ramp_text, shade
-from attnscope.views.terminal.labels import labels, say_list
+from attnscope.views.terminal.labels import labels, say_list, upright
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
 _SINGULAR = {WEIGHTS: "weight"}
@@ -23,8 +24,6 @@ _LOWER = "▄"
 # Cells of a token beside its row.
 _SHORTEST = 4
 _NAME = 10
-# Lines of the tokens above columns.
-_UPRIGHT = 6
 
 
 @dataclass(frozen=True)
@@ -114,10 +113,9 @@ def _upright(screen: Screen, pooled: WeightMap, picture: Picture) -> list[str]:
     if not columns.names or len(columns.names) != len(picture.keys) - 1 or not _is_whole(pooled):
         return []
     names = [name if cell_len(name) == len(name) else "…" * bool(name) for name in columns.names]
-    names = [name if len(name) <= _UPRIGHT else name[: _UPRIGHT - 1] + "…" for name in names]
-    tall = max(map(len, names))
-    letters = [name.rjust(tall) for name in names]
-    return ["".join(name[n].ljust(picture.cell) for name in letters).rstrip() for n in range(tall)]
+    return [
+        "".join(letter.ljust(picture.cell) for letter in line).rstrip() for line in upright(names)
+    ]
 
 
 def _is_whole(pooled: WeightMap) -> bool:
@@ -165,6 +163,8 @@ def ticks(picture: Picture, space: int) -> str:
 
 def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, Style | str]:
     """Draw one character (or two) for one run of queries, or for two of them above each other."""
+    if set(values) == {0.0}:
+        return NO_WEIGHT.rjust(picture.cell), "dim"
     colours = [colour_on(screen, picture.scale, value) for value in values]
     if not screen.colours:
         return map_shade(picture.scale.place(values[0])) * picture.cell, ""
@@ -202,7 +202,7 @@ def map_shade(fraction: float | None) -> str:
 
 
 def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
-    """Print the scale, and what is blank."""
+    """Print the scale, and what has no place on it."""
     if screen.colours:
         items = [ramp_text(scale, *scale.ends(weights), screen.colours, screen.surface)]
     else:
@@ -213,5 +213,6 @@ def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
         ]
         shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]
         items = [Text(f">0 {shades[0]}"), *map(Text, shades[1:])]
-    meaning = Text("logarithmic; blank: exactly zero")
+    zero = f"; {NO_WEIGHT} is exactly zero" if (weights == 0).any() else ""
+    meaning = Text(f"logarithmic{zero}")
     screen.put(flow([flow(items, screen.line, " "), meaning], screen.line, "  "))

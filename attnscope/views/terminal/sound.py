@@ -6,6 +6,7 @@ import numpy as np
 from rich.style import Style
 from rich.text import Text
 
+from attnscope.views.numbers import NO_WEIGHT
 from attnscope.views.parts import SoundMap
 from attnscope.views.scales import LogScale
 from attnscope.views.sound import second_ticks
@@ -68,6 +69,8 @@ def _cell(
     if on_path:
         mark = _PATH_ASCII if screen.ascii else _PATH
         return mark, Style(bold=True, bgcolor=colour) if colour else "bold"
+    if weight == 0 and not below > 0:
+        return NO_WEIGHT, "dim"
     if not screen.colours:
         fraction = scale.place(weight)
         return " " if fraction is None else shade(fraction, SHADES), ""
