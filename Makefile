@@ -26,6 +26,6 @@ docs:
 bench:
 	$(RUN) python benchmarks/attention.py && python benchmarks/startup.py && python benchmarks/batch.py
 
-# builds the script and the style of pages from web/, which takes Node; the results are committed
+# builds the scripts and the style of pages from web/, which takes Node; the results are committed
 page:
 	npm ci --prefix web && npm run --prefix web check && npm run --prefix web build

@@ -23,6 +23,8 @@ class Surface:
     less: str  # stops from the background to the most negative number
     hatch: str  # lines over cells that a mask forbids
     unknown: str  # cells whose number is not known
+    ink: str  # cursor, pointer and labels
+    dim: str  # other labels
 
     def on(self, background: str) -> "Surface":
         """Return the same colours on another background, `rrggbb`, at which both ramps start.
@@ -59,6 +61,8 @@ LIGHT = Surface(
     less="ffffff feedde fdd0a2 fdae6b fd8d3c f16913 d94801 a63603 7f2704",
     hatch="c3cad4",
     unknown="eceef1",
+    ink="1c2430",
+    dim="5b6675",
 )
 DARK = Surface(
     background="14181f",
@@ -66,6 +70,8 @@ DARK = Surface(
     less="14181f 33221b 4f301c 6b3c1e 8b4b1e ac5a1d ca7229 e88a35 ffd09a",
     hatch="3a4352",
     unknown="232a35",
+    ink="e6eaf0",
+    dim="98a3b3",
 )
 
 

@@ -13,13 +13,15 @@ class PageData:
 
     def __init__(self, page):
         self.html = page
-        found = re.search(
-            r'<script type="application/octet-stream" id="data">(.*?)</script>', page, re.DOTALL
-        )
-        block = zlib.decompress(base64.b64decode(found[1]))
+        block = self.unpacked("data")
         size = int.from_bytes(block[:4], "little")
         self.header = json.loads(block[4 : 4 + size])
         self._arrays = block[4 + size :]
+
+    def unpacked(self, name):
+        """What the page's loader unpacks: `style`, `script` or `data`."""
+        block = f'<script type="application/octet-stream" id="{name}">(.*?)</script>'
+        return zlib.decompress(base64.b64decode(re.search(block, self.html, re.DOTALL)[1]))
 
     @property
     def nodes(self):
@@ -41,10 +43,13 @@ class PageData:
     def raw(self, reference):
         entry = self.header["arrays"][reference["@"]]
         dtype = np.dtype("<" + entry["t"])
-        count = int(np.prod(entry["s"]))
-        data = np.frombuffer(self._arrays, np.uint8, count * dtype.itemsize, entry["o"])
-        planes = np.ascontiguousarray(data.reshape(dtype.itemsize, count).T)
-        return planes.view(dtype).reshape(entry["s"])
+        counts = dict(self.header["counts"])
+        start = sum(width * numbers for width, numbers in counts.items() if width < dtype.itemsize)
+        numbers = counts[dtype.itemsize]
+        planes = np.frombuffer(self._arrays, np.uint8, numbers * dtype.itemsize, start)
+        of_array = slice(entry["o"], entry["o"] + int(np.prod(entry["s"])))
+        found = np.ascontiguousarray(planes.reshape(dtype.itemsize, numbers)[:, of_array].T)
+        return found.view(dtype).reshape(entry["s"])
 
     def stage(self, unit, name):
         """A stage of a head of a walk, up to the few roundings that its corrections hold: they are left out."""
@@ -62,6 +67,24 @@ class PageData:
             return before
         bits = np.unpackbits(self.raw(reference["allowed"]).reshape(-1))[: before.size]
         return np.where(bits.reshape(before.shape) == 1, before, -np.inf)
+
+    def places(self, group):
+        """The sources of rows, (ranks, heads, rows), on their axis; -1 for none."""
+        return np.array(group["rows"]) - self.raw(group["back"])
+
+    def listed(self, scene, group):
+        """The weights of these sources: those of matrices are not repeated."""
+        reference = group["measures"]["weight"]
+        if reference is not None:
+            return self.numbers(reference)
+        places = self.places(group)
+        units = {tuple(unit["at"]): unit for unit in scene["units"]}
+        weights = np.full(places.shape, np.nan)
+        for n, at in enumerate(group["units"]):
+            matrix = self.stage(units[tuple(at)], "weights")
+            found = matrix[np.array(group["rows"]), places[:, n]]
+            weights[:, n] = np.where(places[:, n] < 0, np.nan, found)
+        return weights
 
     def numbers(self, reference):
         """An array, or what was rounded to decimals."""

@@ -16,6 +16,7 @@ import attnscope
 from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import main
 from attnscope.studies.formats import export
+from attnscope.views.page import asset
 from tests.helpers.sample_reports import report, text_report, tokens
 from tests.page.reading import PageData, read_page, text_in
 
@@ -49,8 +50,11 @@ def test_a_page_loads_nothing_and_allows_only_its_own_script(command, tmp_path):
     shell = re.sub(r"<script.*?</script>|<style>.*?</style>", "", page.html, flags=re.DOTALL)
     assert not re.search(r"\b(src|href)=|refresh", shell)
     scripts = re.findall(r"<script>(.*?)</script>", page.html, re.DOTALL)
-    styles = re.findall(r"<style>(.*?)</style>", page.html, re.DOTALL)
-    hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (*scripts, *styles)]
+    # and the compressed ones are those of the package
+    unpacked = [page.unpacked(name) for name in ("script", "style")]
+    assert unpacked == [asset("page.js").encode(), asset("page.css").encode()]
+    texts = [text.encode() for text in scripts] + unpacked
+    hashes = [b64encode(sha256(text).digest()).decode() for text in texts]
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page.html)[1]
     assert policy.startswith("default-src 'none'; ")
     assert re.findall(r"'sha256-([^']*)'", policy) == hashes
@@ -89,7 +93,7 @@ def test_untrusted_text_is_data(tmp_path):
     page = page_of(
         report(text_report(tokens([hostile, "b"]), text=hostile), notes=[hostile]), tmp_path
     )
-    assert page.html.count("</script>") == 2
+    assert page.html.count("</script>") == 4
     assert "<img" not in page.html
     assert "&lt;/script&gt;&lt;img src=x" in page.html  # the title
     text = json.dumps(page.header, ensure_ascii=False)
@@ -113,9 +117,7 @@ def test_a_dump_becomes_a_page(tmp_path):
         (group,) = scene["groups"]
         weights = np.moveaxis(page.numbers(group["measures"]["weight"]), 0, 2)
         np.testing.assert_array_equal(weights, np.array(record["top"]["weight"], np.float32))
-        np.testing.assert_array_equal(
-            np.moveaxis(page.raw(group["places"]), 0, 2), record["top"]["keys"]
-        )
+        np.testing.assert_array_equal(np.moveaxis(page.places(group), 0, 2), record["top"]["keys"])
         entropy = page.numbers(group["statistics"]["entropy"])
         np.testing.assert_array_equal(entropy, np.array(record["rows"]["entropy"], np.float32))
     assert main(["convert", str(dump), str(path), "--quiet"]) == 1  # it exists
@@ -384,3 +386,24 @@ def test_a_page_and_a_terminal_show_the_same_head_of_a_comparison(sides, tmp_pat
     for scene, head in zip((scenes[0], scenes[-1]), (pair[0], pair[1] or pair[0]), strict=True):
         layer, number = scene["first"]
         assert f"L{scene['layers'][layer]}H{scene['heads'][number]}" == head
+
+
+def test_a_small_page_is_small_and_repeats_no_number(tmp_path):
+    path = tmp_path / "page.html"
+    every = ["--layer", "all", "--head", "all"]
+    assert main(["run", TEXT, *every, "-o", str(path), "--quiet"]) == 0
+    assert path.stat().st_size < 75_000
+    page = read_page(path)
+    (scene,) = page.of_kind("walk")[0]["scenes"]
+    (group,) = scene["groups"]
+    assert group["measures"]["weight"] is None  # the matrix has them
+    assert {name for name, kept in group["statistics"].items() if kept is None} == {"first", "self"}
+    everything = attnscope.inspect(TEXT, layer="all", head="all", top=5)
+    heads = everything.data.texts[0].heads
+    norms = page.raw(group["measures"]["value"]["norms"])
+    places, weights = page.places(group), page.listed(scene, group)
+    for n, head in enumerate(heads):
+        np.testing.assert_array_equal(places[:, n].T, head.top.keys)
+        np.testing.assert_allclose(weights[:, n].T, head.top.weight, atol=1e-6)
+        products = weights[:, n] * norms[n][places[:, n]]
+        np.testing.assert_allclose(products.T, head.top.value, atol=1e-5)

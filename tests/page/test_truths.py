@@ -1,5 +1,6 @@
 """What a page says of itself is what it shows: where it begins, what is hatched, and what buttons and captions name."""
 
+import json
 import re
 import zlib
 
@@ -258,3 +259,62 @@ def test_buttons_name_what_is_shown_under_the_pointer(open_page, tmp_path):
     assert shows(page, buttons, f"what {tokens[8]} readswho reads {tokens[6]}")
     page.mouse.move(1, 1)
     assert shows(page, buttons, f"what {tokens[3]} readswho reads {tokens[4]}")
+
+
+POINTED = """() => {
+  const text = (selector) => document.querySelector(selector)?.textContent;
+  return {
+    query: text(".token.query"), key: text(".token.key"), row: text(".row-panel h2"),
+    cells: [...document.querySelectorAll(".matrix-panel p.cell")].map((cell) => cell.textContent.split(": ")[0]),
+    head: text(".heads-panel p.cell").split(":")[0], lens: text(".heads-panel h2"),
+  };
+}"""
+
+
+@pytest.mark.exhaustive
+def test_pointing_anywhere_previews_what_a_click_chooses(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["compare", SHORT, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, "#mask=1&head=L2H0&query=3&key=4&stage=weights", size=(1280, 800)).page
+    names = SHORT.split()
+    seen = page.evaluate(POINTED)
+    assert (seen["query"], seen["key"], seen["lens"]) == (names[3], names[4], "the ← river")
+
+    def pointed(picture, row, column):
+        left, top, wide, high = map(float, picture.get_attribute("data-cells").split())
+        x = left / 2 if column is None else left + (column + 0.5) * wide
+        picture.hover(position={"x": x, "y": top / 2 if row is None else top + (row + 0.5) * high})
+        assert shows(
+            page, "document.querySelector('.row-panel h2').textContent.endsWith('pointer')", True
+        )
+        return page.evaluate(POINTED)
+
+    sides = page.locator(".matrix-panel canvas")
+    for n in range(3):  # both sides, and the difference
+        cell = pointed(sides.nth(n), 8, 6)
+        assert (cell["query"], cell["key"], cell["lens"]) == (names[8], names[6], "so ← steep")
+        assert set(cell["cells"]) == {"8 so ← 6 steep"}
+        column = pointed(sides.nth(n), None, 6)
+        assert (column["query"], column["key"]) == (names[3], names[6])
+        row = pointed(sides.nth(n), 9, None)
+        assert row["query"] == names[9] and row["cells"][0].startswith("9 ")
+    # a head is marked, and the row shows it; the lens stays about the chosen cell
+    head = pointed(page.locator("#panel-heads"), 3, 1)
+    assert (head["head"], head["lens"]) == ("L3H1", "the ← river")
+    assert "L3H1" in head["row"] and head["query"] == names[3]
+    assert "L3H1" in page.locator(".said-of").text_content()
+    entry = page.locator("ol.lens button").nth(1)
+    entry.hover()
+    name = entry.locator("b").text_content()
+    assert shows(
+        page, "document.querySelector('.heads-panel p.cell').textContent.split(':')[0]", name
+    )
+    assert page.locator("#where").text_content() == "L2H0"  # nothing is chosen
+    page.mouse.move(1, 1)
+    assert shows(
+        page,
+        f"JSON.stringify(({POINTED})())",
+        json.dumps(seen, ensure_ascii=False, separators=(",", ":")),
+    )
+    entry.click()
+    assert shows(page, "document.querySelector('#where').textContent", name)

@@ -16,8 +16,6 @@ export function weightText(weight: number): string {
   return weight < 0 ? MINUS + text : text;
 }
 
-const general = (value: number, digits: number) => String(Number(value.toPrecision(digits)));
-
 export function arithmetic(head: Head, query: number, key: number): string {
   const { unit } = head;
   const mean = unit.layer === "mean" || unit.head === "mean";
@@ -28,12 +26,7 @@ export function arithmetic(head: Head, query: number, key: number): string {
   const weight = head.weight(query, key);
   if (scores !== undefined) {
     parts.push(`${mean ? "mean " : ""}q·k ${sizedText(scores)}`);
-    if (unit.scale !== null && logit !== undefined && logit !== -Infinity) {
-      parts.push(unit.scale);
-      if (unit.softcap !== null) parts.push(`soft-capped at ${general(unit.softcap, 6)}`);
-      if (unit.later) parts.push(unit.later);
-      parts.push(`= ${sizedText(logit)}`);
-    }
+    if (unit.scaling && logit !== undefined && logit !== -Infinity) parts.push(unit.scaling, `= ${sizedText(logit)}`);
   } else if (logit !== undefined && logit !== -Infinity) parts.push(`scaled ${sizedText(logit)}`);
   if (unit.masked.includes(query)) return [...parts, "→ masked: no key is allowed"].join(" ");
   if (masked === -Infinity) return [...parts, "→ not allowed by the mask: weight 0"].join(" ");

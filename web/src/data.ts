@@ -43,13 +43,14 @@ export class Data {
     private bytes: Uint8Array,
     private start: number,
     private entries: Entry[],
+    private counts: [number, number][], // of numbers by their width, the narrowest first
   ) {}
 
   shape(ref: Ref): number[] {
     return this.entries[ref["@"]]!.s;
   }
 
-  // An array as it was written; its bytes are stored plane by plane.
+  // An array as it was written; the bytes of all numbers of its width are stored plane by plane.
   raw(ref: Ref): Typed {
     const known = this.cache.get(ref["@"]);
     if (known) return known;
@@ -58,9 +59,13 @@ export class Data {
     const count = s.reduce((a, b) => a * b, 1);
     const width = type.BYTES_PER_ELEMENT;
     const out = new Uint8Array(count * width);
-    const from = this.start + o;
-    for (let plane = 0; plane < width; plane++) {
-      const base = from + plane * count;
+    let base = this.start + o;
+    let all = 0;
+    for (const [other, numbers] of this.counts) {
+      if (other < width) base += other * numbers;
+      if (other === width) all = numbers;
+    }
+    for (let plane = 0; plane < width; plane++, base += all) {
       for (let i = 0, at = plane; i < count; i++, at += width) out[at] = this.bytes[base + i]!;
     }
     const typed = new type(out.buffer as ArrayBuffer);
@@ -191,13 +196,9 @@ export interface Header {
   nodes: any[];
 }
 
-export async function read(text: string): Promise<[Header, Data]> {
-  const binary = atob(text); // skips line breaks
-  const packed = new Uint8Array(binary.length);
-  for (let i = 0; i < packed.length; i++) packed[i] = binary.charCodeAt(i);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  const length = new DataView(bytes.buffer).getUint32(0, true);
+export function read(block: ArrayBuffer): [Header, Data] {
+  const length = new DataView(block).getUint32(0, true);
+  const bytes = new Uint8Array(block);
   const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
-  return [header, new Data(bytes, 4 + length, header.arrays)];
+  return [header, new Data(bytes, 4 + length, header.arrays, header.counts)];
 }

@@ -54,6 +54,8 @@ interface Surface {
   less: string;
   hatch: string;
   unknown: string;
+  ink: string;
+  dim: string;
 }
 export type Shape = "sqrt" | "linear" | "log";
 export interface Palette {
@@ -72,6 +74,8 @@ export function setPalette(given: Palette) {
 }
 const steps = new Map<string, Rgb[]>();
 
+// A colour that is no ramp, for CSS.
+export const tint = (theme: Theme, name: keyof Surface): string => `#${palette.surfaces[theme][name]}`;
 export const surface = (theme: Theme, name: keyof Surface): Rgb => hex(palette.surfaces[theme][name])[0]!;
 
 export function ramp(theme: Theme, signed: boolean): Rgb[] {

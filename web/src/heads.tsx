@@ -3,7 +3,6 @@ import { useEffect, useState } from "preact/hooks";
 import { Small, Word } from "./elements";
 import {
   colourOf,
-  css,
   digitsFor,
   digitsText,
   exactText,
@@ -12,7 +11,7 @@ import {
   parseHex,
   type Scale,
   scaleOf,
-  surface,
+  tint,
 } from "./format";
 import { canvasOf, Heat } from "./heat";
 import { Answer, Cell, LensList, sayOf } from "./lens";
@@ -59,7 +58,8 @@ const MATTERS = 130;
 const ANSWER = 56;
 
 export function HeadsPanel(props: PanelProps) {
-  const { scene, place, act, goto, room, glossary, words, lens } = props;
+  const { scene, place, act, goto, room, words, lens, here, setHovered } = props;
+  const pointed = props.hovered?.head;
   const theme = currentTheme();
   const [budget, setBudget] = useState(0); // thumbnails of so many heads are made; more follow in the next task
   useEffect(() => {
@@ -83,7 +83,7 @@ export function HeadsPanel(props: PanelProps) {
   const inPercent = shown?.effect?.ending === "%"; // as the answer
   const finite = values ? [...values.data].filter(Number.isFinite) : [];
   const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
-  const { query, key } = place.spot;
+  const { query, key } = props.lensSpot;
   const labels = (letter: string, all: (number | string)[]) =>
     all.map((n) => ({ number: n === "mean" ? "mean" : letter + n, name: "" }));
   const tall = layers.length > (lens ? 0.9 : 1.4) * heads.length; // its list has room beside the picture
@@ -174,6 +174,11 @@ export function HeadsPanel(props: PanelProps) {
           )}
           cursor={[place.spot.layer, place.spot.head]}
           onCursor={(layer, head) => goto({ layer, head, text: roleText(layer, head), ...roleRow(layer, head) })}
+          pointed={pointed && pointed.unit.name !== here.head?.unit.name ? pointed.unit.at : undefined}
+          onHover={(r, c) => {
+            const head = r === null || c === null ? null : scene.head(r, c);
+            setHovered(head && { ...here, head, ofHead: 1 });
+          }}
           onEnter={() => act("matrix_panel")}
           legend={(lens?.flat().some((one) => one?.bound) && words.bounds) || (shown && displays[shown.name]) || ""}
           paint={
@@ -192,7 +197,7 @@ export function HeadsPanel(props: PanelProps) {
                     );
                   const inset = size > 12 ? 1.5 : 0.5;
                   const [left, top, wide] = [x + inset, y + inset, size - 2 * inset];
-                  g.strokeStyle = g.fillStyle = css(surface(theme, "unknown"));
+                  g.strokeStyle = g.fillStyle = tint(theme, "unknown");
                   g.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
                   // A matrix fills the square, a picture keeps its shape.
                   const tall = picture && scene.record.pictures ? picture.height / picture.width : 1;
@@ -201,7 +206,7 @@ export function HeadsPanel(props: PanelProps) {
                 }
           }
         />
-        {lens && <LensList scene={scene} seen={lens} spot={place.spot} goto={goto} glossary={glossary} words={words} />}
+        {lens && <LensList {...props} seen={lens} />}
         {strength && (
           <ul class="roles">
             {roles!.names.map(

@@ -15,6 +15,7 @@ import {
   type Scale,
   surface,
   type Theme,
+  tint,
 } from "./format";
 import { stacked } from "./panel";
 import { clamp } from "./spot";
@@ -42,7 +43,7 @@ export interface HeatProps {
   onCursor?: (row: number, column: number) => void;
   onRow?: (row: number) => void; // its label is clicked
   onColumn?: (column: number) => void;
-  onHover?: (cell: [number, number] | null) => void;
+  onHover?: (row: number | null, column: number | null) => void; // one of them is null on a label of the other
   pointed?: [number, number] | null; // the cell that any panel points at; undefined if only this picture knows
   height?: number;
   digits?: boolean; // numbers although cells are too small for them, or none although they are large enough
@@ -142,9 +143,9 @@ export function Heat(props: HeatProps) {
     setOwn(next);
     props.onCursor?.(...next);
   };
-  const look = (found: [number, number] | null) => {
-    setHover(found);
-    props.onHover?.(found);
+  const look = (row: number | null, column: number | null) => {
+    setHover(row === null || column === null ? null : [row, column]);
+    props.onHover?.(row, column);
   };
   const zoomTo = (factor: number) => {
     const next = Math.max(layout.fit, Math.min(160, (zoom || layout.fit) * factor));
@@ -196,8 +197,7 @@ export function Heat(props: HeatProps) {
             from.moved ||= by[0] !== 0 || by[1] !== 0;
             if (from.moved) setCorner([Math.max(0, from.corner[0] - by[0]!), Math.max(0, from.corner[1] - by[1]!)]);
           } else {
-            const [row, column] = at(event);
-            look(row === null || column === null ? null : [row, column]);
+            look(...at(event));
           }
         }}
         onPointerUp={(event) => {
@@ -209,7 +209,7 @@ export function Heat(props: HeatProps) {
           else move(row, column);
           drag.current = null;
         }}
-        onPointerLeave={() => look(null)}
+        onPointerLeave={() => look(null, null)}
       />
       <p class="cell" aria-live="polite">
         {known ? props.say(said[0], said[1]) : ""}
@@ -387,11 +387,6 @@ function shorten(text: string, room: number, size: number): string {
   return `${letters.slice(0, keep).join("")}…`;
 }
 
-export const THEMES = {
-  light: { ink: "#1c2430", dim: "#5b6675", page: [255, 255, 255] as Rgb },
-  dark: { ink: "#e6eaf0", dim: "#98a3b3", page: [20, 24, 31] as Rgb },
-};
-
 export function cellColour(props: HeatProps, theme: Theme, row: number, column: number): Rgb | null {
   const value = props.value(row, column);
   const role = props.colours?.[row]?.[column];
@@ -432,11 +427,10 @@ export function canvasOf(picture: ImageData): HTMLCanvasElement {
 
 // Draws lines in ink on wider ones of the page, which are seen on every colour.
 export function inked(g: CanvasRenderingContext2D, theme: Theme, wide: number, stroke: () => void) {
-  const { page, ink } = THEMES[theme];
-  g.strokeStyle = css(page);
+  g.strokeStyle = tint(theme, "background");
   g.lineWidth = wide + 2;
   stroke();
-  g.strokeStyle = ink;
+  g.strokeStyle = tint(theme, "ink");
   g.lineWidth = wide;
   stroke();
 }
@@ -463,7 +457,6 @@ function draw(
   colours: () => HTMLCanvasElement,
 ) {
   const { cell, line, left, top, shownRows, shownColumns } = layout;
-  const look = THEMES[theme];
   const g = penOf(canvas, layout.width, layout.height);
   g.imageSmoothingEnabled = Math.min(cell, line) * (devicePixelRatio || 1) < 1 && !props.paint;
   if (!props.paint) g.drawImage(colours(), left, top, shownColumns * cell, shownRows * line);
@@ -473,7 +466,7 @@ function draw(
   }
   if (props.forbidden) hatch(g, props.forbidden, theme, layout, r0, c0);
   if (Math.min(cell, line) >= 14 && !props.paint) {
-    g.strokeStyle = css(look.page);
+    g.strokeStyle = tint(theme, "background");
     g.lineWidth = 1;
     g.beginPath();
     for (let r = 0; r <= shownRows; r++) {
@@ -486,10 +479,10 @@ function draw(
     }
     g.stroke();
   }
-  if (props.levels) loudness(g, props.levels, layout, c0, look.dim);
+  if (props.levels) loudness(g, props.levels, layout, c0, tint(theme, "dim"));
   if (props.path) path(g, props.path, layout, r0, c0, theme);
   if (!props.paint) numbers(g, props, theme, layout, r0, c0);
-  labels(g, props, layout, r0, c0, cursor, hover, look);
+  labels(g, props, layout, r0, c0, cursor, hover, theme);
   // Pointer and cursor are ink on a line of the page, which is seen on every colour; the pointer has a crosshair.
   const across = (row: number, column: number, rows: number, columns: number, wide: number) => {
     // a frame is seen around a tiny cell, and leaves the number of a small one free
@@ -571,7 +564,7 @@ function hatch(
   const tile = document.createElement("canvas");
   tile.width = tile.height = HATCH;
   const pen = tile.getContext("2d")!;
-  pen.strokeStyle = css(surface(theme, "hatch"));
+  pen.strokeStyle = tint(theme, "hatch");
   pen.lineWidth = 1;
   pen.beginPath();
   for (const shift of [-HATCH, 0, HATCH]) {
@@ -626,7 +619,7 @@ function numbers(
   for (let r = 0; r < shownRows; r++)
     for (let c = 0; c < shownColumns; c++) {
       const colour = cellColour(props, theme, r0 + r, c0 + c);
-      g.fillStyle = colour ? inkOn(colour) : THEMES[theme].dim;
+      g.fillStyle = colour ? inkOn(colour) : tint(theme, "dim");
       if (props.forbidden?.(r0 + r, c0 + c)) continue;
       g.fillText(write(r0 + r, c0 + c), left + (c + 0.5) * cell, top + (r + 0.5) * line + 0.5, cell - 4);
     }
@@ -646,14 +639,14 @@ function labels(
   c0: number,
   cursor: [number, number],
   hover: [number, number] | null,
-  look: { ink: string; dim: string },
+  theme: Theme,
 ) {
   g.textBaseline = "middle";
   // The labels of cursor and pointer are bold, those of all others pale.
   const style = (n: number, axis: 0 | 1) => {
     const current = n === cursor[axis] || n === hover?.[axis];
     g.font = `${current ? "bold " : ""}${size}px ${FONT}`;
-    g.fillStyle = current ? look.ink : look.dim;
+    g.fillStyle = tint(theme, current ? "ink" : "dim");
   };
   const wide = textWidth(props.columns.at(-1)!.number, size) + GAP;
   const across = (n: number) => Math.min(left + (n - c0 + 0.5) * cell, width - wide / 2);

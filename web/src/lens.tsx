@@ -6,7 +6,7 @@ import { probabilityText, sizedText } from "./format";
 import type { Head, Scene } from "./model";
 import { type PanelProps, stacked } from "./panel";
 import { percent } from "./pictures";
-import { LENS, type Place, type Spot } from "./spot";
+import { LENS, type Spot } from "./spot";
 
 // What a head has of a cell.
 export interface Seen {
@@ -81,12 +81,8 @@ export function seenInHeads(scene: Scene, spot: Spot, any = false): (Seen | null
   return any || seen.flat().some(Boolean) ? seen : seenInHeads(scene, spot, true);
 }
 
-export function useLens(scene: Scene, { spot, display }: Place): (Seen | null)[][] | null {
-  return useMemo(
-    () => (display === LENS ? seenInHeads(scene, spot) : null),
-    [scene, display, spot.query, spot.key, spot.text, spot.mask],
-  );
-}
+export const useLens = (scene: Scene, display: string, spot: Spot): (Seen | null)[][] | null =>
+  useMemo(() => (display === LENS ? seenInHeads(scene, spot) : null), [scene, display, spot.query, spot.key]);
 
 const LISTED = 9; // heads with a key of their own
 
@@ -144,7 +140,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
   const { layer, head } = place.spot;
   const [strongest] = ranked(seen);
   const about = (!place.headChosen && strongest) || seen[layer]![head];
-  if (!strongest && scene.forbids(place.spot.query, place.spot.key))
+  if (!strongest && scene.forbids(props.lensSpot.query, props.lensSpot.key))
     return <p class="small matters">{words.notAllowed}</p>;
   const all = scene.effects();
   if (!about || (!all && !command)) return null;
@@ -228,15 +224,8 @@ export const Cell = ({ scene, query, reads }: { scene: Scene; query: number; rea
   </>
 );
 
-export function LensList(props: {
-  scene: Scene;
-  seen: (Seen | null)[][];
-  spot: Spot;
-  goto: (changes: Partial<Spot>) => void;
-  glossary: Record<string, string>;
-  words: Record<string, string>;
-}) {
-  const { scene, seen, spot, goto, glossary, words } = props;
+export function LensList(props: PanelProps & { seen: (Seen | null)[][] }) {
+  const { scene, seen, lensSpot: spot, goto, glossary, words, here, setHovered } = props;
   const list = useRef<HTMLOListElement>(null);
   const strong = ranked(seen).slice(0, LISTED);
   const all = scene.effects();
@@ -268,6 +257,10 @@ export function LensList(props: {
             aria-current={one.layer === spot.layer && one.head === spot.head}
             title={one.value === undefined ? undefined : `weight·‖v‖ ${sizedText(one.value)}`}
             onClick={() => go(one)}
+            onPointerEnter={() =>
+              setHovered({ ...here, key: spot.key ?? one.key, head: scene.head(one.layer, one.head), ofHead: 1 })
+            }
+            onPointerLeave={() => setHovered(null)}
           >
             <kbd>{rank + 1}</kbd> <b>{one.name}</b>{" "}
             {spot.key === null && <bdi>{scene.keyAxis.tokenLabels[one.key]?.name}</bdi>}

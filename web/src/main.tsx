@@ -25,13 +25,13 @@ function Page({ header, data }: { header: Header; data: Data }) {
   );
 }
 
-async function start() {
-  const root = document.getElementById("app")!;
-  const source = document.getElementById("data")!;
-  let draw = () => {};
-  startTheme(() => draw());
-  try {
-    const [header, data] = await read(source.textContent ?? "");
+// The script that unpacks this one hands the data over: see loader.ts.
+Object.assign(window, {
+  async drawPage(block: ArrayBuffer) {
+    const root = document.getElementById("app")!;
+    let draw = () => {};
+    startTheme(() => draw());
+    const [header, data] = read(block);
     if (header.version !== VERSION) throw new Error(`its data have version ${header.version}`);
     setPalette(header.palette);
     root.textContent = "";
@@ -39,9 +39,5 @@ async function start() {
     draw = () => render(<Page header={header} data={data} />, root);
     change();
     document.documentElement.dataset.ready = "";
-  } catch (error) {
-    root.textContent = `This page cannot be drawn: ${error instanceof Error ? error.message : error}`;
-  }
-}
-
-void start();
+  },
+});

@@ -326,6 +326,7 @@ function MatrixView({
   cursorKey,
   act,
   goto,
+  at: pointedAt,
   hovered,
   setHovered,
   main,
@@ -349,9 +350,14 @@ function MatrixView({
   ];
   const cursor = across(here, scene, spot.query, cursorKey ?? 0);
   // What the pointer is at, on the axes of this picture: −1 for a token that its side lacks.
-  const pointed = hovered && across(hovered.scene, scene, hovered.query, hovered.key ?? -1);
-  const point = (side: View, query: number, key: number) =>
-    setHovered({ scene: side.scene, head: side.head, side: side.name, query, key });
+  const pointed = hovered && across(pointedAt.scene, scene, pointedAt.query, pointedAt.key ?? -1);
+  // The label of a row stands for its strongest key, and that of a column for its cell in the row of the cursor.
+  const point = (side: View, query: number | null, key: number | null) =>
+    setHovered(
+      query === null && key === null
+        ? null
+        : { scene: side.scene, head: side.head, side: side.name, query: query ?? Math.max(0, cursor[0]), key },
+    );
   const [first, second] = other ?? [view, view];
   const moved = useMemo(() => other && difference(first.head, second.head, stage), [first.head, second.head, stage]);
   const scale = weightScale(place, head);
@@ -373,6 +379,7 @@ function MatrixView({
         pairs.keys.findIndex(([i, j]) => (i < 0 ? j === b[1] : i === a[1])),
       ];
     };
+    const own = joint(here, spot.query, cursorKey ?? 0);
     const apart = (query: number, key: number): [View, number, number] => {
       if (!pairs) return [second, query, key];
       // the chosen side, unless it lacks the token
@@ -396,14 +403,18 @@ function MatrixView({
         label="difference"
         height={height}
         digits={place.digits}
-        cursor={joint(here, spot.query, cursorKey ?? 0)}
-        pointed={hovered && joint(hovered.scene, hovered.query, hovered.key ?? -1)}
+        cursor={own}
+        pointed={hovered && joint(pointedAt.scene, pointedAt.query, pointedAt.key ?? -1)}
         onCursor={(query, key) => {
           const [side, ...cell] = apart(query, key);
           if (side.held || !pairs) return goto({ query, key });
           goto({ mask: side.scene.record.mask, query: cell[0], key: cell[1] });
         }}
-        onHover={(cell) => (cell ? point(...apart(...cell)) : setHovered(null))}
+        onHover={(row, column) =>
+          row === null && column === null
+            ? setHovered(null)
+            : point(...apart(row ?? Math.max(0, own[0]), column ?? Math.max(0, own[1])))
+        }
       />
     );
   }
@@ -420,7 +431,9 @@ function MatrixView({
           height={height}
           digits={place.digits}
           cursor={[runOf(queries, spot.query), runOf(keys, cursorKey ?? 0)]}
+          pointed={pointed && [runOf(queries, pointed[0]), runOf(keys, pointed[1])]}
           onCursor={(r, c) => goto({ query: queries[r]!, key: keys[c]! })}
+          onHover={(r, c) => point(view, r === null ? r : queries[r]!, c === null ? c : keys[c]!)}
         />
       </>
     );
@@ -441,7 +454,7 @@ function MatrixView({
         [query, key] = across(scene, here, query, key);
         goto({ query, key });
       }}
-      onHover={(cell) => (cell ? point(view, ...cell) : setHovered(null))}
+      onHover={(row, column) => point(view, row, column)}
     />
   );
 }

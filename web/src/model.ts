@@ -56,9 +56,7 @@ interface Unit {
   layer: number | string;
   head: number | string;
   name: string;
-  scale: string | null; // such as `÷ √48`
-  softcap: number | null;
-  later: string;
+  scaling: string; // what is done to scores before the mask, such as `÷ √48`; empty if that is not known
   stages: Record<string, Source>;
   start: number;
   masked: number[];
@@ -73,9 +71,10 @@ interface Group {
   exact: boolean;
   by?: string;
   leftOut?: string[];
-  places?: Ref;
-  measures?: Record<string, Ref>;
-  statistics: Record<string, Ref>;
+  back?: Ref; // how far the sources of each row are before its query, strongest first
+  // null for weights that are in the matrix; others may be products of the weight with a norm of every key
+  measures?: Record<string, Ref | { norms: Ref } | null>;
+  statistics: Record<string, Ref | null>;
   map?: MapData;
 }
 
@@ -298,17 +297,23 @@ export class Head {
   listed(query: number): Listed[] | null {
     const { group, scene } = this;
     const row = this.rowIndex.get(query);
-    if (!group?.places || row === undefined) return null;
-    const [ranks, , rows] = scene.store.shape(group.places) as [number, number, number];
-    const places = scene.store.raw(group.places);
+    if (!group?.back || row === undefined) return null;
+    const [ranks, , rows] = scene.store.shape(group.back) as [number, number, number];
+    const back = scene.store.raw(group.back);
     const found: Listed[] = [];
     for (let rank = 0; rank < ranks; rank++) {
       const at = (rank * group.units.length + this.at) * rows + row;
-      const source = Number(places[at]);
+      const source = query - Number(back[at]);
       if (source < 0) continue;
+      const key = scene.keyAxis.find(scene.sourceAxis.tokenPositions[source]!);
       const measures: Record<string, number> = {};
-      for (const [name, ref] of Object.entries(group.measures ?? {})) measures[name] = this.numbers(ref)[at]!;
-      found.push({ source, key: scene.keyAxis.find(scene.sourceAxis.tokenPositions[source]!), measures });
+      for (const [name, ref] of Object.entries(group.measures!))
+        measures[name] = !ref
+          ? this.cell("weights", query, key!)!
+          : "norms" in ref
+            ? Math.fround(measures.weight! * this.numbers(ref.norms)[this.at * scene.keyAxis.length + key!]!)
+            : this.numbers(ref)[at]!;
+      found.push({ source, key, measures });
     }
     return found;
   }
@@ -329,8 +334,14 @@ export class Head {
   statistics(query: number): [string, number][] {
     const row = this.rowIndex.get(query);
     if (!this.group || row === undefined) return [];
+    const { keyAxis, queryAxis } = this.scene;
     return Object.entries(this.group.statistics)
-      .map(([name, ref]): [string, number] => [name, this.numbers(ref)[this.at * this.group!.rows.length + row]!])
+      .map(([name, ref]): [string, number] => [
+        name,
+        ref
+          ? this.numbers(ref)[this.at * this.group!.rows.length + row]!
+          : this.cell("weights", query, keyAxis.find(name === "first" ? 0 : queryAxis.tokenPositions[query]!)!)!,
+      ])
       .filter(([, value]) => !Number.isNaN(value));
   }
 
@@ -369,7 +380,7 @@ export class Head {
     if (!listed) return null;
     const whole = this.wholeRow(query);
     const all = whole ? [...whole].filter((share) => share > 0).length : this.scene.sourceAxis.length;
-    const ranks = this.scene.store.shape(this.group!.places!)[0]!;
+    const ranks = this.scene.store.shape(this.group!.back!)[0]!;
     if (listed.length >= all || (listed.length < ranks && !this.leftOut.length)) return null; // the rest is rounding
     const sink = this.statistics(query).find(([name]) => name === "sink")?.[1] ?? 0;
     return Math.max(0, 1 - sink - listed.reduce((sum, one) => sum + (one.measures.weight ?? 0), 0));
@@ -431,7 +442,7 @@ export class Head {
 
   sparse(): Matrix | null {
     const { queryAxis: queries, keyAxis: keys } = this.scene;
-    if (!this.group?.places || queries.length * keys.length > 1e7) return null;
+    if (!this.group?.back || queries.length * keys.length > 1e7) return null;
     const found = new Float64Array(queries.length * keys.length).fill(Number.NaN); // as lists have them
     for (const query of this.rowIndex.keys())
       for (const [key, share] of this.shares(query)) found[query * keys.length + key] = share;

@@ -4,13 +4,14 @@ import type { Seen } from "./lens";
 import type { Head, Scene } from "./model";
 import type { Place, Spot } from "./spot";
 
-// A cell that the pointer is at: indices on the axes of its side, whose head may be another than the chosen one.
+// A cell that is chosen or pointed at: indices on the axes of its side, whose head may be another than the chosen one.
 export interface Pointed {
   scene: Scene;
   head: Head | null;
   side: string;
   query: number;
-  key: number | null;
+  key: number | null; // null for the strongest one of the row
+  ofHead?: 1; // a head was pointed at: the cell is the chosen one
 }
 
 // Two heads that are compared: sides of a comparison, or the pinned head and the chosen one.
@@ -26,10 +27,13 @@ export interface PanelProps {
   cursorKey: number | null;
   act: (name: string, value?: number | string | null) => void;
   goto: (changes: Partial<Spot>) => void;
-  hovered: Pointed | null;
+  here: Pointed; // what is chosen
+  hovered: Pointed | null; // what the pointer is at, wherever that is: a preview of what a click would choose
+  at: Pointed; // that, or else what is chosen, with the key that it has
   setHovered: (cell: Pointed | null) => void;
   compared: Compared[];
   lens: (Seen | null)[][] | null; // what every head has of the cell or row; null if heads show something else
+  lensSpot: Spot; // that cell or row
   room: number; // pixels that panels can be high
   words: Record<string, string>;
   glossary: Record<string, string>;

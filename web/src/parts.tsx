@@ -53,8 +53,8 @@ interface PanelNode {
   title: Tree[];
   arithmetic: Tree[];
   matrix: Ref;
-  texts?: string[][] | null;
-  names?: string[][] | null;
+  texts?: string[][] | null; // of heads: numbers, and what is said of them
+  said?: string[][] | null;
   rows: AxisNode;
   columns: AxisNode;
   scale: Scale;
@@ -74,20 +74,13 @@ const labelsOf = (axis: AxisNode): Label[] => axis.labels.map(([number, name]) =
 
 function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
   const { at } = data.matrix(panel.matrix);
-  const { texts, names, log } = panel;
+  const { texts, said, log } = panel;
   const rows = labelsOf(panel.rows);
   const columns = labelsOf(panel.columns);
   const masked = new Set(panel.masked);
-  const heads = panel.columns.kind === "head";
-  const headAt = (r: number, c: number) => rows[r]!.number + columns[c]!.number;
   const say = (r: number, c: number) => {
     const value = at(r, c);
-    if (heads) {
-      const number = Number.isNaN(value) ? "" : exactText(value);
-      const head = headAt(r, c);
-      const of = names ? `${names[r]![c]} ${number}`.trim() : number || texts![r]![c];
-      return `${head}: ${of} · its matrix: attnscope run TEXT --head ${head}`;
-    }
+    if (said) return said[r]![c]!;
     const shown = masked.has(r) ? "masked" : value === -Infinity ? "not allowed" : exactText(value);
     return `${nameOf(rows[r]!)} ← ${nameOf(columns[c]!)}: ${shown}`;
   };
@@ -108,7 +101,7 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
         colours={panel.colours}
         levels={panel.levels}
         path={panel.path}
-        onCursor={(r, c) => document.getElementById(headAt(r, c))?.scrollIntoView()}
+        onCursor={(r, c) => document.getElementById(rows[r]!.number + columns[c]!.number)?.scrollIntoView()}
         forbidden={(r, c) => !masked.has(r) && at(r, c) === NOTHING[panel.name]}
       />
     </figure>

@@ -1,8 +1,10 @@
-// The row of the cursor: the arithmetic of its cell, its sources and statistics; its explanation; and predictions.
+// The row of the cursor: the arithmetic of its cell, its sources and statistics; and its explanation.
+import type { ComponentChildren } from "preact";
 import { arithmetic, weightText } from "./arithmetic";
 import { Dialog } from "./commands";
 import { Bar, BarHeading, Dim, Scrolling, Small, Token } from "./elements";
 import { exactText, fixed, sizedText } from "./format";
+import type { Label } from "./heat";
 import type { Head, Scene } from "./model";
 import type { Compared, PanelProps, Pointed } from "./panel";
 
@@ -27,87 +29,96 @@ function BothSides({ compared, at, stage }: { compared: Compared; at: Pointed; s
 
 const READERS = 8;
 
-// The queries that read a key most.
-function Readers({
-  head,
-  chosen,
-  column,
-  goto,
-}: {
-  head: Head;
-  chosen: number;
-  column: number;
-  goto: PanelProps["goto"];
-}) {
-  const { queryAxis: queries, keyAxis: keys } = head.scene;
-  const readers = [...head.readers(column)].sort((a, b) => b[1] - a[1]);
-  return (
-    <table class="data sources">
-      <thead>
-        <tr>
-          <th scope="col">
-            <bdi>{keys.tokenLabels[column]?.name}</bdi> is read by
-          </th>
-          <BarHeading />
-          <th scope="col">weight</th>
-        </tr>
-      </thead>
-      <tbody>
-        {readers.slice(0, READERS).map(([query, share]) => (
-          <tr key={query} class={query === chosen ? "current" : ""}>
-            <td class="left">
-              <button class="plain" onClick={() => goto({ query, key: column })}>
-                <Token label={queries.tokenLabels[query]} />
-              </button>
-            </td>
-            <td class="bars">
-              <Bar share={share} />
-            </td>
-            <td data-reader={query}>{weightText(share)}</td>
-          </tr>
-        ))}
-      </tbody>
-    </table>
-  );
-}
-
 export function RowPanel({
-  scene: chosenScene,
-  head: chosenHead,
+  here,
   place,
-  cursorKey,
   goto,
   hovered,
+  at,
   phrases,
   compared,
   words,
   glossary,
-  side,
-}: PanelProps & { phrases: Record<string, string>; side: string }) {
-  const chosen = { scene: chosenScene, head: chosenHead, side, query: place.spot.query, key: cursorKey };
-  const at: Pointed = hovered ?? chosen;
+}: PanelProps & { phrases: Record<string, string> }) {
   const { scene, head, query, key } = at;
+  const { read } = place;
+  const other = head?.unit.name !== here.head?.unit.name && head?.unit.name;
   const listed = head?.listed(query) ?? null;
   const statistics = head?.statistics(query) ?? [];
   const near = head?.nearest(query);
   const rest = head?.unlisted(query) ?? null;
-  const measures = listed?.length ? Object.keys(listed[0]!.measures) : [];
+  const measures = read ? ["weight"] : listed?.length ? Object.keys(listed[0]!.measures) : [];
   const most = Math.max(1e-9, ...(listed ?? []).map((one) => one.measures[head!.by] ?? 0));
   const exact = head?.exact ?? false;
   const write = (value: number, name: string) => (name === "weight" ? weightText(value) : sizedText(value));
+  // A cell of this side as the place of the chosen one; undefined for a token that it lacks.
+  const choose = (row: number, column: number | undefined) =>
+    column === undefined
+      ? undefined
+      : () => {
+          const [query, key] = [scene.on(here.scene, "queries", row), scene.on(here.scene, "keys", column)];
+          if (query >= 0) goto({ query, key: key < 0 ? null : key });
+        };
+  const line = (
+    label: Label | undefined,
+    current: boolean,
+    share: number,
+    go: (() => void) | undefined,
+    numbers: ComponentChildren,
+  ) => (
+    <tr class={current ? "current" : ""}>
+      <td class="left">
+        <button class="plain" disabled={!go} onClick={go}>
+          <Token label={label} />
+        </button>
+      </td>
+      <td class="bars">
+        <Bar share={share} />
+      </td>
+      {numbers}
+    </tr>
+  );
+  // The queries that read the key most, or the sources of the row.
+  const lines =
+    read && head && key !== null
+      ? [...head.readers(key)]
+          .sort((a, b) => b[1] - a[1])
+          .slice(0, READERS)
+          .map(([row, share]) =>
+            line(
+              scene.queryAxis.tokenLabels[row],
+              row === query,
+              share,
+              choose(row, key),
+              <td data-reader={row}>{weightText(share)}</td>,
+            ),
+          )
+      : (!read &&
+          listed?.map((one) =>
+            line(
+              scene.sourceAxis.tokenLabels[one.source],
+              one.key === key,
+              head!.by === "weight" ? one.measures.weight! : (one.measures[head!.by] ?? 0) / most,
+              choose(query, one.key),
+              measures.map((name) => (
+                <td key={name} data-measure={name} title={exactText(one.measures[name]!)}>
+                  {write(one.measures[name]!, name)}
+                </td>
+              )),
+            ),
+          )) ||
+        null;
   return (
     <section class="card row-panel" aria-label="row" id="panel-row" tabIndex={-1}>
       <h2>
         <Token
-          label={
-            (place.read && key !== null ? scene.keyAxis.tokenLabels[key] : null) ?? scene.queryAxis.tokenLabels[query]
-          }
+          label={(read && key !== null ? scene.keyAxis.tokenLabels[key] : null) ?? scene.queryAxis.tokenLabels[query]}
         />{" "}
-        <Dim>{[at.side, hovered && "under the pointer"].filter(Boolean).join(", ")}</Dim>
+        <Dim>{[at.side, other, hovered && "under the pointer"].filter(Boolean).join(", ")}</Dim>
       </h2>
       {head && key !== null && (
         <p class="arithmetic" data-arithmetic>
-          {place.read && <bdi>{scene.queryAxis.name(query)} </bdi>}
+          {read && <bdi>{scene.queryAxis.name(query)} </bdi>}
           <Dim>← </Dim>
           <bdi>{scene.keyAxis.name(key)}</bdi>
           <br />
@@ -117,75 +128,58 @@ export function RowPanel({
       {compared.map((pair) => (
         <BothSides key={pair.names.join()} compared={pair} at={at} stage={place.stage} />
       ))}
-      {place.read && head && key !== null && <Readers head={head} chosen={query} column={key} goto={goto} />}
-      <table class="data sources" hidden={!listed || place.read}>
-        <thead>
-          <tr>
-            <th scope="col">source</th>
-            <BarHeading />
-            {measures.map((name) => (
-              <th scope="col" key={name} class="term" title={glossary[name]}>
-                {phrases[name] ?? name}
+      {lines && (
+        <table class="data sources">
+          <thead>
+            <tr>
+              <th scope="col">
+                {read ? (
+                  <>
+                    <bdi>{scene.keyAxis.tokenLabels[key!]?.name}</bdi> is read by
+                  </>
+                ) : (
+                  "source"
+                )}
               </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {(listed ?? []).map((one, rank) => (
-            <tr key={rank} class={one.key === key ? "current" : ""}>
-              <td class="left">
-                <button
-                  class="plain"
-                  disabled={one.key === undefined}
-                  onClick={() => {
-                    const [row, column] = [scene.on(chosenScene, "queries", query), one.key ?? -1];
-                    const there = column < 0 ? -1 : scene.on(chosenScene, "keys", column);
-                    if (row >= 0) goto({ query: row, key: there < 0 ? null : there });
-                  }}
-                >
-                  <Token label={scene.sourceAxis.tokenLabels[one.source]} />
-                </button>
-              </td>
-              <td class="bars">
-                <Bar share={head!.by === "weight" ? one.measures.weight! : (one.measures[head!.by] ?? 0) / most} />
-              </td>
+              <BarHeading />
               {measures.map((name) => (
-                <td key={name} data-measure={name} title={exactText(one.measures[name]!)}>
-                  {write(one.measures[name]!, name)}
-                </td>
+                <th scope="col" key={name} class="term" title={glossary[name]}>
+                  {phrases[name] ?? name}
+                </th>
               ))}
             </tr>
-          ))}
-          {rest !== null && (
-            <tr class="dim">
-              <td class="left" colSpan={2}>
-                <span class="term" title={words.rest}>
-                  all others
-                </span>
-              </td>
-              <td data-rest>{weightText(rest)}</td>
-            </tr>
-          )}
-        </tbody>
-      </table>
+          </thead>
+          <tbody>
+            {lines}
+            {!read && rest !== null && (
+              <tr class="dim">
+                <td class="left" colSpan={2}>
+                  <span class="term" title={words.rest}>
+                    all others
+                  </span>
+                </td>
+                <td data-rest>{weightText(rest)}</td>
+              </tr>
+            )}
+          </tbody>
+        </table>
+      )}
       {!listed && near !== undefined && (
         <p class="dim">
           {words.absent} <button onClick={() => goto({ query: near })}>{scene.queryAxis.name(near)}</button>
         </p>
       )}
       {head && head.leftOut.length > 0 && <Small>left out of the ranking: {head.leftOut.join(", ")}</Small>}
-      {!place.read && statistics.length > 0 && (
+      {!read && statistics.length > 0 && (
         <dl class="statistics">
-          {statistics
-            .filter(([name]) => name in phrases)
-            .map(([name, value]) => (
-              <div key={name}>
-                <dt title={glossary[name]}>{phrases[name]}</dt>
-                <dd data-statistic={name} title={exact ? exactText(value) : undefined}>
-                  {fixed(value, name === "distance" ? 1 : 2)}
-                </dd>
-              </div>
-            ))}
+          {statistics.map(([name, value]) => (
+            <div key={name}>
+              <dt title={glossary[name]}>{phrases[name]}</dt>
+              <dd data-statistic={name} title={exact ? exactText(value) : undefined}>
+                {fixed(value, name === "distance" ? 1 : 2)}
+              </dd>
+            </div>
+          ))}
         </dl>
       )}
       {head && <Small>{words[exact ? "digits" : "rounded"]}</Small>}

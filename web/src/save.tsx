@@ -161,6 +161,8 @@ function download(text: string, file: string, type: string) {
 function wholePage(): string {
   const page = document.documentElement.cloneNode(true) as HTMLElement;
   page.querySelector("#app")!.textContent = "";
+  // what its first script unpacked
+  for (const element of page.querySelectorAll("style, head > script")) element.remove();
   delete page.dataset.ready;
   return `<!doctype html>\n${page.outerHTML}\n`;
 }

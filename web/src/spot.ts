@@ -111,7 +111,9 @@ export function apply(place: Place, name: string, b: Bounds, value?: number | st
     text: () => ({ ...at({ text: turn(spot.text + by, b.texts) }), pinned: null }),
     show_stage: () => ({ ...place, stage: value as string }),
     column: () => ({ ...at({ key: value as number }), read: true }),
-    stage: () => ({ ...place, stage: cycle(b.stages, place.stage, by) }),
+    ["stage" as string]: () =>
+      // a name of the data, where those of places are shortened
+      ({ ...place, stage: cycle(b.stages, place.stage, by) }),
     mask: () => at({ mask: value == null ? turn(spot.mask + by, b.masks) : (value as number) }),
     display: () => ({ ...place, display: (value as string) || cycle(b.displays, place.display, 1) }),
     roles: () => ({ ...place, display: place.display === "roles" ? LENS : "roles" }),

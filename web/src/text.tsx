@@ -18,7 +18,7 @@ const SAID = 4; // sources that the line under the text names
 
 export function TextPanel(props: Props & { choices: ComponentChildren }) {
   const { scene, place, hovered, act, choices, glossary, words } = props;
-  const { scene: side, query, key } = hovered ?? { scene, query: place.spot.query, key: props.cursorKey };
+  const { scene: side, query, key } = props.at;
   return (
     <section class="card text-panel" aria-label="text">
       <div class="sentence">
@@ -77,10 +77,7 @@ function Predictions({ scene, place }: Props) {
 }
 
 // What the chosen token, or that under the pointer, reads most, or who reads it.
-function Sources({ scene: here, head: chosen, place, cursorKey, hovered }: Props) {
-  const at = hovered ?? { scene: here, head: chosen, query: place.spot.query, key: cursorKey };
-  const { scene, head, query, key } = at;
-  const { read } = place;
+function Sources({ place: { read }, at: { scene, head, query, key } }: Props) {
   const axis = read ? scene.queryAxis : scene.keyAxis;
   const shares = !head ? [] : read ? (key === null ? [] : [...head.readers(key)]) : [...head.shares(query)];
   const strong = shares.sort((a, b) => b[1] - a[1]).slice(0, SAID);
@@ -105,13 +102,12 @@ function Sources({ scene: here, head: chosen, place, cursorKey, hovered }: Props
 const AT_ONCE = 1000; // passages that are drawn in one task
 
 // What the texts need of a place: the row, the column, and what a token does that is pointed at or clicked.
-function useTokens({ scene, head, place, cursorKey, hovered, goto, setHovered, compared }: PanelProps) {
+function useTokens({ scene, head, place, cursorKey, at, here, goto, setHovered }: PanelProps) {
   const { read } = place;
   // Of sides with the same tokens, the one that the pointer is at is shown.
-  const source = hovered && !hovered.scene.record.pairs && !scene.record.pairs ? hovered.head : head;
-  const side = compared.find((pair) => pair.heads.includes(head) && pair.heads[0]?.scene !== pair.heads[1]?.scene);
-  const row = hovered ? hovered.scene.on(scene, "queries", hovered.query) : place.spot.query;
-  const column = hovered ? (hovered.key === null ? null : hovered.scene.on(scene, "keys", hovered.key)) : cursorKey;
+  const source = !at.scene.record.pairs && !scene.record.pairs ? at.head : head;
+  const row = at.scene.on(scene, "queries", at.query);
+  const column = at.key === null ? null : at.scene.on(scene, "keys", at.key);
   const pointed = (q: number | null, k: number | null): { query: number; key: number | null } | null => {
     if (!read) return q === null ? null : { query: q, key: null };
     if (k === null) return q === null ? null : { query: q, key: cursorKey };
@@ -133,8 +129,7 @@ function useTokens({ scene, head, place, cursorKey, hovered, goto, setHovered, c
     },
     point: (q: number | null, k: number | null) => {
       const to = pointed(q, k);
-      const name = side ? side.names[side.heads.indexOf(head)]! : "";
-      setHovered(to && { scene, head, side: name, query: to.query, key: to.key ?? head?.best(to.query) ?? null });
+      setHovered(to && { ...here, ...to });
     },
   };
 }

@@ -246,9 +246,19 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       names: [pinnedName!, title],
       heads: [sceneAt(other.text, other.mask)!.head(other.layer, other.head), head],
     });
+  const here: Pointed = { ...spot, scene, head, side: node.masks.length > 1 ? node.masks[spot.mask]! : "" };
+  const at = { ...(hovered ?? here) };
+  // Where panels stand below each other, the lens is out of sight of what is pointed at, and stays as it is.
+  const query = hovered && !hovered.ofHead && !stacked() ? at.scene.on(scene, "queries", at.query) : -1;
+  const lensSpot =
+    query < 0 ? spot : { ...spot, query, key: at.key === null ? null : at.scene.on(scene, "keys", at.key) };
+  at.key ??= at.head?.best(at.query) ?? null;
   const panel = {
     scene,
     head,
+    here,
+    at,
+    lensSpot,
     place: { ...place, stage: shownStage(head, place.stage) },
     cursorKey: key,
     act,
@@ -256,13 +266,12 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     hovered,
     setHovered,
     compared,
-    lens: useLens(scene, place),
+    lens: useLens(scene, place.display, lensSpot),
     room,
     words,
     glossary: node.glossary,
   };
   const pictured = scene.record.pictures !== null && !asMatrix && compared.length === 0;
-  const side = node.masks.length > 1 ? node.masks[spot.mask]! : "";
   return (
     // biome-ignore lint/a11y/noStaticElementInteractions: a finger reads what a pointer sees over a term
     // biome-ignore lint/a11y/useKeyWithClickEvents: see above
@@ -353,7 +362,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
           />
         )}
         <div class="aside">
-          <RowPanel {...panel} phrases={node.phrases} side={side} />
+          <RowPanel {...panel} phrases={node.phrases} />
         </div>
       </div>
       {dialog === "explain" && head ? (

@@ -207,8 +207,7 @@ class MatrixPanel:
         brief_name = name
         description = brief = _STAGE_MEANINGS[stage]
         if head is not None and head.scale is not None and stage == "scaled":
-            cap = [] if head.softcap is None else [f"soft-capped at {head.softcap:g}"]
-            others = [*cap, *later_steps(head)]
+            others = later_steps(head)
             scaled = f"scores {scale_text(head.scale, head.width, reason=True)}"
             description = ", ".join([scaled, *others])
             brief = description

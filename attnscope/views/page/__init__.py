@@ -1,7 +1,8 @@
 """Draw parts as one HTML page that works offline: script, style and data are in the file, and nothing is loaded.
 
-The script is `page.js`, the style `page.css`; both are built from `web/` and committed. The page holds all data as
-compressed base64 in an element that no browser executes, and its policy forbids everything but this script and style.
+The script is `page.js`, the style `page.css`; both are built from `web/` and committed. The page holds them and all data
+as compressed base64 in elements that no browser executes, and `loader.js` unpacks them. Its policy names the hashes of
+both scripts and of the style, and forbids everything else.
 """
 
 from base64 import b64encode
@@ -12,6 +13,7 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from typing import Any
+from zlib import compress
 
 from attnscope.base.system.escape import as_unicode
 from attnscope.views.page.command import PageCommand, lowered_command
@@ -59,24 +61,29 @@ def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
         "palette": palette,
         "nodes": nodes,
     }
-    data = b64encode(container.packed(header)).decode()
-    script = asset("page.js")
-    style = asset("page.css")
+    loader = asset("loader.js")
     head = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(loader)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="generator" content="attnscope">\n'
-        f"<title>{escape(as_unicode(title))}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"<title>{escape(as_unicode(title))}</title>\n</head>\n<body>\n"
         f'<div id="app"><noscript>{_NO_SCRIPT}</noscript></div>\n'
     )
     yield head.encode()
-    yield b'<script type="application/octet-stream" id="data">\n'
-    for start in range(0, len(data), _LINE):
-        yield data[start : start + _LINE].encode() + b"\n"
-    yield b"</script>\n<script>"
-    yield script.encode()
-    yield b"</script>\n</body>\n</html>\n"
+    yield from _block("style", _packed_asset("page.css"))
+    yield from _block("script", _packed_asset("page.js"))
+    yield from _block("data", container.packed(header))
+    yield f"<script>{loader}</script>\n</body>\n</html>\n".encode()
+
+
+def _block(name: str, content: bytes) -> Iterator[bytes]:
+    """Yield an element that no browser executes, with compressed bytes."""
+    text = b64encode(content)
+    yield f'<script type="application/octet-stream" id="{name}">\n'.encode()
+    for start in range(0, len(text), _LINE):
+        yield text[start : start + _LINE] + b"\n"
+    yield b"</script>\n"
 
 
 @cache
@@ -85,10 +92,16 @@ def asset(name: str) -> str:
     return files("attnscope.views.page").joinpath(name).read_text(encoding="utf-8")
 
 
-def policy(script: str, style: str) -> str:
-    """Return the Content-Security-Policy: this script and this style, pictures that they draw, and nothing else."""
-    hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (script, style)]
+@cache
+def _packed_asset(name: str) -> bytes:
+    return compress(asset(name).encode(), 9)
+
+
+def policy(loader: str) -> str:
+    """Return the Content-Security-Policy: both scripts and the style, pictures that they draw, and nothing else."""
+    texts = (loader, asset("page.js"), asset("page.css"))
+    hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in texts]
     return (
-        f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}'; style-src 'sha256-{hashes[2]}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )

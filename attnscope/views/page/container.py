@@ -1,8 +1,8 @@
 """Arrays and JSON in one block of bytes, as pages hold them: exact float32, or numbers that say how they were rounded.
 
-The block is the length of a header (uint32), the header (JSON), and arrays at multiples of 8 bytes. Values are
-little-endian; the bytes of wider numbers are stored plane by plane, which compresses better. `web/src/data.ts` reads
-it.
+The block is the length of a header (uint32), the header (JSON), and the arrays. Values are little-endian, and the bytes
+of all numbers of a width are stored plane by plane, which compresses better: first the lowest byte of every number of
+all arrays, and so on. `web/src/data.ts` reads it.
 """
 
 import zlib
@@ -34,19 +34,21 @@ class Container:
     """Collects arrays; the header names each by its reference."""
 
     def __init__(self) -> None:
-        self._arrays: list[bytes] = []
+        # planes of bytes by width of a number, and how many numbers there are
+        self._planes: dict[int, list[list[bytes]]] = {}
+        self._counts: dict[int, int] = {}
         self._entries: list[dict[str, Any]] = []
-        self._size = 0
 
     def add(self, array: Array) -> Reference:
         """Keep an array as it is."""
         plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        planes = plain.reshape(-1).view(np.uint8).reshape(-1, plain.dtype.itemsize).T
-        data = np.ascontiguousarray(planes).tobytes()
-        self._entries.append({"o": self._size, "t": plain.dtype.str[1:], "s": list(array.shape)})
-        padding = -len(data) % 8
-        self._arrays.append(data + bytes(padding))
-        self._size += len(data) + padding
+        width = plain.dtype.itemsize
+        planes = self._planes.setdefault(width, [[] for _ in range(width)])
+        for n, plane in enumerate(plain.reshape(-1).view(np.uint8).reshape(-1, width).T):
+            planes[n].append(plane.tobytes())
+        start = self._counts.get(width, 0)
+        self._counts[width] = start + plain.size
+        self._entries.append({"o": start, "t": plain.dtype.str[1:], "s": list(array.shape)})
         return {"@": len(self._entries) - 1}
 
     def exact(self, array: Array) -> Reference:
@@ -183,11 +185,14 @@ class Container:
         """Return all of it, compressed."""
         import msgspec
 
+        widths = sorted(self._planes)
+        counts = [[width, self._counts[width]] for width in widths]
         header_bytes = msgspec.json.encode(
-            {**header, "arrays": self._entries}, enc_hook=lambda value: value.item()
+            {**header, "arrays": self._entries, "counts": counts},
+            enc_hook=lambda value: value.item(),
         )
-        header_bytes += b" " * (-(len(header_bytes) + 4) % 8)
-        block = b"".join([len(header_bytes).to_bytes(4, "little"), header_bytes, *self._arrays])
+        planes = [part for width in widths for plane in self._planes[width] for part in plane]
+        block = b"".join([len(header_bytes).to_bytes(4, "little"), header_bytes, *planes])
         return zlib.compress(block, _LEVEL)
 
 

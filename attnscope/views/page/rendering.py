@@ -167,16 +167,30 @@ def _axis(axis: Axis) -> dict[str, Any]:
     return {"kind": axis.kind, "labels": [list(label) for label in labels]}
 
 
+def _said_of_heads(panel: parts.Panel) -> list[list[str]]:
+    """Say of every head its role, its number, and what shows its matrix."""
+    said = [[""] * len(row) for row in panel.texts]
+    for (row, column), value in np.ndenumerate(panel.matrix):
+        head = panel.rows.number(row).partition(" ")[0] + panel.columns.number(column)
+        known = [] if panel.names is None else [panel.names[row][column]]
+        if not np.isnan(value):
+            known.append(str(np.float32(value)).replace("-", MINUS))
+        elif panel.names is None:
+            known.append(panel.texts[row][column])
+        of_head = " ".join(filter(None, known))
+        said[row][column] = f"{head}: {of_head} · its matrix: attnscope run TEXT --head {head}"
+    return said
+
+
 def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
     label = plain(spans_of(panel.title)) or panel.name
     node: dict[str, Any] = {}
     if head := _HEAD.match(label):
         node["id"] = head[1]
-    texts = names = colours = None
+    texts = said = colours = None
     if panel.columns.kind == "head":
         texts = [list(row) for row in panel.texts]
-    if panel.names is not None:
-        names = [list(row) for row in panel.names]
+        said = _said_of_heads(panel)
     if panel.colours is not None:
         colours = [list(row) for row in panel.colours]
     return node | {
@@ -185,7 +199,7 @@ def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
         "title": spans_of(panel.title),
         "matrix": container.exact(panel.matrix),
         "texts": texts,
-        "names": names,
+        "said": said,
         "rows": _axis(panel.rows),
         "columns": _axis(panel.columns),
         "scale": {

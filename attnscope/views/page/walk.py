@@ -12,7 +12,14 @@ from attnscope.findings.heads import HeadRef
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.views.axes import SINK, Axis
 from attnscope.views.numbers import scale_text
-from attnscope.views.page.container import Array, Container, Reference
+from attnscope.views.page.container import Array, Container
+from attnscope.views.page.derived import (
+    are_in_matrices,
+    keys_of_rows,
+    keys_of_sources,
+    lists_its_matrix,
+    norms,
+)
 from attnscope.views.page.elements import ELSEWHERE, pasted, spans_of, text_of
 from attnscope.views.settings import TypedCommand
 from attnscope.views.spans import Span
@@ -327,7 +334,10 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
     no_effects = ""
     if scene.no_effects:
         no_effects = f"Not measured: {scene.no_effects}. "
-    groups = [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)]
+    groups = [
+        *_group(scene, exact, container, exact=True),
+        *_group(scene, rounded, container, exact=False),
+    ]
     start = scene.start
     first_head = exact.get(scene.first)
     if scene.start_key is None and (first_head is None or "weights" not in first_head.stages):
@@ -579,22 +589,19 @@ def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
 
 def _head(indices: tuple[int, int], head: WalkHead, container: Container) -> Node:
     later = later_steps(head)
-    has_scale = head.scale is not None and head.softcap is None and not later
     plain_scale = None
-    if has_scale and head.scale is not None:
+    if head.scale is not None and not later:
         plain_scale = float(np.float32(head.scale))
     stages = {name: head.stages[name] for name in _STAGES if name in head.stages and head.exact}
-    scale = None
+    scaling = []
     if head.scale is not None:
-        scale = scale_text(head.scale, head.width, digits=3)
+        scaling = [scale_text(head.scale, head.width, digits=3), *later]
     return {
         "at": list(indices),
         "layer": head.layer,
         "head": head.head,
         "name": head.name,
-        "scale": scale,
-        "softcap": head.softcap,
-        "later": " ".join(later),
+        "scaling": " ".join(scaling),
         "stages": container.stages(stages, scale=plain_scale),
         "start": head.start,
         "masked": sorted(head.masked_rows),
@@ -615,24 +622,29 @@ def _map(head: WalkHead, container: Container) -> Node | None:
 
 
 def _group(
-    heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool
+    scene: Scene, heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool
 ) -> Iterator[Node]:
     """Yield the stacked sources, statistics and maps of heads with equal kinds of them."""
     by_shape: dict[Any, dict[tuple[int, int], WalkHead]] = {}
     for indices, head in heads.items():
         sources = None
         if head.sources is not None:
-            sources = (head.sources.places.shape, head.sources.by, *head.sources.measures)
+            # another pass may have computed the matrix, with other last digits
+            is_in_matrix = exact and lists_its_matrix(scene, head)
+            shape = head.sources.places.shape
+            sources = (shape, head.sources.by, *head.sources.measures, is_in_matrix)
         if head.map is None or exact:
             runs = None
         else:
             runs = (tuple(head.map.queries), tuple(head.map.keys))
         by_shape.setdefault((sources, tuple(head.rows), runs), {})[indices] = head
     for alike in by_shape.values():
-        yield _alike(alike, container, exact=exact)
+        yield _alike(scene, alike, container, exact=exact)
 
 
-def _alike(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool) -> Node:
+def _alike(
+    scene: Scene, heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool
+) -> Node:
     first_head = next(iter(heads.values()))
     listed = _listed(list(heads.values()))
     node: Node = {
@@ -645,30 +657,41 @@ def _alike(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, e
         ranked = [head.sources for head in heads.values() if head.sources is not None]
         # (ranks, heads, rows)
         places = np.stack([sources.places[listed].T for sources in ranked], axis=1)
-        size = np.int16 if places.max(initial=0) < 1 << 15 else np.int32
+        size = np.int16 if len(scene.sources.positions) < 1 << 15 else np.int32
         node["by"] = first_head.sources.by
         node["leftOut"] = list(first_head.sources.left_out)
-        node["places"] = container.add(places.astype(size))
+        # how far each source is back, which repeats more often than where it is
+        node["back"] = container.add((listed - places).astype(size))
         measures = [
             name
             for name in first_head.sources.measures
             if exact or name in ("weight", first_head.sources.by)
         ]
-        node["measures"] = {}
-        for name in measures:
-            numbers = np.stack([sources.measures[name][listed].T for sources in ranked], axis=1)
-            falls = not exact and name == first_head.sources.by
-            if falls:
-                node["measures"][name] = container.falling(numbers, _WEIGHT)
-            else:
-                node["measures"][name] = _number(numbers, _WEIGHT, container, exact)
-    names = [name for name in first_head.rows if exact or name in _SUMMARY]
+        stacked = {
+            name: np.stack([sources.measures[name][listed].T for sources in ranked], axis=1)
+            for name in measures
+        }
+        if exact:
+            node["measures"] = _exact_measures(scene, heads, stacked, places, listed, container)
+        else:
+            node["measures"] = {
+                name: container.falling(numbers, _WEIGHT)
+                if name == first_head.sources.by
+                else container.rounded(numbers, _WEIGHT)
+                for name, numbers in stacked.items()
+            }
+    names = [name for name in first_head.rows if name in _PHRASES and (exact or name in _SUMMARY)]
     node["statistics"] = {}
     for name in names if listed.size else ():
         numbers = np.stack([head.rows[name][listed] for head in heads.values()])
-        node["statistics"][name] = _number(
-            numbers, DECIMALS.get(name, _STATISTIC), container, exact
-        )
+        reference = None
+        if not exact:
+            reference = container.rounded(numbers, DECIMALS.get(name, _STATISTIC))
+        else:
+            keys = np.broadcast_to(keys_of_rows(scene, name)[listed], numbers.shape)
+            if not are_in_matrices(list(heads.values()), keys, listed, numbers):
+                reference = container.exact(numbers)
+        node["statistics"][name] = reference
     if first_head.map is not None and not exact:
         maps = np.stack([head.map.weights for head in heads.values() if head.map is not None])
         # NaN is kept apart from weights that are rounded to 0
@@ -690,7 +713,27 @@ def _listed(heads: Sequence[WalkHead]) -> Array:
     return np.flatnonzero(is_listed)
 
 
-def _number(array: Array, decimals: int, container: Container, exact: bool) -> Reference:
-    if exact:
-        return container.exact(array)
-    return container.rounded(array, decimals)
+def _exact_measures(
+    scene: Scene,
+    heads: Mapping[tuple[int, int], WalkHead],
+    measures: Mapping[str, Array],
+    places: Array,
+    rows: Array,
+    container: Container,
+) -> Node:
+    """Return references to the numbers of sources, (ranks, heads, rows), that the page can't compute.
+
+    None stands for weights that are in matrices; other measures are norms of values if products with these are exact.
+    """
+    keys = keys_of_sources(scene, places)
+    weights = measures["weight"]
+    node: Node = {}
+    for name, numbers in measures.items():
+        if name == "weight":
+            is_known = are_in_matrices(list(heads.values()), keys, rows, numbers)
+            node[name] = None if is_known else container.exact(numbers)
+        elif (found := norms(weights, numbers, keys, len(scene.keys.positions))) is not None:
+            node[name] = {"norms": container.exact(found)}
+        else:
+            node[name] = container.exact(numbers)
+    return node

@@ -350,8 +350,6 @@ def arithmetic(
         score.append(f"{'mean ' if mean else ''}q·k {number_text(scores, 2)}")
         if head.scale is not None and logit is not None and logit != -inf:
             score.append(scale_text(head.scale, head.width, digits=3))
-            if head.softcap is not None:
-                score.append(f"soft-capped at {head.softcap:g}")
             score += later_steps(head)
             score.append(f"= {number_text(logit, 2)}")
     elif logit is not None and logit != -inf:
@@ -378,11 +376,15 @@ def arithmetic(
 
 
 def later_steps(head: WalkHead) -> list[str]:
-    """List what is done to scaled and capped scores: `+ alibi bias`, `changed by score_mod:louder`."""
-    steps = [] if head.bias is None else [f"+ {head.bias} bias"]
-    if head.score_mod is None:
-        return steps
-    return [*steps, f"changed by {head.score_mod}"]
+    """List what is done to scaled scores: `soft-capped at 50`, `+ alibi bias`, `changed by score_mod:louder`."""
+    steps = []
+    if head.softcap is not None:
+        steps.append(f"soft-capped at {head.softcap:g}")
+    if head.bias is not None:
+        steps.append(f"+ {head.bias} bias")
+    if head.score_mod is not None:
+        steps.append(f"changed by {head.score_mod}")
+    return steps
 
 
 def weight_text(weight: float, rounded: int | None = None) -> str:

@@ -214,7 +214,7 @@ def test_a_page_holds_the_weights_of_eager_attention(folder, tmp_path):
         theirs = expected[scene["layers"].index(unit["layer"])][0, unit["head"]].float().numpy()
         np.testing.assert_allclose(page.stage(unit, "weights"), theirs, **CLOSE)
     (group,) = scene["groups"]
-    places, weights = page.raw(group["places"]), page.numbers(group["measures"]["weight"])
+    places, weights = page.places(group), page.listed(scene, group)
     for n, (layer, head) in enumerate(group["units"]):
         theirs = expected[layer][0, head].float().numpy()
         for query in range(len(text.queries)):
