@@ -109,7 +109,7 @@ class Request:
     # reads a JSON file, or standard input for `-`; returns its name for errors, and the value
     read_json: Callable[[str], tuple[str, Any]] | None = None
     shows_every_head: bool = False  # a page, which shows every head beside the findings
-    # what that page shows of them, which the study appends
+    # what that page shows of them, or a figure of one, which the study appends
     every_head: list[Any] = field(default_factory=list)
     axis: str = ""  # the option whose values are compared; empty for no comparison
     sides: Sequence[tuple[Any, "RunConfig"]] = ()  # these values, with the run of each

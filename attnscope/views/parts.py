@@ -2,7 +2,7 @@
 
 `studies/` turns findings into parts; a view, such as `views/terminal`, draws each kind of part. Styles are names, and
 colours are places on a scale. There are ten kinds: Text, Facts, Table, Matrices, WeightMap, SoundMap, Bars, Strips,
-Pictures and FirstFitting; the other structs are what these consist of.
+Pictures and FirstFitting, and Scatter, which figures and pages draw; the other structs are what these consist of.
 """
 
 from collections.abc import Sequence
@@ -30,6 +30,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 GAP = Text(())
+NAMED_POINTS = 3
 
 
 def paragraph(spans: Spans, indent: int = 0, *, remark: bool = False) -> Text:
@@ -44,6 +45,46 @@ class OneLine(msgspec.Struct, frozen=True):
     after: Spans
     end: bool = False  # its end says more than its start, as of a path
     lead: Spans = ()  # less important text in front: it is shortened first, at its start
+
+
+class ScatterAxis(msgspec.Struct, frozen=True):
+    """Numbers of points along one axis."""
+
+    name: str
+    values: Array
+    unit: str = ""
+
+    @property
+    def title(self) -> str:
+        """Name with the unit."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+
+class Scatter(msgspec.Struct, frozen=True):
+    """A point for every head by two numbers: a part of figures and pages; a terminal has lists with ranks."""
+
+    title: str
+    names: Sequence[str]  # such as `L2H1`
+    across: ScatterAxis  # the horizontal axis, which begins at 0
+    upward: ScatterAxis  # the vertical axis, which has 0 within
+    display: str = ""  # what the walk of a page shows of every head once a point is clicked
+
+    def ticks(self) -> tuple[list[float], list[float]]:
+        """Return the numbers at the ends of both axes, and 0 within."""
+        upward = self.upward.values
+        low = float(min(0.0, upward.min(initial=0.0)))
+        high = float(max(0.0, upward.max(initial=0.0)))
+        return [0.0, float(self.across.values.max(initial=0.0)) or 1.0], sorted({low, 0.0, high})
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Return where numbers are drawn, as shares of the field from its left and from its top."""
+        (_, widest), upward = self.ticks()
+        return x / widest, (upward[-1] - y) / ((upward[-1] - upward[0]) or 1.0)
+
+    def named(self) -> list[int]:
+        """Return the points that have their names beside them: those with the largest sizes upward."""
+        sizes = -abs(self.upward.values)
+        return [int(n) for n in sizes.argsort(kind="stable")[:NAMED_POINTS]]
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -101,6 +142,7 @@ class Table(msgspec.Struct, frozen=True):
     further_name: str = ""
     indent: int = 1
     spelled: bool = False  # whole names follow for `keys` that had to be shortened
+    legend: bool = False  # whether labels are a legend, whose halves a figure draws side by side
 
 
 # Title of the matrix of a measure over layers, which is no stage.
@@ -137,6 +179,7 @@ class Matrices(msgspec.Struct, frozen=True):
     # layer and head of each, if they are thumbnails: layers are drawn below each other, heads side by side
     places: Sequence[tuple[int, int]] | None = None
     marked: Sequence[int] = ()  # indices of thumbnails that a terminal marks
+    example: bool = False  # whether they are an example beside a map, so that the map alone is drawn without them
 
 
 WEIGHTS = "weights"  # the numbers of a map of attention

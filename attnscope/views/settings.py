@@ -100,7 +100,8 @@ class DisplaySettings:
     # `page` is a page to walk through
     format: Format = "table"
     listing: Listing = Listing()
-    # for a page: every head of a text, or the roles of heads on the sides of a comparison; None for none
+    # for a page: every head of a text, or the roles of heads on the sides of a comparison; for a figure: the Report of
+    # one head; None for none
     every_head: Any = None
     # words of the command that cuts the edges which a run was asked about; none if there are none
     cut_command: Sequence[str] = ()

@@ -259,18 +259,18 @@ def test_bars_of_numbers_below_0_end_where_the_others_begin():
 def test_roles_have_the_colours_of_the_picture():
     root = parsed(survey())
     names = {"".join(e.itertext()): e for e in root.iter(f"{SVG}text") if e.get("x")}
-    found = [
-        (e.get("fill"), float(e.get("y"))) for e in root.iter(f"{SVG}rect") if e.get("x") == "14"
-    ]
+    found = [e for e in root.iter(f"{SVG}rect") if e.get("x") and float(e.get("width")) == 8.1]
     for name, role in (
         (name, role) for name, role in ROLES.items() if role.measured not in OF_PARTS
     ):
-        ((colour, _),) = [
+        label = names[f"{role.letter} {role.title}"]
+        (square,) = [
             one
             for one in found
-            if 0 < float(names[f"{role.letter} {role.title}"].get("y")) - one[1] < 9
+            if 0 < float(label.get("y")) - float(one.get("y")) < 9
+            and float(label.get("x")) - float(one.get("x")) == 14
         ]
-        assert (name, colour) == (name, role.colour)
+        assert (name, square.get("fill")) == (name, role.colour)
 
 
 def test_numbers_of_heads_do_not_touch():

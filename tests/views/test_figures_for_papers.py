@@ -8,9 +8,6 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
-from attnscope.studies.formats import export
-from attnscope.views.settings import FigureSettings
-from tests.helpers.sample_surveys import survey
 from tests.views.test_figure import SVG, lines, texts
 
 LONG = "The animal did not cross the street because it was too tired, and the rain came down on all of them"
@@ -178,21 +175,6 @@ def test_only_bars_are_the_effects(tmp_path):
     assert float(axis.get("width")) == pytest.approx(bars[0], abs=0.01)
     assert "riverbank" not in " ".join(shown)
     assert "Liberation Serif" in path.read_text() and "Helvetica" not in path.read_text()
-
-
-@pytest.mark.parametrize("width", [None, "5.5in"])
-def test_names_of_heads_leave_room_for_bars(width, tmp_path):
-    """Bars of 12 heads were 20 units long, and the ends of their axis lay on each other."""
-    found = survey(6, 12)
-    settings = FigureSettings(width=528.0) if width else FigureSettings()
-    path = tmp_path / "x.svg"
-    path.write_bytes(b"".join(export(found, path, figure=settings)))
-    root = ElementTree.parse(path).getroot()
-    bars = [
-        float(one.get("width")) for one in root.iter(f"{SVG}rect") if one.get("fill") == "#4292c6"
-    ]
-    assert max(bars) >= 80
-    assert any("L0H0" in text and "L0H1" in text for text in texts(root))
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path, capsys):

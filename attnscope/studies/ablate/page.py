@@ -6,25 +6,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.findings.ablation import EffectSurvey
-from attnscope.studies.ablate.screen import effect_text, present_effects
+from attnscope.studies.ablate.screen import (
+    effect_text,
+    present_effects,
+    weight_against_effect,
+)
 from attnscope.studies.run.head_walk import HeadsOfPage, RunWithEveryHead, run_texts, with_walk
 from attnscope.studies.study import Request
-from attnscope.views.numbers import formatted
-from attnscope.views.parts import Table, ViewPart, paragraph
+from attnscope.views.parts import Scatter, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import ours
 from attnscope.views.walk.scene import HeadNumber
 
-# Names of the axis of effects, by what ranks them.
-AXES = {
-    "target": "change of the logit",
-    "kl": "KL, bits",
-    "hidden": "change of the hidden state",
-    "loss": "bits lost",
-}
-
 if TYPE_CHECKING:
-    from attnscope.views.page.scatter import Scatter
     from attnscope.views.page.walk import Walk
 
 
@@ -41,7 +35,7 @@ def run_with_heads(request: Request, survey: EffectSurvey) -> RunWithEveryHead |
 
 def present_effects_page(
     survey: EffectSurvey, settings: DisplaySettings
-) -> "Iterator[ViewPart | Walk | Scatter]":
+) -> "Iterator[ViewPart | Scatter | Walk]":
     """Turn the effects of every head, layer, edge or span into the parts of a page."""
     heads = HeadsOfPage("thumbnails")
     if survey.unit in ("head", "layer"):
@@ -59,26 +53,9 @@ def present_effects_page(
         heads = HeadsOfPage("thumbnails", queries=[survey.queries[survey.order()[0]]])
     for part in with_walk(present_effects(survey, settings), settings.every_head, heads):
         if isinstance(part, Table) and survey.unit == "head" and settings.every_head is not None:
-            yield _scatter(survey, heads.display)
+            yield weight_against_effect(survey, heads.display)
         yield part
         if isinstance(part, Table) and (hidden := len(survey.layers) - len(part.labels)) > 0:
             # a page takes no options, but its map has every head
             where = ": point at a head of the map" if survey.unit in ("head", "layer") else ""
             yield paragraph(ours(f"{hidden:,} more with smaller effects{where}"))
-
-
-def _scatter(survey: EffectSurvey, display: str) -> "Scatter":
-    """Draw the effect of every head against its weight, with their rank correlation."""
-    from attnscope.views.page.scatter import Scatter
-
-    effects = survey.effects[0]
-    correlation = ""
-    if effects.correlation is not None:
-        correlation = f" · ρ {formatted(effects.correlation, 'z.2f')} (Spearman)"
-    return Scatter(
-        f"weight against effect of {len(survey.heads):,} heads{correlation}",
-        [f"L{layer}H{head}" for layer, head in zip(survey.layers, survey.heads, strict=True)],
-        ("weight", survey.weights),
-        (AXES[effects.ranked_by], effects.effect),
-        display,
-    )

@@ -32,7 +32,16 @@ from attnscope.studies.screens.header import (
 from attnscope.studies.screens.predictions import percent
 from attnscope.views.axes import token_axis
 from attnscope.views.numbers import formatted
-from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
+from attnscope.views.parts import (
+    GAP,
+    Column,
+    Facts,
+    Scatter,
+    ScatterAxis,
+    Table,
+    ViewPart,
+    paragraph,
+)
 from attnscope.views.scales import shares_of_largest
 from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
@@ -64,6 +73,13 @@ _OUTPUTS = {
 _OTHERS = {"head": "its output", "layer": "their outputs", "edge": "what it reads"}
 _HEADINGS = {"target": "change", "kl": "KL", "hidden": "hidden"}
 _UNITS = {"target": "", "kl": "bits", "hidden": "", "loss": "bits"}
+# names of the axis of effects, by what ranks them
+_AXES = {
+    "target": "change of the logit",
+    "kl": "KL",
+    "hidden": "change of the hidden state",
+    "loss": "loss",
+}
 _MEANS = {"head": "its mean", "layer": "their means"}
 _KL = "how much predictions change: KL(before ‖ after) in bits"
 _HIDDEN = "how much the final hidden state changes, relative to its length"
@@ -99,7 +115,9 @@ def present_ablation(ablation: Ablation, settings: DisplaySettings) -> Iterator[
     yield from more_options([*more, "--json (every number)"], settings)
 
 
-def present_effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
+def present_effects(
+    survey: EffectSurvey, settings: DisplaySettings
+) -> Iterator[ViewPart | Scatter]:
     """Turn the effects of every head, layer, edge or span into parts."""
     yield from _header(survey, settings)
     yield from other_text(survey)
@@ -109,6 +127,9 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator
         return
     yield from _effects(survey, settings)
     yield GAP
+    if settings.fixed and survey.unit == "head":
+        yield weight_against_effect(survey)
+        yield GAP
     yield _strongest(survey, settings.listing, settings)
     yield GAP
     restored = []
@@ -261,6 +282,25 @@ def _effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPa
         yield Table("layer", [Column(_HEADINGS[first.ranked_by], sizes)], labels=labels)
     for text in correlation_texts(survey, {how: name for how, (name, _) in _HOW.items()}):
         yield paragraph(ours(text))
+
+
+def weight_against_effect(survey: EffectSurvey, display: str = "") -> Scatter:
+    """Return a point for every head by its weight and its effect, with their rank correlation.
+
+    `display`: see Scatter.
+    """
+    effects = survey.effects[0]
+    correlation = ""
+    if effects.correlation is not None:
+        by_size = ", by size" * (effects.ranked_by == "target")
+        correlation = f" · ρ {formatted(effects.correlation, 'z.2f')} (Spearman{by_size})"
+    return Scatter(
+        f"weight against effect of {len(survey.heads):,} heads{correlation}",
+        [f"L{layer}H{head}" for layer, head in zip(survey.layers, survey.heads, strict=True)],
+        ScatterAxis("weight", survey.weights),
+        ScatterAxis(_AXES[effects.ranked_by], effects.effect, _UNITS[effects.ranked_by]),
+        display,
+    )
 
 
 def effect_meaning(

@@ -9,9 +9,9 @@ from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison, HeadDifference
 from attnscope.findings.head_findings import HeadRoles, HeadScores
 from attnscope.findings.head_roles import ROLES
+from attnscope.studies.heads.example_screen import ROLES_ALONE
 from attnscope.studies.heads.screen import (
     NO_ROLE,
-    ROLES_ALONE,
     UNCLEAR,
     describe_probes,
     head_grid,

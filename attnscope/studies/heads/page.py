@@ -17,15 +17,16 @@ from attnscope.findings.run import Report
 from attnscope.request.given_ids import GivenIds
 from attnscope.request.run_config import TextInput
 from attnscope.request.selection import PRINTED, IndexSelection, parse_indices
+from attnscope.studies.heads.example_screen import ROLES_ALONE
 from attnscope.studies.heads.probes import draw_probes, special_frame
-from attnscope.studies.heads.screen import ROLES_ALONE, present_measured, present_survey
+from attnscope.studies.heads.screen import present_measured, present_survey
 from attnscope.studies.heads.texts import TEXTS
 from attnscope.studies.mixing.screen import head_panels
 from attnscope.studies.rollout.run import report
 from attnscope.studies.run.head_walk import HeadsOfPage, RunWithEveryHead, run_texts, with_walk
 from attnscope.studies.screens.header import counted
 from attnscope.studies.study import Request
-from attnscope.views.parts import GAP, Matrices, ViewPart
+from attnscope.views.parts import GAP, Matrices, Scatter, ViewPart
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.walk.scene import HeadNumber
 
@@ -61,7 +62,7 @@ def run_shown_texts(
     texts = run.texts[:1] or (TextInput(TEXTS[0]),)
     if not isinstance(found, HeadScores) and _repeats(found):
         source, opened = session.open(structs.replace(run, texts=texts))
-        repeated = _repeated(source, opened.texts[0], found.probes.seed)
+        repeated = repeated_tokens(source, opened.texts[0], found.probes.seed)
         texts = (repeated, *texts) if _random_first(found) else (*texts, repeated)
     return run_texts(structs.replace(run, texts=texts), session, (layer, head))
 
@@ -124,7 +125,7 @@ def _random_first(survey: HeadRoles) -> bool:
     return len(survey.roles) <= ROLES_ALONE and survey.roles[0].measured not in _OF_TEXTS
 
 
-def _repeated(source: "ModelSource", text: TextInput, seed: int) -> TextInput:
+def repeated_tokens(source: "ModelSource", text: TextInput, seed: int) -> TextInput:
     """Return the first random tokens that roles were measured on, written twice."""
     tokens, _ = tokenize(
         source, text.text, text.pair, text.where, truncate=True, special=text.adds_special
@@ -138,7 +139,7 @@ def _repeated(source: "ModelSource", text: TextInput, seed: int) -> TextInput:
 
 def present_survey_page(
     survey: HeadRoles, settings: DisplaySettings
-) -> "Iterator[ViewPart | Walk]":
+) -> "Iterator[ViewPart | Scatter | Walk]":
     """Turn the roles of all heads into the parts of a page."""
     if survey.shares:
         yield from present_survey(survey, settings)
@@ -169,7 +170,7 @@ def present_survey_page(
 
 def present_measured_page(
     measured: HeadScores, settings: DisplaySettings
-) -> "Iterator[ViewPart | Walk]":
+) -> "Iterator[ViewPart | Scatter | Walk]":
     """Turn one number for every head into the parts of a page."""
     if measured.shares:
         yield from present_measured(measured, settings)

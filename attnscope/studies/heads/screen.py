@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from msgspec import structs
 
 from attnscope.base.layer_kinds import LAYER_KINDS
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_findings import HeadRoles, HeadScores, KeyContrast, RoleValues
 from attnscope.findings.head_roles import ROLES
+from attnscope.studies.heads.example_screen import ROLES_ALONE, present_example
 from attnscope.studies.screens.header import (
     WORDS_HINT,
     counted,
@@ -46,7 +46,6 @@ NO_ROLE = "no clear role"
 _GREY = "#969696"  # of a role without a colour
 _LEAST = 0.005  # smaller values would show as 0.00
 _NOISE = 1e-6  # what rounding leaves of a share of zero
-ROLES_ALONE = 3  # largest number of roles that are shown with their values
 
 
 def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -67,7 +66,10 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         yield _picture(survey)
         yield GAP
         main = [name for row in survey.main for name in row]
-        yield _strongest_of_roles(survey, listing, bars=settings.format == "heat")
+        if settings.fixed and (listing.top is None or settings.figure.only is not None):
+            yield _legend(survey)
+        else:
+            yield _strongest_of_roles(survey, listing)
         yield GAP
         yield Facts([("values", _numbers_of_roles(survey)), *_limits_of_roles(survey)])
         n_heads = sum(_head_counts(survey))
@@ -78,12 +80,15 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         random = " and the random tokens" * bool(survey.probes.repeated and survey.probes.draws)
         legend = f" ({UNCLEAR}). Values are averages over {texts}{random} named above; run and its pages measure"
         legend += " their own text, where values can differ."
-        legend += (
-            " Each head counts once, for its main role, whose letter stands behind it elsewhere"
-        )
+        legend += " Each head counts once, for its main role"
+        if not settings.fixed:
+            legend += ", whose letter stands behind it elsewhere"
         has_unranked = any(ROLES[role.name].rank is None for role in survey.roles)
         legend += "; a role with – is never the main one." if has_unranked else "."
         yield paragraph((message, Span(legend)), remark=True)
+    if settings.fixed:
+        yield from present_example(survey, settings.every_head, settings)
+        yield GAP
     yield notes(survey.notes)
     if len(survey.roles) <= ROLES_ALONE:
         more = []
@@ -106,6 +111,8 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
         yield paragraph(ours(nothing))
     else:
         yield from _numbers(measured, settings)
+        if settings.fixed:
+            yield from present_example(measured, settings.every_head, settings)
     yield GAP
     yield notes(measured.notes)
     if any(text.keys is None for text in measured.texts):
@@ -320,22 +327,44 @@ def role_colour(role: RoleValues) -> str:
     return (ROLES[role.name].colour if role.name in ROLES else None) or _GREY
 
 
-def _strongest_of_roles(survey: HeadRoles, listing: Listing, *, bars: bool) -> Table:
-    """List the strongest heads of every role, and how many heads have it as their main role, in a figure as bars."""
-    names: list[Spans] = [
+def _role_names(survey: HeadRoles) -> list[Spans]:
+    return [
         (Span(role.letter, "bold", colour=role_colour(role)), Span(f" {role.title}"))
         for role in survey.roles
     ]
+
+
+def _legend(survey: HeadRoles) -> Table:
+    """Name every role with its strongest head, and draw how many heads have it as their main role."""
+    counts = [_strongest_row(survey, role, Listing())[0] for role in survey.roles]
+    strongest = [_strongest_head(role) for role in survey.roles]
+    heads = [_count(survey, role) for role in survey.roles]
+    columns = [Column("heads", counts), Column("strongest ± s.e.", strongest, left=True)]
+    bars = shares_of_largest(heads)
+    axis = max(heads), "heads"
+    names = _role_names(survey)
+    return Table("role", columns, labels=names, indent=0, bars=bars, axis=axis, legend=True)
+
+
+def _strongest_head(role: RoleValues) -> Spans:
+    if np.isnan(role.values).all():
+        return ours("not measured", "dim")
+    if np.nanmax(role.values) < _LEAST:
+        return ours("0.00 in all", "dim")
+    layer, head = divmod(int(np.nanargmax(role.values)), role.values.shape[1])
+    value = spell_value(role.values, role.errors, layer, head, 2)
+    return ours(f"L{layer}H{head} {value}", "dim" if role.values[layer, head] < role.clear else "")
+
+
+def _strongest_of_roles(survey: HeadRoles, listing: Listing) -> Table:
+    """List the strongest heads of every role, and how many heads have it as their main role."""
+    names = _role_names(survey)
     counts, strongest = zip(
         *(_strongest_row(survey, role, listing) for role in survey.roles), strict=True
     )
     heading = Text([ours("strongest"), ours("± standard error from 0.005 on")], ", ", cut="")
     columns = [Column("heads", counts), Column(heading, strongest, left=True)]
-    table = Table("role", columns, labels=names, indent=0)
-    if not bars:
-        return table
-    heads = [_count(survey, role) for role in survey.roles]
-    return structs.replace(table, bars=shares_of_largest(heads), axis=(max(heads), "heads"))
+    return Table("role", columns, labels=names, indent=0)
 
 
 def _numbers_of_roles(survey: HeadRoles) -> Text:

@@ -80,11 +80,15 @@ def _answer(request: Request) -> Any:
 
 
 def _with_shown_texts(request: Request, found: Any) -> Any:
-    """Run the texts that a page shows beside the findings."""
+    """Run the texts that a page shows beside the findings, or the head that a figure does."""
     if request.shows_every_head:
         from attnscope.studies.heads.page import run_shown_texts
 
         request.every_head.append(run_shown_texts(request, found))
+    elif request.form is not None and request.form.picture:
+        from attnscope.studies.heads.example import run_example
+
+        request.every_head.append(run_example(request, found))
     return found
 
 

@@ -19,7 +19,7 @@ from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import head_roles
 from attnscope.studies.run.every_head import EveryHead, inspect_with_every_head
 from attnscope.studies.run.page import walk_source
-from attnscope.views.parts import Facts, Matrices, Table, ViewPart
+from attnscope.views.parts import Facts, Matrices, Scatter, Table, ViewPart
 from attnscope.views.walk.cell import listed_weights
 from attnscope.views.walk.scene import HeadNumber, Scene, SceneRoles, WalkHead
 
@@ -66,8 +66,8 @@ def run_texts(run: RunConfig, session: Session, head: tuple[int, int]) -> RunWit
 
 
 def with_walk(
-    parts: Iterable[ViewPart], every_head: RunWithEveryHead | None, heads: HeadsOfPage
-) -> "Iterator[ViewPart | Walk]":
+    parts: Iterable[ViewPart | Scatter], every_head: RunWithEveryHead | None, heads: HeadsOfPage
+) -> "Iterator[ViewPart | Scatter | Walk]":
     """Put a walk below the header of a screen, in place of its maps of heads."""
     screen = list(parts)
     if every_head is None:

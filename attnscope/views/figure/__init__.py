@@ -13,6 +13,7 @@ from attnscope.views import parts
 from attnscope.views.figure.canvas import MARGIN, Canvas
 from attnscope.views.figure.matrices import draw_map, draw_matrices, draw_strips
 from attnscope.views.figure.pictures import draw_pictures
+from attnscope.views.figure.scatter import draw_scatter
 from attnscope.views.figure.sound import draw_sound
 from attnscope.views.figure.tables import draw_bars, draw_facts, draw_table, draw_text
 from attnscope.views.settings import FigureParts, FigureSettings
@@ -51,7 +52,9 @@ def _kept(view_parts: Iterable[parts.ViewPart], only: FigureParts) -> Iterator[p
     for part in view_parts:
         forms = [part] if not isinstance(part, parts.FirstFitting) else part.forms[0]
         for form in forms:
-            is_kept = isinstance(form, parts.Matrices | parts.WeightMap | parts.Pictures)
+            is_kept = isinstance(form, parts.WeightMap | parts.Pictures) or (
+                isinstance(form, parts.Matrices) and not form.example
+            )
             if only == "bars":
                 is_kept = isinstance(form, parts.Table) and form.bars is not None
             if is_kept:
@@ -78,6 +81,7 @@ DRAWN: dict[type, Callable[[Canvas, Any], object]] = {
     parts.Bars: draw_bars,
     parts.Strips: draw_strips,
     parts.Pictures: draw_pictures,
+    parts.Scatter: draw_scatter,
     # A figure has no end of the screen, so the first form fits.
     parts.FirstFitting: lambda canvas, findings: _draw(canvas, findings.forms[0]),
 }

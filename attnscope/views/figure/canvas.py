@@ -323,17 +323,18 @@ def column_widths(rows: Sequence[Sequence[Spans]], size: float) -> list[float]:
 
 
 def wrap(spans: Spans, width: float, size: float) -> list[Spans]:
-    """Break text at blanks into lines of at most this width; a word that is wider has its own line."""
+    """Break text at blanks into lines of at most this width; a wider word, with what is joined to it, has its own line."""
     lines: list[list[Span]] = [[]]
-    used = 0.0
+    start = 0  # index of the word that what follows is joined to
     for word, joined in _words(spans):
-        word_width = spans_width([word], size)
-        if lines[-1] and used + word_width > width and not joined:
-            lines.append([])
-            used = 0.0
-            word = replace(word, text=word.text.lstrip(" "))
+        if not joined:
+            start = len(lines[-1])
         lines[-1].append(word)
-        used += word_width
+        if start and spans_width(lines[-1], size) > width:
+            first, *others = lines[-1][start:]
+            del lines[-1][start:]
+            lines.append([replace(first, text=first.text.lstrip(" ")), *others])
+            start = 0
     return [tuple(line) for line in lines]
 
 

@@ -1,7 +1,9 @@
 """Draw matrices as cells of colour, with labels and a scale."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import ceil
 
 import numpy as np
@@ -44,8 +46,12 @@ _CELL = 9.0
 _LEAST = 2.0
 _LARGEST_SQUARE = 36.0
 _LEAST_BESIDE = 12.0
+# Largest width of an example beside a map.
+_WIDEST_EXAMPLE = 340.0
 # Height of a map of heads relative to its width, if that is named.
 _TALLEST = 1.5
+# Width of a head in the bar of its layer, relative to its cell.
+_STACKED = 0.4
 # Cells of numbers are at least as wide as this one.
 _ORDINARY = "−88.88"
 # Largest width of a panel for its title; longer titles wrap, and longer words are shortened.
@@ -64,14 +70,15 @@ def draw_matrices(canvas: Canvas, matrices: Matrices) -> None:
     elif matrices.panels[0].columns.kind == "head":
         _draw_heads(canvas, matrices.panels[0])
     else:
-        _draw_panels(canvas, matrices.panels)
+        widest = _WIDEST_EXAMPLE if matrices.example else canvas.limit
+        _draw_panels(canvas, matrices.panels, widest)
 
 
-def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
+def _draw_panels(canvas: Canvas, panels: Sequence[Panel], widest: float) -> None:
     """Draw matrices side by side, as many as fit; rows are labelled once."""
     bands: list[list[_Drawn]] = [[]]
     right = MARGIN
-    squares = _squares(canvas, panels) if canvas.fixed else None
+    squares = _squares(canvas, panels, widest) if canvas.fixed else None
     for panel in panels:
         title = _title(panel) if plain(panel.title) == panel.name else _name(panel)
         cell = _cell_size(canvas, panel) if squares is None else (squares, squares)
@@ -97,8 +104,11 @@ def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
         _draw_band(canvas, band)
 
 
-def _squares(canvas: Canvas, panels: Sequence[Panel]) -> float:
-    """Return the size of square cells that fill the width with as many matrices side by side as can be read."""
+def _squares(canvas: Canvas, panels: Sequence[Panel], widest: float) -> float:
+    """Return the size of square cells that fill the width with as many matrices side by side as can be read.
+
+    `widest`: largest width of a matrix.
+    """
     columns = max(panel.matrix.shape[1] for panel in panels)
     labels = max(rows_width(panel, canvas.settings.labels) for panel in panels)
     room = canvas.limit - 2 * MARGIN - labels
@@ -107,7 +117,7 @@ def _squares(canvas: Canvas, panels: Sequence[Panel]) -> float:
         inner = (room - (across - 1) * 2 * GAP) / across
         if (inner >= columns * _LEAST_BESIDE and inner >= title) or across == 1:
             break
-    return min(_LARGEST_SQUARE, inner / columns)
+    return min(_LARGEST_SQUARE, min(inner, widest) / columns)
 
 
 def _title_width(panel: Panel) -> float:
@@ -371,6 +381,32 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     draw_legend(canvas, scale, *scale.ends(pooled.weights), description)
 
 
+def _stacks(colours: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the colours of the heads of every layer that have a role, the commonest role of all layers first."""
+    counts = Counter(colour for row in colours for colour in row if colour)
+    return [
+        sorted(filter(None, row), key=list(dict(counts.most_common())).index) for row in colours
+    ]
+
+
+def _draw_stacks(
+    canvas: Canvas,
+    stacks: Sequence[Sequence[str]],
+    at: tuple[float, float],
+    size: tuple[float, float],
+) -> None:
+    """Draw a bar of every layer at a place: a piece of this size for every head with a role."""
+    x, y = at
+    step, down = size
+    canvas.text(x, y - 4, ours("heads by role", "dim"), size=SMALL)
+    for layer, stack in enumerate(stacks):
+        start = x
+        for colour, heads in groupby(stack):
+            width = step * len(list(heads))
+            canvas.fill(start, y + down * (layer + 0.15), width, down * 0.7, colour)
+            start += width
+
+
 def _draw_heads(canvas: Canvas, panel: Panel) -> None:
     """Draw a number for every head, or its role: a letter on the role's colour, the stronger the fuller."""
     texts = panel.texts
@@ -387,9 +423,12 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
     x = MARGIN + max(text_width(panel.rows.number(layer), SMALL) for layer in range(len(texts))) + 6
     widest = max(text_width(text.strip(), SMALL) for row in texts for text in row) + 5
     across = max(18.0, widest, *(text_width(heading, SMALL) + 5 for heading in headings))
+    stacks = [] if panel.colours is None else _stacks(panel.colours)
+    stacked = max(map(len, stacks), default=0)
+    room = canvas.limit - MARGIN - x - 2 * GAP * bool(stacked)
     if canvas.fixed:
-        room = canvas.limit - MARGIN - x
-        across = min(_LARGEST_SQUARE, room / len(headings), _TALLEST * room / len(texts))
+        cells = len(headings) + stacked * _STACKED
+        across = min(_LARGEST_SQUARE, room / cells, _TALLEST * room / len(texts))
     down = across if canvas.fixed or panel.colours is not None else 16.0
     y = canvas.y + SMALL + 6
     for head in range(0, len(headings), ceil((text_width(headings[-1], SMALL) + 2) / across)):
@@ -418,6 +457,10 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
                 anchor="middle",
                 colour=ink,
             )
+    beside = x + across * len(headings) + 2 * GAP
+    step = min(across * _STACKED, (canvas.limit - MARGIN - beside) / max(1, stacked))
+    if stacked and step >= _LEAST:
+        _draw_stacks(canvas, stacks, (beside, y), (step, down))
     canvas.y = y + down * len(texts) + 4
     if panel.colours is None:
         low = panel.digits.text(panel.scale.low)

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
+
+from msgspec import structs
 
 from attnscope.views.axes import Axis
 from attnscope.views.figure.canvas import (
@@ -24,9 +27,11 @@ from attnscope.views.spans import Look, Span, Spans, ours
 _INDENT = 14.0
 # Width of the column of names.
 _NAMES = 56.0
-# Units of a full bar: of one without an axis, which is the least of others, too, and of the longest.
+# Units of a full bar: of one without an axis, which is the least of others, too, of the longest, and of the shortest
+# beside a legend.
 _BAR = 80.0
 _LONGEST_BAR = 240.0
+_SHORTEST_BAR = 40.0
 _AXIS = "#666666"
 # Units that other cells of a line with items take.
 _BESIDE_ITEMS = 200.0
@@ -160,7 +165,47 @@ def draw_table(canvas: Canvas, table: Table) -> None:
     labels += table.labels
     coloured = any(span.colour for label in labels for span in label)
     x = MARGIN + _INDENT * max(table.indent, coloured)
-    columns = _shown_columns(canvas, table, labels, canvas.limit - MARGIN - x)
+    room = canvas.limit - MARGIN - x
+    half = (room - _INDENT - 2 * GAP) / 2
+    if table.legend and canvas.settings.only is None and _fits(canvas, table, labels, half):
+        _draw_halves(canvas, table, labels, x, half)
+    else:
+        columns = _shown_columns(canvas, table, labels, room)
+        _draw_rows(canvas, table, labels, columns, x, _BAR)
+
+
+def _fits(canvas: Canvas, table: Table, labels: Sequence[Spans], room: float) -> bool:
+    """Tell whether a legend has room for a column and bars."""
+    columns = _shown_columns(canvas, table, labels, room, _SHORTEST_BAR)
+    return _columns_width(canvas, table, labels, columns) + _SHORTEST_BAR <= room
+
+
+def _draw_halves(
+    canvas: Canvas, table: Table, labels: Sequence[Spans], x: float, half: float
+) -> None:
+    """Draw the rows of a legend in two columns, with bars of one scale."""
+    top = canvas.y
+    middle = ceil(len(labels) / 2)
+    columns = _shown_columns(canvas, table, labels, half, _SHORTEST_BAR)
+    bar = min(_BAR, half - _columns_width(canvas, table, labels, columns))
+    # the longer half is the last, below which the page goes on
+    for left, part in ((x + half + _INDENT + 2 * GAP, slice(middle, None)), (x, slice(middle))):
+        canvas.y = top
+        own = [structs.replace(column, cells=column.cells[part]) for column in columns]
+        bars = None if table.bars is None else table.bars[part]
+        rows = structs.replace(table, bars=bars, axis=None)
+        _draw_rows(canvas, rows, labels[part], own, left, bar)
+
+
+def _draw_rows(
+    canvas: Canvas,
+    table: Table,
+    labels: Sequence[Spans],
+    columns: Sequence[Column],
+    x: float,
+    bar: float,
+) -> None:
+    """Write rows, with squares in the colours of their labels, and bars: `bar` is a full one that has no axis."""
     rows = _rows(canvas, table, labels, columns)
     right, (_, *bases) = canvas.table(
         rows, right=[False, *(not c.left for c in columns)], x=x, size=SMALL
@@ -170,14 +215,14 @@ def draw_table(canvas: Canvas, table: Table) -> None:
             if span.colour:
                 canvas.fill(x - _INDENT, base - SMALL * 0.8, SMALL * 0.9, SMALL * 0.9, span.colour)
     if table.bars is not None:
-        _draw_bars_beside(canvas, table, right, bases)
+        _draw_bars_beside(canvas, table, right, bases, bar)
     if table.further_name and len(table.further) > _FURTHER:
         note = f"the first {_FURTHER} of {len(table.further)} {table.further_name}"
         canvas.paragraph(ours(note, "dim"), x=x, size=SMALL)
 
 
 def _shown_columns(
-    canvas: Canvas, table: Table, labels: Sequence[Spans], room: float
+    canvas: Canvas, table: Table, labels: Sequence[Spans], room: float, bar: float = _BAR
 ) -> list[Column]:
     """Return the columns, the one that bars draw the last; on a page of a named width, as many as leave room for these."""
     columns = [*table.columns, *table.further[:_FURTHER]]
@@ -185,12 +230,19 @@ def _shown_columns(
         return columns
     measured = columns.pop(table.measured)
     columns = [measured] if canvas.settings.only == "bars" else [*columns, measured]
-    while canvas.fixed and len(columns) > 1:
-        widths = column_widths(_rows(canvas, table, labels, columns), SMALL)
-        if sum(widths) + SIZE * len(widths) + _BAR <= room:
+    is_narrow = canvas.fixed or table.legend
+    while is_narrow and len(columns) > 1:
+        if _columns_width(canvas, table, labels, columns) + bar <= room:
             break
         columns.pop(-2)
     return columns
+
+
+def _columns_width(
+    canvas: Canvas, table: Table, labels: Sequence[Spans], columns: Sequence[Column]
+) -> float:
+    widths = column_widths(_rows(canvas, table, labels, columns), SMALL)
+    return sum(widths) + SIZE * len(widths)
 
 
 def _rows(
@@ -207,11 +259,12 @@ def _rows(
     return rows
 
 
-def _draw_bars_beside(canvas: Canvas, table: Table, left: float, bases: Sequence[float]) -> None:
+def _draw_bars_beside(
+    canvas: Canvas, table: Table, left: float, bases: Sequence[float], longest: float
+) -> None:
     """Draw a bar for each row, and below them the axis that they are read on, if it is known."""
     shares = table.bars or ()
     least = min([0.0, *(share for share in shares if share is not None)])
-    longest = _BAR
     if table.axis is not None:
         end = text_width(_axis_end(*table.axis), SMALL) / 2
         longest = min(_LONGEST_BAR, (canvas.limit - MARGIN - left - end) / (1 - least))
@@ -224,7 +277,7 @@ def _draw_bars_beside(canvas: Canvas, table: Table, left: float, bases: Sequence
         largest, unit = table.axis
         canvas.fill(zero + longest * least, canvas.y + 2, longest * (1 - least), 0.5, _AXIS)
         ticks = {0.0: "0", 1.0: _axis_end(largest, unit)} | (
-            {least: f"{largest * least:.2g}"} if least < -0.2 else {}
+            {least: f"{largest * least:.3g}"} if least < -0.2 else {}
         )
         for share, text in ticks.items():
             canvas.fill(zero + longest * share, canvas.y + 2, 0.5, 3, _AXIS)

@@ -20,9 +20,10 @@ from attnscope.views.page.command import PageCommand, lowered_command
 from attnscope.views.page.container import Container
 from attnscope.views.page.elements import element
 from attnscope.views.page.rendering import DRAWN, render
-from attnscope.views.page.scatter import Scatter, lowered_scatter
+from attnscope.views.page.scatter import lowered_scatter
 from attnscope.views.page.walk import Walk, lowered_walk
 from attnscope.views.palette import DARK, LIGHT
+from attnscope.views.parts import Scatter
 from attnscope.views.pictures import MIXING
 from attnscope.views.scales import LARGEST_RATIO, SHAPES, TICKS
 
