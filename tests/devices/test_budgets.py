@@ -130,7 +130,6 @@ def test_groups_are_of_a_size_that_suits_the_gpu(
 ) -> None:
     monkeypatch.setattr(memory, "capacity", gib << 30)
     monkeypatch.setattr("attnscope.batch.loading.machine_memory", lambda: 256 << 30)
-    monkeypatch.setattr("attnscope.request.memory.available_memory", lambda: 256 << 30)
     texts = tmp_path / "texts.txt"
     texts.write_text("the bank by the river\n" * 600)
     sizes = []

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 DEVICES, CAPACITY = 2, 139 << 30
+_HOST_FREE = 256 << 30
 _TYPES = {"CUDA": 1, "MPS": 13}  # c10::DeviceType
 # Kernels that all backends share would be taken before the fallback where Python's own key is left out, as within
 # torch.tensor(…, device=…).
@@ -53,7 +54,10 @@ def missing() -> str:
 
 @contextmanager
 def simulated_devices(capacity: int = CAPACITY) -> Iterator[None]:
-    """Let torch believe in two CUDA devices of `capacity` bytes each, and an MPS device."""
+    """Let torch believe in two CUDA devices of `capacity` bytes each, and an MPS device.
+
+    What this machine has free would decide which groups fit, so the host of these devices has memory of its own, too.
+    """
     _register()
     memory.capacity = capacity
     replaced = {
@@ -96,6 +100,7 @@ def simulated_devices(capacity: int = CAPACITY) -> Iterator[None]:
             patch.object(torch.backends.mps, "is_available", lambda: True),
             patch("torch.mps.recommended_max_memory", lambda: memory.capacity),
             patch("torch.mps.current_allocated_memory", lambda: memory.held),
+            patch("attnscope.request.memory.available_memory", lambda: _HOST_FREE),
         ):
             yield
     finally:
