@@ -125,8 +125,11 @@ def rich_progress(*columns: Any) -> Any:
     from rich.console import Console
     from rich.constrain import Constrain
     from rich.progress import Progress
+    from rich.theme import Theme
 
-    console = Console(file=sys.stderr, markup=False, highlight=False)
+    # rich's yellow and cyan are hard to read on white
+    plain = Theme({"progress.elapsed": "", "progress.remaining": ""})
+    console = Console(file=sys.stderr, markup=False, highlight=False, theme=plain)
 
     class Line(Progress):
         def get_renderable(self) -> Constrain:

@@ -26,6 +26,11 @@ class Surface:
     ink: str  # cursor, pointer and labels
     dim: str  # other labels
 
+    @property
+    def is_assumed(self) -> bool:
+        """Whether the background is not known, so that cells have this one as their own."""
+        return self is ASSUMED
+
     def on(self, background: str) -> "Surface":
         """Return the same colours on another background, `rrggbb`, at which both ramps start.
 
@@ -73,9 +78,19 @@ DARK = Surface(
     ink="e6eaf0",
     dim="98a3b3",
 )
+# Of a terminal that says nothing of its background; black, and unlike a surface on black, without hatching.
+ASSUMED = replace(
+    DARK,
+    background="000000",
+    more=DARK.more.replace(DARK.background, "000000"),
+    less=DARK.less.replace(DARK.background, "000000"),
+    hatch="",
+)
 
 
-def surface_on(background: Sequence[int]) -> Surface:
-    """Return the colours of numbers on a background, red, green and blue from 0 to 255."""
+def surface_on(background: Sequence[int] | None) -> Surface:
+    """Return the colours of numbers on a background, red, green and blue from 0 to 255; None if it is not known."""
+    if background is None:
+        return ASSUMED
     surface = LIGHT if needs_black(background) else DARK
     return surface.on(bytes(background).hex())

@@ -6,16 +6,18 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.views import parts
-from attnscope.views.palette import surface_on
+from attnscope.views.palette import ASSUMED, surface_on
 from attnscope.views.scales import SHAPES, WEIGHTS, LogScale, Scale, scale_for
 from attnscope.views.spans import ours
 from attnscope.views.terminal import as_text
 from attnscope.views.terminal import background as asking
+from attnscope.views.terminal import screen as module
 from attnscope.views.terminal.background import named_background, read_answer
 from attnscope.views.terminal.colours import (
     bar_style,
@@ -26,6 +28,9 @@ from attnscope.views.terminal.colours import (
     role_style,
 )
 from attnscope.views.terminal.screen import STYLES, style_of
+from tests.helpers.sample_overviews import overview
+from tests.helpers.sample_reports import bank, many_heads, sized
+from tests.helpers.screens import draw
 from tests.views.test_palette import DEUTERANOPIA, XYZ, lab
 
 # From XYZ to what cones see, and from its cube root to OKLab.
@@ -481,3 +486,65 @@ def test_a_bar_below_zero_is_orange(background, colours):
         for line in text[1:3]
     )
     assert less[0] > less[1] > less[2] and more[0] < more[1] < more[2]
+
+
+# Of xterm; of a light theme, these are darker.
+XTERM = (
+    "000000 cd0000 00cd00 cdcd00 0000ee cd00cd 00cdcd e5e5e5 7f7f7f ff0000 00ff00 ffff00 5c5cff ff00ff 00ffff ffffff"
+).split()
+
+
+def letters_of(screen):
+    """The text, colour and background of every piece of a screen that has one of these; None for the terminal's own."""
+
+    def known(color):
+        if color is None or color.is_default:
+            return None
+        if color.number is not None and color.number < 16:
+            return bytes.fromhex(XTERM[color.number])
+        return rgb(color)
+
+    for line in Text.from_ansi(screen).split():
+        for segment in line.render(Console(color_system="truecolor", width=500)):
+            style = segment.style
+            if segment.text.strip() and style is not None:
+                yield segment.text, known(style.color), known(style.bgcolor)
+
+
+def contrast_of(one, other):
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("colours", [16, 256, 1 << 24])
+def test_what_stands_on_a_background_that_is_not_known_is_read_on_black_and_on_white(
+    colours, monkeypatch
+):
+    """Bars and words were those for black: pale blue, yellow and green, which white hides; zero was white beside black."""
+    monkeypatch.setattr(module, "chosen_background", lambda *, on_terminal: None)
+    system = {16: "standard", 256: "256", 1 << 24: "truecolor"}[colours]
+    looks = [parts.paragraph(ours(look or "plain", look)) for look in STYLES]
+    shown = [as_text(looks, 80, colours=colours)]
+    for made, formats in (
+        (bank(), ("table", "heat")),
+        (sized(12), ("table", "heat")),
+        (sized(40), ("table", "heat")),
+        (many_heads(2, 5, 6), ("heat",)),
+        (many_heads(6, 9, 40), ("heat",)),
+        (overview(200), ("table",)),
+    ):
+        shown += [draw(made, 120, colour=system, format=form) for form in formats]
+    numbers = 0
+    for text, color, ground in (piece for screen in shown for piece in letters_of(screen)):
+        if set(text) <= set("▀▄ "):
+            continue
+        if ground is not None:
+            numbers += 1
+            assert color is not None and contrast_of(color, ground) >= 3.6, text
+        elif color is not None:
+            for own in ((0, 0, 0), (255, 255, 255)):
+                assert contrast_of(color, own) >= 3.9, (text, color)
+    assert numbers > 100
+    # what is zero has the ground on which its neighbours are small
+    ground = ramp_style(0.0, False, colours, ASSUMED).bgcolor
+    assert ground is not None and rgb(ground)[:3] == (0, 0, 0)

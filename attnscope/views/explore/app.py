@@ -268,8 +268,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         utf8 = (self.console.encoding or "utf-8").lower().replace("-", "").startswith("utf")
         if self.colours is None:
             self.colours = 0 if self.no_color else count_colours(self.console.color_system)
-        on_black = self.colours > 0 and not self._knows_background
-        self.state.ink = Ink(self.colours, not utf8, surface_on(self.background), on_black)
+        surface = surface_on(self.background if self._knows_background else None)
+        self.state.ink = Ink(self.colours, not utf8, surface)
         self.panes = {
             name: Pane(name) for name in ("title", "heads", "matrix", "row", "text", "footer")
         }

@@ -17,7 +17,14 @@ from attnscope.views.palette import Surface, surface_on
 from attnscope.views.scales import SHAPES, LogScale, Scale
 from attnscope.views.spans import Look, Origin, Span, spell
 from attnscope.views.terminal.bars import bar_text
-from attnscope.views.terminal.colours import SHADES, bar_style, cell_shade, ramp_style, role_style
+from attnscope.views.terminal.colours import (
+    SHADES,
+    bar_style,
+    cell_shade,
+    ground_style,
+    ramp_style,
+    role_style,
+)
 from attnscope.views.terminal.screen import style_of
 
 # Number of steps of a ramp.
@@ -52,9 +59,11 @@ class Ink:
     colours: int = 1 << 24  # how many colours it has: 0, 16, 256 or 16,777,216
     ascii: bool = False  # its encoding knows ASCII only
     surface: Surface = BLACK  # the colours of numbers on its background
-    # cells have a black background of their own: that of the terminal is not known, and on white the largest numbers of
-    # a ramp for black are the palest
-    on_black: bool = False
+
+    @property
+    def on_black(self) -> bool:
+        """Whether cells have a black background of their own, because that of the terminal is not known."""
+        return bool(self.colours) and self.surface.is_assumed
 
     def name(self, span: Span) -> str:
         """Spell some text as its origin asks; of a very long one, only the start."""
@@ -68,7 +77,8 @@ class Ink:
 
     def style(self, look: Look) -> Style:
         """Return the style of a look; without colours, alarms are still bold."""
-        style = Style.parse(style_of(look, self.colours, lambda: self.surface))
+        surface = BLACK if self.on_black else self.surface
+        style = Style.parse(style_of(look, self.colours, lambda: surface))
         if self.on_black and style.color is not None and style.bgcolor is None:
             style += Style(bgcolor=_paper(self).bgcolor)
         return style if self.colours else style.without_color
@@ -158,18 +168,13 @@ def _cell(step: int, signed: bool, ink: Ink) -> Style:
         return _paper(ink)
     if step < 0 or not ink.colours:
         return PLAIN
-    style = ramp_style(step / _STEPS, signed, ink.colours, ink.surface)
-    return _paper(ink) if ink.on_black and style.bgcolor is None else style
+    return ramp_style(step / _STEPS, signed, ink.colours, ink.surface)
 
 
 @lru_cache(maxsize=16)
 def _paper(ink: Ink) -> Style:
     """Return white on black, in names of the colours that there are."""
-    if ink.colours <= 16:
-        return Style(color="bright_white", bgcolor="black")
-    if ink.colours <= 256:
-        return Style(color="color(231)", bgcolor="color(16)")
-    return Style(color="#ffffff", bgcolor="#000000")
+    return ground_style(ink.colours, ink.surface)
 
 
 @lru_cache(maxsize=16)

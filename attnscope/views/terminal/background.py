@@ -1,4 +1,4 @@
-"""The background of the terminal: what it answers, else what COLORFGBG says, else black."""
+"""The background of the terminal: what it answers, else what COLORFGBG says."""
 
 import os
 import re
@@ -27,11 +27,6 @@ def announced_background() -> tuple[int, int, int] | None:
     colours = os.environ.get("COLORFGBG", "")
     is_named = colours.rpartition(";")[2].isdecimal()
     return _answered() or (named_background(colours) if is_named else None)
-
-
-def terminal_background() -> tuple[int, int, int]:
-    """Return red, green and blue of the background of the process's terminal; black if it is not known."""
-    return announced_background() or _BLACK
 
 
 def named_background(colours: str) -> tuple[int, int, int]:
@@ -89,8 +84,8 @@ def _read(terminal: int) -> bytes:
     return answer
 
 
-def chosen_background(*, on_terminal: bool) -> Sequence[int]:
-    """Return the background to draw on: that of the terminal, or of what COLORFGBG names for a file or a pipe."""
+def chosen_background(*, on_terminal: bool) -> Sequence[int] | None:
+    """Return the background to draw on: that of the terminal, None if it is silent; for a file or a pipe, COLORFGBG's."""
     if on_terminal:
-        return terminal_background()
+        return announced_background()
     return named_background(os.environ.get("COLORFGBG", ""))

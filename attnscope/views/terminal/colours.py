@@ -1,6 +1,8 @@
 """The colours of numbers on a terminal: those of `views/palette`, on its own background, in the colours it has.
 
-Zero has no colour of its own, so that it is the background. Every other cell has a foreground that can be read on it.
+Zero has no colour of its own, so that it is the background, unless that is not known: then, cells have black of their
+own, on which the largest numbers are the brightest, and letters and bars have colours that stand out on black and on
+white. Every other cell has a foreground that can be read on it.
 """
 
 from bisect import bisect
@@ -41,6 +43,9 @@ _ROUNDING = 1e-6  # of a place that is one of them
 # Letters of numbers that have the first of them, which is as loud as the others behind a number.
 _LETTERS_16 = {False: ("bright_red", "bright_blue"), True: ("red", "blue")}
 _DARK_16 = ("blue", "red")
+# Bars that stand out on black and on white, in 256 colours and in all, below 0 and above.
+_BARS_256 = (Color.parse("color(130)"), Color.parse("color(31)"))
+_BARS = (Color.parse("#b0601a"), Color.parse("#2472b8"))
 # The least share of a role's colour.
 _FAINT = 0.25
 SHADES = " ░▒▓█"
@@ -96,7 +101,7 @@ def ramp_style(
         names = (_MORE_16 if more else _LESS_16)[_is_light(surface)].split()
         index = bisect(limits, size)
         if not index:
-            return Style()
+            return ground_style(colours, surface)
         name = names[index - 1]
         return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")
     step = round(min(1.0, max(0.0, fraction)) * STEPS)
@@ -106,15 +111,26 @@ def ramp_style(
 @lru_cache(maxsize=6 * STEPS)
 def _style(step: int, signed: bool, colours: int, surface: Surface) -> Style:
     if step == (STEPS // 2 if signed else 0):
-        return Style()
+        return ground_style(colours, surface)
     if colours > 256:
         return _on(surface.colour(step / STEPS, signed=signed))
     size = abs(2 * step / STEPS - 1) if signed else step / STEPS
     more = not signed or 2 * step > STEPS
     ansi_colour = ramp_steps(surface, more=more)[round(size * STEPS)]
     if ansi_colour is None:
-        return Style()
+        return ground_style(colours, surface)
     return _with(Color.from_ansi(ansi_colour))
+
+
+def ground_style(colours: int, surface: Surface) -> Style:
+    """Return the style of zero: plain, but if the background is only assumed, white on that, in colours that there are."""
+    if not colours or not surface.is_assumed:
+        return Style()
+    if colours <= 16:
+        return Style(color="bright_white", bgcolor="black")
+    if colours <= 256:
+        return Style(color="color(231)", bgcolor="color(16)")
+    return Style(color="#ffffff", bgcolor="#000000")
 
 
 def number_style(
@@ -127,7 +143,8 @@ def number_style(
     """Return the style of a number at a place of a ramp: of 16 colours, small ones have a colour as letters alone."""
     size, more = _size_of(fraction, signed)
     if colours <= 16 and bisect(limits, size) == 1:
-        return Style(color=_LETTERS_16[_is_light(surface)][more])
+        letters = Style(color=_LETTERS_16[_is_light(surface)][more])
+        return ground_style(colours, surface) + letters
     return ramp_style(fraction, signed, colours, surface, limits)
 
 
@@ -262,6 +279,8 @@ def bar_style(colours: int, surface: Surface, *, more: bool = True) -> Style:
     """
     if colours <= 16:
         return Style(color=None if more or not colours else "magenta")
+    if surface.is_assumed:
+        return Style(color=(_BARS_256 if colours <= 256 else _BARS)[more])
     return Style(
         color=ramp_style((1 + 0.75 * (1 if more else -1)) / 2, True, colours, surface).bgcolor
     )

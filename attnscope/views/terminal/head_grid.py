@@ -9,7 +9,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.parts import Panel
-from attnscope.views.terminal.colours import SHADES, cell_shade, role_style, shade
+from attnscope.views.terminal.colours import SHADES, cell_shade, ground_style, role_style, shade
 from attnscope.views.terminal.screen import Screen
 
 _GAP = "  "
@@ -45,7 +45,8 @@ def _draw_letters(screen: Screen, panel: Panel) -> None:
         if not shaded:
             return Text(letters.center(width), style)
         mark = shade(fraction, SHADES[1:])
-        cell = Text.assemble((letters, style), (mark, Style(color=style.bgcolor)))
+        ground = ground_style(screen.colours, screen.surface) if screen.colours else Style()
+        cell = Text.assemble((letters, style), (mark, ground + Style(color=style.bgcolor)))
         blanks = width - cell.cell_len
         cell.pad_left(blanks - blanks // 2)
         cell.pad_right(blanks // 2)

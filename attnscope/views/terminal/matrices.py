@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rich.cells import cell_len
+from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.axes import SINK, format_positions
@@ -329,6 +330,8 @@ def _cell(screen: Screen, stage: Panel, layout: Layout, r: int, i: int, text: st
     padded = " " * (layout.widths[i] - cell_len(text) - after) + text + " " * after
     value = float(stage.matrix[r, i])
     is_weight = stage.name in ("weights", "difference")
-    if text.strip() in (MASKED, NO_WEIGHT) or (is_weight and abs(value) < stage.digits.least):
+    if text.strip() in (MASKED, NO_WEIGHT):
         return Text(padded, "dim")
+    if is_weight and abs(value) < stage.digits.least:
+        return Text(padded, screen.number(stage.scale, 0.0) + Style(dim=True))
     return Text(padded, screen.number(stage.scale, value))

@@ -60,14 +60,27 @@ _ON_LIGHT: dict[bool, dict[Look, str]] = {
         "bad": "bold red",
     },
 }
+# The same if the background is not known: what stands out on black and on white.
+_ON_EITHER: dict[bool, dict[Look, str]] = {
+    True: {"remark": "magenta", "warning": "bold magenta", "good": "", "bad": "bold bright_red"},
+    False: {
+        "remark": "color(130)",
+        "warning": "bold color(130)",
+        "good": "color(28)",
+        "bad": "bold color(196)",
+    },
+}
 
 
 def style_of(look: Look, colours: int, surface: Callable[[], Surface]) -> str:
     """Return the style of a look on the background of a surface, which is asked for only if that matters."""
     instead = _ON_LIGHT[colours <= 16]
-    if colours and look in instead and needs_black(bytes.fromhex(surface().background)):
-        return instead[look]
-    return STYLES[look]
+    if not colours or look not in instead:
+        return STYLES[look]
+    ground = surface()
+    if ground.is_assumed:
+        return _ON_EITHER[colours <= 16][look]
+    return instead[look] if needs_black(bytes.fromhex(ground.background)) else STYLES[look]
 
 
 class Screen:
@@ -86,9 +99,10 @@ class Screen:
     @cached_property
     def surface(self) -> Surface:
         """The colours of numbers on the console's background."""
-        return surface_on(
-            self.background or chosen_background(on_terminal=self.console.file.isatty())
-        )
+        background = self.background
+        if background is None:
+            background = chosen_background(on_terminal=self.console.file.isatty())
+        return surface_on(background)
 
     def ramp(self, fraction: float, scale: Scale | LogScale = WEIGHTS) -> Style:
         """Return the style at a place from 0 to 1 of the ramp of a scale; plain without colours."""
