@@ -162,10 +162,19 @@ def test_the_map_of_a_long_text_has_all_of_its_columns_and_its_line_is_whole(smo
 
     async def act(app, press, _pilot):
         lines = region_text(app, "matrix")
+        boxes.append(app._arranged)
         await press("=")
+        boxes.append(app._arranged)
         return app._panels["matrix"]._last, lines, region_text(app, "matrix"), app.state.place.zoom
 
+    boxes = []
     closer, lines, closer_lines, zoom = walk_live(act, source, (120, 40))
+    # the lines that it leaves are the text's, 12 of them, and other panels have all lines then
+    assert "largest of" in lines[-1]
+    x, y, across, down = boxes[0]["matrix"]
+    assert boxes[0]["text"] == (x, y + down, across, 38 - down) and down < 26
+    assert {boxes[0][name][3] for name in ("heads", "row")} == {38}
+    assert boxes[1]["text"][2] == 120 and boxes[1]["matrix"][3] == 38 - boxes[1]["text"][3]
     remarks = [line for line in lines if "largest of" in line]
     assert len(remarks) == 1 and re.search(r"largest of (\d+) × \1 *$", remarks[0])
     assert "keys" not in lines[0] and "keys" not in remarks[0]
@@ -173,3 +182,14 @@ def test_the_map_of_a_long_text_has_all_of_its_columns_and_its_line_is_whole(smo
     assert zoom > 1 and len(closer.columns) < closer.n_columns and "keys" in closer_lines[0]
     (remark,) = (line for line in closer_lines if "largest of" in line)
     assert re.search(rf"largest of {zoom} × {zoom} *$", remark)
+
+
+def test_the_row_below_the_heads_of_a_deep_model_lists_every_source_on_a_large_terminal():
+    """It listed five of 13 at 200 × 60, and eight at 120 × 40."""
+    app = deep_app(13)
+    count = len(app.state.scene.keys.positions)
+    *_, width, height = app._boxes(200, 58)["row"]
+    lines = app._panels["row"].draw(app.state, *app._inside(width, height))
+    texts = ["".join(segment.text for segment in line) for line in lines]
+    assert sum(text.startswith("← ") for text in texts) == count
+    assert any("entropy" in text for text in texts) and any(" cell " in text for text in texts)

@@ -41,7 +41,7 @@ from attnscope.views.explore.ink import (
 from attnscope.views.explore.matrix import MatrixPanel
 from attnscope.views.explore.overlays import Menu, Overlay, commands_of, display_menu, help_text
 from attnscope.views.explore.pane import Pane
-from attnscope.views.explore.row import RowPanel
+from attnscope.views.explore.row import TWO_COLUMNS, RowPanel
 from attnscope.views.explore.state import WalkState
 from attnscope.views.explore.text import TextPanel
 from attnscope.views.explore.worker import Job, Worker
@@ -91,6 +91,8 @@ _FEWEST_EDGES = 7
 _FULL_ROW = 16
 _FLAT_ROW = 13
 _LEAST_ROW = 10
+# Lines of a row in one column that are no sources.
+_BESIDE_SOURCES = 11
 # Lines of the row above the heads, at least: usually, if heads have roles with meanings, and with predictions.
 _ROW_LINES = 9
 _ROW_OF_ROLES = 6
@@ -367,7 +369,29 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.arrange(width, height)
 
     def _boxes(self, width: int, height: int) -> dict[str, Box]:
-        """Return the left edge, upper edge, width and height of every panel that is shown."""
+        """Return the left edge, upper edge, width and height of every panel that is shown.
+
+        Lines that a map leaves in its panel are the text's, and the other panels have all lines then.
+        """
+        boxes = self._usual_boxes(width, height)
+        scene = self.state.scene
+        if scene is None or not self._wide or self.state.place.zoom == 1 or width < _THREE:
+            return boxes
+        x, y, across, down = boxes["matrix"]
+        used = self._panels["matrix"].lines_used(self.state, *self._inside(across, down)) + 1
+        text_lines = 2 + self._panels["text"].count_lines(self.state, width - 2)
+        if y or y + down < boxes["text"][1] or used == down or text_lines <= boxes["text"][3]:
+            return boxes
+        upper = boxes["text"][1]
+        for name, (left, top, wide, tall) in boxes.items():
+            if top + tall == upper:
+                boxes[name] = (left, top, wide, height - top)
+        boxes["matrix"] = (x, y, across, used)
+        boxes["text"] = (x, used, across, height - used)
+        return boxes
+
+    def _usual_boxes(self, width: int, height: int) -> dict[str, Box]:
+        """Return the boxes of panels with the text below all others."""
         if not self._wide:
             return {self.state.place.panel: (0, 0, width, height)}
         scene = self.state.scene
@@ -388,6 +412,12 @@ class ExploreApp(App[int], inherit_bindings=False):
             left = max(_BESIDE, 8 + 5 * n_heads, min(_WIDEST_ROW, width - used))
             left = min(left, max(_BESIDE, 8 + 3 * n_heads, width - numbers), width // 2)
             tall = max(1, (left - 8) // n_heads // 2)
+            wide_row = TWO_COLUMNS + 2
+            lacks_lines = n_layers * tall + _HEADS_EDGES + n_keys + _BESIDE_SOURCES > upper
+            if lacks_lines and left < wide_row <= min(width // 2, width - numbers):
+                # the sources have a column of their own then
+                left = wide_row
+                tall = max(1, (left - 8) // n_heads // 2)
             heads = min(n_layers * tall + _HEADS_EDGES, upper - _FULL_ROW)
             boxes["heads"] = (0, 0, left, heads)
             boxes["row"] = (0, heads, left, upper - heads)

@@ -63,7 +63,7 @@ _MOST = 40
 # Columns from which the numbers of sources have titles.
 _TITLED = 34
 # Columns from which the sources have a column of their own.
-_TWO = 76
+TWO_COLUMNS = 76
 # Lines of a title and two sources, and between what is below them.
 _FEW = 6
 _BAR = 5  # columns of a bar beside long names
@@ -112,21 +112,21 @@ class RowPanel:
         ink = state.ink
         query = state.place.spot.query
         # the edge of a frame has its number and corners; the columns of numbers are those of the sources
-        listed = width if width < _TWO else width - width // 2
+        listed = width if width < TWO_COLUMNS else width - width // 2
         lines = [_heading(state, scene, query, head, listed - 3)]
         if head is None:
             notice = state.status or "this head is not there"
             return [*lines, [Segment(fit(ink.plain(notice), width), DIM)]]
-        is_long = height >= _LONG or width >= _TWO
+        is_long = height >= _LONG or width >= TWO_COLUMNS
         below = _cell_lines(
-            state, scene, head, width if width < _TWO else width // 2, is_long=is_long
+            state, scene, head, width if width < TWO_COLUMNS else width // 2, is_long=is_long
         )
         if state.place.predictions:
             # What changes says more than the arithmetic, where there is no room for both.
-            count = len(_forecasts(state, scene, width if width < _TWO else width // 2))
-            others = _FEW if width < _TWO else len(lines) + 1
+            count = len(_forecasts(state, scene, width if width < TWO_COLUMNS else width // 2))
+            others = _FEW if width < TWO_COLUMNS else len(lines) + 1
             below = below if height >= count + len(below) + others else []
-        if width >= _TWO:
+        if width >= TWO_COLUMNS:
             return [*lines, *self._two_columns(state, scene, head, below, width, height - 1)]
         blanks = 2 * (height >= _ROOMY)
         room = height - 1 - len(below) - blanks
