@@ -30,7 +30,8 @@ STEPS = [
 ]  # fmt: skip
 # Black, at which ramps start where the background of a terminal is not known, so that zero is the ground.
 INK, PAPER = "#d0d4d9", "#000000"
-LARGEST = 18  # size of the letters of a caption, which are as wide as 0.61 of it
+LETTERS = 18  # size of the letters of a caption, which are as wide as 0.61 of it
+BELOW = 22  # from one line of a caption to the next
 
 
 def hexadecimal(colour: Color | None, otherwise: str, foreground: bool) -> str:
@@ -78,6 +79,11 @@ async def frames() -> list[tuple[list[str], str, float]]:
     """Return of every frame its lines, what was pressed, and how long it is seen; the model is in the folder."""
     names = {key: (spell_key(key), action.help) for action in ACTIONS for key in action.keys}
     names |= {"i": ("i", ""), "t": ("t", ""), "1": ("1", "The strongest of them.")}
+    # what they do here
+    names |= {
+        "right": ("→", "Right by one key."),
+        "x": ("x", "Cut this head, and see what changes."),
+    }
     texts, found = (TextInput(TEXT),), []
     source = LiveSource(RunConfig(texts, model="SmolLM2.gguf"), SessionOpener(texts).open)
     app = ExploreApp(source, colours=1 << 24)
@@ -89,7 +95,7 @@ async def frames() -> list[tuple[list[str], str, float]]:
                 await pilot.press(key)
                 await settled(app, pilot)
             lines = [drawn_line(strip) for strip in app.screen._compositor.render_strips()]
-            pressed = f'attnscope explore "{TEXT}" --model SmolLM2.gguf'
+            pressed = f'attnscope explore "{TEXT}" \\\n  --model SmolLM2.gguf'
             if key:
                 spelled, told = names[key]
                 ended = finding and key == "enter"
@@ -105,9 +111,11 @@ def picture(shown: list[tuple[list[str], str, float]]) -> str:
     lines = list(dict.fromkeys(line for each, _, _ in shown for line in each if line))
     names = {line: f"l{n}" for n, line in enumerate(lines)}
     total = sum(seconds for _, _, seconds in shown)
-    width, height = round(COLUMNS * WIDE + 16), (LINES + 1) * HIGH + 30
+    width = round(COLUMNS * WIDE + 16)
+    captions = [text.split("\n") for _, text, _ in shown]
+    height = (LINES + 1) * HIGH + 8 + BELOW * max(map(len, captions))
     styles, groups, at = [], [], 0.0
-    for n, (each, pressed, seconds) in enumerate(shown):
+    for n, (each, _, seconds) in enumerate(shown):
         start, end = (round(100 * t / total, 3) for t in (at, at + seconds))
         styles.append(
             f"@keyframes f{n}{{0%{{opacity:{int(n == 0)}}}{start}%{{opacity:1}}{end}%{{opacity:0}}}}"
@@ -116,9 +124,11 @@ def picture(shown: list[tuple[list[str], str, float]]) -> str:
         uses = "".join(
             f'<use href="#{names[line]}" y="{y * HIGH}"/>' for y, line in enumerate(each) if line
         )
-        letters = min(LARGEST, int(10 * (width - 16) / (0.61 * cell_len(pressed))) / 10)
-        style = f'fill="#f2c14e" font-size="{letters:g}" font-weight="bold"'
-        caption = f'<text y="{LINES * HIGH + 24}" {style}>{escape(pressed)}</text>'
+        style = f'fill="#f2c14e" font-size="{LETTERS}" font-weight="bold"'
+        caption = "".join(
+            f'<text y="{LINES * HIGH + 24 + BELOW * line}" {style}>{escape(text)}</text>'
+            for line, text in enumerate(captions[n])
+        )
         groups.append(f'<g id="f{n}" opacity="{int(n == len(shown) - 1)}">{uses}{caption}</g>')
         at += seconds
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'

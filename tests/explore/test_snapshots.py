@@ -79,6 +79,7 @@ def check_captions(picture):
     captions = re.findall(
         r'<text y="\d+" fill="#f2c14e" font-size="([\d.]+)"[^>]*>([^<]*)<', picture
     )
+    assert {size for size, _ in captions} == {"18"}
     assert max(0.61 * float(size) * len(html.unescape(said)) for size, said in captions) < width
     enter = [said for _, said in captions if said.startswith("Enter")]
     assert enter[0] == "Enter  End the search." and "Follow" in enter[-1]
