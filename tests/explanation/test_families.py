@@ -15,6 +15,7 @@ from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session, inspect
 from attnscope.studies.explain.run import explain
 from attnscope.studies.explain.screen import present_explanation
+from attnscope.views.parts import Strips
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_inputs_sum, assert_sums, failed
 from tests.helpers.requests import requested
@@ -204,3 +205,24 @@ def test_a_real_bert(minilm):
     assert not failed(e)
     assert e.sources[e.cells[0].key].text == "river"
     assert e.row.weights[e.cells[0].key] == pytest.approx(0.70, abs=0.005)
+
+
+def test_strips_are_q_and_k_of_every_dimension_and_end_with_the_score_of_run(folder):
+    session = Session((TextInput(TEXT),))
+    e, head = both(session, model=folder, layer="1", head="2", query=str(QUERY))
+    (cell,) = e.cells
+    strips = next(
+        part for part in present_explanation(e, DisplaySettings()) if isinstance(part, Strips)
+    )
+    dims = [int(name.removeprefix("dim ")) for name in strips.cells]
+    assert sorted(dims) == list(range(e.head_width))
+    values = {strip.name: np.array(strip.values) for strip in strips.strips}
+    k = e.key_vectors[e.keys.index(cell.key)][dims].astype(float)
+    q = e.query_steps[-1].values[dims].astype(float)
+    np.testing.assert_allclose(values["q"], q, rtol=1e-6)
+    np.testing.assert_allclose(values["k"], k, rtol=1e-6)
+    np.testing.assert_allclose(values["q × k"], q * k, rtol=1e-5)
+    np.testing.assert_allclose(values["so far"], np.cumsum(q * k), rtol=1e-4, atol=1e-4)
+    assert values["so far"][-1] == pytest.approx(
+        head.stages["scores"][0][cell.key], rel=1e-4, abs=1e-4
+    )

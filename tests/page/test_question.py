@@ -17,6 +17,7 @@ from tests.page.reading import read_page
 from tests.page.test_browser import LISTED
 from tests.page.test_heads import PAGES, click_cell
 from tests.page.test_page import TEXT
+from tests.page.test_screens import OPENED
 from tests.page.walking import number, shows
 from tests.referee.models import minilm_folder
 
@@ -160,6 +161,7 @@ def test_a_wide_table_is_printed_whole(open_page, tmp_path):
     path = tmp_path / "explained.html"
     assert main(["explain", TEXT, "--query", "bank", "-o", str(path), "--quiet"]) == 0
     page = open_page(path, size=(718, 1040)).page
+    page.evaluate(OPENED)
     page.emulate_media(media="print")
     widest = "Math.max(...[...document.querySelectorAll('td, th')].map((one) => one.getBoundingClientRect().right))"
     assert page.evaluate(widest) <= 718
@@ -169,6 +171,7 @@ def test_on_a_phone_a_token_of_an_explanation_stays_beside_its_number(open_page,
     path = tmp_path / "explained.html"
     assert main(["explain", SHORT, "--query", "walked", "-o", str(path), "--quiet"]) == 0
     page = open_page(path, size=(360, 640)).page
+    page.evaluate(OPENED)
     lines = page.locator("tbody th:has(.number)").evaluate_all(
         "(all) => all.map((one) => one.getBoundingClientRect().height"
         " / Number.parseFloat(getComputedStyle(one).lineHeight))"

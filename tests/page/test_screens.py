@@ -42,6 +42,7 @@ SMALLEST = """() => {
   }
   return Math.min(...sizes);
 }"""
+OPENED = "for (const one of document.querySelectorAll('details')) one.open = true"
 CUT = """() => [...document.querySelectorAll('.card, .aside')]
   .filter((panel) => panel.scrollHeight > panel.clientHeight + 1 || panel.scrollWidth > panel.clientWidth + 1)
   .map((panel) => panel.className)"""
@@ -260,7 +261,7 @@ def test_the_frame_of_a_head_leaves_its_number_free(theme, shown):
 def test_the_shadow_of_what_scrolls_is_dark_in_the_dark(shown, pages_of_kinds):
     page = shown(pages_of_kinds["explain"], (360, 640), "dark")
     shadow = page.evaluate(
-        "getComputedStyle(document.querySelector('main > .scrolling')).backgroundImage"
+        "getComputedStyle(document.querySelector('.fold > .scrolling')).backgroundImage"
     )
     colours = re.findall(r"rgb\((\d+), (\d+), (\d+)\)", shadow)
     assert len(colours) == 2

@@ -17,34 +17,72 @@ from tests.views.test_figure import ORANGE_BLUE, grids, parsed, places
 SHADES = "░▒▓█"
 
 
-def expected(made):
-    """q, k, their products and the running sum of every explained cell, by falling size of the product."""
+# The first 20 of 24 dimensions turn in pairs: 0 with 10, and so on.
+ROTATED = {"rotated": 20, "width": 24}
+
+
+def in_order(q, k, rotated=0):
+    """q, k, their products and the running sum: pairs and single dimensions by falling size of what they add."""
+    half = rotated // 2
+    groups = [[i, i + half] for i in range(half)] + [[i] for i in range(rotated, len(q))]
+    groups.sort(key=lambda dims: -abs(sum(q[dim] * k[dim] for dim in dims)))
+    dims = [dim for group in groups for dim in group]
+    return {
+        "q": q[dims],
+        "k": k[dims],
+        "q × k": q[dims] * k[dims],
+        "so far": np.cumsum(q[dims] * k[dims]),
+    }
+
+
+def expected(made, rotated=0):
+    """What the strips of every explained cell show."""
     for cell in made.cells:
         q = np.array(made.query_steps[-1].values, dtype=np.float64)
         k = np.array(cell.key_steps[-1].values, dtype=np.float64)
-        order = np.argsort(-np.abs(q * k), kind="stable")
-        yield {
-            "q": q[order],
-            "k": k[order],
-            "q × k": (q * k)[order],
-            "so far": np.cumsum((q * k)[order]),
-        }
+        yield in_order(q, k, rotated)
 
 
 def strips_of(made):
     return [part for part in present(made) if isinstance(part, parts.Strips)]
 
 
-def test_strips_are_products_of_query_and_key_and_end_with_the_score():
-    made = explanation()
-    found = strips_of(made)
+@pytest.mark.parametrize("rotated", [{}, ROTATED], ids=["plain", "rotated"])
+def test_strips_are_products_of_query_and_key_and_end_with_the_score(rotated):
+    made = explanation(**rotated)
+    found = strips_of(made)[: len(made.cells)]
     assert len(found) == len(made.cells) > 0
-    for strips, cell, rows in zip(found, made.cells, expected(made), strict=True):
+    of_cells = expected(made, rotated.get("rotated", 0))
+    for strips, cell, rows in zip(found, made.cells, of_cells, strict=True):
         assert [strip.name for strip in strips.strips] == list(rows)
         for strip in strips.strips:
             np.testing.assert_allclose(strip.values, rows[strip.name], rtol=1e-5, atol=1e-6)
         assert strips.strips[-1].values[-1] == pytest.approx(cell.score, abs=1e-4)
         assert read_number(strips.strips[-1].end[0].text) == pytest.approx(cell.score, abs=0.006)
+
+
+def test_q_and_k_before_the_rotation_are_in_the_order_of_those_after_it():
+    made = explanation(**ROTATED)
+    (cell,) = made.cells
+    after, before = strips_of(made)
+    dims = [int(name.removeprefix("dim ")) for name in after.cells]
+    assert list(before.cells) == list(after.cells) and sorted(dims) == list(range(24))
+    for strip, steps in zip(before.strips, (made.query_steps, cell.key_steps), strict=False):
+        np.testing.assert_allclose(strip.values, np.array(steps[0].values)[dims], rtol=1e-6)
+    q, k, products, sums = (strip.values for strip in before.strips)
+    np.testing.assert_allclose(products, np.multiply(q, k))
+    np.testing.assert_allclose(sums, np.cumsum(products))
+    assert q != after.strips[0].values
+    assert len(strips_of(explanation())) == 1
+
+
+def test_the_answer_has_the_weight_first_and_one_line_for_all_checks():
+    shown = draw(explanation(**ROTATED), 100)
+    weight = re.search(r"1 bank ← \d+ \w+: weight ([\d.]+)\n", shown)
+    assert f"= weight {weight[1]};" in shown[weight.end() :]
+    assert "check: all 9 hold, to 1.2e-07 or better\n" in shown[: shown.index("1  what enters")]
+    broken = draw(explanation(broken="parts"), 100)
+    assert "check: 1 of 9 broken: the parts' sum = q·k\n" in broken[: broken.index("1  what")]
 
 
 def test_the_answer_is_above_the_steps():
@@ -53,10 +91,11 @@ def test_the_answer_is_above_the_steps():
     assert "in one line" not in shown
 
 
-def test_without_colours_a_cell_is_a_sign_and_a_shade():
-    made = explanation()
+@pytest.mark.parametrize("rotated", [{}, ROTATED], ids=["plain", "rotated"])
+def test_without_colours_a_cell_is_a_sign_and_a_shade(rotated):
+    made = explanation(**rotated)
     lines = draw(made, 100).split("\n")
-    (rows,) = list(expected(made))[:1]
+    (rows,) = list(expected(made, rotated.get("rotated", 0)))[:1]
     for name, values in rows.items():
         line = next(line for line in lines if line.strip().startswith(f"{name} "))
         cells = line[line.index(name) + len("so far  ") :]
@@ -88,19 +127,26 @@ def test_strips_say_what_their_cells_stand_for(colour):
 
 
 def test_what_does_not_fit_is_counted():
-    line = next(line for line in draw(explanation(), 30).split("\n") if "q × k" in line)
+    made = explanation(**ROTATED)
+    line = next(line for line in draw(made, 40).split("\n") if "q × k" in line)
     cells, more = re.search(r"q × k +(.*?) … (\d+) more", line).groups()
-    assert len(cells) <= 2 * (len(next(expected(explanation()))["q"]) - int(more))
-    assert len(line) <= 30
+    assert len(cells) <= 2 * (24 - int(more))
+    assert len(line) <= 40
 
 
-def test_figures_and_pages_have_the_same_cells():
-    made = explanation()
+@pytest.mark.parametrize("rotated", [{}, ROTATED], ids=["plain", "rotated"])
+def test_figures_and_pages_have_the_same_cells(rotated):
+    made = explanation(**rotated)
     drawn = [grid for grid in grids(parsed(made)) if len(grid) == 1]
     titles = re.findall(
-        r"'title': '(dim [\d, ]+): ([^']+)'", str(list(render(strips_of(made), Container())))
+        r"'title': '(dim \d+): ([^']+)'", str(list(render(strips_of(made), Container())))
     )
-    rows = [values for cell in expected(made) for values in cell.values()]
+    rows = [
+        values for cell in expected(made, rotated.get("rotated", 0)) for values in cell.values()
+    ]
+    if rotated:
+        before = (np.array(strip.values) for strip in strips_of(made)[-1].strips)
+        rows += before
     assert len(drawn) == len(rows)
     for grid, values in zip(drawn, rows, strict=True):
         for colour, value in zip(grid[0], values, strict=True):

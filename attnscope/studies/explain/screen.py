@@ -1,6 +1,6 @@
 """An Explanation: one query's arithmetic with its numbers, from top to bottom."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -34,9 +34,28 @@ from attnscope.views.spans import Look, Span, Spans, ours, token_span, untrusted
 _STREAM = 4  # residuals up to which each has its vector shown
 
 
+class ExplainedStep(msgspec.Struct, frozen=True):
+    """A step of the arithmetic."""
+
+    title: Spans
+    caption: Spans
+    parts: list[ViewPart]
+
+
 def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn an explanation into parts."""
-    axis = token_axis("key" if e.context is None else "context", e.sources, e.keys)
+    yield from answer_parts(e, settings)
+    for step in steps(e, settings):
+        yield GAP
+        yield paragraph(step.title)
+        if step.caption:
+            yield paragraph(step.caption, indent=1, remark=True)
+        yield from step.parts
+    yield from end_parts(e, settings)
+
+
+def answer_parts(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present what was asked, each cell's way from score to contribution, and whether all checks hold."""
     yield from unknown_words([e])
     yield from report_header(e.provenance, e.mask, settings, labelled=True)
     yield text_header(e, settings)
@@ -51,14 +70,32 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
     else:
         chosen_spans = ()
     yield paragraph((Span(f"L{e.layer}H{e.head}", "title"), *random, *chosen_spans))
-    yield from _answer(e, settings)
-    yield from _inputs(e, settings)
-    yield from _query_and_keys(e, axis, settings)
-    yield from _scores(e, axis, settings)
-    yield from _scaled(e, axis, settings)
-    yield from _weights(e, axis, settings)
-    yield from _output(e, axis, settings)
-    yield from _rest_of_layer(e, settings)
+    if e.fully_masked:
+        yield _say(f"{MASKED}: no key is allowed, so there are no weights and no output", "warning")
+    else:
+        for cell in e.cells:
+            yield GAP
+            yield from in_one_line(e, cell, settings)
+            yield from product_strips(cell, settings)
+    yield from _verdict(e.checks)
+
+
+def steps(e: Explanation, settings: DisplaySettings) -> Iterator[ExplainedStep]:
+    """Yield the steps that the layer has."""
+    axis = token_axis("key" if e.context is None else "context", e.sources, e.keys)
+    yield _inputs(e, settings)
+    yield _query_and_keys(e, axis, settings)
+    yield _scores(e, axis, settings)
+    yield _scaled(e, axis, settings)
+    yield _weights(e, axis, settings)
+    if not e.fully_masked:
+        yield _output(e, axis, settings)
+    if e.rest_of_layer:
+        yield _rest_of_layer(e, settings)
+
+
+def end_parts(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present notes, and the options that show more."""
     yield GAP
     yield notes(e.notes)
     more = [
@@ -70,20 +107,19 @@ def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[V
     yield from more_options(more, settings)
 
 
-def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _inputs(e: Explanation, settings: DisplaySettings) -> ExplainedStep:
+    title = f"what enters layer {e.layer}"
     if not e.inputs:
-        yield from _title(1, f"what enters layer {e.layer}", ())
-        are_given = e.provenance.weights == "given"
-        why = "the modules of this architecture are"
-        if are_given:
-            why = "queries, keys and values were given"
-        yield _say(
-            f"not known: {why}" if are_given else f"not shown: {why} not followed", "caption"
-        )
-        return
+        text = "not shown: the modules of this architecture are not followed"
+        if e.provenance.weights == "given":
+            text = "not known: queries, keys and values were given"
+        return _step(1, title, (), [_say(text, "caption")])
     last = "the last of these" if len(e.inputs) > 1 else "this"
     caption = f"{last} is x, which the query is computed from; ‖·‖ is the length of a vector"
-    yield from _title(1, f"what enters layer {e.layer}", ours(caption, "caption"))
+    return _step(1, title, ours(caption, "caption"), _input_parts(e, settings))
+
+
+def _input_parts(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
     residual = [vector for vector in e.inputs if vector.name == "residual"]
     between = residual[1:-1] if len(residual) > _STREAM else []
     for vector in e.inputs:
@@ -102,7 +138,7 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
     yield from _check(e.check("norm"))
 
 
-def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedStep:
     weights = "W_q, W_k and b" if e.query_steps[0].bias else "W_q and W_k"
     source = f"; {weights} are weights of the layer"
     if not e.inputs:
@@ -110,30 +146,39 @@ def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> It
         if e.provenance.weights == "given":
             source = ", as they were given"
     caption = f"the query q of this token and the key k of every token{source}"
-    yield from _title(2, "query and keys", ours(caption, "caption"))
+    parts = _query_and_key_parts(e, axis, settings)
+    return _step(2, "query and keys", ours(caption, "caption"), parts)
+
+
+def _query_and_key_parts(
+    e: Explanation, axis: Axis, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     for vector in e.query_steps:
         yield _vector(vector, settings)
     yield from _check(e.check("query"))
     yield from _check(e.check("position"), trivial=e.query_steps[-1].position is None)
-    steps = []
+    formulas = []
     for step in e.cells[0].key_steps:
         if step.position is None:
-            steps.append(step.formula)
+            formulas.append(step.formula)
         else:
-            steps.append(f"{step.origin}, each by its own position{step.times}")
+            formulas.append(f"{step.origin}, each by its own position{step.times}")
     shared = "" if e.group == e.head else f", of key/value head {e.group}"
     of = "" if e.context is None else " from the embedded context"
     yield GAP
-    yield _say(f"k of every token{of}{shared}: {', '.join(steps)}")
+    yield _say(f"k of every token{of}{shared}: {', '.join(formulas)}")
     yield from key_parts(e, axis, settings)
     yield from _check(e.check("key"))
 
 
-def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedStep:
     norm = number_text(e.query_steps[-1].norm, settings.precision)
-    yield from _title(
-        3, "scores: q·k", ours(f"‖q‖ × ‖k‖ × the cosine between them; ‖q‖ is {norm}", "caption")
-    )
+    caption = f"‖q‖ × ‖k‖ × the cosine between them; ‖q‖ is {norm}"
+    parts = _score_parts(e, axis, settings)
+    return _step(3, "scores: q·k", ours(caption, "caption"), parts)
+
+
+def _score_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     yield score_grid(e, axis, settings)
     for cell in e.cells:
         yield GAP
@@ -141,15 +186,19 @@ def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
     yield from _check(e.check("parts"))
 
 
-def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    steps = [scale_text(e.scale, e.head_width, reason=True)]
+def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedStep:
+    changes = [scale_text(e.scale, e.head_width, reason=True)]
     if e.softcap is not None:
-        steps += [f"soft-capped at {e.softcap:g}"]
+        changes += [f"soft-capped at {e.softcap:g}"]
     if e.bias is not None:
-        steps += [f"plus {BIAS_NAMES.get(e.bias, e.bias)} bias"]
+        changes += [f"plus {BIAS_NAMES.get(e.bias, e.bias)} bias"]
     used = msgspec.structs.replace(e.mask, used=e.layer_mask or e.mask.used)
     mask = (*ours("mask: ", "caption"), *untrusted(describe_used(used), "caption"))
-    yield from _title(4, f"scaled: {', '.join(steps)}; then masked", mask)
+    title = f"scaled: {', '.join(changes)}; then masked"
+    return _step(4, title, mask, _scaled_parts(e, axis, settings))
+
+
+def _scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     yield from scaled_parts(e, axis, settings)
     yield from _check(e.check("scaled"))
     if e.effects is not None and e.row.masked.size > 1:
@@ -164,15 +213,16 @@ def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
         yield _say(text, "caption")
 
 
-def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedStep:
     sink_note = ""
     if e.sink is not None:
         sink_note = "; the head's sink adds one score that belongs to no token"
-    yield from _title(
-        5,
-        "weights: softmax",
-        ours(f"exp(masked − largest), divided by the sum{sink_note}", "caption"),
-    )
+    caption = f"exp(masked − largest), divided by the sum{sink_note}"
+    parts = _weight_parts(e, axis, settings)
+    return _step(5, "weights: softmax", ours(caption, "caption"), parts)
+
+
+def _weight_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     if e.fully_masked:
         yield _say(f"{MASKED}: no key is allowed, so there are no weights and no output", "warning")
         return
@@ -183,11 +233,13 @@ def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[
         yield _say(f"a mask after the softmax would leave a row that sums to {total}", "caption")
 
 
-def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    if e.fully_masked:
-        return
+def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedStep:
     caption = ours("each value vector v × its weight α, added up", "caption")
-    yield from _title(6, "output: the weighted sum of the values", caption)
+    parts = _output_parts(e, axis, settings)
+    return _step(6, "output: the weighted sum of the values", caption, parts)
+
+
+def _output_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     yield blend_grid(e, axis, settings)
     yield from _check(e.check("value"))
     if e.sink is not None:
@@ -206,36 +258,17 @@ def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
         )
 
 
-def _rest_of_layer(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _rest_of_layer(e: Explanation, settings: DisplaySettings) -> ExplainedStep:
     """Show what follows attention in the layer."""
-    if not e.rest_of_layer:
-        return
-    yield from _title(
-        7,
-        "the rest of the layer",
-        ours("what all heads write, the residual stream, and the MLP", "caption"),
-    )
-    for vector in e.rest_of_layer:
-        yield _vector(vector, settings)
-    yield from _check(e.check("norm of the residual"))
-    yield from _check(e.check("layer output"))
+    caption = ours("what all heads write, the residual stream, and the MLP", "caption")
+    parts: list[ViewPart] = [_vector(vector, settings) for vector in e.rest_of_layer]
+    parts += _check(e.check("norm of the residual"))
+    parts += _check(e.check("layer output"))
+    return _step(7, "the rest of the layer", caption, parts)
 
 
-def _answer(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Show each cell's way from score to contribution, and its score as a sum over dimensions."""
-    if e.fully_masked:
-        return
-    for cell in e.cells:
-        yield GAP
-        yield in_one_line(e, cell, settings)
-        yield from product_strips(cell, settings)
-
-
-def _title(step: int, title: str, caption: Spans) -> Iterator[ViewPart]:
-    yield GAP
-    yield paragraph(ours(f"{step}  {title}", "bold"))
-    if caption:
-        yield paragraph(caption, indent=1, remark=True)
+def _step(number: int, title: str, caption: Spans, parts: Iterable[ViewPart]) -> ExplainedStep:
+    return ExplainedStep(ours(f"{number}  {title}", "bold"), caption, list(parts))
 
 
 def _say(text: str, look: Look = "") -> Text:
@@ -267,4 +300,15 @@ def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[
     else:
         text = f"DOES NOT HOLD: differs by {check.difference:.1e}, rounding explains {check.tolerance:.1e}"
         verdict = Span(f"{check.said} {text}", "bad")
+    yield paragraph((Span("check: ", "dim"), verdict), indent=1)
+
+
+def _verdict(checks: list[ArithmeticCheck]) -> Iterator[ViewPart]:
+    """State whether all steps agree; those that do not are named."""
+    broken = [check.said for check in checks if not check.holds]
+    if broken:
+        verdict = Span(f"{len(broken)} of {len(checks)} broken: {', '.join(broken)}", "bad")
+    else:
+        largest = max(check.difference for check in checks)
+        verdict = Span(f"all {len(checks)} hold, to {largest:.1e} or better", "good")
     yield paragraph((Span("check: ", "dim"), verdict), indent=1)

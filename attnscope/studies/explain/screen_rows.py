@@ -1,6 +1,6 @@
 """Grids of an Explanation: a row for every key shown, and one for the rest."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -49,6 +49,8 @@ def _dimensions(
         Column(f"dim {i}", written(values, digits), "dim")
         for i, values in enumerate(matrix.T.tolist())
     ]
+    if settings.format == "page":
+        return columns, f"dimensions of {name}"
     suffix = f"dimensions of {name}{settings.named('--json', 'data', '; {} has all')}"
     return columns, "" if settings.data_only else suffix
 
@@ -74,7 +76,7 @@ def cell_parts(
     e: Explanation, cell: ExplainedCell, settings: DisplaySettings
 ) -> Iterator[ViewPart]:
     """Present one dot product as the sum of its parts, the largest of them one by one."""
-    bands = any(part.wavelength is not None for part in cell.parts)
+    bands = _is_rotated(cell)
     noun = "rotated pairs of dimensions" if bands else "dimensions"
     masked = "" if cell.allowed else "; not allowed by the mask"
     label = Span(f"  ({cell.chosen}{masked})", "dim")
@@ -85,7 +87,7 @@ def cell_parts(
     left = sum(part.product for part in cell.parts[len(shown_parts) :])
     products: list[float | None] = [part.product for part in shown_parts]
     sums = np.cumsum([part.product for part in shown_parts]).tolist()
-    labels = [ours(", ".join(str(dim) for dim in part.dims)) for part in shown_parts]
+    labels = [ours(f",{TIE}".join(str(dim) for dim in part.dims)) for part in shown_parts]
     if len(shown_parts) < len(cell.parts):
         labels.append(ours(f"{len(cell.parts) - len(shown_parts)} more", "dim"))
         products = [*products, left]
@@ -101,29 +103,50 @@ def cell_parts(
     columns.append(Column("adds" if bands else "q × k", column_texts(products, settings.precision)))
     columns.append(Column("so far", column_texts(sums, settings.precision), "dim"))
     yield Table("pair" if bands else "dimension", columns, labels=labels)
+    if bands:
+        yield from _unrotated_strips(e, cell, settings)
 
 
 def product_strips(cell: ExplainedCell, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present q, k, their products and the running sum, dimension by dimension, as cells of colour."""
     if len(cell.parts) < 2:
         return
-    bands = any(part.wavelength is not None for part in cell.parts)
-    products = [part.product for part in cell.parts]
+    q = [value for part in cell.parts for value in part.q]
+    k = [value for part in cell.parts for value in part.k]
+    yield _strips(cell, q, k, settings)
+    order = f"{len(q)} dimensions, the largest product first"
+    if _is_rotated(cell):
+        order = f"{len(q)} dimensions of q and k as rotated, pair by pair, the largest sum first"
+    yield paragraph(ours(f"{order}; each line has its own scale", "caption"), indent=1, remark=True)
+
+
+def _is_rotated(cell: ExplainedCell) -> bool:
+    return any(part.wavelength is not None for part in cell.parts)
+
+
+def _strips(
+    cell: ExplainedCell, q: Sequence[float], k: Sequence[float], settings: DisplaySettings
+) -> Strips:
+    """Lay out q and k, whose dimensions are in the order of the cell's parts."""
+    products = np.multiply(q, k)
     sums = np.cumsum(products).tolist()
     strips = [
-        Strip("q × k", products),
+        Strip("q", q),
+        Strip("k", k),
+        Strip("q × k", products.tolist()),
         Strip("so far", sums, ours(number_text(sums[-1], settings.precision))),
     ]
-    if not bands:
-        strips = [
-            Strip("q", [part.q[0] for part in cell.parts]),
-            Strip("k", [part.k[0] for part in cell.parts]),
-            *strips,
-        ]
-    kind = "rotated pairs of dimensions" if bands else "dimensions"
-    caption = f"{len(products)} {kind}, the largest product first; each line has its own scale"
-    yield Strips([f"dim {', '.join(map(str, part.dims))}" for part in cell.parts], strips, indent=1)
-    yield paragraph(ours(caption, "caption"), indent=1, remark=True)
+    return Strips([f"dim {dim}" for part in cell.parts for dim in part.dims], strips, indent=1)
+
+
+def _unrotated_strips(
+    e: Explanation, cell: ExplainedCell, settings: DisplaySettings
+) -> Iterator[ViewPart]:
+    """Present the same of q and k before their rotation."""
+    dims = [dim for part in cell.parts for dim in part.dims]
+    q, k = (steps[-2].values[dims].tolist() for steps in (e.query_steps, cell.key_steps))
+    yield paragraph(ours("q and k before the rotation, in the same order", "caption"), indent=1)
+    yield _strips(cell, q, k, settings)
 
 
 def _pair(e: Explanation, cell: ExplainedCell, between: str) -> Spans:
@@ -153,16 +176,20 @@ def _four_digits(value: float) -> str:
     return f"{float(f'{value:.4g}'):,.{max(0, 4 - len(str(int(value))))}f}"
 
 
-def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Text:
-    """Show a cell's way from its score to its contribution."""
+def in_one_line(
+    e: Explanation, cell: ExplainedCell, settings: DisplaySettings
+) -> Iterator[ViewPart]:
+    """Show a cell's weight, and its way from its score to its contribution."""
 
     def said(value: float) -> str:
         return number_text(float(value), settings.precision)
 
     row = e.row
     at = e.keys.index(cell.key)
+    weight = said(row.weights[at])
+    yield paragraph((*_pair(e, cell, "←"), Span(f": weight {weight}", "bold")), indent=1)
     steps = [
-        f"{said(cell.score)} {scale_text(e.scale, e.head_width)} = {said(row.times_scale[at])}"
+        f"q·k {said(cell.score)} {scale_text(e.scale, e.head_width)} = {said(row.times_scale[at])}"
     ]
     if row.capped is not None:
         steps.append(f"soft-capped {said(row.capped[at])}")
@@ -173,17 +200,15 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
     if not cell.allowed:
         steps.append("not allowed, so its weight is exactly 0")
     else:
+        sink = "" if e.sink is None else f", of which {said(e.sink.exponential)} is the sink's,"
         steps.append(
             f"exp({said(row.masked[at])} − the row's largest {said(e.maximum or 0.0)}) = {said(row.exponentials[at])}"
         )
-        steps.append(
-            f"/ the row's sum {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}"
-        )
+        steps.append(f"/ the row's sum {said(e.exponential_sum or 1.0)}{sink} = weight {weight}")
         steps.append(
             f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}"
         )
-    opening = (*_pair(e, cell, "←"), Span(f": {steps[0]}"))
-    return Text([opening, *map(ours, steps[1:])], "; ", indent=1)
+    yield Text([*map(ours, steps)], "; ", indent=1)
 
 
 def _bias_parts(e: Explanation) -> dict[str, Floats]:

@@ -23,7 +23,14 @@ def _answer(request: Request) -> Any:
 
 
 STUDY = Study(
-    (FindingsKind("explain", "explain:Explanation", "explain.screen:present_explanation"),),
+    (
+        FindingsKind(
+            "explain",
+            "explain:Explanation",
+            "explain.screen:present_explanation",
+            page="explain.page:present_page",
+        ),
+    ),
     StudyCommand(
         """Explain the attention of one token, step by step.
 

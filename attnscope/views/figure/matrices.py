@@ -33,7 +33,7 @@ from attnscope.views.figure.labels import (
     rows_width,
 )
 from attnscope.views.head_layout import lay_out_heads
-from attnscope.views.numbers import MASKED, NO_WEIGHT
+from attnscope.views.numbers import MASKED, MINUS, NO_WEIGHT
 from attnscope.views.parts import SHARES, WEIGHTS, Matrices, Panel, Strips, WeightMap
 from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells, strip_scale
 from attnscope.views.spans import TIE, Span, Spans, ours
@@ -322,7 +322,7 @@ def _draw_thumbnails(
 
 
 def draw_strips(canvas: Canvas, strips: Strips) -> None:
-    """Draw lines of cells below each other."""
+    """Draw lines of cells below each other, and what their colours stand for."""
     x = (
         MARGIN
         + 12 * strips.indent
@@ -346,6 +346,7 @@ def draw_strips(canvas: Canvas, strips: Strips) -> None:
         canvas.frame(x, canvas.y, cell * len(strip.values), _CELL)
         canvas.text(x + cell * len(strip.values) + 6, base, strip.end, size=SMALL)
         canvas.y += _CELL
+    canvas.y += 4 + draw_scale(canvas, x, canvas.y + 3, Scale(-1.0, 1.0, signed=True), MINUS, "+")
     canvas.y += 4
 
 

@@ -19,6 +19,7 @@ from attnscope.base.system.escape import as_unicode
 from attnscope.views.page.command import PageCommand, lowered_command
 from attnscope.views.page.container import Container
 from attnscope.views.page.elements import element
+from attnscope.views.page.fold import Fold, lowered_fold
 from attnscope.views.page.rendering import DRAWN, render
 from attnscope.views.page.scatter import lowered_scatter
 from attnscope.views.page.walk import Walk, lowered_walk
@@ -34,6 +35,7 @@ _FOOTER = "made by attnscope; this page loads nothing and sends nothing"
 DRAWN[Walk] = lowered_walk
 DRAWN[Scatter] = lowered_scatter
 DRAWN[PageCommand] = lowered_command
+DRAWN[Fold] = lowered_fold
 # Characters of base64 on a line, which editors and mail can hold.
 _LINE = 16_384
 

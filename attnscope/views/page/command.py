@@ -23,7 +23,12 @@ def lowered_command(part: PageCommand, _container: Container) -> list[Any]:
     if not command:
         return []
     where = f" {ELSEWHERE}" if part.elsewhere else ""
-    line = [f"This page in a terminal{where}: ", element("code", command)]
+    first, *options = command.split(" --")
+    # lines break before an option, not within one
+    items = [
+        child for option in options for child in (" ", element("span", f"--{option}", look="item"))
+    ]
+    line = [f"This page in a terminal{where}: ", element("code", first, *items)]
     return [element("p", *line, look="dim command", tabIndex=0, id="page-command")]
 
 

@@ -3,6 +3,7 @@
 An element is `[tag, properties, *children]`; a child is another element or a text.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ from attnscope.views.figure.colours import ink_on
 from attnscope.views.spans import TOKEN_MARKS, Span, Spans, spell
 
 Element = list[Any] | str
+_POWER = re.compile(r"(\d[\d.]*e[-+]\d+)")
 # Where a command runs that names files without their folders.
 ELSEWHERE = "(in the folder of the model)"
 
@@ -34,21 +36,39 @@ def text_of(span: Span) -> str:
 
 def spans_of(spans: Spans) -> list[Element]:
     """Return spans as text or elements; tokens are isolated from the writing direction of their line."""
-    return [_span(span) for span in spans if span.text or span.origin in TOKEN_MARKS]
+    return [
+        child
+        for span in spans
+        if span.text or span.origin in TOKEN_MARKS
+        for child in _children(span)
+    ]
 
 
-def _span(span: Span) -> Element:
+def _children(span: Span) -> list[Element]:
     foreign = span.origin in TOKEN_MARKS or span.origin == "untrusted"
     style = None
     if span.colour:
         style = {"background": span.colour, "color": ink_on(span.colour)}
     elif span.shade is not None:
         style = {"background": f"color-mix(in srgb,var(--bar) {span.shade * 70:.0f}%,transparent)"}
+    text: list[Element] = [text_of(span)]
+    if span.origin not in TOKEN_MARKS:
+        text = _unbroken(text_of(span))
     if not (foreign or span.look or style):
-        return text_of(span)
+        return text
     name = "dim" if span.look == "caption" else span.look
     look = " ".join([*([f"look-{name}"] if name else []), *(["role"] if style else [])])
-    return element("bdi" if foreign else "span", text_of(span), look=look, style=style)
+    return [element("bdi" if foreign else "span", *text, look=look, style=style)]
+
+
+def _unbroken(text: str) -> list[Element]:
+    """Return a text whose powers of ten, such as `2.6e-07`, are elements: browsers break lines behind their sign."""
+    pieces = _POWER.split(text)
+    return [
+        element("span", piece, look="whole") if n % 2 else piece
+        for n, piece in enumerate(pieces)
+        if piece
+    ]
 
 
 def plain(children: Iterable[Element]) -> str:

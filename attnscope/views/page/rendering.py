@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
@@ -33,6 +34,7 @@ _INDENT = 1.25
 _MOST_FRAMES = 160  # columns of a map over seconds; neighbouring frames are summed
 _HEAD = re.compile(r"(L\d+H\d+) \w")  # the title of the matrix of a head, with its kind
 _WIDE = 24
+_CELL = 1.4  # width of a cell of a strip in rem, if there is room
 _KEY_CELLS = 8  # cells on each side of zero in the key of strips
 # Items of a list that are shown if it is folded, and longest list that is not; in a cell of a table, these are fewer.
 _SHOWN = 12
@@ -101,9 +103,20 @@ def _facts(facts: parts.Facts, _container: Container) -> list[Node]:
 
 
 def _table(table: parts.Table, _container: Container) -> list[Node]:
+    """Return a table; its further columns, if they have a name, are folded into a table of their own."""
+    if not (table.further and table.further_name):
+        return [_grid(table, [*table.columns, *table.further])]
+    name = f"{len(table.further)} {table.further_name}"
+    bare = msgspec.structs.replace(table, bars=None)
+    return [
+        _grid(table, table.columns),
+        element("details", element("summary", name, look="dim"), _grid(bare, table.further)),
+    ]
+
+
+def _grid(table: parts.Table, columns: Sequence[parts.Column]) -> Element:
     labels = [] if table.keys is None else _labelled(table.keys)
     labels += [spans_of(label) for label in table.labels]
-    columns = [*table.columns, *table.further]
     headings = [_cell(column.heading) for column in columns]
     label_heading = [element("th", table.heading, scope="col")] if labels else []
     name_cells = [
@@ -118,7 +131,7 @@ def _table(table: parts.Table, _container: Container) -> list[Node]:
     rows = [element("tr", *_table_row(table, columns, labels, row)) for row in range(count)]
     title = table.heading or ", ".join(map(plain, headings)) or "table"
     head = element("thead", element("tr", *label_heading, *name_cells))
-    return [scrolling(title, element("table", head, element("tbody", *rows), look="data"))]
+    return scrolling(title, element("table", head, element("tbody", *rows), look="data"))
 
 
 def _table_row(
@@ -367,9 +380,8 @@ def _strips(strips: parts.Strips, _container: Container) -> list[Node]:
             share = abs(value) / largest
             cells.append(_strip_cell("bar" if value > 0 else "less", share, title=said))
         cell_line = element("span", *cells, look="cells", aria_hidden="true")
-        lines.append(
-            element("div", element("span", strip.name, look="dim"), cell_line, *spans_of(strip.end))
-        )
+        end = element("span", *spans_of(strip.end))
+        lines.append(element("div", element("span", strip.name, look="dim"), cell_line, end))
     steps = range(1, _KEY_CELLS + 1)
     key = [*(("less", n) for n in reversed(steps)), *(("bar", n) for n in steps)]
     colours = [_strip_cell(name, n / _KEY_CELLS) for name, n in key]
@@ -378,7 +390,8 @@ def _strips(strips: parts.Strips, _container: Container) -> list[Node]:
     scale += [element("span", *halves[0], look="cells"), "0"]
     scale += [element("span", *halves[1], look="cells"), "+"]
     lines.append(element("div", *scale, look="dim"))
-    return [element("div", *lines, look="strips", style=_indented(strips.indent))]
+    style = {"--cells": f"{_CELL * len(strips.cells):g}rem"}
+    return [element("div", *lines, look="strips", style=style | (_indented(strips.indent) or {}))]
 
 
 def _pictures(pictures: parts.Pictures, container: Container) -> list[Node]:
