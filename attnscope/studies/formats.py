@@ -86,7 +86,7 @@ def page(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
     from attnscope.views.page import as_html
     from attnscope.views.page.command import PageCommand, with_command
 
-    parts = present(findings, replace(settings, format="page", options=False))
+    parts = present(findings, replace(settings, format="page", options=False, fixed=True))
     if (made_by := settings.made_by) is not None:
         line = PageCommand(made_by.spell(), made_by.elsewhere)
         parts = with_command(parts, line, walked=made_by.name in ("run", "compare"))

@@ -79,7 +79,7 @@ class DisplaySettings:
 
     precision: int = 2  # digits after the point in matrices; weights of contributors have one more
     options: bool = True  # whether it is for the command line, so that hints name its options
-    fixed: bool = False  # whether it is a figure, whose reader can type no option
+    fixed: bool = False  # whether it is a figure or page, whose reader can type no option
     # leave out the header, remarks, notes and options, but not the label of random weights, nor a mask that is not the
     # model's own
     data_only: bool = False

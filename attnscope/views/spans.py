@@ -1,7 +1,7 @@
 """Texts of parts. They keep their origin, by which a screen or a page escapes what is untrusted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 from unicodedata import category
 
@@ -62,6 +62,12 @@ def untrusted(text: str, look: Look = "") -> Spans:
 def note(text: str, look: Look = "") -> Spans:
     """Return a note that may quote untrusted text."""
     return (Span(text, look, "note", hint=hint_of(text)),)
+
+
+def without_hints(spans: Spans) -> Spans:
+    """Leave out what a reader of a screen can type: that of a figure or page has no command line."""
+    told = (replace(span, text=span.text.removesuffix(span.hint)) for span in spans)
+    return tuple(span for span in told if span.text or not span.hint)
 
 
 def token_span(tokens: Sequence[Token], position: int, look: Look = "") -> Span:

@@ -407,3 +407,18 @@ def test_a_small_page_is_small_and_repeats_no_number(tmp_path):
         np.testing.assert_allclose(weights[:, n].T, head.top.weight, atol=1e-6)
         products = weights[:, n] * norms[n][places[:, n]]
         np.testing.assert_allclose(products.T, head.top.value, atol=1e-5)
+
+
+def test_a_page_names_no_option_as_its_reader_types_none(tmp_path):
+    """Hints were spelled as in Python, such as `key selects others`, though a page has no such key."""
+    for command in (
+        ["run", "the river ran past an old bank " * 15, "--measure", "rollout"],
+        ["ablate", TEXT, "--each", "head"],
+    ):
+        path = tmp_path / f"{command[0]}.html"
+        assert main([*command, "-o", str(path), "--quiet"]) == 0
+        page = read_page(path)
+        said = json.dumps([node for node in page.nodes if isinstance(node, list)])
+        said = said.replace(text_in(next(page.elements("code"), "")), "")
+        for hint in ("selects other", "select other", "shows more", "lists all", "--at "):
+            assert hint not in said

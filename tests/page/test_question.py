@@ -474,10 +474,13 @@ def test_on_a_phone_the_answer_of_what_is_tapped_is_in_sight(chromium, pages):
     context.close()
 
 
-def test_on_a_phone_the_answer_covers_no_names_of_columns(chromium, pages):
+@pytest.mark.parametrize(("width", "height"), [(360, 640), (800, 900)])
+def test_where_panels_are_stacked_the_answer_covers_no_names_of_columns(
+    chromium, pages, width, height
+):
     """However far the page is scrolled: it is at the bottom, and what has the focus is above it."""
     context = chromium.new_context(
-        viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True
+        viewport={"width": width, "height": height}, has_touch=True, is_mobile=True
     )
     page = context.new_page()
     page.goto(pages["short"][0].resolve().as_uri() + "#head=L1H1&query=4&key=1&display=lens")
@@ -492,7 +495,7 @@ def test_on_a_phone_the_answer_covers_no_names_of_columns(chromium, pages):
             assert shows(page, at_names.format(x, above + 5), "panel-matrix")
         box = page.locator(".matters").bounding_box()
         assert box["height"] > 40
-        assert box["y"] + box["height"] == pytest.approx(640, abs=1)
+        assert box["y"] + box["height"] == pytest.approx(height, abs=1)
     last = page.locator(".lens button").last
     page.locator("#lens-first").focus()
     for _ in range(page.locator(".lens button").count() - 1):
@@ -501,6 +504,20 @@ def test_on_a_phone_the_answer_covers_no_names_of_columns(chromium, pages):
     focused = last.bounding_box()
     assert focused["y"] + focused["height"] <= page.locator(".matters").bounding_box()["y"]
     context.close()
+
+
+@pytest.mark.exhaustive
+def test_on_a_phone_an_entry_of_a_list_of_heads_is_on_one_line(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["heads", SHORT, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(360, 640)).page
+    entries = page.evaluate(
+        "[...document.querySelectorAll('td .item > .look-dim')].filter((one) => /H\\d/.test(one.textContent))"
+        ".map((one) => [one.textContent, one.getClientRects().length])"
+    )
+    assert len(entries) > 5
+    assert {lines for _, lines in entries} <= {0, 1}  # none of what is folded
+    assert not any(text.startswith("below") for text, _ in entries)
 
 
 # Whether the box of the focus is within everything that would cut it, and crosses none of these elements.

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.views import parts
-from attnscope.views.palette import ASSUMED, surface_on
+from attnscope.views.figure.colours import ink_on
+from attnscope.views.palette import ASSUMED, DARK, LIGHT, surface_on
 from attnscope.views.scales import SHAPES, WEIGHTS, LogScale, Scale, scale_for
 from attnscope.views.spans import ours
 from attnscope.views.terminal import as_text
@@ -548,3 +549,21 @@ def test_what_stands_on_a_background_that_is_not_known_is_read_on_black_and_on_w
     # what is zero has the ground on which its neighbours are small
     ground = ramp_style(0.0, False, colours, ASSUMED).bgcolor
     assert ground is not None and rgb(ground)[:3] == (0, 0, 0)
+
+
+@pytest.mark.parametrize("surface", [LIGHT, DARK])
+def test_letters_and_marks_on_canvases_are_seen(surface):
+    """Labels and the numbers in cells have a contrast of 4.5, and a cursor, ink on a line of the background, as well."""
+
+    def ratio(first, second):
+        high, low = sorted((luminance(bytes.fromhex(one)) for one in (first, second)), reverse=True)
+        return (high + 0.05) / (low + 0.05)
+
+    for letters in (surface.ink, surface.dim):
+        assert ratio(letters, surface.background) >= 4.5
+    for signed in (False, True):
+        for step in range(257):
+            cell = bytes(surface.colour(step / 256, signed=signed)).hex()
+            assert ratio(ink_on(f"#{cell}")[1:], cell) >= 4.5
+            # a cursor is two lines, of which one is seen on any cell
+            assert max(ratio(surface.ink, cell), ratio(surface.background, cell)) >= 3

@@ -406,8 +406,10 @@ def _strongest_row(survey: HeadRoles, role: RoleValues, listing: Listing) -> tup
     for layer, head in [head for head in listed if head not in weak] + weak:
         name = f"L{layer}H{head}{letters.get(survey.main[layer][head] or '', '')}"
         value = spell_value(role.values, role.errors, layer, head, 2)
-        limit = f"below {role.clear:g}: " if [(layer, head)] == weak[:1] else ""
-        heads.append(ours(f"{limit}{name} {value}", "dim" if (layer, head) in weak else ""))
+        entry = ours(f"{name} {value}", "dim" if (layer, head) in weak else "")
+        if [(layer, head)] == weak[:1]:
+            entry = (*ours(f"below {role.clear:g}:", "dim"), *ours(" "), *entry)
+        heads.append(entry)
     if not heads:
         measured = not np.isnan(role.values).all()
         cell = ours("0" if measured else "–", "dim")

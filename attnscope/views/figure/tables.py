@@ -1,7 +1,6 @@
 """Draw text: facts, paragraphs, bars and tables."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
 
 from msgspec import structs
@@ -21,7 +20,7 @@ from attnscope.views.figure.canvas import (
 from attnscope.views.figure.colours import BAR
 from attnscope.views.numbers import MASKED, MINUS, NOTHING
 from attnscope.views.parts import Bars, Cell, Column, Facts, OneLine, Table, Text, joined
-from attnscope.views.spans import Look, Span, Spans, ours
+from attnscope.views.spans import Look, Span, Spans, ours, without_hints
 
 # Units of a step from the left edge.
 _INDENT = 14.0
@@ -52,7 +51,7 @@ def _whole(cell: Cell | OneLine, limit: float, look: Look = "") -> Spans:
     if isinstance(cell, str):
         return ours(cell, look)
     if not isinstance(cell, Text) or cell.cut is None:
-        return _without_hints(joined(cell))
+        return without_hints(joined(cell))
     shown_count = 0
     used = 0.0
     for item in cell.items:
@@ -64,12 +63,6 @@ def _whole(cell: Cell | OneLine, limit: float, look: Look = "") -> Spans:
     return *joined(Text(cell.items[:shown_count], cell.between)), Span(
         cell.cut.format(left) if left else "", "dim"
     )
-
-
-def _without_hints(spans: Spans) -> Spans:
-    """Leave out what a reader of a screen can type: that of a figure has no command line."""
-    told = (replace(span, text=span.text.removesuffix(span.hint)) for span in spans)
-    return tuple(span for span in told if span.text or not span.hint)
 
 
 def draw_facts(canvas: Canvas, facts: Facts) -> None:

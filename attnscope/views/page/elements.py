@@ -9,7 +9,7 @@ from typing import Any
 
 from attnscope.base.system.escape import escape_control
 from attnscope.views.figure.colours import ink_on
-from attnscope.views.spans import TOKEN_MARKS, Span, Spans, spell
+from attnscope.views.spans import TOKEN_MARKS, Span, Spans, spell, without_hints
 
 Element = list[Any] | str
 _POWER = re.compile(r"(\d[\d.]*e[-+]\d+)")
@@ -38,7 +38,7 @@ def spans_of(spans: Spans) -> list[Element]:
     """Return spans as text or elements; tokens are isolated from the writing direction of their line."""
     return [
         child
-        for span in spans
+        for span in without_hints(spans)
         if span.text or span.origin in TOKEN_MARKS
         for child in _children(span)
     ]

@@ -94,8 +94,9 @@ def _cell(cell: Any, shown: int = _SHOWN, longest: int = _FOLDED) -> list[Elemen
 
 def _facts(facts: parts.Facts, _container: Container) -> list[Node]:
     lines = [
-        element("div", element("dt", name), element("dd", *_cell(value)))
+        element("div", element("dt", name), element("dd", *cell))
         for name, value in facts.lines
+        if (cell := _cell(value)) or name != "note"
     ]
     if lines:
         return [element("dl", *lines, look="facts", style=_indented(facts.indent))]
