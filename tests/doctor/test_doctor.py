@@ -120,8 +120,10 @@ def test_every_row_says_whose_texts_it_is_about(llama):
             assert (item.texts == "batch") == about_batch, item
     screen = both.text(width=120)
     table = screen.partition("number: ")[0].splitlines()
-    rows = {line.split()[0]: line.split() for line in table if line.startswith("pa")}
-    assert rows["packed_documents"][4] == "batch" and rows["padding"][4] == "random"
+    # names are words, and columns are two blanks apart
+    rows = {line.split("  ")[0]: re.split(" {2,}", line) for line in table}
+    assert rows["packed documents"][4] == "batch" and rows["padding"][4] == "random"
+    assert len(rows) > 4 and not [name for name in rows if "_" in name]
 
 
 def test_left_padding_that_moves_outputs_is_shown_with_its_number_and_repair():
@@ -139,7 +141,7 @@ def test_left_padding_that_moves_outputs_is_shown_with_its_number_and_repair():
     )
     screen = " ".join(found.text(width=200).split())
     assert (
-        "padding_positions depends on how the model is called" in screen and check.repair in screen
+        "padding positions depends on how the model is called" in screen and check.repair in screen
     )
     assert f"{check.value:.3g}" in screen
 
@@ -151,7 +153,9 @@ def test_what_does_not_apply_is_one_line():
     assert {"window", "prefix", "sinks", "softcap", "rope_scaling", "labels"} <= set(without)
     assert not {"future", "padding", "packed_documents", "cached_decoding"} & set(without)
     screen = found.text(width=100)
-    line = f"{len(without)} checks do not apply: {', '.join(without)}"
+    special = {"mask_4d": "4-D mask", "padding_is_eos": "padding is the end token"}
+    words = [special.get(name, name.replace("_", " ")) for name in without]
+    line = f"{len(without)} checks do not apply: {', '.join(words)}"
     assert line in " ".join(screen.split())
     assert f"{len(without)} do not apply" in " ".join(screen.split()), (
         "the last line counts them, too"
@@ -479,13 +483,15 @@ def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
         if check["verdict"] in ("ok", "wrong") and check["limit"] is not None
     ]
     lines = {
-        line.split()[0]: line for line in shown.splitlines() if re.match(r"\S+ +(ok|WRONG) ", line)
+        line.split("  ")[0].replace("4-D mask", "mask 4d"): line
+        for line in shown.splitlines()
+        if re.match(r"\S+( \S+)*  +(ok|WRONG) ", line)
     }
     for check in measured:
         assert (check["value"] <= check["limit"]) == (check["verdict"] == "ok")
         assert (
-            f" {plain(check['value'])} " in lines[check["name"]]
-            and f" {plain(check['limit'])}" in lines[check["name"]]
+            f" {plain(check['value'])} " in lines[check["name"].replace("_", " ")]
+            and f" {plain(check['limit'])}" in lines[check["name"].replace("_", " ")]
         )
     verdicts = ("wrong", "ok", "depends", "unknown", "inapplicable")
     counts = [sum(check["verdict"] == verdict for check in checks) for verdict in verdicts]

@@ -26,6 +26,8 @@ _VERDICTS = {
     verdict: ours(word.upper() if verdict == "wrong" else word, _LOOKS[verdict])
     for verdict, word in VERDICTS.items()
 }
+# Names of checks that are no words without their underscores.
+_WORDS = {"mask_4d": "4-D mask", "padding_is_eos": "padding is the end token"}
 _CAPTION = "number: what the check measured, a difference unless its name says otherwise; limit: the largest number that is ok"
 _TEXTS = {
     "batch": "batch: what you gave",
@@ -49,7 +51,7 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[
         check for check in report.checks if check.verdict in ("ok", "wrong", "depends")
     ]:
         where = Column("where", [note(check.where or "") for check in measured], left=True)
-        labels = [ours(check.name) for check in measured]
+        labels = [ours(_words(check.name)) for check in measured]
         yield Table("check", [*_columns(measured), where], labels=labels, indent=0)
         yield paragraph(ours(_CAPTION, "caption"), remark=True)
         sources = {source for check in measured for source in check.texts}
@@ -65,8 +67,10 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[
     if untold := [check for check in report.checks if check.verdict == "unknown"]:
         yield GAP
         yield paragraph(ours("cannot tell"), remark=True)
-        yield Facts([(check.name, note(check.reason or "")) for check in untold], indent=1)
-    if without := [check.name for check in report.checks if check.verdict == "inapplicable"]:
+        yield Facts([(_words(check.name), note(check.reason or "")) for check in untold], indent=1)
+    if without := [
+        _words(check.name) for check in report.checks if check.verdict == "inapplicable"
+    ]:
         yield GAP
         counts = f"{counted(len(without), 'check')} {_verb(len(without), 'does', 'do')}"
         yield paragraph(ours(f"{counts} not apply: {', '.join(without)}"), remark=True)
@@ -137,7 +141,9 @@ def _finding(check: DoctorCheck) -> Iterator[ViewPart]:
     holds = "depends on how the model is called"
     if check.verdict == "wrong":
         holds = "does not hold"
-    yield paragraph((Span(check.name, _LOOKS[check.verdict]), Span(f"  {holds}: {check.title}")))
+    yield paragraph(
+        (Span(_words(check.name), _LOOKS[check.verdict]), Span(f"  {holds}: {check.title}"))
+    )
     examined = list(
         dict.fromkeys(item.examined for item in check.evidence if item.verdict == check.verdict)
     )
@@ -155,7 +161,7 @@ def _all_evidence(report: DoctorReport) -> Iterator[ViewPart]:
     """List every measurement, with why each check matters and how to repair it."""
     for check in report.checks:
         yield GAP
-        yield paragraph((Span(check.name, "title"), Span(f"  {check.title}")), remark=True)
+        yield paragraph((Span(_words(check.name), "title"), Span(f"  {check.title}")), remark=True)
         yield Facts([("why", ours(check.why)), ("repair", ours(check.repair))], indent=1)
         places = [
             note(" ".join(filter(None, (item.where, item.reason)))) for item in check.evidence
@@ -164,6 +170,11 @@ def _all_evidence(report: DoctorReport) -> Iterator[ViewPart]:
         yield Table(
             "examined", columns, labels=[note(item.examined) for item in check.evidence], indent=1
         )
+
+
+def _words(name: str) -> str:
+    """Return the name of a check as a screen writes it."""
+    return _WORDS.get(name, name.replace("_", " "))
 
 
 def _verb(count: int, singular: str, plural: str) -> str:
