@@ -57,7 +57,7 @@ FEATURES = {
     "parts of a logit": "findings/attribution.py model/logit_parts.py engines/transformers/residual.py "
     "studies/run/attribution_screen.py",
     "spans and chats": "checkpoints/chat request/spans.py request/dividing.py request/chat.py findings/spans.py "
-    "run/analysis/spans.py model/recorders/spans.py studies/screens/spans.py run/rendering.py",
+    "run/analysis/spans.py model/recorders/spans.py studies/screens/spans.py studies/run/span_walk.py run/rendering.py",
     "layers without softmax": "studies/mixing model/mixing.py model/mixing_shares.py run/analysis/mixing.py "
     "findings/mixing.py engines/transformers/mixing.py",
     "pictures": "views/pictures.py views/terminal/pictures.py engines/transformers/pictures.py "

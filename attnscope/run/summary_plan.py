@@ -11,7 +11,7 @@ from attnscope.run.text_plan import TextPlan
 
 TOP = 5  # sources of a row
 RUNS = 24  # rows and columns of a map
-_CELLS = 200_000  # largest number of cells of all heads whose stages are kept
+MOST_CELLS = 200_000  # largest number of cells of all heads whose stages are kept
 _MAPPED = 8_000_000  # the same of their weights alone, which are maps on the pictures of a text
 _ROWS = 200_000  # largest number of rows of all heads whose sources and statistics are kept
 _FLOAT = 4
@@ -25,7 +25,7 @@ def plan_summary(
     rows = [text.queries or range(len(text.tokens)) for text in texts]
     columns = [text.keys or range(len(text.context or text.tokens)) for text in texts]
     cells = units * sum(len(r) * len(c) for r, c in zip(rows, columns, strict=True))
-    exact = cells <= _CELLS and bool(stages) and all(text.queries for text in texts)
+    exact = cells <= MOST_CELLS and bool(stages) and all(text.queries for text in texts)
     pictured = all(text.media is not None and text.media.images and text.queries for text in texts)
     if not exact and pictured and "weights" in stages and cells <= _MAPPED:
         exact = True

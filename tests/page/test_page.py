@@ -149,8 +149,8 @@ def test_spans_and_every_head_are_on_a_page(tmp_path):
     )
     page = read_page(path)
     kinds = [node["k"] for node in page.nodes if isinstance(node, dict)]
-    assert "panels" in kinds[: kinds.index("walk")]
-    (scene,) = page.of_kind("walk")[0]["scenes"]
+    assert kinds == ["walk"]
+    _, scene = page.of_kind("walk")[0]["scenes"]
     assert [unit["name"] for unit in scene["units"]] == [
         f"L{n}H{m}" for n in range(4) for m in range(4)
     ]

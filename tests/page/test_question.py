@@ -1,6 +1,5 @@
 """The question that people bring, on the page: which head makes one word read another, does it matter, what comes next?"""
 
-import itertools
 import json
 import re
 import shlex
@@ -390,22 +389,6 @@ def test_words_from_right_to_left_follow_each_other_in_that_order(open_page, tmp
     starts = [token.bounding_box()["x"] for token in tokens.all()]
     expected = [0, *range(8, 0, -1), *range(9, 13)]  # tokens from left to right
     assert np.argsort(starts).tolist() == expected
-
-
-def test_a_page_that_begins_with_spans_names_its_model_first(open_page, tmp_path):
-    path = tmp_path / "page.html"
-    text = "The bank was steep. They walked to the river."
-    assert main(["run", text, "--spans", "sentences", "-o", str(path), "--quiet"]) == 0
-    page = open_page(path, size=(1280, 800)).page
-    places = [
-        page.get_by_text("riverbank (bert)").first.bounding_box(),
-        page.get_by_text("sentence 2 reads").bounding_box(),
-        page.locator(".panels canvas").bounding_box(),
-        page.locator(".walk > header").bounding_box(),
-    ]
-    for one, after in itertools.pairwise(places):
-        assert one["y"] + one["height"] <= after["y"]
-    assert places[1]["y"] < 400  # what a sentence reads is in sight
 
 
 def test_every_control_can_be_touched(chromium, pages):

@@ -21,6 +21,7 @@ KINDS = {
     "texts": ["compare", TEXT, OTHER],
     "explain": ["explain", TEXT, "--query", "[MASK]"],
     "spans": ["run", "It rained. She went home.", "--spans", "sentences"],
+    "rollout": ["run", TEXT, "--measure", "rollout"],
     "token": ["run", "the internationalisation of an old bank"],
     "long": ["run", "the river ran past an old bank " * 14],
 }
@@ -87,7 +88,8 @@ LONG_TEXTS = [
     "the river ran past an old mill while committees argued " * 10,
 ]
 ANSWERS = {
-    "spans": "main .data tbody tr:last-child",
+    "spans": ".answer",
+    "rollout": ".answer",
     "cell": ".matters",
     "effect of head": ".answer",
     "masks": ".answer",

@@ -105,7 +105,7 @@ def test_a_matrix_of_spans_is_hatched_where_nothing_is_read(open_page, tmp_path)
     page = open_page(path).page
     hatch = ",".join(str(int(LIGHT.hatch[n : n + 2], 16)) for n in (0, 2, 4))
     for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        colours = page.evaluate(COLOURS, [".panels canvas", row, column])
+        colours = page.evaluate(COLOURS, ["#panel-matrix", row, column])
         assert (hatch in colours) == (column > row)
 
 

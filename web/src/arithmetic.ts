@@ -39,6 +39,6 @@ export function arithmetic(head: Head, query: number, key: number): string {
   if (logit !== undefined && masked !== undefined) {
     const sink = head.statistics(query).some(([name]) => name === "sink") ? " with the sink" : "";
     parts.push(`→ e^${sizedText(logit)} / Σ${sink} = ${weightText(weight)}`);
-  } else parts.push(`${parts.length ? "→ " : ""}weight ${weightText(weight)}`);
+  } else parts.push(`${parts.length ? "→ " : ""}${head.scene.record.measure} ${weightText(weight)}`);
   return parts.join(" ");
 }

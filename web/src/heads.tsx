@@ -85,7 +85,7 @@ export function HeadsPanel(props: PanelProps) {
   const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
   const { query, key } = props.lensSpot;
   const labels = (letter: string, all: (number | string)[]) =>
-    all.map((n) => ({ number: n === "mean" ? "mean" : letter + n, name: "" }));
+    all.map((n) => ({ number: typeof n === "string" ? n : letter + n, name: "" }));
   const tall = layers.length > (lens ? 0.9 : 1.4) * heads.length; // its list has room beside the picture
   return (
     <section class={`card heads-panel ${tall ? "tall" : ""}`} aria-label="layers and heads">
@@ -94,17 +94,17 @@ export function HeadsPanel(props: PanelProps) {
           <h2 class="of-tokens">
             {key === null ? (
               <>
-                <Word name={scene.queryAxis.tokenLabels[query]?.name} /> reads most
+                <Word name={scene.queryAxis.tokenLabels[query]?.name} /> {words.mostly}
               </>
             ) : (
               <Cell scene={scene} query={query} reads={key} />
             )}
           </h2>
         ) : (
-          <h2>Heads</h2>
+          <h2>{words.heads}</h2>
         )}
         <select
-          aria-label="What every head shows"
+          aria-label={words.shows}
           value={place.display}
           onChange={(event) => act("display", event.currentTarget.value)}
         >

@@ -94,7 +94,9 @@ export const sayOf = (scene: Scene, seen: Seen): string =>
 
 // The heads that have most of what the lens shows, strongest first.
 function ranked(seen: (Seen | null)[][]): Seen[] {
-  const known = seen.flat().filter((one): one is Seen => one !== null && !one.bound && one.weight > 0);
+  const known = seen
+    .flat()
+    .filter((one): one is Seen => one !== null && !one.bound && one.weight > 0 && !/m/.test(one.name)); // no mean
   return known.sort((a, b) => b.weight - a.weight);
 }
 
@@ -212,7 +214,8 @@ export const Answer = (props: PanelProps) => {
   const { answer, display } = scene.record;
   // Where panels stand below each other, a thumbnail that is touched leaves the matrix out of sight.
   const touched = place.headChosen && place.display === "thumbnails" && stacked();
-  const seen = props.lens ?? (touched && seenInHeads(scene, place.spot));
+  // The page's own answer stays until a token or a cell is chosen.
+  const seen = touched ? seenInHeads(scene, place.spot) : (place.touched || !answer) && props.lens;
   if (seen) return <Matters {...props} seen={seen} />;
   return place.display === display && answer ? <p class="small answer">{answer}</p> : null;
 };
@@ -234,7 +237,7 @@ export function LensList(props: PanelProps & { seen: (Seen | null)[][] }) {
     <ol
       class="lens"
       ref={list}
-      aria-label="Strongest heads"
+      aria-label={words.strong}
       onKeyDown={(event) => {
         const one = strong[Number(event.key) - 1];
         if (!one) return;
@@ -245,8 +248,8 @@ export function LensList(props: PanelProps & { seen: (Seen | null)[][] }) {
     >
       {spot.key === null && (
         <li class="dim">
-          {strong.some((one) => scene.sinks.has(one.key)) || "Sinks left out."}{" "}
-          {!scene.record.pictures && words.pair!.replace("{}", scene.queryAxis.tokenLabels[spot.query]!.name)}
+          {strong.some((one) => scene.sinks.has(one.key)) || words.past}{" "}
+          {scene.record.begin === "begin" && words.pair!.replace("{}", scene.queryAxis.tokenLabels[spot.query]!.name)}
         </li>
       )}
       {strong.map((one, rank) => (

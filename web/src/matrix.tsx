@@ -5,7 +5,7 @@ import { type Matrix, matrixOf } from "./data";
 import { Dim, HeadNav, Scrolling, Small, Token } from "./elements";
 import { cellText, digitsFor, digitsText, exactText, fixed, type Scale, scaleOf } from "./format";
 import { Heat, type HeatProps, type Label, nameOf } from "./heat";
-import { Axis, type Head, type Scene, type SceneData, shownStage } from "./model";
+import { Axis, type Head, type Scene, type SceneData, shownStage, stageName } from "./model";
 import { type Compared, type PanelProps, stacked, weightScale } from "./panel";
 import { Lines } from "./text";
 
@@ -129,7 +129,11 @@ export function Moves(props: PanelProps & { pair: Compared }) {
       ) : (
         <p class="dim">{words.unmoved}</p>
       )}
-      {moves.length > LISTED && <Small>and {moves.length - LISTED} other rows, with less</Small>}
+      {moves.length > LISTED && (
+        <Small>
+          and {moves.length - LISTED} {words.less}
+        </Small>
+      )}
     </section>
   );
 }
@@ -180,7 +184,7 @@ export function MatrixPanel(
               disabled={name !== (lines ? "weights" : shownStage(head, name))}
               onClick={() => act("show_stage", name)}
             >
-              {name}
+              {stageName(scene, name)}
             </button>
           ))}
         </span>
@@ -199,15 +203,15 @@ export function MatrixPanel(
                     <bdi>{view.name}</bdi>
                   </strong>
                 )}{" "}
-                <Dim>{shownStage(view.head, stage)}</Dim>{" "}
+                <Dim>{stageName(scene, shownStage(view.head, stage))}</Dim>{" "}
                 <Exactness head={view.other ? null : view.head} words={words} />
                 {(view.other || views.length === 1) && (
                   <span class="axes">
                     <span class="term" title={glossary.query}>
-                      reads ↓
+                      {words.reading} ↓
                     </span>{" "}
                     <span class="term" title={glossary.key}>
-                      is read →
+                      {words.goes} →
                     </span>
                   </span>
                 )}
@@ -251,9 +255,10 @@ export function matrixProps(
     const masked = new Set(head.unit.masked);
     const known = head.stage("masked");
     const digits = digitsFor(largest(matrix), 2);
+    const { hatched } = scene.record;
     const forbidden =
-      known && (stage === "masked" || stage === "weights")
-        ? (r: number, c: number) => known.at(r, c) === -Infinity && !masked.has(r)
+      hatched || (known && (stage === "masked" || stage === "weights"))
+        ? (r: number, c: number) => (hatched ? matrix.at(r, c) === 0 : known!.at(r, c) === -Infinity) && !masked.has(r)
         : undefined;
     const say = (r: number, c: number) => {
       const value = matrix.at(r, c);

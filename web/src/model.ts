@@ -6,7 +6,7 @@ import { type Label, nameOf } from "./heat";
 interface AxisData {
   kind: string;
   names: string[];
-  positions: number | number[];
+  positions: number | number[]; // of spans, their names as one types them
   numbers: string[] | null;
   special: number[];
   sink: number[];
@@ -19,7 +19,7 @@ export const RIGHT_TO_LEFT = /\p{sc=Hebr}|\p{sc=Arab}/u; // words that would dra
 export class Axis {
   readonly tokenLabels: Label[];
   readonly tokenPositions: number[];
-  private places: Map<number, number>;
+  private places: Map<string, number>;
 
   constructor(readonly data: AxisData) {
     const { positions } = data;
@@ -28,15 +28,15 @@ export class Axis {
       number: data.numbers?.[n] ?? `${p}`,
       name: data.names[n] ?? "",
     }));
-    this.places = new Map(this.tokenPositions.map((p, n) => [p, n]));
+    this.places = new Map(this.tokenPositions.map((p, n) => [`${p}`, n]));
   }
 
   get length() {
     return this.tokenLabels.length;
   }
 
-  find(position: number): number | undefined {
-    return this.places.get(position);
+  find(position: number | string | null): number | undefined {
+    return this.places.get(`${position}`);
   }
 
   name(n: number): string {
@@ -83,6 +83,7 @@ type Pairs = [number, number][];
 export interface SceneData {
   text: number;
   mask: number;
+  size: string; // how many layers and heads there are
   layers: (number | string)[];
   heads: (number | string)[];
   queries: AxisData;
@@ -90,6 +91,9 @@ export interface SceneData {
   sources: AxisData | "queries" | "keys";
   passages: [string, number, number][];
   stages: string[];
+  measure: string; // what a cell of the last stage is called: weight, or share
+  hatched: boolean; // cells of 0 are hatched: nothing is read there
+  begin: string; // key of the words that say what to do first
   aligned: boolean;
   predictions: { position: number; title: Tree[]; tokens: string[]; probabilities: number[] }[];
   numbers: {
@@ -228,6 +232,9 @@ export class Scene {
     return this.units.get(`${[layer, head]}`)?.name ?? `L${this.record.layers[layer]}H${this.record.heads[head]}`;
   }
 }
+
+// What a stage is called: a page of shares has no weights.
+export const stageName = (scene: Scene, stage: string) => stage.replace("weight", scene.record.measure);
 
 // The stage that is shown of a head: weights, if the page lacks the one that is asked for.
 export const shownStage = (head: Head | null, stage: string) =>

@@ -360,7 +360,7 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
               size={size}
               query={patchOf(scene, n, query)}
               pointed={pointed?.[0] === n ? pointed[1] : null}
-              label={`${grid.name}: weights of ${title}; arrow keys choose a patch as the query`}
+              label={`${grid.name}: weights of ${title}${words.patch}`}
               onPoint={(patch) => setPointed(patch && [n, patch])}
               onChoose={(r, c) => {
                 const source = grid.sources[r * grid.shape[1] + c]!;

@@ -114,7 +114,7 @@ export function RowPanel({
         <Token
           label={(read && key !== null ? scene.keyAxis.tokenLabels[key] : null) ?? scene.queryAxis.tokenLabels[query]}
         />{" "}
-        <Dim>{[at.side, other, hovered && "under the pointer"].filter(Boolean).join(", ")}</Dim>
+        <Dim>{[at.side, other, hovered && words.under].filter(Boolean).join(", ")}</Dim>
       </h2>
       {head && key !== null && (
         <p class="arithmetic" data-arithmetic>
@@ -135,7 +135,7 @@ export function RowPanel({
               <th scope="col">
                 {read ? (
                   <>
-                    <bdi>{scene.keyAxis.tokenLabels[key!]?.name}</bdi> is read by
+                    <bdi>{scene.keyAxis.tokenLabels[key!]?.name}</bdi> {words.readBy}
                   </>
                 ) : (
                   "source"
@@ -169,7 +169,11 @@ export function RowPanel({
           {words.absent} <button onClick={() => goto({ query: near })}>{scene.queryAxis.name(near)}</button>
         </p>
       )}
-      {head && head.leftOut.length > 0 && <Small>left out of the ranking: {head.leftOut.join(", ")}</Small>}
+      {head && head.leftOut.length > 0 && (
+        <Small>
+          {words.without} {head.leftOut.join(", ")}
+        </Small>
+      )}
       {!read && statistics.length > 0 && (
         <dl class="statistics">
           {statistics.map(([name, value]) => (

@@ -32,6 +32,7 @@ export interface Bounds {
   masks: number;
   layers: number;
   heads: number;
+  first: [number, number]; // the head to go to from a text with other heads
   queries: number;
   keys: number;
   stages: string[];
@@ -46,11 +47,12 @@ const cycle = (items: string[], item: string, step: number) =>
   items[turn(Math.max(0, items.indexOf(item)) + step, items.length)]!;
 
 export function fitSpot(spot: Spot, b: Bounds): Spot {
+  const [layer, head] = spot.layer < b.layers && spot.head < b.heads ? [spot.layer, spot.head] : b.first;
   return {
     text: clamp(spot.text, b.texts),
     mask: clamp(spot.mask, b.masks),
-    layer: clamp(spot.layer, b.layers),
-    head: clamp(spot.head, b.heads),
+    layer,
+    head,
     query: clamp(spot.query, b.queries),
     key: spot.key === null ? null : clamp(spot.key, b.keys),
   };
@@ -171,9 +173,8 @@ export function placeOf(
   if (!scene) return place;
   const head = headAt(scene, parts.get("head") ?? "");
   if (head) [spot.layer, spot.head] = head;
-  const query = scene.queryAxis.find(whole("query") ?? -1);
-  if (query !== undefined) spot.query = query;
-  const key = whole("key");
+  spot.query = scene.queryAxis.find(parts.get("query")) ?? spot.query;
+  const key = parts.get("key");
   if (parts.has("query") || key !== null) spot.key = key === null ? null : (scene.keyAxis.find(key) ?? null);
   const [pinName, pinMask] = (parts.get("pin") ?? "").split(",");
   const pin = pinName ? headAt(scene, pinName) : null;

@@ -31,7 +31,7 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
           {place.touched || hovered ? (
             <Sources {...props} />
           ) : (
-            words[scene.record.pictures ? "begin_patch" : place.display === "roles" ? "begin_roles" : "begin"]
+            words[place.display === "roles" ? "begin_roles" : scene.record.begin]
           )}
         </p>
         <span class="stages" role="group" aria-label="Direction">
@@ -43,14 +43,9 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
               disabled={read && key === null}
               onClick={() => place.read !== read && act("direction")}
             >
-              {read ? (
-                <>
-                  who reads <Word name={side.keyAxis.tokenLabels[key ?? -1]?.name ?? "…"} />
-                </>
-              ) : (
-                <>
-                  what <Word name={side.queryAxis.tokenLabels[query]?.name} /> reads
-                </>
+              {around(
+                words[read ? "who" : "what"]!,
+                read ? (side.keyAxis.tokenLabels[key ?? -1]?.name ?? "…") : side.queryAxis.tokenLabels[query]?.name,
               )}
             </button>
           ))}
@@ -59,6 +54,12 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
     </section>
   );
 }
+
+// A phrase with a word of the text in its place: `what {} reads`.
+const around = (phrase: string, name: string | undefined) => {
+  const [before, after] = phrase.split("{}");
+  return [before, <Word name={name} />, after];
+};
 
 // What the model predicts at the chosen token, or else at the first for which it is known.
 function Predictions({ scene, place }: Props) {
@@ -77,7 +78,7 @@ function Predictions({ scene, place }: Props) {
 }
 
 // What the chosen token, or that under the pointer, reads most, or who reads it.
-function Sources({ place: { read }, at: { scene, head, query, key } }: Props) {
+function Sources({ place: { read }, at: { scene, head, query, key }, words }: Props) {
   const axis = read ? scene.queryAxis : scene.keyAxis;
   const shares = !head ? [] : read ? (key === null ? [] : [...head.readers(key)]) : [...head.shares(query)];
   const strong = shares.sort((a, b) => b[1] - a[1]).slice(0, SAID);
@@ -86,14 +87,14 @@ function Sources({ place: { read }, at: { scene, head, query, key } }: Props) {
       <q>
         <bdi>{(read ? scene.keyAxis.tokenLabels[key ?? -1] : scene.queryAxis.tokenLabels[query])?.name}</bdi>
       </q>{" "}
-      {read ? "is read by: " : "reads: "}
+      {words[read ? "readBy" : "reading"]}:{" "}
       {strong.map(([n, share], rank) => (
         <span key={n}>
           {rank ? " · " : ""}
           <bdi>{axis.tokenLabels[n]?.name}</bdi> {weightText(share)}
         </span>
       ))}
-      {!strong.length && "nothing that is listed"}
+      {!strong.length && words.nothing}
       {head && <Dim> in {head.unit.name}</Dim>}
     </>
   );
@@ -168,16 +169,14 @@ function Shaded(props: Props) {
     [scene, count],
   );
   const places = useMemo(() => {
-    const queries = new Map<number, number>();
-    const keys = new Map<number, number>();
+    const runs = new Map<string, number[]>();
     let n = 0;
     for (const [, q, k] of scene.record.passages) {
       if (q < 0 && k < 0) continue;
-      if (q >= 0) queries.set(q, n);
-      if (k >= 0) keys.set(k, n);
+      for (const name of [`q${q}`, `k${k}`]) runs.set(name, [...(runs.get(name) ?? []), n]);
       n++;
     }
-    return { queries, keys };
+    return runs;
   }, [scene]);
 
   useLayoutEffect(() => {
@@ -187,28 +186,34 @@ function Shaded(props: Props) {
       token.classList.remove("query", "key", "found");
     }
     painted.current = [];
-    const touch = (n: number | undefined) => {
-      const token = n === undefined ? undefined : (tokens[n] as HTMLElement);
-      if (token) painted.current.push(token);
-      return token;
+    // a span can be several runs of the text
+    const touch = (name: string, mark: (token: HTMLElement) => void) => {
+      for (const n of places.get(name) ?? []) {
+        const token = tokens[n] as HTMLElement | undefined;
+        if (token) {
+          painted.current.push(token);
+          mark(token);
+        }
+      }
     };
     const scale = weightScale(place, head);
     for (const [n, share] of shares()) {
       if (share < 0.004) continue;
-      const token = touch((place.read ? places.queries : places.keys).get(n));
-      if (!token) continue;
       const colour = colourOf(theme, scale, share)!;
-      token.style.background = css(colour);
-      token.style.color = inkOn(colour);
+      touch((place.read ? "q" : "k") + n, ({ style }) => {
+        style.background = css(colour);
+        style.color = inkOn(colour);
+      });
     }
-    for (const q of found) touch(places.queries.get(q))?.classList.add("found");
-    touch(places.queries.get(row))?.classList.add("query");
-    if (column !== null) touch(places.keys.get(column))?.classList.add("key");
+    const name = (run: string, as: string) => touch(run, ({ classList }) => classList.add(as));
+    for (const q of found) name(`q${q}`, "found");
+    name(`q${row}`, "query");
+    name(`k${column}`, "key");
   });
 
   useEffect(() => {
     const tokens = box.current!.getElementsByClassName("token") as HTMLCollectionOf<HTMLElement>;
-    const token = tokens[places.queries.get(query) ?? 0];
+    const token = tokens[places.get(`q${query}`)?.[0] ?? 0];
     if (token) reveal(box.current!, token.offsetTop - tokens[0]!.offsetTop);
   }, [query, scene, count]);
 

@@ -51,12 +51,13 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const sceneAt = (text: number, mask: number) => scenes.get(`${text},${mask}`) ?? scenes.get(`${text},0`);
   const boundsOf = (spot: Spot): Bounds => {
     const scene = sceneAt(spot.text, spot.mask)!;
-    const { layers, heads, stages, displays } = scene.record;
+    const { layers, heads, first, stages, displays } = scene.record;
     return {
       texts: node.texts.length,
       masks: node.masks.length,
       layers: layers.length,
       heads: heads.length,
+      first,
       queries: scene.queryAxis.length,
       keys: scene.keyAxis.length,
       stages,
@@ -288,7 +289,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
             <h1 dir="ltr">
               <bdi>{scene.record.model || "attnscope"}</bdi>{" "}
               <Dim>
-                · {scene.record.layers.length}×{scene.record.heads.length} · <bdi>{scene.record.maskName}</bdi>
+                · {scene.record.size} · <bdi>{scene.record.maskName}</bdi>
               </Dim>
             </h1>
           </summary>

@@ -1,25 +1,24 @@
 """Matrices of token to token in NumPy: rows that sum to 1, their products over layers, and the strongest sources."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from attnscope.findings.arrays import Array
 
 
-def rollout(layers: Iterable[Array], *, residual: bool) -> Array:
+def rollouts(layers: Iterable[Array], *, residual: bool) -> Iterator[Array]:
     """Multiply the matrices of layers, (T, T) each, the last one from the left (Abnar and Zuidema, 2020, equation 1).
 
-    With `residual`, each A is 0.5 A + 0.5 I, because a layer's input is added to its output. The result is the share of
-    every token of the input (column) in every token of the output (row).
+    With `residual`, each A is 0.5 A + 0.5 I, because a layer's input is added to its output. Yields the product after
+    each layer: the share of every token of the input (column) in every token of the layer's output (row).
     """
     product: Array | None = None
     for layer in layers:
         # A row that sums to less than 1, because of a sink or a mask, is divided by its sum, as in the authors' code.
         step = normalized(layer + np.eye(len(layer)) if residual else layer)
         product = step if product is None else step @ product
-    assert product is not None, "there is no layer"
-    return product
+        yield product
 
 
 def normalized(matrix: Array) -> Array:

@@ -1,5 +1,6 @@
 """Measure how much of every token stems from each token, over layers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ from attnscope.run.session import (
     warnings_of,
 )
 from attnscope.run.text_plan import TextPlan
-from attnscope.studies.rollout.arithmetic import normalized, rollout, strongest
+from attnscope.studies.rollout.arithmetic import normalized, rollouts, strongest
 
 if TYPE_CHECKING:
     import torch
@@ -61,10 +62,15 @@ class RolloutPlan:
     layers: list[int]
     shown: list[TextPlan]  # rows and columns that are shown of every text
     plan: RunPlan  # passes over the texts, one at a time, with every row and column
+    steps: bool  # whether each layer has a matrix
 
 
-def measure_rollout(run: RunConfig, session: Session) -> Report:
-    """Measure how much of every token's output stems from each token, over layers."""
+def measure_rollout(run: RunConfig, session: Session, *, steps: bool = False) -> Report:
+    """Measure how much of every token's output stems from each token, over layers.
+
+    Args:
+        steps: Of a product of all layers, keep it after each of them: for a page, which shows them side by side.
+    """
     source, run = session.open(run)
     if ROLLOUT_MEASURES[run.measure].zeroing:
         source.require_model(run.measure)
@@ -73,7 +79,7 @@ def measure_rollout(run: RunConfig, session: Session) -> Report:
         raise UsageError(
             "needs the queries of all tokens", where=arg("measure", run.measure), hint=hint
         )
-    rollout_plan = plan_rollout(run, source)
+    rollout_plan = plan_rollout(run, source, steps=steps)
     model, device = session.load(rollout_plan.plan)
     find = _zeroing if rollout_plan.measure.zeroing else _weights
     count = len(rollout_plan.shown)
@@ -86,7 +92,7 @@ def measure_rollout(run: RunConfig, session: Session) -> Report:
         batch, engine = prepare(text_plan, model, device)
         step = run.measure + (f", text {text_index + 1} of {count}" if count > 1 else "")
         matrices = find(text_plan, batch, engine, rollout_plan.layers, (step, session.progress))
-        texts.append(_text_report(run, text, matrices, rollout_plan.layers, rollout_plan.measure))
+        texts.append(_text_report(run, text, matrices, rollout_plan))
     assert engine is not None
     plan = rollout_plan.plan
     mask = describe_mask_use(source, run, engine.describe_mask(), plan.text_plans, plan.matrices)
@@ -95,7 +101,7 @@ def measure_rollout(run: RunConfig, session: Session) -> Report:
     )
 
 
-def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
+def plan_rollout(run: RunConfig, source: ModelSource, *, steps: bool = False) -> RolloutPlan:
     """Plan a measurement over layers, checked against the model, the texts and the memory."""
     measure = ROLLOUT_MEASURES[run.measure]
     _check_model(source, measure)
@@ -103,8 +109,9 @@ def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
     shown_texts = [
         _within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)
     ]
-    plan = _plan(run, source, layers, shown_texts, measure)
-    return RolloutPlan(measure, layers, shown_texts, plan)
+    steps = steps or not measure.cumulative
+    plan = _plan(run, source, layers, shown_texts, measure, len(layers) if steps else 1)
+    return RolloutPlan(measure, layers, shown_texts, plan, steps)
 
 
 def _check_model(source: ModelSource, measure: RolloutMeasure) -> None:
@@ -170,8 +177,13 @@ def _plan(
     layers: list[int],
     shown_texts: list[TextPlan],
     measure: RolloutMeasure,
+    matrices: int,
 ) -> RunPlan:
-    """Plan passes over one text at a time, with every row and column, and estimate their memory."""
+    """Plan passes over one text at a time, with every row and column, and estimate their memory.
+
+    Args:
+        matrices: Number of matrices that are kept of a text.
+    """
     texts = [
         replace(text, queries=(n := list(range(len(text.tokens)))), keys=n) for text in shown_texts
     ]
@@ -187,7 +199,6 @@ def _plan(
     plan = plan_for_texts(request, source, texts)
     longest = max(texts, key=lambda text: len(text.tokens))
     cells = len(longest.tokens) ** 2
-    matrices = 1 if measure.cumulative else len(layers)
     results = matrices * sum(
         len(text.queries) * (len(text.keys) + 2 * run.top) for text in shown_texts
     )
@@ -275,23 +286,19 @@ def _text_report(
     run: RunConfig,
     text: TextPlan,
     matrices: list[Array],
-    layers: list[int],
-    measure: RolloutMeasure,
+    plan: RolloutPlan,
 ) -> TextReport:
-    rollouts = []
+    found = []
     eligible = np.array([run.special or not token.special for token in text.tokens])
     eligible[0] &= run.special
-    covered = [([layer], matrix) for layer, matrix in zip(layers, matrices, strict=True)]
-    if measure.cumulative:
-        covered = [(layers, rollout(matrices, residual=measure.residual))]
-    for covered_layers, matrix in covered:
+    for covered_layers, matrix in _covered(matrices, plan):
         rows = matrix[text.queries]
         keys, values = strongest(rows, eligible, run.top)
         nothing = [query for query, row in zip(text.queries, rows, strict=True) if not row.any()]
         part = rows[:, text.keys].astype(np.float32)
         part[[query in nothing for query in text.queries]] = np.nan
         ranked = keys, values.astype(np.float32), [] if run.special else [*LEFT_OUT]
-        rollouts.append(TokenRollout(measure.name, covered_layers, part, nothing, *ranked))
+        found.append(TokenRollout(plan.measure.name, covered_layers, part, nothing, *ranked))
     text_input = run.texts[text.number]
     about = (
         text_input.text,
@@ -306,4 +313,16 @@ def _text_report(
     chat = None
     if text_input.rendered is not None:
         chat = chat_text(text_input.rendered, text.tokens)
-    return TextReport(*about, text.notes, list(text.hidden), rollouts=rollouts, chat=chat)
+    return TextReport(*about, text.notes, list(text.hidden), rollouts=found, chat=chat)
+
+
+def _covered(matrices: list[Array], plan: RolloutPlan) -> Iterator[tuple[list[int], Array]]:
+    """Yield the matrix of each layer, or their product, after each layer or after all; and the layers that it covers."""
+    layers = plan.layers
+    if not plan.measure.cumulative:
+        yield from (([layer], matrix) for layer, matrix in zip(layers, matrices, strict=True))
+        return
+    products = rollouts(matrices, residual=plan.measure.residual)
+    for count, product in enumerate(products, 1):
+        if plan.steps or count == len(layers):
+            yield layers[:count], product

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 __all__ = ["report", "shows_mixing"]
 
 
-def report(run: RunConfig, session: "Session | None" = None) -> Report:
-    """Make a run's Report: of attention, of layers without softmax, or of a measure over layers."""
+def report(run: RunConfig, session: "Session | None" = None, *, steps: bool = False) -> Report:
+    """Make a run's Report: of attention, of layers without softmax, or of a measure over layers.
+
+    Args:
+        steps: See measure_rollout.
+    """
     from attnscope.run.session import Session, inspect
 
     session = session or Session(run.texts)
@@ -26,7 +30,7 @@ def report(run: RunConfig, session: "Session | None" = None) -> Report:
         return inspect(run, session)
     from attnscope.studies.rollout.measure import measure_rollout
 
-    return measure_rollout(run, session)
+    return measure_rollout(run, session, steps=steps)
 
 
 def shows_mixing(run: RunConfig, session: "Session") -> bool:

@@ -23,7 +23,7 @@ def present_rollouts(
     rollouts = text.rollouts
     queries = token_axis("query", text.tokens, text.queries)
     if len(text.queries) == 1 and not heat:
-        yield from (GAP, _title(rollouts))
+        yield from (GAP, rollout_title(rollouts))
         yield from row_list(
             _row(text, settings), settings, settings.named("--key", "key", "; {} selects others")
         )
@@ -34,11 +34,12 @@ def present_rollouts(
         return
     for rollout in rollouts:
         matrix = _matrix(text, rollout, settings)
-        yield from (GAP, _title([rollout]), GAP, Matrices([matrix], heat))
+        yield from (GAP, rollout_title([rollout]), GAP, Matrices([matrix], heat))
         yield from _ranking(text, [rollout], queries, settings, compact=heat)
 
 
-def _title(rollouts: Sequence[TokenRollout]) -> ViewPart:
+def rollout_title(rollouts: Sequence[TokenRollout]) -> ViewPart:
+    """Name the measure and its layers, with its definition and source."""
     first_rollout = rollouts[0]
     last_rollout = rollouts[-1]
     if first_rollout is last_rollout:

@@ -16,7 +16,7 @@ from attnscope.studies.run.every_head import EveryHead, with_roles
 from attnscope.studies.run.screen import present_words
 from attnscope.studies.screens.header import notes, report_header, text_headers, unknown_words
 from attnscope.studies.screens.sound import present_sound
-from attnscope.studies.screens.spans import present_spans
+from attnscope.studies.screens.spans import span_tables
 from attnscope.views.parts import GAP, ViewPart
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.walk.scene import RankedSources, Scene, WalkHead
@@ -33,9 +33,6 @@ def present_page(report: Report, settings: DisplaySettings) -> "Iterator[ViewPar
     )
     yield from text_headers(report.texts, settings)
     for text in report.texts:
-        if text.spans is not None:
-            yield from present_spans(text, text.spans, settings, heat=True, on_page=True)
-    for text in report.texts:
         if text.sound is not None:
             yield from present_sound(text, text.sound, settings)
         if text.words is not None:
@@ -43,21 +40,33 @@ def present_page(report: Report, settings: DisplaySettings) -> "Iterator[ViewPar
     if any(text.heads for text in report.texts):
         from attnscope.views.page.walk import Walk
 
-        yield Walk(walk_source(report, settings.every_head))
+        source = walk_source(report, settings.every_head)
+        if any(text.spans is not None for text in report.texts):
+            from attnscope.studies.run.span_walk import with_spans
+
+            source = with_spans(source, report, settings.made_by)
+        yield Walk(source)
+    elif all(text.rollouts for text in report.texts):
+        from attnscope.studies.rollout.walk import rollout_walk
+
+        yield rollout_walk(report)
     yield from _below(report, settings)
 
 
 def _below(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Yield the parts of a text that are not in its walk."""
-    for text in report.texts:
+    if any(text.rollouts for text in report.texts):
+        from attnscope.studies.rollout.screen import rollout_title
+
+        yield rollout_title(report.texts[-1].rollouts[-1:])
+    for n, text in enumerate(report.texts):
         if text.mixing is not None:
             from attnscope.studies.mixing.screen import present_mixing
 
             yield from present_mixing(report, text, text.mixing, settings, heat=True)
-        if text.rollouts:
-            from attnscope.studies.rollout.screen import present_rollouts
-
-            yield from present_rollouts(text, settings, heat=True)
+        if text.spans is not None:
+            number = n if len(report.texts) > 1 else None
+            yield from span_tables(text, text.spans, settings, number)
         if text.generated:
             from attnscope.studies.screens.predictions import continuation
 

@@ -49,7 +49,7 @@ def _answer(request: Request) -> Any:
         return findings
     if request.draw is not None:
         session.on_generated = _draw_generated(request.draw, several=len(run.texts) > 1)
-    return report(run, session)
+    return report(run, session, steps=request.shows_every_head)
 
 
 def _draw_generated(

@@ -100,13 +100,30 @@ def present_spans(
     settings: DisplaySettings,
     *,
     heat: bool = False,
-    on_page: bool = False,
 ) -> Iterator[ViewPart]:
-    """Present the weights between the spans of a text, and what one span reads; on a page, this answer comes first."""
+    """Present the weights between the spans of a text, and what one span reads."""
     yield GAP
-    panel = span_panel(spans, joined_spans(spans), settings)
-    parts = [Matrices([panel], heat), GAP, *_reading(text, spans, settings)]
-    yield from [*parts[2:], GAP, parts[0]] if on_page else parts
+    yield Matrices([span_panel(spans, joined_spans(spans), settings)], heat)
+    yield GAP
+    yield from _reading(text, spans, settings)
+
+
+def span_tables(
+    text: TextReport, spans: SpanReport, settings: DisplaySettings, number: int | None = None
+) -> Iterator[ViewPart]:
+    """Present what the walk between spans on a page has no place for: the tokens of a span that are read most.
+
+    Args:
+        number: That of the text; None for an only text.
+    """
+    shown_spans = joined_spans(spans)
+    name = Span(spans.text.names[spans.query], "bold", "untrusted")
+    begin = "What " if number is None else f"What in text {number} "
+    yield paragraph((Span(begin, "bold"), name, Span(" reads of each span", "bold")))
+    yield _attended(text, spans, shown_spans, settings)
+    if settings.verbose:
+        yield _by_layer(spans, shown_spans, settings)
+        yield _by_token(text, spans, settings)
 
 
 def averaged_heads(spans: SpanReport) -> tuple[list[tuple[int, int]] | None, str]:

@@ -36,14 +36,14 @@ def with_command(parts: Iterable[Any], line: PageCommand, *, walked: bool) -> It
     """Yield the parts of a page, and its command: below its walk, or at the end of a page without one.
 
     Args:
-        walked: The walk has its own command, which shows the same.
+        walked: A walk whose places options select has its own command, which shows the same.
     """
     found = False
     for part in parts:
         yield part
         if isinstance(part, Walk) and not found:
             found = True
-            if not walked:
+            if not walked or not part.selects:
                 yield line
     if not found:
         yield line

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attnscope.base.system.escape import quote_for_shell
 from attnscope.findings.heads import HeadRef
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.views.axes import SINK, Axis
@@ -90,6 +91,23 @@ _WORDS = {
     "pair": "“\u2068{}\u2069” is the query. Click a word that it may read, as the key.",
     "begin_roles": "Point at a word, or tap it: what it reads turns blue. Click a head: its matrix opens.",
     "begin_patch": "Point at a patch or a word: what the patch reads turns blue. Click a patch, then a head.",
+    "begin_spans": "Point at a part of the text, or tap it: what it reads turns blue.",
+    "heads": "Heads",
+    # of a row and of a column; {} is its token
+    "what": "what {} reads",
+    "who": "who reads {}",
+    "reading": "reads",
+    "mostly": "reads most",
+    "readBy": "is read by",
+    "goes": "is read",
+    "nothing": "nothing that is listed",
+    "under": "under the pointer",
+    "shows": "What every head shows",
+    "strong": "Strongest heads",
+    "past": "Sinks left out.",
+    "without": "left out of the ranking:",
+    "less": "other rows, with less",
+    "patch": "; arrow keys choose a patch as the query",
     "exact": "exact float32",
     "map": "map of the whole text, exact float32",
     "sources": "the strongest sources of every row, exact float32",
@@ -175,7 +193,20 @@ _BROWSER_KEYS = {
 
 # Names of folders and files that are those of any model: the hub's snapshots, and what programs write.
 _SAYS_NOTHING = re.compile(r"models?|weights|snapshots|checkpoint(-\d+)?|[0-9a-f]{40}|\.\.?")
+# What follows the name of a span that has the name of another: `the (2)`.
+_REPEATED = re.compile(r" \(\d+\)$")
 Node = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What a walk says of numbers that are no attention; all else stays as it is."""
+
+    words: Mapping[str, str]
+    phrases: Mapping[str, str]
+    glossary: Mapping[str, str]
+    stages: Mapping[str, str]
+    idle: Sequence[str]  # actions that do nothing
 
 
 @dataclass(frozen=True)
@@ -186,12 +217,15 @@ class Walk:
     # the command of a comparison, to which a place adds the options `selects`; None if none can be typed
     compared_by: TypedCommand | None = None
     selects: Sequence[str] = ("layer", "head", "query")
+    wording: Wording = Wording({}, {}, {}, {}, ())
 
 
 def lowered_walk(walk: Walk, container: Container) -> list[Node]:
     """Return the node of a walk; its arrays go into the container."""
     source = walk.source
-    glossary = GLOSSARY | {"effect": f"{GLOSSARY['effect']} {WORDS_OF_EFFECTS}"}
+    wording = walk.wording
+    effect = {"effect": f"{GLOSSARY['effect']} {WORDS_OF_EFFECTS}"}
+    glossary = {**GLOSSARY, **effect, **wording.glossary}
     scenes = []
     for text in range(len(source.texts)):
         for mask_index, mask in enumerate(source.masks):
@@ -208,13 +242,13 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
                 for n, text in enumerate(source.texts)
             ],
             "masks": [text_of(Span(mask, origin="untrusted")) for mask in source.masks],
-            "keys": _keys(scenes, len(source.texts), len(source.masks)),
+            "keys": _keys(scenes, len(source.texts), len(source.masks), wording.idle),
             "browserKeys": _BROWSER_KEYS,
-            "stageHelp": _STAGES,
+            "stageHelp": {**_STAGES, **wording.stages},
             "glossary": glossary,
             "terms": _terms(glossary, scenes),
-            "phrases": _PHRASES,
-            "words": _WORDS,
+            "phrases": {**_PHRASES, **wording.phrases},
+            "words": {**_WORDS, **wording.words},
             "selects": list(walk.selects),
             "scenes": scenes,
         }
@@ -244,7 +278,7 @@ def _choice(text: str) -> str:
     return f"{written[:_BEGINNING]}…"
 
 
-def _keys(scenes: Sequence[Node], texts: int, masks: int) -> list[Node]:
+def _keys(scenes: Sequence[Node], texts: int, masks: int, idle_too: Sequence[str]) -> list[Node]:
     """Return the actions that do something on a page with these scenes; a browser keeps keys with Ctrl for itself.
 
     `together` is the text and the keys of a line of the help, if actions share one; None of those that are in another's.
@@ -259,6 +293,7 @@ def _keys(scenes: Sequence[Node], texts: int, masks: int) -> list[Node]:
         "explain": not any(
             "masked" in unit["stages"] for scene in scenes for unit in scene["units"]
         ),
+        **dict.fromkeys(idle_too, True),
     }
     for action in (*ACTIONS, *ON_PAGES):
         if action.page and not idle.get(
@@ -312,7 +347,10 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
     command = ""
     elsewhere = False
     if scene.command is not None:
-        command = scene.command.spell(shared=True)
+        division = ""
+        if scene.division:
+            division = f"--spans {quote_for_shell(scene.division)}"
+        command = scene.command.spell(*filter(None, (division,)), shared=True)
         elsewhere = scene.command.shared_words not in (None, scene.command.words)
     queries = _axis(scene.queries)
     key_axis = _axis(scene.keys)
@@ -326,8 +364,21 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
     elif _same(source_axis, key_axis):
         sources = "keys"
     passages = scene.passages
-    if not scene.pictures:
+    begin = "begin"
+    if scene.pictures:
+        begin = "begin_patch"
+    else:
         passages = _read(passages)
+    pieces = list(_passages(passages))
+    if scene.unit == "spans":
+        begin = "begin_spans"
+        # a span is typed by its name, not by a position
+        queries["positions"] = [quote_for_shell(name.text) for name in scene.queries.names]
+        queries["numbers"] = list(map(str, range(len(scene.queries.names))))
+        assert scene.members is not None
+        first = [n for n, tokens in enumerate(scene.members[0]) if 0 in tokens]
+        queries["special"] = sorted({*queries["special"], *first})
+        pieces = list(_named_runs(scene, pieces))
     displays = {"lens": "cell or row", "thumbnails": "thumbnails"}
     if scene.roles is not None:
         displays["roles"] = "roles"
@@ -349,13 +400,17 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
     if scene.model is not None:
         model = text_of(Span(_model_name(scene.model), origin="untrusted"))
     return {
+        "size": scene.size or f"{len(scene.layers)}×{len(scene.heads)}",
         "layers": list(scene.layers),
         "heads": list(scene.heads),
         "queries": queries,
         "keys": keys,
         "sources": sources,
-        "passages": list(_passages(passages)),
+        "passages": pieces,
         "stages": [stage for stage in scene.stages if stage in _STAGES],
+        "measure": scene.measure,
+        "hatched": scene.unit == "spans" or scene.measure != "weight",
+        "begin": begin,
         "aligned": scene.aligned,
         "predictions": [
             {"position": item.position, "title": spans_of(item.title),
@@ -585,6 +640,36 @@ def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
                 for line in lines
             )
             yield ["\n".join(spelled), -1, -1]
+
+
+def _named_runs(scene: Scene, pieces: Sequence[list[Any]]) -> Iterator[list[Any]]:
+    """Join the neighbouring pieces of a span, and name it before its first run, unless it begins with its name."""
+    runs: list[list[Any]] = []
+    between = ""
+    for text, query, key in pieces:
+        if query < 0 and key < 0:
+            between += text
+            continue
+        if runs and runs[-1][1:] == [query, key]:
+            runs[-1][0] += between + text
+        else:
+            runs += [[between, -1, -1], [text, query, key]]
+        between = ""
+    runs.append([between, -1, -1])
+    unnamed = {n for n, outside in enumerate(scene.queries.special) if not outside}
+    before = ""
+    for run in runs:
+        text, query, _ = run
+        if query in unnamed:
+            unnamed.remove(query)
+            name = text_of(scene.queries.names[query])
+            bare = _REPEATED.sub("", name)
+            beginnings = (one.replace("␣", " ").strip() for one in (text, before + text))
+            if not any(one.startswith(bare) for one in beginnings):
+                yield [f"[{name}] ", -1, -1]
+        before += text
+        if text:
+            yield run
 
 
 def _head(indices: tuple[int, int], head: WalkHead, container: Container) -> Node:

@@ -245,11 +245,12 @@ class WalkHead(Owner):
     # name of the Python function that changed `scaled` last; None for none
     score_mod: str | None = None
     width: int | None = None  # numbers in a query and a key; None if that is not known
+    covers: str = ""  # the layers that it is of, such as `L0–3`, if it is no head
 
     @property
     def name(self) -> str:
-        """`L2H1`, `L2 mean`, `mean H1` or `mean`."""
-        return str(HeadRef(self.layer, self.head))
+        """`L2H1`, `L2 mean`, `mean H1` or `mean`; or the layers that it is of."""
+        return self.covers or str(HeadRef(self.layer, self.head))
 
     def row(self, stage: str, query: int) -> Floats | None:
         """Return the exact row of a stage; None if it is not there."""
@@ -322,6 +323,8 @@ class Scene(Owner):
     # of a text with pictures, each kind of token with the indices of its sources: those of each picture first
     kinds: Sequence[tuple[str, Sequence[int]]] = ()
     picture_scale: Scale | None = None  # of weights on patches
+    size: str = ""  # what a page calls all of these layers and heads; empty for their numbers
+    measure: str = "weight"  # what a cell of the last stage is: a weight, or a share over layers
     levels: Sequence[float] = ()  # loudness of every key, 0 to 1, if keys are frames of a sound
 
     def tokens_of(self, query: int) -> Sequence[int]:

@@ -1,0 +1,223 @@
+"""The walk between the spans of a text on its page, before that between its tokens."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from attnscope.findings.arrays import Array, Floats, Matrix
+from attnscope.findings.heads import HeadRef
+from attnscope.findings.run import Report, TextReport
+from attnscope.findings.spans import SpanReport
+from attnscope.run.summary_plan import MOST_CELLS
+from attnscope.studies.explore.saved import SavedSource, SavedText
+from attnscope.studies.explore.units import UNNAMED, TextUnits, unit_scene
+from attnscope.studies.screens.spans import averaged_heads, mean_weights
+from attnscope.views.page.elements import text_of
+from attnscope.views.settings import TypedCommand
+from attnscope.views.spans import Span
+from attnscope.views.walk.scene import Number, RankedSources, RunCommand, Scene, WalkHead
+
+_LISTED = 12  # spans that a row lists
+_NAMED = 3  # spans that the answer names
+# Options that say what runs, in every command.
+_OF_CHATS = (
+    "chat",
+    "model",
+    "config",
+    "adapter",
+    "tokenizer",
+    "engine",
+    "dtype",
+    "mask",
+    "spans",
+    "generate",
+)
+_WORTH_NAMING = 0.05  # share of a span outside of the text that the answer names
+
+
+@dataclass
+class SpanSource(SavedSource):
+    """A walk through a report whose texts are shown twice: between spans, and between tokens."""
+
+    named: ClassVar[bool] = True
+
+
+def with_spans(
+    source: SavedSource, report: Report, made_by: TypedCommand | None = None
+) -> SpanSource:
+    """Put a walk between the spans of each text before the one between its tokens.
+
+    Args:
+        made_by: The command of the report, which names the file of a chat; its text has the template in it.
+    """
+    names: list[str] = []
+    saved = {}
+    for n, text in enumerate(report.texts):
+        which = f" of {n} {text.text}" if len(report.texts) > 1 else ""
+        tokens = source.saved[n, 0]
+        if text.chat is not None and made_by is not None:
+            tokens = SavedText(partial(_of_chat, tokens, made_by), tokens.heads)
+        if text.spans is not None:
+            saved[len(names), 0] = _between_spans(text, text.spans, tokens)
+            names.append(f"as spans{which}")
+        saved[len(names), 0] = tokens
+        names.append(f"as tokens{which}")
+    return SpanSource(names, source.masks, saved)
+
+
+def _of_chat(tokens: SavedText, made_by: TypedCommand) -> Scene:
+    """Return the scene of a chat, whose command names its file."""
+    words = " ".join(word for option, word in made_by.words if option in _OF_CHATS)
+    typed = RunCommand("" if made_by.elsewhere else words, shared_words=words)
+    return replace(tokens.scene(), command=typed)
+
+
+def _between_spans(text: TextReport, spans: SpanReport, tokens: SavedText) -> SavedText:
+    """Return the walk between spans: all heads, the means of layers and of heads, and the mean of all."""
+    is_attending = ~np.isnan(spans.weights).all(axis=(1, 2, 3))
+    layers: list[Number] = [*np.flatnonzero(is_attending).tolist(), "mean"]
+    heads: list[Number] = [*range(spans.weights.shape[1]), "mean"]
+    cells = len(layers) * len(heads) * len(spans.text.names) ** 2
+    makers = {
+        (row, column): partial(_head, spans, HeadRef(layer, head), exact=cells <= MOST_CELLS)
+        for row, layer in enumerate(layers)
+        for column, head in enumerate(heads)
+    }
+    scene = partial(_scene, text, spans, tokens, (layers, heads))
+    return SavedText(scene, lambda: makers)
+
+
+def _head(spans: SpanReport, ref: HeadRef, *, exact: bool) -> WalkHead:
+    """Return a head, or a mean; that of all is of the selected heads if the user selected some."""
+    every = np.ndindex(spans.weights.shape[:2])
+    averaged = [at for at in every if ref.layer in (at[0], "mean") and ref.head in (at[1], "mean")]
+    if ref == ("mean", "mean"):
+        exact = True
+        if _averaged_head(spans) is None:
+            averaged = spans.selected or averaged
+    weights, sink = mean_weights(spans, averaged)
+    matrix = weights.astype(np.float32)
+    rows: dict[str, Floats] = {}
+    if sink is not None:
+        rows["sink"] = sink.ravel()
+    chosen = ""
+    if ref == (_averaged_head(spans) or ("mean", "mean")):
+        chosen = averaged_heads(spans)[1]
+    return WalkHead(
+        ref.layer,
+        ref.head,
+        stages={"weights": matrix},
+        masked_rows=frozenset(np.flatnonzero(np.isnan(matrix).all(1)).tolist()),
+        sources=_ranked(matrix),
+        rows=rows,
+        chosen=chosen,
+        exact=exact,
+    )
+
+
+def _averaged_head(spans: SpanReport) -> HeadRef | None:
+    """Return the head, or the mean, that answers are about; None for the mean of other heads that the user selected."""
+    selected, _ = averaged_heads(spans)
+    if selected is None:
+        return HeadRef("mean", "mean")
+    layers, heads = ({head[axis] for head in selected} for axis in (0, 1))
+    attending = int((~np.isnan(spans.weights).all(axis=(1, 2, 3))).sum())
+    layer: Number = "mean"
+    head: Number = "mean"
+    if len(layers) == 1:
+        layer = min(layers)
+    if len(heads) == 1:
+        head = min(heads)
+    wanted = (1 if layer != "mean" else attending) * (
+        1 if head != "mean" else spans.weights.shape[1]
+    )
+    if len(selected) != wanted:
+        return None
+    return HeadRef(layer, head)
+
+
+def _ranked(matrix: Matrix) -> RankedSources:
+    """Return the spans that each span reads, the strongest first."""
+    weights = np.nan_to_num(matrix)
+    places = np.argsort(-weights, axis=1, kind="stable")[:, :_LISTED]
+    values = np.take_along_axis(weights, places, 1)
+    return RankedSources("weight", np.where(values > 0, places, -1), {"weight": values})
+
+
+def _scene(
+    text: TextReport,
+    spans: SpanReport,
+    tokens: SavedText,
+    sizes: tuple[list[Number], list[Number]],
+) -> Scene:
+    token_scene = tokens.scene()
+    division = "" if spans.division in UNNAMED else spans.division
+    units = TextUnits(text.tokens, text.sources, spans.text, division=division)
+    scene = unit_scene(token_scene, units, "spans")
+    layers, heads = sizes
+    command = scene.command
+    first = _averaged_head(spans)
+    if first is None:
+        first = HeadRef("mean", "mean")
+        command = None  # no command shows the mean of some heads of several layers by that name
+    key = None
+    answer = _answer(spans)
+    if (
+        token_scene.start_key is not None
+    ):  # a question about a cell, which the page answers of every head
+        key = spans.text.of_token[token_scene.keys.positions[token_scene.start_key]]
+        answer = ""
+    return replace(
+        scene,
+        layers=layers,
+        heads=heads,
+        first=(layers.index(first.layer), heads.index(first.head)),
+        command=command,
+        start=spans.query,
+        start_key=key,
+        numbers=[],
+        roles=None,
+        effects=None,
+        no_effects="",
+        display="lens",
+        size=f"{len(layers) - 1}×{len(heads) - 1}",
+        answer=answer,
+    )
+
+
+def _answer(spans: SpanReport) -> str:
+    """Say which spans the reading span reads most, and which head reads the first of these most."""
+    heads, whose = averaged_heads(spans)
+    weights, _ = mean_weights(spans, heads)
+    shares = weights[spans.query]
+    reader = _quoted(spans.text.names[spans.query])
+    if np.isnan(shares).all():
+        return f"The tokens of {reader} may attend to nothing."
+    names = spans.text.names
+    order = np.argsort(-shares, kind="stable").tolist()
+    # the first token, special ones, and what a template writes
+    outside = [span for span in order if spans.text.outside[span] or span == spans.text.of_token[0]]
+    read = [span for span in order if span not in (*outside, spans.query) and shares[span] > 0]
+    if not read:
+        return f"{reader} reads nothing but itself ({shares[spans.query]:.2f}) and special tokens."
+    most, *others = read[:_NAMED]
+    said = f"{reader} reads {_quoted(names[most])} most: {shares[most]:.2f} of its weight"
+    if others:
+        then = (f"{_quoted(names[span])} {shares[span]:.2f}" for span in others)
+        said += f", then {' and '.join(then)}"
+    said += f" ({whose}). It reads itself {shares[spans.query]:.2f}"
+    said += "".join(
+        f", {_quoted(names[span])} {shares[span]:.2f}"
+        for span in outside
+        if shares[span] >= _WORTH_NAMING and span != spans.query
+    )
+    cell: Array = np.nan_to_num(spans.weights[:, :, spans.query, most])
+    layer, head = np.unravel_index(int(cell.argmax()), cell.shape)
+    best = HeadRef(int(layer), int(head))
+    return f"{said}. Of all heads, {best} reads {_quoted(names[most])} most: {cell.max():.2f}."
+
+
+def _quoted(name: str) -> str:
+    return f"“\u2068{text_of(Span(name, origin='untrusted'))}\u2069”"

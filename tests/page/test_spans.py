@@ -1,0 +1,202 @@
+"""A page with spans begins with the text and an answer: the walk between spans, and then that between tokens."""
+
+import itertools
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.cli import main
+from tests.chat import proof, span_cuts
+from tests.page.reading import read_page, text_in
+from tests.page.walking import middle_of_cell, shows
+
+TEXT = "Doc: the bank by the river was steep. Note: a boat sank there. Answer: the old bank"
+MARKS = "Doc:,Note:,Answer:"
+CHAT = {
+    "messages": [
+        {"role": "system", "content": "river bank"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "name": "doc 1", "text": "the bank"},
+                {"type": "text", "text": "old river"},
+            ],
+        },
+    ]
+}
+
+
+def written(tmp_path, *options, name="page"):
+    """The page of a run, and the JSON of its only text."""
+    path, exact = tmp_path / f"{name}.html", tmp_path / f"{name}.json"
+    for output in (path, exact):
+        assert main(["run", *options, "-o", str(output), "--quiet"]) == 0
+    return path, json.loads(exact.read_text())["texts"][0]
+
+
+@pytest.fixture(scope="module")
+def page_of_marks(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("marks"), TEXT, "--spans", MARKS)
+
+
+def spans_scene(path):
+    page = read_page(path)
+    kinds = [node["k"] for node in page.nodes if isinstance(node, dict)]
+    assert kinds == ["walk"]
+    (walk,) = page.of_kind("walk")
+    assert walk["texts"] == ["as spans", "as tokens"]
+    return page, walk["scenes"][0]
+
+
+def test_the_walk_between_spans_has_every_head_and_their_means(page_of_marks):
+    path, text = page_of_marks
+    page, scene = spans_scene(path)
+    weights = np.array(text["spans"]["weights"], dtype=np.float64)
+    found = {unit["name"]: page.stage(unit, "weights") for unit in scene["units"]}
+    expected = {f"L{n}H{m}": weights[n, m] for n in range(4) for m in range(4)}
+    expected |= {f"L{n} mean": weights[n].mean(0) for n in range(4)}
+    expected |= {f"mean H{m}": weights[:, m].mean(0) for m in range(4)}
+    expected["mean"] = weights.mean((0, 1))
+    assert found.keys() == expected.keys()
+    for name, matrix in expected.items():
+        np.testing.assert_allclose(found[name], matrix, atol=1e-6)
+    assert scene["size"] == "4×4"
+
+
+def test_the_answer_names_what_is_read_most_and_the_head_that_reads_it_most(page_of_marks):
+    path, text = page_of_marks
+    _, scene = spans_scene(path)
+    spans = text["spans"]
+    weights = np.array(spans["weights"], dtype=np.float64)
+    names = spans["text"]["names"]
+    reader = names.index("Answer")
+    others = [names.index(name) for name in ("Doc", "Note")]
+    mean = weights.mean((0, 1))[reader]
+    most = max(others, key=lambda span: mean[span])
+    layer, head = np.unravel_index(weights[:, :, reader, most].argmax(), (4, 4))
+    answer = scene["answer"].replace("\u2068", "").replace("\u2069", "")
+    assert answer.startswith(f"“Answer” reads “{names[most]}” most: {mean[most]:.2f} of its weight")
+    assert f"It reads itself {mean[reader]:.2f}" in answer
+    best = f"L{layer}H{head} reads “{names[most]}” most: {weights[layer, head, reader, most]:.2f}."
+    assert answer.endswith(best)
+    assert scene["start"] == reader
+
+
+def test_heads_of_many_spans_are_rounded_and_their_mean_is_exact(tmp_path, monkeypatch):
+    monkeypatch.setattr("attnscope.studies.run.span_walk.MOST_CELLS", 1000)
+    path, text = written(tmp_path, TEXT, "--spans", "whole-words")
+    page, scene = spans_scene(path)
+    weights = np.array(text["spans"]["weights"], dtype=np.float64)
+    assert [unit["name"] for unit in scene["units"] if unit["exact"]] == ["mean"]
+    (group,) = [group for group in scene["groups"] if not group["exact"]]
+    places, shares = page.places(group), page.numbers(group["measures"]["weight"])
+    unit = group["units"].index([2, 1])
+    for row, query in enumerate(group["rows"]):
+        known = weights[2, 1, query][places[:, unit, row]]
+        np.testing.assert_allclose(shares[:, unit, row], known, atol=6e-4)
+
+
+def test_the_text_and_the_answer_come_first(open_page, page_of_marks):
+    path, _ = page_of_marks
+    page = open_page(path, size=(1280, 800)).page
+    places = [
+        page.get_by_text("riverbank").first.bounding_box(),
+        page.locator("#panel-text").bounding_box(),
+        page.locator(".answer").bounding_box(),
+        page.locator("#panel-heads").bounding_box(),
+    ]
+    for one, after in itertools.pairwise(places):
+        assert one["y"] + one["height"] <= after["y"]
+    assert page.locator("#panel-matrix").bounding_box()["y"] < 400
+    assert places[-1]["y"] + places[-1]["height"] < 800
+    assert page.locator(".flow").text_content() == TEXT
+
+
+def test_a_click_on_a_part_of_the_text_shows_what_it_reads(open_page, page_of_marks):
+    path, text = page_of_marks
+    page = open_page(path, size=(1280, 800)).page
+    weights = np.array(text["spans"]["weights"], dtype=np.float64).mean((0, 1))
+    names = text["spans"]["text"]["names"]
+    note = names.index("Note")
+    page.locator("#panel-text .token", has_text="boat").click()
+    assert shows(page, "document.querySelector('.row-panel h2').textContent.trim()", f"{note} Note")
+    read = names[int(weights[note].argmax())]
+    said = page.locator(".said-of").text_content()
+    assert said.startswith(f"Note reads: {read} {weights[note].max():.2f} · ")
+    address = page.evaluate("location.hash")
+    page.keyboard.press("ArrowUp")
+    assert shows(page, "document.querySelector('.row-panel h2').textContent.trim()", "1 Doc")
+    again = open_page(path, address).page
+    assert again.locator(".row-panel h2").text_content().strip() == f"{note} Note"
+
+
+def test_the_command_of_a_span_repeats_its_row(open_page, page_of_marks, capsys):
+    path, text = page_of_marks
+    page = open_page(path, "#head=L1H2&query=Note", size=(1280, 800)).page
+    _, *command = shlex.split(page.locator("p.command code").text_content())
+    assert command[-6:] == ["--layer", "1", "--head", "2", "--query", "Note"]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["texts"][0]["spans"]
+    assert found["text"]["names"][found["query"]] == "Note"
+    assert found["selected"] == [[1, 2]]
+    np.testing.assert_allclose(found["weights"], text["spans"]["weights"], atol=1e-6)
+
+
+def test_tokens_are_a_choice_away(open_page, page_of_marks):
+    """From the mean, which tokens lack, at the head that is chosen automatically; a head stays."""
+    path, text = page_of_marks
+    first = text["heads"]["units"][0]
+    page = open_page(path, size=(1280, 800)).page
+    where = "document.querySelector('#where').textContent"
+    assert page.evaluate(where) == "mean"
+    choice = page.locator(".text-panel select")
+    choice.select_option(label="as tokens")
+    assert shows(page, where, f"L{first[0]}H{first[1]}")
+    assert page.locator("#panel-text .token").count() == len(text["tokens"])
+    choice.select_option(label="as spans")
+    click = middle_of_cell(page.locator("#panel-heads"), 0, 1)
+    page.locator("#panel-heads").click(position=click)
+    choice.select_option(label="as tokens")
+    assert shows(page, where, "L0H1")
+
+
+def test_a_chat_is_shown_with_its_roles_and_its_command(tmp_path):
+    folder = tmp_path / "gpt2"
+    span_cuts.save(folder)
+    (folder / "chat_template.jinja").write_text((proof.FOLDER / "phi3.jinja").read_text())
+    chat = tmp_path / "chat.json"
+    chat.write_text(json.dumps(CHAT))
+    options = ["--chat", str(chat), "--model", str(folder)]
+    path, text = written(tmp_path, *options)
+    _, scene = spans_scene(path)
+    names = text["spans"]["text"]["names"]
+    passages = scene["passages"]
+    for name, words in (
+        ("system 1", "river bank"),
+        ("doc 1", "the bank"),
+        ("user 1", "old river"),
+    ):
+        at = passages.index([f"[{name}] ", -1, -1])
+        shown, query, key = passages[at + 1]
+        assert shown.replace("␣", " ") == words
+        assert query == key == names.index(name)
+    assert scene["answer"].startswith("“\u2068user 1\u2069” reads ")
+    begin, _, model = scene["command"].partition(" --model ")
+    assert begin == "attnscope run --chat chat.json"
+    assert model.endswith("gpt2")
+    path, _ = written(tmp_path, *options, "--query", "user 1", "--key", "doc 1", name="asked")
+    _, scene = spans_scene(path)
+    assert [scene["start"], scene["startKey"]] == [names.index("user 1"), names.index("doc 1")]
+    assert not scene["answer"]  # of a cell, the lens says which head has most of it
+
+
+def test_python_writes_the_same_page(tmp_path):
+    path = tmp_path / "page.html"
+    attnscope.inspect(TEXT, spans=MARKS).save(path)
+    page, scene = spans_scene(path)
+    assert scene["command"].endswith(f"--spans {shlex.quote(MARKS)}")
+    below = [text_in(node) for node in page.nodes if isinstance(node, list)]
+    assert "What Answer reads of each span" in below
