@@ -109,6 +109,11 @@ class DisplaySettings:
     columns: int = 120  # of `.txt`
     figure: FigureSettings = FigureSettings()
 
+    @property
+    def is_figure(self) -> bool:
+        """Whether it is a figure, which has a picture where a page has a walk."""
+        return self.fixed and self.format != "page"
+
     def named(self, option: str, argument: str, hint: str = "{}") -> str:
-        """Name the option that shows more, as the command line or Python spells it, in a hint; a figure has none."""
+        """Name the option that shows more, as the command line or Python spells it, in a hint; a figure or page has none."""
         return "" if self.fixed else hint.format(option if self.options else argument)

@@ -127,7 +127,7 @@ def present_effects(
         return
     yield from _effects(survey, settings)
     yield GAP
-    if settings.fixed and survey.unit == "head":
+    if settings.is_figure and survey.unit == "head":
         yield weight_against_effect(survey)
         yield GAP
     yield _strongest(survey, settings.listing, settings)

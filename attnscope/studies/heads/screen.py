@@ -66,7 +66,7 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         yield _picture(survey)
         yield GAP
         main = [name for row in survey.main for name in row]
-        if settings.fixed and (listing.top is None or settings.figure.only is not None):
+        if settings.is_figure and (listing.top is None or settings.figure.only is not None):
             yield _legend(survey)
         else:
             yield _strongest_of_roles(survey, listing)
@@ -81,12 +81,12 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         legend = f" ({UNCLEAR}). Values are averages over {texts}{random} named above; run and its pages measure"
         legend += " their own text, where values can differ."
         legend += " Each head counts once, for its main role"
-        if not settings.fixed:
+        if not settings.is_figure:
             legend += ", whose letter stands behind it elsewhere"
         has_unranked = any(ROLES[role.name].rank is None for role in survey.roles)
         legend += "; a role with – is never the main one." if has_unranked else "."
         yield paragraph((message, Span(legend)), remark=True)
-    if settings.fixed:
+    if settings.is_figure:
         yield from present_example(survey, settings.every_head, settings)
         yield GAP
     yield notes(survey.notes)
@@ -111,7 +111,7 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
         yield paragraph(ours(nothing))
     else:
         yield from _numbers(measured, settings)
-        if settings.fixed:
+        if settings.is_figure:
             yield from present_example(measured, settings.every_head, settings)
     yield GAP
     yield notes(measured.notes)
