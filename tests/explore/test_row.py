@@ -173,9 +173,9 @@ def test_a_list_of_heads_that_are_still_computed_says_so():
     async def act(app, press, _pilot):
         await press("a")
         weights = app.state.lens()
-        whole = _strongest(app.state, app.state.scene, weights, None)[0]
+        whole = _strongest(app.state, app.state.scene, weights, None, has_digits=True)[0]
         weights[-1] = np.nan
-        saved = _strongest(app.state, app.state.scene, weights, None)[0]
+        saved = _strongest(app.state, app.state.scene, weights, None, has_digits=True)[0]
         app.state.lens = lambda: weights
         panels = []
         for status in ("attending …", ""):
@@ -183,7 +183,7 @@ def test_a_list_of_heads_that_are_still_computed_says_so():
             lines = app._panels["heads"].draw(app.state, 60, 20)
             panels.append("\n".join("".join(segment.text for segment in line) for line in lines))
         app.state.status = "attending …"
-        running = _strongest(app.state, app.state.scene, weights, None)[0]
+        running = _strongest(app.state, app.state.scene, weights, None, has_digits=True)[0]
         return whole, saved, running, panels
 
     whole, saved, running, panels = walk(act, live())

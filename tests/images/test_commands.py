@@ -235,7 +235,7 @@ def test_doctor_examines_what_applies_to_pictures(capsys: pytest.CaptureFixture[
     assert main(["doctor", "-m", "dinov2"]) == 0
     screen = " ".join(capsys.readouterr().out.split())
     assert "nothing is wrong: 8 checks are ok, 20 do not apply" in screen
-    assert "row_sums ok" in screen and "other_size ok" in screen and "processor ok" in screen
+    assert "row sums ok" in screen and "other size ok" in screen and "processor ok" in screen
 
 
 def test_a_span_of_a_picture_counts_its_patches(capsys: pytest.CaptureFixture[str]) -> None:

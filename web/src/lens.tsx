@@ -265,8 +265,7 @@ export function LensList(props: PanelProps & { seen: (Seen | null)[][] }) {
             }
             onPointerLeave={() => setHovered(null)}
           >
-            <kbd>{rank + 1}</kbd> <b>{one.name}</b>{" "}
-            {spot.key === null && <bdi>{scene.keyAxis.tokenLabels[one.key]?.name}</bdi>}
+            <kbd>{rank + 1}</kbd> <b>{one.name}</b> {spot.key === null && <bdi>{scene.keyAxis.name(one.key)}</bdi>}
             <Bar share={one.weight} />
             <span data-lens={one.name}>{weightText(one.weight)}</span>
             {all && (

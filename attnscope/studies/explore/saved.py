@@ -133,9 +133,9 @@ def _share_moved(comparison: Comparison) -> HeadNumber:
     for change in comparison.changes[0].heads:
         if change.text == 0 and change.first in places:
             values[places[change.first]] = change.share_moved
-    meaning = (
-        f"Largest share of a row that moved, from {comparison.sides[0].label} to another side."
-    )
+    first, *others = (side.label for side in comparison.sides)
+    other = others[0] if len(others) == 1 else "another side"
+    meaning = f"Largest share of a row that moved, from {first} to {other}."
     return HeadNumber(MOVED, meaning, values, is_share=True)
 
 

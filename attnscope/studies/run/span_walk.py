@@ -203,7 +203,7 @@ def _answer(spans: SpanReport) -> str:
     if not read:
         return f"{reader} reads nothing but itself ({shares[spans.query]:.2f}) and special tokens."
     most, *others = read[:_NAMED]
-    said = f"{reader} reads {_quoted(names[most])} most: {shares[most]:.2f} of its weight"
+    said = f"{reader} reads {_quoted(names[most])} most of the other parts: {shares[most]:.2f} of its weight"
     if others:
         then = (f"{_quoted(names[span])} {shares[span]:.2f}" for span in others)
         said += f", then {' and '.join(then)}"
