@@ -74,7 +74,8 @@ def test_both_places_have_a_verdict_if_there_is_room(smollm2):
     spot, lines = walk(act, of_model(smollm2), (200, 60))
     text = " ".join(" ".join(lines).replace("│", " ").split())
     name = f"L{spot.layer}H{spot.head}"
-    for place, at in ((name, None), ("after 8 it", 8)):
+    assert f"without {name} " in text
+    for place, at in (("after 10 too", None), ("after 8 it", 8)):
         found = attnscope.ablate(of_model(smollm2).texts[0], model=str(smollm2), each="head", at=at)
         effects = found.data.effects[0].kl
         own = effects[9 * spot.layer + spot.head]

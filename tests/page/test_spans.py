@@ -78,7 +78,9 @@ def test_the_answer_names_what_is_read_most_and_the_head_that_reads_it_most(page
     most = max(others, key=lambda span: mean[span])
     layer, head = np.unravel_index(weights[:, :, reader, most].argmax(), (4, 4))
     answer = scene["answer"].replace("\u2068", "").replace("\u2069", "")
-    assert answer.startswith(f"“Answer” reads “{names[most]}” most of the other parts: {mean[most]:.2f} of its weight")
+    assert answer.startswith(
+        f"“Answer” reads “{names[most]}” most of the other parts: {mean[most]:.2f} of its weight"
+    )
     assert f"It reads itself {mean[reader]:.2f}" in answer
     best = f"L{layer}H{head} reads “{names[most]}” most: {weights[layer, head, reader, most]:.2f}."
     assert answer.endswith(best)

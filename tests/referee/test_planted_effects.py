@@ -111,10 +111,10 @@ def _effects_of_the_head_before() -> Plant:
 
 
 def _the_first_layer_last() -> Plant:
-    product = measure.rollout
+    product = measure.rollouts
     return (
         measure,
-        "rollout",
+        "rollouts",
         lambda layers, *, residual: product(list(layers)[::-1], residual=residual),
     )
 

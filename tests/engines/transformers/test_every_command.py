@@ -213,16 +213,21 @@ def test_a_page_holds_the_weights_of_eager_attention(folder, tmp_path):
     for unit in scene["units"]:
         theirs = expected[scene["layers"].index(unit["layer"])][0, unit["head"]].float().numpy()
         np.testing.assert_allclose(page.stage(unit, "weights"), theirs, **CLOSE)
-    (group,) = scene["groups"]
-    places, weights = page.places(group), page.listed(scene, group)
-    for n, (layer, head) in enumerate(group["units"]):
-        theirs = expected[layer][0, head].float().numpy()
-        for query in range(len(text.queries)):
-            there = weights[:, n, query] > 0
-            np.testing.assert_allclose(
-                weights[there, n, query], theirs[query][places[there, n, query]], rtol=0, atol=1e-3
-            )
-            assert weights[0, n, query] == pytest.approx(theirs[query].max(), abs=1e-3)
+    # heads whose lists another pass computed, with other last digits, are a group of their own
+    assert sum(len(group["units"]) for group in scene["groups"]) == len(scene["units"])
+    for group in scene["groups"]:
+        places, weights = page.places(group), page.listed(scene, group)
+        for n, (layer, head) in enumerate(group["units"]):
+            theirs = expected[layer][0, head].float().numpy()
+            for query in range(len(text.queries)):
+                there = weights[:, n, query] > 0
+                np.testing.assert_allclose(
+                    weights[there, n, query],
+                    theirs[query][places[there, n, query]],
+                    rtol=0,
+                    atol=1e-3,
+                )
+                assert weights[0, n, query] == pytest.approx(theirs[query].max(), abs=1e-3)
 
 
 def test_explore_shows_the_weights_of_eager_attention(folder, monkeypatch):
