@@ -18,6 +18,7 @@ from attnscope.views.explore.headings import BETWEEN, TitlePart, model_forms, sh
 from attnscope.views.explore.ink import PLAIN
 from tests.explore.proof import lines_of, region_text, resize, settled
 from tests.explore.test_head_lists import of_model
+from tests.explore.test_lens import shade_of
 from tests.explore.test_live import walk
 from tests.explore.test_readable import painted
 
@@ -137,6 +138,15 @@ def test_without_colours_the_words_that_have_a_shade_are_bold_and_the_title_says
     said = " ".join("".join(segment.text for segment in line).strip(" │") for line in lines)
     assert "bold if the row reads them with a weight that has a shade" in " ".join(said.split())
     assert app.state.ink.style("") == PLAIN
+
+
+def test_a_narrow_cell_under_the_cursor_keeps_its_shade_without_colours(report):
+    """Of two columns, both were brackets, so that the cell that one stands on said nothing."""
+    app, shown, _ = painted(report_source(report.data), "", (80, 24), colours=0)
+    spot = app.state.place.spot
+    weight = report[spot.layer, spot.head].weights[spot.query, app.state.key]
+    (row,) = (line for line in shown["matrix"] if "‹" in line)
+    assert "›" not in row and row[row.index("‹") + 1] == shade_of(weight) != " "
 
 
 def test_a_cut_takes_no_head_from_the_list_of_the_strongest(smollm2):

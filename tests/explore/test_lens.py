@@ -316,12 +316,13 @@ def test_the_size_of_the_panel_does_not_change_whether_numbers_are_wanted(minilm
         assert numbers == pytest.approx(weights[2][:count], abs=0.0051)
 
 
+def shade_of(weight):
+    """The shade of a weight without colours: a ramp has 64 steps."""
+    return " ░▒▓█"[min(4, int(round(64 * float(weight) ** 0.5) / 64 * 5))]
+
+
 def test_without_colours_cells_fill_the_panel_and_the_cursor_keeps_the_shade(report):
     found = {}
-
-    def shade_of(weight):
-        # a ramp has 64 steps
-        return " ░▒▓█"[min(4, int(round(64 * float(weight) ** 0.5) / 64 * 5))]
 
     async def run(size):
         app = ExploreApp(report_source(report), colours=0)

@@ -755,6 +755,9 @@ def _cells(
         styles[here] = colours[here] + BOLD if fits else CURSOR
         if fits:
             frame = left + inside.center(layout.cell - 2, around) + right
+            if layout.mode == "shades" and layout.cell == 2:
+                # its shade keeps one of two columns
+                frame = left + around
         else:
             frame = texts[here]
         if fits or not layout.form:
