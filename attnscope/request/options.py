@@ -336,7 +336,7 @@ FIGURE = (
     choice("labels", SHOW, Literal["tokens", "positions", "none"],
         "In a figure, name rows and columns by this alone, instead of both.", needs=_PICTURE),
     choice("only", SHOW, Literal["map", "bars"],
-        "In a figure, draw only matrices and maps, or only bars: without header, tables and notes.", needs=_PICTURE),
+        "In a figure, draw only matrices, maps or strips, or only bars: without header, tables and notes.", needs=_PICTURE),
     choice("font", SHOW, Literal["sans", "serif"], "Letters of a figure.", "sans", needs=_PICTURE),
 )
 _OUTPUT = (

@@ -88,6 +88,23 @@ def test_no_letter_is_smaller_than_6_points(name, tmp_path):
         check_svg(drawn(FIGURES[name], tmp_path / "a.svg", "--width", width), WIDTHS[width])
 
 
+def test_the_strips_of_a_row_fit_into_a_column(tmp_path, capsys):
+    """The steps are too wide for it, and their refusal named an option that was refused as well."""
+    row = ["explain", TEXT, "--query", "4", "--layer", "2", "--head", "0"]
+    path = tmp_path / "row.svg"
+    assert main([*row, "-o", str(path), "--width", "column"]) == 2
+    assert "or --only map" in capsys.readouterr().err
+    (head,) = attnscope.inspect(TEXT, layer=2, head=0, stages="scores").data.texts[0].heads
+    score = max(head.stages["scores"][4])
+    for width in ("column", "397pt"):
+        root = ElementTree.parse(drawn([*row, "--only", "map"], path, "--width", width)).getroot()
+        assert float(root.get("width")) * 0.75 == pytest.approx(WIDTHS[width], abs=0.1)
+        (group,) = (element for element in root if element.get("font-size"))
+        sizes = {float(attributes["font-size"]) for attributes, _ in lines(group, **group.attrib)}
+        assert min(sizes) * 0.75 >= 6.0
+        assert texts(root) == ["q", "k", "q × k", "so far", f"{score:.4f}", "−", "+"]
+
+
 def test_widths_are_those_that_are_named(tmp_path):
     for width, points in WIDTHS.items():
         check_svg(drawn(FIGURES["bars"], tmp_path / "a.svg", "--width", width), points)

@@ -47,8 +47,9 @@ def _page(view_parts: Iterable[parts.ViewPart], settings: FigureSettings | None)
 
 
 def _kept(view_parts: Iterable[parts.ViewPart], only: FigureParts) -> Iterator[parts.ViewPart]:
-    """Keep matrices and maps, also those on pictures, or the tables with bars."""
+    """Keep matrices and maps, also those on pictures, or the tables with bars; of a row step by step, its first strips."""
     count = 0
+    strips: list[parts.Strips] = []
     for part in view_parts:
         forms = [part] if not isinstance(part, parts.FirstFitting) else part.forms[0]
         for form in forms:
@@ -57,9 +58,14 @@ def _kept(view_parts: Iterable[parts.ViewPart], only: FigureParts) -> Iterator[p
             )
             if only == "bars":
                 is_kept = isinstance(form, parts.Table) and form.bars is not None
+            elif isinstance(form, parts.Strips):
+                strips.append(form)
             if is_kept:
                 count += 1
                 yield form
+    if strips and not count:
+        yield strips[0]
+        return
     if not count:
         lack = "is no matrix or map" if only == "map" else "are no bars"
         raise UsageError(f"there {lack}", where=arg("only", only), hint="leave it out")
