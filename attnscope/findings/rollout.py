@@ -1,5 +1,6 @@
 """Measures of how much of a token's output stems from each token, over layers: each declared once."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,6 +11,8 @@ from attnscope.findings.tokens import LeftOut
 
 # Value of --measure for the weights of heads.
 ATTENTION = "weights"
+# Share of every token that stems from one and the same token, from which on a product of layers has collapsed.
+COLLAPSED = 0.9
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,20 @@ ROLLOUT_MEASURES = {
 }  # fmt: skip
 
 
+class Collapse(msgspec.Struct, frozen=True):
+    """A product of layers that hardly tells tokens apart, because all of them stem from one.
+
+    Attributes:
+        source: Position of the token that 90 % or more of every token stem from.
+        layer: The first layer after which this is so; it is so after all later ones.
+        share: How much of the last token stems from it after the last layer.
+    """
+
+    source: Annotated[int, along(positions="source")]
+    layer: int
+    share: float
+
+
 class TokenRollout(msgspec.Struct, frozen=True):
     """How much each token's output of some layers depends on each token of their input.
 
@@ -62,6 +79,7 @@ class TokenRollout(msgspec.Struct, frozen=True):
         keys: Positions of the strongest sources of every query, (queries, rank); −1 if there are fewer.
         values: Their shares, (queries, rank).
         left_out: Tokens that are excluded from the ranking.
+        collapse: The token that nearly all of every token stems from; None if there is none, and for a single layer.
     """
 
     measure: str
@@ -71,6 +89,20 @@ class TokenRollout(msgspec.Struct, frozen=True):
     keys: Annotated[Places, along("query", "rank", positions="source", or_none=True)]
     values: Annotated[Matrix, along("query", "rank")]
     left_out: list[LeftOut] = []
+    collapse: Collapse | None = None
+
+    def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yield contradictions that axes cannot express; see `axes`."""
+        if self.collapse is not None and self.collapse.layer not in self.layers:
+            yield "collapse.layer", f"is {self.collapse.layer}, not one of the layers"
+
+    @property
+    def before_collapse(self) -> str:
+        """The layers before the one after which the product has collapsed, as `--layer` takes them; empty for none."""
+        if self.collapse is None or self.collapse.layer == self.layers[0]:
+            return ""
+        *_, last = (layer for layer in self.layers if layer < self.collapse.layer)
+        return f"{self.layers[0]}-{last}" if last != self.layers[0] else str(last)
 
     @property
     def name(self) -> str:

@@ -18,6 +18,7 @@ from attnscope.studies.compare.screen import (
     shown_columns,
     with_short_labels,
 )
+from attnscope.studies.compare.span_walk import with_compared_spans
 from attnscope.studies.explore.saved import SavedSource, SavedText, cell_moved, comparison_source
 from attnscope.studies.explore.scenes import head_axes
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
@@ -46,9 +47,10 @@ def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[
     from attnscope.views.page.walk import Walk
 
     selects = [name for name in ("layer", "head", "query") if name != comparison.axis]
-    source = _walk(_with_names(comparison), best[0].first, settings.every_head or ())
-    walk: Any = Walk(source, settings.made_by, selects)
-    parts = present_comparison(replace(comparison, changes=changes), settings, before_heads=[walk])
+    labelled = _with_names(comparison)
+    source = _walk(labelled, best[0].first, settings.every_head or ())
+    walk: Any = Walk(with_compared_spans(source, labelled), settings.made_by, selects)
+    parts = present_comparison(replace(comparison, changes=changes), settings, walk=walk)
     walked = False
     for part in _in_full(parts):
         walked = walked or part is walk
@@ -96,7 +98,7 @@ def _walk(
         cell = cell_moved(comparison, side, n, first_head)
         alignment = _alignment(comparison, side, n)
         row = None if cell is None else cell[0]
-        unmoved = nothing_moved(comparison.changes[0])
+        unmoved = nothing_moved(comparison.changes[max(0, side - 1)])
         make = partial(_begun, saved, place, of_text, alignment, row, unmoved)
         begun[n, side] = SavedText(make, saved.heads)
     return dataclasses.replace(source, saved=begun)

@@ -1,7 +1,7 @@
 """A Comparison: both sides' weights, their difference, and what moved per token."""
 
 from bisect import bisect
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -72,11 +72,11 @@ _LEGEND = (
 
 
 def present_comparison(
-    comparison: Comparison, settings: DisplaySettings, *, before_heads: Iterable[ViewPart] = ()
+    comparison: Comparison, settings: DisplaySettings, *, walk: ViewPart | None = None
 ) -> Iterator[ViewPart]:
     """Turn a comparison into parts; of the format `verdict`, only the verdict of the tolerance.
 
-    `before_heads`: parts that precede what is about heads.
+    `walk`: that of a page, which has the weights between spans; it precedes what is about heads.
     """
     heat = settings.format == "heat"
     verdict = settings.format == "verdict"
@@ -94,8 +94,10 @@ def present_comparison(
             ]
         )
         return
-    yield from compare_spans(comparison, settings, heat=heat)
-    yield from before_heads
+    if walk is None:
+        yield from compare_spans(comparison, settings, heat=heat)
+    else:
+        yield walk
     printed: list[HeadChange] = []
     for change in comparison.changes:
         sides = comparison.sides[0], comparison.sides[change.side]
@@ -218,10 +220,20 @@ def _moved(
     if not shown_count or largest == 0:
         return
     others = settings.named("--layer and --head", "layer and head", "; {} select others")
-    follow = "the head in which most moved follows"
-    if shown_count != 1:
-        follow = f"the {shown_count} heads in which most moved follow"
+    follow = _following(shares, shown_count)
     yield paragraph(ours(f"{follow}{others}", "caption"), remark=True)
+
+
+def _following(shares: Matrix, count: int) -> str:
+    """Say which heads follow, and how many others have the same share in all digits that are ever listed."""
+    if count != 1:
+        return f"the {count} heads in which most moved follow"
+    digits = np.round(shares, _EXACT)
+    most = np.nanmax(digits)
+    tied = int((digits == most).sum())
+    if tied > 1:
+        return f"{tied} heads tie at {most:.{_EXACT}f}, one of which follows"
+    return "the head in which most moved follows"
 
 
 def _mean_shares(change: Change, provenance: Provenance) -> Matrix:

@@ -1,6 +1,6 @@
 """Weights between the spans of two sides, and their difference: spans are paired by name, whatever their order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -48,12 +48,9 @@ def _compare(
     if not shared:
         return
     places = [[own.index(name) for name in shared] for own in names]
-    averaged = [averaged_heads(spans[0])] * 2
-    if of_heads:
-        averaged = [
-            averaged_heads(_of_shown_heads(text, report))
-            for text, report in zip(reports, spans, strict=True)
-        ]
+    averaged = [
+        averaged_heads(report) for report in of_compared_heads(reports, spans, of_heads=of_heads)
+    ]
     before, after = (
         mean_weights(report, heads)[0][np.ix_(at, at)].astype(np.float32)
         for report, (heads, _), at in zip(spans, averaged, places, strict=True)
@@ -103,6 +100,18 @@ def _compare(
             )
         )
     yield Matrices(panels, heat)
+
+
+def of_compared_heads(
+    texts: Sequence[TextReport], spans: Sequence[SpanReport], *, of_heads: bool
+) -> list[SpanReport]:
+    """Return the spans of every side with the heads that are averaged: those that it shows, or the first one's.
+
+    `of_heads`: whether the sides differ by their heads.
+    """
+    if not of_heads:
+        return [replace(report, selected=spans[0].selected) for report in spans]
+    return [_of_shown_heads(text, report) for text, report in zip(texts, spans, strict=True)]
 
 
 def _of_shown_heads(text: TextReport, spans: SpanReport) -> SpanReport:

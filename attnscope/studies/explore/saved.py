@@ -98,11 +98,11 @@ def comparison_source(comparison: Comparison) -> SavedSource:
         comparison.changes[0].most_moved(1)[0],
         *(change.most_moved(1)[0] for change in comparison.changes),
     ]
-    moved = _share_moved(comparison)
     saved = {}
     for (n, side), text in source.saved.items():
         head = best[side].second if side else best[side].first
         cell = cell_moved(comparison, side, n, best[side].first)
+        moved = partial(_share_moved, comparison, side, n)
         scene = partial(_begun_at, text, head, cell, moved)
         saved[n, side] = SavedText(scene, text.heads, text.units)
     return dataclass_replace(source, saved=saved, compared=len(labels) > 1)
@@ -125,31 +125,34 @@ def cell_moved(
     return query, report.keys.index(change.keys[key][min(side, 1)])
 
 
-def _share_moved(comparison: Comparison) -> HeadNumber:
-    text = comparison.sides[0].report.texts[0]
+def _share_moved(comparison: Comparison, side: int, text_index: int) -> HeadNumber:
+    """Return how much weight moved in every head of a text, from the first side to this one, or to the second one."""
+    change = comparison.changes[max(0, side - 1)]
+    text = comparison.sides[side].report.texts[text_index]
     layers, heads = head_axes(text.heads.units)
-    places = {head.ref: (layers.index(head.layer), heads.index(head.head)) for head in text.heads}
     values = np.full((len(layers), len(heads)), np.nan, dtype=np.float32)
-    for change in comparison.changes[0].heads:
-        if change.text == 0 and change.first in places:
-            values[places[change.first]] = change.share_moved
-    first, *others = (side.label for side in comparison.sides)
-    other = others[0] if len(others) == 1 else "another side"
-    meaning = f"Largest share of a row that moved, from {first} to {other}."
+    for head in change.heads:
+        if head.text == text_index:
+            ref = head.second if side else head.first
+            values[layers.index(ref.layer), heads.index(ref.head)] = head.share_moved
+    labels = [comparison.sides[n].label for n in (0, change.side)]
+    meaning = f"Largest share of a row that moved, from {' to '.join(labels)}."
     return HeadNumber(MOVED, meaning, values, is_share=True)
 
 
 def _begun_at(
-    text: SavedText, head: HeadRef, cell: tuple[int, int] | None, moved: HeadNumber
+    text: SavedText,
+    head: HeadRef,
+    cell: tuple[int, int] | None,
+    share_moved: Callable[[], HeadNumber],
 ) -> Scene:
     scene = text.scene()
+    moved = share_moved()
     place = scene.layers.index(head.layer), scene.heads.index(head.head)
     scene = dataclass_replace(scene, first=place)
     if cell is not None:
         scene = dataclass_replace(scene, start=cell[0], start_key=cell[1])
-    if moved.values.shape == (len(scene.layers), len(scene.heads)):
-        scene = dataclass_replace(scene, numbers=[moved, *scene.numbers], display=moved.name)
-    return scene
+    return dataclass_replace(scene, numbers=[moved, *scene.numbers], display=moved.name)
 
 
 def _source(reports: Sequence[Report], masks: Sequence[str]) -> SavedSource:

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from attnscope.findings.arrays import Array
+from attnscope.findings.rollout import COLLAPSED
+
+_FEW = 3  # tokens, of fewer of which nothing is said
 
 
 def rollouts(layers: Iterable[Array], *, residual: bool) -> Iterator[Array]:
@@ -26,6 +29,19 @@ def normalized(matrix: Array) -> Array:
     sums = matrix.sum(-1, keepdims=True)
     shares: Array = np.divide(matrix, sums, out=np.zeros_like(matrix), where=sums > 0)
     return shares
+
+
+def collapsed_on(product: Array) -> int | None:
+    """Return the token that nearly all of every token stems from; None if there is none.
+
+    The rows of the next product are averages of these rows, so that it has the same one.
+    """
+    rows = product[product.any(-1)]
+    if len(rows) < _FEW:
+        return None
+    least = rows.min(0)
+    source = int(least.argmax())
+    return source if least[source] >= COLLAPSED else None
 
 
 def strongest(matrix: Array, eligible: Array, count: int) -> tuple[Array, Array]:

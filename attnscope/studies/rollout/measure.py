@@ -13,7 +13,7 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.arrays import Array
 from attnscope.findings.heads import Heads
 from attnscope.findings.hints import Hint
-from attnscope.findings.rollout import ROLLOUT_MEASURES, RolloutMeasure, TokenRollout
+from attnscope.findings.rollout import ROLLOUT_MEASURES, Collapse, RolloutMeasure, TokenRollout
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.request.run_config import RunConfig
@@ -38,7 +38,7 @@ from attnscope.run.session import (
     warnings_of,
 )
 from attnscope.run.text_plan import TextPlan
-from attnscope.studies.rollout.arithmetic import normalized, rollouts, strongest
+from attnscope.studies.rollout.arithmetic import collapsed_on, normalized, rollouts, strongest
 
 if TYPE_CHECKING:
     import torch
@@ -291,14 +291,16 @@ def _text_report(
     found = []
     eligible = np.array([run.special or not token.special for token in text.tokens])
     eligible[0] &= run.special
-    for covered_layers, matrix in _covered(matrices, plan):
+    for covered_layers, matrix, collapse in _covered(matrices, plan):
         rows = matrix[text.queries]
         keys, values = strongest(rows, eligible, run.top)
         nothing = [query for query, row in zip(text.queries, rows, strict=True) if not row.any()]
         part = rows[:, text.keys].astype(np.float32)
         part[[query in nothing for query in text.queries]] = np.nan
         ranked = keys, values.astype(np.float32), [] if run.special else [*LEFT_OUT]
-        found.append(TokenRollout(plan.measure.name, covered_layers, part, nothing, *ranked))
+        found.append(
+            TokenRollout(plan.measure.name, covered_layers, part, nothing, *ranked, collapse)
+        )
     text_input = run.texts[text.number]
     about = (
         text_input.text,
@@ -316,13 +318,23 @@ def _text_report(
     return TextReport(*about, text.notes, list(text.hidden), rollouts=found, chat=chat)
 
 
-def _covered(matrices: list[Array], plan: RolloutPlan) -> Iterator[tuple[list[int], Array]]:
+def _covered(
+    matrices: list[Array], plan: RolloutPlan
+) -> Iterator[tuple[list[int], Array, Collapse | None]]:
     """Yield the matrix of each layer, or their product, after each layer or after all; and the layers that it covers."""
     layers = plan.layers
     if not plan.measure.cumulative:
-        yield from (([layer], matrix) for layer, matrix in zip(layers, matrices, strict=True))
+        yield from (([layer], matrix, None) for layer, matrix in zip(layers, matrices, strict=True))
         return
     products = rollouts(matrices, residual=plan.measure.residual)
+    source = None
+    first_layer = 0
     for count, product in enumerate(products, 1):
+        if source is None:
+            source = collapsed_on(product)
+            first_layer = layers[count - 1]
         if plan.steps or count == len(layers):
-            yield layers[:count], product
+            collapse = None
+            if source is not None:
+                collapse = Collapse(source, first_layer, float(product[-1, source]))
+            yield layers[:count], product, collapse

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.findings.rollout import ROLLOUT_MEASURES, TokenRollout
+from attnscope.findings.rollout import COLLAPSED, ROLLOUT_MEASURES, TokenRollout
 from attnscope.findings.run import TextReport
 from attnscope.studies.run.row_list import row_list
 from attnscope.studies.screens.contributors import fitted
@@ -13,7 +13,7 @@ from attnscope.studies.screens.stages import in_percent, matrix_panel, weight_di
 from attnscope.views.axes import Axis, token_axis
 from attnscope.views.parts import GAP, SHARES, Bar, Bars, Matrices, Panel, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, ours
+from attnscope.views.spans import Span, ours, token_span
 
 
 def present_rollouts(
@@ -24,6 +24,7 @@ def present_rollouts(
     queries = token_axis("query", text.tokens, text.queries)
     if len(text.queries) == 1 and not heat:
         yield from (GAP, rollout_title(rollouts))
+        yield from _collapse(text, rollouts[-1], settings)
         yield from row_list(
             _row(text, settings), settings, settings.named("--key", "key", "; {} selects others")
         )
@@ -34,7 +35,9 @@ def present_rollouts(
         return
     for rollout in rollouts:
         matrix = _matrix(text, rollout, settings)
-        yield from (GAP, rollout_title([rollout]), GAP, Matrices([matrix], heat))
+        yield from (GAP, rollout_title([rollout]))
+        yield from _collapse(text, rollout, settings)
+        yield from (GAP, Matrices([matrix], heat))
         yield from _ranking(text, [rollout], queries, settings, compact=heat)
 
 
@@ -49,6 +52,30 @@ def rollout_title(rollouts: Sequence[TokenRollout]) -> ViewPart:
     measure = ROLLOUT_MEASURES.get(first_rollout.measure)
     source = "" if measure is None else f"  {measure.meaning} ({measure.source})"
     return paragraph((Span(f"{name} {first_rollout.measure}", "title"), Span(source, "caption")))
+
+
+def _collapse(
+    text: TextReport, rollout: TokenRollout, settings: DisplaySettings
+) -> Iterator[ViewPart]:
+    """Say that nearly all of every token stems from one token, if that is so."""
+    collapse = rollout.collapse
+    if collapse is None:
+        return
+    source = Span(f"{collapse.source} ", "caption"), token_span(text.sources, collapse.source)
+    first_layer = f"  from layer {collapse.layer} on, every token stems from "
+    last = f" by {COLLAPSED:g} or more: the last one, after layer {rollout.layers[-1]}, by {collapse.share:.2f}"
+    before = rollout.before_collapse
+    hint = ""
+    if before:
+        hint = settings.named(f"--layer {before}", f"layer {before}", "; {} stops before that")
+    yield paragraph(
+        (
+            Span("collapsed", "bold"),
+            Span(first_layer, "caption"),
+            *source,
+            Span(f"{last}{hint}", "caption"),
+        )
+    )
 
 
 def _matrix(text: TextReport, rollout: TokenRollout, settings: DisplaySettings) -> Panel:

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from attnscope.findings.heads import Pooled, run_starts
-from attnscope.findings.rollout import ROLLOUT_MEASURES, TokenRollout
+from attnscope.findings.rollout import COLLAPSED, ROLLOUT_MEASURES, TokenRollout
 from attnscope.findings.run import Report, TextReport
 from attnscope.run.summary_plan import MOST_CELLS, RUNS
 from attnscope.studies.explore.saved import SavedSource, SavedText
@@ -116,7 +116,20 @@ def _answer(scene: Scene, rollout: TokenRollout, matrix: WalkHead) -> str:
     if not strong:
         return f"{token}, after layer {rollout.layers[-1]}, comes from nothing."
     begin = f"{token}, after layer {rollout.layers[-1]}, comes most from the tokens before layer {rollout.layers[0]} at "
-    return f"{begin}{', '.join(strong)}."
+    return f"{begin}{', '.join(strong)}.{_collapse(scene, rollout)}"
+
+
+def _collapse(scene: Scene, rollout: TokenRollout) -> str:
+    """Say that nearly all of every token comes from one token, if that is so, and what tells tokens apart."""
+    collapse = rollout.collapse
+    if collapse is None:
+        return ""
+    source = _quoted(scene.sources.names[collapse.source])
+    said = f" The product has collapsed: from layer {collapse.layer} on, every token comes from {source} by "
+    said += f"{COLLAPSED:g} or more, the last one, after layer {rollout.layers[-1]}, by {collapse.share:.2f}."
+    if rollout.before_collapse:
+        said += f" Up to an earlier layer, tokens still differ: see L{rollout.before_collapse.replace('-', '–')}."
+    return said
 
 
 def _quoted(name: Span) -> str:

@@ -1,5 +1,6 @@
 """The walk between the spans of a text on its page, before that between its tokens."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -35,6 +36,9 @@ _OF_CHATS = (
     "generate",
 )
 _WORTH_NAMING = 0.05  # share of a span outside of the text that the answer names
+Sizes = tuple[
+    list[Number], list[Number]
+]  # the layers and heads of a walk, with `mean` for that of all
 
 
 @dataclass
@@ -76,17 +80,27 @@ def _of_chat(tokens: SavedText, made_by: TypedCommand) -> Scene:
 
 def _between_spans(text: TextReport, spans: SpanReport, tokens: SavedText) -> SavedText:
     """Return the walk between spans: all heads, the means of layers and of heads, and the mean of all."""
+    sizes: Sizes = [*attending(spans), "mean"], [*range(spans.weights.shape[1]), "mean"]
+    scene = partial(_scene, text, spans, tokens, sizes)
+    return SavedText(scene, partial(span_heads, spans, sizes))
+
+
+def attending(spans: SpanReport) -> list[int]:
+    """Return the layers whose heads have weights."""
     is_attending = ~np.isnan(spans.weights).all(axis=(1, 2, 3))
-    layers: list[Number] = [*np.flatnonzero(is_attending).tolist(), "mean"]
-    heads: list[Number] = [*range(spans.weights.shape[1]), "mean"]
+    layers: list[int] = np.flatnonzero(is_attending).tolist()
+    return layers
+
+
+def span_heads(spans: SpanReport, sizes: Sizes) -> dict[tuple[int, int], Callable[[], WalkHead]]:
+    """Return what makes the weights between spans of these layers and heads, and of means over them."""
+    layers, heads = sizes
     cells = len(layers) * len(heads) * len(spans.text.names) ** 2
-    makers = {
+    return {
         (row, column): partial(_head, spans, HeadRef(layer, head), exact=cells <= MOST_CELLS)
         for row, layer in enumerate(layers)
         for column, head in enumerate(heads)
     }
-    scene = partial(_scene, text, spans, tokens, (layers, heads))
-    return SavedText(scene, lambda: makers)
 
 
 def _head(spans: SpanReport, ref: HeadRef, *, exact: bool) -> WalkHead:
@@ -95,7 +109,7 @@ def _head(spans: SpanReport, ref: HeadRef, *, exact: bool) -> WalkHead:
     averaged = [at for at in every if ref.layer in (at[0], "mean") and ref.head in (at[1], "mean")]
     if ref == ("mean", "mean"):
         exact = True
-        if _averaged_head(spans) is None:
+        if averaged_head(spans) is None:
             averaged = spans.selected or averaged
     weights, sink = mean_weights(spans, averaged)
     matrix = weights.astype(np.float32)
@@ -103,7 +117,7 @@ def _head(spans: SpanReport, ref: HeadRef, *, exact: bool) -> WalkHead:
     if sink is not None:
         rows["sink"] = sink.ravel()
     chosen = ""
-    if ref == (_averaged_head(spans) or ("mean", "mean")):
+    if ref == (averaged_head(spans) or ("mean", "mean")):
         chosen = averaged_heads(spans)[1]
     return WalkHead(
         ref.layer,
@@ -117,20 +131,19 @@ def _head(spans: SpanReport, ref: HeadRef, *, exact: bool) -> WalkHead:
     )
 
 
-def _averaged_head(spans: SpanReport) -> HeadRef | None:
+def averaged_head(spans: SpanReport) -> HeadRef | None:
     """Return the head, or the mean, that answers are about; None for the mean of other heads that the user selected."""
     selected, _ = averaged_heads(spans)
     if selected is None:
         return HeadRef("mean", "mean")
     layers, heads = ({head[axis] for head in selected} for axis in (0, 1))
-    attending = int((~np.isnan(spans.weights).all(axis=(1, 2, 3))).sum())
     layer: Number = "mean"
     head: Number = "mean"
     if len(layers) == 1:
         layer = min(layers)
     if len(heads) == 1:
         head = min(heads)
-    wanted = (1 if layer != "mean" else attending) * (
+    wanted = (1 if layer != "mean" else len(attending(spans))) * (
         1 if head != "mean" else spans.weights.shape[1]
     )
     if len(selected) != wanted:
@@ -146,19 +159,11 @@ def _ranked(matrix: Matrix) -> RankedSources:
     return RankedSources("weight", np.where(values > 0, places, -1), {"weight": values})
 
 
-def _scene(
-    text: TextReport,
-    spans: SpanReport,
-    tokens: SavedText,
-    sizes: tuple[list[Number], list[Number]],
-) -> Scene:
+def _scene(text: TextReport, spans: SpanReport, tokens: SavedText, sizes: Sizes) -> Scene:
     token_scene = tokens.scene()
-    division = "" if spans.division in UNNAMED else spans.division
-    units = TextUnits(text.tokens, text.sources, spans.text, division=division)
-    scene = unit_scene(token_scene, units, "spans")
-    layers, heads = sizes
+    scene = span_scene(text, spans, token_scene, sizes)
     command = scene.command
-    first = _averaged_head(spans)
+    first = averaged_head(spans)
     if first is None:
         first = HeadRef("mean", "mean")
         command = None  # no command shows the mean of some heads of several layers by that name
@@ -169,21 +174,35 @@ def _scene(
     ):  # a question about a cell, which the page answers of every head
         key = spans.text.of_token[token_scene.keys.positions[token_scene.start_key]]
         answer = ""
+    layers, heads = sizes
     return replace(
         scene,
-        layers=layers,
-        heads=heads,
         first=(layers.index(first.layer), heads.index(first.head)),
         command=command,
-        start=spans.query,
         start_key=key,
+        display="lens",
+        answer=answer,
+    )
+
+
+def span_scene(text: TextReport, spans: SpanReport, tokens: Scene, sizes: Sizes) -> Scene:
+    """Return the scene between spans, of the scene between tokens; it begins at the reading span."""
+    division = "" if spans.division in UNNAMED else spans.division
+    units = TextUnits(text.tokens, text.sources, spans.text, division=division)
+    layers, heads = sizes
+    counts = (max(1, sum(isinstance(n, int) for n in numbers)) for numbers in sizes)
+    return replace(
+        unit_scene(tokens, units, "spans"),
+        layers=layers,
+        heads=heads,
+        start=spans.query,
+        start_key=None,
         numbers=[],
         roles=None,
         effects=None,
         no_effects="",
-        display="lens",
-        size=f"{len(layers) - 1}×{len(heads) - 1}",
-        answer=answer,
+        alignment=None,
+        size="×".join(map(str, counts)),
     )
 
 
@@ -192,7 +211,7 @@ def _answer(spans: SpanReport) -> str:
     heads, whose = averaged_heads(spans)
     weights, _ = mean_weights(spans, heads)
     shares = weights[spans.query]
-    reader = _quoted(spans.text.names[spans.query])
+    reader = quoted(spans.text.names[spans.query])
     if np.isnan(shares).all():
         return f"The tokens of {reader} may attend to nothing."
     names = spans.text.names
@@ -203,21 +222,22 @@ def _answer(spans: SpanReport) -> str:
     if not read:
         return f"{reader} reads nothing but itself ({shares[spans.query]:.2f}) and special tokens."
     most, *others = read[:_NAMED]
-    said = f"{reader} reads {_quoted(names[most])} most of the other parts: {shares[most]:.2f} of its weight"
+    said = f"{reader} reads {quoted(names[most])} most of the other parts: {shares[most]:.2f} of its weight"
     if others:
-        then = (f"{_quoted(names[span])} {shares[span]:.2f}" for span in others)
+        then = (f"{quoted(names[span])} {shares[span]:.2f}" for span in others)
         said += f", then {' and '.join(then)}"
     said += f" ({whose}). It reads itself {shares[spans.query]:.2f}"
     said += "".join(
-        f", {_quoted(names[span])} {shares[span]:.2f}"
+        f", {quoted(names[span])} {shares[span]:.2f}"
         for span in outside
         if shares[span] >= _WORTH_NAMING and span != spans.query
     )
     cell: Array = np.nan_to_num(spans.weights[:, :, spans.query, most])
     layer, head = np.unravel_index(int(cell.argmax()), cell.shape)
     best = HeadRef(int(layer), int(head))
-    return f"{said}. Of all heads, {best} reads {_quoted(names[most])} most: {cell.max():.2f}."
+    return f"{said}. Of all heads, {best} reads {quoted(names[most])} most: {cell.max():.2f}."
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return the name of a span within a sentence."""
     return f"“\u2068{text_of(Span(name, origin='untrusted'))}\u2069”"

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,13 @@ from attnscope.views.page.elements import ELSEWHERE, pasted, spans_of, text_of
 from attnscope.views.settings import TypedCommand
 from attnscope.views.spans import Span
 from attnscope.views.walk.cell import compared_masks, later_steps
-from attnscope.views.walk.effects import ENDINGS, WORDS_OF_EFFECTS, effect_text, effect_words
+from attnscope.views.walk.effects import (
+    ENDINGS,
+    WORDS_OF_EFFECTS,
+    effect_text,
+    effect_words,
+    tied_heads,
+)
 from attnscope.views.walk.glossary import GLOSSARY, phrase_of
 from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_key, spell_keys
 from attnscope.views.walk.scene import (
@@ -347,10 +354,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
     command = ""
     elsewhere = False
     if scene.command is not None:
-        division = ""
-        if scene.division:
-            division = f"--spans {quote_for_shell(scene.division)}"
-        command = scene.command.spell(*filter(None, (division,)), shared=True)
+        command = scene.command.spell(*_division(scene), shared=True)
         elsewhere = scene.command.shared_words not in (None, scene.command.words)
     queries = _axis(scene.queries)
     key_axis = _axis(scene.keys)
@@ -441,6 +445,13 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
     }  # fmt: skip
 
 
+def _division(scene: Scene) -> list[str]:
+    """Return the option that divides a text into these spans, if there is one."""
+    if not scene.division:
+        return []
+    return [f"--spans {quote_for_shell(scene.division)}"]
+
+
 def _head_number(item: HeadNumber, container: Container) -> Node:
     effect = None
     if item.measure and item.name != EFFECT_OF_LAYER:
@@ -523,14 +534,19 @@ def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
     if number.name == EFFECT_OF_LAYER:  # every head has that of its layer
         units = [f"L{layer}" for layer in scene.layers]
         values = number.values[:, 0]
-    order = np.argsort(-np.abs(np.nan_to_num(values)), kind="stable")[:_NAMED].tolist()
-    largest = [f"{units[n]} {effect_text(float(values[n]), number.measure)}" for n in order]
+    sizes = np.where(np.isfinite(values), np.abs(values), -1.0)
+    order = np.argsort(-sizes, kind="stable")[: int(np.isfinite(values).sum())].tolist()
     if number.name == "moved":
         what = "Most weight moved"
     elif number.name.startswith("effect"):
         what = "Largest effect" + " of a cut" * (scene.display != number.name)
     else:
         what = f"Largest {phrase_of(number.name)}"
+    texts = [effect_text(float(values[n]), number.measure) for n in order]
+    tied = list(takewhile(texts[0].__eq__, texts))
+    if len(tied) > 1:
+        return f"{what}: {texts[0]} in {tied_heads([units[n] for n in order[: len(tied)]])}."
+    largest = [f"{units[n]} {text}" for n, text in zip(order, texts[:_NAMED], strict=False)]
     then = ", ".join(largest[1:])
     if then:
         then = f", then {then}"
@@ -556,9 +572,13 @@ def _effects(effects: SceneEffects | None, container: Container) -> Node | None:
 
 def _comparison(walk: Walk, variant: Variant) -> str:
     """Return the command that compares a side with the first, or the first with the second; empty for none."""
+    source = walk.source
+    scene = source.scene(variant)
+    assert scene is not None
+    if scene.unit == "spans" and scene.command is None:
+        return ""
     if walk.compared_by is not None:
         return walk.compared_by.spell(left_out=walk.selects)
-    source = walk.source
     reference, *others = source.masks
     if not others:
         return ""
@@ -569,7 +589,7 @@ def _comparison(walk: Walk, variant: Variant) -> str:
     compared = compared_masks(before, after)
     if compared is None:
         return ""
-    return compared.spell(command="compare", shared=True)
+    return compared.spell(*_division(scene), command="compare", shared=True)
 
 
 def _pictured_rows(heads: Mapping[tuple[int, int], WalkHead], container: Container) -> Node | None:

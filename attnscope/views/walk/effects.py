@@ -1,6 +1,7 @@
 """Words for how much cutting a head changes: they follow from the size of the change, in its own unit."""
 
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from attnscope.views.numbers import number_text
@@ -15,6 +16,7 @@ _LEAST = {
     "target": (1.0, 0.2, 0.02),
 }
 _WORDS = ("Much", "Somewhat", "Little", "Hardly", "Not at all")
+_NAMED = 3  # heads that tie
 # What follows an effect of every measure; a page writes those that are shares in percent.
 ENDINGS = {"kl": " bits", "hidden": "%", "target": ""}
 
@@ -43,6 +45,13 @@ def effect_text(effect: float, measure: str) -> str:
     """Write an effect with its unit; a number without a measure as itself."""
     ending = ENDINGS.get(measure, "")
     return percent(effect) if ending == "%" else f"{number_text(effect, 2)}{ending}"
+
+
+def tied_heads(names: Sequence[str]) -> str:
+    """Name heads that have the same number, and count those that there is no room for: `L0H0, L0H1, L0H2 and 9 more`."""
+    if len(names) <= _NAMED:
+        return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
 
 
 def verdict_text(effect: float, measure: str) -> str:

@@ -1,0 +1,83 @@
+"""What a page of a comparison says first: how much moved on each side, and which heads tie."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from attnscope.cli import main
+from attnscope.views.walk.effects import tied_heads
+from tests.page.reading import read_page
+
+TEXT = "The bank by the river was steep"
+OTHER = "The boat by the river was old"
+
+
+def written(folder, *options):
+    path, exact = folder / "page.html", folder / "exact.json"
+    for output in (path, exact):
+        assert main(["compare", *options, "-o", str(output), "--quiet"]) == 0
+    return read_page(path), json.loads(exact.read_text())
+
+
+def moved_in(page, scene):
+    (shown,) = [one for one in scene["numbers"] if one["name"] == "moved"]
+    return shown["meaning"], page.numbers(shown["values"])
+
+
+def largest(change, text):
+    """The largest share of a row that moved, (layers, heads)."""
+    found = np.full((4, 4), np.nan)
+    for head in change["heads"]:
+        if head["text"] == text:
+            found[tuple(head["first"])] = max(head["total_variation"])
+    return found
+
+
+def test_every_side_has_what_moved_to_it(tmp_path):
+    sides = ("causal", "bidirectional", "window:1")
+    page, exact = written(tmp_path, TEXT, *(word for side in sides for word in ("--mask", side)))
+    scenes = page.of_kind("walk")[0]["scenes"]
+    shown = [moved_in(page, scene) for scene in scenes]
+    for n, (meaning, values) in enumerate(shown):
+        to = max(1, n)
+        np.testing.assert_allclose(values, largest(exact["changes"][to - 1], 0), atol=1e-6)
+        assert meaning.endswith(f"from causal to {sides[to]}.")
+    assert not np.allclose(shown[1][1], shown[2][1])
+
+
+def test_every_text_has_what_moved_in_it(tmp_path):
+    file = tmp_path / "texts.txt"
+    file.write_text(f"{TEXT}\n{OTHER}\n")
+    page, exact = written(tmp_path, "--file", str(file))
+    for scene in page.of_kind("walk")[0]["scenes"]:
+        expected = largest(exact["changes"][0], scene["text"])
+        np.testing.assert_allclose(moved_in(page, scene)[1], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [[TEXT], [TEXT, OTHER], [TEXT, "--mask", "own", "--mask", "own+window:2"]]
+)
+def test_heads_that_tie_are_counted(options, tmp_path):
+    page, exact = written(tmp_path, *options)
+    answer = page.of_kind("walk")[0]["scenes"][0]["answer"]
+    shares = largest(exact["changes"][0], 0)
+    most = f"{shares.max():.2f}"
+    tied = [f"L{n}H{m}" for n, m in np.ndindex(4, 4) if f"{shares[n, m]:.2f}" == most]
+    named = re.findall(r"L\dH\d", answer)
+    if len(tied) == 1:
+        assert answer.startswith(f"Most weight moved: {tied[0]} {most}, then ")
+        return
+    assert answer.startswith(f"Most weight moved: {most} in ")
+    assert set(named) <= set(tied)
+    assert len(named) == min(len(tied), 3)
+    if len(tied) > 3:
+        assert answer.endswith(f" and {len(tied) - 3} more.")
+
+
+def test_names_of_heads_that_tie():
+    names = [f"L0H{n}" for n in range(12)]
+    assert tied_heads(names[:2]) == "L0H0 and L0H1"
+    assert tied_heads(names[:3]) == "L0H0, L0H1 and L0H2"
+    assert tied_heads(names) == "L0H0, L0H1, L0H2 and 9 more"
