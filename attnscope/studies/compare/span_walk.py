@@ -78,8 +78,11 @@ class _Pair:
 
     @cached_property
     def every(self) -> dict[tuple[int, int], Floats]:
-        """What moved in the rows of every head."""
-        return {at: self.moved(at) for at in self.first.heads}
+        """What moved in the parts of the text in every head; NaN for its other rows, if there are parts."""
+        outside = [self.first.spans.text.outside[row] for row, _ in self.rows]
+        if all(outside):
+            return {at: self.moved(at) for at in self.first.heads}
+        return {at: np.where(outside, np.nan, self.moved(at)) for at in self.first.heads}
 
     @property
     def names(self) -> list[str]:
@@ -212,7 +215,7 @@ def _scene(tokens: SavedText, side: _Side, pair: _Pair, asked: bool) -> Scene:
     values = np.array([*largest.values()], dtype=np.float32)
     values = values.reshape(len(side.sizes[0]), len(side.sizes[1]))
     labels = pair.first.label, pair.second.label
-    meaning = f"Largest share of a part's weight that moved, from {labels[0]} to {labels[1]}."
+    meaning = f"Largest share of the weight of a part of the text that moved, from {labels[0]} to {labels[1]}."
     number = HeadNumber(MOVED, meaning, values, is_share=True)
     answer = _answer(pair, first, row, largest, asked=asked)
     return replace(scene, numbers=[number], display=MOVED, answer=answer)
@@ -265,7 +268,7 @@ def _answer(
     whose = " and ".join(dict.fromkeys(_whose(side, first) for side in (pair.first, pair.second)))
     names = pair.first.spans.text.names
     reader = quoted(names[pair.rows[row][0]])
-    share = pair.every[first][row]
+    share = pair.moved(first)[row]
     said = f"From {' to '.join(labels)}, {reader} moves {share:.2f} of its weight"
     if not asked:
         said += ", more than any other part"
