@@ -78,14 +78,21 @@ def test_terminal_and_page_say_it(tmp_path):
     share = roll_out(weights, residual=True)[-1, 0]
     shown = rolled(weights)
     text = " ".join(str(shown).split())
-    said = f"collapsed from layer {layer} on, every token stems from 0 The by 0.9 or more"
-    assert f"{said}: the last one, after layer 7, by {share:.2f}" in text
+    said = f"collapsed from layer {layer} on, at least 0.9 of every token stems from 0 The, and "
+    said += f"{share:.2f} of the last one after"
+    assert (
+        f"{said} layer 7: the product hardly tells tokens apart; layer 0-{layer - 1} stops before that"
+        in text
+    )
     path = tmp_path / "page.html"
     shown.save(path)
     (walk,) = read_page(path).of_kind("walk")
     answer = walk["scenes"][0]["answer"].replace("\u2068", "").replace("\u2069", "")
-    assert f"from layer {layer} on, every token comes from “The” by 0.9 or more" in answer
-    assert f"after layer 7, by {share:.2f}" in answer
+    said = f"from layer {layer} on, at least 0.9 of every token comes from “The”, and {share:.2f} of the last"
+    assert (
+        f"{said} one after layer 7. The steps up to L0–{layer - 1} still tell tokens apart."
+        in answer
+    )
 
 
 def test_a_saved_collapse_is_read_and_checked():

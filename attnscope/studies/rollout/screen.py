@@ -62,18 +62,21 @@ def _collapse(
     if collapse is None:
         return
     source = Span(f"{collapse.source} ", "caption"), token_span(text.sources, collapse.source)
-    first_layer = f"  from layer {collapse.layer} on, every token stems from "
-    last = f" by {COLLAPSED:g} or more: the last one, after layer {rollout.layers[-1]}, by {collapse.share:.2f}"
-    before = rollout.before_collapse
-    hint = ""
-    if before:
-        hint = settings.named(f"--layer {before}", f"layer {before}", "; {} stops before that")
+    begin = f"  from layer {collapse.layer} on, at least {COLLAPSED:g} of every token stems from "
+    last = f", and {collapse.share:.2f} of the last one after layer {rollout.layers[-1]}"
+    said = f"{last}: the product hardly tells tokens apart"
+    option = "--measure value-zeroing"
+    argument = "measure value-zeroing"
+    hint = "; {} shows each layer by itself"
+    if before := rollout.before_collapse:
+        option = f"--layer {before} stops before that, {option}"
+        argument = f"layer {before} stops before that, {argument}"
     yield paragraph(
         (
             Span("collapsed", "bold"),
-            Span(first_layer, "caption"),
+            Span(begin, "caption"),
             *source,
-            Span(f"{last}{hint}", "caption"),
+            Span(f"{said}{settings.named(option, argument, hint)}", "caption"),
         )
     )
 

@@ -125,10 +125,12 @@ def _collapse(scene: Scene, rollout: TokenRollout) -> str:
     if collapse is None:
         return ""
     source = _quoted(scene.sources.names[collapse.source])
-    said = f" The product has collapsed: from layer {collapse.layer} on, every token comes from {source} by "
-    said += f"{COLLAPSED:g} or more, the last one, after layer {rollout.layers[-1]}, by {collapse.share:.2f}."
+    said = f" The product has collapsed: from layer {collapse.layer} on, at least {COLLAPSED:g} of every token comes "
+    said += (
+        f"from {source}, and {collapse.share:.2f} of the last one after layer {rollout.layers[-1]}."
+    )
     if rollout.before_collapse:
-        said += f" Up to an earlier layer, tokens still differ: see L{rollout.before_collapse.replace('-', '–')}."
+        said += f" The steps up to L{rollout.before_collapse.replace('-', '–')} still tell tokens apart."
     return said
 
 
