@@ -69,30 +69,32 @@ export interface Palette {
 
 // Colours are data: attnscope/views/palette.py and scales.py, which every view reads.
 export let palette: Palette;
+const ramps = {} as Record<Theme, [Rgb[], Rgb[]]>; // of numbers from zero on, and of signed ones
+const surfaces = {} as Record<Theme, Record<string, Rgb>>;
+
 export function setPalette(given: Palette) {
   palette = given;
+  for (const theme of ["light", "dark"] as const) {
+    const { more, less } = given.surfaces[theme];
+    ramps[theme] = [blend(hex(more)), blend([...hex(less).reverse(), ...hex(more).slice(1)])];
+    surfaces[theme] = {};
+    for (const [name, colours] of Object.entries(given.surfaces[theme])) surfaces[theme][name] = hex(colours)[0]!;
+  }
 }
-const steps = new Map<string, Rgb[]>();
+
+// Every step of a ramp through some colours.
+function blend(stops: Rgb[]): Rgb[] {
+  return Array.from({ length: 257 }, (_, n) => {
+    const at = (n / 256) * (stops.length - 1);
+    const left = Math.min(Math.floor(at), stops.length - 2);
+    return stops[left]!.map((c, i) => Math.round(c + (stops[left + 1]![i]! - c) * (at - left))) as Rgb;
+  });
+}
 
 // A colour that is no ramp, for CSS.
 export const tint = (theme: Theme, name: keyof Surface): string => `#${palette.surfaces[theme][name]}`;
-export const surface = (theme: Theme, name: keyof Surface): Rgb => hex(palette.surfaces[theme][name])[0]!;
-
-export function ramp(theme: Theme, signed: boolean): Rgb[] {
-  const name = theme + signed;
-  let found = steps.get(name);
-  if (!found) {
-    const { more, less } = palette.surfaces[theme];
-    const stops = signed ? [...hex(less).reverse(), ...hex(more).slice(1)] : hex(more);
-    found = Array.from({ length: 257 }, (_, n) => {
-      const at = (n / 256) * (stops.length - 1);
-      const left = Math.min(Math.floor(at), stops.length - 2);
-      return stops[left]!.map((c, i) => Math.round(c + (stops[left + 1]![i]! - c) * (at - left))) as Rgb;
-    });
-    steps.set(name, found);
-  }
-  return found;
-}
+export const surface = (theme: Theme, name: keyof Surface): Rgb => surfaces[theme][name]!;
+export const ramp = (theme: Theme, signed: boolean): Rgb[] => ramps[theme][+signed]!;
 
 export const css = (c: Rgb): string => `rgb(${c.join(",")})`;
 

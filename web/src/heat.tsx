@@ -294,6 +294,7 @@ const measured = new Map<string, number>();
 let pen: CanvasRenderingContext2D | null = null;
 
 function textWidth(text: string, size: number): number {
+  if (/^[ -~]{2,}$/.test(text)) return text.length * textWidth("0", size); // letters of one width
   const key = size + text;
   let found = measured.get(key);
   if (found === undefined) {

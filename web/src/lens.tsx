@@ -42,10 +42,10 @@ export function inHead(head: Head, query: number, key: number): Seen {
 function strongest(head: Head, query: number, any: boolean): Seen | null {
   const { sinks, keyAxis: keys, queryAxis: queries } = head.scene;
   let [most, found] = [0, -1];
-  for (const [at, share] of head.shares(query)) {
+  head.eachShare(query, (at, share) => {
     const counts = any || (!sinks.has(at) && keys.tokenPositions[at] !== queries.tokenPositions[query]);
     if (share > most && counts) [most, found] = [share, at];
-  }
+  });
   return found < 0 ? null : inHead(head, query, found);
 }
 

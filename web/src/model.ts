@@ -396,17 +396,21 @@ export class Head {
   // The key with the largest weight.
   best(query: number): number | undefined {
     let [most, best] = [-1, this.stage("weights") ? 0 : undefined]; // of a row without weights, the cursor is at its begin
-    for (const [key, share] of this.shares(query)) if (share > most) [most, best] = [share, key];
+    this.eachShare(query, (key, share) => {
+      if (share > most) [most, best] = [share, key];
+    });
     return best;
   }
 
   // The largest weight that is not on a sink; 0 if none is known.
   largestElsewhere(): number {
     if (this.elsewhere === undefined) {
-      this.elsewhere = 0;
+      let most = 0;
       for (const query of this.scene.queryAxis.tokenLabels.keys())
-        for (const [key, share] of this.shares(query))
-          if (share > this.elsewhere && !this.scene.sinks.has(key)) this.elsewhere = share;
+        this.eachShare(query, (key, share) => {
+          if (share > most && !this.scene.sinks.has(key)) most = share;
+        });
+      this.elsewhere = most;
     }
     return this.elsewhere;
   }
@@ -430,15 +434,23 @@ export class Head {
     return others.sort((a, b) => b[1] - a[1])[0]?.[0];
   }
 
-  // The weights of a row by key: all of them, or those that are listed.
-  shares(query: number): Map<number, number> {
-    const found = new Map<number, number>();
+  // Calls `use` for the weights of a row: all of them, or those that are listed.
+  eachShare(query: number, use: (key: number, share: number) => void) {
     const weights = this.stage("weights");
     const row = query - this.unit.start;
     if (weights && row >= 0 && row < weights.rows) {
-      for (let c = 0; c < weights.columns; c++) if (weights.at(row, c) > 0) found.set(c, weights.at(row, c));
-    } else
-      for (const one of this.listed(query) ?? []) if (one.key !== undefined) found.set(one.key, one.measures.weight!);
+      const start = weights.offset + row * weights.columns;
+      for (let key = 0; key < weights.columns; key++) {
+        const share = weights.data[start + key]!;
+        if (share > 0) use(key, share);
+      }
+    } else for (const { key, measures } of this.listed(query) ?? []) if (key !== undefined) use(key, measures.weight!);
+  }
+
+  // These weights by key.
+  shares(query: number): Map<number, number> {
+    const found = new Map<number, number>();
+    this.eachShare(query, (key, share) => found.set(key, share));
     return found;
   }
 

@@ -1,7 +1,7 @@
 // Light or dark: what the system has, unless the reader chose; paper is light.
 import { css, palette, ramp, type Theme } from "./format";
 
-const dark = window.matchMedia("(prefers-color-scheme: dark)");
+const dark = matchMedia("(prefers-color-scheme: dark)");
 let chosen: Theme | null = null;
 let printing = false;
 let redraw = () => {};

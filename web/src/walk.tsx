@@ -117,7 +117,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   }, [place, scene]);
   useEffect(() => {
     // The address may already be that of the place before again, which an effect writes.
-    window.addEventListener("hashchange", ({ newURL }) =>
+    addEventListener("hashchange", ({ newURL }) =>
       setPlace((now) => {
         const next = placeOf(new URL(newURL).hash, now, sceneAt);
         return fit(next, boundsOf(next.spot));
@@ -411,7 +411,7 @@ function useRoom() {
       );
     measure();
     new ResizeObserver(measure).observe(text.current!);
-    window.addEventListener("resize", measure);
+    addEventListener("resize", measure);
   }, []);
   return [room, text] as const;
 }
