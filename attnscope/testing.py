@@ -52,7 +52,7 @@ def assert_attention_is_sound(
         if untold or (check.verdict == "wrong" and check.name not in known):
             value_text = ""
             if check.value is not None:
-                value_text = f" ({check.value:.3g}, limit {check.limit})"
+                value_text = f" ({check.value:.3g}, limit {check.limit} {check.unit})"
             location = f" at {check.where}" if check.where else ""
             lines.append(f"{check.name}: {check.told}{location}{value_text}: "
                          f"{check.reason or check.title}\n  repair: {check.repair}")  # fmt: skip

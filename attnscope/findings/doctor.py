@@ -9,6 +9,11 @@ from attnscope.findings.tables import Table, columns_of
 DOCTOR_SCHEMA = "attnscope.doctor/1"
 Soundness = Literal["ok", "wrong", "depends", "unknown", "inapplicable"]
 
+# Units of several checks.
+OF_OUTPUT = "of output"  # of the largest one: what a difference of outputs is a share of
+OF_ROW = "of a row's weight"
+PAIRS = "pairs of query and key"
+
 VERDICTS: dict[Soundness, str] = {
     "ok": "ok",
     "wrong": "wrong",
@@ -27,6 +32,7 @@ class Evidence(msgspec.Struct, frozen=True):
             model is called; `unknown` if this cannot be told; or `inapplicable` if there is nothing to examine.
         value: What was measured; None if nothing was, or it is not finite.
         limit: The largest value that is ok; None if nothing was measured.
+        unit: What value and limit are, such as `tokens`; `of output` is a difference as a share of the largest output.
         where: Backend, layer, head, row and token of the value; None if it has no place.
         reason: What the value is, or why nothing can be told.
         texts: Whose texts were used: `batch` or `collated`, the caller's; `given`, texts of the caller; `own`, built-in
@@ -40,6 +46,7 @@ class Evidence(msgspec.Struct, frozen=True):
     where: str | None = None
     reason: str | None = None
     texts: str | None = None
+    unit: str = ""
 
 
 class DoctorCheck(msgspec.Struct, frozen=True):
@@ -51,6 +58,7 @@ class DoctorCheck(msgspec.Struct, frozen=True):
         verdict: The worst of the evidence: `wrong`, `depends`, `ok`, `unknown`, `inapplicable`, in this order.
         value: What was measured, of the deciding evidence.
         limit: The largest value that is ok.
+        unit: What value and limit are, such as `tokens`; `of output` is a difference as a share of the largest output.
         where: Backend, layer, head, row and token of the value.
         reason: What the value is, or why nothing can be told.
         texts: Whose texts the evidence of this verdict used.
@@ -70,6 +78,7 @@ class DoctorCheck(msgspec.Struct, frozen=True):
     why: str
     repair: str
     evidence: list[Evidence]
+    unit: str = ""
 
     @property
     def told(self) -> str:

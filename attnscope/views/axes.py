@@ -82,7 +82,7 @@ class Axis:
         return replace(
             self,
             positions=[self.positions[i] for i in indices],
-            names=[self.names[i] for i in indices],
+            names=[self.names[i] for i in indices if self.names],
             special=[self.special[i] for i in indices],
             numbers=numbers,
         )

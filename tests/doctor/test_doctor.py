@@ -3,6 +3,7 @@
 import json
 import re
 import xml.etree.ElementTree as ET
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.cli import main
 from attnscope.findings.doctor import DoctorCheck
 from attnscope.studies.doctor.checks import CHECKS
-from attnscope.studies.doctor.screen import _columns
+from attnscope.studies.doctor.screen import _columns, _words
 from attnscope.studies.doctor.subject import make_subject
 from attnscope.testing import assert_attention_is_sound
 from tests.doctor.bugs import TEXTS, block_mask, ids, model, pack, padded, tokenizer
@@ -122,8 +123,48 @@ def test_every_row_says_whose_texts_it_is_about(llama):
     table = screen.partition("number: ")[0].splitlines()
     # names are words, and columns are two blanks apart
     rows = {line.split("  ")[0]: re.split(" {2,}", line) for line in table}
-    assert rows["packed documents"][4] == "batch" and rows["padding"][4] == "random"
+    assert rows["packed documents"][5] == "batch" and rows["padding"][5] == "random"
     assert len(rows) > 4 and not [name for name in rows if "_" in name]
+
+
+def test_every_number_says_what_it_is(llama):
+    """A number of a screen, as 3 beside 0.000805, was of tokens, outputs or weights, which no row said."""
+    batch, _ = leaking()
+    found = attnscope.doctor(llama, batch, attn="eager")
+    units = {check.name: check.unit for check in found.checks if check.unit}
+    measured = [check for check in found.checks if check.verdict in ("ok", "wrong", "depends")]
+    assert set(units) == {check.name for check in measured}
+    # a share of weights or outputs where masks are read or outputs compared, a count where tokens are counted
+    assert units["packed_documents"] in ("of a row's weight", "of output")
+    expected = {"score_range": "q·k", "max_positions": "tokens", "rope_scaling": "of a frequency"}
+    assert {name: units[name] for name in expected} == expected
+    longest = max(batch["input_ids"].shape[1], found["max_positions"].value)
+    assert found["max_positions"].value == longest
+    for item in (item for check in measured for item in check.evidence):
+        assert bool(item.unit) == (item.verdict in ("ok", "wrong", "depends")), item
+    rows = [re.split(" {2,}", line) for line in found.text(width=120).splitlines()]
+    shown = {row[0]: row[4] for row in rows if len(row) > 4}
+    for check in measured:
+        if check.value is not None and "eos" not in check.name:
+            assert shown[check.name.replace("_", " ").replace("mask 4d", "4-D mask")] == check.unit
+
+
+def test_a_window_is_counted_in_keys():
+    made = model("mistral", sliding_window=4)
+    check = attnscope.doctor(made, attn=["eager"])["window"]
+    assert (check.value, check.limit, check.unit) == (4, 4, "keys")
+
+
+def test_help_names_the_checks_that_screens_name_otherwise(capsys):
+    """Screens write names without underscores, and two in words of their own, which JSON and JUnit do not have."""
+    with suppress(SystemExit):
+        main(["doctor", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for check in CHECKS:
+        plain_words = check.name.replace("_", " ")
+        if _words(check.name) != plain_words:
+            assert f"{_words(check.name)} is {check.name}" in told
+    assert "packed documents is packed_documents" in told
 
 
 def test_left_padding_that_moves_outputs_is_shown_with_its_number_and_repair():
@@ -473,7 +514,7 @@ def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
     arguments = ["doctor", "-m", str(tmp_path / "bert"), "--attn", "eager"]
     assert main(arguments) == 1
     shown = capsys.readouterr().out
-    caption = "number: what the check measured, a difference unless its name says otherwise; limit: the largest number"
+    caption = "number: what the check measured; limit: the largest number that is ok; of output: a difference"
     assert caption in " ".join(shown.split())
     assert main([*arguments, "--json"]) == 1
     checks = json.loads(capsys.readouterr().out)["checks"]

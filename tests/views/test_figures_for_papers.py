@@ -8,6 +8,7 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
+from attnscope.views.figure.canvas import SMALL, text_width
 from tests.views.test_figure import SVG, lines, texts
 
 LONG = "The animal did not cross the street because it was too tired, and the rain came down on all of them"
@@ -37,6 +38,7 @@ FIGURES = {
         "map",
     ],
     "map": ["run", " ".join([LONG] * 5), "--only", "map"],
+    "map with its lists": ["run", " ".join([LONG] * 5)],
     "comparison": ["compare", TEXT, "--only", "map"],
     "roles": ["heads", TEXT, "--draws", "2"],
     "numbers of heads": ["heads", TEXT, "--measure", "entropy"],
@@ -88,12 +90,39 @@ def test_no_letter_is_smaller_than_6_points(name, tmp_path):
         check_svg(drawn(FIGURES[name], tmp_path / "a.svg", "--width", width), WIDTHS[width])
 
 
-def test_the_strips_of_a_row_fit_into_a_column(tmp_path, capsys):
-    """The steps are too wide for it, and their refusal named an option that was refused as well."""
-    row = ["explain", TEXT, "--query", "4", "--layer", "2", "--head", "0"]
+ROW = ["explain", TEXT, "--query", "4", "--layer", "2", "--head", "0"]
+
+
+@pytest.mark.parametrize("query", ["1", "4", "7"])
+def test_the_steps_of_a_row_fit_into_a_column(query, tmp_path):
+    """Columns of numbers that do not fit stand below the others: none is missing, and each has its keys beside it."""
+    row = ["explain", TEXT, "--query", query, "--layer", "2", "--head", "0"]
+    data = attnscope.explain(TEXT, query=int(query), layer=2, head=0).data
+    whole = texts(ElementTree.parse(drawn(row, tmp_path / "whole.svg")).getroot())
+    for width in ("column", "3.25in", "397pt"):
+        path = drawn(row, tmp_path / "row.svg", "--width", width)
+        root = ElementTree.parse(path).getroot()
+        (group,) = (element for element in root if element.get("font-size"))
+        sizes = {float(attributes["font-size"]) for attributes, _ in lines(group, **group.attrib)}
+        assert min(sizes) * 0.75 >= 6.0
+        left, _, across, _ = map(float, root.get("viewBox").split())
+        for attributes, text in lines(group, **group.attrib):
+            if "transform" in attributes or attributes.get("text-anchor") == "end":
+                continue
+            assert float(attributes["x"]) + text_width(text, SMALL) * 0.8 <= left + across, text
+        shown = texts(root)
+        row_values = data.row
+        for values in (row_values.scores, row_values.masked, row_values.exponentials):
+            for value in values.tolist():
+                assert f"{value:.4f}".replace("-", "−") in shown
+        for heading in ("‖k‖", "cosine", "q·k", "masked", "exp", "weight", "‖v‖"):
+            heading = heading.replace("‖", "||")
+            assert shown.count(heading) == whole.count(heading), (width, heading)
+
+
+def test_the_strips_of_a_row_fit_into_a_column(tmp_path):
+    row = ROW
     path = tmp_path / "row.svg"
-    assert main([*row, "-o", str(path), "--width", "column"]) == 2
-    assert "or --only map" in capsys.readouterr().err
     (head,) = attnscope.inspect(TEXT, layer=2, head=0, stages="scores").data.texts[0].heads
     score = max(head.stages["scores"][4])
     for width in ("column", "397pt"):
@@ -154,6 +183,19 @@ def test_letters_of_a_pdf_are_as_large(name, tmp_path):
         sizes = letters_of(pdf)
         assert sizes
         assert 6.0 <= min(sizes) + 0.01 <= 12.0
+
+
+def test_a_map_of_one_layer_has_no_rows_of_others(tmp_path):
+    """The layers that were not cut stood below and above it, hatched, without a word."""
+    found = attnscope.ablate(TEXT, each="head", layer=1).data
+    path = drawn(["ablate", TEXT, "--each", "head", "--layer", "1"], tmp_path / "a.svg")
+    root = ElementTree.parse(path).getroot()
+    shown = texts(root)
+    effects = found.effects[0].kl
+    assert shown.count("L1") == 1
+    assert not {"L0", "L2"} & set(shown)
+    for value in effects.tolist():
+        assert f"{value:.3f}" in shown
 
 
 def test_labels_name_tokens_positions_or_nothing(tmp_path):

@@ -205,7 +205,7 @@ def returned_weights(exam: Examination) -> list[Evidence]:
         reason = (
             f"output_attentions is set, and {missing} of {audit.layers} layers return no weights"
         )
-        return wrong(case.examined, missing, 0, case.backend, reason)
+        return wrong(case.examined, missing, 0, case.backend, reason, "layers")
 
     return measured(exam, exam.examined[:1], measure) or [unknown("the model", NO_PROBES)]
 

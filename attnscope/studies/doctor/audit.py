@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attnscope.engines.transformers.backends import BackendCall
+from attnscope.findings.doctor import OF_ROW, PAIRS
 from attnscope.studies.check.rounding import FLOOR
 from attnscope.studies.doctor.batches import ExaminedBatch
 from attnscope.studies.doctor.subject import Subject
@@ -36,6 +37,7 @@ class Finding:
     head: int | None = None  # None for all
     cells: int = 0  # number of wrong pairs of a query and a key
     note: str = ""  # what it is
+    unit: str = ""  # what the value is; empty for that of the check
 
     @property
     def share(self) -> float:
@@ -269,7 +271,15 @@ class Audit:
         self._worst(
             self.leaks,
             name,
-            Finding(value, 0.0, layer_name(call), (row, token, key), head, int(cells.sum())),
+            Finding(
+                value,
+                0.0,
+                layer_name(call),
+                (row, token, key),
+                head,
+                int(cells.sum()),
+                unit=OF_ROW,
+            ),
         )
 
     def _hide(self, name: str, call: BackendCall, seen: Tensor, cells: Tensor) -> None:
@@ -281,7 +291,9 @@ class Audit:
         self._worst(
             self.hidden,
             name,
-            Finding(float(count), 0.0, layer_name(call), (row, token, key), head, count),
+            Finding(
+                float(count), 0.0, layer_name(call), (row, token, key), head, count, unit=PAIRS
+            ),
         )
 
     def _empty_rows(self, call: BackendCall, queries: ExaminedBatch, empty: Tensor) -> None:

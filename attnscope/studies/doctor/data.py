@@ -20,6 +20,8 @@ from attnscope.studies.doctor.examination import (
 
 _AGREE = 0.9  # share of labels that have to equal the tokens at an offset
 _APART = 0.5  # and of those that may at most equal them at the other
+_OF_LABELS = "of the labels"
+_LARGEST_TYPE = "largest type"
 
 
 def padding_is_eos(exam: Examination) -> list[Evidence]:
@@ -128,7 +130,8 @@ def type_ids(exam: Examination) -> list[Evidence]:
             reason = f"the tokenizer gives a second text type {max(types)}, and the model has {allowed}: pass no pairs"
             evidence.append(unknown("a pair of texts", reason))
         elif not evidence:
-            evidence.append(ok("a pair of texts", max(types, default=0), rows - 1))
+            largest = max(types, default=0)
+            evidence.append(ok("a pair of texts", largest, rows - 1, unit=_LARGEST_TYPE))
     return evidence or [
         unknown("the model", "no batch has token_type_ids, and there is no tokenizer")
     ]
@@ -141,7 +144,7 @@ def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
         largest = int(batch.types.max())
         where = f"row {row} token {token}"
         reason = f"type {largest}, and the model has {rows}"
-        return wrong(batch.name, largest, rows - 1, where, reason)
+        return wrong(batch.name, largest, rows - 1, where, reason, _LARGEST_TYPE)
     if special.sep is None or rows < 2:
         return unknown(batch.name, "no token separates the texts of a pair, as far as is known")
     pairs = 0
@@ -290,9 +293,9 @@ def _teacher(batch: ExaminedBatch) -> Evidence:
         right = float((ids[:, 1:] == labels[:, :-1])[shifted].float().mean())
     if equal >= _AGREE and right < _APART:
         reason = "decoder_input_ids are the labels: the decoder reads what it is to predict"
-        return wrong(batch.name, equal, _APART, None, reason)
+        return wrong(batch.name, equal, _APART, None, reason, _OF_LABELS)
     if right >= _AGREE:
-        return ok(batch.name, equal, _APART)
+        return ok(batch.name, equal, _APART, unit=_OF_LABELS)
     return unknown(
         batch.name, "decoder_input_ids are neither the labels nor the labels shifted by one"
     )

@@ -112,7 +112,7 @@ def dropout(exam: Examination) -> list[Evidence]:
     ]
     if active:
         reason = f"{len(active)} dropout modules stay in training mode after eval()"
-        evidence.append(wrong("modules after eval()", len(active), 0, active[0], reason))
+        evidence.append(wrong("modules after eval()", len(active), 0, active[0], reason, "modules"))
     return evidence + measured(exam, batches, _thrice, "{} run three times, {}")
 
 
@@ -133,7 +133,8 @@ def _thrice(case: Case) -> Evidence:
     if rates_by_layer:
         layer, share = next(iter(rates_by_layer.items()))
         where = f"{case.backend} {layer}"
-        return wrong(case.examined, share, 0, where, "attention drops weights in evaluation")
+        reason = "attention drops weights in evaluation"
+        return wrong(case.examined, share, 0, where, reason, "of the weights")
     rows = batch.real if first_output.shape[:2] == batch.ids.shape else None
     value, at = max(relative_gap(output, first_output, rows) for output in again)
     # kernels on a GPU may add in another order; dropout changes far more than that

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.findings.doctor import Evidence
+from attnscope.findings.doctor import OF_OUTPUT, Evidence
 from attnscope.studies.check.rounding import FLOOR
 from attnscope.studies.doctor.any_tokenizer import ordinary_ids
 from attnscope.studies.doctor.audit import RUNS, Audit, Finding
@@ -309,10 +309,10 @@ class Case:
             row, token = (row, token) if at is None else (at[0], int(at[1][token]))
             location = self.exam.place(shown or self.batch, self.backend, (row, token))
         if value <= limit:
-            return ok(self.examined, value, limit, where=location)
+            return ok(self.examined, value, limit, where=location, unit=OF_OUTPUT)
         if reason is not None and finite(value) is None:
             reason += ": some are not finite in one of the two"
-        return wrong(self.examined, value, limit, location, reason)
+        return wrong(self.examined, value, limit, location, reason, OF_OUTPUT)
 
     def place(self, finding: Finding) -> str:
         """Name the place of an audit's finding."""
@@ -325,11 +325,11 @@ class Case:
         cells = finding.cells
         location = self.place(finding) if value > 0 or cells else None
         if value <= limit and not cells:
-            return ok(self.examined, value, limit, where=location)
+            return ok(self.examined, value, limit, where=location, unit=finding.unit)
         if cells and not finding.note:
             pairs = f"{cells} {'pair' if cells == 1 else 'pairs'} of a query and a key"
             reason = f"{pairs}: {reason}" if reason else pairs
-        return wrong(self.examined, value, limit, location, finding.note or reason)
+        return wrong(self.examined, value, limit, location, finding.note or reason, finding.unit)
 
 
 # evidence, why there is none, or None for nothing to say
@@ -380,20 +380,24 @@ def ok(
     limit: float | None = 0,
     reason: str | None = None,
     where: str | None = None,
+    unit: str = "",
 ) -> Evidence:
-    """Return evidence with the verdict `ok`."""
-    return Evidence(
-        examined, "ok", finite(value), None if limit is None else float(limit), where, reason
-    )
+    """Return evidence with the verdict `ok`; `unit` is that of the check unless it is named."""
+    limit = None if limit is None else float(limit)
+    return Evidence(examined, "ok", finite(value), limit, where, reason, unit=unit)
 
 
 def wrong(
-    examined: str, value: float | None, limit: float | None, where: str | None, reason: str | None
+    examined: str,
+    value: float | None,
+    limit: float | None,
+    where: str | None,
+    reason: str | None,
+    unit: str = "",
 ) -> Evidence:
-    """Return evidence with the verdict `wrong`."""
-    return Evidence(
-        examined, "wrong", finite(value), None if limit is None else float(limit), where, reason
-    )
+    """Return evidence with the verdict `wrong`; see `ok`."""
+    limit = None if limit is None else float(limit)
+    return Evidence(examined, "wrong", finite(value), limit, where, reason, unit=unit)
 
 
 def badness(evidence: Evidence) -> tuple[int, float]:

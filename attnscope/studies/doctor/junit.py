@@ -27,7 +27,7 @@ def _case(report: DoctorReport, check: DoctorCheck) -> str:
     reason = check.reason or check.title
     if check.verdict != "wrong":
         return f"{opened}><skipped message={_attribute(f'{VERDICTS[check.verdict]}: {reason}')}/></testcase>\n"
-    lines = [f"does not hold: {check.title}", f"value {check.value}, limit {check.limit}", f"where: {check.where}",
+    lines = [f"does not hold: {check.title}", f"value {check.value}, limit {check.limit} {check.unit}", f"where: {check.where}",
              f"why: {check.why}", f"repair: {check.repair}"]  # fmt: skip
     body = escape(escape_control("\n".join(lines)).replace("\\n", "\n"))
     return f"{opened}><failure message={_attribute(reason)}>{body}</failure></testcase>\n"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.engines.transformers.backends import separates_packs
-from attnscope.findings.doctor import Evidence
+from attnscope.findings.doctor import OF_OUTPUT, OF_ROW, Evidence
 from attnscope.studies.doctor.audit import NO_INTERFACE
 from attnscope.studies.doctor.batches import ExaminedBatch, packed_probe
 from attnscope.studies.doctor.examination import (
@@ -45,7 +45,7 @@ def read_masks(
         if name in audit.hidden:
             return case.finding(audit.hidden[name], HIDDEN)
         if name in audit.read:
-            return ok(case.examined)
+            return ok(case.examined, unit=OF_ROW)
         return audit.unread
 
     return measured(exam, batches, measure)
@@ -440,7 +440,7 @@ def padding_mask(exam: Examination) -> list[Evidence]:
         effect = _effect_of_mask(exam, batch)
         if batch.attended is None and effect is not None and effect.verdict == "ok":
             note = "there is no attention_mask; outputs of the texts are the same with an attention_mask"
-            evidence.append(ok(batch.name, effect.value, effect.limit, note))
+            evidence.append(ok(batch.name, effect.value, effect.limit, note, unit=OF_OUTPUT))
             continue
         what = "the attention_mask is 1"
         if batch.attended is None:
@@ -594,9 +594,10 @@ def _prefix_by_change(case: Case) -> Evidence | str:
     moved = case.changed(last)
     value = relative_gap(moved, plain, (position < batch.prefix[:, None] - 1) & batch.real)[0]
     if value > 0:
-        return ok(case.examined, value, None, "outputs of earlier tokens change, as they should")
+        reason = "outputs of earlier tokens change, as they should"
+        return ok(case.examined, value, None, reason, unit=OF_OUTPUT)
     reason = "tokens of the prefix do not see later tokens of the prefix"
-    return wrong(case.examined, 0, None, case.backend, reason)
+    return wrong(case.examined, 0, None, case.backend, reason, OF_OUTPUT)
 
 
 def window(exam: Examination) -> list[Evidence]:

@@ -219,12 +219,18 @@ def processor(exam: Examination) -> list[Evidence]:
             0,
             where,
             "a picture is no whole number of patches: its last pixels are cut",
+            "pixels",
         )
         return [values, depends(told, str(told.reason))]
     if size == wanted:
-        return [values, ok("its size", where=where)]
+        return [values, ok("its size", where=where, unit="pixels")]
     told = wrong(
-        "its size", max(size), max(wanted), where, f"the config says {wanted[0]} × {wanted[1]}"
+        "its size",
+        max(size),
+        max(wanted),
+        where,
+        f"the config says {wanted[0]} × {wanted[1]}",
+        "pixels",
     )
     try:
         _black(exam, [length // side for length, side in zip(size, _patch(model), strict=True)])

@@ -101,24 +101,25 @@ def _frequencies(
     at = int((relative if exact else angle).argmax())
     value = float((relative if exact else angle)[at])
     limit = _FREQUENCY if exact else _ANGLE
+    unit = "of a frequency" if exact else "radians"
     apart = abs(used_factor - factor)
     scaled = "" if rope.scaling is None else f" with {stated} scaling"
     if value > limit:
         if exact:
-            unit = "relative error of a frequency"
+            told = "relative error of a frequency"
         else:
-            unit = f"radians at position {length}"
+            told = f"radians at position {length}"
         lost = ""
         if _plain(rope, width, used):
             lost = ": the model uses the frequencies without scaling"
         if not exact:
             lost = f": the model holds the frequencies in {str(held.dtype).removeprefix('torch.')}"
-        reason = f"frequencies differ from the config's{scaled} ({unit}){lost}"
-        return wrong(name, value, limit, f"frequency {at}", reason)
+        reason = f"frequencies differ from the config's{scaled} ({told}){lost}"
+        return wrong(name, value, limit, f"frequency {at}", reason, unit)
     if apart > 1e-3:
         reason = f"cos and sin are multiplied by {used_factor:.3f} in place of {factor:.3f}{scaled}"
-        return wrong(name, apart, 1e-3, None, reason)
-    return ok(name, value, limit, f"frequencies{scaled}")
+        return wrong(name, apart, 1e-3, None, reason, "of the factor")
+    return ok(name, value, limit, f"frequencies{scaled}", unit=unit)
 
 
 def _plain(rope: Rope, width: int, used: Tensor) -> bool:

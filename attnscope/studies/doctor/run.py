@@ -17,7 +17,7 @@ from attnscope.engines.transformers.backends import FLEX, implementations, with_
 from attnscope.engines.transformers.media import processor_of
 from attnscope.engines.transformers.opening import is_pretrained
 from attnscope.engines.transformers.rotations import rotation_limits
-from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Soundness
+from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Evidence, Soundness
 from attnscope.model.matmul import has_float64
 from attnscope.request.arguments import CHECKED_TEXTS
 from attnscope.studies.doctor.any_tokenizer import SpecialIds, ordinary_ids
@@ -386,7 +386,9 @@ def _truth(
 def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
     """Return a check with its evidence; the worst decides."""
     evidence = check.examine(exam) or [unknown("the model", "nothing was examined")]
-    evidence = [replace(item, texts=exam.texts_of(item)) for item in evidence]
+    evidence = [
+        replace(item, texts=exam.texts_of(item), unit=_unit(item, check)) for item in evidence
+    ]
     deciding = max(evidence, key=badness)
     verdict: Soundness = deciding.verdict
     if check.name == "backend" and verdict == "ok" and exam.with_backends and exam.refused:
@@ -400,8 +402,15 @@ def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
     )
     return DoctorCheck(
         check.name, check.title, verdict, deciding.value, deciding.limit, deciding.where, deciding.reason,
-        sources, check.why, check.repair, evidence,
+        sources, check.why, check.repair, evidence, _unit(deciding, check),
     )  # fmt: skip
+
+
+def _unit(evidence: Evidence, check: AttentionCheck) -> str:
+    """Return what the number of evidence is; nothing if nothing was measured."""
+    if evidence.verdict in ("unknown", "inapplicable"):
+        return ""
+    return evidence.unit or check.unit
 
 
 def _unless_random(checks: list[DoctorCheck]) -> list[DoctorCheck]:
@@ -421,6 +430,7 @@ def _unless_random(checks: list[DoctorCheck]) -> list[DoctorCheck]:
                 where=None,
                 reason=reason,
                 texts=[],
+                unit="",
             )
         withdrawn.append(check)
     return withdrawn

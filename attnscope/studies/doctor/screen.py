@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from attnscope.findings.doctor import (
+    OF_OUTPUT,
+    OF_ROW,
     VERDICTS,
     BatchFacts,
     DoctorCheck,
@@ -28,7 +30,11 @@ _VERDICTS = {
 }
 # Names of checks that are no words without their underscores.
 _WORDS = {"mask_4d": "4-D mask", "padding_is_eos": "padding is the end token"}
-_CAPTION = "number: what the check measured, a difference unless its name says otherwise; limit: the largest number that is ok"
+_CAPTION = "number: what the check measured; limit: the largest number that is ok"
+_UNITS = {
+    OF_OUTPUT: "a difference, as a share of the largest output",
+    OF_ROW: "a share of the weight of a row, which sums to 1",
+}
 _TEXTS = {
     "batch": "batch: what you gave",
     "collated": "collated: what your collator made",
@@ -39,31 +45,33 @@ _TEXTS = {
 
 
 def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn an examination into parts: the verdict, a table of checks, then what is wrong, then the others."""
+    """Turn an examination into parts: the verdict, what is wrong, then every check."""
     yield Facts(list(_header(report, settings)))
     yield GAP
     more = ""
     if settings.options and not settings.verbose:
         more = " (--verbose: every measurement)"
     yield paragraph((_verdict(report), Span(more)), remark=True)
+    for verdict in ("wrong", "depends"):
+        for check in report.checks:
+            if check.verdict == verdict:
+                yield GAP
+                yield from _finding(check)
     yield GAP
     if measured := [
         check for check in report.checks if check.verdict in ("ok", "wrong", "depends")
     ]:
-        where = Column("where", [note(check.where or "") for check in measured], left=True)
         labels = [ours(_words(check.name)) for check in measured]
-        yield Table("check", [*_columns(measured), where], labels=labels, indent=0)
-        yield paragraph(ours(_CAPTION, "caption"), remark=True)
+        yield Table("check", _columns(measured), labels=labels, indent=0)
+        units = {check.unit for check in measured}
+        meanings = [f"{unit}: {meaning}" for unit, meaning in _UNITS.items() if unit in units]
+        yield paragraph(ours("; ".join([_CAPTION, *meanings]), "caption"), remark=True)
         sources = {source for check in measured for source in check.texts}
         explained = "; ".join(text for name, text in _TEXTS.items() if name in sources)
         if explained:
             yield paragraph(
                 ours(f"texts: whose texts were used ({explained})", "caption"), remark=True
             )
-    for check in report.checks:
-        if check.verdict in ("wrong", "depends"):
-            yield GAP
-            yield from _finding(check)
     if untold := [check for check in report.checks if check.verdict == "unknown"]:
         yield GAP
         yield paragraph(ours("cannot tell"), remark=True)
@@ -114,6 +122,7 @@ def _columns(measured: Sequence[DoctorCheck | Evidence]) -> list[Column]:
         Column("verdict", [_VERDICTS[item.verdict] for item in measured], left=True),
         Column("number", [_number(item) for item in measured]),
         Column("limit", ["" if item.limit is None else _plain(item.limit) for item in measured]),
+        Column("unit", [item.unit for item in measured], left=True),
         Column("texts", [_texts(item) or "–" for item in measured], left=True),
     ]
 

@@ -38,6 +38,9 @@ STUDY = Study(
         Compares every backend with eager attention in float32; a difference that rounding explains is accepted.
         Exits with 1 if anything is wrong.
         A collator is examined from Python: attnscope.doctor(model, collator=collator).
+
+        JSON, JUnit and Python name a check with underscores: packed documents is packed_documents. Two have other
+        names there: 4-D mask is mask_4d, and padding is the end token is padding_is_eos.
         """,
         """
         attnscope doctor --model ./my-llama

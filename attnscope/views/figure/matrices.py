@@ -7,6 +7,7 @@ from itertools import groupby
 from math import ceil
 
 import numpy as np
+from msgspec import structs
 
 from attnscope.views.figure.canvas import (
     GAP,
@@ -408,8 +409,19 @@ def _draw_stacks(
             start += width
 
 
+def _measured_layers(panel: Panel) -> Panel:
+    """Return the rows of layers that have a number."""
+    layers = np.flatnonzero(np.isfinite(panel.matrix).any(1)).tolist()
+    texts = [panel.texts[layer] for layer in layers]
+    rows = panel.rows.select(layers)
+    return structs.replace(panel, matrix=panel.matrix[layers], texts=texts, rows=rows)
+
+
 def _draw_heads(canvas: Canvas, panel: Panel) -> None:
     """Draw a number for every head, or its role: a letter on the role's colour, the stronger the fuller."""
+    if panel.colours is None:
+        # as on a terminal, layers without a number are left out
+        panel = _measured_layers(panel)
     texts = panel.texts
     colours = _colours(panel)
     if panel.colours is not None:

@@ -19,7 +19,7 @@ from attnscope.views.figure.canvas import (
 )
 from attnscope.views.figure.colours import BAR
 from attnscope.views.numbers import MASKED, MINUS, NOTHING
-from attnscope.views.parts import Bars, Cell, Column, Facts, OneLine, Table, Text, joined
+from attnscope.views.parts import Bar, Bars, Cell, Column, Facts, OneLine, Table, Text, joined
 from attnscope.views.spans import Look, Span, Spans, ours, without_hints
 
 # Units of a step from the left edge.
@@ -99,7 +99,8 @@ def draw_bars(canvas: Canvas, bars: Bars) -> None:
         size=SMALL,
         last=last,
     )
-    for mark, words in bars.remarks():
+    shown = {bar.remark for row in bars.rows for bar in (row or ())[:longest] if bar.remark}
+    for mark, words in sorted(shown):
         canvas.paragraph(ours(f"{mark} {words}", "remark"), size=SMALL)
 
 
@@ -139,14 +140,26 @@ def _draw_attended(canvas: Canvas, bars: Bars) -> None:
     rows: list[list[Spans]] = [
         [ours(title, "dim") for title in ("source", *bars.measures, "in the text")]
     ]
-    for bar in bars.rows[0] or ():
-        middle = Span(f"[{plain([bars.sources.names[bar.index]])}]", "bold")
-        spans = [*reversed(bar.before), middle, *bar.after]
-        within = tuple(
-            span for pair in zip(spans, [Span(" ")] * len(spans), strict=True) for span in pair
-        )
-        rows.append([_entry(bars.sources, bar.index), *map(ours, bar.numbers), within])
+    sources = bars.rows[0] or ()
+    rows += [[_entry(bars.sources, bar.index), *map(ours, bar.numbers), ()] for bar in sources]
+    others = sum(width + SIZE for width in column_widths([row[:-1] for row in rows], SMALL))
+    room = canvas.limit - 2 * MARGIN - others
+    for row, bar in zip(rows[1:], sources, strict=True):
+        name = plain([bars.sources.names[bar.index]])
+        count = max(len(bar.before), len(bar.after))
+        row[-1] = _within(name, bar, count)
+        while canvas.fixed and count and spans_width(row[-1], SMALL) > room:
+            count -= 1
+            row[-1] = _within(name, bar, count)
     canvas.table(rows, right=[False, *[True] * len(bars.measures), False], size=SMALL)
+
+
+def _within(name: str, bar: Bar, count: int) -> Spans:
+    """Write a source between its neighbours in the text, at most `count` on each side."""
+    spans = [*reversed(bar.before[:count]), Span(f"[{name}]", "bold"), *bar.after[:count]]
+    return tuple(
+        span for pair in zip(spans, [Span(" ")] * len(spans), strict=True) for span in pair
+    )
 
 
 def draw_table(canvas: Canvas, table: Table) -> None:
@@ -162,9 +175,18 @@ def draw_table(canvas: Canvas, table: Table) -> None:
     half = (room - _INDENT - 2 * GAP) / 2
     if table.legend and canvas.settings.only is None and _fits(canvas, table, labels, half):
         _draw_halves(canvas, table, labels, x, half)
-    else:
-        columns = _shown_columns(canvas, table, labels, room)
-        _draw_rows(canvas, table, labels, columns, x, _BAR)
+        return
+    columns = _shown_columns(canvas, table, labels, room)
+    _draw_rows(canvas, table, labels, columns, x, _BAR)
+    if canvas.settings.only is None and not table.legend:
+        others = [column for column in table.columns if column not in columns]
+        without_bars = structs.replace(table, bars=None)
+        for part in _below_each_other(canvas, without_bars, labels, others, room):
+            _draw_rows(canvas, without_bars, labels, part, x, _BAR)
+    shown = sum(column in columns for column in table.further)
+    if table.further_name and len(table.further) > shown:
+        note = f"the first {shown} of {len(table.further)} {table.further_name}"
+        canvas.paragraph(ours(note, "dim"), x=x, size=SMALL)
 
 
 def _fits(canvas: Canvas, table: Table, labels: Sequence[Spans], room: float) -> bool:
@@ -209,9 +231,19 @@ def _draw_rows(
                 canvas.fill(x - _INDENT, base - SMALL * 0.8, SMALL * 0.9, SMALL * 0.9, span.colour)
     if table.bars is not None:
         _draw_bars_beside(canvas, table, right, bases, bar)
-    if table.further_name and len(table.further) > _FURTHER:
-        note = f"the first {_FURTHER} of {len(table.further)} {table.further_name}"
-        canvas.paragraph(ours(note, "dim"), x=x, size=SMALL)
+
+
+def _below_each_other(
+    canvas: Canvas, table: Table, labels: Sequence[Spans], columns: Sequence[Column], room: float
+) -> list[list[Column]]:
+    """Return columns in parts, as many in each as fit side by side."""
+    parts: list[list[Column]] = []
+    for column in columns:
+        if parts and _columns_width(canvas, table, labels, [*parts[-1], column]) <= room:
+            parts[-1].append(column)
+        else:
+            parts.append([column])
+    return parts
 
 
 def _shown_columns(
@@ -219,16 +251,18 @@ def _shown_columns(
 ) -> list[Column]:
     """Return the columns, the one that bars draw the last; on a page of a named width, as many as leave room for these."""
     columns = [*table.columns, *table.further[:_FURTHER]]
-    if table.bars is None:
-        return columns
-    measured = columns.pop(table.measured)
-    columns = [measured] if canvas.settings.only == "bars" else [*columns, measured]
     is_narrow = canvas.fixed or table.legend
-    while is_narrow and len(columns) > 1:
-        if _columns_width(canvas, table, labels, columns) + bar <= room:
+    last: list[Column] = []
+    if table.bars is not None:
+        room -= bar
+        last = [columns.pop(table.measured)]
+        if canvas.settings.only == "bars":
+            columns = []
+    while is_narrow and len(columns) + len(last) > 1:
+        if _columns_width(canvas, table, labels, [*columns, *last]) <= room:
             break
-        columns.pop(-2)
-    return columns
+        columns.pop()
+    return [*columns, *last]
 
 
 def _columns_width(
