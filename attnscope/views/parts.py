@@ -237,7 +237,7 @@ class Bars(msgspec.Struct, frozen=True):
     queries: Axis | None = None  # the queries; None for the one row of a whole text
     title: Spans = ()
     meaning: Spans = ()
-    # per query, a name for its sources with little weight, such as `5 more`, and their weight; None if all are listed
+    # per query, a name for the sources that it does not list, such as `5 more`, and their weight; None to say nothing
     remainders: Sequence[tuple[str, str] | None] = ()
     by: int = 0
     compact: bool = False  # a paragraph per query is enough

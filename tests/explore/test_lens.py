@@ -87,6 +87,21 @@ def test_a_digit_after_the_key_of_the_lens_goes_to_a_strong_head(report):
     assert app.state.place.panel == "matrix"
 
 
+@pytest.mark.parametrize("size", [(80, 24), (99, 40)])
+def test_only_digits_that_stand_in_the_list_go_to_heads(report, size):
+    """Help and the last line promised 1 to 9 where fewer heads were listed, and the others went there all the same."""
+    cell = ("g", "down", "home", "right", "right")
+    before, shown = walk(report, *cell, "a", size=size)
+    listed = re.findall(r"\b(\d) L\dH\d [\d.]", " ".join(shown["heads"]))
+    assert listed == [str(n) for n in range(1, len(listed) + 1)] and 1 < len(listed) < 9
+    last, _ = walk(report, *cell, "a", listed[-1], size=size)
+    rank = len(listed) - 1
+    layer, head, _ = before.state.strongest_heads()[rank]
+    assert (last.state.place.spot.layer, last.state.place.spot.head) == (layer, head)
+    beyond, _ = walk(report, *cell, "a", str(len(listed) + 1), size=size)
+    assert beyond.state.place.spot == before.state.place.spot
+
+
 @pytest.mark.parametrize("key", ["left", "1", "2", "y"])
 def test_heads_of_the_lens_are_numbered_while_a_digit_goes_to_them(report, key):
     """After another key, the list kept its digits, which were those of panels again."""
@@ -256,12 +271,18 @@ def test_a_cut_head_is_neither_listed_nor_followed():
         before = listed(app)
         await press("1", "1", "x")
         shown = region_text(app, "matrix"), region_text(app, "row")
-        return before, listed(app), app.state.place, [text[0] for text in shown], app.state.lens()
+        titles = [text[0] for text in shown]
+        heads = lines_of(app, "heads", True)
+        return before, listed(app), app.state.place, titles, app.state.lens(), heads
 
-    before, after, place, (matrix, row), lens = walk_live(act, live())
+    before, after, place, (matrix, row), lens, heads = walk_live(act, live())
     (cut,) = place.cuts
     assert cut.written == before[0] and cut.written not in after and after
-    assert np.argwhere(np.isnan(lens)).tolist() == [[place.spot.layer, place.spot.head]]
+    # what it reads is known, and stays in the grid, beside its sign
+    own = float(lens[place.spot.layer, place.spot.head])
+    assert own == lens.max()
+    (line,) = (line for line in heads if re.match(rf"\W*L{place.spot.layer} ", line))
+    assert re.search(rf"{own:.2f}"[1:] + "×", line), line
     assert "cut: its output is 0, what it reads has no effect" in matrix and "7 river" in row
 
 

@@ -107,6 +107,29 @@ def test_everything_can_be_read(report, colours, background, is_known):
 @pytest.mark.parametrize("background", [BLACK, WHITE], ids=["black", "white"])
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
 @pytest.mark.parametrize("colours", [1 << 24, 256, 16])
+def test_an_explanation_can_be_read(colours, background, is_known):
+    """It was drawn for black where the terminal had said nothing, with letters that white hides."""
+    screen = {"colours": colours, "background": background if is_known else None}
+    _, shown, lines = painted(live(), "e", (120, 200), **screen)
+    assert shown["screens"] == 3
+    letters = 0
+    coloured = 0
+    for segment in (segment for line in lines for segment in line):
+        marks = set(segment.text) - set(" ▏▎▍▌▋▊▉█▀▄")
+        if not marks:
+            continue
+        letters += len(marks)
+        coloured += bool(
+            segment.style and segment.style.bgcolor and not segment.style.bgcolor.is_default
+        )
+        least = 3.0 if marks <= BORDERS else 3.6
+        assert contrast(segment.style, background) >= least, segment
+    assert letters > 200 and coloured > 10
+
+
+@pytest.mark.parametrize("background", [BLACK, WHITE], ids=["black", "white"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("colours", [1 << 24, 256, 16])
 def test_larger_weights_are_never_closer_to_the_colour_of_zero(
     report, colours, background, is_known
 ):

@@ -44,7 +44,7 @@ def present_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPa
     """Turn a report into parts."""
     heat = settings.format == "heat"
     small = [
-        (heat or _are_maps(text)) and are_thumbnails(text, brief=heat and settings.brief)
+        (heat or not text.queries) and are_thumbnails(text, brief=heat and settings.brief)
         for text in report.texts
     ]
     if settings.streamed:
@@ -186,29 +186,49 @@ def _present_head(
 
         yield GAP
         yield from present_maps(text, head, settings)
-    if head.pooled is not None and not on_pictures:
+    elif head.pooled is not None:
         yield GAP
         yield from overview(text, head)
     if not text.queries:
         return
     if head.words is not None:
-        yield GAP
-        matrix = word_matrix(text, head, settings)
-        yield Matrices([matrix], heat)
-        if head.top.keys.shape[1]:
-            yield GAP
-            yield fitted(word_contributors(text, head, settings, compact=heat), settings)
-        return
-    if on_pictures and (heat or settings.brief):
-        if head.top.keys.shape[1] and text.queries:
-            from attnscope.studies.screens.pictures import drawn_rows
+        yield from _between_words(text, head, settings, heat)
+    elif on_pictures and (heat or settings.brief):
+        yield from _sources_of_drawn_rows(text, head, settings, heat)
+    else:
+        yield from _between_tokens(report, text, head, settings, heat)
 
-            drawn_text = narrow_rows(text, drawn_rows(text))
-            drawn_head = drawn_text.heads[text.heads.units.index(head.ref)]
-            if len(drawn_text.queries) <= _MOST_RANKED:
-                yield GAP
-                yield brief(contributors(drawn_text, drawn_head, settings, compact=heat))
+
+def _between_words(
+    text: TextReport, head: HeadReport, settings: DisplaySettings, heat: bool
+) -> Iterator[ViewPart]:
+    """Present the weights between words, and the strongest sources of each."""
+    yield GAP
+    yield Matrices([word_matrix(text, head, settings)], heat)
+    if head.top.keys.shape[1]:
+        yield GAP
+        yield fitted(word_contributors(text, head, settings, compact=heat), settings)
+
+
+def _sources_of_drawn_rows(
+    text: TextReport, head: HeadReport, settings: DisplaySettings, heat: bool
+) -> Iterator[ViewPart]:
+    """Present the strongest sources of the rows that are drawn on pictures, unless they are many."""
+    from attnscope.studies.screens.pictures import drawn_rows
+
+    if not head.top.keys.shape[1]:
         return
+    drawn_text = narrow_rows(text, drawn_rows(text))
+    drawn_head = drawn_text.heads[text.heads.units.index(head.ref)]
+    if len(drawn_text.queries) <= _MOST_RANKED:
+        yield GAP
+        yield brief(contributors(drawn_text, drawn_head, settings, compact=heat))
+
+
+def _between_tokens(
+    report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings, heat: bool
+) -> Iterator[ViewPart]:
+    """Present the stages, and the strongest sources of each row, in the longest form that fits a screen."""
     stages = stage_matrices(text, head, settings, are_given=report.provenance.family == "weights")
     in_row = [stage for stage in stages if stage.name != "output"]
     if len(text.queries) == 1 and not heat and any(stage.name == "weights" for stage in in_row):
@@ -219,45 +239,42 @@ def _present_head(
     ranking = None
     if head.top.keys.shape[1]:
         ranking = contributors(text, head, settings, compact=heat)
-    matrices: list[list[ViewPart]]
-    if stages:
-        matrices = [[GAP, Matrices(stages, heat)]]
-    else:
-        matrices = [[]]
-    rankings: list[list[ViewPart]]
-    if ranking is not None:
-        rankings = [[GAP, ranking]]
-    else:
-        rankings = [[]]
-    if settings.brief:  # otherwise, the user chose what is shown
-        if heat:
-            weights = []
-        else:
-            weights = [stage for stage in stages if stage.name == "weights"]
-        others = ", ".join(stage.name for stage in stages if stage.name != "weights")
-        if weights and others:
-            matrices.append([GAP, Matrices(weights), *_not_shown(others, stages, settings)])
-        if ranking is not None:
-            rankings.append([GAP, brief(ranking)])
     if ranking is not None and text.generated and settings.brief and _all_rows(text):
         yield from generated(text, ranking)
         yield GAP
-        omitted = ", ".join(
-            [*(stage.name for stage in stages), "the contributors of the other rows"]
-        )
-        yield from _not_shown(omitted, stages, settings)
+        omitted = [*(stage.name for stage in stages), "the contributors of the other rows"]
+        yield from _not_shown(", ".join(omitted), stages, settings)
         return
+    matrices = _forms_of_matrices(stages, settings, heat)
+    rankings: list[list[ViewPart]] = [[]]
+    if ranking is not None:
+        rankings = [[GAP, ranking]]
+        if settings.brief:
+            rankings.append([GAP, brief(ranking)])
     forms = [[*matrix_set, *ranking_set] for matrix_set in matrices for ranking_set in rankings]
-    if len(forms) > 1:
-        if heat or not settings.brief:
-            drawn_parts = None
-        else:
-            drawn_parts = _drawn(text, head, stages, settings)
-        yield FirstFitting(forms, None if drawn_parts is None else [*drawn_parts, *rankings[-1]])
-    else:
+    if len(forms) == 1:
         yield from forms[0]
+    else:
+        picture = None
+        if settings.brief and not heat:
+            picture = _drawn(text, head, stages, settings, rankings[-1])
+        yield FirstFitting(forms, picture)
     if ranking is not None and text.generated:
         yield from generated(text, ranking)
+
+
+def _forms_of_matrices(
+    stages: list[Panel], settings: DisplaySettings, heat: bool
+) -> list[list[ViewPart]]:
+    """Return the matrices of all stages, and unless the user chose these, those of the weights alone."""
+    if not stages:
+        return [[]]
+    forms: list[list[ViewPart]] = [[GAP, Matrices(stages, heat)]]
+    weights = [stage for stage in stages if stage.name == "weights"]
+    others = ", ".join(stage.name for stage in stages if stage.name != "weights")
+    if settings.brief and not heat and weights and others:
+        forms.append([GAP, Matrices(weights), *_not_shown(others, stages, settings)])
+    return forms
 
 
 def _has_maps(text: TextReport, head: HeadReport) -> bool:
@@ -277,9 +294,13 @@ def _all_rows(text: TextReport) -> bool:
 
 
 def _drawn(
-    text: TextReport, head: HeadReport, stages: list[Panel], settings: DisplaySettings
+    text: TextReport,
+    head: HeadReport,
+    stages: list[Panel],
+    settings: DisplaySettings,
+    ranking: list[ViewPart],
 ) -> list[ViewPart] | None:
-    """Return the map of a text whose numbers would take several screens; None if it would not hold all of them."""
+    """Return the map of a text whose numbers would take several screens, and a ranking; None if it would not hold all."""
     sizes = len(text.tokens), len(text.sources)
     if (
         "weights" not in head.stages
@@ -292,7 +313,7 @@ def _drawn(
     omitted = ", ".join(
         [*(stage.name for stage in stages if stage.name != "weights"), "the weights as numbers"]
     )
-    return [GAP, weight_map(text, pooled), *_not_shown(omitted, stages, settings)]
+    return [GAP, weight_map(text, pooled), *_not_shown(omitted, stages, settings), *ranking]
 
 
 def _not_shown(what: str, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart]:

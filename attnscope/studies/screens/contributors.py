@@ -16,6 +16,7 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours
 
 LITTLE = 0.005  # weight below which sources are not listed one by one
+MUCH = 0.1  # weight of all others from which a row says so, even if it lists no little ones
 SHARP = 4.0  # ratio of a source's shares of weight and of content that is worth a remark
 MATTERS = 0.2  # smallest share, relative to the row's strongest source, that is worth a remark
 MEASURES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖"}
@@ -119,42 +120,41 @@ def _summed(
 ) -> tuple[list[Bar] | None, tuple[str, str] | None]:
     """Leave out sources with little weight; count all that are not listed, and sum their weight.
 
+    If none with little weight was listed, the others have a line of their own if they have much weight together.
     This needs whole rows, without which every source is listed. Without the matrix, they are not counted, and their
     weight is what is left of 1.
     """
-    if row is None or len(text.keys) < len(text.sources):
+    if not row or len(text.keys) < len(text.sources):
         return row, None
     of = dict(zip(head.top.keys[r].tolist(), head.top.weight[r].tolist(), strict=True))
     kept_sources = [source for source in row if of[source.index] >= LITTLE]
-    if len(kept_sources) == len(row):
+    kept_indices = [source.index for source in kept_sources]
+    has_little = len(kept_sources) < len(row)
+    if "weights" in head.stages:
+        excluded = ranked_out(text.sources, head.top.left_out)
+        others = np.where(excluded, 0.0, head.stages["weights"][r].astype(np.float64))
+        others[kept_indices] = 0
+        name = f"{(others > 0).sum()} more"
+        left = float(np.nansum(others))
+    elif head.top.left_out:
         return row, None
-    if "weights" not in head.stages:
+    else:
+        name = "others"
         drained = 0.0 if head.rows.sink is None else float(head.rows.sink[r])
-        left = 1 - sum(of[source.index] for source in kept_sources) - drained
-        if head.top.left_out:
-            return (row, None)
-        return (kept_sources, ("others", _sum_text(max(0.0, left), digits)))
-    weights = head.stages["weights"][r].astype(np.float64)
-    excluded = ranked_out(text.sources, head.top.left_out)
-    return kept_sources, rest_of(
-        weights, [source.index for source in kept_sources], excluded, digits
-    )
+        left = max(0.0, 1 - sum(of[index] for index in kept_indices) - drained)
+    return kept_sources, rest_of(name, left, digits, is_said=has_little)
 
 
-def rest_of(
-    weights: np.ndarray, kept_indices: list[int], excluded: np.ndarray, digits: Digits
-) -> tuple[str, str]:
-    """Count the sources of a row that take part in the ranking and are not listed, and sum their weight."""
-    other_weights = np.where(excluded, 0.0, weights)
-    other_weights[kept_indices] = 0
-    return f"{(other_weights > 0).sum()} more", _sum_text(float(other_weights.sum()), digits)
+def rest_of(name: str, total: float, digits: Digits, *, is_said: bool) -> tuple[str, str] | None:
+    """Return a name for sources without a line of their own, and their weight; None if that is little.
 
-
-def _sum_text(total: float, digits: Digits) -> str:
-    small = total < digits.least
-    if small:
-        return f"<{10.0**-digits.decimals:.{digits.decimals}f}"
-    return digits.text(total)
+    `is_said`: also if it is little.
+    """
+    if total < MUCH and not is_said:
+        return None
+    if total < digits.least:
+        return name, f"<{10.0**-digits.decimals:.{digits.decimals}f}"
+    return name, digits.text(total)
 
 
 def _sources(

@@ -64,8 +64,12 @@ def word_contributors(
         else:
             bars.append([Bar(n, float(row[n]), [digits.text(float(row[n]))]) for n in kept_words])
         remainder = None
-        if len(kept_words) < len(listed):
-            remainder = rest_of(row, kept_words, excluded, digits)
+        if all_keys and not settings.verbose:
+            others = np.where(excluded, 0.0, row)
+            others[kept_words] = 0
+            name = f"{(others > 0).sum()} more"
+            has_little = len(kept_words) < len(listed)
+            remainder = rest_of(name, float(np.nansum(others)), digits, is_said=has_little)
         remainders.append(remainder)
     left_out = ""
     if head.top.left_out:

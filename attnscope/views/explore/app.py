@@ -211,8 +211,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.state = WalkState(source, begin=begin)
         self.actions = actions
         self.colours = colours
-        self.background = background or (0, 0, 0)
-        self._knows_background = background is not None
+        self._surface = surface_on(background)
         self.failure: BaseException | None = None
         self.watch_terminal: Callable[[], bool] | None = None
         self.spelling: Spelling = OptionName.in_python
@@ -270,8 +269,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         utf8 = (self.console.encoding or "utf-8").lower().replace("-", "").startswith("utf")
         if self.colours is None:
             self.colours = 0 if self.no_color else count_colours(self.console.color_system)
-        surface = surface_on(self.background if self._knows_background else None)
-        self.state.ink = Ink(self.colours, not utf8, surface)
+        self.state.ink = Ink(self.colours, not utf8, self._surface)
         self.panes = {
             name: Pane(name) for name in ("title", "heads", "matrix", "row", "text", "footer")
         }
@@ -626,9 +624,15 @@ class ExploreApp(App[int], inherit_bindings=False):
             ]
         return cut(line, width)
 
+    @property
+    def _listed_heads(self) -> int:
+        """How many of the strongest heads the lens lists; all of them before it is drawn."""
+        count = len(self.state.strongest_heads())
+        return min(self._panels["heads"].listed or count, count)
+
     def _digits_of_lens(self) -> str:
         """Say which digits go to heads that the lens lists."""
-        count = min(self._panels["heads"].listed, len(self.state.strongest_heads()))
+        count = self._listed_heads
         if not count:
             return "no head reads this cell; any key goes on"
         digits = {1: "1 goes to the strongest", 2: "1 or 2 goes to one of the strongest"}
@@ -684,7 +688,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._mode == "lens":
             self._mode = ""
             self._panels["heads"].seen = None
-            if pressed in _DIGITS:
+            if pressed in _DIGITS and int(pressed) <= self._listed_heads:
                 self._go_to_strongest(int(pressed) - 1)
                 return True
         if event.key == "escape":
@@ -875,12 +879,10 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._wait_for_digit()
 
     def _go_to_strongest(self, rank: int) -> None:
-        strongest = self.state.strongest_heads()
-        if rank < len(strongest):
-            layer, head, _ = strongest[rank]
-            # the key stays, which another head may read less than others
-            spot = replace(self.state.place.spot, layer=layer, head=head, key=self.state.key)
-            self._act(Action("goto", spot))
+        layer, head, _ = self.state.strongest_heads()[rank]
+        # the key stays, which another head may read less than others
+        spot = replace(self.state.place.spot, layer=layer, head=head, key=self.state.key)
+        self._act(Action("goto", spot))
         self.redraw()
 
     def _roles(self) -> None:
@@ -951,9 +953,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             return
         at = self.state.variant(), spot.layer, spot.head, (spot.query, spot.key)
         width = max(40, self.size.width - 6)
-        draw = partial(
-            as_text, width=width, colours=self.state.ink.colours, background=self.background
-        )
+        ink = self.state.ink
+        draw = partial(as_text, width=width, colours=ink.colours, surface=ink.surface)
         explain = partial(self.state.source.explain, *at, draw)
 
         def show(text: str) -> None:

@@ -389,6 +389,7 @@ def _grid(
         mark_name: Segment(_mark(ink, mark_name) + beside, BOLD)
         for mark_name in ("current", "pinned", "")
     }
+    signs["cut"] = Segment(_mark(ink, "cut") + beside, ink.style("warning"))
     drawn_lines: list[Line] = []
     for layer in layers:
         here = layer == spot.layer
@@ -415,10 +416,13 @@ def _grid(
                         style = ink.cell(step, signed=False)
                 text = fit(text, wide - 1, right=state.place.display != "roles")
                 cells = [[Segment(text, CURSOR if is_current else style)], *[[blank]] * (tall - 1)]
-            if "cut" in marked:
+            sign = signs["current" if is_current else "pinned" if "pinned" in marked else ""]
+            if "cut" in marked and (is_thumbnail or sign is signs["pinned"]):
                 cut_text = fit(_mark(ink, "cut"), drawn_wide, right=True)
                 cells[0] = [Segment(cut_text, ink.style("warning"))]
-            sign = signs["current" if is_current else "pinned" if "pinned" in marked else ""]
+            elif "cut" in marked:
+                # its number stays, and the cursor is seen without a sign
+                sign = signs["cut"]
             for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
                 line += [*cell, between if n else sign]
         drawn_lines += lines
@@ -464,7 +468,7 @@ def _strongest(
     ink = state.ink
     found = []
     kinds: set[str] = set()
-    for n, (layer, head, weight) in enumerate(strongest_of(weights), 1):
+    for n, (layer, head, weight) in enumerate(state.strongest_readers(weights), 1):
         name = f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)}"
         if keys is None:
             source = f"{n} {name}" if has_digits else name

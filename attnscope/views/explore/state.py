@@ -224,7 +224,7 @@ class WalkState:
             self.error = "nothing is below the first layer: it reads embeddings"
             return None
         layer = spot.layer - 1
-        heads = self._uncut([layer])
+        heads = self._heads_of([layer], are_cut_out=True)
         writer = strongest_writer(scene, heads, query)
         known = [head for head in heads if head is not None]
         if writer is None and any(h.sources or h.row("weights", query) is not None for h in known):
@@ -472,28 +472,30 @@ class WalkState:
             high = head.made("elsewhere", lambda: largest_elsewhere(scene, head))
         return replace(WEIGHTS, high=high, shape=current_place.shape)
 
-    def _uncut(self, layers: Sequence[int]) -> list[WalkHead | None]:
-        """Return the known numbers of all heads of some layers, layer by layer; a cut head is None."""
+    def _heads_of(
+        self, layers: Sequence[int], *, are_cut_out: bool = False
+    ) -> list[WalkHead | None]:
+        """Return the known numbers of all heads of some layers, layer by layer; `are_cut_out`: None for a cut head."""
         scene = self.scene
         assert scene is not None
-        marks = self.marks
+        marks = self.marks if are_cut_out else {}
         return [
             None if "cut" in marks.get(at, ()) else self.head_at(*at)
             for at in product(layers, range(len(scene.heads)))
         ]
 
     def _every_head(self) -> tuple[Scene, list[WalkHead | None], tuple[int, int]]:
-        """Return the scene, its heads, layer by layer, and how many layers and heads there are; a cut head is None."""
+        """Return the scene, its heads, layer by layer, and how many layers and heads there are."""
         scene = self.scene
         assert scene is not None
         shape = len(scene.layers), len(scene.heads)
         key = self._shown, self.variant(), self.arrived
         if self._last_heads[0] != key:
-            self._last_heads = key, self._uncut(range(shape[0]))
+            self._last_heads = key, self._heads_of(range(shape[0]))
         return scene, self._last_heads[1], shape
 
     def lens(self) -> Matrix:
-        """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known, or cut."""
+        """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known."""
         scene, heads, shape = self._every_head()
         query = self.place.spot.query
         weights = [weight_of_cell(scene, head, query, self.key) for head in heads]
@@ -510,7 +512,15 @@ class WalkState:
 
     def strongest_heads(self) -> list[tuple[int, int, float]]:
         """Return the heads with the largest weights of the cell, each with the weight, as many as keys go to."""
-        return strongest_of(self.lens())
+        return self.strongest_readers(self.lens())
+
+    def strongest_readers(self, weights: Matrix) -> list[tuple[int, int, float]]:
+        """Return the heads with the largest weights of a lens, but none that is cut: what it reads has no effect."""
+        cut = [at for at, marks in self.marks.items() if "cut" in marks]
+        read = weights.copy()
+        for at in cut:
+            read[at] = 0
+        return strongest_of(read)
 
     def _scale(self, head: WalkHead, stage: str, window_kind: str) -> Scale | LogScale:
         if window_kind == "map" and head.map is not None:

@@ -162,7 +162,7 @@ _PAGE_HELP = {
     "zoom_out": "Smaller cells, down to the whole matrix.",
     "digits": "Numbers in cells, or none.",
     "display": "Heads by this cell or row, or as thumbnails, roles or one number.",
-    "lens": "This cell, or this row, in all heads; then 1 to 9 goes to one of the strongest.",
+    "lens": "This cell, or this row, in all heads; then the digit before a head goes there.",
     "write": "Save a figure, the matrix, or this page.",
     "help": "All keys, and what the words mean.",
     "stage": "Next stage: scores, scaled, masked, weights.",

@@ -5,7 +5,7 @@ columns, shortened labels are spelled out below, and control characters of untru
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from io import StringIO
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.segment import Segment
 
 from attnscope.views import parts
 from attnscope.views.numbers import Digits
+from attnscope.views.palette import Surface
 from attnscope.views.scales import LogScale, Scale
 from attnscope.views.terminal.bars import draw_bars
 from attnscope.views.terminal.colours import COLOUR_SYSTEMS
@@ -42,9 +43,9 @@ def as_text(
     width: int,
     *,
     colours: int = 0,
-    background: Sequence[int] | None = None,
+    surface: Surface | None = None,
 ) -> str:
-    """Draw parts, `width` columns wide; with colours, as a terminal with so many of them and this background does."""
+    """Draw parts, `width` columns wide; with colours, as a terminal with so many of them and this surface does."""
     file = StringIO()
     console = Console(
         file=file,
@@ -54,7 +55,7 @@ def as_text(
         legacy_windows=False,
         force_jupyter=False,
     )
-    _draw(Screen(console, background), parts)
+    _draw(Screen(console, surface), parts)
     return file.getvalue()
 
 
@@ -67,7 +68,7 @@ class _Page(Screen):
     """A screen that keeps its lines, as long as they are not too many."""
 
     def __init__(self, screen: Screen, max_lines: int) -> None:
-        super().__init__(screen.console, screen.background)
+        super().__init__(screen.console, screen.ground)
         self.max_lines = max_lines
         self.lines_drawn: list[list[Segment]] = []
 

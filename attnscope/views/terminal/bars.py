@@ -222,9 +222,13 @@ def _draw_compact(screen: Screen, labelled: _Labelled, shown_measures: Sequence[
                     ("← ", "dim"), name, (f" {numbers}", screen.bar), (mark, screen.style("remark"))
                 )
             )
+        listed = flow(items, screen.width - label, "  ")
         if absence := _other(row, unlisted).strip():
             items.append(Text(f"{absence}: {unlisted[1]}" if unlisted else absence, "dim"))
-        table.add_row(labelled.queried(q), flow(items, screen.width - label, "  "))
+        line = flow(items, screen.width - label, "  ")
+        # in a brief list, what is left out takes no line of its own
+        has_room = not bars.brief or not row or line.plain.count("\n") == listed.plain.count("\n")
+        table.add_row(labelled.queried(q), line if has_room else listed)
     screen.put(table)
     _draw_marks(screen, bars)
     _draw_shortened(screen, labelled, cells)

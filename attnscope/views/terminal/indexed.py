@@ -1,9 +1,9 @@
 """Ramps and colours of roles where there are 256 colours: few, which keep their hue."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import product
-from math import atan2, degrees, hypot
+from math import atan2, degrees, dist, hypot, inf, isfinite
 
 from attnscope.views.palette import Surface
 from attnscope.views.scales import luminance, oklab
@@ -25,6 +25,14 @@ _GREY = 0.03
 # Steps of a ramp, and those that may have the background's colour: weights below .005 on the scale of roots.
 STEPS = 64
 BLANK = 4
+# Colours of a ramp at most, with as many steps each.
+_MOST_COLOURS = 12
+# Distance in OKLab between two that follow each other, at least, which an eye tells apart; their difference of hue and
+# saturation counts so many times as much as that from the exact colours.
+_APART = 0.03
+_SMOOTH = 2.0
+# Degrees between the hue of a colour and the exact one, at most.
+_MOST_HUE = 25.0
 
 
 def _hue(lab: Lab) -> float:
@@ -60,14 +68,13 @@ def role_number(colour: str) -> int:
 def ramp_steps(surface: Surface, *, more: bool) -> list[int | None]:
     """Return the number of the colour, of 256, at every step of a ramp; None for the background.
 
-    More is blue (blue > green > red, or blue alone), and less is orange, of the hue of the exact colour: the nearest of
-    all are green, grey or violet. Between two hues are only the palest of each, which begins a ramp on white, and the
-    dark red without which small numbers had one step on black.
-    No step is closer to the background than the one before.
+    More is blue (blue > green > red, or blue alone), and less is orange, of about the hue of the exact colour: the
+    nearest of all are green, grey or violet, or the same for a quarter of the ramp. Between two hues are only the palest
+    of each, which begins a ramp on white, and the dark red without which small numbers had one step on black.
+    Every colour has as many steps as the others, and is further from the background than the one before.
     """
-    background = bytes.fromhex(surface.background)
-    colours: dict[int | None, Sequence[int]] = {None: background}
-    between_hues: set[int | None] = {None}
+    colours: dict[int, Sequence[int]] = {}
+    between_hues: set[int] = set()
     for index, colour in COLOURS_256.items():
         main, green, other = colour[::-1] if more else colour
         is_palest = main == green == 255 and other == 215
@@ -75,20 +82,48 @@ def ramp_steps(surface: Surface, *, more: bool) -> list[int | None]:
             between_hues.add(index)
         if main > green > other or green == other == 0 < main or index in between_hues:
             colours[index] = colour
-    labs = {index: oklab(colour) for index, colour in colours.items()}
+    background = bytes.fromhex(surface.background)
     end = luminance(surface.colour(1.0 if more else 0.0, signed=True))
     away = 1 if end > luminance(background) else -1
-    distance = {index: away * luminance(colour) for index, colour in colours.items()}
-    numbers: list[int | None] = [None]
-    for step in range(1, STEPS + 1):
-        exact = oklab(surface.colour((1 + step / STEPS * (1 if more else -1)) / 2, signed=True))
-        beyond = [n for n in colours if distance[n] >= distance[numbers[-1]]]
-        if step > BLANK:
-            beyond = [n for n in beyond if n is not None]
+    order = sorted(colours, key=lambda index: away * luminance(colours[index]))
+    order = [n for n in order if away * (luminance(colours[n]) - luminance(background)) > 0]
+    labs = {index: oklab(colours[index]) for index in order}
 
-        def cost(index: int | None, exact: Lab = exact) -> float:
-            turn = 0.0 if index in between_hues else _turn(labs[index], exact)
-            return _difference(labs[index], exact) + _DEGREE * turn
+    def cost(index: int, place: float) -> float:
+        exact = oklab(surface.colour((1 + place * (1 if more else -1)) / 2, signed=True))
+        turn = 0.0 if index in between_hues else _turn(labs[index], exact)
+        if turn > _MOST_HUE:
+            return inf
+        return _difference(labs[index], exact) + _DEGREE * turn
 
-        numbers.append(min(beyond, key=cost))
-    return numbers
+    coloured = STEPS - BLANK
+    for count in range(_MOST_COLOURS, 0, -1):
+        places = [(BLANK + (n + 0.5) * coloured / count) / STEPS for n in range(count)]
+        costs = [{index: cost(index, place) for index in order} for place in places]
+        path = _cheapest_path(costs, labs)
+        if path:
+            break
+    return [*[None] * (BLANK + 1), *(path[n * count // coloured] for n in range(coloured))]
+
+
+def _cheapest_path(costs: Sequence[Mapping[int, float]], labs: Mapping[int, Lab]) -> list[int]:
+    """Return a colour for each place, at the least cost: in the order of `labs`, and apart; empty if there is none.
+
+    `costs`: What every colour costs at each place.
+    """
+    order = list(labs)
+    paths = {index: (costs[0][index], [index]) for index in order}
+    for at_place in costs[1:]:
+        longer: dict[int, tuple[float, list[int]]] = {}
+        for n, index in enumerate(order):
+            lab = labs[index]
+            before = [
+                (paths[other][0] + _SMOOTH * dist(labs[other][1:], lab[1:]), paths[other][1])
+                for other in order[:n]
+                if dist(labs[other], lab) >= _APART
+            ]
+            total, path = min(before, default=(inf, []))
+            longer[index] = total + at_place[index], [*path, index]
+        paths = longer
+    total, path = min(paths.values(), default=(inf, []))
+    return path if isfinite(total) else []

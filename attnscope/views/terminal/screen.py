@@ -1,7 +1,7 @@
 """Print renderables on a console, never wider than it and with nothing cut."""
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import groupby
 
@@ -86,10 +86,10 @@ def style_of(look: Look, colours: int, surface: Callable[[], Surface]) -> str:
 class Screen:
     """A console, which is where lines go, and how to draw on it."""
 
-    def __init__(self, console: Console, background: Sequence[int] | None = None) -> None:
+    def __init__(self, console: Console, ground: Surface | None = None) -> None:
         self.console = console
-        # red, green and blue behind the lines; None for that of the console
-        self.background = background
+        # the colours of numbers on what is behind the lines; None for the background of the console
+        self.ground = ground
         self.width = max(NARROWEST, console.width)  # columns that a layout may use
         self.line = min(self.width, max(_PROSE, 2 * self.width // 3))  # columns of a line of prose
         self.ascii = console.options.ascii_only  # whether its encoding knows ASCII only
@@ -99,10 +99,9 @@ class Screen:
     @cached_property
     def surface(self) -> Surface:
         """The colours of numbers on the console's background."""
-        background = self.background
-        if background is None:
-            background = chosen_background(on_terminal=self.console.file.isatty())
-        return surface_on(background)
+        if self.ground is not None:
+            return self.ground
+        return surface_on(chosen_background(on_terminal=self.console.file.isatty()))
 
     def ramp(self, fraction: float, scale: Scale | LogScale = WEIGHTS) -> Style:
         """Return the style at a place from 0 to 1 of the ramp of a scale; plain without colours."""

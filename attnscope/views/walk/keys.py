@@ -37,7 +37,7 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction(
         "lens",
         ("a",),
-        "This cell in all heads; then 1 to 9 goes to one of the strongest.",
+        "This cell in all heads; then the digit before a head goes there.",
         _HEADS,
         "this cell in all heads",
     ),
