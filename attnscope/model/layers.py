@@ -71,12 +71,7 @@ class Linear(_Unfilled, nn.Linear):
         product = linear(input, self.weight, self.bias, after)
         if activation is None or after:
             return product
-        return activate(activation, product)
-
-
-def activate(name: str, x: Tensor) -> Tensor:
-    """Return the non-linearity of this name."""
-    return _ACTIVATIONS[name](x)
+        return _ACTIVATIONS[activation](product)
 
 
 class MLP(nn.Module):
@@ -105,7 +100,7 @@ class MLP(nn.Module):
             if self.limit is not None:
                 gate = gate.clamp(max=self.limit)
                 up = up.clamp(-self.limit, self.limit)
-            hidden = activate(self.activation, gate) * (up + 1 if self.plus_one else up)
+            hidden = _ACTIVATIONS[self.activation](gate) * (up + 1 if self.plus_one else up)
         return self.down(hidden)  # type: ignore[no-any-return]
 
 

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NoReturn
 
 import msgspec
 
@@ -129,14 +129,7 @@ def plan_text(
     """
     check_context(text, source)
     tokens, positions, context, warnings = _all_tokens(run, source, text)
-    notes = list[str]()
-    if text.given is not None:
-        notes += given_notes(text.given, positions)
-    if text.read is not None:
-        notes += text.read.notes
-    if source.decoder_start is not None:
-        start = source.decoder_start.piece
-        notes.append(f"decoder input: starts with '{start}', has no end-of-sentence token")
+    notes = _notes_of_input(source, text, positions)
     encoder_tokens = None
     if context is not None and not source.config.cross_attention:
         encoder_tokens = context
@@ -148,15 +141,7 @@ def plan_text(
         )
     if continued is not None:
         tokens = continued
-        rows = [position - 1 for position, token in enumerate(tokens) if token.made]
-        if (
-            run.query is None
-            and run.pool is None
-            and run.window is not None
-            and len(tokens) > run.window
-        ):
-            # the rows of the tokens before the new ones, from which these were predicted
-            run = msgspec.structs.replace(run, query=PositionSelection.of(rows[-run.window :]))
+        run = _with_predicting_rows(run, tokens)
     if text.read is not None and text.read.images:
         run, row_notes = _with_row(run, tokens, source.config.n_layers * source.config.n_heads)
         notes += row_notes
@@ -165,26 +150,12 @@ def plan_text(
     if run.spans is not None and not text.spans:
         warnings += repeated_marks(text, run.spans)
     if spans is not None and context is not None:
-        hint = "remove it"
-        if source.part:
-            hint = f"use {arg('part', 'encoder')} or {arg('part', 'decoder')}"
-        raise UsageError(
-            "applies only to self-attention, but keys come from a second text",
-            where=arg("spans"),
-            hint=hint,
-        )
+        _refuse_spans(source)
     documents = _documents(run, source, tokens, text.where, context is not None)
     if documents or text.given is not None:
         warnings += _document_warnings(run, source, text, tokens, documents)
     first_query = source.first_queries.get(text.where, 0)
-    sound = None if text.read is None else text.read.sound
-    of_rows = None
-    if text.read is not None and text.read.tokens_are_frames:
-        of_rows = sound
-    rows_of = SearchedText(tokens, (text.text, text.pair), spans, words=run.words, sound=of_rows)
-    columns_of = rows_of
-    if context is not None:
-        columns_of = SearchedText(context, (text.context,), spans, words=run.words, sound=sound)
+    rows_of, columns_of = _searched(run, text, tokens, context, spans)
     queries, keys, pool, narrowed, more = _choose_cells(
         run, rows_of, columns_of, causal=causal, first_query=first_query
     )
@@ -215,6 +186,55 @@ def plan_text(
         positions=positions,
         media=text.read,
     )
+
+
+def _with_predicting_rows(run: RunConfig, tokens: Sequence[Token]) -> RunConfig:
+    """Return a run that shows the rows from which new tokens were predicted, if the text is too long to show all."""
+    if run.window is None or len(tokens) <= run.window:
+        return run
+    if run.query is not None or run.pool is not None:
+        return run
+    rows = [position - 1 for position, token in enumerate(tokens) if token.made]
+    return msgspec.structs.replace(run, query=PositionSelection.of(rows[-run.window :]))
+
+
+def _notes_of_input(source: ModelSource, text: TextInput, positions: list[int] | None) -> list[str]:
+    """Say what the tokens are made of, where that is not the text alone."""
+    notes = list[str]()
+    if text.given is not None:
+        notes += given_notes(text.given, positions)
+    if text.read is not None:
+        notes += text.read.notes
+    if source.decoder_start is not None:
+        start = source.decoder_start.piece
+        notes.append(f"decoder input: starts with '{start}', has no end-of-sentence token")
+    return notes
+
+
+def _refuse_spans(source: ModelSource) -> NoReturn:
+    hint = "remove it"
+    if source.part:
+        hint = f"use {arg('part', 'encoder')} or {arg('part', 'decoder')}"
+    message = "applies only to self-attention, but keys come from a second text"
+    raise UsageError(message, where=arg("spans"), hint=hint)
+
+
+def _searched(
+    run: RunConfig,
+    text: TextInput,
+    tokens: Sequence[Token],
+    context: Sequence[Token] | None,
+    spans: TextSpans | None,
+) -> tuple[SearchedText, SearchedText]:
+    """Return what rows, and what columns, are looked up in: the same text, unless keys come from another."""
+    sound = None if text.read is None else text.read.sound
+    of_rows = None
+    if text.read is not None and text.read.tokens_are_frames:
+        of_rows = sound
+    rows_of = SearchedText(tokens, (text.text, text.pair), spans, words=run.words, sound=of_rows)
+    if context is None:
+        return rows_of, rows_of
+    return rows_of, SearchedText(context, (text.context,), spans, words=run.words, sound=sound)
 
 
 def _with_row(run: RunConfig, tokens: Sequence[Token], units: int) -> tuple[RunConfig, list[str]]:

@@ -32,10 +32,6 @@ class HeadRanking:
     # whether the values are weights of named rows on named keys, which are told of more heads
     is_cell: bool = False
 
-    def of_layer(self, layer: int) -> Tensor:
-        """Return the values of the heads of a layer, (heads,)."""
-        return self.values[self.layers.index(layer)]
-
 
 class RankingRecorders:
     """Recorders for `auto`: of the weight on named keys, or of the content weight (docs/heads.md).
@@ -182,7 +178,7 @@ def choose_heads(
         if heads.word == "mean":
             units.append(HeadSelection((layer,), tuple(all_heads), mean_head=True, chosen=reason))
         elif heads.word == "auto" and ranking is not None:
-            of_layer = ranking.of_layer(layer)
+            of_layer = ranking.values[ranking.layers.index(layer)]  # (heads,)
             head = int(of_layer.argmax())
             if n_heads > 1:
                 reason = _auto(ranking.description, ranking, of_layer[head])

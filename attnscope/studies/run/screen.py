@@ -117,7 +117,8 @@ def _present_heads(
     report: Report, text: TextReport, settings: DisplaySettings, heat: bool
 ) -> Iterator[ViewPart]:
     """Present all heads; beside an attributed logit, only one head unless its stages are named."""
-    heads = shown_heads(text)
+    # beside spans, which average all heads, only those that the user selected are shown
+    heads = [head for head in text.heads if text.spans is None or head.chosen is None]
     if text.attribution is not None and settings.brief and len(heads) > 1:
         option = settings.named("--stage weights", "stages='weights'", " ({})")
         yield GAP
@@ -321,11 +322,6 @@ def _not_shown(what: str, stages: list[Panel], settings: DisplaySettings) -> lis
     names = ",".join(stage.name for stage in stages)
     option = settings.named("--stage", "stages", f" ({{}} {names})")
     return [paragraph(ours(f"not shown: {what}{option}", "caption"), remark=True)]
-
-
-def shown_heads(text: TextReport) -> list[HeadReport]:
-    """Return the heads to show; beside spans, which average all heads, only those that the user selected."""
-    return [head for head in text.heads if text.spans is None or head.chosen is None]
 
 
 def _are_maps(text: TextReport) -> bool:
