@@ -62,9 +62,11 @@ def open_page(chromium):
     """A function that opens a page from disk, offline, and what it returns: see Watched."""
     contexts = []
 
-    def open_page(path, fragment="", size=(1280, 900), theme="light"):
+    def open_page(path, fragment="", size=(1280, 900), theme="light", *, touch=False):
         shape = {"width": size[0], "height": size[1]}
-        context = chromium.new_context(viewport=shape, color_scheme=theme, offline=True)
+        context = chromium.new_context(
+            viewport=shape, color_scheme=theme, offline=True, has_touch=touch, is_mobile=touch
+        )
         contexts.append(context)
         context.add_init_script(
             "window.copied = []; Object.defineProperty(navigator, 'clipboard', "

@@ -49,7 +49,9 @@ def test_the_head_that_the_answer_is_about_opens_with_a_click(opened):
     page = opened(["run", SHORT, "--layer", "0", "--head", "0"])
     click_cell(page.locator("#panel-matrix"), 4, 1)
     layer, head = np.unravel_index(weights[:, :, 4, 1].argmax(), (4, 4))
-    page.locator(".matters button").click()
+    button = page.locator(".matters button")
+    assert button.text_content() == f"Open L{layer}H{head}."
+    button.click()
     assert shows(page, "document.querySelector('#where').textContent", f"L{layer}H{head}")
     assert page.locator(".matters button").count() == 0
 
@@ -100,7 +102,7 @@ def test_lines_are_weights_and_both_ends_of_the_strongest_are_in_sight(opened):
 
 
 def test_a_finger_reads_what_a_term_means(opened):
-    page = opened(CAUSAL, "#query=9", size=(360, 740))
+    page = opened(CAUSAL, "#query=9&key=1", size=(360, 740))
     for term in (page.locator(".matters .term"), page.locator("td .term")):
         term.click()
         meaning = term.get_attribute("title")

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shlex
 
 import numpy as np
@@ -11,6 +12,7 @@ import attnscope
 from attnscope.cli import main
 from tests.chat import proof, span_cuts
 from tests.page.reading import read_page, text_in
+from tests.page.test_browser import LISTED
 from tests.page.walking import middle_of_cell, shows
 
 TEXT = "Doc: the bank by the river was steep. Note: a boat sank there. Answer: the old bank"
@@ -115,6 +117,38 @@ def test_the_text_and_the_answer_come_first(open_page, page_of_marks):
     assert page.locator("#panel-matrix").bounding_box()["y"] < 400
     assert places[-1]["y"] + places[-1]["height"] < 800
     assert page.locator(".flow").text_content() == TEXT
+
+
+def test_the_page_begins_at_the_cell_that_its_answer_is_about(open_page, page_of_marks):
+    """Although the row reads itself more: the lens, the row, the matrix and the address are of this cell."""
+    path, text = page_of_marks
+    weights = np.array(text["spans"]["weights"], dtype=np.float64)
+    names = text["spans"]["text"]["names"]
+    page = open_page(path, size=(1280, 800)).page
+    answer = page.locator(".answer").text_content().replace("\u2068", "").replace("\u2069", "")
+    reader, most = re.match("“(.+?)” reads “(.+?)” most of the other parts", answer).groups()
+    query, key = names.index(reader), names.index(most)
+    assert weights.mean((0, 1))[query].argmax() != key
+    assert page.locator(".heads-panel h2").text_content() == f"{reader} ← {most}"
+    assert page.locator(".row-panel h2").text_content().strip() == f"{query} {reader}"
+    row = page.locator("[data-arithmetic]").text_content()
+    assert row == f"← {key} {most}weight {weights.mean((0, 1))[query, key]:.2f}"
+    assert (
+        page.locator(".matrix-panel p.cell")
+        .text_content()
+        .startswith(f"{query} {reader} ← {key} {most}: ")
+    )
+    assert f"query={reader}&key={most}" in page.evaluate("location.hash")
+    largest = weights[..., query, key].max()
+    head = page.evaluate(LISTED)[0][0]
+    assert answer.endswith(f"Of all heads, {head} reads “{most}” most: {largest:.2f}.")
+    # also on the way back from the tokens
+    choice = page.locator(".text-panel select")
+    choice.select_option(label="as tokens")
+    choice.select_option(label="as spans")
+    assert shows(
+        page, "document.querySelector('.heads-panel h2').textContent", f"{reader} ← {most}"
+    )
 
 
 def test_a_click_on_a_part_of_the_text_shows_what_it_reads(open_page, page_of_marks):

@@ -30,6 +30,13 @@ export const Token = ({ label }: { label: Label | undefined }) => (
   </span>
 );
 
+// A term, with what it means.
+export const Term = ({ title, children }: { title: string | undefined; children: ComponentChildren }) => (
+  <span class="term" title={title}>
+    {children}
+  </span>
+);
+
 export const Dim = (props: { children: ComponentChildren }) => <span class="dim">{props.children}</span>;
 
 export const Small = (props: { children: ComponentChildren }) => <p class="dim small">{props.children}</p>;

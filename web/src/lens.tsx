@@ -1,7 +1,7 @@
 // The lens: one cell in all heads, or of one row the strongest source of every head that is no sink.
 import { useMemo, useRef } from "preact/hooks";
 import { weightText } from "./arithmetic";
-import { Bar, Dim, Typed, Word } from "./elements";
+import { Bar, Dim, Term, Typed, Word } from "./elements";
 import { probabilityText, sizedText } from "./format";
 import type { Head, Scene } from "./model";
 import { type PanelProps, stacked } from "./panel";
@@ -134,45 +134,18 @@ function Moved({ scene, own, words }: { scene: Scene; own: number; words: PanelP
   );
 }
 
-// What the model loses without the strongest head of a cell, or without the one that was chosen there: the effect if it
-// was measured, or else the command that measures it.
-function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
-  const { scene, seen, place, words } = props;
+// What the model loses without a head: the effect if it was measured, or else the command that measures it.
+function Effect({ scene, seen, words, glossary, about }: PanelProps & { seen: (Seen | null)[][]; about: Seen }) {
   const { command, effects, noEffects, elsewhere } = scene.record;
-  const { layer, head } = place.spot;
-  const [strongest] = ranked(seen);
-  const about = (!place.headChosen && strongest) || seen[layer]![head];
-  if (!strongest && scene.forbids(props.lensSpot.query, props.lensSpot.key))
-    return <p class="small matters">{words.notAllowed}</p>;
-  const all = scene.effects();
-  if (!about || (!all && !command)) return null;
   const { name, query, index: own } = about;
+  const all = scene.effects();
   const here = scene.effects(query);
   const word = all && scene.ofCuts!.effect!.words.find(([smallest]) => sizeOf(all[own]!) >= smallest)![1];
   const { rank, share, best } = standing(all ?? [], own);
   return (
-    <p class="small matters">
-      {about.layer === layer && about.head === head ? (
-        <b>{name}</b>
-      ) : (
-        <button class="plain" onClick={() => props.goto({ layer: about.layer, head: about.head })}>
-          <b>{name}</b>
-        </button>
-      )}{" "}
-      has <b>{amountOf(about)}</b> at <Cell scene={scene} query={query} reads={about.key} />
-      {scene.sinks.has(about.key) && (
-        <>
-          , a{" "}
-          <span class="term" title={props.glossary.sinks}>
-            sink
-          </span>
-        </>
-      )}
-      {about === strongest && ", the most of all heads"}. Does {name}{" "}
-      <span class="term" title={props.glossary.effect}>
-        matter
-      </span>
-      ?{" "}
+    <>
+      {" "}
+      Does {name} <Term title={glossary.effect}>matter</Term>?{" "}
       {all ? (
         <>
           <b>
@@ -191,8 +164,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
             !(effects!.positions.length === 1 && effects!.positions[0] === scene.queryAxis.tokenPositions[query]) && (
               <>
                 {" "}
-                After <Word name={scene.queryAxis.tokenLabels[query]?.name} />: {effectText(scene, here[own]!)}, number{" "}
-                {standing(here, own).rank}.
+                After <Word name={scene.queryAxis.tokenLabels[query]?.name} />: {effectText(scene, here[own]!)}.
               </>
             )}{" "}
           {!effects && <Dim>{scene.ofCuts!.meaning}</Dim>}
@@ -204,6 +176,45 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
           <Typed command={`${command.replace("scope run", "scope ablate")} --cut ${name}`} />
         </>
       )}
+    </>
+  );
+}
+
+// The strongest head of a cell, or the one that was chosen there, and whether it matters. Of a word alone, the question
+// is first which word it is to read.
+function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
+  const { scene, seen, place, words, lensSpot } = props;
+  const { layer, head } = place.spot;
+  const [strongest] = ranked(seen);
+  const about = (!place.headChosen && strongest) || seen[layer]![head];
+  if (!strongest && scene.forbids(lensSpot.query, lensSpot.key)) return <p class="small matters">{words.notAllowed}</p>;
+  if (!about || (!scene.effects() && !scene.record.command)) return null;
+  const { name, query } = about;
+  const alone = lensSpot.key === null && !scene.record.pictures;
+  return (
+    <p class="small matters">
+      {alone && (
+        <>
+          <b>{words.pair!.replace("{}", scene.queryAxis.tokenLabels[query]!.name)}</b>
+          <br />
+        </>
+      )}
+      <b>{name}</b> has <b>{amountOf(about)}</b> at <Cell scene={scene} query={query} reads={about.key} />
+      {scene.sinks.has(about.key) && (
+        <>
+          , a <Term title={props.glossary.sinks}>sink</Term>
+        </>
+      )}
+      {about === strongest && words[alone ? "ofRow" : "ofCell"]}.
+      {name !== scene.headName(layer, head) && (
+        <>
+          {" "}
+          <button class="plain" onClick={() => props.goto({ layer: about.layer, head: about.head })}>
+            {words.open} {name}.
+          </button>
+        </>
+      )}
+      {(!alone || place.headChosen) && <Effect {...props} about={about} />}
     </p>
   );
 }
@@ -246,12 +257,7 @@ export function LensList(props: PanelProps & { seen: (Seen | null)[][] }) {
         event.stopPropagation();
       }}
     >
-      {spot.key === null && (
-        <li class="dim">
-          {strong.some((one) => scene.sinks.has(one.key)) || words.past}{" "}
-          {scene.record.begin === "begin" && words.pair!.replace("{}", scene.queryAxis.tokenLabels[spot.query]!.name)}
-        </li>
-      )}
+      {spot.key === null && !strong.some((one) => scene.sinks.has(one.key)) && <li class="dim">{words.past}</li>}
       {strong.map((one, rank) => (
         <li key={rank}>
           <button

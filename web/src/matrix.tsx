@@ -2,7 +2,7 @@
 
 import { useMemo, useState } from "preact/hooks";
 import { type Matrix, matrixOf } from "./data";
-import { Dim, HeadNav, Scrolling, Small, Token } from "./elements";
+import { Dim, HeadNav, Scrolling, Small, Term, Token } from "./elements";
 import { cellText, digitsFor, digitsText, exactText, fixed, type Scale, scaleOf } from "./format";
 import { Heat, type HeatProps, type Label, nameOf } from "./heat";
 import { Axis, type Head, type Scene, type SceneData, shownStage, stageName } from "./model";
@@ -97,8 +97,8 @@ export function Moves(props: PanelProps & { pair: Compared }) {
                 <th scope="col" class="term" title={glossary.moved}>
                   moved
                 </th>
-                <th scope="col">gains most</th>
-                <th scope="col">loses most</th>
+                <th scope="col">{words.gains}</th>
+                <th scope="col">{words.loses}</th>
               </tr>
             </thead>
             <tbody>
@@ -207,12 +207,8 @@ export function MatrixPanel(
                 <Exactness head={view.other ? null : view.head} words={words} />
                 {(view.other || views.length === 1) && (
                   <span class="axes">
-                    <span class="term" title={glossary.query}>
-                      {words.reading} ↓
-                    </span>{" "}
-                    <span class="term" title={glossary.key}>
-                      {words.goes} →
-                    </span>
+                    <Term title={glossary.query}>{words.reading} ↓</Term>{" "}
+                    <Term title={glossary.key}>{words.goes} →</Term>
                   </span>
                 )}
               </figcaption>

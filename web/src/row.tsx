@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { arithmetic, weightText } from "./arithmetic";
 import { Dialog } from "./commands";
-import { Bar, BarHeading, Dim, Scrolling, Small, Token } from "./elements";
+import { Bar, BarHeading, Dim, Scrolling, Small, Term, Token } from "./elements";
 import { exactText, fixed, sizedText } from "./format";
 import type { Label } from "./heat";
 import type { Head, Scene } from "./model";
@@ -154,9 +154,7 @@ export function RowPanel({
             {!read && rest !== null && (
               <tr class="dim">
                 <td class="left" colSpan={2}>
-                  <span class="term" title={words.rest}>
-                    all others
-                  </span>
+                  <Term title={words.rest}>all others</Term>
                 </td>
                 <td data-rest>{weightText(rest)}</td>
               </tr>
@@ -217,7 +215,8 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
         <>
           <p>
             {words.largest} {write(most)}, at <bdi>{scene.keyAxis.name(best)}</bdi>. {words.power}
-            {write(most)}), divided by the sum of these, <span data-sum>{write(1 / weight)}</span>
+            {write(most)}
+            {words.divided} <span data-sum>{write(1 / weight)}</span>
             {sink !== undefined && words.sunk}.
           </p>
           <Scrolling label="steps">

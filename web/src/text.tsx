@@ -109,27 +109,26 @@ function useTokens({ scene, head, place, cursorKey, at, here, goto, setHovered }
   const source = !at.scene.record.pairs && !scene.record.pairs ? at.head : head;
   const row = at.scene.on(scene, "queries", at.query);
   const column = at.key === null ? null : at.scene.on(scene, "keys", at.key);
-  const pointed = (q: number | null, k: number | null): { query: number; key: number | null } | null => {
-    if (!read) return q === null ? null : { query: q, key: null };
-    if (k === null) return q === null ? null : { query: q, key: cursorKey };
-    return { query: head?.reader(k) ?? place.spot.query, key: k };
-  };
-  // With a query chosen, the next token that it may read is the key of the pair; the one after that is a query again.
-  const clicked = (q: number | null, k: number | null) => {
+  // What a click chooses, and what the pointer shows before that. With a query chosen, the next token that it may read is
+  // the key of the pair; the one after that is a query again.
+  const chosen = (q: number | null, k: number | null): { query: number; key: number | null } | null => {
     const { spot, touched } = place;
+    if (read && k !== null) return { query: head?.reader(k) ?? spot.query, key: k };
+    if (read) return q === null ? null : { query: q, key: cursorKey };
     const next = q === null || (touched && spot.key === null && q !== spot.query && !scene.record.pictures);
-    return !read && k !== null && next && !scene.forbids(spot.query, k) ? { query: spot.query, key: k } : pointed(q, k);
+    if (next && k !== null && !scene.forbids(spot.query, k)) return { query: spot.query, key: k };
+    return q === null ? null : { query: q, key: null };
   };
   return {
     row,
     column,
     shares: () => (!source ? new Map<number, number>() : read ? source.readers(column ?? -1) : source.shares(row)),
     choose: (q: number | null, k: number | null) => {
-      const to = clicked(q, k);
+      const to = chosen(q, k);
       if (to) goto(to);
     },
     point: (q: number | null, k: number | null) => {
-      const to = pointed(q, k);
+      const to = chosen(q, k);
       setHovered(to && { ...here, ...to });
     },
   };

@@ -42,7 +42,10 @@ interface WalkNode {
 const IN_MATRIX: Record<string, string> = { zoom_in: "+", zoom_out: "-", page_up: "PageUp", page_down: "PageDown" };
 const TITLES: Record<string, string> = { copy: "copy", write: "save", help: "keys", palette: "commands", explain: "" };
 
-const startOf = (scene: Scene) => scene.record.start ?? scene.queryAxis.length - 1;
+const startOf = ({ record, queryAxis }: Scene) => ({
+  query: record.start ?? queryAxis.length - 1,
+  key: record.startKey,
+});
 
 export function Walk({ node, data, about }: { node: WalkNode; data: Data; about: Tree[] }) {
   const [scenes] = useState(
@@ -68,7 +71,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     const scene = sceneAt(0, 0)!;
     const [layer, head] = scene.record.first;
     const start: Place = {
-      spot: { text: 0, mask: 0, layer, head, query: startOf(scene), key: scene.record.startKey ?? null },
+      spot: { text: 0, mask: 0, layer, head, ...startOf(scene) },
       stage: "weights",
       display: scene.record.display,
       pinned: null,
@@ -79,7 +82,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       shape: palette.shapes[0]!,
       sinks: true,
       read: false,
-      touched: scene.record.startKey != null,
+      touched: scene.record.startKey !== null && !scene.record.answer, // with an answer, the cell is what that is about
       headChosen: false,
     };
     const found = placeOf(location.hash, start, sceneAt);
@@ -218,7 +221,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
         const next = { ...now, spot: { ...now.spot, ...changes } };
         return touch(fit(next, boundsOf(next.spot)), now, scene.record.pictures !== null, changes.head !== undefined);
       }
-      const other = { ...now.spot, query: startOf(sceneAt(text, now.spot.mask)!), key: null, ...changes };
+      const other = { ...now.spot, ...startOf(sceneAt(text, now.spot.mask)!), ...changes };
       return fit({ ...now, spot: other, pinned: null }, boundsOf(other));
     });
   const listed = (): Command[] => {
@@ -311,7 +314,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
             ref={needle}
             type="search"
             placeholder="find /"
-            aria-label="Find a token"
+            aria-label={words.find}
             value={place.needle}
             onInput={(event) => setPlace({ ...place, needle: event.currentTarget.value })}
             onKeyDown={(event) => {

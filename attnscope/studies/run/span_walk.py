@@ -167,11 +167,11 @@ def _scene(text: TextReport, spans: SpanReport, tokens: SavedText, sizes: Sizes)
     if first is None:
         first = HeadRef("mean", "mean")
         command = None  # no command shows the mean of some heads of several layers by that name
-    key = None
-    answer = _answer(spans)
-    if (
-        token_scene.start_key is not None
-    ):  # a question about a cell, which the page answers of every head
+    if token_scene.start_key is None:
+        others, _ = _read_spans(spans)
+        key = next(iter(others), None)
+        answer = _answer(spans)
+    else:  # a question about a cell, which the page answers of every head
         key = spans.text.of_token[token_scene.keys.positions[token_scene.start_key]]
         answer = ""
     layers, heads = sizes
@@ -206,6 +206,18 @@ def span_scene(text: TextReport, spans: SpanReport, tokens: Scene, sizes: Sizes)
     )
 
 
+def _read_spans(spans: SpanReport) -> tuple[list[int], list[int]]:
+    """Return the other parts of the text that the reading span reads, and those outside of it, the strongest first."""
+    heads, _ = averaged_heads(spans)
+    weights, _ = mean_weights(spans, heads)
+    shares = weights[spans.query]
+    order = np.argsort(-shares, kind="stable").tolist()
+    # the first token, special ones, and what a template writes
+    outside = [span for span in order if spans.text.outside[span] or span == spans.text.of_token[0]]
+    others = [span for span in order if span not in (*outside, spans.query) and shares[span] > 0]
+    return others, outside
+
+
 def _answer(spans: SpanReport) -> str:
     """Say which spans the reading span reads most, and which head reads the first of these most."""
     heads, whose = averaged_heads(spans)
@@ -215,10 +227,7 @@ def _answer(spans: SpanReport) -> str:
     if np.isnan(shares).all():
         return f"The tokens of {reader} may attend to nothing."
     names = spans.text.names
-    order = np.argsort(-shares, kind="stable").tolist()
-    # the first token, special ones, and what a template writes
-    outside = [span for span in order if spans.text.outside[span] or span == spans.text.of_token[0]]
-    read = [span for span in order if span not in (*outside, spans.query) and shares[span] > 0]
+    read, outside = _read_spans(spans)
     if not read:
         return f"{reader} reads nothing but itself ({shares[spans.query]:.2f}) and special tokens."
     most, *others = read[:_NAMED]

@@ -95,9 +95,13 @@ _WORDS = {
     "begin": "Point at a word, or tap it: what it reads turns blue. Click a cell of the matrix: every head shows its "
     "weight there.",
     # how the second word of a pair is chosen; {} is the first
-    "pair": "“\u2068{}\u2069” is the query. Click a word that it may read, as the key.",
+    "pair": "“\u2068{}\u2069” is the query. Now click what it may read, the key.",
+    # of the strongest head
+    "ofCell": ", the most of all heads",
+    "ofRow": ", the most of this row in any head",
+    "open": "Open",
     "begin_roles": "Point at a word, or tap it: what it reads turns blue. Click a head: its matrix opens.",
-    "begin_patch": "Point at a patch or a word: what the patch reads turns blue. Click a patch, then a head.",
+    "begin_patch": "Click a patch, or a word: what it reads turns blue. Point at a patch: its weight. Click a head: its map.",
     "begin_spans": "Point at a part of the text, or tap it: what it reads turns blue.",
     "heads": "Heads",
     # of a row and of a column; {} is its token
@@ -123,6 +127,9 @@ _WORDS = {
     "rounded": f"Of this head, the page keeps weights rounded to {_WEIGHT} decimals, statistics to {_STATISTIC} "
     f"(distance to {DECIMALS['distance']}).",
     "absent": "The sources of this row are not listed on this page. The nearest row that is:",
+    "find": "Find a token",
+    "gains": "gains most",
+    "loses": "loses most",
     "difference": "No difference is shown: a side has no exact matrix of this head, or other tokens.",
     "bounds": "≤, grey: not among the sources that are listed",
     "command": "This matrix in a terminal:",
@@ -136,6 +143,7 @@ _WORDS = {
     # of a row step by step, before its largest score
     "largest": "The largest masked score of the row is",
     "power": "The weight of a key is e^(masked − ",
+    "divided": "), divided by the sum of these,",
     "another": "pinned: go to another head, with [ and ] or a click, to compare it with this one",
     "weights": "Only weights are known of this head; its map shows them.",
     "none": "This page does not hold this stage of this head.",
@@ -330,107 +338,43 @@ def _keys(scenes: Sequence[Node], texts: int, masks: int, idle_too: Sequence[str
 
 
 def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> Node:
-    source = walk.source
-    heads = {
-        (i, j): head
-        for i in range(len(scene.layers))
-        for j in range(len(scene.heads))
-        if (head := source.head(variant, i, j)) is not None
-    }
-    if scene.picture_scale is not None:
-        heads = {
-            indices: replace(
-                head, rows={name: row for name, row in head.rows.items() if name not in _OF_WORDS}
-            )
-            for indices, head in heads.items()
-        }
+    heads = _walked_heads(walk.source, variant, scene)
     exact = {indices: head for indices, head in heads.items() if head.exact}
     rounded = {indices: head for indices, head in heads.items() if not head.exact}
-    numbers = [
-        item
-        for item in scene.numbers
-        if item.varies or item.name in (EFFECT_OF_HEAD, scene.display)
-    ]
-    command = ""
-    elsewhere = False
-    if scene.command is not None:
-        command = scene.command.spell(*_division(scene), shared=True)
-        elsewhere = scene.command.shared_words not in (None, scene.command.words)
-    queries = _axis(scene.queries)
-    key_axis = _axis(scene.keys)
-    keys: Node | str = key_axis
-    if _same(key_axis, queries):
-        keys = "queries"
-    source_axis = _axis(scene.sources)
-    sources: Node | str = source_axis
-    if _same(source_axis, queries):
-        sources = "queries"
-    elif _same(source_axis, key_axis):
-        sources = "keys"
-    passages = scene.passages
-    begin = "begin"
-    if scene.pictures:
-        begin = "begin_patch"
-    else:
-        passages = _read(passages)
-    pieces = list(_passages(passages))
-    if scene.unit == "spans":
-        begin = "begin_spans"
-        # a span is typed by its name, not by a position
-        queries["positions"] = [quote_for_shell(name.text) for name in scene.queries.names]
-        queries["numbers"] = list(map(str, range(len(scene.queries.names))))
-        assert scene.members is not None
-        first = [n for n, tokens in enumerate(scene.members[0]) if 0 in tokens]
-        queries["special"] = sorted({*queries["special"], *first})
-        pieces = list(_named_runs(scene, pieces))
-    displays = {"lens": "cell or row", "thumbnails": "thumbnails"}
-    if scene.roles is not None:
-        displays["roles"] = "roles"
-    no_effects = ""
-    if scene.no_effects:
-        no_effects = f"Not measured: {scene.no_effects}. "
     groups = [
         *_group(scene, exact, container, exact=True),
         *_group(scene, rounded, container, exact=False),
     ]
-    start = scene.start
-    first_head = exact.get(scene.first)
-    if scene.start_key is None and (first_head is None or "weights" not in first_head.stages):
-        # of a long text, the nearest row of which anything is shown
-        listed = next((one["rows"] for one in groups if list(scene.first) in one["units"]), ())
-        usual = len(queries["names"]) - 1 if start is None else start
-        start = min(listed, key=lambda row: abs(row - usual), default=start)
     model = ""
     if scene.model is not None:
         model = text_of(Span(_model_name(scene.model), origin="untrusted"))
+    no_effects = ""
+    if scene.no_effects:
+        no_effects = f"Not measured: {scene.no_effects}. "
     return {
         "size": scene.size or f"{len(scene.layers)}×{len(scene.heads)}",
         "layers": list(scene.layers),
         "heads": list(scene.heads),
-        "queries": queries,
-        "keys": keys,
-        "sources": sources,
-        "passages": pieces,
+        **_axes(scene),
+        "passages": _text_pieces(scene),
         "stages": [stage for stage in scene.stages if stage in _STAGES],
         "measure": scene.measure,
         "hatched": scene.unit == "spans" or scene.measure != "weight",
-        "begin": begin,
+        "begin": _begin(scene),
         "aligned": scene.aligned,
         "predictions": [
             {"position": item.position, "title": spans_of(item.title),
              "tokens": [text_of(token) for token in item.tokens], "probabilities": list(item.probabilities)}
             for item in scene.predictions
         ],
-        "numbers": [_head_number(item, container) for item in numbers],
-        "displays": displays | {item.name: phrase_of(item.name) for item in numbers},
+        **_displays(scene, container),
         "roles": _roles(scene.roles, container),
         "effects": _effects(scene.effects, container),
         "noEffects": no_effects,
-        "command": pasted(command),
-        "elsewhere": elsewhere,
+        **_command(scene),
         "comparison": pasted(_comparison(walk, variant)),
         "first": list(scene.first),
-        "start": start,
+        "start": _start(scene, exact.get(scene.first), groups),
         "startKey": scene.start_key,
         "display": scene.display,
         "answer": _answer(scene, heads),
@@ -450,6 +394,104 @@ def _division(scene: Scene) -> list[str]:
     if not scene.division:
         return []
     return [f"--spans {quote_for_shell(scene.division)}"]
+
+
+def _walked_heads(
+    source: Source, variant: Variant, scene: Scene
+) -> dict[tuple[int, int], WalkHead]:
+    """Return the heads of a scene by layer and head; those of a picture without what is said of words."""
+    heads = {}
+    for layer in range(len(scene.layers)):
+        for column in range(len(scene.heads)):
+            head = source.head(variant, layer, column)
+            if head is None:
+                continue
+            if scene.picture_scale is not None:
+                rows = {name: row for name, row in head.rows.items() if name not in _OF_WORDS}
+                head = replace(head, rows=rows)
+            heads[layer, column] = head
+    return heads
+
+
+def _axes(scene: Scene) -> Node:
+    """Return the axes of queries, keys and sources; one with the entries of another is the name of that."""
+    queries = _axis(scene.queries)
+    keys = _axis(scene.keys)
+    sources = _axis(scene.sources)
+    axes: Node = {"queries": queries, "keys": keys, "sources": sources}
+    if _same(keys, queries):
+        axes["keys"] = "queries"
+    if _same(sources, queries):
+        axes["sources"] = "queries"
+    elif _same(sources, keys):
+        axes["sources"] = "keys"
+    if scene.unit == "spans":
+        assert scene.members is not None
+        # a span is typed by its name, not by a position
+        queries["positions"] = [quote_for_shell(name.text) for name in scene.queries.names]
+        queries["numbers"] = list(map(str, range(len(scene.queries.names))))
+        first = [n for n, tokens in enumerate(scene.members[0]) if 0 in tokens]
+        queries["special"] = sorted({*queries["special"], *first})
+    return axes
+
+
+def _text_pieces(scene: Scene) -> list[list[Any]]:
+    """Return the text as pieces, each with its query and key; −1 for none."""
+    if scene.pictures:
+        return list(_passages(scene.passages))
+    pieces = list(_passages(_read(scene.passages)))
+    if scene.unit == "spans":
+        return list(_named_runs(scene, pieces))
+    return pieces
+
+
+def _begin(scene: Scene) -> str:
+    """Return the name of the words that say what to do first."""
+    if scene.unit == "spans":
+        return "begin_spans"
+    if scene.pictures:
+        return "begin_patch"
+    return "begin"
+
+
+def _displays(scene: Scene, container: Container) -> Node:
+    """Return the numbers of heads, and what the panel of heads can show."""
+    numbers = [
+        item
+        for item in scene.numbers
+        if item.varies or item.name in (EFFECT_OF_HEAD, scene.display)
+    ]
+    displays = {"lens": "cell or row", "thumbnails": "thumbnails"}
+    if scene.roles is not None:
+        displays["roles"] = "roles"
+    for item in numbers:
+        displays[item.name] = phrase_of(item.name)
+    return {
+        "numbers": [_head_number(item, container) for item in numbers],
+        "displays": displays,
+    }
+
+
+def _command(scene: Scene) -> Node:
+    """Return the command of a scene, and whether it names a file of another folder."""
+    if scene.command is None:
+        return {"command": "", "elsewhere": False}
+    return {
+        "command": pasted(scene.command.spell(*_division(scene), shared=True)),
+        "elsewhere": scene.command.shared_words not in (None, scene.command.words),
+    }
+
+
+def _start(scene: Scene, first_head: WalkHead | None, groups: Sequence[Node]) -> int | None:
+    """Return the row to begin at: of a long text, the nearest one of which anything is shown."""
+    is_whole = first_head is not None and "weights" in first_head.stages
+    if scene.start_key is not None or is_whole:
+        return scene.start
+    usual = len(scene.queries.names) - 1
+    if scene.start is not None:
+        usual = scene.start
+    listed = next((group["rows"] for group in groups if list(scene.first) in group["units"]), ())
+    return min(listed, key=lambda row: abs(row - usual), default=scene.start)
 
 
 def _head_number(item: HeadNumber, container: Container) -> Node:
