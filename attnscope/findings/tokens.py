@@ -103,6 +103,8 @@ def describe_unknown(
     return f"{share} unknown to the tokenizer", list(dict.fromkeys(unknown))
 
 
+# marks of a blank before the word that a piece begins
+BEGINS_WORD = ("Ġ", "▁")
 # prefix of a piece that continues a word: WordPiece's own, written for other tokenizers, too
 CONTINUES = "##"
 

@@ -542,10 +542,9 @@ def test_of_a_word_alone_the_answer_asks_first_for_the_key(open_page, pages):
     own = weights[:, :, 4].copy()
     own[..., [0, 4]] = 0  # the sink and the word itself
     layer, head, key = np.unravel_index(own.argmax(), own.shape)
-    hint = f"“{words[4]}” is the query. Now click what it may read, the key."
+    hint = f"{words[4]} is the query. Now click the key: another word or part of the text."
     row = f"L{layer}H{head} has {own.max():.2f} at {words[4]} ← {words[key]}, the most of this row in any head."
-    said = f"{MATTERS}.replace(/[\\u2068\\u2069]/g, '')"
-    assert shows(page, f"{said}.startsWith('{hint}{row}')", True), page.evaluate(said)
+    assert shows(page, f"{MATTERS}.startsWith('{hint}{row}')", True), page.evaluate(MATTERS)
     assert "matter" not in page.evaluate(MATTERS)
     page.locator("#panel-text .token").nth(1).click()
     assert shows(page, "location.hash.includes('query=4&key=1')", True)

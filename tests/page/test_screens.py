@@ -280,6 +280,18 @@ def test_on_a_phone_the_answer_is_in_sight(name, shown, pages_of_kinds):
     assert box["y"] + box["height"] <= 640
 
 
+@pytest.mark.parametrize("name", ["run", "cell", "spans", "roles"])
+def test_on_a_phone_the_first_screen_has_rows_of_the_matrix(name, shown, pages_of_kinds):
+    """The first at least, above the answer, which is at the bottom of the screen."""
+    page = shown(pages_of_kinds[name], (360, 640), "light")
+    picture = page.locator("#panel-matrix")
+    _, top, _, high = map(float, picture.get_attribute("data-cells").split())
+    first = picture.bounding_box()["y"] + top + high
+    assert first <= page.locator(ANSWERS[name]).bounding_box()["y"]
+    # tools are not before it
+    assert page.locator(".tools").bounding_box()["y"] > 640
+
+
 def test_a_row_that_is_read_by_others_is_titled_by_its_key(shown, pages_of_kinds):
     page = shown(pages_of_kinds["cell"], (1280, 800), "light")
     title = "document.querySelector('.row-panel h2').textContent.trim()"

@@ -229,6 +229,33 @@ def test_a_chat_is_shown_with_its_roles_and_its_command(tmp_path):
     assert not scene["answer"]  # of a cell, the lens says which head has most of it
 
 
+def test_a_generated_token_has_one_name_and_is_text_between_spans(tmp_path):
+    """The name has a mark, which the table of generated tokens explains."""
+    folder = tmp_path / "gpt2"
+    span_cuts.save(folder)
+    (folder / "chat_template.jinja").write_text((proof.FOLDER / "phi3.jinja").read_text())
+    chat = tmp_path / "chat.json"
+    chat.write_text(json.dumps(CHAT))
+    path, text = written(tmp_path, "--chat", str(chat), "--model", str(folder), "--generate", "4")
+    made = [token for token in text["tokens"] if token.get("made")]
+    assert len(made) == 4
+    page = read_page(path)
+    (walk,) = page.of_kind("walk")
+    spans, tokens = walk["scenes"]
+    names = tokens["queries"]["names"][-4:]
+    assert all(name.startswith("+") for name in names)
+    count = len(tokens["queries"]["names"])
+    assert [piece for piece, query, _ in tokens["passages"] if query >= count - 4] == names
+    below = " ".join(text_in(node) for node in page.nodes if isinstance(node, list))
+    assert "generated  4 tokens (marked +), each the most probable one" in below
+    for position, name in zip(range(count - 4, count), names, strict=True):
+        assert f"{position} {name}" in below
+    answer = spans["queries"]["names"].index("answer")
+    (flow,) = [piece for piece, query, _ in spans["passages"] if query == answer]
+    words = "".join(token["piece"].replace("Ġ", " ") for token in made)
+    assert flow.strip() == words.strip()
+
+
 def test_python_writes_the_same_page(tmp_path):
     path = tmp_path / "page.html"
     attnscope.inspect(TEXT, spans=MARKS).save(path)

@@ -63,6 +63,7 @@ export interface Palette {
   shapes: Shape[];
   ticks: number[];
   marks: string; // what a number below a ramp means
+  original: string; // what a picture without a map is
   mixing: { colour: number; brightness: number; faintest: number; steep: number; fullest: number }; // of a map on a picture
   ratio: number; // of the largest to the smallest number of a logarithmic scale
 }

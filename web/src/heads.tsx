@@ -88,7 +88,7 @@ export function HeadsPanel(props: PanelProps) {
     all.map((n) => ({ number: typeof n === "string" ? n : letter + n, name: "" }));
   const tall = layers.length > (lens ? 0.9 : 1.4) * heads.length; // its list has room beside the picture
   return (
-    <section class={`card heads-panel ${tall ? "tall" : ""}`} aria-label="layers and heads">
+    <section class={`card heads-panel ${tall ? "tall" : ""}`} aria-label={words.grid}>
       <div class="bar">
         {lens ? (
           <h2 class="of-tokens">
@@ -162,7 +162,7 @@ export function HeadsPanel(props: PanelProps) {
                 : weightScale({ ...place, sinks: true }, null)
           }
           colours={strength && layers.map((_, r) => heads.map((_, c) => roles!.colours[role(r, c)] ?? ""))}
-          label="layers and heads"
+          label={words.grid!}
           height={Math.max(
             stacked() ? layers.length * 24 : 110,
             room -

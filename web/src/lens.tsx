@@ -160,13 +160,12 @@ function Effect({ scene, seen, words, glossary, about }: PanelProps & { seen: (S
             "Effect: "
           )}
           {effectText(scene, all[own]!)}.
-          {here &&
-            !(effects!.positions.length === 1 && effects!.positions[0] === scene.queryAxis.tokenPositions[query]) && (
-              <>
-                {" "}
-                After <Word name={scene.queryAxis.tokenLabels[query]?.name} />: {effectText(scene, here[own]!)}.
-              </>
-            )}{" "}
+          {here && `${effects!.positions}` !== `${scene.queryAxis.tokenPositions[query]}` && (
+            <>
+              {" "}
+              After <Word name={scene.queryAxis.tokenLabels[query]?.name} />: {effectText(scene, here[own]!)}.
+            </>
+          )}{" "}
           {!effects && <Dim>{scene.ofCuts!.meaning}</Dim>}
         </>
       ) : (
@@ -194,10 +193,9 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
   return (
     <p class="small matters">
       {alone && (
-        <>
-          <b>{words.pair!.replace("{}", scene.queryAxis.tokenLabels[query]!.name)}</b>
-          <br />
-        </>
+        <b class="pair">
+          <Word name={scene.queryAxis.tokenLabels[query]?.name} /> {words.pair}
+        </b>
       )}
       <b>{name}</b> has <b>{amountOf(about)}</b> at <Cell scene={scene} query={query} reads={about.key} />
       {scene.sinks.has(about.key) && (

@@ -144,7 +144,6 @@ export function PictureCanvas(props: CanvasProps) {
   );
 }
 
-const SEEN = "the picture, as the model saw it";
 const ON_PATCH = "of the row on one patch";
 
 export interface PicturesNode {
@@ -179,8 +178,8 @@ export function Pictures({ node, data }: { node: PicturesNode; data: Data }) {
           return [
             seen && (
               <figure key={`seen ${n}`}>
-                <figcaption class="dim">{SEEN}</figcaption>
-                <PictureCanvas {...shown} size={300} query={null} label={SEEN} bare />
+                <figcaption class="dim">{palette.original}</figcaption>
+                <PictureCanvas {...shown} size={300} query={null} label={palette.original} bare />
               </figure>
             ),
             <figure key={n}>
@@ -377,7 +376,7 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
           size={Math.min(120, size)}
           query={null}
           pointed={null}
-          label={SEEN}
+          label={palette.original}
           bare
         />
       </div>

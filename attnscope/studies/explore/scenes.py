@@ -22,7 +22,7 @@ from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.sound import Sound
-from attnscope.findings.tokens import Token
+from attnscope.findings.tokens import BEGINS_WORD, Token
 from attnscope.request.masks.expression import MASK_FILES, mask_files, parse_mask
 from attnscope.run.prediction_plan import MASKS
 from attnscope.studies.screens.header import report_header, short_path
@@ -326,6 +326,8 @@ def passages(
         name = token_span(text.tokens, position)
         if token.start is None or token.end is None or token.end <= reached[token.segment]:
             if token.special and position and text.tokens[position - 1].special is False:
+                yield Passage(Span(" "))
+            if token.made and token.piece.startswith(BEGINS_WORD):
                 yield Passage(Span(" "))
             yield Passage(name, *cell)
             is_frame = text.sound is not None and token.start is None

@@ -146,7 +146,7 @@ def _wording(rollout: TokenRollout) -> Wording:
         meaning = f"{measure.name}: {measure.meaning} ({measure.source})."
     words = {
         "begin": "Point at a word, or tap it: what it comes from turns blue.",
-        "pair": "“\u2068{}\u2069” is the token after the layers. Click one that it comes from.",
+        "pair": "is the token after the layers. Now click one that it comes from.",
         "heads": "Layers",
         "what": "where {} comes from",
         "who": "where {} goes",

@@ -197,6 +197,7 @@ def span_scene(text: TextReport, spans: SpanReport, tokens: Scene, sizes: Sizes)
         heads=heads,
         start=spans.query,
         start_key=None,
+        predictions=[],  # of tokens
         numbers=[],
         roles=None,
         effects=None,

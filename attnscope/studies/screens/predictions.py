@@ -6,7 +6,7 @@ from attnscope.findings.predictions import Prediction
 from attnscope.findings.run import Report, TextReport
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Table, Text, ViewPart, paragraph
-from attnscope.views.spans import Span, Spans, ours, token_span
+from attnscope.views.spans import NEW, Span, Spans, ours, token_span
 
 GENERATED = (
     paragraph(
@@ -31,12 +31,12 @@ def predictions(report: Report, text: TextReport) -> Iterator[ViewPart]:
 
 
 def continuation(text: TextReport) -> Iterator[ViewPart]:
-    """Present the generated tokens, each with its probability."""
+    """Present the generated tokens by their names in the text, each with its probability."""
     yield GAP
     count = len(text.generated)
-    caption = "  1 token, the most probable one"
+    caption = f"  1 token (marked {NEW}), the most probable one"
     if count != 1:
-        caption = f"  {count} tokens, each the most probable one"
+        caption = f"  {count} tokens (marked {NEW}), each the most probable one"
     yield paragraph((Span("generated", "bold"), Span(caption, "caption")))
     wide = len(str(len(text.tokens) - 1))
     shares = list[float]()
@@ -44,7 +44,8 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
     tokens = list[Spans]()
     for prediction in text.generated:
         best, *others = prediction.tokens
-        tokens.append((Span(f"{prediction.position + 1:>{wide}} "), Span(best.text, "", "token")))
+        position = prediction.position + 1
+        tokens.append((Span(f"{position:>{wide}} "), token_span(text.tokens, position)))
         shares.append(best.probability)
         seconds.append(percent(others[0].probability) if others else "")
     columns = [

@@ -11,7 +11,7 @@ from attnscope.findings.hints import Hint
 from attnscope.findings.images import is_register, picture_of
 from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
-from attnscope.findings.tokens import Token
+from attnscope.findings.tokens import BEGINS_WORD, Token
 from attnscope.studies.screens.header import counted
 from attnscope.studies.screens.stages import in_percent, matrix_panel, weight_digits
 from attnscope.views.axes import Axis, AxisKind, token_axis, with_sink
@@ -348,7 +348,7 @@ def spell_run(tokens: Sequence[Token]) -> str:
     if len(tokens) > 1 and all(picture_of(token) for token in tokens):
         return f"{len(tokens)} patches"
     blank = [
-        index > 0 and (token.piece[:1] in ("Ġ", "▁") or is_register(token))
+        index > 0 and (token.piece.startswith(BEGINS_WORD) or is_register(token))
         for index, token in enumerate(tokens)
     ]
     return "".join(

@@ -49,6 +49,7 @@ def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
         "shapes": list(SHAPES),
         "ticks": TICKS,
         "marks": "a tick has the colour of its number",
+        "original": "the picture, as the model saw it",
         "ratio": LARGEST_RATIO,
         "mixing": MIXING,
     }

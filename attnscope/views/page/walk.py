@@ -94,8 +94,8 @@ _WORDS = {
     # what to do before anything was chosen
     "begin": "Point at a word, or tap it: what it reads turns blue. Click a cell of the matrix: every head shows its "
     "weight there.",
-    # how the second word of a pair is chosen; {} is the first
-    "pair": "“\u2068{}\u2069” is the query. Now click what it may read, the key.",
+    # behind the first word of a pair: how the second is chosen
+    "pair": "is the query. Now click the key: another word or part of the text.",
     # of the strongest head
     "ofCell": ", the most of all heads",
     "ofRow": ", the most of this row in any head",
@@ -104,6 +104,7 @@ _WORDS = {
     "begin_patch": "Click a patch, or a word: what it reads turns blue. Point at a patch: its weight. Click a head: its map.",
     "begin_spans": "Point at a part of the text, or tap it: what it reads turns blue.",
     "heads": "Heads",
+    "grid": "layers and heads",
     # of a row and of a column; {} is its token
     "what": "what {} reads",
     "who": "who reads {}",
@@ -439,10 +440,17 @@ def _text_pieces(scene: Scene) -> list[list[Any]]:
     """Return the text as pieces, each with its query and key; −1 for none."""
     if scene.pictures:
         return list(_passages(scene.passages))
-    pieces = list(_passages(_read(scene.passages)))
-    if scene.unit == "spans":
-        return list(_named_runs(scene, pieces))
-    return pieces
+    passages = _read(scene.passages)
+    if scene.unit != "spans":
+        return list(_passages(passages))
+    # what was generated is text here: its tokens have no marks
+    unmarked = (
+        replace(passage, span=replace(passage.span, origin="token"))
+        if passage.span.origin == "new token"
+        else passage
+        for passage in passages
+    )
+    return list(_named_runs(scene, list(_passages(list(unmarked)))))
 
 
 def _begin(scene: Scene) -> str:
