@@ -206,15 +206,16 @@ def _moved(
     largest = max(head.largest_change for head in change.heads)
     yield GAP
     if summary := nothing_moved(change):
-        yield paragraph((Span("what moved", "title"), Span(f"  {summary}")))
+        why = _why_nothing(sides, change)
+        yield paragraph((Span("what moved", "title"), Span(f"  {summary}{why}")))
     else:
         title = Span("what moved", "title"), Span("  "), *arrow([side.label for side in sides])
         yield Text((title, ours("largest share of a row's weight that moved")), "  ")
         values = _mean_shares(change, sides[1].report.provenance)
         yield head_numbers(values, settings)
         yield GAP
-        ranked = np.sort(values[np.isfinite(values)])[-_PRINTED:]
-        alike = ranked.size > 1 and ranked[-1] - ranked[0] < _VISIBLE
+        ranked = np.sort(values[np.isfinite(values)])[-2:].round(max(2, settings.precision))
+        alike = ranked.size > 1 and ranked[0] == ranked[1]
         digits = max(_EXACT, settings.precision) if alike else settings.precision
         yield strongest(values, None, Listing(), replace(settings, precision=digits))
     if not shown_count or largest == 0:
@@ -222,6 +223,19 @@ def _moved(
     others = settings.named("--layer and --head", "layer and head", "; {} select others")
     follow = _following(shares, shown_count)
     yield paragraph(ours(f"{follow}{others}", "caption"), remark=True)
+
+
+def _why_nothing(sides: tuple[Side, Side], change: Change) -> str:
+    """Say that rows cannot differ if they are before the first token that does; empty if they could."""
+    if any(head.largest_change for head in change.heads):
+        return ""
+    for head in change.heads:
+        tokens = zip(*(side.report.texts[head.text].tokens for side in sides), strict=False)
+        differs = next((n for n, (a, b) in enumerate(tokens) if a.piece != b.piece), None)
+        if differs is None or any(query >= differs for query, _ in head.queries):
+            return ""
+    rows = "this row is" if len(change.heads[0].queries) == 1 else "these rows are"
+    return f": {rows} before the first token that differs"
 
 
 def _following(shares: Matrix, count: int) -> str:

@@ -24,12 +24,10 @@ from attnscope.studies.run.span_walk import (
 )
 from attnscope.studies.screens.spans import span_axis
 from attnscope.views.axes import Axis
-from attnscope.views.page.elements import text_of
-from attnscope.views.spans import Span
 from attnscope.views.walk.effects import tied_heads
 from attnscope.views.walk.scene import MOVED, Alignment, HeadNumber, Scene, WalkHead
 
-_NAMED = 3  # spans whose change the answer names
+_NAMED = 2  # spans whose change the answer names
 _VISIBLE = 0.005  # share of a span's weight that is not written as 0.00
 
 
@@ -105,7 +103,12 @@ class _Pair:
         numbers = []
         for i, j in pairs:
             text, index = (first_text, i) if i >= 0 else (second_text, j)
-            names.append(text.names[index])
+            name = text.names[index]
+            if i < 0:
+                name = f"–/{name}"
+            elif j < 0:
+                name = f"{name}/–"
+            names.append(name)
             outside.append(text.outside[index])
             numbers.append(str(i) if i == j else "/".join("–" if n < 0 else str(n) for n in (i, j)))
         return replace(span_axis("key", names, outside), numbers=numbers)
@@ -215,7 +218,7 @@ def _scene(tokens: SavedText, side: _Side, pair: _Pair, asked: bool) -> Scene:
     values = np.array([*largest.values()], dtype=np.float32)
     values = values.reshape(len(side.sizes[0]), len(side.sizes[1]))
     labels = pair.first.label, pair.second.label
-    meaning = f"Largest share of the weight of a part of the text that moved, from {labels[0]} to {labels[1]}."
+    meaning = f"Largest share of a part that moved, from {labels[0]} to {labels[1]}."
     number = HeadNumber(MOVED, meaning, values, is_share=True)
     answer = _answer(pair, first, row, largest, asked=asked)
     return replace(scene, numbers=[number], display=MOVED, answer=answer)
@@ -261,26 +264,19 @@ def _answer(
     asked: bool,
 ) -> str:
     """Say how much of a part's weight moved, from where to where, and in which head most moved."""
-    labels = (
-        f"\u2068{text_of(Span(side.label, origin='untrusted'))}\u2069"
-        for side in (pair.first, pair.second)
-    )
     whose = " and ".join(dict.fromkeys(_whose(side, first) for side in (pair.first, pair.second)))
-    names = pair.first.spans.text.names
-    reader = quoted(names[pair.rows[row][0]])
-    share = pair.moved(first)[row]
-    said = f"From {' to '.join(labels)}, {reader} moves {share:.2f} of its weight"
-    if not asked:
-        said += ", more than any other part"
+    reader = quoted(pair.first.spans.text.names[pair.rows[row][0]])
     before, after = (weights[row, :-1] for weights in pair.weights(first))
     change = np.nan_to_num(after - before)
     order = np.argsort(-np.abs(change), kind="stable")[:_NAMED].tolist()
-    changes = ", ".join(
+    changes = [
         f"{quoted(pair.names[n])} {before[n]:.2f} → {after[n]:.2f}"
         for n in order
         if abs(change[n]) >= _VISIBLE
-    )
-    said += f" ({whose}){': ' * bool(changes)}{changes}."
+    ]
+    most = "" if asked else "most, "
+    said = f"{reader} moves {most}{pair.moved(first)[row]:.2f} of its weight ({whose})"
+    said += f"{': ' * bool(changes)}{', '.join(changes)}."
     return said + _strongest(pair, largest)
 
 
@@ -300,7 +296,7 @@ def _strongest(pair: _Pair, largest: dict[tuple[int, int], float]) -> str:
     most = f"{shares[order[0]]:.2f}"
     tied = [at for at in order if f"{shares[at]:.2f}" == most]
     names = [" → ".join(dict.fromkeys((pair.first.name(at), pair.second.name(at)))) for at in tied]
-    said = f" Of all heads, most moved in {tied_heads(names)}: {most} of the weight of "
+    said = f" Of all heads, {tied_heads(names)} {'moves' if len(tied) == 1 else 'move'} most: {most} of "
     if len(tied) > 1:
         return f"{said}a part."
     row = int(np.nan_to_num(pair.every[tied[0]], nan=-1.0).argmax())
