@@ -379,5 +379,5 @@ def test_quiet_keeps_what_warns(capsys):
 def test_a_quiet_check_is_its_table(capsys):
     assert main(["check", "--config", "causal", "--quiet"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["check", "value", "limit", "worst", "text", "verdict"]
+    assert lines[0].split() == ["check", "off", "by", "limit", "worst", "text", "verdict"]
     assert {line.split()[-1] for line in lines[1:]} == {"ok", "skipped"}

@@ -260,3 +260,11 @@ def test_effects_are_ranked_bars_as_long_as_they_are_large(unit):
         line.count("█") for line in draw(found, 120).splitlines() if re.search(r"L\d.*█", line)
     ]
     assert lengths[0] == max(lengths) and lengths == sorted(lengths, reverse=True)
+
+
+def test_a_screen_ranks_heads_before_it_draws_all():
+    """As of thirty layers, whose map would fill the screen before the answer."""
+    screen = draw(survey(), 80, precision=3)
+    assert (
+        screen.index("weight (rank)") < screen.index("\n head  ") < screen.index("rank correlation")
+    )

@@ -614,3 +614,12 @@ def test_whole_thumbnails_tell_zero_from_what_is_forbidden_and_name_their_tokens
     assert "· is exactly zero" in " ".join(said.split())
     names = " · ".join(f"{n} {token.text.strip()}" for n, token in enumerate(made.texts[0].tokens))
     assert f"rows and columns: {names}" in " ".join(said.split())
+
+
+def test_a_screen_names_the_strongest_heads_before_it_draws_all(tmp_path):
+    """Thirty layers filled a terminal, and the answer stood below them; a figure begins with its picture."""
+    found = measured()
+    screen = draw(found, 80)
+    assert screen.index("strongest  ") < screen.index("head  ")
+    figure = b"".join(export(found, tmp_path / "x.svg")).decode()
+    assert figure.index(">strongest<") > figure.index(">H0<")

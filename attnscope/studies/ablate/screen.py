@@ -1,6 +1,7 @@
 """The effects of a cut, and of every head, layer or edge, as parts."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from attnscope.studies.ablate.target_screen import (
     target_name,
     weight_note,
 )
-from attnscope.studies.heads.screen import head_numbers
+from attnscope.studies.heads.screen import answer_first, head_numbers
 from attnscope.studies.screens.header import (
     counted,
     more_options,
@@ -125,12 +126,12 @@ def present_effects(
     if survey.unit == "span":
         yield from present_spans(survey, settings, settings.listing)
         return
-    yield from _effects(survey, settings)
-    yield GAP
+    yield from _titles(survey, settings)
+    picture: list[Any] = [*_picture(survey, settings)]
     if settings.is_figure and survey.unit == "head":
-        yield weight_against_effect(survey)
-        yield GAP
-    yield _strongest(survey, settings.listing, settings)
+        picture += [GAP, weight_against_effect(survey)]
+    answer = [_strongest(survey, settings.listing, settings)]
+    yield from answer_first(answer, picture, settings)
     yield GAP
     restored = []
     if any(survey.restored(effects) is not None for effects in survey.effects):
@@ -259,8 +260,8 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
     yield Table("token", columns, token_axis("token", ablation.tokens, rows), spelled=True)
 
 
-def _effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Draw the effect of every unit, and how well weights predict it."""
+def _titles(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Say what the effect of a unit is."""
     first = survey.effects[0]
     doing = {"patch": "patching", "resample": "resampling"}.get(first.how, "cutting")
     measure, where = effect_meaning(survey, first, settings)
@@ -271,6 +272,11 @@ def _effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPa
     if several:
         ways = [_HOW[effects.how] for effects in survey.effects]
         yield Facts([(name, note(meaning)) for name, meaning in ways], remark=False, look="")
+
+
+def _picture(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Draw the effect of every unit, and say how well weights predict it."""
+    first = survey.effects[0]
     if survey.unit == "head":
         # one large effect would leave all others without colour
         yield head_numbers(survey.grid(first.effect), settings, shape=settings.ramp)

@@ -14,7 +14,11 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, untrusted
 
 _NAMED = 20  # number of fully masked queries that are named
-_HEADINGS = ("value", "limit", "worst", "text", "verdict")
+_HEADINGS = ("off by", "limit", "worst", "text", "verdict")
+_OFF_BY = (
+    "off by: the largest difference, of weights as it is, of scores and outputs as a share of the largest of their "
+    "layer, and how many numbers are not finite; limit: the largest that is ok; worst: its head"
+)
 _VERDICTS = {
     "pass": ours("ok", "good"),
     "fail": ours("FAIL", "bad"),
@@ -23,7 +27,7 @@ _VERDICTS = {
 
 
 def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Turn checks into parts, with the differences of each layer if a check failed or `verbose` is set."""
+    """Turn checks into parts, the verdict first, with the differences of each layer if a check failed or `verbose` is set."""
     # Of the first text: built-in ones after it have words that few tokenizers know, which is no fault of the model.
     yield from unknown_words(report.texts[:1])
     yield from report_header(report.provenance, report.mask, settings, labelled=True)
@@ -32,19 +36,20 @@ def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[Vi
         if checked.fully_masked:
             yield Facts([("masked", _fully_masked(checked))])
     yield GAP
-    yield _table(report)
-    for check in report.checks:
-        if check.note:
-            yield paragraph((Span(f"{check.name}: "), *note(check.note)), 1, remark=True)
     by_layer = (settings.verbose or not report.passed) and not settings.data_only
-    if by_layer:
-        yield from _by_layer(report)
-    yield GAP
     hint = " (--verbose: the differences of each layer)"
     more = ""
     if settings.options and report.differences and not by_layer:
         more = hint
     yield paragraph((_verdict(report), Span(more)), remark=True)
+    yield GAP
+    yield _table(report)
+    yield paragraph(ours(_OFF_BY, "caption"), remark=True)
+    for check in report.checks:
+        if check.note:
+            yield paragraph((Span(f"{check.name}: "), *note(check.note)), 1, remark=True)
+    if by_layer:
+        yield from _by_layer(report)
 
 
 def _fully_masked(text: CheckedText) -> Spans:

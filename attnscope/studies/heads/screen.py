@@ -139,16 +139,27 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
 def _numbers(measured: HeadScores, settings: DisplaySettings) -> Iterator[ViewPart]:
     is_share = measured.measure == "weight" and bool(np.nanmin(measured.values, initial=0) >= 0)
     if is_share:  # on the scale that weights have everywhere
-        yield head_numbers(
+        picture = head_numbers(
             measured.values, settings, kinds=_kinds(measured), shape=settings.ramp, largest=1.0
         )
     else:
-        yield head_numbers(measured.values, settings, kinds=_kinds(measured))
-    yield GAP
+        picture = head_numbers(measured.values, settings, kinds=_kinds(measured))
+    answer: ViewPart
     if measured.contrast is None:
-        yield strongest(measured.values, None, settings.listing, settings)
+        answer = strongest(measured.values, None, settings.listing, settings)
     else:
-        yield _contrasted(measured, measured.contrast, settings.listing, settings)
+        answer = _contrasted(measured, measured.contrast, settings.listing, settings)
+    yield from answer_first([answer], [picture], settings)
+
+
+def answer_first(
+    answer: Sequence[ViewPart], picture: Sequence[ViewPart], settings: DisplaySettings
+) -> Iterator[ViewPart]:
+    """Present the strongest heads above the picture of all, which may take more than a screen; a figure begins with it."""
+    first, second = (picture, answer) if settings.fixed else (answer, picture)
+    yield from first
+    yield GAP
+    yield from second
 
 
 def _contrasted(
@@ -447,9 +458,9 @@ def _role(
         yield paragraph(ours(nothing))
         return
     # small values do not look strong, and roles can be compared
-    yield head_numbers(role.values, settings, kinds=kinds, shape=settings.ramp, largest=1.0)
-    yield GAP
-    yield strongest(role.values, role.errors, listing, settings)
+    picture = head_numbers(role.values, settings, kinds=kinds, shape=settings.ramp, largest=1.0)
+    answer = strongest(role.values, role.errors, listing, settings)
+    yield from answer_first([answer], [picture], settings)
 
 
 def _nothing(values: Matrix) -> str:
