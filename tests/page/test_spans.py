@@ -4,12 +4,15 @@ import itertools
 import json
 import re
 import shlex
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import attnscope
 from attnscope.cli import main
+from attnscope.views.page.walk import _named_runs
+from attnscope.views.spans import Span
 from tests.chat import proof, span_cuts
 from tests.page.reading import read_page, text_in
 from tests.page.test_browser import LISTED
@@ -254,6 +257,20 @@ def test_a_generated_token_has_one_name_and_is_text_between_spans(tmp_path):
     (flow,) = [piece for piece, query, _ in spans["passages"] if query == answer]
     words = "".join(token["piece"].replace("Ġ", " ") for token in made)
     assert flow.strip() == words.strip()
+
+
+def test_the_name_of_a_span_is_not_within_a_word():
+    """The first token is a span of its own, and may be the beginning of a word; a special one is none."""
+    for first, shown in (
+        ("Ad", ["[sentence 1] ", "Ad", "a kept a cat."]),
+        ("<s>", ["<s>", "[sentence 1] ", "a kept a cat."]),
+    ):
+        names = [Span("(first)"), Span("sentence 1")]
+        scene = SimpleNamespace(queries=SimpleNamespace(special=[True, False], names=names))
+        found = _named_runs(
+            scene, [[first, 0, 0], ["a kept", 1, 1], [" ", -1, -1], ["a cat.", 1, 1]]
+        )
+        assert [text for text, _, _ in found] == shown
 
 
 def test_python_writes_the_same_page(tmp_path):

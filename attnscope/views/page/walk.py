@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -450,7 +450,7 @@ def _text_pieces(scene: Scene) -> list[list[Any]]:
         else passage
         for passage in passages
     )
-    return list(_named_runs(scene, list(_passages(list(unmarked)))))
+    return _named_runs(scene, _passages(list(unmarked)))
 
 
 def _begin(scene: Scene) -> str:
@@ -712,7 +712,7 @@ def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
             yield ["\n".join(spelled), -1, -1]
 
 
-def _named_runs(scene: Scene, pieces: Sequence[list[Any]]) -> Iterator[list[Any]]:
+def _named_runs(scene: Scene, pieces: Iterable[list[Any]]) -> list[list[Any]]:
     """Join the neighbouring pieces of a span, and name it before its first run, unless it begins with its name."""
     runs: list[list[Any]] = []
     between = ""
@@ -728,6 +728,7 @@ def _named_runs(scene: Scene, pieces: Sequence[list[Any]]) -> Iterator[list[Any]
     runs.append([between, -1, -1])
     unnamed = {n for n, outside in enumerate(scene.queries.special) if not outside}
     before = ""
+    named: list[list[Any]] = []
     for run in runs:
         text, query, _ = run
         if query in unnamed:
@@ -736,10 +737,13 @@ def _named_runs(scene: Scene, pieces: Sequence[list[Any]]) -> Iterator[list[Any]
             bare = _REPEATED.sub("", name)
             beginnings = (one.replace("␣", " ").strip() for one in (text, before + text))
             if not any(one.startswith(bare) for one in beginnings):
-                yield [f"[{name}] ", -1, -1]
+                # not within a word that begins in another span
+                in_word = before[-1:].isalnum() and text[:1].isalnum()
+                named.insert(len(named) - in_word, [f"[{name}] ", -1, -1])
         before += text
         if text:
-            yield run
+            named.append(run)
+    return named
 
 
 def _head(indices: tuple[int, int], head: WalkHead, container: Container) -> Node:
