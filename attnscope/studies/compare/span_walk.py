@@ -74,6 +74,14 @@ class _Pair:
         share: Floats = 0.5 * np.abs(after - before).sum(1)
         return share
 
+    def changes(self, at: tuple[int, int], row: int) -> list[int]:
+        """Return the keys of a head's row, that whose weight changed most first."""
+        before, after = (weights[row, :-1] for weights in self.weights(at))
+        order: list[int] = np.argsort(
+            -np.abs(np.nan_to_num(after - before)), kind="stable"
+        ).tolist()
+        return order
+
     @cached_property
     def every(self) -> dict[tuple[int, int], Floats]:
         """What moved in the parts of the text in every head; NaN for its other rows, if there are parts."""
@@ -205,7 +213,10 @@ def _scene(tokens: SavedText, side: _Side, pair: _Pair, asked: bool) -> Scene:
     first = _first(pair, largest)
     own = 1 if side is pair.second else 0
     row = _row(pair, first, asked=asked)
-    scene = replace(scene, first=first, start=pair.rows[row][own])
+    key = pair.columns[pair.changes(first, row)[0]][own]
+    scene = replace(
+        scene, first=first, start=pair.rows[row][own], start_key=None if key < 0 else key
+    )
     known = [share for share in largest.values() if not np.isnan(share)]
     if (
         not known or max(known) < _VISIBLE
@@ -267,12 +278,10 @@ def _answer(
     whose = " and ".join(dict.fromkeys(_whose(side, first) for side in (pair.first, pair.second)))
     reader = quoted(pair.first.spans.text.names[pair.rows[row][0]])
     before, after = (weights[row, :-1] for weights in pair.weights(first))
-    change = np.nan_to_num(after - before)
-    order = np.argsort(-np.abs(change), kind="stable")[:_NAMED].tolist()
     changes = [
         f"{quoted(pair.names[n])} {before[n]:.2f} → {after[n]:.2f}"
-        for n in order
-        if abs(change[n]) >= _VISIBLE
+        for n in pair.changes(first, row)[:_NAMED]
+        if abs(after[n] - before[n]) >= _VISIBLE
     ]
     most = "" if asked else "most, "
     said = f"{reader} moves {most}{pair.moved(first)[row]:.2f} of its weight ({whose})"
