@@ -112,7 +112,7 @@ def test_heads_in_which_a_role_is_not_clear_are_listed_behind_its_limit():
 def test_heads_say_what_the_value_of_every_role_is_and_from_where_on_it_is_clear():
     made = survey()
     shown = " ".join(draw(made, 100).split())
-    values, clear = re.search(r" values (.+?) clear (from .+?) \d+ of \d+ heads", shown).groups()
+    values, clear = re.search(r" values (.+?) clear (from .+?) head 0 1 ", shown).groups()
     said = dict(line.split(": ") for line in values.split(" · "))
     numbers = {letter: number for letters, number in said.items() for letter in letters.split()}
     assert numbers == {role.letter: ROLES[role.name].number for role in made.roles}
@@ -623,3 +623,6 @@ def test_a_screen_names_the_strongest_heads_before_it_draws_all(tmp_path):
     assert screen.index("strongest  ") < screen.index("head  ")
     figure = b"".join(export(found, tmp_path / "x.svg")).decode()
     assert figure.index(">strongest<") > figure.index(">H0<")
+    screen = draw(survey(), 80)
+    assert screen.index("role  ") < screen.index("clear  ") < screen.index("\n head  ")
+    assert screen.index("\n head  ") < screen.index("no clear role (?)")

@@ -63,15 +63,13 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
             yield from _role(role, settings, listing, _kinds(survey))
             yield GAP
     else:
-        yield _picture(survey)
-        yield GAP
         main = [name for row in survey.main for name in row]
         if settings.is_figure and (listing.top is None or settings.figure.only is not None):
-            yield _legend(survey)
+            strongest_heads = _legend(survey)
         else:
-            yield _strongest_of_roles(survey, listing)
-        yield GAP
-        yield Facts([("values", _numbers_of_roles(survey)), *_limits_of_roles(survey)])
+            strongest_heads = _strongest_of_roles(survey, listing)
+        about = Facts([("values", _numbers_of_roles(survey)), *_limits_of_roles(survey)])
+        yield from answer_first([strongest_heads, GAP, about], [_picture(survey)], settings)
         n_heads = sum(_head_counts(survey))
         none = n_heads - sum(name is not None for name in main)
         have = "has" if none == 1 else "have"
