@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("textual", reason="textual is not installed")
@@ -21,6 +22,7 @@ from attnscope.views.walk.place import PANELS
 from tests.explore.proof import region_text, settled
 from tests.explore.test_live import live
 from tests.explore.test_live import walk as walk_live
+from tests.explore.test_readable import painted
 
 WORDS = "The bank by the river was not the bank that lent us money and nobody noticed"
 # Columns and lines of the title, the footer, and the numbers of the sample's layers and heads.
@@ -193,3 +195,49 @@ def test_the_row_below_the_heads_of_a_deep_model_lists_every_source_on_a_large_t
     texts = ["".join(segment.text for segment in line) for line in lines]
     assert sum(text.startswith("← ") for text in texts) == count
     assert any("entropy" in text for text in texts) and any(" cell " in text for text in texts)
+
+
+@pytest.mark.parametrize("size", [(200, 60), (120, 40)])
+def test_heads_have_the_lines_that_a_short_row_leaves(size, minilm):
+    """At 200 × 60, half of the panel of the row was blank, and heads were two lines high."""
+    found = attnscope.inspect(
+        "The animal did not cross the street because it was too",
+        model=str(minilm),
+        layer="all",
+        head="all",
+        stages="weights",
+    ).data
+    app, shown, _ = painted(report_source(found), "a", size, colours=1 << 24)
+    panel = app._panels["heads"]
+    layers, heads, label, wide, tall = panel._last
+    assert len(layers) == 6 and len(heads) == 12
+    if size == (200, 60):
+        assert tall == 3
+        row = [line.strip("│ ") for line in shown["row"]]
+        assert len(row) - max(n for n, line in enumerate(row) if line) < 10
+    lines = panel.draw(app.state, panel.width, panel.height)[2:]
+    weights = app.state.lens()
+    spot = app.state.place.spot
+    for layer, head in np.ndindex(6, 12):
+        x = label + head * wide
+        cell = [cells_of(lines[layer * tall + n], x, wide - 1) for n in range(tall)]
+        (text,) = (text.strip() for text, _ in cell if text.strip())
+        assert float(text) / (100 if "." not in text else 1) == pytest.approx(
+            weights[layer, head], abs=0.011
+        )
+        if (layer, head) != (spot.layer, spot.head):
+            # its colour is on all lines but the one between layers
+            grounds = [ground for _, ground in cell]
+            assert len({*grounds[: max(1, tall - 1)]}) == 1
+            assert (grounds[0] is not None) == (weights[layer, head] > 0.0002)
+            assert tall == 1 or grounds[-1] is None
+
+
+def cells_of(line, x, width):
+    """Return the text of some columns of a line, and the colour behind the first."""
+    cells = [
+        (letter, segment.style.bgcolor if segment.style else None)
+        for segment in line
+        for letter in segment.text
+    ]
+    return "".join(letter for letter, _ in cells[x : x + width]), cells[x][1]

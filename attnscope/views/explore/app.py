@@ -93,6 +93,7 @@ _FLAT_ROW = 13
 _LEAST_ROW = 10
 # Lines of a row in one column that are no sources.
 _BESIDE_SOURCES = 11
+_ROW_EDGES = 3
 # Lines of the row above the heads, at least: usually, if heads have roles with meanings, and with predictions.
 _ROW_LINES = 9
 _ROW_OF_ROLES = 6
@@ -416,6 +417,8 @@ class ExploreApp(App[int], inherit_bindings=False):
                 # the sources have a column of their own then
                 left = wide_row
                 tall = max(1, (left - 8) // n_heads // 2)
+            spare = upper - n_keys - _BESIDE_SOURCES - _ROW_EDGES - _HEADS_EDGES
+            tall = max(tall, min((left - 8) // n_heads // 2 + 1, spare // n_layers))
             heads = min(n_layers * tall + _HEADS_EDGES, upper - _FULL_ROW)
             boxes["heads"] = (0, 0, left, heads)
             boxes["row"] = (0, heads, left, upper - heads)

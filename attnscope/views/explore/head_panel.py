@@ -185,7 +185,7 @@ class HeadsPanel:
             # Colours or shades of all heads say more than numbers of some; an effect has a rank of two digits.
             least = 3 if display in _EFFECTS or (is_share and room // n_heads >= 3) else 2
         wide = least if letter_lines else max(least, min(_WIDEST, room // n_heads))
-        tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
+        tall = max(1, min(_TALLEST, lines // n_layers, max(2, (wide - pictures + 1) // 2)))
         across = max(1, room // wide)
         below = max(1, lines // tall)
         layer, head = self.seen or (state.place.spot.layer, state.place.spot.head)
@@ -390,11 +390,14 @@ def _grid(
         for mark_name in ("current", "pinned", "")
     }
     signs["cut"] = Segment(_mark(ink, "cut") + beside, ink.style("warning"))
+    # the line of a tall cell that has its number
+    middle = 0 if is_thumbnail else max(0, tall - 2) // 2
     drawn_lines: list[Line] = []
     for layer in layers:
         here = layer == spot.layer
         mark = (">" if ink.ascii else "▸") if here else " "
-        names = [mark + fit(_layer(scene.layers[layer]), label - 1), *[" " * label] * (tall - 1)]
+        names = [" " * label] * tall
+        names[middle] = mark + fit(_layer(scene.layers[layer]), label - 1)
         lines: list[Line] = [[Segment(name, BOLD if here else DIM)] for name in names]
         row = [] if weights is None else weights[layer].tolist()
         for head in heads:
@@ -415,16 +418,21 @@ def _grid(
                     if step > 0 or (step == 0 and ink.on_black):
                         style = ink.cell(step, signed=False)
                 text = fit(text, wide - 1, right=state.place.display != "roles")
-                cells = [[Segment(text, CURSOR if is_current else style)], *[[blank]] * (tall - 1)]
+                if tall > 2:
+                    text = text.strip().center(wide - 1)
+                # a tall cell has its colour on all lines but the last, which is between layers
+                coloured = [Segment(" " * (wide - 1), style)]
+                cells = [coloured] * max(1, tall - 1) + [[blank]] * (tall > 1)
+                cells[middle] = [Segment(text, CURSOR if is_current else style)]
             sign = signs["current" if is_current else "pinned" if "pinned" in marked else ""]
             if "cut" in marked and (is_thumbnail or sign is signs["pinned"]):
                 cut_text = fit(_mark(ink, "cut"), drawn_wide, right=True)
-                cells[0] = [Segment(cut_text, ink.style("warning"))]
+                cells[middle] = [Segment(cut_text, ink.style("warning"))]
             elif "cut" in marked:
                 # its number stays, and the cursor is seen without a sign
                 sign = signs["cut"]
             for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
-                line += [*cell, between if n else sign]
+                line += [*cell, sign if n == middle else between]
         drawn_lines += lines
     return drawn_lines
 
