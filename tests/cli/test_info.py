@@ -137,3 +137,21 @@ def test_quiet_leaves_out_notes_and_what_columns_mean(capfdbinary, tmp_path, mon
     assert {"note", "cost", "*", "growth"} <= {*left_out}
     assert [line for line in every if line in quiet] == quiet
     assert quiet[-1].split()[0] == "131,072"
+
+
+def test_the_cost_of_attention_says_which_columns_are_flops(capsys):
+    """A heading of three columns was a name alone, above numbers such as 285 M."""
+    assert main(["info", "--cost"]) == 0
+    title, headings, first = capsys.readouterr().out.partition("cost of")[2].splitlines()[:3]
+    assert title.endswith(": three columns of FLOPs, then bytes")
+    assert headings.split() == [
+        "tokens",
+        "q·k",
+        "weights·v",
+        "projections",
+        "scores",
+        "weights",
+        "kept",
+    ]
+    units = re.findall(r"[\d.]+ (\S+)", first.partition("128")[2])
+    assert [unit.endswith("B") for unit in units] == [False] * 3 + [True] * 3

@@ -203,7 +203,9 @@ def _cost(rows: Sequence[CostRow], *, data_only: bool) -> Iterator[ViewPart]:
     columns.append(Column("", ["" if row.fits else "*" for row in rows]))
     widest = max(map(len, (*tokens, "tokens")))
     if not data_only:
-        yield paragraph(ours("cost of attention, over all layers and heads of one text"))
+        yield paragraph(
+            ours("cost of attention in all heads of one text: three columns of FLOPs, then bytes")
+        )
     yield Table(
         "tokens".rjust(widest), columns, labels=[ours(f"{n:>{widest}}") for n in tokens], indent=0
     )
