@@ -81,3 +81,17 @@ def test_names_of_heads_that_tie():
     assert tied_heads(names[:2]) == "L0H0 and L0H1"
     assert tied_heads(names[:3]) == "L0H0, L0H1 and L0H2"
     assert tied_heads(names) == "L0H0, L0H1, L0H2 and 9 more"
+
+
+def test_an_address_of_a_side_without_a_row_begins_where_that_side_does(open_page, tmp_path):
+    page, _ = written(tmp_path, "the bank", "by the old river the bank was very steep")
+    first, second = page.of_kind("walk")[0]["scenes"]
+    assert first["start"] != second["start"]
+    shown = open_page(tmp_path / "page.html", "#mask=1").page
+    name = second["queries"]["names"][second["start"]]
+    assert (
+        shown.locator(".row-panel h2")
+        .text_content()
+        .strip()
+        .startswith(f"{second['start']} {name}")
+    )

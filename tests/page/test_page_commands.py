@@ -15,8 +15,10 @@ from tests.helpers.heads import unstacked
 from tests.page.reading import read_page
 from tests.page.test_heads import TEXT
 from tests.page.walking import number, read_places, shows
+from tests.referee.models import ROWS, Models
 
 TEXTS = ["The bank by the river was steep", "The bank by the old river was very steep"]
+WITH_SINKS = ["the bank by river was old", "--mask", "own", "--mask", "own+window:2"]
 
 
 def offered(page, selector="#page-command code"):
@@ -171,3 +173,46 @@ def test_what_moved_follows_the_chosen_head(open_page, tmp_path):
     label = row.locator(".number").text_content().split("/")[0]
     row.click()
     assert shows(page, f"location.hash.includes('query={label}')", True)
+
+
+@pytest.mark.parametrize("unit", ["tokens", "spans"])
+def test_what_moved_counts_the_share_of_a_learned_sink(unit, open_page, tmp_path, capsys):
+    """As the terminal does: what a row does not give its keys is on the sink."""
+    model = Models(tmp_path)[next(name for name in ROWS if name.startswith("gpt_oss"))].path
+    options = [*WITH_SINKS, "--model", str(model), "--max-memory", "4G"]
+    spans = ["--spans", "whole-words"] if unit == "spans" else []
+    path = tmp_path / "page.html"
+    assert main(["compare", *options, *spans, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path).page
+    heads = ["--layer", "0", "--head", "1"]
+    (first, second) = (
+        side["report"]["texts"][0]
+        for side in found_by(["compare", *options, *spans, *heads], capsys)["sides"]
+    )
+    if spans:
+        before, after = (
+            np.array(text["spans"]["weights"], dtype=np.float64)[0, 1] for text in (first, second)
+        )
+    else:
+        before, after = (
+            np.array(text["heads"]["stages"]["weights"], dtype=np.float64)[0]
+            for text in (first, second)
+        )
+    on_keys = np.abs(after - before).sum(1) / 2
+    expected = on_keys + np.abs(after.sum(1) - before.sum(1)) / 2
+    assert (expected > on_keys + 0.01).any()
+    read_places(page, ["#head=L0H1&stage=weights"])
+    assert shows(page, "document.querySelector('.moves h2').textContent.split(' ')[3]", "L0H1")
+    rows = page.evaluate(
+        "[...document.querySelectorAll('[data-moved-row]')].map("
+        "(cell) => [+cell.dataset.movedRow, cell.textContent])"
+    )
+    order = sorted(np.flatnonzero(expected >= 0.005), key=lambda row: -expected[row])[:10]
+    assert [row for row, _ in rows] == order
+    assert [float(share) for _, share in rows] == pytest.approx(expected[order], abs=0.0051)
+    if not spans:
+        assert main(["compare", *options, *heads]) == 0
+        screen = capsys.readouterr().out.partition("moved")[2]
+        for row, share in rows[:3]:
+            name = first["tokens"][row]["text"]
+            assert re.search(rf"\n *{row}\S* {re.escape(name)} .*?{share}", screen)

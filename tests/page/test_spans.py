@@ -280,3 +280,37 @@ def test_python_writes_the_same_page(tmp_path):
     assert scene["command"].endswith(f"--spans {shlex.quote(MARKS)}")
     below = [text_in(node) for node in page.nodes if isinstance(node, list)]
     assert "What Answer reads of each span" in below
+
+
+def test_an_address_without_a_row_begins_where_its_walk_does(open_page, page_of_marks):
+    """The row and the key of the other walk have no meaning in it, nor has a name of a span among tokens."""
+    path, _ = page_of_marks
+    walk = read_page(path).of_kind("walk")[0]
+    spans, tokens = walk["scenes"]
+    starts = [scene["queries"]["names"][scene["start"]] for scene in (spans, tokens)]
+    assert spans["start"] != tokens["start"]
+    row = "document.querySelector('.row-panel h2').textContent.trim().replace(/^\\d+ /, '')"
+    page = open_page(path, size=(1280, 800)).page
+    for address, name in [
+        ("#text=1", starts[1]),
+        ("#text=1&query=5", tokens["queries"]["names"][5]),
+        ("#query=Note", "Note"),
+        ("#text=1&query=Note", starts[1]),
+        ("#text=1&query=3", tokens["queries"]["names"][3]),
+        ("#text=0", starts[0]),
+    ]:
+        page.evaluate(f"location.hash = '{address}'")
+        assert shows(page, row, name), address
+        assert open_page(path, address, size=(1280, 800)).page.evaluate(row) == name
+    # nor does a key of the keyboard take the row along
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press(")")
+    assert shows(page, row, starts[1])
+    page.keyboard.press("(")
+    assert shows(page, row, starts[0])
+
+
+def test_a_span_may_be_named_null(open_page, tmp_path):
+    path, _ = written(tmp_path, "the null bank", "--spans", "whole-words")
+    page = open_page(path, "#head=L1H1").page
+    assert page.locator(".row-panel h2").text_content().strip() == "2 bank"

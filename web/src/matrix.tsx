@@ -74,7 +74,9 @@ export function Moves(props: PanelProps & { pair: Compared }) {
     const moved = difference(first, second, "weights");
     const all = (moved?.rows ?? []).map((label, row) => {
       const changes = moved!.columns.map((_, key) => moved!.matrix.at(row, key) || 0);
-      return { label, row, changes, moved: changes.reduce((sum, change) => sum + Math.abs(change) / 2, 0) };
+      const [a, b] = moved!.pairs?.queries[row] ?? [row, row];
+      const ofSink = second!.drained(b) - first!.drained(a);
+      return { label, row, changes, moved: [...changes, ofSink].reduce((sum, x) => sum + Math.abs(x) / 2, 0) };
     });
     return [moved, all.filter((one) => one.moved >= 0.005).sort((a, b) => b.moved - a.moved)] as const;
   }, [first, second]);

@@ -36,7 +36,7 @@ export class Axis {
   }
 
   find(position: number | string | null): number | undefined {
-    return this.places.get(`${position}`);
+    return this.places.get(`${position ?? ""}`); // a span may be named null
   }
 
   name(n: number): string {
@@ -381,6 +381,11 @@ export class Head {
     return Float32Array.from(roots.subarray(start, start + columns), (root) => (root / 255) ** 2);
   }
 
+  // The weight of a row on the learned sink of the head; 0 if it has none.
+  drained(query: number): number {
+    return this.statistics(query).find(([name]) => name === "sink")?.[1] ?? 0;
+  }
+
   // How much of a row is on sources that are not listed; null if nothing of it is.
   unlisted(query: number): number | null {
     const listed = this.listed(query);
@@ -389,8 +394,7 @@ export class Head {
     const all = whole ? [...whole].filter((share) => share > 0).length : this.scene.sourceAxis.length;
     const ranks = this.scene.store.shape(this.group!.back!)[0]!;
     if (listed.length >= all || (listed.length < ranks && !this.leftOut.length)) return null; // the rest is rounding
-    const sink = this.statistics(query).find(([name]) => name === "sink")?.[1] ?? 0;
-    return Math.max(0, 1 - sink - listed.reduce((sum, one) => sum + (one.measures.weight ?? 0), 0));
+    return Math.max(0, 1 - this.drained(query) - listed.reduce((sum, one) => sum + (one.measures.weight ?? 0), 0));
   }
 
   // The key with the largest weight.

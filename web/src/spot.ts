@@ -110,7 +110,7 @@ export function apply(place: Place, name: string, b: Bounds, value?: number | st
     strongest: () => at({ key: null }),
     head: () => head(by),
     layer: () => at({ layer: clamp(spot.layer + by, b.layers) }),
-    text: () => ({ ...at({ text: turn(spot.text + by, b.texts) }), pinned: null }),
+    text: () => at({ text: turn(spot.text + by, b.texts) }),
     show_stage: () => ({ ...place, stage: value as string }),
     column: () => ({ ...at({ key: value as number }), read: true }),
     ["stage" as string]: () =>
@@ -151,10 +151,13 @@ export function fragment(place: Place, scene: Scene): string {
   return `#${parts}`;
 }
 
-function headAt(scene: Scene, name: string): [number, number] | null {
-  const unit = scene.record.units.find((one) => one.name === name);
-  return unit ? unit.at : null;
-}
+export const startOf = ({ record, queryAxis }: Scene) => ({
+  query: record.start ?? queryAxis.length - 1,
+  key: record.startKey,
+});
+
+const headAt = (scene: Scene, name: string | null | undefined): [number, number] | null =>
+  scene.record.units.find((one) => one.name === name)?.at ?? null;
 
 export function placeOf(
   address: string,
@@ -162,22 +165,20 @@ export function placeOf(
   scenes: (text: number, mask: number) => Scene | undefined,
 ): Place {
   const parts = new URLSearchParams(address.replace(/^#/, ""));
-  const whole = (name: string) => {
-    const value = Number(parts.get(name));
-    return parts.has(name) && Number.isInteger(value) && value >= 0 ? value : null;
-  };
-  const spot = { ...place.spot };
-  spot.text = whole("text") ?? (parts.size ? 0 : spot.text);
-  spot.mask = whole("mask") ?? (parts.size ? 0 : spot.mask);
+  const whole = (name: string) => Number(parts.get(name)) | 0; // 0 for what is no number
+  let spot = { ...place.spot };
+  if (parts.size) spot = { ...spot, text: whole("text"), mask: whole("mask") };
   const scene = scenes(spot.text, spot.mask);
   if (!scene) return place;
-  const head = headAt(scene, parts.get("head") ?? "");
+  // A row of another text or side is none of this one.
+  if (scene !== scenes(place.spot.text, place.spot.mask)) spot = { ...spot, ...startOf(scene) };
+  const head = headAt(scene, parts.get("head"));
   if (head) [spot.layer, spot.head] = head;
   spot.query = scene.queryAxis.find(parts.get("query")) ?? spot.query;
   const key = parts.get("key");
-  if (parts.has("query") || key !== null) spot.key = key === null ? null : (scene.keyAxis.find(key) ?? null);
-  const [pinName, pinMask] = (parts.get("pin") ?? "").split(",");
-  const pin = pinName ? headAt(scene, pinName) : null;
+  if (parts.has("query") || key !== null) spot.key = scene.keyAxis.find(key) ?? null;
+  const [pinName, pinMask] = parts.get("pin")?.split(",") ?? [];
+  const pin = headAt(scene, pinName);
   return {
     ...place,
     spot,

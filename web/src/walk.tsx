@@ -12,7 +12,7 @@ import { type Compared, type Pointed, stacked } from "./panel";
 import { PicturePanel } from "./pictures";
 import { Explain, RowPanel } from "./row";
 import { exportsOf } from "./save";
-import { apply, type Bounds, fit, fragment, LENS, type Place, placeOf, type Spot, touch, visit } from "./spot";
+import { apply, type Bounds, fit, fragment, LENS, type Place, placeOf, type Spot, startOf, touch, visit } from "./spot";
 import { TextPanel } from "./text";
 
 interface Key {
@@ -42,11 +42,6 @@ interface WalkNode {
 const IN_MATRIX: Record<string, string> = { zoom_in: "+", zoom_out: "-", page_up: "PageUp", page_down: "PageDown" };
 const TITLES: Record<string, string> = { copy: "copy", write: "save", help: "keys", palette: "commands", explain: "" };
 
-const startOf = ({ record, queryAxis }: Scene) => ({
-  query: record.start ?? queryAxis.length - 1,
-  key: record.startKey,
-});
-
 export function Walk({ node, data, about }: { node: WalkNode; data: Data; about: Tree[] }) {
   const [scenes] = useState(
     () => new Map(node.scenes.map((scene) => [`${scene.text},${scene.mask}`, new Scene(scene, data)])),
@@ -67,6 +62,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       displays: Object.keys(displays),
     };
   };
+  const fitted = (place: Place) => fit(place, boundsOf(place.spot));
   const [place, setPlace] = useState<Place>(() => {
     const scene = sceneAt(0, 0)!;
     const [layer, head] = scene.record.first;
@@ -85,8 +81,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       touched: scene.record.startKey !== null && !scene.record.answer, // with an answer, the cell is what that is about
       headChosen: false,
     };
-    const found = placeOf(location.hash, start, sceneAt);
-    return fit(found, boundsOf(found.spot));
+    return fitted(placeOf(location.hash, start, sceneAt));
   });
   const [hovered, setHovered] = useState<Pointed | null>(null);
   const [dialog, setDialog] = useState("");
@@ -121,10 +116,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   useEffect(() => {
     // The address may already be that of the place before again, which an effect writes.
     addEventListener("hashchange", ({ newURL }) =>
-      setPlace((now) => {
-        const next = placeOf(new URL(newURL).hash, now, sceneAt);
-        return fit(next, boundsOf(next.spot));
-      }),
+      setPlace((now) => fitted(placeOf(new URL(newURL).hash, now, sceneAt))),
     );
   }, []); // a walk stays for as long as its page, and so does what listens
 
@@ -138,6 +130,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     if (name === "find") needle.current?.select();
     else if (name === "sinks" && settled) say(words.settled!);
     else if (name in TITLES) setDialog(name);
+    else if (name.endsWith("_text")) goto({ text: apply(place, name, bounds).spot.text });
     else if (name === "lens") {
       setPlace((now) => ({ ...now, display: LENS, touched: true }));
       setTimeout(() => document.getElementById("lens-first")?.focus());
@@ -174,7 +167,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
         }
         const { layer, head } = now.spot;
         const headChosen = next.spot.layer !== layer || next.spot.head !== head;
-        return touch(fit(next, boundsOf(next.spot)), now, scene.record.pictures !== null, headChosen);
+        return touch(fitted(next), now, scene.record.pictures !== null, headChosen);
       });
     }
   };
@@ -219,10 +212,10 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       const { text = now.spot.text } = changes;
       if (text === now.spot.text) {
         const next = { ...now, spot: { ...now.spot, ...changes } };
-        return touch(fit(next, boundsOf(next.spot)), now, scene.record.pictures !== null, changes.head !== undefined);
+        return touch(fitted(next), now, scene.record.pictures !== null, changes.head !== undefined);
       }
       const other = { ...now.spot, ...startOf(sceneAt(text, now.spot.mask)!), ...changes };
-      return fit({ ...now, spot: other, pinned: null }, boundsOf(other));
+      return fitted({ ...now, spot: other, pinned: null });
     });
   const listed = (): Command[] => {
     const { copies, saves } = exportsOf(scene, head, panel.place, key, command, node.stageHelp, say);
