@@ -65,15 +65,50 @@ def test_heads_that_tie_are_counted(options, tmp_path):
     shares = largest(exact["changes"][0], 0)
     most = f"{shares.max():.2f}"
     tied = [f"L{n}H{m}" for n, m in np.ndindex(4, 4) if f"{shares[n, m]:.2f}" == most]
-    named = re.findall(r"L\dH\d", answer)
+    said = answer.partition(" Of all heads, most weight moved in ")[2]
+    named = re.findall(r"L\dH\d", said)
     if len(tied) == 1:
-        assert answer.startswith(f"Most weight moved: {tied[0]} {most}, then ")
+        assert said.startswith(f"{tied[0]}: {most}, then in ")
         return
-    assert answer.startswith(f"Most weight moved: {most} in ")
     assert set(named) <= set(tied)
     assert len(named) == min(len(tied), 3)
-    if len(tied) > 3:
-        assert answer.endswith(f" and {len(tied) - 3} more.")
+    more = f" and {len(tied) - 3} more" * (len(tied) > 3)
+    assert said.endswith(f"{more}: {most}.")
+
+
+@pytest.mark.parametrize("sides", [("causal", "bidirectional"), ("bidirectional", "window:1")])
+def test_the_answer_says_from_where_to_where_most_moved(sides, tmp_path):
+    page, exact = written(tmp_path, TEXT, *(word for side in sides for word in ("--mask", side)))
+    before, after = (
+        np.array(side["report"]["texts"][0]["heads"]["stages"]["weights"], dtype=float)
+        for side in exact["sides"]
+    )
+    change = after - before
+    moved = np.abs(change).sum(-1) / 2
+    (head, row), words = np.unravel_index(moved.argmax(), moved.shape), TEXT.split()
+    gains, loses = change[head, row].argmax(), change[head, row].argmin()
+    answer = page.of_kind("walk")[0]["scenes"][0]["answer"]
+    assert re.sub("[\u2068\u2069]", "", answer).startswith(
+        f"From {sides[0]} to {sides[1]}, “{words[row]}” moves {moved.max():.2f} of its weight in "
+        f"L{head // 4}H{head % 4}: “{words[gains]}” gains {change[head, row].max():.2f}, "
+        f"“{words[loses]}” loses {-change[head, row].min():.2f}. "
+    )
+
+
+def test_an_answer_about_two_texts_names_both_words_and_what_each_side_reads(tmp_path):
+    page, exact = written(tmp_path, TEXT, OTHER, "--head", "L2H0")
+    before, after = (
+        np.array(side["report"]["texts"][0]["heads"]["stages"]["weights"][0], dtype=float)
+        for side in exact["sides"]
+    )
+    change = after - before
+    row = (np.abs(change).sum(-1) / 2).argmax()
+    words = TEXT.split(), OTHER.split()
+    answer = re.sub("[\u2068\u2069]", "", page.of_kind("walk")[0]["scenes"][0]["answer"])
+    query = "/".join(dict.fromkeys(f"“{side[row]}”" for side in words))
+    assert f", {query} moves " in answer
+    assert f" in L2H0: “{words[1][change[row].argmax()]}” gains " in answer
+    assert f", “{words[0][change[row].argmin()]}” loses " in answer
 
 
 def test_names_of_heads_that_tie():

@@ -259,7 +259,7 @@ def test_rounding_is_no_finding_of_a_comparison(moved, words, tmp_path, capsys):
     found = re.search(r"what moved  ((?:nothing:|at most) .*)", capsys.readouterr().out)
     if words is None:
         assert found is None
-        assert scene["answer"].startswith("Most weight moved: L1H2 0.30")
+        assert "Of all heads, most weight moved in L1H2: 0.30, then in " in scene["answer"]
     else:
         assert found[1].startswith(words)
         assert scene["answer"] == f"What moved: {found[1]}."

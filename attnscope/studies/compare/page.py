@@ -1,15 +1,17 @@
 """A page of a comparison: what differs, and a walk through the heads of all sides."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from textwrap import shorten
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from attnscope.findings.compare import Change, Comparison, HeadChange
 from attnscope.findings.heads import HeadRef
+from attnscope.findings.tokens import Token
 from attnscope.studies.compare.row_changes import differing_word
 from attnscope.studies.compare.screen import (
     both_axis,
@@ -22,12 +24,16 @@ from attnscope.studies.compare.span_walk import with_compared_spans
 from attnscope.studies.explore.saved import SavedSource, SavedText, cell_moved, comparison_source
 from attnscope.studies.explore.scenes import head_axes
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
+from attnscope.studies.run.span_walk import quoted
 from attnscope.views.axes import source_kind
 from attnscope.views.parts import FirstFitting, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import token_span
+from attnscope.views.walk.effects import tied_heads
 from attnscope.views.walk.scene import MOVED, Alignment, Scene
 
 _LONGEST = 22  # characters that name a long text
+_NAMED = 3  # heads that the answer names
 
 
 def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[Any]:
@@ -96,10 +102,11 @@ def _walk(
     for (n, side), saved in source.saved.items():
         of_text = measured[side][n] if measured else None
         cell = cell_moved(comparison, side, n, first_head)
+        say = partial(_answer, comparison, comparison.changes[max(0, side - 1)], n, first_head)
         alignment = _alignment(comparison, side, n)
         row = None if cell is None else cell[0]
         unmoved = nothing_moved(comparison.changes[max(0, side - 1)])
-        make = partial(_begun, saved, place, of_text, alignment, row, unmoved)
+        make = partial(_begun, saved, place, of_text, alignment, row, unmoved, say)
         begun[n, side] = SavedText(make, saved.heads)
     return dataclasses.replace(source, saved=begun)
 
@@ -140,15 +147,66 @@ def _begun(
     alignment: Alignment | None,
     row: int | None,
     unmoved: str,
+    answer: Callable[[], str],
 ) -> Scene:
     """Return a scene that begins at the head and row in which most weight moved, at the strongest key."""
     scene = saved.scene()
     start = scene.start if row is None else row
     scene = dataclasses.replace(
-        scene, first=first_head, alignment=alignment, start=start, start_key=None
+        scene,
+        first=first_head,
+        alignment=alignment,
+        start=start,
+        start_key=None,
+        answer=answer(),
     )
     if unmoved:  # on a scale of its own, the largest number would look like much
         numbers = [number for number in scene.numbers if number.name != MOVED]
-        answer = f"What moved: {unmoved}."
-        scene = dataclasses.replace(scene, numbers=numbers, display="thumbnails", answer=answer)
+        said = f"What moved: {unmoved}."
+        scene = dataclasses.replace(scene, numbers=numbers, display="thumbnails", answer=said)
     return with_roles(scene, roles)
+
+
+def _answer(comparison: Comparison, change: Change, text: int, first_head: HeadRef) -> str:
+    """Say what moved in the row in which most did, and in which heads most moved."""
+    heads = [head for head in change.heads if head.text == text]
+    shown = [_row_moved(comparison, change, head) for head in heads if head.first == first_head]
+    known = [head for head in heads if not np.isnan(head.share_moved)]
+    order = sorted(known, key=lambda head: -head.share_moved)
+    if len(order) > 1:
+        names = [" → ".join(dict.fromkeys((str(head.first), str(head.second)))) for head in order]
+        shares = [f"{head.share_moved:.2f}" for head in order]
+        tied = shares.count(shares[0])
+        said = f"Of all heads, most weight moved in {tied_heads(names[:tied])}: {shares[0]}"
+        if tied == 1:
+            others = zip(names[1:_NAMED], shares[1:], strict=False)
+            said += ", then in " + ", ".join(f"{name} {share}" for name, share in others)
+        shown.append(f"{said}.")
+    return " ".join(filter(None, shown))
+
+
+def _row_moved(comparison: Comparison, change: Change, head: HeadChange) -> str:
+    """Say how much of a row's weight moved, from where to where; nothing of a map, or if that is not known."""
+    if head.cell_moved is None:
+        return ""
+    row, _ = head.cell_moved
+    sides = comparison.sides[0], comparison.sides[change.side]
+    texts = [side.report.texts[head.text] for side in sides]
+    labels = [side.label for side in sides]
+    if comparison.axis == "text":
+        labels = [quoted(label) for label in labels]
+    queries = zip(texts, head.queries[row], strict=True)
+    query = "/".join(dict.fromkeys(_word(text.tokens, position) for text, position in queries))
+    said = f"From {' to '.join(labels)}, {query} moves {head.largest_change:.2f} of its weight"
+    if head.first == head.second:
+        said += f" in {head.first}"
+    keys = (
+        (texts[1], head.gained[row], f"gains {head.gain[row]:.2f}"),
+        (texts[0], head.lost[row], f"loses {head.loss[row]:.2f}"),
+    )
+    changes = [f"{_word(text.sources, key)} {change}" for text, key, change in keys if key >= 0]
+    return f"{said}{': ' * bool(changes)}{', '.join(changes)}."
+
+
+def _word(tokens: Sequence[Token], position: int) -> str:
+    return quoted(token_span(tokens, position).text)

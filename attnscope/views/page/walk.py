@@ -586,9 +586,7 @@ def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
         values = number.values[:, 0]
     sizes = np.where(np.isfinite(values), np.abs(values), -1.0)
     order = np.argsort(-sizes, kind="stable")[: int(np.isfinite(values).sum())].tolist()
-    if number.name == "moved":
-        what = "Most weight moved"
-    elif number.name.startswith("effect"):
+    if number.name.startswith("effect"):
         what = "Largest effect" + " of a cut" * (scene.display != number.name)
     else:
         what = f"Largest {phrase_of(number.name)}"
