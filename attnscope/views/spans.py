@@ -36,7 +36,7 @@ class Span:
     # the model generated
     origin: Origin = "ours"
     colour: str = ""  # background colour of a role, as `#rrggbb`
-    # how strongly its background is shaded, from 0 to 1, by a view with colours; None for not at all
+    # place from 0 to 1 on the scale of weights, whose colour a view with colours gives it; None for no colour
     shade: float | None = None
     hint: str = ""  # the end of its text, if that tells what to type: a figure leaves it out
 

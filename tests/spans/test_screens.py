@@ -160,9 +160,16 @@ def test_sinks_have_a_column(models: Models) -> None:
     assert "(sink)" in report.text(width=160)
 
 
-def test_shades_say_how_much_is_read() -> None:
-    """The span with the largest share has the ramp's last colour behind its text; without colours there is none."""
+@pytest.mark.parametrize("colour", ["truecolor", "256", "standard"])
+def test_text_has_the_colours_of_the_matrix(colour: str) -> None:
+    """A span's words are in the style of its cell in the reading row, which the key explains; none without colours."""
     report = attnscope.inspect(TEXT, spans=MARKS).data
-    coloured = draw(report, 80, colour="truecolor")
-    assert re.search("48;2;230;244;253m(Question: who)", coloured.replace("\n", " "))
+    coloured = draw(report, 80, colour=colour)
+    row = next(line for line in coloured.splitlines() if "\x1b[0mQuestion " in line)
+    cells = re.findall(r"\x1b\[([\d;]*)m *(\d\.\d\d)", row)
+    _, _, text = coloured.partition("each span with its share")
+    spans = re.findall(r"\[[^\]\[]+ (\d\.\d\d)\] \x1b\[0m\x1b\[([\d;]*)m", text)
+    assert len(cells) == len(spans) == 4
+    assert [(style, share) for share, style in spans] == cells
+    assert len({style for style, _ in cells}) > 2
     assert "\x1b" not in draw(report, 80)

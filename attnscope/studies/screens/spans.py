@@ -27,6 +27,7 @@ from attnscope.views.parts import (
     ViewPart,
     paragraph,
 )
+from attnscope.views.scales import LogScale, Scale
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
@@ -103,9 +104,10 @@ def present_spans(
 ) -> Iterator[ViewPart]:
     """Present the weights between the spans of a text, and what one span reads."""
     yield GAP
-    yield Matrices([span_panel(spans, joined_spans(spans), settings)], heat)
+    panel = span_panel(spans, joined_spans(spans), settings)
+    yield Matrices([panel], heat)
     yield GAP
-    yield from _reading(text, spans, settings)
+    yield from _reading(text, spans, panel.scale, settings)
 
 
 def span_tables(
@@ -208,8 +210,13 @@ def span_axis(axis_kind: AxisKind, names: Sequence[str], outside: Sequence[bool]
     )
 
 
-def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Present the reading of a span: each span's share, its most attended tokens, and the shaded text."""
+def _reading(
+    text: TextReport, spans: SpanReport, scale: Scale | LogScale, settings: DisplaySettings
+) -> Iterator[ViewPart]:
+    """Present the reading of a span: each span's share, its most attended tokens, and the shaded text.
+
+    `scale`: that of the matrix, whose colours the text has.
+    """
     heads, whose = averaged_heads(spans)
     weights, sink = mean_weights(spans, heads)
     shares = weights[spans.query]
@@ -252,7 +259,7 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
     yield GAP
     meaning = f"  each span with its share of the weight{in_percent(settings)}"
     yield paragraph((Span("text", "bold"), Span(meaning, "caption")))
-    yield _shaded(text, spans, shares, settings)
+    yield _shaded(text, spans, shares, scale, settings)
 
 
 def _digits(decimals: int, settings: DisplaySettings) -> Digits:
@@ -326,9 +333,14 @@ def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) ->
     return Table("token", [Column(title, sources, left=True)], labels=labels)
 
 
-def _shaded(text: TextReport, spans: SpanReport, shares: Matrix, settings: DisplaySettings) -> Text:
-    """Return the text, each span on a background that shows its share."""
-    largest = float(np.nanmax(shares)) or 1.0
+def _shaded(
+    text: TextReport,
+    spans: SpanReport,
+    shares: Matrix,
+    scale: Scale | LogScale,
+    settings: DisplaySettings,
+) -> Text:
+    """Return the text, each span in the colour that its share has on a scale."""
     digits = _digits(max(2, settings.precision), settings)
     items: list[Spans] = []
     for span, run in groupby(
@@ -339,7 +351,7 @@ def _shaded(text: TextReport, spans: SpanReport, shares: Matrix, settings: Displ
         if not words.strip():  # line breaks of a template; the table has their share
             continue
         label = Span(f"[{spans.text.names[span]} {digits.text(share)}] ", "dim", "untrusted")
-        items.append((label, Span(words, "", "untrusted", shade=share / largest)))
+        items.append((label, Span(words, "", "untrusted", shade=scale.place(share))))
     return Text(items, " ")
 
 

@@ -180,7 +180,7 @@ class Screen:
         if colour and self.colours > 16:
             return role_style(colour, 1.0, self.colours, self.surface)
         if shade is not None and self.colours:
-            return self.ramp(shade)
+            return self.number(WEIGHTS, WEIGHTS.value(shade))
         return self.style(look)
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:
