@@ -268,3 +268,15 @@ def test_a_screen_ranks_heads_before_it_draws_all():
     assert (
         screen.index("weight (rank)") < screen.index("\n head  ") < screen.index("rank correlation")
     )
+
+
+@pytest.mark.parametrize("how", ["zero", "mean", "patch", "resample"])
+def test_effects_offer_to_show_what_is_predicted_without_the_strongest_head(how):
+    """They say how much a prediction changes, but not which one."""
+    found = survey()
+    found = structs.replace(found, effects=[structs.replace(found.effects[0], how=how)])
+    offered = "--cut L0H1 instead of --each (what is predicted without it)"
+    assert (offered in draw(found, 200)) is (how in ("zero", "mean"))
+    hidden = structs.replace(found.effects[0], kl=None)
+    assert "--cut" not in draw(structs.replace(found, effects=[hidden]), 200)
+    assert "--cut" not in draw(survey("layer"), 200)

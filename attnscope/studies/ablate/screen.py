@@ -144,6 +144,11 @@ def present_effects(
     predicted = any(effects.kl is not None for effects in survey.effects)
     if predicted and not survey.targets:
         more += ["--target TOKEN (its logit)"]
+    replaced = survey.effects[0].how in ("patch", "resample")
+    if survey.unit == "head" and predicted and not replaced:
+        strongest = survey.order()[0]
+        cut = f"L{survey.layers[strongest]}H{survey.heads[strongest]}"
+        more.insert(0, f"--cut {cut} instead of --each (what is predicted without it)")
     if survey.unit == "head":
         more += ["--each edge --layer N --head N"]
     if survey.unit == "edge" and any(map(picture_of, survey.tokens)):
