@@ -1041,3 +1041,11 @@ def test_heads_that_moved_almost_as_much_are_told_apart(capsys):
     listed = re.findall(r"(L2H[01]) (\d\.\d{4})\b", out)
     assert {name: float(value) for name, value in listed} == pytest.approx(moved, abs=5e-5)
     assert len({value for _, value in listed}) == 2
+
+
+def test_the_legend_has_the_unit_of_each_column_in_bits(capsys):
+    """Entropy had none, beside a divergence that has one."""
+    _, out, _ = run(capsys, TEXT, "--layer", "2", "--head", "0")
+    said = " ".join(out.partition("legend")[2].split())
+    assert {"JS", "entropy"} <= set(re.search("query +moved.*", out)[0].split())
+    assert all(re.search(rf"\b{name}: [^·]*in bits", said) for name in ("JS", "entropy"))

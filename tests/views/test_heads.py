@@ -109,6 +109,24 @@ def test_heads_in_which_a_role_is_not_clear_are_listed_behind_its_limit():
     assert "below" not in unranked
 
 
+@pytest.mark.parametrize("colour", ["truecolor", "256", "standard"])
+def test_small_values_of_a_role_that_is_never_the_main_one_are_dim(colour):
+    """They were as bright as clear ones of other roles."""
+    made = survey()
+    role = made.by_name()["copying"]
+    role[:] = 0.03
+    role[0, :2] = 0.9, 0.5
+    shown = draw(made, 200, colour=colour, listing=Listing(4))
+    row = next(line for line in shown.split("\n") if "copying" in line)
+    heads = re.findall(r"(\x1b\[2m)?L(\d+)H(\d+)(?: \w)? (\d\.\d\d)", row)
+    assert [(value, bool(dim)) for dim, _, _, value in heads] == [
+        ("0.90", False),
+        ("0.50", False),
+        ("0.03", True),
+        ("0.03", True),
+    ]
+
+
 def test_heads_say_what_the_value_of_every_role_is_and_from_where_on_it_is_clear():
     made = survey()
     shown = " ".join(draw(made, 100).split())
@@ -182,7 +200,7 @@ def test_shades_of_a_key_are_as_bright_as_those_of_cells(colour):
 def test_colours_of_roles_are_explained_where_there_are_enough():
     made = survey()
     screen = re.sub(r"\x1b\[[0-9;]*m", "", draw(made, 100, colour="truecolor"))
-    assert "a fuller colour is a stronger role\n" in screen
+    assert "a fuller colour is a stronger role, from 0.00 to 1.00\n" in screen
     assert "shade" not in screen
     assert not re.search("[░▒▓█]", screen)
 

@@ -68,6 +68,7 @@ _LEGEND = (
     "moved: share of the weight that moved (total variation)",
     "JS: Jensen–Shannon divergence in bits",
     "future: weight on later tokens",
+    "entropy: in bits",
 )
 
 

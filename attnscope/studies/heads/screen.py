@@ -410,12 +410,13 @@ def _strongest_row(survey: HeadRoles, role: RoleValues, listing: Listing) -> tup
     ]
     letters = {other.name: f" {other.letter}" for other in survey.roles if other.name != role.name}
     is_ranked = ROLES[role.name].rank is not None
-    weak = [head for head in listed if is_ranked and role.values[head] < role.clear]
+    unclear = [head for head in listed if role.values[head] < role.clear]
+    weak = unclear if is_ranked else []
     heads = []
     for layer, head in [head for head in listed if head not in weak] + weak:
         name = f"L{layer}H{head}{letters.get(survey.main[layer][head] or '', '')}"
         value = spell_value(role.values, role.errors, layer, head, 2)
-        entry = ours(f"{name} {value}", "dim" if (layer, head) in weak else "")
+        entry = ours(f"{name} {value}", "dim" if (layer, head) in unclear else "")
         if [(layer, head)] == weak[:1]:
             entry = (*ours(f"below {role.clear:g}:", "dim"), *ours(" "), *entry)
         heads.append(entry)

@@ -66,7 +66,8 @@ def _draw_letters(screen: Screen, panel: Panel) -> None:
 def _say_fuller(screen: Screen, panel: Panel, *, shaded: bool) -> None:
     """Say what colours stand for, or which numbers shades do; these are as bright as they are in cells."""
     if not shaded:
-        screen.say(f"a fuller colour is {panel.fuller}")
+        low, high = (panel.digits.text(end) for end in (panel.scale.low, panel.scale.high))
+        screen.say(f"a fuller colour is {panel.fuller}, from {low} to {high}")
         return
     steps = len(SHADES) - 1
     bounds = [panel.digits.text(panel.scale.value(n / steps)) for n in range(1, steps + 1)]
