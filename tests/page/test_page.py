@@ -156,35 +156,6 @@ def test_spans_and_every_head_are_on_a_page(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("selection", "count"), [("auto", 1), ("L2", 3), ("L2H1-2", 2), ("*", 3)])
-def test_weights_between_words_are_before_the_walk(selection, count, tmp_path):
-    path = tmp_path / "page.html"
-    layer, head = {
-        "auto": ("auto", "auto"),
-        "L2": ("2", "all"),
-        "L2H1-2": ("2", "1-2"),
-        "*": ("all", "all"),
-    }[selection]
-    command = ["run", "The unbelievable bank", "--words", "--layer", layer, "--head", head]
-    assert main([*command, "-o", str(path), "--quiet"]) == 0
-    assert main([*command, "-o", str(tmp_path / "exact.json"), "--quiet"]) == 0
-    page = read_page(path)
-    kinds = [node["k"] for node in page.nodes if isinstance(node, dict)]
-    assert kinds[:2] == ["panels", "walk"]
-    panels = page.of_kind("panels")[0]["panels"]
-    exact = json.loads((tmp_path / "exact.json").read_text())["texts"][0]["heads"]
-    units = exact["units"]
-    assert len(panels) == count
-    for panel, (layer, head), weights in zip(
-        panels, units[:count], exact["words"]["weights"], strict=False
-    ):
-        assert panel["title"][0][2] == f"L{layer}H{head} weights"
-        assert [label for _, label in panel["rows"]["labels"]] == ["The", "unbelievable", "bank"]
-        np.testing.assert_allclose(page.numbers(panel["matrix"]), weights, atol=1e-6)
-    rest = f"weights between words in {len(units) - count} other heads"
-    assert (rest in json.dumps(page.nodes)) == (len(units) > count)
-
-
 def test_a_comparison_shows_spans_before_its_walk(tmp_path):
     path, text = tmp_path / "page.html", "It rained. She went home."
     assert main(["compare", text, "--spans", "sentences", "-o", str(path), "--quiet"]) == 0

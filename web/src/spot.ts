@@ -97,7 +97,7 @@ export function apply(place: Place, name: string, b: Bounds, value?: number | st
     const n = turn(spot.layer * b.heads + spot.head + step, b.layers * b.heads);
     return at({ layer: Math.floor(n / b.heads), head: n % b.heads });
   };
-  const by = name.startsWith("previous") ? -1 : 1;
+  const by = /^previous/.test(name) ? -1 : 1;
   const steps: Record<string, () => Place> = {
     left: () => move(0, -1),
     right: () => move(0, 1),

@@ -130,11 +130,11 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     if (name === "find") needle.current?.select();
     else if (name === "sinks" && settled) say(words.settled!);
     else if (name in TITLES) setDialog(name);
-    else if (name.endsWith("_text")) goto({ text: apply(place, name, bounds).spot.text });
+    else if (/_text$/.test(name)) goto({ text: apply(place, name, bounds).spot.text });
     else if (name === "lens") {
       setPlace((now) => ({ ...now, display: LENS, touched: true }));
       setTimeout(() => document.getElementById("lens-first")?.focus());
-    } else if (name.endsWith("_panel")) document.getElementById(`panel-${name.slice(0, -6)}`)?.focus();
+    } else if (/_panel$/.test(name)) document.getElementById(`panel-${name.slice(0, -6)}`)?.focus();
     else if (name === "next_match" || name === "previous_match") {
       const next = match(name === "next_match" ? 1 : -1);
       setPlace((now) => apply(now, "found", bounds, next));
@@ -151,7 +151,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       setPlace((now) => visit(now, { ...now.spot, layer, query, ...next }));
     } else {
       const { shape, sinks, stage } = apply(place, name, bounds, value);
-      if (name.endsWith("stage") && stage !== shownStage(head, stage)) say(words.weights!);
+      if (/stage$/.test(name) && stage !== shownStage(head, stage)) say(words.weights!);
       if (name === "scale") say(words[shape]!);
       if (name === "sinks") say(words[sinks ? "sinks" : "sinkless"]!);
       if (name === "pin" && !place.pinned) say(words.another!);
@@ -159,7 +159,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       setPlace((now) => {
         const next = apply(now, name, bounds, holds ? key : value);
         const { text, mask, query } = next.spot;
-        if (name.endsWith("mask")) {
+        if (/mask$/.test(name)) {
           // the same tokens on another side
           const to = sceneAt(text, mask)!;
           const there = scene.on(to, "keys", next.spot.key ?? -1);
@@ -205,7 +205,9 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   const base = comparison || own;
   const command =
     other && other.mask === spot.mask
-      ? own && `${own.replace("scope run", "scope compare")} --head ${pinnedName} --head ${title} --query ${row}`
+      ? /words$|^$/.test(own)
+        ? ""
+        : `${own.replace("scope run", "scope compare")} --head ${pinnedName} --head ${title} --query ${row}`
       : base && base + node.selects.map((name) => options[name]).join("");
   const goto = (changes: Partial<Spot>) =>
     setPlace((now) => {

@@ -13,7 +13,6 @@ from attnscope.studies.ablate.head_effects import with_effects_of
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import head_axes, text_scene, walk_head
 from attnscope.studies.run.every_head import EveryHead, with_roles
-from attnscope.studies.run.screen import present_words
 from attnscope.studies.screens.header import notes, report_header, text_headers, unknown_words
 from attnscope.studies.screens.sound import present_sound
 from attnscope.studies.screens.spans import span_tables
@@ -35,16 +34,15 @@ def present_page(report: Report, settings: DisplaySettings) -> "Iterator[ViewPar
     for text in report.texts:
         if text.sound is not None:
             yield from present_sound(text, text.sound, settings)
-        if text.words is not None:
-            yield from present_words(text, settings)
     if any(text.heads for text in report.texts):
         from attnscope.views.page.walk import Walk
 
         source = walk_source(report, settings.every_head)
-        if any(text.spans is not None for text in report.texts):
+        if any(text.spans is not None or text.words is not None for text in report.texts):
             from attnscope.studies.run.span_walk import with_spans
+            from attnscope.studies.run.word_walk import between_words
 
-            source = with_spans(source, report, settings.made_by)
+            source = with_spans(source, report, settings.made_by, between_words)
         yield Walk(source)
     elif all(text.rollouts for text in report.texts):
         from attnscope.studies.rollout.walk import rollout_walk

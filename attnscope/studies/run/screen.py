@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.heads import HeadReport, Pooled
@@ -34,7 +33,7 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours
 
 _MOST_EACH = 8  # heads of several layers that are drawn one below another with all stages
-_MOST_OF_LAYER = 3  # heads of one layer that are, and matrices between words on a page
+_MOST_OF_LAYER = 3  # heads of one layer that are
 _MOST_RANKED = 24  # rows whose contributors are listed below maps on pictures
 _UNLIKE = 3  # heads of a sheet of thumbnails that are named
 _MOST_LINES = 200  # lines of numbers that are printed for many heads
@@ -155,21 +154,6 @@ def _present_heads(
         [GAP, *_thumbnails(text, settings), paragraph(omitted, remark=True)],
         lines=_MOST_LINES,
     )
-
-
-def present_words(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Present the weights between words for a page, whose walk is between tokens; those of some heads."""
-    heads = list(text.heads)[:_MOST_OF_LAYER]
-    yield GAP
-    panels = [
-        replace(word_matrix(text, head, settings), title=ours(f"{head_name(head)} weights", "bold"))
-        for head in heads
-    ]
-    yield Matrices(panels, heat=True)
-    if len(heads) < len(text.heads):
-        option = settings.named("--layer L --head H", "layer, head", " ({})")
-        rest = f"not shown: weights between words in {len(text.heads) - len(heads):,} other heads{option}"
-        yield paragraph(ours(rest, "caption"), remark=True)
 
 
 def _present_head(

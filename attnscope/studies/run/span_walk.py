@@ -49,11 +49,15 @@ class SpanSource(SavedSource):
 
 
 def with_spans(
-    source: SavedSource, report: Report, made_by: TypedCommand | None = None
+    source: SavedSource,
+    report: Report,
+    made_by: TypedCommand | None = None,
+    between_words: Callable[[TextReport, SavedText], SavedText] | None = None,
 ) -> SpanSource:
-    """Put a walk between the spans of each text before the one between its tokens.
+    """Put a walk between the spans of each text, and one between its words, before the one between its tokens.
 
     Args:
+        between_words: Makes the walk between the words of a text that has them.
         made_by: The command of the report, which names the file of a chat; its text has the template in it.
     """
     names: list[str] = []
@@ -66,6 +70,9 @@ def with_spans(
         if text.spans is not None:
             saved[len(names), 0] = _between_spans(text, text.spans, tokens)
             names.append(f"as spans{which}")
+        if text.words is not None and between_words is not None:
+            saved[len(names), 0] = between_words(text, tokens)
+            names.append(f"as words{which}")
         saved[len(names), 0] = tokens
         names.append(f"as tokens{which}")
     return SpanSource(names, source.masks, saved)
@@ -124,7 +131,7 @@ def _head(spans: SpanReport, ref: HeadRef, *, exact: bool) -> WalkHead:
         ref.head,
         stages={"weights": matrix},
         masked_rows=frozenset(np.flatnonzero(np.isnan(matrix).all(1)).tolist()),
-        sources=_ranked(matrix),
+        sources=ranked(matrix),
         rows=rows,
         chosen=chosen,
         exact=exact,
@@ -151,7 +158,7 @@ def averaged_head(spans: SpanReport) -> HeadRef | None:
     return HeadRef(layer, head)
 
 
-def _ranked(matrix: Matrix) -> RankedSources:
+def ranked(matrix: Matrix) -> RankedSources:
     """Return the spans that each span reads, the strongest first."""
     weights = np.nan_to_num(matrix)
     places = np.argsort(-weights, axis=1, kind="stable")[:, :_LISTED]

@@ -360,7 +360,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         "passages": _text_pieces(scene),
         "stages": [stage for stage in scene.stages if stage in _STAGES],
         "measure": scene.measure,
-        "hatched": scene.unit == "spans" or scene.measure != "weight",
+        "hatched": scene.unit != "tokens" or scene.measure != "weight",
         "begin": _begin(scene),
         "aligned": scene.aligned,
         "predictions": [
@@ -391,7 +391,9 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
 
 
 def _division(scene: Scene) -> list[str]:
-    """Return the option that divides a text into these spans, if there is one."""
+    """Return the option that divides a text into these words or spans, if there is one."""
+    if scene.unit == "words":
+        return ["--words"]
     if not scene.division:
         return []
     return [f"--spans {quote_for_shell(scene.division)}"]
@@ -441,7 +443,7 @@ def _text_pieces(scene: Scene) -> list[list[Any]]:
     if scene.pictures:
         return list(_passages(scene.passages))
     passages = _read(scene.passages)
-    if scene.unit != "spans":
+    if scene.unit == "tokens":
         return list(_passages(passages))
     # what was generated is text here: its tokens have no marks
     unmarked = (
@@ -711,7 +713,7 @@ def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
 
 
 def _named_runs(scene: Scene, pieces: Iterable[list[Any]]) -> list[list[Any]]:
-    """Join the neighbouring pieces of a span, and name it before its first run, unless it begins with its name."""
+    """Join the neighbouring pieces of a word or span; name a span before its first run, unless it begins with its name."""
     runs: list[list[Any]] = []
     between = ""
     for text, query, key in pieces:
@@ -724,6 +726,8 @@ def _named_runs(scene: Scene, pieces: Iterable[list[Any]]) -> list[list[Any]]:
             runs += [[between, -1, -1], [text, query, key]]
         between = ""
     runs.append([between, -1, -1])
+    if scene.unit == "words":
+        return [run for run in runs if run[0]]
     unnamed = {n for n, outside in enumerate(scene.queries.special) if not outside}
     before = ""
     named: list[list[Any]] = []
