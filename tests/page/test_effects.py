@@ -389,3 +389,26 @@ def test_the_effect_that_the_documentation_tells_of():
     ).groups()
     assert [int(before), int(after)] == [round(100 * float(share)) for share in shares]
     assert float(bits) == round(float(effects[rank_13]), 3)
+
+
+def test_a_page_of_effects_has_the_predictions_that_change(tmp_path, capsys):
+    path = tmp_path / "page.html"
+    text = "The bank by the [MASK] was steep"
+    assert main(["ablate", text, "--each", "head", "-o", str(path), "--quiet"]) == 0
+    assert main(["run", text, "--predict", "--json"]) == 0
+    (expected,) = json.loads(capsys.readouterr().out)["texts"][0]["predictions"]
+    (scene,) = read_page(path).of_kind("walk")[0]["scenes"]
+    (shown,) = scene["predictions"]
+    assert shown["position"] == expected["position"]
+    assert shown["tokens"] == [token["text"] for token in expected["tokens"]]
+    probabilities = [token["probability"] for token in expected["tokens"]]
+    assert shown["probabilities"] == pytest.approx(probabilities, abs=1e-6)
+
+
+def test_a_page_of_effects_elsewhere_has_no_predictions(tmp_path):
+    path = tmp_path / "page.html"
+    text = "The bank by the [MASK] was steep"
+    options = ["--each", "head", "--at", "bank", "-o", str(path), "--quiet"]
+    assert main(["ablate", text, *options]) == 0
+    (scene,) = read_page(path).of_kind("walk")[0]["scenes"]
+    assert not scene["predictions"]

@@ -142,3 +142,19 @@ def test_what_no_token_reaches_is_hatched(open_page, tmp_path):
     for row, column in ((0, 0), (2, 5), (5, 2)):
         colours = page.evaluate(COLOURS, ["#panel-matrix", row, column])
         assert (hatch in colours) == (column > row)
+
+
+def test_a_row_of_layers_is_named_by_its_first_and_last_matrix(rolled):
+    _, scene, _ = matrices(rolled[0])
+    at = {tuple(unit["at"]): unit["name"] for unit in scene["units"]}
+    for row, name in enumerate(scene["layers"]):
+        first, last = at[row, 0], at[row, len(scene["heads"]) - 1]
+        assert name == f"{first} … {last}"
+    # a column has matrices of all depths
+    assert set(scene["heads"]) == {""}
+
+
+def test_a_row_with_one_matrix_has_its_name(tmp_path):
+    path, _ = written(tmp_path, "--measure", "rollout", "--layer", "0-2")
+    _, scene, found = matrices(path)
+    assert scene["layers"] == list(found)

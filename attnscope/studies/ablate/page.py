@@ -28,8 +28,13 @@ def run_with_heads(request: Request, survey: EffectSurvey) -> RunWithEveryHead |
         return None
     strongest = survey.order()[0]
     assert request.session is not None
+    # what the model predicts where its predictions are compared
+    predicts = survey.effects[0].kl is not None and request.values.get("at") is None
     return run_texts(
-        request.run, request.session, (survey.layers[strongest], max(0, survey.heads[strongest]))
+        request.run,
+        request.session,
+        (survey.layers[strongest], max(0, survey.heads[strongest])),
+        predict=predicts,
     )
 
 

@@ -87,8 +87,12 @@ def _makers(matrices: dict[tuple[int, int], WalkHead]) -> dict[tuple[int, int], 
 def _scene(report: Report, text: TextReport, matrices: dict[tuple[int, int], WalkHead]) -> Scene:
     rows = 1 + max(row for row, _ in matrices)
     columns = 1 + max(column for _, column in matrices)
-    layers: list[Number] = [matrices[row, 0].name for row in range(rows)]
-    heads: list[Number] = ["", *(f"+{column}" for column in range(1, columns))]
+    named: list[list[str]] = [[] for _ in range(rows)]
+    for (row, _), matrix in sorted(matrices.items()):
+        named[row].append(matrix.name)
+    # a row is named by its first and last matrix; a column, which has matrices of all depths, has no name
+    layers: list[Number] = [" … ".join(dict.fromkeys((names[0], names[-1]))) for names in named]
+    heads: list[Number] = [""] * columns
     first = max(matrices)
     scene = scene_of(report, text, (layers, heads), {}, ("weights",))
     return replace(
@@ -145,7 +149,7 @@ def _wording(rollout: TokenRollout) -> Wording:
     if measure is not None:
         meaning = f"{measure.name}: {measure.meaning} ({measure.source})."
     words = {
-        "begin": "Point at a word, or tap it: what it comes from turns blue.",
+        "begin": "Point at a word or tap it: what it comes from turns blue.",
         "pair": "is the token after the layers. Now click one that it comes from.",
         "heads": "Layers",
         "what": "where {} comes from",

@@ -44,7 +44,9 @@ class HeadsOfPage:
     of_ids: int | None = None
 
 
-def run_texts(run: RunConfig, session: Session, head: tuple[int, int]) -> RunWithEveryHead | None:
+def run_texts(
+    run: RunConfig, session: Session, head: tuple[int, int], *, predict: bool | None = None
+) -> RunWithEveryHead | None:
     """Run texts with a head exact and every other in summary; None if memory does not hold that."""
     layer, head_index = head
     selected = replace(run, layer=IndexSelection.of([layer]), head=IndexSelection.of([head_index]))
@@ -56,7 +58,7 @@ def run_texts(run: RunConfig, session: Session, head: tuple[int, int]) -> RunWit
         by="weight",
         stages=WALKED,
         window=PAGE,
-        predict=None,
+        predict=predict,
     )
     try:
         return inspect_with_every_head(recorded, session)
