@@ -6,9 +6,11 @@ import re
 import numpy as np
 import pytest
 
+import attnscope
 from attnscope.cli import main
 from attnscope.views.walk.effects import tied_heads
 from tests.page.reading import read_page
+from tests.page.walking import number
 
 TEXT = "The bank by the river was steep"
 OTHER = "The boat by the river was old"
@@ -43,7 +45,8 @@ def test_every_side_has_what_moved_to_it(tmp_path):
     for n, (meaning, values) in enumerate(shown):
         to = max(1, n)
         np.testing.assert_allclose(values, largest(exact["changes"][to - 1], 0), atol=1e-6)
-        assert meaning.endswith(f"from causal to {sides[to]}.")
+        assert meaning.endswith(f"from “causal” to “{sides[to]}”.")
+        assert scenes[n]["maskName"] == ", ".join(sides)
     assert not np.allclose(shown[1][1], shown[2][1])
 
 
@@ -130,3 +133,18 @@ def test_an_address_of_a_side_without_a_row_begins_where_that_side_does(open_pag
         .strip()
         .startswith(f"{second['start']} {name}")
     )
+
+
+def test_the_change_of_a_cell_has_the_decimals_of_its_sides(open_page, tmp_path):
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (path, exact):
+        assert main(["compare", TEXT, "-o", str(output), "--quiet"]) == 0
+    sides = json.loads(exact.read_text())["sides"]
+    page = open_page(path, "#head=L2H1&query=2&key=0&stage=weights").page
+    said = page.locator("[data-sides] strong").text_content()
+    before, after = (
+        attnscope.inspect(TEXT, layer=2, head=1, mask=side["label"]).weights[0, 0, 2, 0]
+        for side in sides
+    )
+    assert number(said) == pytest.approx(after - before, abs=5.1e-4)
+    assert len(said.partition(".")[2]) == 3

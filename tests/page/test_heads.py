@@ -313,3 +313,40 @@ def test_a_page_without_effects_names_the_command_that_measures_one(open_page, t
     command = page.locator(".matters code").text_content()
     assert command.endswith(f" --cut {where}")
     assert main([*shlex.split(command)[1:], "--quiet"]) == 0
+
+
+def test_on_a_phone_the_roles_stay_a_table(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["heads", "--draws", "2", "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(360, 640), touch=True).page
+    rows = page.locator("table.data:has(details) tbody tr")
+    displays = rows.evaluate_all("all => all.map((row) => getComputedStyle(row).display)")
+    assert set(displays) == {"table-row"}
+    # the first entry is on the line of the triangle
+    first = page.locator("table.data summary").evaluate_all(
+        "all => all.map((line) => line.firstChild.getClientRects()[0].top - line.getBoundingClientRect().top)"
+    )
+    assert max(first) < 12
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+@pytest.mark.parametrize("display", ["roles", "moved"])
+def test_what_to_do_first_is_one_line(display, open_page, tmp_path):
+    path = tmp_path / "page.html"
+    command = {"roles": ["heads", "--draws", "2"], "moved": ["compare", TEXT]}[display]
+    assert main([*command, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(1280, 800)).page
+    hint = page.locator(".said-of")
+    assert hint.text_content().startswith("Point at a word")
+    lines = "hint => { const range = document.createRange(); range.selectNodeContents(hint);"
+    lines += " return new Set([...range.getClientRects()].map((box) => box.top)).size; }"
+    assert hint.evaluate(lines) == 1
+
+
+def test_the_shadow_of_a_scrolling_text_has_no_corners(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["run", TEXT, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path).page
+    # of a round box, a browser draws the shadow beyond the edge of what covers it
+    radius = "getComputedStyle(document.querySelector('.flow')).borderRadius"
+    assert page.evaluate(radius) == "0px"

@@ -314,3 +314,25 @@ def test_a_span_may_be_named_null(open_page, tmp_path):
     path, _ = written(tmp_path, "the null bank", "--spans", "whole-words")
     page = open_page(path, "#head=L1H1").page
     assert page.locator(".row-panel h2").text_content().strip() == "2 bank"
+
+
+def test_on_a_phone_spans_keep_the_numbers_that_tell_them_apart(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    command = ["run", "It rained. She went home.", "--spans", "sentences"]
+    assert main([*command, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(360, 640), touch=True).page
+    names = page.locator(".text-panel .stages bdi")
+    assert names.all_text_contents() == ["sentence 2", "sentence 1"]
+    assert names.evaluate_all("all => all.every((name) => name.scrollWidth <= name.clientWidth)")
+
+
+def test_the_number_of_a_cell_follows_a_colon(open_page, page_of_marks):
+    page = open_page(page_of_marks[0]).page
+    said = page.locator(".heads-panel p.cell").text_content()
+    cell, _, shown = said.rpartition(": ")
+    assert " ← " in cell
+    assert (
+        page.locator(".matrix-panel p.cell")
+        .text_content()
+        .startswith(f"{cell.partition(': ')[2]}: {shown}"[:-1])
+    )

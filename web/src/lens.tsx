@@ -90,7 +90,7 @@ const amountOf = ({ weight, bound }: Seen) =>
   Number.isNaN(weight) ? "not known" : `${bound ? "at most " : ""}${weightText(weight)}`;
 
 export const sayOf = (scene: Scene, seen: Seen): string =>
-  `${seen.name}: ${scene.queryAxis.name(seen.query)} ← ${scene.keyAxis.name(seen.key)} ${amountOf(seen)}`;
+  `${seen.name}: ${scene.queryAxis.name(seen.query)} ← ${scene.keyAxis.name(seen.key)}: ${amountOf(seen)}`;
 
 // The heads that have most of what the lens shows, strongest first.
 function ranked(seen: (Seen | null)[][]): Seen[] {

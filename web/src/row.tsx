@@ -22,7 +22,7 @@ function BothSides({ compared, at, stage }: { compared: Compared; at: Pointed; s
     <p class="arithmetic" data-sides>
       <Dim>{compared.names[0]} </Dim>
       {write(first)} → <Dim>{compared.names[1]} </Dim>
-      {write(second)} <strong>{Number.isFinite(moved) && `${moved > 0 ? "+" : ""}${sizedText(moved)}`}</strong>
+      {write(second)} <strong>{Number.isFinite(moved) && `${moved > 0 ? "+" : ""}${sizedText(moved, 3)}`}</strong>
     </p>
   );
 }

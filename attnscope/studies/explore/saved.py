@@ -135,7 +135,7 @@ def _share_moved(comparison: Comparison, side: int, text_index: int) -> HeadNumb
         if head.text == text_index:
             ref = head.second if side else head.first
             values[layers.index(ref.layer), heads.index(ref.head)] = head.share_moved
-    labels = [comparison.sides[n].label for n in (0, change.side)]
+    labels = [f"“{comparison.sides[n].label}”" for n in (0, change.side)]
     meaning = f"Largest share of a row that moved, from {' to '.join(labels)}."
     return HeadNumber(MOVED, meaning, values, is_share=True)
 

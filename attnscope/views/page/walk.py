@@ -92,17 +92,16 @@ _PHRASES = {
 _OF_WORDS = {"first", "special", "other", "distance", "punctuation"}
 _WORDS = {
     # what to do before anything was chosen
-    "begin": "Point at a word, or tap it: what it reads turns blue. Click a cell of the matrix: every head shows its "
-    "weight there.",
+    "begin": "Point at a word or tap it: what it reads turns blue. Click a cell: its weight in all heads.",
     # behind the first word of a pair: how the second is chosen
     "pair": "is the query. Now click the key: another word or part of the text.",
     # of the strongest head
     "ofCell": ", the most of all heads",
     "ofRow": ", the most of this row in any head",
     "open": "Open",
-    "begin_roles": "Point at a word, or tap it: what it reads turns blue. Click a head: its matrix opens.",
+    "begin_roles": "Point at a word or tap it: what it reads turns blue. Click a head: its matrix opens.",
     "begin_patch": "Click a patch, or a word: what it reads turns blue. Point at a patch: its weight. Click a head: its map.",
-    "begin_spans": "Point at a part of the text, or tap it: what it reads turns blue.",
+    "begin_spans": "Point at a part of the text or tap it: what it reads turns blue.",
     "heads": "Heads",
     "grid": "layers and heads",
     # of a row and of a column; {} is its token
@@ -250,6 +249,12 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
                 scenes.append(
                     {"text": text, "mask": mask_index, **_scene(walk, variant, scene, container)}
                 )
+    # a comparison has one title on all of its sides
+    for text in range(len(source.texts)):
+        sides = [scene for scene in scenes if scene["text"] == text]
+        mask_names = dict.fromkeys(side["maskName"] for side in sides)
+        for side in sides:
+            side["maskName"] = ", ".join(mask_names)
     return [
         {
             "k": "walk",
