@@ -8,7 +8,7 @@ import { minify } from "terser";
 const LARGEST = 82_000; // bytes of both scripts
 // Names that are neither in the data nor in the DOM, and need no more than a letter.
 const INTERNAL =
-  /^(shownRows|shownColumns|cursorKey|setHovered|onCursor|onHover|onEnter|onQuery|onChoose|sceneAt|upright|paint|legend|limit|headName|unlisted|shares|picture|store|statisticsOf|listed|hovered|leftOutOf|rowIndex|corrected|pinned|needle|cursor|offset|several|columnLabels|rowLabels|spot|headChosen|touched|compared|cell|line|bound|act|goto|scene|room|place|forbidden|unit|held|bare|onRow|onColumn|onPicture|onMatrix|onPoint|onKey|copies|saves|wholeRow|readers|reader|largestElsewhere|matrices|sparse|nearest|leave|named|fit|space|choices|axis|steps|best|rank|share|ofToken|least|corner|history|index|most|apart|seen|view|side|about|record|queryAxis|keyAxis|sourceAxis|tokenLabels|tokenPositions|number|pointed|forbids|lens|ofCuts|choose|cache|here|stage|lensSpot|ofHead|tint|eachShare|drained)$/;
+  /^(shownRows|shownColumns|cursorKey|setHovered|onCursor|onHover|onEnter|onQuery|onChoose|sceneAt|upright|paint|legend|limit|headName|unlisted|shares|picture|store|statisticsOf|listed|hovered|leftOutOf|rowIndex|corrected|pinned|needle|cursor|offset|several|columnLabels|rowLabels|spot|headChosen|touched|compared|cell|line|bound|act|goto|scene|room|place|forbidden|unit|held|bare|onRow|onColumn|onPicture|onMatrix|onPoint|onKey|copies|saves|wholeRow|readers|reader|largestElsewhere|matrices|sparse|nearest|leave|named|fit|space|choices|axis|steps|best|rank|share|ofToken|least|corner|history|index|most|apart|seen|view|side|about|record|queryAxis|keyAxis|sourceAxis|tokenLabels|tokenPositions|number|pointed|forbids|lens|ofCuts|choose|cache|here|stage|lensSpot|ofHead|tint|eachShare|drained|passed)$/;
 // Names of preact that only the script itself uses, most of them of class components, which a page has none of.
 const PREACT =
   /^(current|props|state|render|setState|forceUpdate|contextType|defaultProps|getChildContext|debounceRendering|shouldComponentUpdate|getSnapshotBeforeUpdate|getDerivedStateFrom(Props|Error)|componentWill(Update|Mount|Unmount|ReceiveProps)|componentDid(Catch|Mount|Update)|__[a-zA-Z]|__html|diffed|unmount|vnode)$/;
@@ -35,9 +35,10 @@ const page = await build({
   inject: ["src/jsx.ts"],
   mangleProps: new RegExp(`${INTERNAL.source}|${PREACT.source}`),
   define: {
-    // of numbers, which types ensure, they are the same
+    // of numbers, which types ensure, they are the same; and the third is the same
     "Number.isNaN": "isNaN",
     "Number.isFinite": "isFinite",
+    "Number.parseInt": "parseInt",
     ...Object.fromEntries(["max", "min", "floor", "round", "abs"].map((name) => [`Math.${name}`, `$${name}`])),
     "Array.from": "$from",
     "Object.entries": "$entries",

@@ -240,7 +240,7 @@ def test_the_first_token_shows_what_it_reads_although_that_is_a_sink(open_page, 
     assert page.evaluate(note) is None
     page.evaluate("location.hash = '#head=L1H1&query=4'")
     assert shows(page, title, "river reads most")
-    assert page.evaluate(note) == "Sinks left out."
+    assert page.evaluate(note) == "Without sinks and the word itself."
 
 
 LISTED_LENGTH = f"{LISTED}.length"
@@ -543,7 +543,8 @@ def test_of_a_word_alone_the_answer_asks_first_for_the_key(open_page, pages):
     own[..., [0, 4]] = 0  # the sink and the word itself
     layer, head, key = np.unravel_index(own.argmax(), own.shape)
     hint = f"{words[4]} is the query. Now click the key: another word or part of the text."
-    row = f"L{layer}H{head} has {own.max():.2f} at {words[4]} ← {words[key]}, the most of this row in any head."
+    most = "the most of this row in any head, past sinks and the word itself."
+    row = f"L{layer}H{head} has {own.max():.2f} at {words[4]} ← {words[key]}, {most}"
     assert shows(page, f"{MATTERS}.startsWith('{hint}{row}')", True), page.evaluate(MATTERS)
     assert "matter" not in page.evaluate(MATTERS)
     page.locator("#panel-text .token").nth(1).click()
@@ -551,6 +552,18 @@ def test_of_a_word_alone_the_answer_asks_first_for_the_key(open_page, pages):
     best = ranked_heads(weights, 4, 1)[0]
     assert shows(page, f"{MATTERS}.startsWith('{best} has ')", True)
     assert f"Does {best} matter?" in page.evaluate(MATTERS)
+
+
+def test_of_a_row_the_chosen_head_is_about_what_it_reads_most_be_that_a_sink(open_page, pages):
+    weights = attnscope.inspect(SHORT, layer="all", head="all", stages="weights").weights
+    page = open_page(pages["short"][0], "#head=L0H0&query=4", size=(1280, 800)).page
+    rows = weights[:, :, 4].reshape(16, -1)
+    resting = next(n for n in range(1, 16) if rows[n].argmax() in (0, 4))
+    for _ in range(resting):
+        page.keyboard.press("]")
+    word = SHORT.split()[rows[resting].argmax()]
+    said = f"L{resting // 4}H{resting % 4} has {rows[resting].max():.2f} at river ← {word}"
+    assert shows(page, f"{MATTERS}.includes('{said}')", True), page.evaluate(MATTERS)
 
 
 def test_pointing_at_a_word_shows_the_pair_that_a_click_chooses(open_page, pages):

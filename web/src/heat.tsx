@@ -212,7 +212,7 @@ export function Heat(props: HeatProps) {
         onPointerLeave={() => look(null, null)}
       />
       <p class="cell" aria-live="polite">
-        {known ? props.say(said[0], said[1]) : ""}
+        {known && props.say(...said)}
       </p>
       <div class="legend">
         {props.colours ? <span /> : <Ramp scale={props.scale} legend={props.legend} />}

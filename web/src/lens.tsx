@@ -19,6 +19,7 @@ export interface Seen {
   weight: number; // NaN if it is not known
   bound: boolean; // the weight is at most that
   value: number | undefined; // weight·‖v‖, if it is listed
+  passed?: boolean; // sinks and the token itself were passed over
 }
 
 export function inHead(head: Head, query: number, key: number): Seen {
@@ -38,15 +39,17 @@ export function inHead(head: Head, query: number, key: number): Seen {
   };
 }
 
-// The strongest cell of a row: one that is on no sink and not on the token itself, or any.
+// Whether a row rests on a key: on a sink, or on its own token.
+const restsOn = ({ sinks, keyAxis, queryAxis }: Scene, query: number, key: number) =>
+  sinks.has(key) || keyAxis.tokenPositions[key] === queryAxis.tokenPositions[query];
+
+// The strongest cell of a row: one that it doesn't rest on, or any.
 function strongest(head: Head, query: number, any: boolean): Seen | null {
-  const { sinks, keyAxis: keys, queryAxis: queries } = head.scene;
   let [most, found] = [0, -1];
   head.eachShare(query, (at, share) => {
-    const counts = any || (!sinks.has(at) && keys.tokenPositions[at] !== queries.tokenPositions[query]);
-    if (share > most && counts) [most, found] = [share, at];
+    if (share > most && (any || !restsOn(head.scene, query, at))) [most, found] = [share, at];
   });
-  return found < 0 ? null : inHead(head, query, found);
+  return found < 0 ? null : { ...inHead(head, query, found), passed: !any };
 }
 
 // The head of a layer that writes most into a row, past sinks, and the key that it reads for that; as
@@ -57,9 +60,7 @@ export function strongestWriter(scene: Scene, layer: number, query: number): { h
     scene.record.heads.forEach((_, head) => {
       for (const { key, measures } of scene.head(layer, head)?.listed(query) ?? []) {
         const amount = measures[measure] ?? 0;
-        const own = key !== undefined && scene.keyAxis.tokenPositions[key] === scene.queryAxis.tokenPositions[query];
-        if (key !== undefined && !own && !scene.sinks.has(key) && amount > most)
-          [most, found] = [amount, { head, key }];
+        if (key !== undefined && amount > most && !restsOn(scene, query, key)) [most, found] = [amount, { head, key }];
       }
     });
     if (found) return found;
@@ -184,12 +185,15 @@ function Effect({ scene, seen, words, glossary, about }: PanelProps & { seen: (S
 function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
   const { scene, seen, place, words, lensSpot } = props;
   const { layer, head } = place.spot;
-  const [strongest] = ranked(seen);
-  const about = (!place.headChosen && strongest) || seen[layer]![head];
-  if (!strongest && scene.forbids(lensSpot.query, lensSpot.key)) return <p class="small matters">{words.notAllowed}</p>;
+  const [most] = ranked(seen);
+  const alone = lensSpot.key === null && !scene.record.pictures;
+  // Of a row, the chosen head is about what it reads most, be that a sink.
+  const about =
+    (!place.headChosen && most) ||
+    (alone ? strongest(scene.head(layer, head)!, lensSpot.query, true) : seen[layer]![head]);
+  if (!most && scene.forbids(lensSpot.query, lensSpot.key)) return <p class="small matters">{words.notAllowed}</p>;
   if (!about || (!scene.effects() && !scene.record.command)) return null;
   const { name, query } = about;
-  const alone = lensSpot.key === null && !scene.record.pictures;
   return (
     <p class="small matters">
       {alone && (
@@ -203,7 +207,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
           , a <Term title={props.glossary.sinks}>sink</Term>
         </>
       )}
-      {about === strongest && words[alone ? "ofRow" : "ofCell"]}.
+      {about === most && (alone ? most.passed && words.ofRow : words.ofCell)}.
       {name !== scene.headName(layer, head) && (
         <>
           {" "}

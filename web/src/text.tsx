@@ -141,6 +141,7 @@ function Shaded(props: Props) {
   const theme = currentTheme();
   const box = useRef<HTMLDivElement>(null);
   const painted = useRef<HTMLElement[]>([]);
+  const tokensOf = () => box.current!.getElementsByClassName("token") as HTMLCollectionOf<HTMLElement>;
   const [count, setCount] = useState(AT_ONCE);
   useEffect(() => {
     if (count < scene.record.passages.length) setTimeout(() => setCount(count * 4)); // the rest of a long text later
@@ -179,7 +180,7 @@ function Shaded(props: Props) {
   }, [scene]);
 
   useLayoutEffect(() => {
-    const tokens = box.current!.getElementsByClassName("token");
+    const tokens = tokensOf();
     for (const token of painted.current) {
       token.style.background = token.style.color = "";
       token.classList.remove("query", "key", "found");
@@ -188,7 +189,7 @@ function Shaded(props: Props) {
     // a span can be several runs of the text
     const touch = (name: string, mark: (token: HTMLElement) => void) => {
       for (const n of places.get(name) ?? []) {
-        const token = tokens[n] as HTMLElement | undefined;
+        const token = tokens[n];
         if (token) {
           painted.current.push(token);
           mark(token);
@@ -211,7 +212,7 @@ function Shaded(props: Props) {
   });
 
   useEffect(() => {
-    const tokens = box.current!.getElementsByClassName("token") as HTMLCollectionOf<HTMLElement>;
+    const tokens = tokensOf();
     const token = tokens[places.get(`q${query}`)?.[0] ?? 0];
     if (token) reveal(box.current!, token.offsetTop - tokens[0]!.offsetTop);
   }, [query, scene, count]);

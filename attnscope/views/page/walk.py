@@ -97,7 +97,7 @@ _WORDS = {
     "pair": "is the query. Now click the key: another word or part of the text.",
     # of the strongest head
     "ofCell": ", the most of all heads",
-    "ofRow": ", the most of this row in any head",
+    "ofRow": ", the most of this row in any head, past sinks and the word itself",
     "open": "Open",
     "begin_roles": "Point at a word or tap it: what it reads turns blue. Click a head: its matrix opens.",
     "begin_patch": "Click a patch, or a word: what it reads turns blue. Point at a patch: its weight. Click a head: its map.",
@@ -115,7 +115,7 @@ _WORDS = {
     "under": "under the pointer",
     "shows": "What every head shows",
     "strong": "Strongest heads",
-    "past": "Sinks left out.",
+    "past": "Without sinks and the word itself.",
     "without": "left out of the ranking:",
     "less": "other rows, with less",
     "patch": "; arrow keys choose a patch as the query",
