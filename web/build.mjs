@@ -35,7 +35,7 @@ const page = await build({
   inject: ["src/jsx.ts"],
   mangleProps: new RegExp(`${INTERNAL.source}|${PREACT.source}`),
   define: {
-    // of numbers, which types ensure, they are the same; and the third is the same
+    // the same: the first two of numbers, which types ensure
     "Number.isNaN": "isNaN",
     "Number.isFinite": "isFinite",
     "Number.parseInt": "parseInt",
