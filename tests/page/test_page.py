@@ -156,29 +156,21 @@ def test_spans_and_every_head_are_on_a_page(tmp_path):
     ]
 
 
-def test_a_comparison_shows_spans_before_its_walk(tmp_path):
+def test_a_comparison_begins_between_spans(tmp_path):
     path, text = tmp_path / "page.html", "It rained. She went home."
     assert main(["compare", text, "--spans", "sentences", "-o", str(path), "--quiet"]) == 0
     page = read_page(path)
-    kinds = [node["k"] if isinstance(node, dict) else node[0] for node in page.nodes]
-    assert [kind for kind in kinds if kind in ("panels", "walk")] == ["panels", "walk"]
-    (panels,) = page.of_kind("panels")
+    assert not page.of_kind("panels")
+    scenes = page.of_kind("walk")[0]["scenes"]
     spans = [[0], [1, 2, 3], [4, 5, 6, 7]]  # It | rain ##ed . | She went home .
-    expected = []
-    for mask in ("causal", "bidirectional"):
+    for scene, mask in zip(scenes, ("causal", "bidirectional"), strict=False):
         every = ["--layer", "all", "--head", "all", "--stage", "weights", "--mask", mask]
-        assert (
-            main(["run", text, *every, "-o", str(tmp_path / "exact.npz"), "--quiet", "--force"])
-            == 0
-        )
-        # (queries, keys)
-        weights = np.load(tmp_path / "exact.npz")["weights"].astype(np.float64).mean((0, 1))
-        expected.append(
-            np.array([[weights[row][:, column].sum(1).mean() for column in spans] for row in spans])
-        )
-    expected.append(expected[1] - expected[0])
-    for panel, matrix in zip(panels["panels"], expected, strict=True):
-        np.testing.assert_allclose(page.numbers(panel["matrix"]), matrix, atol=1e-6)
+        arrays = tmp_path / f"{mask}.npz"
+        assert main(["run", text, *every, "-o", str(arrays), "--quiet"]) == 0
+        weights = np.load(arrays)["weights"].astype(np.float64).mean((0, 1))  # (queries, keys)
+        expected = [[weights[row][:, column].sum(1).mean() for column in spans] for row in spans]
+        (mean,) = [unit for unit in scene["units"] if unit["name"] == "mean"]
+        np.testing.assert_allclose(page.stage(mean, "weights"), expected, atol=1e-6)
 
 
 def test_the_share_that_moved_is_that_of_the_weights(tmp_path):
