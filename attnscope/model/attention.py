@@ -146,17 +146,15 @@ def _compute_tiles(
         quiet: Only check the tiles: the recorders have had them already.
     """
     inputs = job.inputs
-    n_queries = inputs.q.shape[2]
-    n_keys = inputs.k.shape[2]
     if output is not None:
         needed_rows = None
-        n_rows = n_queries
     else:
         needed_rows = sorted({row for recorder in recorders for row in recorder.rows})
-        n_rows = len(needed_rows)
-    cells = len(inputs.q) * len(heads) * n_rows * n_keys
+    cells = _cells(inputs, heads, needed_rows)
     # texts with cuts use operators; so do those without cuts that they are compared with, since nothing is ranked there
     operators = job.cuts is not None or inputs.spec.sinks is not None
+    n_queries = inputs.q.shape[2]
+    n_keys = inputs.k.shape[2]
     strongest = [0 if operators else recorder.n_strongest for recorder in recorders]
     summarize = find_summarizer(strongest, mask, cells, n_queries, n_keys, inputs.q.device)
     in_place = summarize is not None and not any(recorder.needs_masked for recorder in recorders)
@@ -171,10 +169,19 @@ def _compute_tiles(
 
     shape = TileShape.of(inputs, len(heads), mask, job.elements)
     parts = _tile_inputs(inputs, heads, mask, shape, needed_rows, recorders)
-    threads = 1  # on a GPU, and for small layers
-    if cells >= _WORTH_A_THREAD and inputs.q.device.type == "cpu":
-        threads = torch.get_num_threads()
-    run_parts(parts, compute, threads)
+    run_parts(parts, compute, _threads(cells, inputs.q.device))
+
+
+def _cells(inputs: AttentionInputs, heads: Sequence[int], rows: Sequence[int] | None) -> int:
+    n_rows = inputs.q.shape[2] if rows is None else len(rows)
+    return len(inputs.q) * len(heads) * n_rows * inputs.k.shape[2]
+
+
+def _threads(cells: int, device: torch.device) -> int:
+    """Return the number of threads for this many cells; 1 on a GPU and for small layers."""
+    if cells < _WORTH_A_THREAD or device.type != "cpu":
+        return 1
+    return torch.get_num_threads()
 
 
 def _tile_inputs(

@@ -16,7 +16,7 @@ from attnscope.model.positions import DisentangledBias, rotate
 
 # positions that an MLP processes at a time, so that intermediate results stay in cache
 _ROWS = 1024
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
@@ -71,7 +71,7 @@ class Linear(_Unfilled, nn.Linear):
         product = linear(input, self.weight, self.bias, after)
         if activation is None or after:
             return product
-        return _ACTIVATIONS[activation](product)
+        return ACTIVATION_FUNCTIONS[activation](product)
 
 
 class MLP(nn.Module):
@@ -100,7 +100,7 @@ class MLP(nn.Module):
             if self.limit is not None:
                 gate = gate.clamp(max=self.limit)
                 up = up.clamp(-self.limit, self.limit)
-            hidden = _ACTIVATIONS[self.activation](gate) * (up + 1 if self.plus_one else up)
+            hidden = ACTIVATION_FUNCTIONS[self.activation](gate) * (up + 1 if self.plus_one else up)
         return self.down(hidden)  # type: ignore[no-any-return]
 
 

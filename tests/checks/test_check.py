@@ -265,4 +265,6 @@ def test_a_failure_is_told_with_its_place():
     )
     assert any("not finite" in line and "FAIL" in line for line in lines)
     assert "5.0e-01 H1" in shown and "\x1b" not in shown
-    assert lines[-1].startswith("2 of 2 checks failed, 1 skipped: do not trust")
+    verdict = next(n for n, line in enumerate(lines) if "rows" in line and "FAIL" in line) - 1
+    above = "".join(lines[: verdict + 1])
+    assert "2 of 2 checks failed, 1 skipped: do not trust" in above

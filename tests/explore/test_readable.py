@@ -115,13 +115,13 @@ def test_an_explanation_can_be_read(colours, background, is_known):
     letters = 0
     coloured = 0
     for segment in (segment for line in lines for segment in line):
+        coloured += bool(
+            segment.style and segment.style.bgcolor and not segment.style.bgcolor.is_default
+        )
         marks = set(segment.text) - set(" ▏▎▍▌▋▊▉█▀▄")
         if not marks:
             continue
         letters += len(marks)
-        coloured += bool(
-            segment.style and segment.style.bgcolor and not segment.style.bgcolor.is_default
-        )
         least = 3.0 if marks <= BORDERS else 3.6
         assert contrast(segment.style, background) >= least, segment
     assert letters > 200 and coloured > 10

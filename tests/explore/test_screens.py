@@ -121,7 +121,7 @@ def test_footer_and_help_name_every_key():
             await pilot.press("?")
             await pilot.pause()
             seen = ""
-            for key in ("pagedown", "end"):
+            for key in ("pagedown", "pagedown", "end"):
                 seen += "\n".join(strip.text for strip in app.screen._compositor.render_strips())
                 await pilot.press(key)
                 await pilot.wait_for_scheduled_animations()

@@ -10,7 +10,7 @@ from attnscope.base.model_config import ModelConfig, Rope
 from attnscope.model import layers
 from attnscope.model import stack as stack_module
 from attnscope.model.hooks import AttentionHooks
-from attnscope.model.layers import MLP, Linear, activate, map_rows
+from attnscope.model.layers import ACTIVATION_FUNCTIONS, MLP, Linear, map_rows
 from attnscope.model.randomize import make_random
 from attnscope.model.recorders import MatrixRecorder
 from attnscope.model.stack import Stack
@@ -26,9 +26,8 @@ def test_a_fused_non_linearity_is_the_one_of_that_name(name: str) -> None:
     linear, x = Linear(16, 32), 3 * torch.randn(2, 5, 16)
     torch.nn.init.normal_(linear.weight)
     torch.nn.init.normal_(linear.bias)
-    expected = activate(
-        name, torch.nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double())
-    )
+    product = torch.nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double())
+    expected = ACTIVATION_FUNCTIONS[name](product)
     torch.testing.assert_close(linear(x, name).double(), expected, rtol=1e-5, atol=1e-5)
 
 

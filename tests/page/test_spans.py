@@ -266,7 +266,8 @@ def test_the_name_of_a_span_is_not_within_a_word():
         ("<s>", ["<s>", "[sentence 1] ", "a kept a cat."]),
     ):
         names = [Span("(first)"), Span("sentence 1")]
-        scene = SimpleNamespace(queries=SimpleNamespace(special=[True, False], names=names))
+        queries = SimpleNamespace(special=[True, False], names=names)
+        scene = SimpleNamespace(queries=queries, unit="spans")
         found = _named_runs(
             scene, [[first, 0, 0], ["a kept", 1, 1], [" ", -1, -1], ["a cat.", 1, 1]]
         )

@@ -146,6 +146,7 @@ NO_HINTS = {
     "--layer L --head H, or --stage weights",
     "--stage weights",
     "--stage weights (the matrix)",
+    "--layer … stops before that, …",
     "no predictions here; attnscope run --predict shows them",
     "no predictions: the weights are random; attnscope run --predict shows them",
     "the text is long; attnscope run --predict shows them",
