@@ -266,7 +266,7 @@ def test_quiet_prints_tables_without_remarks(capsys):
             assert re.match(r"what moved  causal → bidirectional  .*\n head +0 .*\n", every), every[
                 :80
             ]
-            assert re.search(r"\n\nstrongest  (L\d+H\d+ \d\.\d\d\s*)+$", every), every[-200:]
+            assert re.search(r"\n\nstrongest  (L\d+H\d+ \d\.\d{4}\s*)+$", every), every[-200:]
             head = f"L{head}"
         assert re.match(r"L\d+H\d+( .* → .*)?\n(only in .*)?\n", head), head[:80]
         for remark in (
