@@ -2,9 +2,12 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import attnscope
 from attnscope.cli import main
@@ -112,6 +115,20 @@ def test_an_answer_about_two_texts_names_both_words_and_what_each_side_reads(tmp
     assert f", {query} moves " in answer
     assert f" in L2H0: “{words[1][change[row].argmax()]}” gains " in answer
     assert f", “{words[0][change[row].argmin()]}” loses " in answer
+
+
+def test_no_name_of_a_side_controls_what_shows_it(tmp_path):
+    sample = Path(attnscope.__file__).parent.parent / "sample_weights" / "riverbank"
+    folder = tmp_path / "ev\x1bil"
+    shutil.copytree(sample, folder)
+    (file,) = folder.glob("*.safetensors")
+    save_file({name: 1.3 * values for name, values in load_file(file).items()}, file)
+    page, _ = written(tmp_path, TEXT, "--model", str(sample), "--model", str(folder))
+    walk = page.of_kind("walk")[0]
+    assert walk["scenes"][0]["answer"].startswith("From riverbank to ")
+    for scene in walk["scenes"]:
+        meanings = [one["meaning"] for one in scene["numbers"]]
+        assert "\x1b" not in "".join([scene["answer"], *walk["masks"], *meanings])
 
 
 def test_names_of_heads_that_tie():

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from attnscope.base.system.escape import escape_control
 from attnscope.findings.compare import Change, Comparison, HeadChange
 from attnscope.findings.heads import HeadRef
 from attnscope.findings.tokens import Token
@@ -192,9 +193,9 @@ def _row_moved(comparison: Comparison, change: Change, head: HeadChange) -> str:
     row, _ = head.cell_moved
     sides = comparison.sides[0], comparison.sides[change.side]
     texts = [side.report.texts[head.text] for side in sides]
-    labels = [side.label for side in sides]
+    labels = [escape_control(side.label) for side in sides]
     if comparison.axis == "text":
-        labels = [quoted(label) for label in labels]
+        labels = [quoted(side.label) for side in sides]
     queries = zip(texts, head.queries[row], strict=True)
     query = "/".join(dict.fromkeys(_word(text.tokens, position) for text, position in queries))
     said = f"From {' to '.join(labels)}, {query} moves {head.largest_change:.2f} of its weight"

@@ -6,6 +6,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from attnscope.base.system.escape import escape_control
 from attnscope.findings.arrays import Floats, Matrix
 from attnscope.findings.compare import Comparison
 from attnscope.findings.heads import HeadRef
@@ -228,7 +229,7 @@ def _scene(tokens: SavedText, side: _Side, pair: _Pair, asked: bool) -> Scene:
         return replace(scene, answer=answer)
     values = np.array([*largest.values()], dtype=np.float32)
     values = values.reshape(len(side.sizes[0]), len(side.sizes[1]))
-    labels = pair.first.label, pair.second.label
+    labels = [escape_control(side.label) for side in (pair.first, pair.second)]
     meaning = f"Largest share of a part that moved, from {labels[0]} to {labels[1]}."
     number = HeadNumber(MOVED, meaning, values, is_share=True)
     answer = _answer(pair, first, row, largest, asked=asked)

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.base.system.escape import escape_control
 from attnscope.findings.compare import Comparison
 from attnscope.findings.heads import HeadRef
 from attnscope.findings.run import Report, TextReport
@@ -135,7 +136,7 @@ def _share_moved(comparison: Comparison, side: int, text_index: int) -> HeadNumb
         if head.text == text_index:
             ref = head.second if side else head.first
             values[layers.index(ref.layer), heads.index(ref.head)] = head.share_moved
-    labels = [f"“{comparison.sides[n].label}”" for n in (0, change.side)]
+    labels = [f"“{escape_control(comparison.sides[n].label)}”" for n in (0, change.side)]
     meaning = f"Largest share of a row that moved, from {' to '.join(labels)}."
     return HeadNumber(MOVED, meaning, values, is_share=True)
 
