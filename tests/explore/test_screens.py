@@ -117,14 +117,15 @@ def test_footer_and_help_name_every_key():
 
     async def walk():
         async with app.run_test(size=(120, 40)) as pilot:
+            app.animation_level = "none"  # a screen that still scrolls has not all of its lines
             await pilot.pause()
             await pilot.press("?")
             await pilot.pause()
             seen = ""
-            for key in ("pagedown", "pagedown", "end"):
+            for key in ("pagedown", "end"):
                 seen += "\n".join(strip.text for strip in app.screen._compositor.render_strips())
                 await pilot.press(key)
-                await pilot.wait_for_scheduled_animations()
+                await pilot.pause()
             return seen + "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
     shown = asyncio.run(walk())
