@@ -217,6 +217,8 @@ class EffectSurvey(TextFindings, frozen=True):
         words: The words that edges are between, of which `queries` and `keys` name the first tokens; null for tokens.
         targets: The token whose logit is compared, or two whose difference is; empty for none.
         replacing: The texts that replacements come from; null for `zero` and `mean`.
+        predictions: What is predicted without and with the cut of the unit with the largest effect, as `--cut` reports
+            it; empty without predictions, for spans, and for more than three positions.
         schema: Name and version of this format.
     """
 
@@ -240,6 +242,7 @@ class EffectSurvey(TextFindings, frozen=True):
     targets: list[LogitTarget] = []
     replacing: Replacing | None = None
     words: TextWords | None = None
+    predictions: list[PredictionChange] = []
     schema: str = EFFECTS_SCHEMA
 
     def restored(self, effects: Effects) -> Floats | None:

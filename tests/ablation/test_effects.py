@@ -93,6 +93,15 @@ def test_every_head(gpt2, engine, monkeypatch):
         counted_correlation(off_sink.ravel(), kl.ravel()), abs=1e-6
     )
     assert found.order() == np.argsort(-kl.ravel()).tolist()
+    with cut_heads(model, divmod(int(kl.argmax()), 4)):
+        after, _, _ = seen(model, ids_of(found))
+    (change,) = found.predictions
+    assert (change.position, change.kl) == (N - 2, pytest.approx(kl.max(), rel=1e-4))
+    first = [np.argsort(-logs)[:5].tolist() for logs in (before, after)]
+    assert {token.id for token in change.tokens} == {*first[0], *first[1]}
+    for token in change.tokens:
+        assert token.before == pytest.approx(np.exp(before[token.id]), rel=1e-4)
+        assert token.after == pytest.approx(np.exp(after[token.id]), rel=1e-4)
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
@@ -225,6 +234,14 @@ def test_an_encoder_without_a_head_has_hidden_states_alone(minilm: Path):
     assert at.effects[0].hidden[3] == pytest.approx(
         one.effects[0].change[2] / one.norms[2], rel=1e-5
     )
+
+
+def test_predictions_without_a_head_are_kept_of_three_positions_at_most(gpt2):
+    run = requested((TextInput(TEXT),), model=gpt2[0], layer="0")
+    for at, positions in (("bank,by,was", 3), ("bank,by,was,old", 0)):
+        found = survey_effects(run, cutting(each="head", at=at))
+        assert len(found.predictions) == positions
+        assert len(found.positions) >= 3
 
 
 def test_a_masked_model_predicts_at_mask_tokens(tmp_path):

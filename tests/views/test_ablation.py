@@ -12,6 +12,7 @@ from attnscope.findings.ablation import (
     CutPart,
     Effects,
     EffectSurvey,
+    LogitTarget,
     PredictionChange,
     TokenChange,
 )
@@ -151,21 +152,23 @@ def test_the_screen_of_effects_ranks_heads_or_layers(unit, width):
         # the bar stands behind the effect that it draws
         assert re.search(r"L0H1 0\.400 (█+ )?2\.000 0\.300 \(2\)", words)
         assert "at 2 bank" in words
-        assert "heads with more weight matter less: rank correlation −0.50 of weight" in words
-        assert "Spearman, 4 heads" in words
+        assert (
+            "in this text, heads with more weight tend to have less effect: ρ −0.50 over 4 heads"
+            in words
+        )
     else:
         assert "L0H1 2 bank ← 1 b" in words
         # what is the same of both ways is said once
         assert "note edge A ← B: what query A reads from key B; weight: " in words
         assert words.count("effect of cutting each edge") == words.count("at 2 bank") == 1
-        assert "weight tells partly which edges matter: rank correlation 0.50 (renorm" in words
-        assert "weight tells which edges matter: rank correlation 1.00 (unnorm" in words
+        assert "edges with more weight tend to have more effect: ρ 0.50 (renormalised); " in words
+        assert "edges with more weight mostly have more effect: ρ 1.00 (unnormalised) over" in words
         found = survey(unit)
         alike = [structs.replace(effects, correlation=0.9) for effects in found.effects]
         shown = draw(structs.replace(found, effects=alike), width, precision=3)
         words = re.sub(r"\s+", " ", shown)
-        assert words.count("weight tells") == 1
-        assert "rank correlation 0.90 (renormalised) and 0.90 (unnormalised) of weight" in words
+        assert words.count("with more weight") == 1
+        assert "ρ 0.90 (renormalised) and 0.90 (unnormalised) over 4 edges" in words
 
 
 def test_a_title_of_effects_is_one_line():
@@ -265,17 +268,84 @@ def test_effects_are_ranked_bars_as_long_as_they_are_large(unit):
 def test_a_screen_ranks_heads_before_it_draws_all():
     """As of thirty layers, whose map would fill the screen before the answer."""
     screen = draw(survey(), 80, precision=3)
-    assert (
-        screen.index("weight (rank)") < screen.index("\n head  ") < screen.index("rank correlation")
-    )
+    assert screen.index("weight (rank)") < screen.index("\n head  ") < screen.index("in this text")
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (
+            (0.25, 0.05),
+            'Without it, "far" falls from 60.4 % to 25.0 % and is still the most probable token.',
+        ),
+        ((0.604, 0.05), 'Without it, "far" stays at 60.4 % and is still the most probable token.'),
+        (
+            (0.7, 0.05),
+            'Without it, "far" rises from 60.4 % to 70.0 % and is still the most probable token.',
+        ),
+        (
+            (0.2, 0.5),
+            'Without it, "far" falls from 60.4 % to 20.0 %, and "bank" is the most probable token, with 50.0 % '
+            "(before: 10.0 %).",
+        ),
+    ],
+)
+def test_the_answer_is_what_is_predicted_without_the_strongest_head(after, said):
+    rows = [
+        TokenChange(n, name, name, before, share, 0.0)
+        for n, (name, before, share) in enumerate(
+            zip(("far", "bank"), (0.604, 0.1), after, strict=True)
+        )
+    ]
+    predicted = [PredictionChange(2, 0.4, rows)]
+    found = structs.replace(survey(), predictions=predicted)
+    words = re.sub(r"\s+", " ", draw(found, 80))
+    assert f"L0H1 has the largest effect: much, 0.40 bits. {said} head KL" in words
+    both = re.sub(r"\s+", " ", draw(structs.replace(found, predictions=predicted * 2), 80))
+    assert both.count('at 2 bank: "far" ') == 2
+
+
+def test_the_answer_of_a_target_is_how_its_logit_moves():
+    found = survey()
+    targets = [LogitTarget(0, "far", "far", 2.0), LogitTarget(1, "old", "old", 0.5)]
+    change = floats(0.1, -0.25, 0.0, 0.2)
+    effects = [structs.replace(found.effects[0], target=change)]
+    rows = [TokenChange(0, "far", "far", 0.6, 0.5, 0.0)]
+    for count, said in (
+        (1, "far falls from 2.000 to 1.750."),
+        (2, "old falls from 1.500 to 1.250."),
+    ):
+        shown = structs.replace(
+            found,
+            effects=effects,
+            targets=targets[:count],
+            predictions=[PredictionChange(2, 0.4, rows)],
+        )
+        words = re.sub(r"\s+", " ", draw(shown, 80, precision=3))
+        assert "L0H1 has the largest effect: somewhat, −0.25. Without it, the logit of far" in words
+        assert said in words and "most probable" not in words
+
+
+def test_the_answer_says_how_a_head_is_replaced_and_nothing_of_an_unknown_effect():
+    found = survey()
+    rows = [TokenChange(0, "far", "far", 0.6, 0.5, 0.0)]
+    for how, said in (
+        ("mean", 'With its mean in its place, "far" falls'),
+        ("patch", 'With what it gives in the other text, "far" falls'),
+        ("resample", 'With what it gives in other texts, "far" falls'),
+    ):
+        effects = structs.replace(found.effects[0], how=how)
+        predicted = [PredictionChange(2, 0.4, rows)]
+        assert said in draw(structs.replace(found, effects=[effects], predictions=predicted), 200)
+    unknown = structs.replace(found.effects[0], kl=floats(*[np.nan] * 4))
+    assert "has the largest effect" not in draw(structs.replace(found, effects=[unknown]), 80)
 
 
 @pytest.mark.parametrize("how", ["zero", "mean", "patch", "resample"])
-def test_effects_offer_to_show_what_is_predicted_without_the_strongest_head(how):
-    """They say how much a prediction changes, but not which one."""
+def test_effects_offer_to_show_all_that_changes_without_the_strongest_head(how):
     found = survey()
     found = structs.replace(found, effects=[structs.replace(found.effects[0], how=how)])
-    offered = "--cut L0H1 instead of --each (what is predicted without it)"
+    offered = "--cut L0H1 instead of --each (all that changes without it)"
     assert (offered in draw(found, 200)) is (how in ("zero", "mean"))
     hidden = structs.replace(found.effects[0], kl=None)
     assert "--cut" not in draw(structs.replace(found, effects=[hidden]), 200)

@@ -15,6 +15,8 @@ from attnscope.studies.ablate.spans import answer_text
 
 OF_WORDS = "Weight from the query's word or picture to the key's: summed over the key's tokens, averaged over the query's."
 OFF_SINK = "Weight that words give to tokens other than the first and special ones (the usual sinks), averaged over words."
+# Most positions at which the predictions without the unit with the largest effect are kept.
+_PREDICTIONS = 3
 _MEANINGS = {
     "head": OFF_SINK,
     "layer": f"{OFF_SINK[:-1]} and heads.",
@@ -89,7 +91,7 @@ def survey_effects(
     meaning = OF_WORDS
     if words is None:
         meaning = _MEANINGS[unit]
-    return EffectSurvey(
+    survey = EffectSurvey(
         **baseline.header(),
         unit=unit,
         positions=list(ablation.positions),
@@ -108,6 +110,10 @@ def survey_effects(
         log_probability=baseline.log_probability,
         words=words,
     )
+    if spans or len(survey.positions) > _PREDICTIONS:
+        return survey
+    (largest,) = baseline.compare([cuts[survey.order()[0]]], ways[:1])
+    return replace(survey, predictions=largest.predictions)
 
 
 def _opened(

@@ -1,18 +1,26 @@
 """The effects of a cut, and of every head, layer or edge, as parts."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace as dataclass_replace
 from typing import Any
 
 import numpy as np
 
-from attnscope.findings.ablation import Ablation, Effects, EffectSurvey, PredictionChange
+from attnscope.findings.ablation import (
+    Ablation,
+    Effects,
+    EffectSurvey,
+    PredictionChange,
+    TokenChange,
+    logit_of,
+)
 from attnscope.findings.images import picture_of
 from attnscope.findings.tokens import Token
 from attnscope.studies.ablate.span_screen import present_spans
 from attnscope.studies.ablate.target_screen import (
     before_target,
     changed_target,
-    correlation_texts,
+    correlation_text,
     other_text,
     ranked_weights,
     signed,
@@ -45,8 +53,8 @@ from attnscope.views.parts import (
 )
 from attnscope.views.scales import shares_of_largest
 from attnscope.views.settings import DisplaySettings, Listing
-from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
-from attnscope.views.walk.effects import effect_word
+from attnscope.views.spans import TIE, Span, Spans, note, ours, token_span, untrusted
+from attnscope.views.walk.effects import effect_word, verdict_text
 
 _LISTED = 10
 _ROWS = 16  # number of tokens whose hidden states are shown
@@ -65,6 +73,15 @@ _HOW = {
     ),
     "resample": ("resampled", "{} replaced by {} in other texts"),
     "patch": ("patched", "{} replaced by {} in the other text"),
+}
+# how a sentence on what is predicted without a unit begins
+_WITHOUT = {
+    "zero": "Without it",
+    "mean": "With its mean in its place",
+    "renormalised": "Without it",
+    "unnormalised": "Without it",
+    "resample": "With what it gives in other texts",
+    "patch": "With what it gives in the other text",
 }
 _OUTPUTS = {
     "head": "the head's output is",
@@ -130,7 +147,7 @@ def present_effects(
     picture: list[Any] = [*_picture(survey, settings)]
     if settings.is_figure and survey.unit == "head":
         picture += [GAP, weight_against_effect(survey)]
-    answer = [_strongest(survey, settings.listing, settings)]
+    answer = [*_largest(survey, settings), _strongest(survey, settings.listing, settings)]
     yield from answer_first(answer, picture, settings)
     yield GAP
     restored = []
@@ -148,7 +165,7 @@ def present_effects(
     if survey.unit == "head" and predicted and not replaced:
         strongest = survey.order()[0]
         cut = f"L{survey.layers[strongest]}H{survey.heads[strongest]}"
-        more.insert(0, f"--cut {cut} instead of --each (what is predicted without it)")
+        more.insert(0, f"--cut {cut} instead of --each (all that changes without it)")
     if survey.unit == "head":
         more += ["--each edge --layer N --head N"]
     if survey.unit == "edge" and any(map(picture_of, survey.tokens)):
@@ -279,6 +296,61 @@ def _titles(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPar
         yield Facts([(name, note(meaning)) for name, meaning in ways], remark=False, look="")
 
 
+def _largest(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Say which unit has the largest effect, whether that is large, and what is predicted without it."""
+    strongest = survey.order()[0]
+    first = survey.effects[0]
+    effect = float(first.effect[strongest])
+    if np.isnan(effect):
+        return
+    name = [dataclass_replace(span, look="bold") for span in _label(survey, strongest)]
+    spans = [Span(f" has the largest effect: {verdict_text(effect, first.ranked_by)}")]
+    start = f". {_WITHOUT[first.how]}, "
+    if (before := logit_of(survey.targets)) is not None:
+        logits = [
+            formatted(logit, f"z.{settings.precision}f") for logit in (before, before + effect)
+        ]
+        moves = _moves(*logits, falls=effect < 0)
+        spans += [Span(f"{start}the "), *target_name(survey.targets), Span(moves)]
+    else:
+        for change in survey.predictions:
+            spans.append(Span(start))
+            if len(survey.predictions) > 1:
+                at = Span(f"at {change.position} "), token_span(survey.tokens, change.position)
+                spans += [*at, Span(": ")]
+            spans += _moved(change)
+            start = "; "
+    yield paragraph((*name, *spans, Span(".")))
+
+
+def _moved(change: PredictionChange) -> Iterator[Span]:
+    """Say how the probability of the most probable token moves, and which token is the most probable one then."""
+    token = max(change.tokens, key=lambda token: token.before)
+    first = max(change.tokens, key=lambda token: token.after)
+    shares = [percent(share).replace(" ", TIE) for share in (token.before, token.after)]
+    moves = _moves(*shares, falls=token.after < token.before)
+    yield from _quoted(token)
+    if first is token:
+        yield Span(f"{moves} and is still the most probable token")
+        return
+    yield Span(f"{moves}, and ")
+    yield from _quoted(first)
+    now, then = (percent(share).replace(" ", TIE) for share in (first.after, first.before))
+    yield Span(f" is the most probable token, with {now} (before: {then})")
+
+
+def _quoted(token: TokenChange) -> Iterator[Span]:
+    """Name a token in a sentence, where it could be read as a word of it."""
+    yield from (Span('"'), Span(token.text, "bold", "token"), Span('"'))
+
+
+def _moves(before: str, after: str, *, falls: bool) -> str:
+    """Say how a number moves that is shown as these."""
+    if before == after:
+        return f" stays at {after}"
+    return f" {'falls' if falls else 'rises'} from {before} to {after}"
+
+
 def _picture(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Draw the effect of every unit, and say how well weights predict it."""
     first = survey.effects[0]
@@ -291,7 +363,7 @@ def _picture(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPa
         sizes = [write(value, settings.precision) for value in first.effect.tolist()]
         labels = [ours(f"L{layer}") for layer in survey.layers]
         yield Table("layer", [Column(_HEADINGS[first.ranked_by], sizes)], labels=labels)
-    for text in correlation_texts(survey, {how: name for how, (name, _) in _HOW.items()}):
+    if text := correlation_text(survey, {how: name for how, (name, _) in _HOW.items()}):
         yield paragraph(ours(text))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from attnscope.findings.ablation import Effects, EffectSurvey
-from attnscope.studies.ablate.target_screen import correlation_texts, ranked_weights, weight_note
+from attnscope.studies.ablate.target_screen import correlation_text, ranked_weights, weight_note
 from attnscope.studies.screens.header import counted, more_options, notes
 from attnscope.studies.screens.spans import spell_run
 from attnscope.views.numbers import formatted
@@ -36,9 +36,9 @@ def present_spans(
     yield GAP
     yield _table(survey, listing, settings)
     yield GAP
-    for text in correlation_texts(survey, {how: how for how in _HOW}):
+    if text := correlation_text(survey, {how: how for how in _HOW}):
         yield paragraph(ours(text))
-    yield GAP
+        yield GAP
     yield notes(_meanings(survey))
     more = ["--top K (list more)", "--query SPAN (who is cut off)"]
     if survey.answer:

@@ -11,7 +11,7 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
 _LISTED = 8  # number of tokens that are named in which two texts differ
-# Rank correlations from which weights tell partly, and mostly, which units matter.
+# Rank correlations from which units with more weight tend to have more effect, and mostly have it.
 _PARTLY = 0.3
 _MOSTLY = 0.7
 
@@ -136,33 +136,33 @@ def weight_note(survey: EffectSurvey) -> str:
     return f"weight: {meaning}; (rank): by weight, 1 for the largest."
 
 
-def correlation_texts(survey: EffectSurvey, names: Mapping[str, str]) -> list[str]:
-    """Say whether weights tell which units matter, and by which numbers: once, if all ways of cutting agree.
+def correlation_text(survey: EffectSurvey, names: Mapping[str, str]) -> str:
+    """Say whether weights tell, in this text, which units matter: once, if all ways of cutting agree; empty if unknown.
 
     `names`: those of the ways.
     """
-    known = [effects for effects in survey.effects if effects.correlation is not None]
     numbers: dict[str, list[str]] = {}
-    for effects in known:
-        assert effects.correlation is not None
-        way = f" ({names[effects.how]})" if len(survey.effects) > 1 else ""
-        number = f"{formatted(effects.correlation, 'z.2f')}{way}"
-        numbers.setdefault(_answer(survey, effects.correlation), []).append(number)
-    ends = "1: the same order, 0: unrelated, −1: reversed"
-    count = f"Spearman, {len(survey.weights):,} {survey.unit}s"
-    return [
-        f"{answer}: rank correlation {' and '.join(values)} of weight and effect ({ends}; {count})"
-        for answer, values in numbers.items()
-    ]
+    for effects in survey.effects:
+        if effects.correlation is not None:
+            way = f" ({names[effects.how]})" if len(survey.effects) > 1 else ""
+            number = f"{formatted(effects.correlation, 'z.2f')}{way}"
+            numbers.setdefault(_found(survey.unit, effects.correlation), []).append(number)
+    if not numbers:
+        return ""
+    found = "; ".join(f"{found}: ρ {' and '.join(values)}" for found, values in numbers.items())
+    units = f"{len(survey.weights):,} {survey.unit}s"
+    return (
+        f"in this text, {found} over {units} (Spearman's rank correlation; 1: the same order, 0: unrelated, "
+        "−1: reversed)"
+    )
 
 
-def _answer(survey: EffectSurvey, correlation: float) -> str:
-    units = f"{survey.unit}s"
-    if correlation >= _PARTLY:
-        return f"weight tells {'partly ' * (correlation < _MOSTLY)}which {units} matter"
-    if correlation <= -_PARTLY:
-        return f"{units} with more weight matter less"
-    return f"weight does not tell which {units} matter"
+def _found(unit: str, correlation: float) -> str:
+    """Say what a rank correlation of weight and effect tells of the units that it was measured over."""
+    if abs(correlation) < _PARTLY:
+        return "weight and effect are hardly related"
+    how = "tend to" if abs(correlation) < _MOSTLY else "mostly"
+    return f"{unit}s with more weight {how} have {'more' if correlation > 0 else 'less'} effect"
 
 
 def target_columns(
