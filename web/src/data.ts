@@ -38,6 +38,8 @@ export const matrixOf = (data: Numbers, rows: number, columns: number, offset = 
 
 export class Data {
   private cache = new Map<number, Typed>();
+  private floats = new Map<Ref, Numbers>();
+  private matrices = new Map<Source, Matrix>(); // each is computed once, although others are computed from it
 
   constructor(
     private bytes: Uint8Array,
@@ -76,8 +78,11 @@ export class Data {
   numbers(ref: Ref): Numbers {
     const raw = this.raw(ref);
     if (ref.decimals === undefined) return raw as Float32Array;
+    let found = this.floats.get(ref);
+    if (found) return found;
     const factor = 10 ** ref.decimals;
-    const found = new Float64Array(raw.length);
+    found = new Float64Array(raw.length);
+    this.floats.set(ref, found);
     if (ref.falls) {
       // every rank is stored as what it is less than the one before
       const rank = raw.length / this.shape(ref)[0]!;
@@ -98,6 +103,12 @@ export class Data {
   // A stage of a head: exact float32, however it was written.
   stage(sources: Record<string, Source>, name: string): Matrix {
     const source = sources[name]!;
+    const known = this.matrices.get(source) ?? this.computed(sources, source);
+    this.matrices.set(source, known);
+    return known;
+  }
+
+  private computed(sources: Record<string, Source>, source: Source): Matrix {
     if ("@" in source) return this.matrix(source);
     if ("product" in source) {
       const [left, right] = source.product;

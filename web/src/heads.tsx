@@ -1,19 +1,8 @@
 // Layers × heads: the lens, thumbnails, roles, or a number of every head.
 import { useEffect, useState } from "preact/hooks";
 import { Small, Word } from "./elements";
-import {
-  colourOf,
-  digitsFor,
-  digitsText,
-  exactText,
-  fixed,
-  inkOn,
-  parseHex,
-  type Scale,
-  scaleOf,
-  tint,
-} from "./format";
-import { canvasOf, Heat } from "./heat";
+import { digitsFor, digitsText, exactText, fixed, inkOn, parseHex, type Scale, scaleOf, tint } from "./format";
+import { Heat, pixels } from "./heat";
 import { Answer, Cell, LensList, sayOf } from "./lens";
 import type { Head } from "./model";
 import { type PanelProps, stacked, weightScale } from "./panel";
@@ -41,11 +30,8 @@ function thumbnail(head: Head, theme: "light" | "dark", scale: Scale, query: num
       const value = matrix.at(r, c);
       if (value > most[at]!) most[at] = value;
     }
-  const image = new ImageData(columns, rows);
-  most.forEach((value, n) => {
-    image.data.set([...colourOf(theme, scale, value)!, 255], n * 4);
-  });
-  const canvas = canvasOf(image);
+  const value = (r: number, c: number) => most[r * columns + c]!;
+  const canvas = pixels({ value, scale }, theme, { shownRows: rows, shownColumns: columns });
   pictures.set(head, (pictures.get(head) ?? new Map()).set(name, canvas));
   return canvas;
 }
@@ -63,8 +49,7 @@ export function HeadsPanel(props: PanelProps) {
   const theme = currentTheme();
   const [budget, setBudget] = useState(0); // thumbnails of so many heads are made; more follow in the next task
   useEffect(() => {
-    const later = setTimeout(() => setBudget(budget + AT_ONCE));
-    if (budget > layers.length * heads.length) clearTimeout(later);
+    if (budget < layers.length * heads.length) setTimeout(() => setBudget(budget + AT_ONCE));
   }, [budget]);
   const { layers, heads, numbers, roles, displays } = scene.record;
   const shown = numbers.find((one) => one.name === place.display);

@@ -56,6 +56,8 @@ export interface HeatProps {
   path?: [number, number][]; // first and end of the columns of a path, in every row
 }
 
+type Colouring = Pick<HeatProps, "value" | "scale" | "colours" | "forbidden">;
+
 // Steps of keys by rows and columns.
 export const STEPS: Record<string, [number, number]> = {
   ArrowLeft: [0, -1],
@@ -79,11 +81,30 @@ const GAP = 6;
 const LEAST_TARGET = 24; // of a finger
 const STRIP = 36; // pixels of the loudness above a map over seconds
 
+// It is drawn once its width is known.
 export function Heat(props: HeatProps) {
-  const theme = currentTheme();
   const box = useRef<HTMLDivElement>(null);
-  const canvas = useRef<HTMLCanvasElement>(null);
   const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const element = box.current!;
+    const measure = () => setWidth(element.clientWidth);
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+  return (
+    <div class="heat" ref={box}>
+      {width > 0 && <Drawn {...props} space={Math.max(60, width - GAP)} />}
+    </div>
+  );
+}
+
+type DrawnProps = HeatProps & { space: number }; // pixels of its width
+
+function Drawn(props: DrawnProps) {
+  const theme = currentTheme();
+  const canvas = useRef<HTMLCanvasElement>(null);
   const [zoom, setZoom] = useState(0); // size of a cell; 0 for what fits
   const [corner, setCorner] = useState<[number, number]>([0, 0]);
   const [own, setOwn] = useState<[number, number]>([0, 0]);
@@ -93,16 +114,7 @@ export function Heat(props: HeatProps) {
   const cursor = props.cursor ?? own;
   const { rows, columns } = props;
 
-  useLayoutEffect(() => {
-    const element = box.current!;
-    const measure = () => setWidth(element.clientWidth);
-    measure();
-    const observer = new ResizeObserver(measure);
-    observer.observe(element);
-    return () => observer.disconnect();
-  }, []);
-
-  const layout = plan(props, width, zoom);
+  const layout = plan(props, zoom);
   const { cell, line, left, top, shownRows, shownColumns } = layout;
   const r0 = clamp(corner[0], rows.length - shownRows + 1);
   const c0 = clamp(corner[1], columns.length - shownColumns + 1);
@@ -123,7 +135,7 @@ export function Heat(props: HeatProps) {
     };
   }, [props.value, props.colours, props.scale.shape, props.scale.high, theme, r0, c0, shownRows, shownColumns]);
   useLayoutEffect(() => {
-    if (canvas.current && width) draw(canvas.current, props, theme, layout, r0, c0, cursor, hover, drawn);
+    draw(canvas.current!, props, theme, layout, r0, c0, cursor, hover, drawn);
   });
 
   // The row and the column of a pixel; one of them is null on a label of the other.
@@ -170,7 +182,7 @@ export function Heat(props: HeatProps) {
   const said = hover ?? cursor;
   const known = rows[said[0]] && columns[said[1]];
   return (
-    <div class="heat" ref={box}>
+    <>
       {/* biome-ignore lint/a11y/noInteractiveElementToNoninteractiveRole: keys move its cursor */}
       <canvas
         id={props.id}
@@ -233,7 +245,7 @@ export function Heat(props: HeatProps) {
           </span>
         )}
       </div>
-    </div>
+    </>
   );
 }
 
@@ -306,8 +318,8 @@ function textWidth(text: string, size: number): number {
   return found;
 }
 
-function plan(props: HeatProps, width: number, zoom: number): Layout {
-  const { rows, columns } = props;
+function plan(props: DrawnProps, zoom: number): Layout {
+  const { rows, columns, space } = props;
   const widest = (labels: Label[], size: number, names: boolean) => {
     let most = 0;
     const step = Math.max(1, Math.floor(labels.length / 400));
@@ -316,7 +328,6 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
     }
     return Math.min(LONGEST, Math.ceil(most)) + GAP;
   };
-  const space = Math.max(60, width - GAP);
   const strip = props.levels ? STRIP : 0;
   const room = Math.max(40, (props.height ?? 640) - strip);
   const named: [boolean, boolean] = [true, true];
@@ -388,7 +399,7 @@ function shorten(text: string, room: number, size: number): string {
   return `${letters.slice(0, keep).join("")}…`;
 }
 
-export function cellColour(props: HeatProps, theme: Theme, row: number, column: number): Rgb | null {
+export function cellColour(props: Colouring, theme: Theme, row: number, column: number): Rgb | null {
   const value = props.value(row, column);
   const role = props.colours?.[row]?.[column];
   if (role) {
@@ -402,18 +413,22 @@ export function cellColour(props: HeatProps, theme: Theme, row: number, column: 
 
 // A pixel for every cell that is shown.
 export function pixels(
-  props: HeatProps,
+  props: Colouring,
   theme: Theme,
   { shownRows, shownColumns }: Pick<Layout, "shownRows" | "shownColumns">,
-  r0: number,
-  c0: number,
+  r0 = 0,
+  c0 = 0,
 ): HTMLCanvasElement {
   const picture = new ImageData(shownColumns, shownRows);
-  const none = surface(theme, "unknown");
+  const { data } = picture;
   for (let r = 0, at = 0; r < shownRows; r++)
-    for (let c = 0; c < shownColumns; c++, at += 4) {
-      picture.data.set(cellColour(props, theme, r0 + r, c0 + c) ?? none, at);
-      picture.data[at + 3] = 255;
+    for (let c = 0; c < shownColumns; c++) {
+      // one by one: set() takes several times as long for a cell
+      const colour = cellColour(props, theme, r0 + r, c0 + c) ?? surface(theme, "unknown");
+      data[at++] = colour[0];
+      data[at++] = colour[1];
+      data[at++] = colour[2];
+      data[at++] = 255;
     }
   return canvasOf(picture);
 }

@@ -1,5 +1,5 @@
 // Scenes and heads of a walk: what attnscope/views/page/walk.py writes.
-import { type Data, type Matrix, matrixOf, type Numbers, type Ref, type Source } from "./data";
+import { type Data, type Matrix, matrixOf, type Ref, type Source } from "./data";
 import type { Tree } from "./elements";
 import { type Label, nameOf } from "./heat";
 
@@ -241,7 +241,6 @@ export const shownStage = (head: Head | null, stage: string) =>
   head && !(stage in head.unit.stages) ? "weights" : stage;
 
 export class Head {
-  private matrices = new Map<string, Matrix>();
   private rowIndex = new Map<number, number>();
   private elsewhere: number | undefined;
 
@@ -259,13 +258,8 @@ export class Head {
   }
 
   stage(name: string): Matrix | null {
-    if (!(name in this.unit.stages)) return null;
-    let found = this.matrices.get(name);
-    if (!found) {
-      found = this.scene.store.stage(this.unit.stages, name);
-      this.matrices.set(name, found);
-    }
-    return found;
+    const { stages } = this.unit;
+    return name in stages ? this.scene.store.stage(stages, name) : null;
   }
 
   // The number of a cell; undefined if the page does not hold it.
@@ -286,18 +280,10 @@ export class Head {
     if (!map) return null;
     const [rows, columns] = this.scene.store.shape(map.weights).slice(-2) as [number, number];
     const offset = this.unit.map ? 0 : this.at * rows * columns;
-    const matrix = matrixOf(this.numbers(map.weights), rows, columns, offset);
+    const matrix = matrixOf(this.scene.store.numbers(map.weights), rows, columns, offset);
     const { at } = matrix;
     matrix.at = (r, c) => at(r, c) || 0;
     return { ...map, matrix, forbidden: (r: number, c: number) => Number.isNaN(at(r, c)) };
-  }
-
-  private numbers(ref: Ref): Numbers {
-    const known = rounded.get(ref);
-    if (known) return known;
-    const found = this.scene.store.numbers(ref);
-    rounded.set(ref, found);
-    return found;
   }
 
   // The strongest sources of a query; null if the page lists none of this row.
@@ -318,8 +304,10 @@ export class Head {
         measures[name] = !ref
           ? this.cell("weights", query, key!)!
           : "norms" in ref
-            ? Math.fround(measures.weight! * this.numbers(ref.norms)[this.at * scene.keyAxis.length + key!]!)
-            : this.numbers(ref)[at]!;
+            ? Math.fround(
+                measures.weight! * this.scene.store.numbers(ref.norms)[this.at * scene.keyAxis.length + key!]!,
+              )
+            : this.scene.store.numbers(ref)[at]!;
       found.push({ source, key, measures });
     }
     return found;
@@ -346,7 +334,7 @@ export class Head {
       .map(([name, ref]): [string, number] => [
         name,
         ref
-          ? this.numbers(ref)[this.at * this.group!.rows.length + row]!
+          ? this.scene.store.numbers(ref)[this.at * this.group!.rows.length + row]!
           : this.cell("weights", query, keyAxis.find(name === "first" ? 0 : queryAxis.tokenPositions[query]!)!)!,
       ])
       .filter(([, value]) => !Number.isNaN(value));
@@ -472,5 +460,3 @@ export class Head {
     return matrixOf(found, queries.length, keys.length);
   }
 }
-
-const rounded = new Map<Ref, Numbers>();

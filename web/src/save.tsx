@@ -90,7 +90,7 @@ function asSvg(props: HeatProps, title: string, subtitle: string): string {
       </text>
       {many ? (
         <image
-          href={pixels(props, "light", { shownRows: rows.length, shownColumns: columns.length }, 0, 0).toDataURL()}
+          href={pixels(props, "light", { shownRows: rows.length, shownColumns: columns.length }).toDataURL()}
           x={left}
           y={top}
           width={wide}

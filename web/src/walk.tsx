@@ -346,24 +346,26 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
         />
       </div>
       {stacked() && <Answer {...panel} />}
-      <div class="columns" style={{ "--room": `${room}px` }}>
-        <HeadsPanel {...panel} />
-        {pictured ? (
-          <PicturePanel {...panel} title={title} onMatrix={() => setAsMatrix(true)} />
-        ) : (
-          <MatrixPanel
-            {...panel}
-            sceneAt={sceneAt}
-            masks={node.masks}
-            title={title}
-            stageHelp={node.stageHelp}
-            onPicture={scene.record.pictures && compared.length === 0 ? () => setAsMatrix(false) : undefined}
-          />
-        )}
-        <div class="aside">
-          <RowPanel {...panel} phrases={node.phrases} />
+      {room > 0 && (
+        <div class="columns" style={{ "--room": `${room}px` }}>
+          <HeadsPanel {...panel} />
+          {pictured ? (
+            <PicturePanel {...panel} title={title} onMatrix={() => setAsMatrix(true)} />
+          ) : (
+            <MatrixPanel
+              {...panel}
+              sceneAt={sceneAt}
+              masks={node.masks}
+              title={title}
+              stageHelp={node.stageHelp}
+              onPicture={scene.record.pictures && compared.length === 0 ? () => setAsMatrix(false) : undefined}
+            />
+          )}
+          <div class="aside">
+            <RowPanel {...panel} phrases={node.phrases} />
+          </div>
         </div>
-      </div>
+      )}
       {dialog === "explain" && head ? (
         <Explain scene={scene} head={head} query={spot.query} words={words} leave={leave} />
       ) : (
@@ -397,7 +399,7 @@ const LEAST_ROOM = 430;
 
 // The height that is left for the panels below the text, so that all of them are in sight at once.
 function useRoom() {
-  const [room, setRoom] = useState(600);
+  const [room, setRoom] = useState(0); // until it is known, there are no panels
   const text = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
     const measure = () =>
