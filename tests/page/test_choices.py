@@ -111,6 +111,8 @@ def test_a_finger_reads_what_a_term_means(opened):
         assert shows(page, said, meaning)
         box = page.locator(".said").bounding_box()
         assert box["x"] >= 0 and box["width"] > 200
+        # which leaves the answer free
+        assert box["y"] + box["height"] <= page.locator(".matters").bounding_box()["y"]
         page.locator(".said").click()
         assert shows(page, said, "")
 

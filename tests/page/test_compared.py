@@ -165,3 +165,44 @@ def test_the_change_of_a_cell_has_the_decimals_of_its_sides(open_page, tmp_path)
     )
     assert number(said) == pytest.approx(after - before, abs=5.1e-4)
     assert len(said.partition(".")[2]) == 3
+
+
+def test_the_sides_of_a_comparison_have_tokens(open_page, tmp_path):
+    """Cells are large enough for a label: names, not numbers."""
+    path = tmp_path / "page.html"
+    longer = f"{TEXT} and old and green and the boat by the river was old"
+    assert main(["compare", TEXT, longer, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(1280, 800)).page
+    cells = page.locator(".sides figure:not(.difference) canvas").evaluate_all(
+        "(all) => all.map((one) => one.dataset.cells.split(' ').map(Number))"
+    )
+    assert len(cells) == 2
+    for _, _, wide, high in cells:
+        assert min(wide, high) >= 9
+    panel = page.locator(".matrix-panel")
+    assert panel.evaluate("(panel) => panel.scrollHeight <= panel.clientHeight")
+
+
+def test_thumbnails_of_many_layers_are_as_wide_as_their_panel(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    draw = np.random.default_rng(0)
+    arrays = {name: draw.standard_normal((30, 9, 6, 4), np.float32) for name in "qkv"}
+    np.savez(tmp_path / "qkv.npz", **arrays)
+    assert main(["run", "--qkv", str(tmp_path / "qkv.npz"), "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(1280, 800)).page
+    assert page.locator(".heads-panel select").input_value() == "thumbnails"
+    left, _, wide, _ = map(float, page.locator("#panel-heads").get_attribute("data-cells").split())
+    panel = page.locator(".heads-panel .heat").bounding_box()
+    assert left + 9 * wide > 0.95 * panel["width"]
+
+
+def test_the_hint_beside_the_sides_is_short_on_a_phone(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    sides = ["--mask", "causal", "--mask", "bidirectional"]
+    assert main(["compare", TEXT, *sides, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(360, 640)).page
+    assert page.locator(".text-panel select").is_visible()
+    lines = page.locator(".said-of").evaluate(
+        "(hint) => hint.offsetHeight / parseFloat(getComputedStyle(hint).lineHeight)"
+    )
+    assert 1 <= lines < 2.5

@@ -56,7 +56,7 @@ def scene_of(path):
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
-def test_effects_at_every_token_are_those_of_models_without_a_head(gpt2, tmp_path, engine):
+def test_effects_are_those_of_models_without_a_head(gpt2, tmp_path, engine):
     folder, model = gpt2
     path = tmp_path / "page.html"
     assert (
@@ -70,17 +70,16 @@ def test_effects_at_every_token_are_those_of_models_without_a_head(gpt2, tmp_pat
     assert effects["positions"] == [LAST]
     expected_before = np.exp(before[LAST, likeliest[LAST]])
     np.testing.assert_allclose(data.raw(effects["before"]), [expected_before], rtol=1e-4)
-    kl = np.empty((3, 4, len(ids)))
+    kl = np.empty((3, 4))
     after = np.empty((3, 4, 1))
     for layer in range(3):
         for head in range(4):
             logs, _ = predictions(without(model, layer, head), ids)
-            kl[layer, head] = [divergence(*rows) for rows in zip(before, logs, strict=True)]
+            kl[layer, head] = divergence(before[LAST], logs[LAST])
             after[layer, head] = np.exp(logs[LAST, likeliest[LAST]])
-    np.testing.assert_allclose(data.raw(effects["values"]), kl, rtol=2e-3, atol=1e-6)
     np.testing.assert_allclose(data.raw(effects["after"]), after, rtol=1e-4)
     (of_head,) = (one for one in scene["numbers"] if one["name"] == "effect of head")
-    np.testing.assert_allclose(data.raw(of_head["values"]), kl[..., LAST], rtol=2e-3, atol=1e-6)
+    np.testing.assert_allclose(data.raw(of_head["values"]), kl, rtol=2e-3, atol=1e-6)
     assert f", at {LAST} sat, if the head's output is replaced by 0." in of_head["meaning"]
 
 
@@ -97,44 +96,53 @@ def test_the_page_says_whether_a_head_matters(open_page, gpt2, tmp_path):
     before, _ = predictions(model, ids)
     top = int(before[LAST].argmax())
     query, key = 5, 1
-    kl = np.empty((2, 3, 4))
+    kl = np.empty((3, 4))
     shares = np.empty((3, 4))
     for layer in range(3):
         for head in range(4):
             logs, _ = predictions(without(model, layer, head), ids)
-            kl[:, layer, head] = [divergence(before[at], logs[at]) for at in (LAST, query)]
+            kl[layer, head] = divergence(before[LAST], logs[LAST])
             shares[layer, head] = np.exp(logs[LAST, top])
     page = open_page(path, size=(1280, 800)).page
     click_cell(page.locator("#panel-matrix"), query, key)
     assert shows(page, f"{MATTERS}.includes(' matter')", True)
     said = page.evaluate(MATTERS)
     layer, head = map(int, re.match(r"L(\d+)H(\d+) has ", said).groups())
-    rank = 1 + int((kl[0] > kl[0, layer, head]).sum())
-    assert f"number {rank} of 12 heads" in said
-    share = kl[0, layer, head] / kl[0].max()
-    assert f"? {word_in_documentation(kl[0, layer, head], 1)}: number {rank}" in said
-    if rank > 1:
-        strongest = np.unravel_index(kl[0].argmax(), (3, 4))
-        percent, best = re.search(r", (\S+) % of the strongest, (L\d+H\d+)\.", said).groups()
-        assert best == "L{}H{}".format(*strongest)
-        assert float(percent) == pytest.approx(100 * share, rel=0.02, abs=0.51)
-    first, second, bits = re.search(r" (\S+) % → (\S+) %, (\S+) bits\. After ", said).groups()
+    rank = 1 + int((kl > kl[layer, head]).sum())
+    word, after, first, second, bits, place = re.search(
+        r"\? ([\w ]+): without it, \S+ after (\w+) (\S+) % → (\S+) %, (\S+) bits, number (\d+) of 12 heads\.",
+        said,
+    ).groups()
+    assert (word, after) == (word_in_documentation(kl[layer, head], 1), "sat")
+    assert int(place) == rank
     assert float(first) == pytest.approx(100 * np.exp(before[LAST, top]), abs=0.051)
     assert float(second) == pytest.approx(100 * shares[layer, head], abs=0.051)
-    assert number(bits) == pytest.approx(kl[0, layer, head], rel=0.06)
-    here = re.search(r"After was: (\S+) bits\.", said)[1]
-    assert number(here) == pytest.approx(kl[1, layer, head], rel=0.06)
+    assert number(bits) == pytest.approx(kl[layer, head], rel=0.06)
     assert said.count("number ") == 1  # one rank, among all heads
     # and every head of the list has its effect and rank
     listed = page.evaluate(
         "[...document.querySelectorAll('[data-effect]')].map((one) => [one.dataset.effect, one.textContent])"
     )
     assert len(listed) == 9
+    # of which the sentence names the one with the largest effect, unless it is about that one
+    effect_of = {name: kl[tuple(map(int, name[1:].split("H")))] for name, _ in listed}
+    ordered = sorted(effect_of, key=effect_of.__getitem__)
+    for name in (ordered[0], ordered[-1]):
+        page.locator(f".lens [data-lens={name}]").click()
+        assert shows(page, f"{MATTERS}.startsWith('{name} has ')", True)
+        more = re.search(
+            r"Of the 9 heads that have most of it, (L\d+H\d+) matters most: (\S+) bits\.",
+            page.evaluate(MATTERS),
+        )
+        assert (more is None) == (name == ordered[-1])
+        if more is not None:
+            assert more[1] == ordered[-1]
+            assert number(more[2]) == pytest.approx(effect_of[ordered[-1]], rel=0.06)
     for name, text in listed:
         layer, head = map(int, name[1:].split("H"))
         value, place = re.fullmatch(r"(\S+) bits · #(\d+)", text).groups()
-        assert number(value) == pytest.approx(kl[0, layer, head], rel=0.06), name
-        assert int(place) == 1 + int((kl[0] > kl[0, layer, head]).sum()), name
+        assert number(value) == pytest.approx(kl[layer, head], rel=0.06), name
+        assert int(place) == 1 + int((kl > kl[layer, head]).sum()), name
 
 
 def test_a_model_without_an_output_head_has_effects_on_its_final_states(open_page, tmp_path):
@@ -157,14 +165,13 @@ def test_a_model_without_an_output_head_has_effects_on_its_final_states(open_pag
     moved = np.linalg.norm(after - before, axis=-1) / np.linalg.norm(before, axis=-1)
     assert (effects["before"], effects["after"]) == (None, None)
     assert effects["positions"] == list(range(ids.shape[1]))
-    np.testing.assert_allclose(data.raw(effects["values"])[layer, head], moved, rtol=1e-3)
     (of_head,) = (one for one in scene["numbers"] if one["name"] == "effect of head")
     assert data.raw(of_head["values"])[layer, head] == pytest.approx(moved.mean(), rel=1e-3)
     page = open_page(path, "#head=L1H1&query=5&key=1", size=(1280, 800)).page
     page.keyboard.press("]")
     assert shows(page, f"{MATTERS}.startsWith('L1H2 has ')", True)
     said = page.evaluate(MATTERS)
-    percent = re.search(r"the final states of all tokens change by (\S+) %\.", said)
+    percent = re.search(r"the final states of all tokens change by (\S+) %, number ", said)
     assert float(percent[1]) == pytest.approx(100 * moved.mean(), rel=0.06)
 
 
@@ -184,7 +191,7 @@ def test_heads_are_ranked_as_ablate_ranks_them(tmp_path):
         np.testing.assert_allclose(
             data.raw(of_head["values"]).ravel(), expected[by], rtol=1e-4, atol=1e-7
         )
-        assert of_head["effect"]["ending"] == {"kl": " bits", "hidden": "%"}[by]
+        assert of_head["ending"] == {"kl": " bits", "hidden": "%"}[by]
 
 
 @pytest.mark.parametrize(
@@ -281,24 +288,11 @@ def test_the_page_of_a_dump_says_what_its_effects_say(open_page, tmp_path):
     name = said.split()[0]
     layer, head = map(int, name[1:].split("H"))
     own = kl.reshape(4, 4)[layer, head]
-    assert f": number {1 + (kl > own).sum()} of 16 heads" in said
-    value = re.search(r"\. Effect: (\S+) bits\. KL\(before ‖ after\)", said)[1]
+    value, rank = re.search(
+        r": (\S+) bits, number (\d+) of 16 heads\. .*KL\(before ‖ after\)", said
+    ).groups()
+    assert int(rank) == 1 + (kl > own).sum()
     assert number(value) == pytest.approx(own, rel=0.06)
-
-
-def test_a_page_keeps_effects_at_every_token_only_if_they_are_few(
-    gpt2, open_page, monkeypatch, tmp_path
-):
-    path = tmp_path / "page.html"
-    command = ["run", TEXT, "--query", "was", "--key", "bank", "--model", gpt2[0]]
-    for limit, is_kept in ((12 * 11, True), (12 * 11 - 1, False)):
-        monkeypatch.setattr(head_effects, "_KEPT", limit)
-        assert main([*command, "-o", str(path), "--quiet", "--force"]) == 0
-        assert (scene_of(path)[1]["effects"]["values"] is not None) == is_kept
-        page = open_page(path, size=(1280, 800)).page
-        said = page.evaluate(MATTERS)
-        assert " of 12 heads" in said
-        assert (" After was: " in said) == is_kept
 
 
 def test_a_page_says_what_ablation_refuses(gpt2, monkeypatch, tmp_path):
@@ -362,7 +356,7 @@ def test_the_word_of_an_effect_follows_its_size(open_page, page_name, column):
         click_cell(page.locator("#panel-heads"), layer, head)
         assert shows(page, f"{MATTERS}.startsWith('L{layer}H{head} has ')", True)
         word, rank = re.search(
-            rf"matter\? (\w+): number (\d+) of {len(words)}", page.evaluate(MATTERS)
+            rf"matter\? (\w+): .* bits, number (\d+) of {len(words)}", page.evaluate(MATTERS)
         ).groups()
         assert (word, int(rank)) == (words[n], n + 1)
     assert {

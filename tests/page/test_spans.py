@@ -337,3 +337,44 @@ def test_the_number_of_a_cell_follows_a_colon(open_page, page_of_marks):
         .text_content()
         .startswith(f"{cell.partition(': ')[2]}: {shown}"[:-1])
     )
+
+
+def test_names_of_spans_outside_the_text_have_their_tokens(page_of_marks):
+    """`(first)` and `(special)` are `[CLS]` and `[SEP]` in the text above; what one types is the name alone."""
+    path, text = page_of_marks
+    _, scene = spans_scene(path)
+    tokens = attnscope.inspect(TEXT).tokens
+    names = text["spans"]["text"]["names"]
+    of_token = text["spans"]["text"]["of_token"]
+    expected = [
+        f"{name} {tokens[of_token.index(n)].text or tokens[of_token.index(n)].piece}"
+        if name.startswith("(")
+        else name
+        for n, name in enumerate(names)
+    ]
+    assert expected != names
+    assert scene["queries"]["names"] == expected
+    assert list(map(shlex.split, scene["queries"]["positions"])) == [[name] for name in names]
+
+
+def test_a_span_named_0_is_no_sink(open_page, tmp_path):
+    """It is not at position 0: the row of the other span reads it past sinks and itself."""
+    path, _ = written(tmp_path, "0 the bank 1 by the river", "--spans", "0,1")
+    page = open_page(path, "#query=1&show=lens", size=(1280, 800)).page
+    heading = "document.querySelector('.heads-panel h2').textContent"
+    assert shows(page, heading, "1 reads most")
+    named = page.locator(".lens bdi").all_text_contents()
+    assert len(named) == 9
+    assert all(name.endswith(" 0") for name in named)
+
+
+def test_a_heading_that_follows_the_pointer_says_so(open_page, page_of_marks):
+    """Beside an answer that stays."""
+    path, _ = page_of_marks
+    page = open_page(path, size=(1280, 800)).page
+    heading = "document.querySelector('.heads-panel h2').textContent"
+    answer = page.locator(".answer").text_content()
+    assert "pointer" not in page.evaluate(heading)
+    page.locator("#panel-text .token", has_text="boat").hover()
+    assert shows(page, f"{heading}.endsWith('under the pointer')", True)
+    assert page.locator(".answer").text_content() == answer

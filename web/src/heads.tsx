@@ -1,6 +1,6 @@
 // Layers × heads: the lens, thumbnails, roles, or a number of every head.
 import { useEffect, useState } from "preact/hooks";
-import { Small, Word } from "./elements";
+import { Dim, Small, Word } from "./elements";
 import { digitsFor, digitsText, exactText, fixed, inkOn, parseHex, type Scale, scaleOf, tint } from "./format";
 import { Heat, pixels } from "./heat";
 import { Answer, Cell, LensList, sayOf } from "./lens";
@@ -65,7 +65,8 @@ export function HeadsPanel(props: PanelProps) {
     const row = rows ? Number(rows[r * heads.length + c]) : -1;
     return row < 0 ? {} : { query: row, key: null };
   };
-  const inPercent = shown?.effect?.ending === "%"; // as the answer
+  const ending = shown?.ending ?? "";
+  const inPercent = ending === "%"; // as the answer
   const finite = values ? [...values.data].filter(Number.isFinite) : [];
   const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
   const { query, key } = props.lensSpot;
@@ -84,6 +85,8 @@ export function HeadsPanel(props: PanelProps) {
             ) : (
               <Cell scene={scene} query={query} reads={key} />
             )}
+            {/* the answer below is not about it */}
+            {props.lensSpot !== place.spot && !place.touched && <Dim> {words.under}</Dim>}
           </h2>
         ) : (
           <h2>{words.heads}</h2>
@@ -128,7 +131,7 @@ export function HeadsPanel(props: PanelProps) {
               return `${name}: ${known ? `${known} ${fixed(strength.at(r, c), 2)}` : "no clear role"}`;
             }
             if (values)
-              return `${name}: ${displays[place.display]} ${inPercent ? `${percent(values.at(r, c))}, ` : ""}${exactText(values.at(r, c))}`;
+              return `${name}: ${displays[place.display]} ${inPercent ? `${percent(values.at(r, c))}, ` : ""}${exactText(values.at(r, c))}${inPercent ? "" : ending}`;
             const head = scene.record.pictures && scene.head(r, c);
             return head ? `${name}: ${summaryOf(head, query)}` : name;
           }}
@@ -166,10 +169,11 @@ export function HeadsPanel(props: PanelProps) {
           }}
           onEnter={() => act("matrix_panel")}
           legend={(lens?.flat().some((one) => one?.bound) && words.bounds) || (shown && displays[shown.name]) || ""}
+          square={scene.record.pictures !== null}
           paint={
             values || strength || lens
               ? undefined
-              : (g, r, c, x, y, size) => {
+              : (g, r, c, x, y, width, height) => {
                   const head = scene.head(r, c);
                   const picture =
                     head &&
@@ -180,14 +184,14 @@ export function HeadsPanel(props: PanelProps) {
                       scene.record.pictures ? pictureScale(scene, place.shape) : weightScale(place, head),
                       query,
                     );
-                  const inset = size > 12 ? 1.5 : 0.5;
-                  const [left, top, wide] = [x + inset, y + inset, size - 2 * inset];
+                  const inset = height > 12 ? 1.5 : 0.5;
+                  const [left, top, wide, high] = [x + inset, y + inset, width - 2 * inset, height - 2 * inset];
                   g.strokeStyle = g.fillStyle = tint(theme, "unknown");
-                  g.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
-                  // A matrix fills the square, a picture keeps its shape.
+                  g.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
+                  // A matrix fills its cell, a picture keeps its shape.
                   const tall = picture && scene.record.pictures ? picture.height / picture.width : 1;
-                  if (picture) g.drawImage(picture, left, top, wide / Math.max(1, tall), wide * Math.min(1, tall));
-                  else g.fillRect(left, top, wide, wide);
+                  if (picture) g.drawImage(picture, left, top, wide / Math.max(1, tall), high * Math.min(1, tall));
+                  else g.fillRect(left, top, wide, high);
                 }
           }
         />

@@ -50,7 +50,16 @@ export interface HeatProps {
   id?: string;
   legend?: string;
   // Draws a cell instead of its colour.
-  paint?: (g: CanvasRenderingContext2D, row: number, column: number, x: number, y: number, size: number) => void;
+  paint?: (
+    g: CanvasRenderingContext2D,
+    row: number,
+    column: number,
+    x: number,
+    y: number,
+    width: number,
+    height: number,
+  ) => void;
+  square?: boolean; // cells are squares, however long the grid is
   onEnter?: () => void;
   levels?: number[]; // loudness of every column, drawn above
   path?: [number, number][]; // first and end of the columns of a path, in every row
@@ -67,7 +76,7 @@ export const STEPS: Record<string, [number, number]> = {
 };
 
 const FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
-const LONGEST = 132;
+const LONGEST = 156;
 const LEAST_LABEL = 9; // a cell with a label, which is as large as the cell up to LARGEST_LABEL
 const LARGEST_LABEL = 12;
 const LARGEST_CELL = 96;
@@ -249,7 +258,9 @@ function Drawn(props: DrawnProps) {
   );
 }
 
-const APART = 0.095; // share of a ramp between two numbers under it
+// Share of a ramp between two numbers under it, and that of one of their digits; a point is half as wide.
+const APART = 0.027;
+const DIGIT = 0.04;
 
 // The colours of a scale with the numbers that they stand for.
 export function Ramp({ scale, legend }: { scale: Scale; legend?: string }) {
@@ -260,22 +271,24 @@ export function Ramp({ scale, legend }: { scale: Scale; legend?: string }) {
   const all = scale.shape ? palette.ticks.filter((tick) => tick < scale.high) : [];
   const ends = [...all.filter((tick) => tick > scale.low), scale.high];
   const candidates = scale.signed ? [...ends.map((tick) => -tick), 0, ...ends] : [scale.low, ...ends];
-  const ticks: { at: number; value: number }[] = [];
-  for (const value of candidates.sort((a, b) => Math.abs(b) - Math.abs(a) || b - a)) {
-    const at = place(scale, value)!;
-    if (ticks.every((tick) => Math.abs(tick.at - at) > APART * (scale.signed ? 1.4 : 1))) ticks.push({ at, value });
-  }
   const least = (scale.high - scale.low) / 1000; // what a reader of the ramp can't tell from zero
   const write = (value: number) =>
     String(Math.abs(value) < least ? 0 : Number(value.toPrecision(3)))
       .replace(/^(-?)0\./, "$1.")
       .replace("-", MINUS);
+  const ticks: { at: number; said: string; half: number }[] = [];
+  for (const value of candidates.sort((a, b) => Math.abs(b) - Math.abs(a) || b - a)) {
+    const at = place(scale, value)!;
+    const said = write(value);
+    const half = ((said.length - +said.includes(".") / 2) * DIGIT + APART) / 2;
+    if (ticks.every((tick) => Math.abs(tick.at - at) > tick.half + half)) ticks.push({ at, said, half });
+  }
   return (
     <span class="ramp">
       <span class="stops" style={{ background: `linear-gradient(to right,${stops})` }}>
-        {ticks.map(({ at, value }) => (
-          <span key={value} style={{ left: `${at * 100}%` }}>
-            {write(value)}
+        {ticks.map(({ at, said }) => (
+          <span key={said} style={{ left: `${at * 100}%` }}>
+            {said}
           </span>
         ))}
       </span>
@@ -338,7 +351,7 @@ function plan(props: DrawnProps, zoom: number): Layout {
     const across = Math.min(LARGEST_CELL, (space - left) / columns.length);
     const down = Math.min(LARGEST_CELL, Math.max(0.2, (room - Math.max(names, named[1] ? LEVEL : 0)) / rows.length));
     const fit = Math.min(across, down);
-    const longer = props.paint ? 1 : rows.length / columns.length;
+    const longer = props.square ? 1 : rows.length / columns.length;
     return {
       size,
       left,
@@ -478,7 +491,8 @@ function draw(
   if (!props.paint) g.drawImage(colours(), left, top, shownColumns * cell, shownRows * line);
   else {
     for (let r = 0; r < shownRows; r++)
-      for (let c = 0; c < shownColumns; c++) props.paint(g, r0 + r, c0 + c, left + c * cell, top + r * line, cell);
+      for (let c = 0; c < shownColumns; c++)
+        props.paint(g, r0 + r, c0 + c, left + c * cell, top + r * line, cell, line);
   }
   if (props.forbidden) hatch(g, props.forbidden, theme, layout, r0, c0);
   if (Math.min(cell, line) >= 14 && !props.paint) {

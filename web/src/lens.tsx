@@ -103,22 +103,18 @@ function ranked(seen: (Seen | null)[][]): Seen[] {
 
 const sizeOf = (effect: number) => Math.abs(effect) || 0;
 
-// A head among all: the strongest of them, the place of this one, and how much of the strongest it has.
-function standing(all: ArrayLike<number>, own: number) {
-  const sizes = Array.from(all, sizeOf);
-  const size = sizes[own]!;
-  const most = Math.max(...sizes);
-  return { best: sizes.indexOf(most), rank: sizes.filter((other) => other > size).length + 1, share: size / most };
-}
+// The rank of a head among all.
+const rankOf = (all: ArrayLike<number>, own: number) =>
+  Array.from(all, sizeOf).filter((size) => size > sizeOf(all[own]!)).length + 1;
 
 function effectText(scene: Scene, value: number): string {
-  const { ending } = scene.ofCuts!.effect!;
+  const { ending } = scene.ofCuts!;
   return ending === "%" ? percent(value) : sizedText(value) + ending;
 }
 
-// Without the head: “far” 60 → 59 %.
+// Without the head: “far” after “too” 60 → 59 %.
 function Moved({ scene, own, words }: { scene: Scene; own: number; words: PanelProps["words"] }) {
-  const { before, after, positions, tokens } = scene.record.effects!;
+  const { before, after, positions, tokens, preposition } = scene.record.effects!;
   if (!before || !after) return words.states;
   return (
     <>
@@ -126,7 +122,9 @@ function Moved({ scene, own, words }: { scene: Scene; own: number; words: PanelP
         const shares = [scene.store.numbers(before)[n]!, scene.ofToken(after, n)[own]!];
         return (
           <span key={position} data-moved={position}>
-            <Word name={tokens[n]} /> {shares.map(probabilityText).join(" → ")},{" "}
+            <Word name={tokens[n]} /> {preposition}{" "}
+            <Word name={scene.queryAxis.tokenLabels[scene.queryAxis.find(position) ?? -1]?.name} />{" "}
+            {shares.map(probabilityText).join(" → ")},{" "}
           </span>
         );
       })}
@@ -135,38 +133,36 @@ function Moved({ scene, own, words }: { scene: Scene; own: number; words: PanelP
   );
 }
 
-// What the model loses without a head: the effect if it was measured, or else the command that measures it.
+// What the model loses without a head: the effect if it was measured, or else the command that measures it; and which of
+// the heads that are listed beside it the model would miss more.
 function Effect({ scene, seen, words, glossary, about }: PanelProps & { seen: (Seen | null)[][]; about: Seen }) {
   const { command, effects, noEffects, elsewhere } = scene.record;
-  const { name, query, index: own } = about;
-  const all = scene.effects();
-  const here = scene.effects(query);
-  const word = all && scene.ofCuts!.effect!.words.find(([smallest]) => sizeOf(all[own]!) >= smallest)![1];
-  const { rank, share, best } = standing(all ?? [], own);
+  const { name, index: own } = about;
+  const all = scene.effects;
+  const size = (one: Seen) => sizeOf(all![one.index]!);
+  const strong = ranked(seen).slice(0, LISTED);
+  const [most] = all ? [...strong].sort((a, b) => size(b) - size(a)) : [];
   return (
     <>
       {" "}
       Does {name} <Term title={glossary.effect}>matter</Term>?{" "}
       {all ? (
         <>
-          <b>
-            {word}: number {rank} of {all.length} heads
-            {rank > 1 && `, ${percent(share)} of the strongest, ${seen.flat()[best]?.name}`}.
-          </b>{" "}
-          {effects ? (
+          <b>{scene.ofCuts!.words!.find(([smallest]) => size(about) >= smallest)![1]}:</b>{" "}
+          {effects && (
             <>
-              Without {name}, <Moved scene={scene} own={own} words={words} />
+              without it, <Moved scene={scene} own={own} words={words} />
             </>
-          ) : (
-            "Effect: "
           )}
-          {effectText(scene, all[own]!)}.
-          {here && `${effects!.positions}` !== `${scene.queryAxis.tokenPositions[query]}` && (
+          {effectText(scene, all[own]!)}, number {rankOf(all, own)} of {all.length} heads.{" "}
+          {most && size(most) > size(about) && (
             <>
-              {" "}
-              After <Word name={scene.queryAxis.tokenLabels[query]?.name} />: {effectText(scene, here[own]!)}.
+              {[strong.length, most.name, effectText(scene, all[most.index]!)].reduce(
+                (said: string, one) => said.replace("{}", `${one}`),
+                words.more!,
+              )}{" "}
             </>
-          )}{" "}
+          )}
           {!effects && <Dim>{scene.ofCuts!.meaning}</Dim>}
         </>
       ) : (
@@ -192,7 +188,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
     (!place.headChosen && most) ||
     (alone ? strongest(scene.head(layer, head)!, lensSpot.query, true) : seen[layer]![head]);
   if (!most && scene.forbids(lensSpot.query, lensSpot.key)) return <p class="small matters">{words.notAllowed}</p>;
-  if (!about || (!scene.effects() && !scene.record.command)) return null;
+  if (!about || (!scene.effects && !scene.record.command)) return null;
   const { name, query } = about;
   return (
     <p class="small matters">
@@ -244,7 +240,7 @@ export function LensList(props: PanelProps & { seen: (Seen | null)[][] }) {
   const { scene, seen, lensSpot: spot, goto, glossary, words, here, setHovered } = props;
   const list = useRef<HTMLOListElement>(null);
   const strong = ranked(seen).slice(0, LISTED);
-  const all = scene.effects();
+  const all = scene.effects;
   const go = (one: Seen) => goto({ layer: one.layer, head: one.head, key: spot.key ?? one.key });
   return (
     <ol
@@ -278,7 +274,7 @@ export function LensList(props: PanelProps & { seen: (Seen | null)[][] }) {
             <span data-lens={one.name}>{weightText(one.weight)}</span>
             {all && (
               <span class="dim effect" data-effect={one.name} title={glossary.effect}>
-                {effectText(scene, all[one.index]!)} · #{standing(all, one.index).rank}
+                {effectText(scene, all[one.index]!)} · #{rankOf(all, one.index)}
               </span>
             )}
           </button>

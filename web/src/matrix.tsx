@@ -316,9 +316,10 @@ function largest(matrix: Matrix): number {
   return most;
 }
 
-// Pixels around the picture, and those around one of two that stand above each other.
+// Pixels around the picture; those above two that stand above each other, and around each of these.
 const FRAME = 156;
-const SIDE = 84;
+const ABOVE = 74;
+const SIDE = 87;
 
 const runOf = (starts: number[], at: number) => Math.max(0, starts.findIndex((start) => start > at) - 1);
 
@@ -345,7 +346,7 @@ function MatrixView({
   const { spot, stage } = place;
   const id = main ? "panel-matrix" : undefined;
   const half = several && !other && !stacked();
-  const height = Math.max(half ? 120 : 190, half ? (room - FRAME) / 2 - SIDE : room - FRAME - (several ? SIDE / 2 : 0));
+  const height = Math.max(half ? 120 : 190, half ? (room - ABOVE) / 2 - SIDE : room - FRAME - (several ? SIDE / 2 : 0));
   // Where the cursor is on another side, or where a cell of that side is on this one.
   const across = (from: Scene, to: Scene, query: number, key: number): [number, number] => [
     from.on(to, "queries", query),

@@ -35,6 +35,11 @@ export class Axis {
     return this.tokenLabels.length;
   }
 
+  // The first token; −1 for none. A span may be named 0, which is no position.
+  get begin() {
+    return this.tokenPositions.indexOf(0);
+  }
+
   find(position: number | string | null): number | undefined {
     return this.places.get(`${position ?? ""}`); // a span may be named null
   }
@@ -100,13 +105,14 @@ export interface SceneData {
     name: string;
     meaning: string;
     values: Ref;
-    effect: null | { ending: string; words: [number, string][] }; // of cutting each head: a word for sizes from each on
+    ending: string; // what follows it, such as its unit
+    words: null | [number, string][]; // of cutting each head: a word for sizes from each on
   }[];
   displays: Record<string, string>; // what the panel of heads can show, and what that is called
-  // What cutting each head changes at every token: KL of the prediction in bits, or else the share of the final state.
+  // What cutting each head changes: KL of the prediction in bits, or else the share of the final state.
   effects: null | {
-    values: Ref | null; // layers × heads × tokens
     positions: number[]; // their mean is the number "effect of head"
+    preposition: string; // what is before the name of a position: what the model predicts is after or at it
     tokens: string[]; // the most probable one at each of them, its probability, and the same without each head
     before: Ref | null;
     after: Ref | null;
@@ -177,7 +183,7 @@ export class Scene {
           ? this.keyAxis
           : new Axis(record.sources);
     const { special, sink } = this.keyAxis.data;
-    this.sinks = new Set([this.keyAxis.find(0) ?? -1, ...special, ...sink]);
+    this.sinks = new Set([this.keyAxis.begin, ...special, ...sink]);
     for (const unit of record.units) this.units.set(`${unit.at}`, unit);
     for (const group of record.groups)
       for (const [n, at] of group.units.entries()) this.groups.set(`${at}`, [group, n]);
@@ -205,14 +211,12 @@ export class Scene {
 
   // The number that says what cutting each head changes: of a page, or of a dump.
   get ofCuts() {
-    return this.record.numbers.find(({ effect }) => effect);
+    return this.record.numbers.find(({ words }) => words);
   }
 
-  // What cutting each head changes in the end, or at a token; null if that is not known.
-  effects(query?: number): ArrayLike<number> | null {
-    const { effects } = this.record;
-    if (query === undefined) return this.ofCuts ? this.store.numbers(this.ofCuts.values) : null;
-    return effects?.values ? this.ofToken(effects.values, this.queryAxis.tokenPositions[query]!) : null;
+  // What that is; null if it is not known.
+  get effects(): ArrayLike<number> | null {
+    return this.ofCuts ? this.store.numbers(this.ofCuts.values) : null;
   }
 
   // The numbers of every head at a token, of layers × heads × tokens.
@@ -335,7 +339,11 @@ export class Head {
         name,
         ref
           ? this.scene.store.numbers(ref)[this.at * this.group!.rows.length + row]!
-          : this.cell("weights", query, keyAxis.find(name === "first" ? 0 : queryAxis.tokenPositions[query]!)!)!,
+          : this.cell(
+              "weights",
+              query,
+              name === "first" ? keyAxis.begin : keyAxis.find(queryAxis.tokenPositions[query]!)!,
+            )!,
       ])
       .filter(([, value]) => !Number.isNaN(value));
   }

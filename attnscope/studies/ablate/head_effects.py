@@ -10,12 +10,14 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError, spell_options
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.arrays import Array
+from attnscope.findings.predictions import PredictionKind
 from attnscope.findings.run import TextReport
 from attnscope.request.masks.terms import Own
 from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL
-from attnscope.run.plan import plan_texts
+from attnscope.run.plan import mask_terms, plan_texts
+from attnscope.run.prediction_plan import prediction_kind
 from attnscope.run.session import Session
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.ablate.baseline import PositionEffects, run_uncut
@@ -27,7 +29,6 @@ from attnscope.views.walk.scene import EFFECT_OF_HEAD, HeadNumber, Scene, SceneE
 _COST = 6e11
 # The same where one asks about a cell, with `--query` and `--key`: about a minute.
 _COST_OF_CELL = 4e12
-_KEPT = 50_000  # numbers of all heads at all tokens that a page keeps
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class HeadEffects:
     # positions whose mean ranks heads, as of `ablate --each head`: those of predictions; empty for all final states
     positions: Sequence[int]
     tokens: Sequence[str]  # most probable token of every position; empty without predictions
+    kind: PredictionKind | None  # of predictions, such as `next`; None without predictions
 
 
 def measure_head_effects(
@@ -110,7 +112,8 @@ def _of_text(run: RunConfig, source: ModelSource, session: Session, text: TextPl
     effects = baseline.effects_by_position(cuts, "cutting each head")
     spelled = source.tokenizer.spelled
     tokens = [spelled(token_id)[1] for token_id in effects.token_ids]
-    return HeadEffects(effects, [cut.heads[0] for cut in cuts], ranking, tokens)
+    kind = prediction_kind(run, source, mask_terms(run))
+    return HeadEffects(effects, [cut.heads[0] for cut in cuts], ranking, tokens, kind)
 
 
 def with_effects_of(scene: Scene, text: TextReport, effects: HeadEffects | str | None) -> Scene:
@@ -129,7 +132,8 @@ def with_effects_of(scene: Scene, text: TextReport, effects: HeadEffects | str |
         values[..., ranking].mean(-1),
         "hidden" if at.kl is None else "kl",
     )
-    of_tokens = SceneEffects(values if values.size <= _KEPT else None, ranking)
+    preposition = "after" if effects.kind == "next" else "at"
+    of_tokens = SceneEffects(None, ranking, preposition=preposition)
     if at.before is not None and at.after is not None:
         of_tokens = dataclass_replace(
             of_tokens,

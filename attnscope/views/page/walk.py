@@ -58,6 +58,8 @@ _WEIGHT = 3
 _NAMED = 3
 # Characters of a text in the list of texts.
 _BEGINNING = 30
+# Different tokens of a span that stand behind its name.
+_MARKS = 2
 # Statistics of rounded heads.
 _SUMMARY = (
     "entropy",
@@ -98,6 +100,8 @@ _WORDS = {
     # of the strongest head
     "ofCell": ", the most of all heads",
     "ofRow": ", the most of this row in any head, past sinks and the word itself",
+    # how many are listed, which of them has the largest effect, and how large that is
+    "more": "Of the {} heads that have most of it, {} matters most: {}.",
     "open": "Open",
     "begin_roles": "Point at a word or tap it: what it reads turns blue. Click a head: its matrix opens.",
     "begin_patch": "Click a patch, or a word: what it reads turns blue. Point at a patch: its weight. Click a head: its map.",
@@ -386,7 +390,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         "answer": _answer(scene, heads),
         "model": model,
         "maskName": text_of(Span(scene.mask, origin="untrusted")),
-        "pairs": _pairs(scene.alignment),
+        "pairs": _pairs(scene.alignment, _marks(scene)),
         "random": scene.random,
         "levels": [round(level, _STATISTIC) for level in scene.levels],
         "pictures": _pictures(scene, rounded, container),
@@ -423,9 +427,10 @@ def _walked_heads(
 
 def _axes(scene: Scene) -> Node:
     """Return the axes of queries, keys and sources; one with the entries of another is the name of that."""
-    queries = _axis(scene.queries)
-    keys = _axis(scene.keys)
-    sources = _axis(scene.sources)
+    marks = _marks(scene)
+    queries, keys, sources = (
+        _axis(axis, marks) for axis in (scene.queries, scene.keys, scene.sources)
+    )
     axes: Node = {"queries": queries, "keys": keys, "sources": sources}
     if _same(keys, queries):
         axes["keys"] = "queries"
@@ -441,6 +446,18 @@ def _axes(scene: Scene) -> Node:
         first = [n for n, tokens in enumerate(scene.members[0]) if 0 in tokens]
         queries["special"] = sorted({*queries["special"], *first})
     return axes
+
+
+def _marks(scene: Scene) -> dict[str, str]:
+    """Return the tokens of spans that are no part of the text, such as `[CLS]` of `(first)`, if they are few."""
+    tokens: dict[str, dict[str, None]] = {}
+    if scene.unit == "spans":
+        for passage in scene.passages:
+            index = max(passage.query, passage.key)
+            if index >= 0 and scene.queries.special[index]:
+                name = scene.queries.names[index].text
+                tokens.setdefault(name, {})[text_of(passage.span).strip()] = None
+    return {name: " ".join(texts) for name, texts in tokens.items() if len(texts) <= _MARKS}
 
 
 def _text_pieces(scene: Scene) -> list[list[Any]]:
@@ -510,11 +527,16 @@ def _start(scene: Scene, first_head: WalkHead | None, groups: Sequence[Node]) ->
 
 
 def _head_number(item: HeadNumber, container: Container) -> Node:
-    effect = None
+    words = None
     if item.measure and item.name != EFFECT_OF_LAYER:
-        effect = {"ending": ENDINGS[item.measure], "words": effect_words(item.measure)}
-    values = container.exact(item.values)
-    return {"name": item.name, "meaning": item.meaning, "values": values, "effect": effect}
+        words = effect_words(item.measure)
+    return {
+        "name": item.name,
+        "meaning": item.meaning,
+        "values": container.exact(item.values),
+        "ending": ENDINGS.get(item.measure, ""),
+        "words": words,
+    }
 
 
 def _roles(roles: SceneRoles | None, container: Container) -> Node | None:
@@ -532,14 +554,14 @@ def _roles(roles: SceneRoles | None, container: Container) -> Node | None:
     return node
 
 
-def _pairs(alignment: Alignment | None) -> Node | None:
+def _pairs(alignment: Alignment | None, marks: Mapping[str, str]) -> Node | None:
     if alignment is None:
         return None
     return {
         "queries": [list(pair) for pair in alignment.queries],
         "keys": [list(pair) for pair in alignment.keys],
-        "rows": _axis(alignment.rows),
-        "columns": _axis(alignment.columns),
+        "rows": _axis(alignment.rows, marks),
+        "columns": _axis(alignment.columns, marks),
     }
 
 
@@ -612,13 +634,13 @@ def _effects(effects: SceneEffects | None, container: Container) -> Node | None:
     if effects is None:
         return None
     node: Node = {
-        "values": None,
         "positions": list(effects.positions),
+        "preposition": effects.preposition,
         "tokens": [text_of(Span(token, origin="token")) for token in effects.tokens],
         "before": None,
         "after": None,
     }
-    for name in ("values", "before", "after"):
+    for name in ("before", "after"):
         numbers = getattr(effects, name)
         if numbers is not None:
             node[name] = container.exact(numbers)
@@ -673,12 +695,14 @@ def _model_name(model: str) -> str:
     return next(says_something, model).rpartition("models--")[2].rpartition("--")[2]
 
 
-def _axis(axis: Axis) -> Node:
+def _axis(axis: Axis, marks: Mapping[str, str]) -> Node:
     positions = list(axis.positions)
     numbers = [axis.number(n) for n in range(len(positions))]
     return {
         "kind": axis.kind,
-        "names": [text_of(name) for name in axis.names],
+        "names": [
+            " ".join(filter(None, (text_of(name), marks.get(name.text)))) for name in axis.names
+        ],
         "positions": len(positions) if positions == list(range(len(positions))) else positions,
         "numbers": None if numbers == [str(position) for position in positions] else numbers,
         "special": [n for n, special in enumerate(axis.special) if special],

@@ -161,7 +161,7 @@ class HeadNumber(Owner):
 class SceneEffects:
     """What cutting each head changes at every token."""
 
-    # (layers, heads, tokens), of the measure of the number EFFECT_OF_HEAD; None if they are too many
+    # (layers, heads, tokens), of the measure of the number EFFECT_OF_HEAD; None on pages, or if they are too many
     values: Array | None
     positions: Sequence[int]  # positions whose mean is this number
     # most probable token of every one of these positions without a cut; empty without predictions
