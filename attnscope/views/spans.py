@@ -8,6 +8,7 @@ from unicodedata import category
 from attnscope.base.system.escape import escape_control
 from attnscope.findings.hints import hint_of
 from attnscope.findings.tokens import Token, spell_piece
+from attnscope.views.scales import WEIGHTS, LogScale, Scale
 
 Look = Literal["", "caption", "dim", "bold", "title", "remark", "warning", "alarm", "good", "bad"]
 Origin = Literal["ours", "note", "untrusted", "token", "unknown token", "new token"]
@@ -36,8 +37,9 @@ class Span:
     # the model generated
     origin: Origin = "ours"
     colour: str = ""  # background colour of a role, as `#rrggbb`
-    # place from 0 to 1 on the scale of weights, whose colour a view with colours gives it; None for no colour
+    # place from 0 to 1 on a scale, whose colour a view with colours gives it; None for no colour
     shade: float | None = None
+    scale: Scale | LogScale = WEIGHTS  # that of `shade`
     hint: str = ""  # the end of its text, if that tells what to type: a figure leaves it out
 
 

@@ -91,8 +91,12 @@ def test_a_cut_says_in_a_word_whether_it_matters():
     cut, lines = walk(act, live())
     changes = attnscope.ablate(TEXT, cut=cut, at=range(8)).data.effects[0].predictions
     sizes = {written(change.kl): word(change.kl) for change in changes}
-    said = re.findall(r"(not at all|\w+), ([\d.e-]+) bits", " ".join(lines))
-    assert len(said) == 2 and all(sizes[bits] == said_word for said_word, bits in said)
+    text = " ".join(" ".join(line.strip("│ ") for line in lines).split())
+    said = re.findall(rf"{cut} ([\w ]+?) (?:at|after) \d+ \S+ ([\d.e-]+) bits", text)
+    assert len(said) == 2, text
+    for sentence, bits in said:
+        found = sizes[bits]
+        assert sentence == ("hardly matters" if found == "hardly" else f"matters {found}")
 
 
 def test_a_model_without_predictions_has_a_verdict_in_percent():
@@ -111,7 +115,7 @@ def test_a_model_without_predictions_has_a_verdict_in_percent():
     share = np.nanmean(effect.effects[0].change.astype(np.float64) / effect.norms)
     name = "much" if share >= 0.2 else "somewhat" if share >= 0.05 else "little"
     own = f"{100 * share:.1f} %" if share < 0.0995 else f"{100 * share:.0f} %"
-    assert f"{name}, {own} on average" in " ".join(row)
+    assert f"{cut} matters {name}: {own} on average" in " ".join(row)
     survey = attnscope.ablate(text, each="head").data.effects[0].hidden
     assert f"on average: {name}, {own}, rank" in " ".join(heads)
     rank = f"rank {1 + (survey > share * 1.001).sum()} of 16"

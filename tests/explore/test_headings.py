@@ -18,7 +18,7 @@ from attnscope.views.explore.headings import BETWEEN, TitlePart, model_forms, sh
 from attnscope.views.explore.ink import PLAIN
 from tests.explore.proof import lines_of, region_text, resize, settled
 from tests.explore.test_head_lists import of_model
-from tests.explore.test_lens import shade_of
+from tests.explore.test_lens import listed_heads, shade_of
 from tests.explore.test_live import walk
 from tests.explore.test_readable import painted
 
@@ -141,12 +141,18 @@ def test_without_colours_the_words_that_have_a_shade_are_bold_and_the_title_says
 
 
 def test_a_narrow_cell_under_the_cursor_keeps_its_shade_without_colours(report):
-    """Of two columns, both were brackets, so that the cell that one stands on said nothing."""
+    """Of two columns, both or one were brackets, so that the cell that one stands on said nothing, or half."""
     app, shown, _ = painted(report_source(report.data), "", (80, 24), colours=0)
     spot = app.state.place.spot
     weight = report[spot.layer, spot.head].weights[spot.query, app.state.key]
     (row,) = (line for line in shown["matrix"] if "‹" in line)
-    assert "›" not in row and row[row.index("‹") + 1] == shade_of(weight) != " "
+    assert f"‹{2 * shade_of(weight)}›" in row and shade_of(weight) != " "
+    # at both ends of the row, too
+    for key in ("home", "end"):
+        _, shown, _ = painted(report_source(report.data), [key], (80, 24), colours=0)
+        (row,) = (line for line in shown["matrix"] if "‹" in line)
+        weight = report[spot.layer, spot.head].weights[spot.query, 0 if key == "home" else -1]
+        assert f"‹{2 * shade_of(weight)}›" in row, (key, row)
 
 
 def test_a_cut_takes_no_head_from_the_list_of_the_strongest(smollm2):
@@ -158,14 +164,14 @@ def test_a_cut_takes_no_head_from_the_list_of_the_strongest(smollm2):
         return app.state.lens(), (place.layer, place.head), before, lines_of(app, "heads", True)
 
     lens, cut, before, after = walk(act, of_model(smollm2), (120, 40))
-    listed = [re.findall(r"(L\d+H\d+) (0\.\d+)", " ".join(lines)) for lines in (before, after)]
+    listed = [listed_heads(lines) for lines in (before, after)]
     # no digit goes to a head any more, so that there may be room for another one
     assert len(listed[1]) >= len(listed[0]) >= 3
     assert any("× cut" in line for line in after)
     lens[cut] = 0
     order = np.argsort(-lens, axis=None)[: len(listed[1])]
     expected = [f"L{n // lens.shape[1]}H{n % lens.shape[1]}" for n in order]
-    assert [name for name, _ in listed[1]] == expected
+    assert [name for _, name, _ in listed[1]] == expected
 
 
 @pytest.mark.parametrize(

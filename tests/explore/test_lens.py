@@ -44,6 +44,15 @@ def walk(report, *keys, size=(120, 40), then=lambda app: None):
     return app, asyncio.run(run())
 
 
+def listed_heads(lines):
+    """The heads that the lens names, in their order: the digit before each, its name, and its weight."""
+    said = " ".join(" ".join(line.strip("│ ") for line in lines).split())
+    found = re.findall(r"\b(?:(\d) )?(L\d+H\d+)\b([^·]*?) (\d\.\d\d)\b", said)
+    # the first is the answer, in a sentence if there is a line for it
+    assert all(not words for _, _, words, _ in found[1:]), said
+    return [(digit, name, float(weight)) for digit, name, _, weight in found]
+
+
 @pytest.mark.parametrize("size", [(120, 40), (200, 60), (80, 24)])
 def test_the_lens_shows_the_cell_in_every_head(report, size):
     app, shown = walk(report, "g", "down", "home", "right", "right", "a", size=size)
@@ -63,13 +72,13 @@ def test_the_lens_shows_the_cell_in_every_head(report, size):
             assert float(text) / (100 if percent else 1) == pytest.approx(
                 min(weight, 0.99 if percent else 1), abs=0.0051
             )
-    listed = re.findall(
-        r"\d L(\d)H(\d) ([\d.]+)", " ".join(" ".join(lines).replace("│", " ").split())
-    )
+    listed = listed_heads(lines)
     order = np.argsort(-weights, axis=None)
-    assert [(int(layer), int(head)) for layer, head, _ in listed[:2]] == [
-        divmod(int(n), 4) for n in order[:2]
-    ]
+    for rank, (digit, name, weight) in enumerate(listed):
+        layer, head = divmod(int(order[rank]), 4)
+        assert (digit, name) == (str(rank + 1), f"L{layer}H{head}")
+        assert weight == pytest.approx(weights[layer, head], abs=0.0051)
+    assert len(listed) >= 2
 
 
 def test_a_digit_after_the_key_of_the_lens_goes_to_a_strong_head(report):
@@ -77,7 +86,7 @@ def test_a_digit_after_the_key_of_the_lens_goes_to_a_strong_head(report):
     second = divmod(int(np.argsort(-weights)[1]), 4)
     cell = ("g", "down", "home", "right", "right")
     app, shown = walk(report, *cell, "a")
-    listed = re.findall(r"\b(\d) L\dH\d [\d.]", " ".join(shown["heads"]))
+    listed = listed_heads(shown["heads"])
     assert f"1 to {len(listed)} goes to" in shown["footer"][0] and len(listed) > 2
     app, _ = walk(report, *cell, "a", "2")
     spot = app.state.place.spot
@@ -92,7 +101,7 @@ def test_only_digits_that_stand_in_the_list_go_to_heads(report, size):
     """Help and the last line promised 1 to 9 where fewer heads were listed, and the others went there all the same."""
     cell = ("g", "down", "home", "right", "right")
     before, shown = walk(report, *cell, "a", size=size)
-    listed = re.findall(r"\b(\d) L\dH\d [\d.]", " ".join(shown["heads"]))
+    listed = [digit for digit, _, _ in listed_heads(shown["heads"])]
     assert listed == [str(n) for n in range(1, len(listed) + 1)] and 1 < len(listed) < 9
     last, _ = walk(report, *cell, "a", listed[-1], size=size)
     rank = len(listed) - 1
@@ -106,17 +115,16 @@ def test_only_digits_that_stand_in_the_list_go_to_heads(report, size):
 def test_heads_of_the_lens_are_numbered_while_a_digit_goes_to_them(report, key):
     """After another key, the list kept its digits, which were those of panels again."""
     cell = ("g", "down", "home", "right", "right", "a")
-    numbered = re.compile(r"\b\d L\dH\d [\d.]")
     _, before = walk(report, *cell)
     app, after = walk(report, *cell, key)
-    assert len(numbered.findall(" ".join(before["heads"]))) > 2
-    lines = " ".join(after["heads"])
-    assert app.state.place.display == "lens" and not numbered.findall(lines)
+    assert len(listed_heads(before["heads"])) > 2
+    assert all(digit for digit, _, _ in listed_heads(before["heads"]))
+    listed = listed_heads(after["heads"])
+    assert app.state.place.display == "lens" and not any(digit for digit, _, _ in listed)
     # the list is there, of the cell that the cursor is on now
     strongest = app.state.strongest_heads()[:2]
-    listed = re.findall(r"L(\d)H(\d) (\d\.\d\d)", lines)
-    assert [(int(layer), int(head)) for layer, head, _ in listed[:2]] == [
-        (layer, head) for layer, head, _ in strongest
+    assert [name for _, name, _ in listed[:2]] == [
+        f"L{layer}H{head}" for layer, head, _ in strongest
     ]
 
 
@@ -141,8 +149,14 @@ def test_the_lens_follows_every_move_of_the_cursor(report):
                 of_cell = weights[:, spot.query, app.state.key]
                 best = int(of_cell.argmax())
                 said = " ".join(line.strip("│ ") for line in lines)
-                pattern = rf"strongest: (\d )?L{best // 4}H{best % 4} {of_cell[best]:.2f}"
-                assert re.search(pattern, said), key
+                words = f"{names[spot.query]} reads {names[app.state.key]} most"
+                name = f"L{best // 4}H{best % 4}"
+                weight = f"{of_cell[best]:.2f}"
+                assert re.search(rf"\b{name}: {re.escape(words)}, {weight}", said), (key, said)
+                # the title of the matrix says so, too, if it shows another head that reads it less
+                shows_less = of_cell[4 * spot.layer + spot.head] < of_cell[best]
+                title, *_ = lines_of(app, "matrix", True)
+                assert (f" more in {name}" in title) == shows_less, (key, title)
 
     asyncio.run(run())
 
@@ -263,8 +277,7 @@ def test_a_cut_head_is_neither_listed_nor_followed():
     from tests.explore.test_live import walk as walk_live
 
     def listed(app):
-        lines = " ".join(line.strip("│ ") for line in lines_of(app, "heads", True))
-        return re.findall(r"(L\d+H\d+) [\d.]+", lines)
+        return [name for _, name, _ in listed_heads(lines_of(app, "heads", True))]
 
     async def act(app, press, _pilot):
         await press("a")
@@ -290,8 +303,9 @@ def test_the_list_of_the_strongest_heads_ends_with_a_whole_entry(report):
     for size in ((80, 24), (99, 40), (120, 40)):
         _, shown = walk(report, "a", size=size)
         lines = " ".join(line.strip("│ ") for line in shown["heads"])
-        entries = lines.partition("strongest: ")[2].replace(" · ", " ").split("╰")[0].strip()
-        assert re.fullmatch(r"(\d L\dH\d \d\.\d\d ?)+", entries), entries
+        entries = re.search(r"1 L\dH\d.*", lines)[0].replace(" · ", " ").split("╰")[0].strip()
+        answer = r"1 L\dH\d(: \S+ reads \S+ most,)? \d\.\d\d ?"
+        assert re.fullmatch(rf"{answer}(\d L\dH\d \d\.\d\d ?)+", entries), entries
 
 
 def test_weights_in_cells_of_four_columns_have_numbers(minilm):
@@ -437,12 +451,15 @@ def test_a_walk_that_begins_at_a_cell_begins_with_it_in_all_heads(size, smollm2)
     order = np.argsort(-weights, kind="stable")
     assert app.state.place.display == "lens" and "it ← animal" in shown["heads"][0]
     assert app.state.place.panel == "matrix"
-    said = " ".join(" ".join(line.strip("│ ") for line in shown["heads"]).split())
-    listed = re.findall(r"\b(\d) L(\d+)H(\d) (\d\.\d\d)", said)
+    said = " ".join(line.strip("│ ") for line in shown["heads"])
+    assert "1 L13H8: it reads animal most, 0.70" in said or size == (120, 40)
+    assert "1 L13H8 reads animal most: 0.70" in said or size == (80, 24)
+    listed = listed_heads(shown["heads"])
     assert len(listed) > 1
-    for n, (digit, layer, head, weight) in enumerate(listed):
-        assert int(digit) == n + 1 and (int(layer), int(head)) == divmod(int(order[n]), 9)
-        assert float(weight) == pytest.approx(weights[order[n]], abs=0.0051)
+    for n, (digit, name, weight) in enumerate(listed):
+        layer, head = divmod(int(order[n]), 9)
+        assert int(digit) == n + 1 and name == f"L{layer}H{head}"
+        assert weight == pytest.approx(weights[order[n]], abs=0.0051)
     digits = {2: "1 or 2"}.get(len(listed), f"1 to {len(listed)}")
     assert f"{digits} goes to one of the strongest" in shown["footer"][0]
     app, shown, _ = asyncio.run(run("2"))

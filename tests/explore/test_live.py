@@ -93,8 +93,9 @@ def test_a_cut_is_measured_at_the_row_of_the_cursor_as_well(size):
     named = {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])}
     cut, lines = walk(act, live(**named), size=size)
     said = [line.strip("│ ") for line in lines]
-    headings = [n for n, line in enumerate(said) if line.startswith("prediction")]
-    titles = [re.match(r"prediction +in place of (\d+ \S+)", said[n])[1] for n in headings]
+    heading = re.compile(rf"{cut} (?:matters \w+|hardly matters) at (\d+ \S+)")
+    headings = [n for n, line in enumerate(said) if heading.match(line)]
+    titles = [heading.match(said[n])[1] for n in headings]
     assert titles == ["4 [MASK]", "7 river"]
     for n, position in zip(headings, (4, 7), strict=True):
         (change,) = attnscope.ablate(TEXT, cut=cut, at=position).data.effects[0].predictions

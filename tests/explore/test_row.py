@@ -14,7 +14,7 @@ from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import IndexSelection
 from attnscope.studies.explore.live import LiveSource
 from attnscope.studies.explore.saved import comparison_source, report_source
-from attnscope.views.explore.head_panel import _strongest
+from attnscope.views.explore.head_panel import _below_lens
 from attnscope.views.walk.cell import CellNumbers, sum_text
 from tests.explore.proof import lines_of, region_text
 from tests.explore.test_live import live, walk
@@ -153,7 +153,7 @@ def test_of_sources_that_were_not_saved_a_value_is_not_known_and_sums_are_no_pow
     assert sum_text(replace(cell, log_sum=-40.0), is_long=False) == "e^−40.00"
 
 
-@pytest.mark.parametrize(("panel", "named"), [("2", "without this edge"), ("1", "without L2H1")])
+@pytest.mark.parametrize(("panel", "named"), [("2", "this edge"), ("1", "L2H1")])
 def test_a_verdict_names_what_is_taken_out(panel, named):
     async def act(app, press, _pilot):
         await press(panel, "x", "E")
@@ -163,19 +163,24 @@ def test_a_verdict_names_what_is_taken_out(panel, named):
 
     start = {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])}
     row, heads, enlarged = walk(act, live(**start), (200, 60))
-    assert re.search(rf"{named}: (not at all|\w+), [\d.e-]+ bits", " ".join(row)), row
+    word = r"(hardly matters|matters \w+)"
+    assert re.search(rf"{named} {word} at 4 \[MASK\] +[\d.e-]+ bits", " ".join(row)), row
     assert re.search(r"L2H1( at 4 \S+)?: (not at all|\w+), ", " ".join(heads)), heads
     # with the place, and what is taken out, where there is room for both
     assert "without L2H1 at 4 [MASK]: " in " ".join(enlarged), enlarged
 
 
 def test_a_list_of_heads_that_are_still_computed_says_so():
+    def answer(app, weights):
+        lines, _ = _below_lens(app.state, app.state.scene, weights, 60, 3, has_digits=True)
+        return lines[0][0].text
+
     async def act(app, press, _pilot):
         await press("a")
         weights = app.state.lens()
-        whole = _strongest(app.state, app.state.scene, weights, None, has_digits=True)[0]
+        whole = answer(app, weights)
         weights[-1] = np.nan
-        saved = _strongest(app.state, app.state.scene, weights, None, has_digits=True)[0]
+        saved = answer(app, weights)
         app.state.lens = lambda: weights
         panels = []
         for status in ("attending …", ""):
@@ -183,14 +188,14 @@ def test_a_list_of_heads_that_are_still_computed_says_so():
             lines = app._panels["heads"].draw(app.state, 60, 20)
             panels.append("\n".join("".join(segment.text for segment in line) for line in lines))
         app.state.status = "attending …"
-        running = _strongest(app.state, app.state.scene, weights, None, has_digits=True)[0]
+        running = answer(app, weights)
         return whole, saved, running, panels
 
     whole, saved, running, panels = walk(act, live())
     # what is drawn is drawn anew when nothing is computed any more
-    assert ["strongest so far: " in panel for panel in panels] == [True, False]
-    assert whole.startswith("strongest: ") and saved.startswith("strongest: ")
-    assert running.startswith("strongest so far: ")
+    assert [" most so far, " in panel for panel in panels] == [True, False]
+    assert " most, " in whole and " most, " in saved
+    assert " most so far, " in running
 
 
 def test_ranges_of_words_are_numbered_as_their_labels():

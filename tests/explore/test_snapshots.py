@@ -70,7 +70,8 @@ def test_the_recording_shows_what_the_application_shows(smollm2, tmp_path, monke
     assert shown == kept and len(shown) > 300
     check_captions(picture)
     # the head, and what the model says without it
-    assert {"strongest: 1 L13H8 0.70", "cut L13H8 to 0 · E ranks it"} <= set(shown)
+    assert {"cut L13H8 to 0 · E ranks it", "L13H8 matters little after 10 too"} <= set(shown)
+    assert {"1 L13H8 reads animal most: 0.70", "it reads animal more in L13H8"} <= set(shown)
 
 
 def check_captions(picture):

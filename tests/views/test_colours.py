@@ -351,23 +351,56 @@ def test_sixteen_colours_are_shared_out_by_the_kind_of_scale(surface):
 
 @SURFACES
 @pytest.mark.parametrize("sign", [0, 1, -1])
-def test_a_ramp_of_256_colours_has_a_dozen_steps_that_are_told_apart(surface, sign):
-    """0.57 to 0.95 had one blue on black, 0.09 to 0.25 another, and 0.01 to 0.13 one on white."""
+def test_a_ramp_of_256_colours_has_steps_of_one_hue_that_are_told_apart(surface, sign):
+    """Blue turned from navy to teal, violet and cyan, as if the cells were of several kinds, and two had one lightness."""
     weights = np.arange(0.01, 1.0001, 0.005)
     scale = Scale(-1.0, 1.0, True, "sqrt") if sign else WEIGHTS
     places = [scale.place((sign or 1) * weight) for weight in weights.tolist()]
     colours = [seen(place, bool(sign), 256, surface) for place in places]
     steps = [colours[0], *(after for before, after in pairwise(colours) if after != before)]
-    assert len(set(steps)) == len(steps) == 12
+    # of less, there are fewer of one hue
+    assert len(set(steps)) == len(steps) >= (7 if sign < 0 else 9)
     ground = tuple(bytes.fromhex(surface.background))
     for one, other in pairwise([ground, *steps]):
         # 2.3 is a just noticeable difference
         assert np.linalg.norm(lab(one) - lab(other)) >= 5, (one, other)
+    exact = [oklab(step) for step in steps]
+    rises = np.diff([lightness for lightness, _, _ in exact])
+    assert min(rises * np.sign(rises[0])) >= 0.02
+    # the palest is nearly white, and dark red has no darker orange
+    hues = [np.degrees(np.arctan2(b, a)) % 360 for _, a, b in exact if np.hypot(a, b) >= 0.06]
+    low, high = (235, 266) if sign >= 0 else (28, 70)
+    assert len(hues) >= len(steps) - 1 and low <= min(hues) and max(hues) <= high, hues
+    saturation = [np.hypot(a, b) for _, a, b in exact]
+    assert np.abs(np.diff(saturation)).max() <= 0.101
     # no step has more than this part of the scale of roots
     roots = np.sqrt(weights)
     for step in steps:
         of_step = [root for root, colour in zip(roots, colours, strict=True) if colour == step]
-        assert of_step[-1] - of_step[0] <= 0.1, step
+        assert of_step[-1] - of_step[0] <= (0.16 if sign < 0 else 0.13), step
+
+
+@pytest.mark.parametrize(
+    ("scale", "numbers"),
+    [
+        (Scale(0.0, 0.9993, False), ".05 .25 .5 .75"),
+        (Scale(0.0, 1.0, False), ".05 .25 .5 .75"),
+        (Scale(0.0, 0.7312, False, "sqrt"), ".0073 .12 .26 .47"),
+        (Scale(-0.9993, 0.9993, True), "−.75 −.5 −.25 −.05 0 .05 .25 .5 .75"),
+    ],
+)
+def test_the_numbers_of_sixteen_colours_are_round_and_exact(scale, numbers):
+    """The key of spans said .049 .24 .49 .74."""
+    pieces = ramp_pieces(scale, "low", "high", 16, BLACK)
+    names = [text.replace("from", "").split()[0] for text, _ in pieces[1:-1]]
+    assert " ".join(names) == numbers
+    for name in names:
+        if number := float(name.replace("−", "-")):
+            below, at = (
+                ramp_style(scale.place(factor * number), scale.signed, 16, BLACK, limits_of(scale))
+                for factor in (0.9995, 1.0)
+            )
+            assert below != at, name
 
 
 def test_weights_have_one_scale_and_everything_else_is_centred_at_zero():

@@ -351,7 +351,8 @@ def _shaded(
         if not words.strip():  # line breaks of a template; the table has their share
             continue
         label = Span(f"[{spans.text.names[span]} {digits.text(share)}] ", "dim", "untrusted")
-        items.append((label, Span(words, "", "untrusted", shade=scale.place(share))))
+        shaded = Span(words, "", "untrusted", shade=scale.place(share), scale=scale)
+        items.append((label, shaded))
     return Text(items, " ")
 
 

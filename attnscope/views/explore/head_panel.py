@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
@@ -146,9 +147,14 @@ class HeadsPanel:
         ]
         for line, letter in zip(drawn_lines[_ABOVE:], layout.letter_lines, strict=False):
             line.append(Segment(f" {letter}", DIM))
-        if weights is not None:
-            strongest = _strongest(state, scene, weights, sources, has_digits=self.takes_digits)
-            lines_below, self.listed = _below_lens(state, strongest, width, layout.legend)
+        if display == LENS and weights is not None:
+            lines_below, self.listed = _below_lens(
+                state, scene, weights, width, layout.legend, has_digits=self.takes_digits
+            )
+        elif weights is not None and sources is not None:
+            strongest = _strongest_of_row(state, scene, weights, sources)
+            has_signs = layout.legend > 1
+            lines_below, _ = _listed(state, strongest, width, layout.legend, has_signs=has_signs)
         elif display == "roles":
             letters = _letters_of(state, scene, layout.grid[0])[len(layout.letter_lines) :]
             lines_below = _role_legend(state, scene, letters, width, layout.legend)
@@ -170,7 +176,8 @@ class HeadsPanel:
         n_heads = len(scene.heads)
         room = width - label
         legend = _legend_lines(scene, height)
-        if display in _EFFECTS and height >= _TWO_LINES:
+        hides_layers = height - _ABOVE <= n_layers
+        if height >= _TWO_LINES and (display in _EFFECTS or (display == LENS and hides_layers)):
             legend = max(2, legend)
         letter_lines: list[str] = []
         if display == "roles" and scene.roles is not None:
@@ -375,7 +382,7 @@ def _grid(
     # once for all: a call for every layer takes most of a redraw
     shades = None
     if weights is not None:
-        shades = steps(weights, state.weight_scale(None)).tolist()
+        shades = steps(weights, state.weight_scale(None), ink).tolist()
     blank = Segment(" " * (wide - 1), PLAIN)
     drawn_wide = wide - 1
     is_thumbnail = weights is None and state.place.display == "thumbnails"
@@ -408,12 +415,13 @@ def _grid(
                 cells = _thumbnail(state, walk_head, drawn_wide, tall)
             else:
                 if shades is None:
-                    text, style = _written(state, scene, layer, head, wide - 1)
+                    text, style, shade = _written(state, scene, layer, head, wide - 1)
                 else:
                     # a row that has no weight past sinks may have some on them
                     not_allowed = row[head] == 0 and scene.rounded is None and display != ROW_LENS
                     text = NO_WEIGHT if not_allowed else _of_cell(row[head], wide - 1)
                     step = shades[layer][head]
+                    shade = _shade(ink, step)
                     style = DIM
                     if step > 0 or (step == 0 and ink.on_black):
                         style = ink.cell(step, signed=False)
@@ -421,20 +429,34 @@ def _grid(
                 if tall > 2:
                     text = text.strip().center(wide - 1)
                 # a tall cell has its colour on all lines but the last, which is between layers
-                coloured = [Segment(" " * (wide - 1), style)]
+                coloured = [Segment(shade * (wide - 1), style)]
                 cells = [coloured] * max(1, tall - 1) + [[blank]] * (tall > 1)
-                cells[middle] = [Segment(text, CURSOR if is_current else style)]
-            sign = signs["current" if is_current else "pinned" if "pinned" in marked else ""]
-            if "cut" in marked and (is_thumbnail or sign is signs["pinned"]):
+            sign_name = "current" if is_current else "pinned" if "pinned" in marked else ""
+            has_both = "cut" in marked and (is_thumbnail or sign_name == "pinned")
+            if "cut" in marked and not has_both:
+                # its number stays, and the cursor is seen without a sign
+                sign_name = "cut"
+            sign = signs[sign_name]
+            if has_both:
                 cut_text = fit(_mark(ink, "cut"), drawn_wide, right=True)
                 cells[middle] = [Segment(cut_text, ink.style("warning"))]
-            elif "cut" in marked:
-                # its number stays, and the cursor is seen without a sign
-                sign = signs["cut"]
+            elif not is_thumbnail:
+                if sign_name in ("cut", "pinned") and text.endswith(" ") and text.strip():
+                    # behind a cell that ends in blanks, it would stand at the next head's letter
+                    size = len(text)
+                    text = (text.rstrip() + _mark(ink, sign_name)).ljust(size)
+                    sign_name = ""
+                sign = signs[sign_name] if sign_name else Segment(shade)
+                cells[middle] = [Segment(text, CURSOR if is_current else style)]
             for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
                 line += [*cell, sign if n == middle else between]
         drawn_lines += lines
     return drawn_lines
+
+
+def _shade(ink: Ink, step: int) -> str:
+    """Return the shade of a number's step, which stands behind it without colours; blank with them."""
+    return " " if ink.colours or step < 0 else ink.shade(step, signed=False)[0]
 
 
 def _mark(ink: Ink, mark_name: str) -> str:
@@ -455,43 +477,88 @@ def _marked(state: WalkState) -> list[str]:
 
 
 def _below_lens(
-    state: WalkState, strongest: list[str], width: int, room: int
+    state: WalkState, scene: Scene, weights: Matrix, width: int, room: int, *, has_digits: bool
 ) -> tuple[list[Line], int]:
-    """Return the strongest heads of the lens, and what signs stand for, in at most so many lines; and how many heads."""
-    signs = _marked(state) if room > 1 else []
-    # what signs stand for is behind the list, which is shorter by as many heads as that takes
-    while len(strongest) > 1 and len(flowed([*strongest, *signs], width, " · ")) > room:
-        strongest.pop()
-    lines = flowed([*strongest, *signs], width, " · ")
-    return [[Segment(line, DIM)] for line in lines], len(strongest)
-
-
-def _strongest(
-    state: WalkState, scene: Scene, weights: Matrix, keys: np.ndarray | None, *, has_digits: bool
-) -> list[str]:
-    """List the heads with the largest weights of the lens; of a row, with the sources.
+    """Return the answer of the lens, in which head the weight is largest, and the next ones; and how many are named.
 
     `has_digits`: a digit goes to a head of the lens, and stands before it.
     """
     ink = state.ink
+    query = ink.name(scene.queries.names[state.place.spot.query])
+    key = ink.name(scene.keys.names[state.key])
+    strongest = state.strongest_readers(weights)
+    heads = [(_name_of(scene, *at), f"{weight:.2f}") for *at, weight in strongest]
+    is_partial = bool(state.status) and bool(np.isnan(weights).any())
+    so_far = " so far" if is_partial else ""
+    digits = [f"{n} " if has_digits else "" for n in range(1, len(heads) + 1)]
+    if heads:
+        (name, weight), *others = heads
+        # a head that is cut may have more, of which nothing comes
+        now = "now " if np.nanmax(weights) > weights[strongest[0][:2]] else ""
+        forms = [
+            f"{name}: {query} {now}reads {key} most{so_far}, {weight}",
+            f"{name} {now}reads {key} most{so_far}: {weight}",
+            f"{name} {now}has most{so_far}: {weight}",
+            f"{name} {weight}",
+        ]
+    else:
+        name, weight, others = "", "", []
+        forms = ["…"] if np.isnan(weights).all() else [f"{query} reads {key} in no head", "no head"]
+    answer = fitting([*(ink.plain("".join([*digits[:1], form])) for form in forms)], width)
+    entries = [
+        ink.plain(f"{digit}{name} {weight}")
+        for digit, (name, weight) in zip(digits[1:], others, strict=True)
+    ]
+    if room == 1:
+        # a list with the answer in front says more than the answer alone
+        answer = answer if not entries else ink.plain(f"{digits[0]}{name} {weight}")
+        while entries and cell_len(" · ".join([answer, *entries])) > width:
+            entries.pop()
+        others_text = "".join(f" · {entry}" for entry in entries)
+        return [[Segment(answer, BOLD), Segment(others_text, DIM)]], bool(heads) + len(entries)
+    if entries and not has_digits:
+        entries[0] = f"then {entries[0]}"
+    lines, count = _listed(state, entries, width, room - 1, has_signs=True)
+    return [[Segment(answer, BOLD)], *lines], bool(heads) + count
+
+
+def _listed(
+    state: WalkState, heads: list[str], width: int, room: int, *, has_signs: bool
+) -> tuple[list[Line], int]:
+    """Return lines of heads, and what signs stand for, in at most so many lines; and how many heads."""
+    if room < 1:
+        return [], 0
+    signs = _marked(state) if has_signs else []
+    # what signs stand for is behind the list, which is shorter by as many heads as that takes
+    while len(heads) > 1 and len(flowed([*heads, *signs], width, " · ")) > room:
+        heads = heads[:-1]
+    lines = flowed([*heads, *signs], width, " · ")
+    return [[Segment(line, DIM)] for line in lines], len(heads)
+
+
+def _strongest_of_row(
+    state: WalkState, scene: Scene, weights: Matrix, keys: np.ndarray
+) -> list[str]:
+    """List the heads with the largest weights of a row, each with its source."""
+    ink = state.ink
     found = []
     kinds: set[str] = set()
-    for n, (layer, head, weight) in enumerate(state.strongest_readers(weights), 1):
-        name = f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)}"
-        if keys is None:
-            source = f"{n} {name}" if has_digits else name
-        else:
-            key = int(keys[layer, head])
-            source = f"{name} {ink.name(scene.keys.names[key])}"
-            kind = _kind_of_source(scene, state.place.spot.query, key)
-            source += kind if kind not in kinds else ""
-            kinds.add(kind)
+    for layer, head, weight in state.strongest_readers(weights):
+        key = int(keys[layer, head])
+        source = f"{_name_of(scene, layer, head)} {ink.name(scene.keys.names[key])}"
+        kind = _kind_of_source(scene, state.place.spot.query, key)
+        source += kind if kind not in kinds else ""
+        kinds.add(kind)
         found.append(ink.plain(f"{source} {weight:.2f}"))
-    none = "no head reads it" if keys is None else "no key is allowed"
-    first_head, *others = found or ["…" if np.isnan(weights).all() else none]
+    first_head, *others = found or ["…" if np.isnan(weights).all() else "no key is allowed"]
     is_partial = bool(state.status) and bool(np.isnan(weights).any())
     heading = "strongest so far" if is_partial else "strongest"
     return [f"{heading}: {first_head}", *others]
+
+
+def _name_of(scene: Scene, layer: int, head: int) -> str:
+    """Return the name of a head by its indices: `L13H8`."""
+    return f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)}"
 
 
 def _kind_of_source(scene: Scene, query: int, key: int) -> str:
@@ -549,15 +616,15 @@ def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) ->
 
 def _written(
     state: WalkState, scene: Scene, layer: int, head: int, width: int
-) -> tuple[str, Style]:
-    """Return the letter of a head's role, or its number, and the colour of it."""
+) -> tuple[str, Style, str]:
+    """Return the letter of a head's role, or its number, its colour, and its shade."""
     ink = state.ink
     roles = scene.roles
     display = state.place.display
     if display != "roles":
         head_number = _of_display(state, scene, display)
         if head_number is None:
-            return ("", DIM)
+            return "", DIM, " "
         text, style, shade = head_number.made(ink, lambda: _numbers(ink, head_number))[layer][head]
         if display in _EFFECTS and width < _NARROW:
             rank = int(head_number.made("ranks", lambda: _ranks(head_number))[layer, head])
@@ -565,14 +632,13 @@ def _written(
         elif len(text) > width and head_number.is_share and width >= _PERCENT:
             text = _of_cell(float(head_number.values[layer, head]), width)
         elif len(text) > width:
-            text = "" if ink.colours else shade
-        return text, style
+            text = shade.strip()
+        return text, style, shade
     index = -1 if roles is None else int(roles.main[layer, head])
     if roles is None or index < 0:
-        return "" if roles is None else "?", DIM
-    return fit(roles.letters[index], width), ink.role(
-        roles.colours[index], float(roles.strength[layer, head])
-    )
+        return "" if roles is None else "?", DIM, " "
+    style = ink.role(roles.colours[index], float(roles.strength[layer, head]))
+    return fit(roles.letters[index], width), style, " "
 
 
 def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]:
@@ -580,7 +646,7 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
     ink = state.ink
     spot = state.place.spot
     display = state.place.display
-    name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
+    name = _name_of(scene, spot.layer, spot.head)
     head_number = _of_display(state, scene, display)
     if head_number is None:
         choice_text = f"{name} {state.head.chosen if state.head else ''}"
@@ -612,7 +678,7 @@ def _of_effects(
     strongest = []
     for layer, head, effect in strongest_of(head_number.values)[:_NAMED]:
         size = effect_text(effect, head_number.measure).removesuffix(" bits")
-        strongest.append(f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {size}")
+        strongest.append(f"{_name_of(scene, layer, head)} {size}")
     strongest_texts = ["strongest: " + ", ".join(strongest[:count]) for count in (4, 3, 2, 1)]
     effect_place = place_of_effect(scene, _row_of_effect(state, display))
     verdicts = _verdicts(head_number, spot.layer, spot.head)
@@ -663,7 +729,7 @@ def _role_legend(
     """Say the role of the head under the cursor, and what letters stand for, in at most so many lines."""
     ink = state.ink
     spot = state.place.spot
-    name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
+    name = _name_of(scene, spot.layer, spot.head)
     roles = scene.roles
     if roles is None:
         hint = "not known here"
@@ -714,7 +780,7 @@ def _picture(
         times = _enlarged_by(cells.shape, size)
         cells = cells.repeat(times, axis=0).repeat(times, axis=1)
         drawn = shades[: cells.shape[0], : cells.shape[1]]
-        drawn[:] = steps(np.where(cells < 0, np.nan, cells), scale)
+        drawn[:] = steps(np.where(cells < 0, np.nan, cells), scale, ink)
         if has_zeros:
             drawn[cells == 0] = FORBIDDEN
     if per_line == 2:
@@ -780,10 +846,10 @@ def _numbers(ink: Ink, head_number: HeadNumber) -> list[list[tuple[str, Style, s
     write = _narrow_percent if is_share else digits_for(head_number.values, 2).text
     cells = []
     for values, row in zip(
-        head_number.values.tolist(), steps(head_number.values, scale).tolist(), strict=True
+        head_number.values.tolist(), steps(head_number.values, scale, ink).tolist(), strict=True
     ):
         texts = ["" if np.isnan(value) else ink.plain(write(value)) for value in values]
         styles = [ink.cell(step, signed=False) if step >= 0 else DIM for step in row]
-        marks = [ink.shade(step, signed=False)[0] for step in row]
+        marks = [_shade(ink, step) for step in row]
         cells.append([*zip(texts, styles, marks, strict=True)])
     return cells

@@ -18,10 +18,12 @@ from attnscope.views.scales import SHAPES, LogScale, Scale
 from attnscope.views.spans import Look, Origin, Span, spell
 from attnscope.views.terminal.bars import bar_text
 from attnscope.views.terminal.colours import (
+    OF_WEIGHTS,
     SHADES,
     bar_style,
     cell_shade,
     ground_style,
+    limits_of,
     ramp_style,
     role_style,
 )
@@ -29,6 +31,10 @@ from attnscope.views.terminal.screen import style_of
 
 # Number of steps of a ramp.
 _STEPS = 64
+# The fewest colours, sizes on a ramp that have them, from zero's on, and the rounding of a place between two.
+_FEW = 16
+_SIZES_OF_FEW = np.array([0.0, *(limit + 0.05 for limit in OF_WEIGHTS)])
+_ROUNDING = 1e-6
 # These stand in place of a step: nothing is known of a cell, or the mask forbids it.
 NONE = -1
 FORBIDDEN = -2
@@ -201,8 +207,11 @@ def _halves(code: int, count: int, signed: bool, ink: Ink) -> Segment:
     return Segment("▀" * count, Style(color=top, bgcolor=bottom))
 
 
-def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
-    """Return the step of every value on a ramp; NONE where it is not known, FORBIDDEN where it is −inf."""
+def steps(values: Matrix, scale: Scale | LogScale, ink: Ink | None = None) -> np.ndarray:
+    """Return the step of every value on a ramp; NONE where it is not known, FORBIDDEN where it is −inf.
+
+    Of an ink with 16 colours, they are steps that have these colours, each from the number on that the key says.
+    """
     is_finite = np.isfinite(values)
     with np.errstate(invalid="ignore", divide="ignore"):
         if isinstance(scale, LogScale):
@@ -223,6 +232,12 @@ def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
                 ),
                 scale,
             )
+        if ink is not None and ink.colours == _FEW:
+            sizes = np.abs(2 * fractions - 1) if scale.signed else fractions
+            sizes = _SIZES_OF_FEW[
+                np.searchsorted(limits_of(scale), sizes + _ROUNDING, side="right")
+            ]
+            fractions = (1 + np.copysign(sizes, fractions - 0.5)) / 2 if scale.signed else sizes
         ramp_steps: np.ndarray = np.rint(
             np.clip(np.where(is_finite, fractions, 0.0), 0, 1) * _STEPS
         ).astype(np.int16)

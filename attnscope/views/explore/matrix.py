@@ -41,7 +41,7 @@ from attnscope.views.numbers import (
     scale_text,
 )
 from attnscope.views.scales import LogScale, Scale
-from attnscope.views.terminal.colours import OF_WEIGHTS, ramp_pieces
+from attnscope.views.terminal.colours import ramp_pieces
 from attnscope.views.terminal.sound import spell_levels, spell_ticks
 from attnscope.views.walk.cell import later_steps
 from attnscope.views.walk.place import OUTPUT, Action
@@ -194,6 +194,7 @@ class MatrixPanel:
             heading,
             cells.is_roomy,
             cells.has_remark,
+            room - cells.columns * min(n_columns - self.left, fits_columns),
         )
 
     def _head(
@@ -241,6 +242,15 @@ class MatrixPanel:
             stage = current_place.stage
             description = brief = "difference"
         remark = TitlePart.of(ink.plain(description), ink.plain(brief), style=DIM)
+        stronger = state.stronger_head
+        if stronger is not None and current_place.pinned is None:
+            # what the panel of heads answers is not what stands here
+            layer, head_index = stronger
+            best = f"L{scene.layers[layer]}H{scene.heads[head_index]}"
+            query = ink.name(scene.queries.names[current_place.spot.query])
+            key = ink.name(scene.keys.names[state.key])
+            notes = [f"{query} reads {key} more in {best}", f"more in {best}"]
+            remark = TitlePart.of(*map(ink.plain, notes), style=BOLD)
         if current_place.pinned is not None and state.drawn is None:
             remark = TitlePart(["no difference: other tokens or cells", "no difference"], DIM)
         if state.head_cut:
@@ -285,6 +295,7 @@ class _Layout:
     heading: int = 1  # lines of the tokens above the columns
     is_roomy: bool = False  # cells have room for numbers beside what else they show
     has_remark: bool = False  # a line below the ramp says what the cells are
+    spare: int = 0  # columns behind the cells
 
     @property
     def above(self) -> int:
@@ -626,7 +637,7 @@ def _label(state: WalkState, axis: Axis, row: int, last: int, layout: _Layout) -
 def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> list[Line]:
     ink = state.ink
     signed = state.drawn_stage != "weights"
-    shades = steps(window.values, state.scale(window.kind))
+    shades = steps(window.values, state.scale(window.kind), ink)
     if state.drawn_stage == "weights" and scene.rounded is None:
         shades[window.values == 0] = FORBIDDEN
     cursor = state.place.spot.query // layout.zoom - layout.rows.start
@@ -665,7 +676,12 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
         for n in range(layout.tall):
             before = label if n == label_row else [Segment(" " * layout.label)]
             row_texts = texts if n == label_row else blank
-            lines.append([*before, *_cells(ink, row_texts, cells[1], signed, here, layout)])
+            drawn_cells = _cells(ink, row_texts, cells[1], signed, here, layout)
+            if not here and layout.mode == "shades" and layout.cell == 2:
+                (*before, last_piece) = before
+                bracket = Segment("<" if ink.ascii else "‹", BOLD)
+                before = [*before, Segment(last_piece.text[:-1], last_piece.style), bracket]
+            lines.append([*before, *drawn_cells])
     return lines
 
 
@@ -743,25 +759,39 @@ def _cells(
         ink.forbidden if step == FORBIDDEN else colour
         for step, colour in zip(row, colours, strict=True)
     ]
-    if here >= 0:
-        left, right = "<>" if ink.ascii else "‹›"
-        around = texts[here][0] if layout.mode == "shades" else " "
-        inside = texts[here].strip(ink.shades) if layout.form else ""
-        if len(inside) + 2 > layout.cell:
-            inside = _without_zero(inside)
-        if layout.mode == "shades" and not _is_number(inside):
-            inside = texts[here][2:]
-        fits = len(inside) + 2 <= layout.cell and layout.mode in ("blocks", "shades")
-        styles[here] = colours[here] + BOLD if fits else CURSOR
-        if fits:
-            frame = left + inside.center(layout.cell - 2, around) + right
-            if layout.mode == "shades" and layout.cell == 2:
-                # its shade keeps one of two columns
-                frame = left + around
-        else:
-            frame = texts[here]
-        if fits or not layout.form:
-            texts = [*texts[:here], frame, *texts[here + 1 :]]
+    if here < 0:
+        return joined(zip(texts, styles, strict=True))
+    left, right = "<>" if ink.ascii else "‹›"
+    if layout.mode == "shades" and layout.cell == 2 and (layout.spare or here + 1 < len(row)):
+        # brackets take a column of the neighbours, so that the cell keeps its shade
+        pieces = [*zip(texts, styles, strict=True)]
+        pieces[here + 1 : here + 2] = [
+            (right, BOLD),
+            *((t[1:], s) for t, s in pieces[here + 1 :][:1]),
+        ]
+        if here:
+            pieces[here - 1 : here] = [(texts[here - 1][:1], styles[here - 1]), (left, BOLD)]
+        return joined(pieces)
+    around = texts[here][0] if layout.mode == "shades" else " "
+    inside = texts[here].strip(ink.shades) if layout.form else ""
+    if len(inside) + 2 > layout.cell:
+        inside = _without_zero(inside)
+    if layout.mode == "shades" and not _is_number(inside):
+        inside = texts[here][2:]
+    # a number leaves its shade a column
+    edges = 2 + (layout.mode == "shades" and _is_number(inside))
+    fits = len(inside) + edges <= layout.cell and layout.mode in ("blocks", "shades")
+    styles[here] = colours[here] + BOLD if fits else CURSOR
+    if fits:
+        frame = left + inside.center(layout.cell - 2, around) + right
+    else:
+        frame = texts[here]
+    if fits or not layout.form:
+        texts = [*texts[:here], frame, *texts[here + 1 :]]
+    elif layout.mode == "shades":
+        # reversed, a shade would be another one
+        texts = [*texts[:here], around, frame[1:], *texts[here + 1 :]]
+        styles.insert(here, PLAIN)
     return joined(zip(texts, styles, strict=True))
 
 
@@ -795,9 +825,7 @@ def _ramp(scale: Scale | LogScale, ink: Ink, width: int) -> Line:
         else:
             low = digits.text(scale.low)
         ends = ink.plain(low), ink.plain(digits.text(scale.high))
-        ramp = ramp_pieces(
-            scale, *ends, ink.colours, ink.surface, limits=OF_WEIGHTS, words=words, room=width
-        )
+        ramp = ramp_pieces(scale, *ends, ink.colours, ink.surface, words=words, room=width)
         ramp = ramp if words else _shortened(ramp, width)
         if sum(cell_len(text) for text, _ in ramp) <= width:
             break

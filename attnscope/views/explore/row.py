@@ -39,7 +39,7 @@ from attnscope.views.walk.cell import (
     unlisted,
     weight_text,
 )
-from attnscope.views.walk.effects import verdict_text
+from attnscope.views.walk.effects import effect_text, matters_text, verdict_text
 from attnscope.views.walk.place import OUTPUT, Action
 from attnscope.views.walk.scene import EFFECT, Forecast, Scene, WalkCut, WalkHead
 
@@ -118,9 +118,11 @@ class RowPanel:
             notice = state.status or "this head is not there"
             return [*lines, [Segment(fit(ink.plain(notice), width), DIM)]]
         is_long = height >= _LONG or width >= TWO_COLUMNS
-        below = _cell_lines(
-            state, scene, head, width if width < TWO_COLUMNS else width // 2, is_long=is_long
-        )
+        column = width if width < TWO_COLUMNS else width // 2
+        below = _cell_lines(state, scene, head, column, is_long=is_long)
+        if height < _ROOMY and len(lines) + len(scene.keys.positions) + len(below) > height:
+            # a source says more than what it says of the cell again
+            below = _cell_lines(state, scene, head, column, is_long=False, is_brief=True)
         if state.place.predictions:
             # What changes says more than the arithmetic, where there is no room for both.
             count = len(_forecasts(state, scene, width if width < TWO_COLUMNS else width // 2))
@@ -139,7 +141,7 @@ class RowPanel:
         if not below:
             _say_what_is_hidden(middle, width)
         lines += self._list(state, scene, head, width, max(2, room - len(middle)))
-        for part in (middle, below):
+        for part in filter(None, (middle, below)):
             if len(lines) + len(part) <= height:
                 lines += [[]] * (len(lines) + len(part) < height)
             lines += part
@@ -434,9 +436,24 @@ def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -
 
 
 def _cell_lines(
-    state: WalkState, scene: Scene, head: WalkHead, width: int, *, is_long: bool
+    state: WalkState,
+    scene: Scene,
+    head: WalkHead,
+    width: int,
+    *,
+    is_long: bool,
+    is_brief: bool = False,
 ) -> list[Line]:
-    """Return the cell's arithmetic; `is_long` also writes the sum of its softmax as `explain` does."""
+    """Return the cell's arithmetic, and what else is known of it.
+
+    Args:
+        state: The walk.
+        scene: Its scene.
+        head: The head.
+        width: Columns.
+        is_long: Whether the sum of its softmax is also written as `explain` does.
+        is_brief: Whether only the pinned head follows the arithmetic.
+    """
     ink = state.ink
     query = state.place.spot.query
     key = state.key
@@ -458,6 +475,7 @@ def _cell_lines(
             more.append(
                 f"pinned {weight_text(other)}, difference {number_text(cell.weight - other, 2)}"
             )
+    n_kept = len(more) if is_brief else None
     members = members_text(scene, query, key)
     more += [members] if members else []
     total = sum_text(cell, is_long=is_long)
@@ -472,7 +490,7 @@ def _cell_lines(
         more.append(f"output dim {dim} = Σ weight × v = {number_text(float(output[dim]), 2)}")
     if cell.exact:
         more.append("exact" if scene.rounded is None else f"rounded to {scene.rounded} decimals")
-    return lines + [[Segment(ink.plain(line), DIM)] for line in flowed(more, width, " · ")]
+    return lines + [[Segment(ink.plain(line), DIM)] for line in flowed(more[:n_kept], width, " · ")]
 
 
 def flowed(phrases: list[str], width: int, between: str = " ") -> list[str]:
@@ -498,6 +516,12 @@ def _forecasts(state: WalkState, scene: Scene, width: int, room: int = 1 << 16) 
             [Segment(line, ink.style("warning"))]
             for line in flowed(_of_cuts(state, scene), width, " · ")
         ]
+    subject = _subject(state.place.cuts)
+    changes = [f.effect for f in scene.predictions[:1] if f.is_change and f.effect is not None]
+    for effect in changes:
+        matters = matters_text(subject, effect, "hidden")
+        said = f"{matters}: {effect_text(effect, 'hidden')} on average"
+        lines += [[Segment(line, BOLD)] for line in wrapped(ink.plain(said), width)]
     forecasts = [*scene.predictions]
     row = scene.changes.get(scene.tokens_of(state.place.spot.query)[-1])
     if row is not None and row not in forecasts:
@@ -507,9 +531,8 @@ def _forecasts(state: WalkState, scene: Scene, width: int, room: int = 1 << 16) 
             *lines,
             *([Segment(ink.plain(line), DIM)] for line in wrapped(scene.no_predictions, width)),
         ]
-    without = _without(state.place.cuts)
     is_roomy = room >= _ROOMY_FORECAST * len(forecasts)
-    blocks = [_forecast(forecast, ink, width, without, is_roomy) for forecast in forecasts]
+    blocks = [_forecast(forecast, ink, width, subject, is_roomy) for forecast in forecasts]
     # What is said of a prediction stands before its tokens.
     headings = [len(block) - len(f.tokens) for block, f in zip(blocks, forecasts, strict=True)]
     tokens = max(1, (room - len(lines) - sum(headings)) // len(blocks))
@@ -534,8 +557,6 @@ def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
     cuts = "cut " + ", ".join(cut.written for cut in state.place.cuts)
     phrases = [f"{cuts} to 0" if how == "cut to 0" else f"{cuts}, {how}" if how else cuts]
     effects = [forecast.effect for forecast in scene.predictions if forecast.effect is not None]
-    if effects and scene.predictions[0].is_change:
-        phrases.append(f"{verdict_text(effects[0], 'hidden')} on average")
     effect_number = next(
         (effect_number for effect_number in scene.numbers if effect_number.name == EFFECT), None
     )
@@ -558,12 +579,12 @@ def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
     return [ink.plain(phrase) for phrase in phrases]
 
 
-def _without(cuts: Sequence[WalkCut]) -> str:
-    """Say what is taken out, as a verdict names it."""
+def _subject(cuts: Sequence[WalkCut]) -> str:
+    """Say what is taken out, as a sentence about it begins."""
     if len(cuts) != 1:
-        return "without these"
+        return "these"
     (single,) = cuts
-    return "without this edge" if single.edge else f"without {single.written}"
+    return "this edge" if single.edge else single.written
 
 
 def _spelled(spans: Spans, ink: Ink) -> str:
@@ -572,15 +593,23 @@ def _spelled(spans: Spans, ink: Ink) -> str:
     )
 
 
-def _forecast(forecast: Forecast, ink: Ink, width: int, without: str, is_roomy: bool) -> list[Line]:
+def _forecast(forecast: Forecast, ink: Ink, width: int, subject: str, is_roomy: bool) -> list[Line]:
     heading = " change " if forecast.is_change else " prediction "
-    title = [Segment(heading, LABEL), Segment(f" {_spelled(forecast.title, ink)}", BOLD)]
+    where = _spelled(forecast.title, ink)
+    title = [Segment(heading, LABEL), Segment(f" {where}", BOLD)]
     notes = [forecast.note]
-    if forecast.effect is not None and not forecast.is_change:
-        size = verdict_text(forecast.effect, "kl")
-        notes = [f"{size} (KL)", size]
-        notes = [*(f"{without}: {note}" for note in notes), *notes]
     verdict = _spelled(forecast.verdict, ink)
+    if forecast.effect is not None and not forecast.is_change:
+        size = effect_text(forecast.effect, "kl")
+        matters = matters_text(subject, forecast.effect, "kl")
+        notes = [f"{size} (KL)", size]
+        # a token that a prediction replaces is where it is
+        answer = ink.plain(f"{matters} {where.replace('in place of', 'at')}")
+        if cell_len(answer) <= width:
+            # whether it matters is what a cut asks
+            title = [Segment(answer, BOLD)]
+        else:
+            notes = [f"{matters}, {note}" for note in notes] + [verdict_text(forecast.effect, "kl")]
     # the verdict has a line of its own if there is room
     note = fitting(notes, width if is_roomy else width - cell_len(f": {verdict}"))
     said = [text for text in (ink.plain(note), verdict) if text]

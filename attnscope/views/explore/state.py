@@ -69,6 +69,8 @@ class WalkState:
 
     # the heads that lenses read, and what they are known by
     _last_heads: tuple[object, list[WalkHead | None]] = (None, [])
+    # the latest cell and heads of the lens, and their weights
+    _last_lens: tuple[object, Matrix] = (None, np.empty((0, 0), np.float32))
 
     def __post_init__(self) -> None:
         if self.begin is not None:
@@ -497,9 +499,12 @@ class WalkState:
     def lens(self) -> Matrix:
         """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known."""
         scene, heads, shape = self._every_head()
-        query = self.place.spot.query
-        weights = [weight_of_cell(scene, head, query, self.key) for head in heads]
-        return np.array(weights, dtype=np.float32).reshape(shape)
+        cell = self.place.spot.query, self.key
+        key = *self._last_heads[:1], cell
+        if self._last_lens[0] != key:
+            weights = [weight_of_cell(scene, head, *cell) for head in heads]
+            self._last_lens = key, np.array(weights, dtype=np.float32).reshape(shape)
+        return self._last_lens[1]
 
     def row_lens(self) -> tuple[Matrix, np.ndarray, bool]:
         """Return the weight of the row's strongest source in every head, (layers, heads), its key, and `are_sinks_out`.
@@ -513,6 +518,17 @@ class WalkState:
     def strongest_heads(self) -> list[tuple[int, int, float]]:
         """Return the heads with the largest weights of the cell, each with the weight, as many as keys go to."""
         return self.strongest_readers(self.lens())
+
+    @property
+    def stronger_head(self) -> tuple[int, int] | None:
+        """The head that the lens answers with, if it reads the cell more than the place's; None otherwise."""
+        if self.place.display != LENS or self.scene is None:
+            return None
+        weights = self.lens()
+        spot = self.place.spot
+        (*best, most) = next(iter(self.strongest_heads()), (spot.layer, spot.head, 0.0))
+        is_more = most > np.nan_to_num(weights[spot.layer, spot.head])
+        return (best[0], best[1]) if is_more else None
 
     def strongest_readers(self, weights: Matrix) -> list[tuple[int, int, float]]:
         """Return the heads with the largest weights of a lens, but none that is cut: what it reads has no effect."""

@@ -11,7 +11,6 @@ from rich.style import Style
 
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, Line, fit, fitting, joined, steps
 from attnscope.views.explore.state import WalkState
-from attnscope.views.scales import WEIGHTS
 from attnscope.views.spans import Span
 from attnscope.views.walk.cell import listed_weights
 from attnscope.views.walk.place import Action
@@ -66,7 +65,8 @@ class TextPanel:
         elif head is not None and (listed := listed_weights(scene, head, query)):
             shares[list(listed)] = list(listed.values())
         keys = [piece.key for line in visible for piece in line]
-        shades = iter(steps(shares[keys][None], WEIGHTS)[0].tolist())
+        scale = state.weight_scale(head)
+        shades = iter(steps(shares[keys][None], scale, state.ink)[0].tolist())
         drawn_lines: list[Line] = [[Segment(" text ", state.title("text")), *_legend(state, width)]]
         for y, line in enumerate(visible, 1):
             at = 0
@@ -110,7 +110,8 @@ def _legend(state: WalkState, width: int) -> Line:
     ink = state.ink
     if scene is None or ink.colours:
         return []
-    least = f"{WEIGHTS.value(1 / len(ink.shades)):.2g}".removeprefix("0")
+    scale = state.weight_scale(state.head)
+    least = f"{scale.value(1 / len(ink.shades)):.2g}".removeprefix("0")
     query = ink.name(scene.queries.names[state.place.spot.query])
     forms = (f"bold: what {query} reads with {least} or more", f"bold: read with {least} or more")
     legend = fitting([*forms, ""], width - len(" text    1  "))

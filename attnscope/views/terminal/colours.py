@@ -8,6 +8,7 @@ white. Every other cell has a foreground that can be read on it.
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from math import floor, log10, sqrt, trunc
 from typing import Literal
 
@@ -33,7 +34,7 @@ _LESS_16 = {
 OF_WEIGHTS = tuple(sqrt(weight) for weight in (0.005, 0.05, 0.2, 0.5))
 # Of numbers above 0 on a logarithmic scale, all of which have a colour.
 _OF_LOGARITHMS = (0.0, 0.25, 0.5, 0.75)
-# Of scales that end at the largest number.
+# Of scales that end at the largest number, about: they are those of numbers with two digits.
 _OF_SHAPES: Mapping[Shape, Sequence[float]] = {
     "sqrt": (0.1, 0.4, 0.6, 0.8),
     "linear": (0.05, 0.25, 0.5, 0.75),
@@ -77,7 +78,18 @@ def limits_of(scale: Scale | LogScale) -> Sequence[float]:
         return _OF_LOGARITHMS
     if _is_whole(scale) and scale.shape == "sqrt":
         return OF_WEIGHTS
-    return _OF_SHAPES[scale.shape]
+    return _round_places(scale)
+
+
+@lru_cache(maxsize=256)
+def _round_places(scale: Scale) -> Sequence[float]:
+    """Return the places of numbers with two digits that are nearest to those of a scale's shape."""
+    places = []
+    for place in _OF_SHAPES[scale.shape]:
+        number = scale.value((1 + place) / 2 if scale.signed else place)
+        nearest = scale.place(float(f"{number:.2g}")) or 0.0
+        places.append(2 * nearest - 1 if scale.signed else nearest)
+    return tuple(places) if all(a < b for a, b in pairwise(places)) else _OF_SHAPES[scale.shape]
 
 
 def _is_whole(scale: Scale | LogScale) -> bool:

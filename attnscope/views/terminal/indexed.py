@@ -1,6 +1,6 @@
 """Ramps and colours of roles where there are 256 colours: few, which keep their hue."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import product
 from math import atan2, degrees, dist, hypot, inf, isfinite
@@ -31,8 +31,12 @@ _MOST_COLOURS = 12
 # saturation counts so many times as much as that from the exact colours.
 _APART = 0.03
 _SMOOTH = 2.0
-# Degrees between the hue of a colour and the exact one, at most.
+# Degrees between the hue of a colour and the exact one, at most, and between two that follow each other.
 _MOST_HUE = 25.0
+_MOST_TURN = 15.5
+# Lightness in OKLab between two that follow each other, at least, and saturation, at most.
+_RISE = 0.02
+_MOST_CHROMA = 0.1
 
 
 def _hue(lab: Lab) -> float:
@@ -71,20 +75,22 @@ def ramp_steps(surface: Surface, *, more: bool) -> list[int | None]:
     More is blue (blue > green > red, or blue alone), and less is orange, of about the hue of the exact colour: the
     nearest of all are green, grey or violet, or the same for a quarter of the ramp. Between two hues are only the palest
     of each, which begins a ramp on white, and the dark red without which small numbers had one step on black.
-    Every colour has as many steps as the others, and is further from the background than the one before.
+    Every colour has as many steps as the others, is further from the background than the one before, and lighter or
+    darker without a turn to another hue or a leap of saturation, which would look like another kind of number.
     """
+    background = bytes.fromhex(surface.background)
+    end = luminance(surface.colour(1.0 if more else 0.0, signed=True))
+    away = 1 if end > luminance(background) else -1
     colours: dict[int, Sequence[int]] = {}
     between_hues: set[int] = set()
     for index, colour in COLOURS_256.items():
         main, green, other = colour[::-1] if more else colour
-        is_palest = main == green == 255 and other == 215
+        # the palest orange is a yellow, which on white is nearly white, but a bright one on black
+        is_palest = main == green == 255 and other == 215 and (more or away < 0)
         if is_palest or (not more and colour == (135, 0, 0)):
             between_hues.add(index)
-        if main > green > other or green == other == 0 < main or index in between_hues:
+        if main > green > other or green == other == 0 < main < 255 or index in between_hues:
             colours[index] = colour
-    background = bytes.fromhex(surface.background)
-    end = luminance(surface.colour(1.0 if more else 0.0, signed=True))
-    away = 1 if end > luminance(background) else -1
     order = sorted(colours, key=lambda index: away * luminance(colours[index]))
     order = [n for n in order if away * (luminance(colours[n]) - luminance(background)) > 0]
     labs = {index: oklab(colours[index]) for index in order}
@@ -100,17 +106,29 @@ def ramp_steps(surface: Surface, *, more: bool) -> list[int | None]:
     for count in range(_MOST_COLOURS, 0, -1):
         places = [(BLANK + (n + 0.5) * coloured / count) / STEPS for n in range(count)]
         costs = [{index: cost(index, place) for index in order} for place in places]
-        path = _cheapest_path(costs, labs)
+        path = _cheapest_path(costs, labs, between_hues)
         if path:
             break
     return [*[None] * (BLANK + 1), *(path[n * count // coloured] for n in range(coloured))]
 
 
-def _cheapest_path(costs: Sequence[Mapping[int, float]], labs: Mapping[int, Lab]) -> list[int]:
-    """Return a colour for each place, at the least cost: in the order of `labs`, and apart; empty if there is none.
+def _cheapest_path(
+    costs: Sequence[Mapping[int, float]], labs: Mapping[int, Lab], between_hues: Set[int]
+) -> list[int]:
+    """Return a colour for each place, at the least cost: lighter or darker each time, apart, and of one hue.
 
-    `costs`: What every colour costs at each place.
+    Args:
+        costs: What every colour costs at each place.
+        labs: The colours in their order.
+        between_hues: Those that are between two hues, to which any turns.
     """
+
+    def follows(index: int, other: int) -> bool:
+        one, before = labs[index], labs[other]
+        turns = not between_hues.isdisjoint((index, other)) or _turn(one, before) <= _MOST_TURN
+        is_alike = turns and abs(hypot(*one[1:]) - hypot(*before[1:])) <= _MOST_CHROMA
+        return is_alike and abs(one[0] - before[0]) >= _RISE and dist(one, before) >= _APART
+
     order = list(labs)
     paths = {index: (costs[0][index], [index]) for index in order}
     for at_place in costs[1:]:
@@ -120,7 +138,7 @@ def _cheapest_path(costs: Sequence[Mapping[int, float]], labs: Mapping[int, Lab]
             before = [
                 (paths[other][0] + _SMOOTH * dist(labs[other][1:], lab[1:]), paths[other][1])
                 for other in order[:n]
-                if dist(labs[other], lab) >= _APART
+                if follows(index, other)
             ]
             total, path = min(before, default=(inf, []))
             longer[index] = total + at_place[index], [*path, index]

@@ -162,9 +162,9 @@ class Screen:
     def text(self, spans: Iterable[Span]) -> Text:
         """Join spans in their styles; see plain."""
         styled = [
-            (self.plain(alike), self._style(look, colour, shade))
-            for (look, colour, shade), alike in groupby(
-                spans, lambda span: (span.look, span.colour, span.shade)
+            (self.plain(alike), self._style(*kind))
+            for kind, alike in groupby(
+                spans, lambda span: (span.look, span.colour, span.shade, span.scale)
             )
         ]
         if len(styled) == 1:
@@ -176,11 +176,13 @@ class Screen:
         """Return the style of a look."""
         return style_of(look, self.colours, lambda: self.surface)
 
-    def _style(self, look: Look, colour: str, shade: float | None) -> str | Style:
+    def _style(
+        self, look: Look, colour: str, shade: float | None, scale: Scale | LogScale
+    ) -> str | Style:
         if colour and self.colours > 16:
             return role_style(colour, 1.0, self.colours, self.surface)
         if shade is not None and self.colours:
-            return self.number(WEIGHTS, WEIGHTS.value(shade))
+            return self.number(scale, scale.value(shade))
         return self.style(look)
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:

@@ -59,6 +59,13 @@ def verdict_text(effect: float, measure: str) -> str:
     return f"{effect_word(effect, measure).lower()}, {effect_text(effect, measure)}"
 
 
+def matters_text(name: str, effect: float, measure: str) -> str:
+    """Say in a sentence whether what is cut matters: `L13H8 matters little`; its name is `these` of several cuts."""
+    word = effect_word(effect, measure).lower()
+    verb = "matter" if name == "these" else "matters"
+    return f"{name} {word} {verb}" if word == "hardly" else f"{name} {verb} {word}"
+
+
 def effect_word(effect: float, measure: str) -> str:
     """Return the word for an effect, which is not NaN: `Much`, `Somewhat`, `Little`, `Hardly` or `Not at all`."""
     return next(word for least, word in effect_words(measure) if abs(effect) >= least)
