@@ -206,3 +206,12 @@ def test_the_hint_beside_the_sides_is_short_on_a_phone(open_page, tmp_path):
         "(hint) => hint.offsetHeight / parseFloat(getComputedStyle(hint).lineHeight)"
     )
     assert 1 <= lines < 2.5
+
+
+def test_a_page_of_two_models_names_both(tmp_path):
+    folder = tmp_path / "deeper"
+    sample = Path(attnscope.__file__).parent.parent / "sample_weights" / "riverbank"
+    shutil.copytree(sample, folder)
+    page, _ = written(tmp_path, TEXT, "--model", "riverbank", "--model", str(folder))
+    for scene in page.of_kind("walk")[0]["scenes"]:
+        assert scene["model"] == "riverbank, deeper"

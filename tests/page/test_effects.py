@@ -281,7 +281,10 @@ def test_the_page_of_a_dump_says_what_its_effects_say(open_page, tmp_path):
     kl = np.array(json.loads(dump.read_text(encoding="utf-8").splitlines()[1])["effects"]["kl"])
     _, scene = scene_of(path)
     best = "L{}H{}".format(*np.unravel_index(kl.argmax(), (4, 4)))
-    first = re.match(rf"Largest effect of a cut: {best} (\S+) bits, then L", scene["answer"])
+    word = word_in_documentation(kl.max(), 1).lower()
+    first = re.match(
+        rf"Largest effect of a cut: {best} (\S+) bits \({word}\), then L", scene["answer"]
+    )
     assert float(first[1]) == pytest.approx(kl.max(), rel=0.01)
     page = open_page(path, "#head=L2H1&query=4&key=5", size=(1280, 800)).page
     said = page.evaluate(MATTERS)

@@ -9,6 +9,7 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
+from attnscope.run import summary_plan
 from tests.helpers.hybrids import make_hybrid, save_hybrid, with_long_states
 from tests.page.reading import read_page
 from tests.page.test_browser import SHOWS
@@ -352,3 +353,47 @@ def test_the_shadow_of_a_scrolling_text_has_no_corners(open_page, tmp_path):
     # of a round box, a browser draws the shadow beyond the edge of what covers it
     radius = "getComputedStyle(document.querySelector('.flow')).borderRadius"
     assert page.evaluate(radius) == "0px"
+
+
+def test_a_head_of_a_short_text_is_a_matrix_of_its_tokens(open_page, monkeypatch, tmp_path):
+    """Also one that the page keeps rounded: names, digits, and the same rounding in its row and its statistics."""
+    path = tmp_path / "page.html"
+    monkeypatch.setattr(summary_plan, "MOST_CELLS", 0)
+    assert main(["heads", TEXT, "--draws", "2", "-o", str(path), "--quiet"]) == 0
+    _, scene = (page := read_page(path)), page.of_kind("walk")[0]["scenes"][0]
+    report = attnscope.inspect(TEXT, layer="all", head="all", stages="weights")
+    roles = scene["roles"]
+    layer, head = scene["first"]
+    role = roles["names"][page.raw(roles["main"])[layer, head]]
+    strength = page.numbers(roles["strength"])[layer, head]
+    assert scene["answer"].endswith(f" It begins with L{layer}H{head}: {role} {strength:.2f}.")
+    assert sum(unit["exact"] for unit in scene["units"]) == 1
+    shown = open_page(path, "#text=0&head=L0H0&query=3&key=1", size=(1280, 800)).page
+    names = [token.piece for token in report.tokens]
+    for unit in [unit for unit in scene["units"] if not unit["exact"]][:6]:
+        layer, head = unit["at"]
+        click_head(shown, layer, head)
+        weights = report.weights[layer, head]
+        said = shown.locator(".matrix-panel p.cell")
+        expected = f"3 {names[3]} ← 1 {names[1]}: {weights[3, 1]:.3f} (rounded to 3 decimals)"
+        assert said.text_content() == expected
+        sources = {
+            line.locator(".number").text_content(): line.locator("[data-measure=weight]")
+            for line in shown.locator("table.sources tbody tr:has([data-measure])").all()
+        }
+        for position, statistic in (("0", "first"), ("3", "self")):
+            if position in sources:
+                value = shown.locator(f"[data-statistic={statistic}]").text_content()
+                listed = number(sources[position].text_content())
+                assert number(value) == pytest.approx(listed, abs=1e-9 if listed >= 0.01 else 0.01)
+
+
+def test_thumbnails_without_sinks_have_no_common_scale(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["run", TEXT, "--no-effects", "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, "#head=L2H0&show=thumbnails", size=(1280, 800)).page
+    ticks = "[...document.querySelectorAll('.heads-panel .stops span')].length"
+    assert page.evaluate(ticks) >= 3
+    page.keyboard.press("z")
+    assert shows(page, ticks, 0)
+    assert "each picture has its own scale" in page.locator(".heads-panel").text_content()

@@ -71,7 +71,9 @@ def test_the_command_of_a_page_of_effects_measures_the_same_effects(open_page, t
     np.testing.assert_allclose(page.raw(effects["values"]), expected, atol=1e-6)
     # what it offers is also what it says first
     best = np.unravel_index(np.argmax(np.abs(expected)), expected.shape)
-    said = re.match(rf"Largest effect: L{best[0]}H{best[1]} (\S+) bits, then ", scene["answer"])
+    said = re.match(
+        rf"Largest effect: L{best[0]}H{best[1]} (\S+) bits \((.+)\), then ", scene["answer"]
+    )
     assert float(said[1]) == pytest.approx(expected[best], rel=0.01)
 
 
@@ -83,7 +85,7 @@ def test_the_answer_of_a_page_of_layers_is_about_layers(tmp_path):
     order = np.argsort(-kl)[:3]
     (scene,) = read_page(path).of_kind("walk")[0]["scenes"]
     said = re.fullmatch(
-        r"Largest effect: (L\d) (\S+) bits, then (L\d) (\S+) bits, (L\d) (\S+) bits\.",
+        r"Largest effect: (L\d) (\S+) bits \([a-z ]+\), then (L\d) (\S+) bits, (L\d) (\S+) bits\.",
         scene["answer"],
     )
     assert said.groups()[::2] == tuple(f"L{layer}" for layer in order)

@@ -114,6 +114,7 @@ export interface Scale {
   high: number;
   signed: boolean;
   shape?: Shape;
+  unknown?: boolean; // it is another one in each picture
 }
 
 // From the share of the largest number to a place on a ramp, as scales.SHAPES.

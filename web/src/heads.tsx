@@ -69,6 +69,7 @@ export function HeadsPanel(props: PanelProps) {
   const inPercent = ending === "%"; // as the answer
   const finite = values ? [...values.data].filter(Number.isFinite) : [];
   const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
+  const own = !place.sinks && !lens && !strength && !shown && !scene.record.pictures; // each thumbnail has its own scale
   const { query, key } = props.lensSpot;
   const labels = (letter: string, all: (number | string)[]) =>
     all.map((n) => ({ number: typeof n === "string" ? n : letter + n, name: "" }));
@@ -147,7 +148,7 @@ export function HeadsPanel(props: PanelProps) {
                 }
               : scene.record.pictures && !lens && !strength
                 ? pictureScale(scene, place.shape)
-                : weightScale({ ...place, sinks: true }, null)
+                : { ...weightScale({ ...place, sinks: true }, null), unknown: own }
           }
           colours={strength && layers.map((_, r) => heads.map((_, c) => roles!.colours[role(r, c)] ?? ""))}
           label={words.grid!}
@@ -218,6 +219,7 @@ export function HeadsPanel(props: PanelProps) {
       </div>
       {shown && <Small>{shown.meaning}</Small>}
       {strength && <Small>{roles!.measured}</Small>}
+      {own && <Small>{words.own}</Small>}
     </section>
   );
 }

@@ -277,7 +277,7 @@ export function Ramp({ scale, legend }: { scale: Scale; legend?: string }) {
       .replace(/^(-?)0\./, "$1.")
       .replace("-", MINUS);
   const ticks: { at: number; said: string; half: number }[] = [];
-  for (const value of candidates.sort((a, b) => Math.abs(b) - Math.abs(a) || b - a)) {
+  for (const value of scale.unknown ? [] : candidates.sort((a, b) => Math.abs(b) - Math.abs(a) || b - a)) {
     const at = place(scale, value)!;
     const said = write(value);
     const half = ((said.length - +said.includes(".") / 2) * DIGIT + APART) / 2;

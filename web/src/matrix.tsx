@@ -284,24 +284,27 @@ export function matrixProps(
     return { props, matrix, map: false };
   }
   if (!map) return null;
-  const rows = runLabels(map.queries);
-  const columns = runLabels(map.keys);
-  const most = largest(map.matrix);
+  // Of a short text, every run is one token.
+  const { queryAxis, keyAxis } = scene;
+  const single = map.matrix.rows === queryAxis.length && map.matrix.columns === keyAxis.length;
+  const rows = single ? queryAxis.tokenLabels : runLabels(map.queries);
+  const columns = single ? keyAxis.tokenLabels : runLabels(map.keys);
+  const most = single ? weights.high : largest(map.matrix);
   const say = (r: number, c: number) => {
     const weight = map.matrix.at(r, c);
     const number =
       head.exact || map.forbidden(r, c) ? exactText(weight) : `${fixed(weight, 3)} (rounded to 3 decimals)`;
-    return `queries ${rows[r]!.number} ← keys ${columns[c]!.number}: ${number}`;
+    return `${single ? "" : "queries "}${nameOf(rows[r]!)} ← ${single ? "" : "keys "}${nameOf(columns[c]!)}: ${number}`;
   };
   const props = {
     rows,
     columns,
     value: map.matrix.at,
-    text: () => "",
+    text: (r: number, c: number) => (single ? fixed(map.matrix.at(r, c), 2) : ""),
     say,
     scale: { ...weights, high: most || 1 },
     label: `${label}, map`,
-    legend: "weights of runs on runs",
+    legend: single ? "" : "weights of runs on runs",
     forbidden: map.forbidden,
   };
   return { props, matrix: map.matrix, map: true };

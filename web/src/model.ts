@@ -334,17 +334,17 @@ export class Head {
     const row = this.rowIndex.get(query);
     if (!this.group || row === undefined) return [];
     const { keyAxis, queryAxis } = this.scene;
+    // A weight that the row lists, too, is the same number there: rounded only once.
+    const keys: Record<string, number | undefined> = {
+      first: keyAxis.begin,
+      self: keyAxis.find(queryAxis.tokenPositions[query]!),
+    };
     return Object.entries(this.group.statistics)
-      .map(([name, ref]): [string, number] => [
-        name,
-        ref
-          ? this.scene.store.numbers(ref)[this.at * this.group!.rows.length + row]!
-          : this.cell(
-              "weights",
-              query,
-              name === "first" ? keyAxis.begin : keyAxis.find(queryAxis.tokenPositions[query]!)!,
-            )!,
-      ])
+      .map(([name, ref]): [string, number] => {
+        const stored = ref ? this.scene.store.numbers(ref)[this.at * this.group!.rows.length + row]! : Number.NaN;
+        const key = keys[name] ?? -1;
+        return [name, (key < 0 || (ref && this.exact) ? undefined : this.weight(query, key)) ?? stored];
+      })
       .filter(([, value]) => !Number.isNaN(value));
   }
 

@@ -149,7 +149,7 @@ def _wording(rollout: TokenRollout) -> Wording:
     if measure is not None:
         meaning = f"{measure.name}: {measure.meaning} ({measure.source})."
     words = {
-        "begin": "Point at a word or tap it: what it comes from turns blue.",
+        "begin": "Point at a word or tap it: what it comes from is coloured.",
         "pair": "is the token after the layers. Now click one that it comes from.",
         "heads": "Layers",
         "what": "where {} comes from",

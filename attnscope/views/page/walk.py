@@ -30,6 +30,7 @@ from attnscope.views.walk.effects import (
     ENDINGS,
     WORDS_OF_EFFECTS,
     effect_text,
+    effect_word,
     effect_words,
     tied_heads,
 )
@@ -49,6 +50,8 @@ from attnscope.views.walk.scene import (
     WalkHead,
 )
 
+# Weight on tokens that are neither special nor the first nor the query: words, and punctuation.
+_OTHER = "weight on other tokens"
 # Decimals of rounded statistics.
 DECIMALS = {"distance": 1}
 # Decimals of other statistics, and of weights.
@@ -84,6 +87,7 @@ _STAGES = {
 _PHRASES = {
     **{name: phrase_of(name) for name in (*_SUMMARY, "punctuation")},
     "entropy": "entropy, bits",
+    "other": _OTHER,
     "gate": "gate on the output",
     "unselected": "missed by the indexer",
     "distance": "mean distance, tokens",
@@ -94,7 +98,7 @@ _PHRASES = {
 _OF_WORDS = {"first", "special", "other", "distance", "punctuation"}
 _WORDS = {
     # what to do before anything was chosen
-    "begin": "Point at a word or tap it: what it reads turns blue. Click a cell: its weight in all heads.",
+    "begin": "Point at a word or tap it: what it reads is coloured. Click a cell: its weight in all heads.",
     # behind the first word of a pair: how the second is chosen
     "pair": "is the query. Now click the key: another word or part of the text.",
     # of the strongest head
@@ -103,9 +107,9 @@ _WORDS = {
     # how many are listed, which of them has the largest effect, and how large that is
     "more": "Of the {} heads that have most of it, {} matters most: {}.",
     "open": "Open",
-    "begin_roles": "Point at a word or tap it: what it reads turns blue. Click a head: its matrix opens.",
-    "begin_patch": "Click a patch, or a word: what it reads turns blue. Point at a patch: its weight. Click a head: its map.",
-    "begin_spans": "Point at a part of the text or tap it: what it reads turns blue.",
+    "begin_roles": "Point at a word or tap it: what it reads is coloured. Click a head: its matrix opens.",
+    "begin_patch": "Click a patch, or a word: what it reads is coloured. Point at a patch: its weight. Click a head: its map.",
+    "begin_spans": "Point at a part of the text or tap it: what it reads is coloured.",
     "heads": "Heads",
     "grid": "layers and heads",
     # of a row and of a column; {} is its token
@@ -117,6 +121,7 @@ _WORDS = {
     "goes": "is read",
     "nothing": "nothing that is listed",
     "under": "under the pointer",
+    "own": "Without sinks, each picture has its own scale, up to its largest weight elsewhere.",
     "shows": "What every head shows",
     "strong": "Strongest heads",
     "past": "Without sinks and the word itself.",
@@ -126,7 +131,7 @@ _WORDS = {
     "exact": "exact float32",
     "map": "map of the whole text, exact float32",
     "sources": "the strongest sources of every row, exact float32",
-    "summary": f"summary: a map and the strongest sources of a row, rounded to {_WEIGHT} decimals",
+    "summary": f"summary, rounded to {_WEIGHT} decimals",
     "digits": "Numbers are float32; point at one for all digits.",
     "rounded": f"Of this head, the page keeps weights rounded to {_WEIGHT} decimals, statistics to {_STATISTIC} "
     f"(distance to {DECIMALS['distance']}).",
@@ -256,9 +261,10 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
     # a comparison has one title on all of its sides
     for text in range(len(source.texts)):
         sides = [scene for scene in scenes if scene["text"] == text]
-        mask_names = dict.fromkeys(side["maskName"] for side in sides)
-        for side in sides:
-            side["maskName"] = ", ".join(mask_names)
+        for field in ("maskName", "model"):
+            names = ", ".join(dict.fromkeys(side[field] for side in sides))
+            for side in sides:
+                side[field] = names
     return [
         {
             "k": "walk",
@@ -497,7 +503,7 @@ def _displays(scene: Scene, container: Container) -> Node:
     if scene.roles is not None:
         displays["roles"] = "roles"
     for item in numbers:
-        displays[item.name] = phrase_of(item.name)
+        displays[item.name] = _OTHER if item.name == "other" else phrase_of(item.name)
     return {
         "numbers": [_head_number(item, container) for item in numbers],
         "displays": displays,
@@ -597,7 +603,10 @@ def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
         names = Counter(scene.roles.names[role] for role in main.tolist())
         roles = ", ".join(f"{number} {name}" for name, number in names.most_common(_NAMED))
         roles += " …" if len(names) > _NAMED else "."
-        return f"{main.size} of {count} heads have a clear role{': ' if names else ''}{roles}"
+        opened = _opened(scene, scene.roles)
+        return (
+            f"{main.size} of {count} heads have a clear role{': ' if names else ''}{roles}{opened}"
+        )
     first_head = heads.get(scene.first)
     if scene.display == "thumbnails" and first_head is not None and first_head.chosen:
         return f"{first_head.name} is {first_head.chosen}."
@@ -624,10 +633,22 @@ def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
     if len(tied) > 1:
         return f"{what}: {texts[0]} in {tied_heads([units[n] for n in order[: len(tied)]])}."
     largest = [f"{units[n]} {text}" for n, text in zip(order, texts[:_NAMED], strict=False)]
+    if number.measure:
+        largest[0] += f" ({effect_word(float(values[order[0]]), number.measure).lower()})"
     then = ", ".join(largest[1:])
     if then:
         then = f", then {then}"
     return f"{what}: {largest[0]}{then}."
+
+
+def _opened(scene: Scene, roles: SceneRoles) -> str:
+    """Say which head the page begins with, and its role."""
+    role = int(roles.main[scene.first])
+    if role < 0:
+        return ""
+    layer, head = scene.first
+    ref = HeadRef(scene.layers[layer], scene.heads[head])
+    return f" It begins with {ref}: {roles.names[role]} {roles.strength[scene.first]:.2f}."
 
 
 def _effects(effects: SceneEffects | None, container: Container) -> Node | None:
