@@ -182,18 +182,62 @@ class Part(msgspec.Struct, frozen=True):
     before: float | None = None
 
 
+class Rival(msgspec.Struct, frozen=True):
+    """The allowed key with the largest score, or the next one for that key itself, and what is between both keys.
+
+    The ratio of the keys' weights is e to the power of `lead`, if the mask allows both.
+
+    Attributes:
+        key: Its position.
+        score: Its q·k.
+        key_norm: Its ‖k‖.
+        weight: Its weight.
+        lead: What softmax takes for the cell, without the mask, minus the same for the rival; the sum of the following.
+        content: Part of it that q·k × scale makes, without a rotation.
+        rotation: Part that the rotation by positions adds; None if the model rotates nothing.
+        cap: Part that the soft-cap adds; None if the model has none.
+        bias: Part that the position bias adds; None if the model has none.
+    """
+
+    key: int
+    score: float
+    key_norm: float
+    weight: float
+    lead: float
+    content: float
+    rotation: float | None = None
+    cap: float | None = None
+    bias: float | None = None
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why a cell has its weight.
+
+    Attributes:
+        rank: Place of what softmax takes for the key, without the mask, among the allowed keys and itself; 1 is the
+            largest, and equal keys share a place.
+        allowed: Number of keys that the mask allows.
+        rival: The key that it is compared with; None if the mask allows no other.
+    """
+
+    rank: int
+    allowed: int
+    rival: Rival | None
+
+
 class ExplainedCell(msgspec.Struct, frozen=True):
     """One query and one key in detail.
 
     Attributes:
         key: Position of the key.
-        chosen: `--key`, or the reason for this choice.
+        chosen: Why it is this key.
         allowed: The mask lets the query see it.
         score: q·k as attention computed it, float32.
         key_steps: The key after the projection, after the norm if the model has one, and after the rotation if the
             model has one.
         parts: Every part of q·k, largest magnitude first.
         total: Sum of the parts, float64.
+        reason: Why it has its weight; None in a fully masked row.
     """
 
     key: int
@@ -203,6 +247,7 @@ class ExplainedCell(msgspec.Struct, frozen=True):
     key_steps: Annotated[list[Vector], along(filled=True)]
     parts: list[Part]
     total: float
+    reason: Reason | None = None
 
 
 class Explanation(TextFindings, frozen=True):

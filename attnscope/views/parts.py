@@ -11,8 +11,8 @@ import msgspec
 
 from attnscope.findings.arrays import Array, Matrix
 from attnscope.views.axes import Axis
-from attnscope.views.numbers import Digits
-from attnscope.views.scales import LogScale, Scale
+from attnscope.views.numbers import Digits, number_text
+from attnscope.views.scales import LogScale, Scale, strip_scale
 from attnscope.views.spans import Look, Span, Spans
 
 
@@ -267,6 +267,15 @@ class Strips(msgspec.Struct, frozen=True):
     cells: Sequence[str]  # name of each cell
     strips: Sequence[Strip]
     indent: int = 0
+
+    def limits(self, precision: int) -> str:
+        """Write the numbers at the ends of the scale of every line, for a caption."""
+        digits = min(2, precision)
+        ends = [
+            f"{strip.name} ±{number_text(strip_scale(strip.values).high, digits)}"
+            for strip in self.strips
+        ]
+        return f"colours end at {', '.join(ends)}"
 
 
 class PictureMap(msgspec.Struct, frozen=True):

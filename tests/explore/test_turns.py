@@ -59,7 +59,7 @@ def test_the_sum_of_a_row_is_also_that_of_explain():
     assert total == pytest.approx(np.exp(masked).sum(), rel=1e-3)
     assert largest == pytest.approx(masked.max(), abs=0.0051)
     assert rest == pytest.approx(np.exp(masked - masked.max()).sum(), rel=1e-3)
-    said = r"the row's largest ([−\d.]+)\) = [\d.]+; / the row's sum ([\d.]+)"
+    said = r"− largest ([−\d.]+)\) = [\d.]+; / sum ([\d.]+)"
     in_explain = [*map(number, re.search(said, explained).groups())]
     assert in_explain == pytest.approx([largest, rest], abs=0.0051)
 

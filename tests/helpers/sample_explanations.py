@@ -7,7 +7,9 @@ from attnscope.findings.explain import (
     ExplainedCell,
     Explanation,
     Part,
+    Reason,
     Rest,
+    Rival,
     Row,
     Sink,
     Vector,
@@ -90,7 +92,8 @@ def explanation(
         row=_row(keys, k, v, scores, times, capped, added, scaled, masked, e, alpha),
         key_vectors=k[keys].astype(np.float32), value_vectors=v[keys].astype(np.float32),
         rest=_rest(left, see, e, alpha, v), maximum=largest, exponential_sum=total, fully_masked=dead,
-        cells=[_cell(key, see[key], scores[key], q, k[key], rotated, named) for key in cells],
+        cells=[_cell(key, see[key], scores[key], q, k[key], rotated, named,
+                     _reason(key, see, k, scores, times, capped, added, scaled, alpha)) for key in cells],
         blend=(np.zeros(0) if dead else alpha @ v).astype(np.float32),
         output=(np.zeros(0) if dead else alpha @ v).astype(np.float32),
         projected=None if dead else vector("projected", f"W_O of head {head} × output", alpha @ v * 2),
@@ -144,13 +147,36 @@ def _rest(left, see, e, alpha, v):
     )
 
 
-def _cell(key, allowed, score, q, k, rotated, named):
-    made = parts(q, k, rotated)
-    chosen = "--key" if named else f"largest of the {'allowed' if allowed else 'masked'} keys"
-    steps = _steps("k", key, k, rotated)
-    return ExplainedCell(
-        key, chosen, bool(allowed), float(score), steps, made, sum(part.product for part in made)
+def _reason(key, see, k, scores, times, capped, added, scaled, alpha):
+    """Why a key has its weight; the rotation of a sample adds nothing that is known."""
+    others = [other for other in np.flatnonzero(see) if other != key]
+    if not see.any():
+        return None
+    rank = 1 + int((scaled[see] > scaled[key]).sum())
+    if not others:
+        return Reason(rank, int(see.sum()), None)
+    rival = max(others, key=lambda other: scaled[other])
+
+    def ahead(values):
+        return None if values is None else float(values[key] - values[rival])
+
+    more = {"cap": None if capped is None else ahead(capped) - ahead(times), "bias": ahead(added)}
+    held = float(scores[rival]), float(np.linalg.norm(k[rival])), float(alpha[rival])
+    return Reason(
+        rank, int(see.sum()), Rival(int(rival), *held, ahead(scaled), ahead(times), **more)
     )
+
+
+def _cell(key, allowed, score, q, k, rotated, named, reason):
+    made = parts(q, k, rotated)
+    chosen = (
+        "the key asked for"
+        if named
+        else f"largest of the {'allowed' if allowed else 'masked'} keys"
+    )
+    steps = _steps("k", key, k, rotated)
+    total = sum(part.product for part in made)
+    return ExplainedCell(key, chosen, bool(allowed), float(score), steps, made, total, reason)
 
 
 def _steps(letter, position, values, rotated):

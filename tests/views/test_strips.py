@@ -1,6 +1,7 @@
 """q, k and their products as cells of colour: every cell in every view against numbers of the explanation."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from attnscope.studies.registry import present
 from attnscope.views import parts
 from attnscope.views.page.container import Container
 from attnscope.views.page.rendering import render
-from tests.helpers.sample_explanations import explanation
+from tests.helpers.sample_explanations import explanation, residuals
 from tests.helpers.screens import draw, read_number
 from tests.views.test_figure import ORANGE_BLUE, grids, parsed, places
 
@@ -61,6 +62,30 @@ def test_strips_are_products_of_query_and_key_and_end_with_the_score(rotated):
         assert read_number(strips.strips[-1].end[0].text) == pytest.approx(cell.score, abs=0.006)
 
 
+@pytest.mark.parametrize("rotated", [{}, ROTATED], ids=["plain", "rotated"])
+def test_a_caption_has_the_numbers_at_the_ends_of_every_line(rotated):
+    made = explanation(**rotated)
+    said = " ".join(draw(made, 200).split())
+    (rows,) = list(expected(made, rotated.get("rotated", 0)))[:1]
+    ends = re.findall(r"(q|k|q × k|so far) ±([\d.]+)", said)
+    assert [name for name, _ in ends[:4]] == list(rows)
+    for (name, end), values in zip(ends[:4], rows.values(), strict=True):
+        assert float(end) == pytest.approx(np.abs(values).max(), abs=0.006), name
+    assert len(ends) == (8 if rotated else 4)
+
+
+@pytest.mark.parametrize("width", [100, 160, 200])
+def test_the_way_to_the_weight_uses_the_width(width):
+    """A line ends where its next item would not fit."""
+    lines = draw(explanation(inputs=residuals(12), layer=12), width, precision=4).split("\n")
+    for before, after in pairwise(lines):
+        listed = re.search(r"; |, after layer", before) and re.match(
+            r" {14}(\S.*?)(?:;|, after|$)", after
+        )
+        if listed and before.endswith((";", ",")):
+            assert len(before) + 1 + len(listed[1]) + 1 > width, before
+
+
 def test_q_and_k_before_the_rotation_are_in_the_order_of_those_after_it():
     made = explanation(**ROTATED)
     (cell,) = made.cells
@@ -82,7 +107,7 @@ def test_the_answer_has_the_weight_first_and_one_line_for_all_checks():
     assert f"= weight {weight[1]};" in shown[weight.end() :]
     assert "check: all 9 hold, to 1.2e-07 or better\n" in shown[: shown.index("1  what enters")]
     broken = draw(explanation(broken="parts"), 100)
-    assert "check: 1 of 9 broken: the parts' sum = q·k\n" in broken[: broken.index("1  what")]
+    assert "check: 1 of 8 broken: the parts' sum = q·k\n" in broken[: broken.index("1  what")]
 
 
 def test_the_answer_is_above_the_steps():
@@ -162,7 +187,7 @@ def test_figures_and_pages_have_the_same_cells(rotated):
 def test_the_answer_says_what_is_subtracted_before_the_exponential():
     made = explanation()
     answers = re.findall(
-        r"exp\((\S+) − the row's largest (\S+)\) = ([\d.]+); / the row's sum ([\d.]+) = weight ([\d.]+)",
+        r"exp\((\S+) − largest (\S+)\) = ([\d.]+); / sum ([\d.]+) = weight ([\d.]+)",
         " ".join(draw(made, 200).split()),
     )
     assert len(answers) == len(made.cells)

@@ -9,7 +9,9 @@ from attnscope.findings.explain import (
     ArithmeticCheck,
     ExplainedCell,
     Explanation,
+    Reason,
     Rest,
+    Rival,
     Row,
     Sink,
     SoftmaxEffects,
@@ -45,7 +47,7 @@ def build(
     spec = capture.spec
     head = capture.head
     assert spec is not None and capture.group is not None
-    cells = _cells(run, text_plan, captured, origin)
+    cells = _cells(run, text_plan, capture, origin)
     keys = _shown(captured, run.window, [cell.key for cell in cells])
     softmax: Softmax = None
     if np.isfinite(captured["masked"]).any():
@@ -133,13 +135,14 @@ def _steps(captured: Captured, letter: str, at: int | None = None) -> dict[str, 
 
 
 def _cells(
-    run: RunConfig, text_plan: TextPlan, captured: Captured, origin: ModelOrigin | GivenOrigin
+    run: RunConfig, text_plan: TextPlan, capture: RowCapture, origin: ModelOrigin | GivenOrigin
 ) -> list[ExplainedCell]:
     """Return the cells to explain in depth: those that the user named, or the one with the largest dot product."""
+    captured = capture.captured
     query = _steps(captured, "q")
     allowed = np.isfinite(captured["masked"])
     if run.key is not None:
-        reason_by_key = dict.fromkeys(text_plan.keys, "--key")
+        reason_by_key = dict.fromkeys(text_plan.keys, "the key asked for")
     else:
         best = int(np.where(allowed | ~allowed.any(), captured["scores"], -np.inf).argmax())
         reason_by_key = {best: f"largest of the {'allowed' if allowed.any() else 'masked'} keys"}
@@ -155,13 +158,68 @@ def _cells(
             interleaved=origin.interleaved,
         )
         total = float(sum(part.product for part in parts))
-        chained = origin.steps("k", key, steps)
-        cells.append(
-            ExplainedCell(
-                key, why, bool(allowed[key]), float(captured["scores"][key]), chained, parts, total
-            )
+        cell = ExplainedCell(
+            key,
+            why,
+            bool(allowed[key]),
+            float(captured["scores"][key]),
+            origin.steps("k", key, steps),
+            parts,
+            total,
+            _reason(capture, origin, key),
         )
+        cells.append(cell)
     return cells
+
+
+def _reason(capture: RowCapture, origin: ModelOrigin | GivenOrigin, key: int) -> Reason | None:
+    """Return how a key stands among those that the mask allows; None if it allows none."""
+    captured = capture.captured
+    allowed = np.isfinite(captured["masked"])
+    if not allowed.any():
+        return None
+    scaled = captured["scaled"]
+    rank = 1 + int((scaled[allowed] > scaled[key]).sum())
+    others = np.where(allowed, scaled, -np.inf)
+    others[key] = -np.inf
+    rival = int(others.argmax())
+    count = int(allowed.sum())
+    if not np.isfinite(others[rival]):
+        return Reason(rank, count, None)
+    spec = capture.spec
+    assert spec is not None
+    bias = captured.get("bias")
+    times_scale, capped, _ = arithmetic.scaled(captured["scores"], spec.scale, spec.softcap, bias)
+
+    def ahead(values: Numbers) -> float:
+        return float(values[key] - values[rival])
+
+    content = ahead(times_scale)
+    rotation = None
+    if origin.lengths is not None:
+        content = spec.scale * ahead(_unrotated(captured, len(origin.lengths), origin.factor))
+        rotation = ahead(times_scale) - content
+    compared = Rival(
+        rival,
+        score=float(captured["scores"][rival]),
+        key_norm=float(np.linalg.norm(captured["k_used"][rival])),
+        weight=float(captured["weights"][rival]),
+        lead=ahead(scaled),
+        content=content,
+        rotation=rotation,
+        cap=None if capped is None else ahead(capped) - ahead(times_scale),
+        bias=None if bias is None else ahead(bias),
+    )
+    return Reason(rank, count, compared)
+
+
+def _unrotated(captured: Captured, pairs: int, factor: float) -> Numbers:
+    """Return q·k of every key as it is at a distance of 0, where the rotations of q and k cancel out."""
+    q, k = (captured.get(f"{letter}_norm", captured[letter]) for letter in "qk")
+    factors = np.ones(len(q))
+    factors[: 2 * pairs] = factor**2
+    unrotated: Numbers = k @ (q * factors)
+    return unrotated
 
 
 def _shown(captured: Captured, window: int | None, always: list[int]) -> list[int]:

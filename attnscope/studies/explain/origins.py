@@ -47,7 +47,7 @@ class ModelOrigin:
         at = stack, capture.layer, len(text_plan.tokens)
         self._embedding = head_capture.embedding_parts(stack, ids, capture.query)
         rotary = head_capture.rotary_numbers(*at)
-        self._factor = 1.0 if rotary is None else rotary.factor
+        self.factor = 1.0 if rotary is None else rotary.factor  # on a rotated vector
         # tokens per turn of each rotated pair
         self.lengths = None if rotary is None else rotary.wavelengths
         self.interleaved = stack.config.rope.interleaved
@@ -106,7 +106,7 @@ class ModelOrigin:
         rope = c.rope_of(self._capture.layer)
         if rope is not None:
             dimensions = "" if rope.fraction == 1 else "the rotated dimensions "
-            vectors.append(_rotated(letter, position, rows["used"], self._factor, dimensions))
+            vectors.append(_rotated(letter, position, rows["used"], self.factor, dimensions))
         return vectors
 
     def checks(self, cells: list[ExplainedCell]) -> list[ArithmeticCheck]:
@@ -234,6 +234,7 @@ class GivenOrigin:
         if rotation is not None:
             frequencies = rotation.frequencies.cpu().double().numpy()
         self.lengths: Numbers | None = None if frequencies is None else 2 * np.pi / frequencies
+        self.factor = 1.0 if rotation is None else rotation.factor
 
     def inputs(self) -> list[Vector]:
         """Return nothing: the inputs of given queries are not known."""
@@ -243,7 +244,7 @@ class GivenOrigin:
         """Return the query or a key as given, and as rotated."""
         vectors = [vector(letter, self._origin, rows["projected"])]
         if self._capture.rotation is not None:
-            vectors.append(_rotated(letter, position, rows["used"], self._capture.rotation.factor))
+            vectors.append(_rotated(letter, position, rows["used"], self.factor))
         return vectors
 
     def checks(self, cells: list[ExplainedCell]) -> list[ArithmeticCheck]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from attnscope.findings.explain import ArithmeticCheck, Explanation, Vector
+from attnscope.findings.explain import ArithmeticCheck, Explanation, Step, Vector
 from attnscope.studies.explain.screen_rows import (
     blend_grid,
     cell_parts,
@@ -77,7 +77,7 @@ def answer_parts(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart
             yield GAP
             yield from in_one_line(e, cell, settings)
             yield from product_strips(cell, settings)
-    yield from _verdict(e.checks)
+    yield from _verdict([check for check in e.checks if not _is_hidden(e, check)])
 
 
 def steps(e: Explanation, settings: DisplaySettings) -> Iterator[ExplainedStep]:
@@ -130,12 +130,8 @@ def _input_parts(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart
                 ours(f"{v.formula} ‖·‖ {number_text(v.norm, settings.precision)}", "caption")
                 for v in between
             ]
-            yield Text(norms, ", ", indent=2)
-    yield from _check(
-        e.check("embedding"), trivial=len(e.inputs) == 1 or e.inputs[1].name == "normed"
-    )
-    yield from _check(e.check("embedding norm"))
-    yield from _check(e.check("norm"))
+            yield Facts([("", Text(norms, ", "))], remark=False, indent=1)
+    yield from _checks(e, "embedding", "embedding norm", "norm")
 
 
 def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedStep:
@@ -155,8 +151,7 @@ def _query_and_key_parts(
 ) -> Iterator[ViewPart]:
     for vector in e.query_steps:
         yield _vector(vector, settings)
-    yield from _check(e.check("query"))
-    yield from _check(e.check("position"), trivial=e.query_steps[-1].position is None)
+    yield from _checks(e, "query", "position")
     formulas = []
     for step in e.cells[0].key_steps:
         if step.position is None:
@@ -168,7 +163,7 @@ def _query_and_key_parts(
     yield GAP
     yield _say(f"k of every token{of}{shared}: {', '.join(formulas)}")
     yield from key_parts(e, axis, settings)
-    yield from _check(e.check("key"))
+    yield from _checks(e, "key")
 
 
 def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedStep:
@@ -183,7 +178,7 @@ def _score_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
     for cell in e.cells:
         yield GAP
         yield from cell_parts(e, cell, settings)
-    yield from _check(e.check("parts"))
+    yield from _checks(e, "parts")
 
 
 def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedStep:
@@ -200,7 +195,7 @@ def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedS
 
 def _scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     yield from scaled_parts(e, axis, settings)
-    yield from _check(e.check("scaled"))
+    yield from _checks(e, "scaled")
     if e.effects is not None and e.row.masked.size > 1:
         spread, scaled = (
             number_text(x, settings.precision) for x in (e.effects.spread, e.effects.scaled_spread)
@@ -227,7 +222,7 @@ def _weight_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iter
         yield _say(f"{MASKED}: no key is allowed, so there are no weights and no output", "warning")
         return
     yield softmax_grid(e, axis, settings)
-    yield from _check(e.check("weights"))
+    yield from _checks(e, "weights")
     if e.effects is not None and e.effects.masked_after is not None:
         total = number_text(e.effects.masked_after, settings.precision)
         yield _say(f"a mask after the softmax would leave a row that sums to {total}", "caption")
@@ -241,11 +236,11 @@ def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedS
 
 def _output_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     yield blend_grid(e, axis, settings)
-    yield from _check(e.check("value"))
+    yield from _checks(e, "value")
     if e.sink is not None:
         share = number_text(e.sink.weight, settings.precision)
         yield _say(f"the sink's {share} adds nothing: the sink has no value vector", "caption")
-    yield from _check(e.check("output"))
+    yield from _checks(e, "output")
     for vector in (e.gate, e.gated, e.projected):
         if vector is not None:
             yield GAP
@@ -262,8 +257,7 @@ def _rest_of_layer(e: Explanation, settings: DisplaySettings) -> ExplainedStep:
     """Show what follows attention in the layer."""
     caption = ours("what all heads write, the residual stream, and the MLP", "caption")
     parts: list[ViewPart] = [_vector(vector, settings) for vector in e.rest_of_layer]
-    parts += _check(e.check("norm of the residual"))
-    parts += _check(e.check("layer output"))
+    parts += _checks(e, "norm of the residual", "layer output")
     return _step(7, "the rest of the layer", caption, parts)
 
 
@@ -288,10 +282,25 @@ def _vector(vector: Vector, settings: DisplaySettings) -> Facts:
     )
 
 
-def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[ViewPart]:
-    """State whether recomputing a step agrees; nothing if the step did nothing and agrees."""
-    if check is None or (trivial and check.holds):
-        return
+def _is_hidden(e: Explanation, check: ArithmeticCheck) -> bool:
+    """Whether a check that holds is not shown: its step did nothing, or is left out."""
+    did_nothing = {
+        "embedding": len(e.inputs) < 2 or e.inputs[1].name == "normed",
+        "position": e.query_steps[-1].position is None,
+        "value": e.fully_masked,
+    }
+    return check.holds and did_nothing.get(check.name, False)
+
+
+def _checks(e: Explanation, *names: Step) -> Iterator[ViewPart]:
+    """State whether recomputing these steps agrees."""
+    for name in names:
+        check = e.check(name)
+        if check is not None and not _is_hidden(e, check):
+            yield _said(check)
+
+
+def _said(check: ArithmeticCheck) -> Text:
     if check.holds:
         text = "holds exactly"
         if check.difference:
@@ -300,7 +309,7 @@ def _check(check: ArithmeticCheck | None, *, trivial: bool = False) -> Iterator[
     else:
         text = f"DOES NOT HOLD: differs by {check.difference:.1e}, rounding explains {check.tolerance:.1e}"
         verdict = Span(f"{check.said} {text}", "bad")
-    yield paragraph((Span("check: ", "dim"), verdict), indent=1)
+    return paragraph((Span("check: ", "dim"), verdict), indent=1)
 
 
 def _verdict(checks: list[ArithmeticCheck]) -> Iterator[ViewPart]:

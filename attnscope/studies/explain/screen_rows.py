@@ -6,6 +6,7 @@ import numpy as np
 
 from attnscope.findings.arrays import Floats
 from attnscope.findings.explain import ExplainedCell, Explanation, Part
+from attnscope.studies.explain.reasons import largest_parts, reason_spans
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import (
     NO_WEIGHT,
@@ -15,7 +16,16 @@ from attnscope.views.numbers import (
     scale_text,
     written,
 )
-from attnscope.views.parts import Column, Strip, Strips, Table, Text, ViewPart, paragraph
+from attnscope.views.parts import (
+    Column,
+    Facts,
+    Strip,
+    Strips,
+    Table,
+    Text,
+    ViewPart,
+    paragraph,
+)
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import TIE, Look, Span, Spans, ours, token_span
 
@@ -113,11 +123,17 @@ def product_strips(cell: ExplainedCell, settings: DisplaySettings) -> Iterator[V
         return
     q = [value for part in cell.parts for value in part.q]
     k = [value for part in cell.parts for value in part.k]
-    yield _strips(cell, q, k, settings)
+    strips = _strips(cell, q, k, settings)
+    yield strips
     order = f"{len(q)} dimensions, the largest product first"
     if _is_rotated(cell):
         order = f"{len(q)} dimensions of q and k as rotated, pair by pair, the largest sum first"
-    yield paragraph(ours(f"{order}; each line has its own scale", "caption"), indent=1, remark=True)
+    yield _order(order, strips, settings)
+
+
+def _order(text: str, strips: Strips, settings: DisplaySettings) -> Text:
+    """Say what the order of cells is, and what their strongest colours stand for."""
+    return paragraph(ours(f"{text}; {strips.limits(settings.precision)}", "caption"), indent=1)
 
 
 def _is_rotated(cell: ExplainedCell) -> bool:
@@ -145,8 +161,9 @@ def _unrotated_strips(
     """Present the same of q and k before their rotation."""
     dims = [dim for part in cell.parts for dim in part.dims]
     q, k = (steps[-2].values[dims].tolist() for steps in (e.query_steps, cell.key_steps))
-    yield paragraph(ours("q and k before the rotation, in the same order", "caption"), indent=1)
-    yield _strips(cell, q, k, settings)
+    strips = _strips(cell, q, k, settings)
+    yield _order("q and k before the rotation, in the same order", strips, settings)
+    yield strips
 
 
 def _pair(e: Explanation, cell: ExplainedCell, between: str) -> Spans:
@@ -202,13 +219,18 @@ def in_one_line(
     else:
         sink = "" if e.sink is None else f", of which {said(e.sink.exponential)} is the sink's,"
         steps.append(
-            f"exp({said(row.masked[at])} − the row's largest {said(e.maximum or 0.0)}) = {said(row.exponentials[at])}"
+            f"exp({said(row.masked[at])} − largest {said(e.maximum or 0.0)}) = {said(row.exponentials[at])}"
         )
-        steps.append(f"/ the row's sum {said(e.exponential_sum or 1.0)}{sink} = weight {weight}")
+        steps.append(f"/ sum {said(e.exponential_sum or 1.0)}{sink} = weight {weight}")
         steps.append(
             f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}"
         )
-    yield Text([*map(ours, steps)], "; ", indent=1)
+    lines = [("how", Text([*map(ours, steps)], "; "))]
+    if cell.reason is not None:
+        lines += [("why", Text([reason_spans(e, cell, cell.reason, settings)]))]
+    if summands := largest_parts(cell, settings):
+        lines += [("q·k", Text([ours(summands)]))]
+    yield Facts(lines, remark=False, indent=1, look="bold")
 
 
 def _bias_parts(e: Explanation) -> dict[str, Floats]:

@@ -295,9 +295,11 @@ def _dimensions(
     key = token_span(text.sources, read.key, "bold")
     pair = Span(f"{text.queries[0]} ", "bold"), query, Span(f" × {read.key} ", "bold"), key
     yield paragraph((*pair, Span(f"{total}, M", "caption")))
-    yield Strips([f"dim {dim}" for dim in order], strips, indent=1)
-    caption = f"{len(order)} dimensions, the largest product first, and their sums; each line has its own scale"
-    yield paragraph(ours(caption, "caption"), indent=1, remark=True)
+    lines = Strips([f"dim {dim}" for dim in order], strips, indent=1)
+    yield lines
+    order_text = f"{len(order)} dimensions, the largest product first, and their sums"
+    caption = f"{order_text}; {lines.limits(settings.precision)}"
+    yield paragraph(ours(caption, "caption"), indent=1)
 
 
 def _number(value: float, settings: DisplaySettings) -> str:
