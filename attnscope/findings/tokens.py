@@ -24,7 +24,7 @@ class Token(msgspec.Struct, frozen=True):
         start: First character of the token in its text; None for a token that covers no text.
         end: End of the token, exclusive.
         special: A token that the tokenizer added (such as `[CLS]`), or a special token that the user wrote, which has a
-            span.
+            span; never the mask token, which stands for a word.
         segment: 0, or 1 for the second text of a pair; `start` and `end` refer to that text.
         type_id: The segment id that the model was given, if it has a segment table.
         made: Whether the model generated it (`--generate`).
@@ -43,6 +43,9 @@ class Token(msgspec.Struct, frozen=True):
     made: bool = False
 
 
+# Spellings of the token that stands for a word to be predicted. It is a word of the text, though vocabularies list it as
+# special: people ask what it reads, while heads rest on special tokens.
+MASKS = ("[MASK]", "<mask>")
 # Fills up a text to the length of the longest.
 PADDING = Token(0, "(padding)", "(pad)", special=True)
 # Ideographs are written without spaces between words.

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from attnscope.base.errors import UsageError, arg, listed
 from attnscope.checkpoints.source import ModelSource, count_closing
 from attnscope.findings.predictions import PredictionKind
-from attnscope.findings.tokens import Token
+from attnscope.findings.tokens import MASKS, Token
 from attnscope.request.masks.expression import spell_mask
 from attnscope.request.masks.terms import OF_ONE_TEXT, Hidden, MaskTerm, Own, ScoreFunction, leaves
 from attnscope.request.run_config import RunConfig
 
-MASKS = ("[MASK]", "<mask>")  # spellings of the mask token
 AT_ONCE = 16  # number of positions whose logits are in memory at a time
 # Largest total number of tokens, and of texts, for which a run predicts by default.
 _CHEAP = 2048
@@ -142,11 +141,7 @@ def predicted_positions(kind: PredictionKind, tokens: Sequence[Token]) -> list[i
     Special tokens that the tokenizer adds at the end of a text are not predicted from, since nothing follows them.
     """
     if kind == "masked":
-        return [
-            position
-            for position, token in enumerate(tokens)
-            if token.special and token.piece in MASKS
-        ]
+        return [position for position, token in enumerate(tokens) if token.piece in MASKS]
     return [max(0, len(tokens) - 1 - count_closing(tokens))]
 
 

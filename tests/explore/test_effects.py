@@ -85,7 +85,7 @@ def test_both_places_have_a_verdict_if_there_is_room(smollm2):
 
 def test_a_cut_says_in_a_word_whether_it_matters():
     async def act(app, press, _pilot):
-        await press("1", "x")
+        await press("/", *"river", "enter", "1", "x")
         return app.state.place.cuts[0].written, region_text(app, "row")
 
     cut, lines = walk(act, live())

@@ -296,7 +296,7 @@ def test_a_cut_head_is_neither_listed_nor_followed():
     assert own == lens.max()
     (line,) = (line for line in heads if re.match(rf"\W*L{place.spot.layer} ", line))
     assert re.search(rf"{own:.2f} *×"[1:], line), line
-    assert "cut: its output is 0, what it reads has no effect" in matrix and "7 river" in row
+    assert "cut: its output is 0, what it reads has no effect" in matrix and "4 [MASK]" in row
 
 
 def test_the_list_of_the_strongest_heads_ends_with_a_whole_entry(report):

@@ -142,13 +142,13 @@ def _unknown(folder: Path) -> tuple[int, str]:
 
 @lru_cache(maxsize=128)
 def _special(folder: Path) -> set[int]:
-    """Ids that are special wherever they stand; the one for unknown words stands for a word."""
+    """Ids that are special wherever they stand; those for unknown words and for the mask stand for a word."""
     tokenizer = tokenizer_of(folder)
     unknown, _ = _unknown(folder)
     return {
         i
         for i, token in tokenizer.get_added_tokens_decoder().items()
-        if token.special and i != unknown
+        if token.special and i != unknown and token.content not in ("[MASK]", "<mask>")
     }
 
 

@@ -177,9 +177,10 @@ def test_a_pair_counts_in_its_own_text(tmp_path: Path, kind: str, segments: list
     assert [(t.start, t.end, t.segment) for t in tokens if not t.special] == [(0, 3, 0), (0, 3, 1)]
 
 
-def test_a_special_token_that_the_user_wrote_is_special_and_has_a_span(tmp_path: Path) -> None:
-    mask = _load(tmp_path, "wordpiece").encode("The [MASK]")[2]
-    assert (mask.piece, mask.start, mask.end, mask.special) == ("[MASK]", 4, 10, True)
+def test_of_special_tokens_that_the_user_wrote_only_the_mask_is_a_word(tmp_path: Path) -> None:
+    *_, sep, mask, _ = _load(tmp_path, "wordpiece").encode("The [SEP] [MASK]")
+    assert (sep.piece, sep.start, sep.end, sep.special) == ("[SEP]", 4, 9, True)
+    assert (mask.piece, mask.start, mask.end, mask.special) == ("[MASK]", 10, 16, False)
 
 
 def test_what_a_model_made_is_what_the_user_may_have_written(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from attnscope.checkpoints.tokenization.pieces import (
 )
 from attnscope.checkpoints.tokenization.rust import call_rust
 from attnscope.checkpoints.tokenization.tokenizer_json import components, read_tokenizer_json
-from attnscope.findings.tokens import Token
+from attnscope.findings.tokens import MASKS, Token
 
 MAX_TOKENIZER = 200 * MB
 
@@ -88,8 +88,9 @@ class FileTokenizer:
         added = self._rust.get_added_tokens_decoder()
         self._added = {token_id: token.content for token_id, token in added.items()}
         self._special = {token_id for token_id, token in added.items() if token.special}
-        # An unknown word is still a word.
-        self._special_in_text = self._special - {self.unknown_id}
+        # An unknown word is still a word, and so is one to be predicted.
+        masks = {self._rust.token_to_id(spelling) for spelling in MASKS}
+        self._special_in_text = self._special - masks - {self.unknown_id}
         self._ahead: dict[tuple[tuple[str, ...], bool], Encoded] = {}
         self._fragment = cache(partial(byte_fragment, byte_level=self._byte_level))
         self._own = cache(self._spelled_out)

@@ -10,7 +10,7 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.hints import Hint
 from attnscope.findings.images import join_patches, name_patches
 from attnscope.findings.merge_pieces import TextWords
-from attnscope.findings.tokens import Token, group_words, spell_word
+from attnscope.findings.tokens import MASKS, Token, group_words, spell_word
 from attnscope.request.arguments import check_targets
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression, PositionSelection
@@ -18,7 +18,6 @@ from attnscope.run.cut_plan import Cut
 from attnscope.run.pass_plan import plan_passes
 from attnscope.run.plan import RunPlan, present_layers
 from attnscope.run.prediction_plan import (
-    MASKS,
     follows_word,
     predicted_positions,
     prediction_kind,

@@ -22,9 +22,8 @@ from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.sound import Sound
-from attnscope.findings.tokens import BEGINS_WORD, Token
+from attnscope.findings.tokens import BEGINS_WORD, MASKS, Token
 from attnscope.request.masks.expression import MASK_FILES, mask_files, parse_mask
-from attnscope.run.prediction_plan import MASKS
 from attnscope.studies.screens.header import report_header, short_path
 from attnscope.studies.screens.pictures import kind_name, picture_scale
 from attnscope.studies.screens.sound import sound_of_keys

@@ -264,7 +264,7 @@ class WalkState:
         self.settle()
 
     def _begin(self, scene: Scene) -> None:
-        """Begin at the requested place, else at the scene's first head, at the last row that is no special token."""
+        """Begin at the requested place, else at the first head, in the row of `start`, else of the last word."""
         requested = self.begin or Begin()
         begin = scene.first
         names_no_place = requested == Begin(unit=requested.unit, cuts=requested.cuts)
@@ -299,10 +299,6 @@ class WalkState:
         ):
             # a question about a cell: which heads have it
             self.place = replace(self.place, display=LENS)
-        if scene.pictures and scene.start is not None:
-            requested = replace(
-                requested, query=requested.query or str(scene.queries.positions[scene.start])
-            )
         words = [n for n, special in enumerate(scene.queries.special) if not special]
         if requested.layer is None:
             layer = begin[0]
@@ -314,7 +310,8 @@ class WalkState:
             head = _numbered(scene.heads, requested.head, "head")
         query = _on_axis(scene.queries, requested.query, scene.tokens_of)
         key = _on_axis(scene.keys, requested.key, scene.tokens_of_key)
-        row = (words[-1] if words else 0) if query is None else query
+        last = words[-1] if words else 0
+        row = next(row for row in (query, scene.start, last) if row is not None)
         self.place = replace(
             self.place, spot=replace(self.place.spot, layer=layer, head=head, query=row, key=key)
         )
