@@ -397,3 +397,12 @@ def test_thumbnails_without_sinks_have_no_common_scale(open_page, tmp_path):
     page.keyboard.press("z")
     assert shows(page, ticks, 0)
     assert "each picture has its own scale" in page.locator(".heads-panel").text_content()
+
+
+def test_a_page_with_means_counts_the_heads_of_the_model(tmp_path):
+    path = tmp_path / "page.html"
+    command = ["run", TEXT, "--layer", "mean", "--head", "mean", "--no-effects"]
+    assert main([*command, "-o", str(path), "--quiet"]) == 0
+    (scene,) = read_page(path).of_kind("walk")[0]["scenes"]
+    assert "mean" in scene["layers"]
+    assert scene["size"] == "4×4"

@@ -70,7 +70,7 @@ function Predictions({ scene, place }: Props) {
       <Dim>predicted {one.title.map(tree)}:</Dim>
       {one.tokens.map((token, rank) => (
         <span key={rank} class="item">
-          <Word name={token} /> {probabilityText(one.probabilities[rank]!)}
+          <bdi>{token}</bdi> {probabilityText(one.probabilities[rank]!)}
         </span>
       ))}
     </p>

@@ -41,6 +41,7 @@ from attnscope.views.walk.scene import (
     EFFECT_OF_LAYER,
     Alignment,
     HeadNumber,
+    Number,
     Passage,
     Scene,
     SceneEffects,
@@ -368,7 +369,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
     if scene.no_effects:
         no_effects = f"Not measured: {scene.no_effects}. "
     return {
-        "size": scene.size or f"{len(scene.layers)}×{len(scene.heads)}",
+        "size": scene.size or "×".join(map(_count, (scene.layers, scene.heads))),
         "layers": list(scene.layers),
         "heads": list(scene.heads),
         **_axes(scene),
@@ -403,6 +404,11 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         "units": [_head(indices, head, container) for indices, head in heads.items()],
         "groups": groups,
     }  # fmt: skip
+
+
+def _count(numbers: Sequence[Number]) -> str:
+    """Count layers or heads, but not the mean of them, unless there is nothing else."""
+    return str(max(1, sum(isinstance(number, int) for number in numbers)))
 
 
 def _division(scene: Scene) -> list[str]:
