@@ -27,6 +27,7 @@ class Text(msgspec.Struct, frozen=True):
     # of `{}`
     cut: str | None = None
     command: bool = False  # whether items are words of a command: a shell reads on at a line's end
+    unlisted: int = 0  # items behind the last that are left out, which a page counts
 
 
 GAP = Text(())

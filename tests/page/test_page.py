@@ -272,6 +272,20 @@ def test_a_role_lists_three_heads_and_folds_the_rest(tmp_path):
         assert len(re.findall(r"L\d+H\d+", rest)) == int(re.search(r"… (\d+) more", row)[1])
 
 
+def test_a_folded_list_counts_heads_that_are_not_listed(monkeypatch, tmp_path):
+    """All heads with a role that is not 0.00, recomputed from the exact values."""
+    monkeypatch.setattr("attnscope.studies.heads.screen._MOST", 9)
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (path, exact):
+        assert main(["heads", "--draws", "2", "-o", str(output), "--quiet"]) == 0
+    roles = {role["name"]: role for role in json.loads(exact.read_text())["roles"]}
+    count = int((np.array(roles["first"]["values"]) >= 0.005).sum())
+    assert count > 9
+    text = json.dumps(read_page(path).nodes, ensure_ascii=False)
+    assert f"… {count - 3} more" in text
+    assert f"… {count - 9} more, not listed here" in text
+
+
 def test_the_title_of_a_chat_is_what_the_user_asked(smollm2, tmp_path):
     chat, path = tmp_path / "chat.json", tmp_path / "page.html"
     messages = [{"role": "user", "content": "Which river is longer?"}]

@@ -425,7 +425,10 @@ def _strongest_row(survey: HeadRoles, role: RoleValues, listing: Listing) -> tup
         cell = ours("0" if measured else "–", "dim")
         return cell, Text([ours("0.00 in all heads" if measured else "not measured", "dim")])
     cell = ours("–" if ROLES[role.name].rank is None else str(count), "" if count else "dim")
-    return cell, Text(heads, "  ", cut="" if listing.top is None else None)
+    if listing.top is not None:
+        return cell, Text(heads, "  ")
+    visible = int((np.abs(role.values) >= _LEAST).sum())
+    return cell, Text(heads, "  ", cut="", unlisted=visible - len(listed))
 
 
 def spell_value(values: Matrix, errors: Matrix | None, layer: int, head: int, digits: int) -> str:

@@ -82,8 +82,13 @@ def _items(text: parts.Text, shown: int = _SHOWN, longest: int = _FOLDED) -> lis
     if len(items) <= longest:
         return apart
     limit = 2 * shown - 1
-    more = element("span", f"… {len(items) - shown} more", look="item dim")
-    return [element("details", element("summary", *apart[:limit], " ", more), *apart[limit + 1 :])]
+    count = len(items) - shown + text.unlisted
+    more = element("span", f"… {count} more", look="item dim")
+    rest = apart[limit + 1 :]
+    if text.unlisted:
+        end = element("span", f"… {text.unlisted} more, not listed here", look="item dim")
+        rest += [space, end]
+    return [element("details", element("summary", *apart[:limit], " ", more), *rest)]
 
 
 def _cell(cell: Any, shown: int = _SHOWN, longest: int = _FOLDED) -> list[Element]:
