@@ -209,4 +209,4 @@ def test_a_row_of_sinks_and_itself_alone_shows_how_much_it_reads_them(size, toke
     key = ANIMAL.split()[rows[9 * layer + head].argmax()]
     kind = "a sink" if key == "The" else "itself"
     said = " ".join(" ".join(line.strip("│ ") for line in lines).split())
-    assert f"strongest: L{layer}H{head} {key}, {kind}, {largest.max():.2f}" in said
+    assert f"strongest: L{layer}H{head} ← {key}, {kind}, {largest.max():.2f}" in said

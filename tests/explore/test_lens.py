@@ -227,7 +227,7 @@ def test_small_thumbnails_give_way_to_the_strongest_source_of_the_row(smollm2):
             number = line[5 + 3 * head : 7 + 3 * head].strip()
             assert int(number) == pytest.approx(min(100 * expected[layer, head], 99), abs=0.51)
     best = np.unravel_index(expected.argmax(), expected.shape)
-    assert f"strongest: L{best[0]}H{best[1]} because {expected.max():.2f}" in " ".join(
+    assert f"strongest: L{best[0]}H{best[1]} ← because {expected.max():.2f}" in " ".join(
         " ".join(lines).split()
     )
 
@@ -408,12 +408,27 @@ def test_a_footer_of_80_columns_names_the_cut_and_only_what_works():
         for key in "213":
             await press(key)
             shown += region_text(app, "footer")
+        # the lens asks what the cut answers
+        await press("2", "a")
+        shown += region_text(app, "footer")
+        await press("escape", "2", "x")
+        return shown, region_text(app, "title")[0], app.state.place.cuts
+
+    lines, title, (cut,) = walk_live(act, live(), size=(80, 24))
+    for line, what in zip(lines, ("edge", "head", "edge", "head"), strict=True):
+        assert f" x cut {what} " in line, line
+    head, _, tokens = cut.written.partition(": ")
+    assert cut.edge and f"without edge {tokens} of {head}" in title
+    saved = report_source(attnscope.inspect(TEXT, layer="all", head="all").data)
+
+    async def act_saved(app, press, _pilot):
+        shown = []
+        for key in "213":
+            await press(key)
+            shown += region_text(app, "footer")
         return shown
 
-    for line in walk_live(act, live(), size=(80, 24)):
-        assert " x cut " in line
-    saved = report_source(attnscope.inspect(TEXT, layer="all", head="all").data)
-    for line in walk_live(act, saved, size=(200, 60)):
+    for line in walk_live(act_saved, saved, size=(200, 60)):
         assert "compare" in line and not re.search(r" (cut|explain|edit|roles|effect)\b", line)
 
 

@@ -568,6 +568,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         if state.place.cuts:
             (first_cut, *others) = state.place.cuts
             without = f"without {first_cut.written}"
+            if first_cut.edge:
+                head, _, tokens = first_cut.written.partition(": ")
+                without = f"without edge {tokens} of {head}"
             forms = [f"{without} and {len(others)} more" if others else without]
             forms.append(f"{len(others) + 1} cut")
             parts["cuts"] = TitlePart.of(*map(ink.plain, forms), style=ink.style("warning"))
@@ -596,7 +599,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._mode == "lens":
             lens = [Segment(" lens ", TITLE), Segment(f" {self._digits_of_lens()}")]
         by_name = {action.name: action for action in self.actions}
-        names = ["help", "quit"] if lens else footer(self.state.place.panel)
+        panel = self.state.place.panel
+        # what a head reads leads to the question whether it matters
+        names = ["cut", "help", "quit"] if lens else footer(panel)
         restored = 0
         if not self._wide:
             names = [name for name in names if name != "enlarge"]
@@ -617,13 +622,16 @@ class ExploreApp(App[int], inherit_bindings=False):
         for action in (by_name[name] for name in names if by_name[name].keys):
             key = self.state.ink.plain(spell_key(action.keys[0]))
             calls = clickable(action.name)
-            used += 2 * bool(line) + cell_len(key) + 1 + len(action.brief)
+            brief = action.brief
+            if action.name == "cut":
+                brief = f"{brief} {'head' if panel == 'heads' else 'edge'}"
+            used += 2 * bool(line) + cell_len(key) + 1 + len(brief)
             if used > width:
                 break
             line += [
                 Segment("  " * bool(line)),
                 Segment(key, BOLD + calls),
-                Segment(f" {action.brief}", DIM + calls),
+                Segment(f" {brief}", DIM + calls),
             ]
         return cut(line, width)
 
@@ -640,7 +648,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             return "no head reads this cell; any key goes on"
         digits = {1: "1 goes to the strongest", 2: "1 or 2 goes to one of the strongest"}
         several = f"1 to {count} goes to one of the strongest"
-        return f"{digits.get(count, several)}; any other key goes on"
+        return digits.get(count, several)
 
     def _brief_arithmetic(self, width: int) -> Line:
         """Return the arithmetic of the cell, which a small terminal shows in its last line; of it, the end or the weight."""

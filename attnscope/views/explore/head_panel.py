@@ -545,7 +545,7 @@ def _strongest_of_row(
     kinds: set[str] = set()
     for layer, head, weight in state.strongest_readers(weights):
         key = int(keys[layer, head])
-        source = f"{_name_of(scene, layer, head)} {ink.name(scene.keys.names[key])}"
+        source = f"{_name_of(scene, layer, head)} ← {ink.name(scene.keys.names[key])}"
         kind = _kind_of_source(scene, state.place.spot.query, key)
         source += kind if kind not in kinds else ""
         kinds.add(kind)
