@@ -77,7 +77,10 @@ def test_the_answer_names_what_the_row_reads_most(page_of_words):
     said += f", then “{names[order[1]]}” {row[order[1]]:.2f} and “{names[order[2]]}” {row[order[2]]:.2f}"
     cells = weights[..., scene["start"], order[0]]
     best = np.unravel_index(cells.argmax(), (4, 4))
-    said += f" (L{layer}H{head}). It reads itself {row[scene['start']]:.2f}."
+    said += f" (L{layer}H{head}). It reads itself {row[scene['start']]:.2f}"
+    if row[0] >= 0.05:
+        said += f", “{names[0]}” {row[0]:.2f}"
+    said += "."
     said += (
         f" Of all heads, L{best[0]}H{best[1]} reads “{names[order[0]]}” most: {cells.max():.2f}."
     )

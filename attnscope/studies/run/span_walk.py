@@ -35,7 +35,7 @@ _OF_CHATS = (
     "spans",
     "generate",
 )
-_WORTH_NAMING = 0.05  # share of a span outside of the text that the answer names
+WORTH_NAMING = 0.05  # share of a span or word outside of the text that an answer names
 Sizes = tuple[
     list[Number], list[Number]
 ]  # the layers and heads of a walk, with `mean` for that of all
@@ -243,11 +243,11 @@ def _answer(spans: SpanReport) -> str:
     if others:
         then = (f"{quoted(names[span])} {shares[span]:.2f}" for span in others)
         said += f", then {' and '.join(then)}"
-    said += f" ({whose}). It reads itself {shares[spans.query]:.2f}"
+    said += f" (sums over tokens, {whose}). It reads itself {shares[spans.query]:.2f}"
     said += "".join(
         f", {quoted(names[span])} {shares[span]:.2f}"
         for span in outside
-        if shares[span] >= _WORTH_NAMING and span != spans.query
+        if shares[span] >= WORTH_NAMING and span != spans.query
     )
     cell: Array = np.nan_to_num(spans.weights[:, :, spans.query, most])
     layer, head = np.unravel_index(int(cell.argmax()), cell.shape)

@@ -9,7 +9,7 @@ import numpy as np
 from attnscope.findings.run import TextReport
 from attnscope.studies.explore.saved import SavedText
 from attnscope.studies.explore.units import TextUnits, unit_scene, word_head
-from attnscope.studies.run.span_walk import quoted, ranked
+from attnscope.studies.run.span_walk import WORTH_NAMING, quoted, ranked
 from attnscope.views.walk.scene import Scene, WalkHead
 
 _NAMED = 3  # words that the answer names
@@ -89,7 +89,15 @@ def _answer(words: Scene, heads: _Heads, query: int) -> tuple[int | None, str]:
         said += f", then {' and '.join(f'{names[n]} {shares[n]:.2f}' for n in then)}"
     said += f" ({first_head.name})."
     if words.aligned and reader in positions:
-        said += f" It reads itself {shares[positions.index(reader)]:.2f}."
+        said += f" It reads itself {shares[positions.index(reader)]:.2f}"
+        said += "".join(
+            f", {names[n]} {shares[n]:.2f}"
+            for n in np.argsort(-shares, kind="stable").tolist()
+            if (positions[n] == 0 or words.keys.special[n])
+            and positions[n] != reader
+            and shares[n] >= WORTH_NAMING
+        )
+        said += "."
     cells = {
         place: float(np.nan_to_num(head.stages["weights"][query, most]))
         for place, head in heads.items()
