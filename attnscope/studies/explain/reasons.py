@@ -153,6 +153,7 @@ def largest_parts(cell: ExplainedCell, settings: DisplaySettings) -> str:
     count = int(reached.argmax()) + 1
     pairs = any(part.wavelength is not None for part in cell.parts)
     noun = "rotated pairs of dimensions" if pairs else "dimensions"
+    makes = "makes" if count == 1 else "make"
     few = "no few of them decide"
     if count <= _FEW:
         few = ", ".join(
@@ -160,5 +161,5 @@ def largest_parts(cell: ExplainedCell, settings: DisplaySettings) -> str:
         )
     return (
         f"{said(whole)} {words[0]} it, {said(other)} {words[1]}; "
-        f"{count} of {len(products)} {noun} make half of the {said(whole)}: {few}"
+        f"{count} of {len(products)} {noun} {makes} half of the {said(whole)}: {few}"
     )

@@ -127,7 +127,7 @@ def product_strips(cell: ExplainedCell, settings: DisplaySettings) -> Iterator[V
     yield strips
     order = f"{len(q)} dimensions, the largest product first"
     if _is_rotated(cell):
-        order = f"{len(q)} dimensions of q and k as rotated, pair by pair, the largest sum first"
+        order = f"{len(q)} dimensions as rotated, pair by pair, the largest sum first"
     yield _order(order, strips, settings)
 
 
