@@ -226,6 +226,14 @@ def _fitted(words: Sequence[str], *, is_command: bool) -> str:
     from rich.cells import cell_len
 
     ending = " \\" if is_command else ""
+    if is_command:
+        # an option and its value stay together if both fit a line
+        long = [word[0] == "-" and cell_len(f"  {word}{ending}") > columns for word in words]
+        words = [
+            part
+            for word, apart in zip(words, long, strict=True)
+            for part in (word.split(" ", 1) if apart else [word])
+        ]
     lines: list[str] = []
     line = ""
     for word in words:

@@ -268,3 +268,14 @@ def test_a_failure_is_told_with_its_place():
     verdict = next(n for n, line in enumerate(lines) if "rows" in line and "FAIL" in line) - 1
     above = "".join(lines[: verdict + 1])
     assert "2 of 2 checks failed, 1 skipped: do not trust" in above
+
+
+def test_what_is_exact_is_written_as_zero(folders):
+    report = checked(folders("bert"))
+    lines = as_text(present(report), 200).splitlines()
+    exact = [check for check in report.checks if check.measured == 0]
+    assert len(exact) >= 3
+    for check in exact:
+        (line,) = [line for line in lines if line.startswith(f"{check.name}  ")]
+        assert line.removeprefix(check.name).split()[0] == "0"
+    assert "0e+00" not in "".join(lines)

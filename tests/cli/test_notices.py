@@ -141,6 +141,21 @@ def test_a_broken_command_is_one_command_to_a_shell(shown_on):
 
 
 @pytest.mark.unix
+def test_an_option_and_its_value_part_rather_than_the_value(shown_on):
+    """A path was folded before its ending, as two columns were missing."""
+    for size in (40, 48, 49, 56, 57, 62):
+        path = f"/a/{'b' * (size - 8)}.gguf"
+        command = ["attnscope", "run", f"--model {path}", "--top 3", "'a b c'"]
+        lines = shown_on(60, print_notice, "next", " ".join(command), command=command)
+        words = [word.strip(" \\") for line in lines for word in line.split(" --")]
+        assert any(word.endswith(path) for word in words)
+        whole = [line for line in lines if line.lstrip().startswith(f"--model {path}")]
+        assert bool(whole) is (size + len("  --model  \\") <= 60)
+        assert "'a b c'" in " ".join(lines)
+        assert all(len(line) <= 60 for line in lines) or size > 56
+
+
+@pytest.mark.unix
 def test_notices_for_programs_are_one_line_on_a_terminal(shown_on):
     choose_notices(["--errors", "json"])
     try:

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError
-from attnscope.findings.head_findings import HeadRoles
+from attnscope.findings.head_findings import HeadRoles, KeyContrast
 from attnscope.findings.head_roles import HEAD_ROLES, ROLES, main_roles
 from attnscope.findings.run import with_words
 from attnscope.studies.formats import export
@@ -634,6 +634,72 @@ def test_whole_thumbnails_tell_zero_from_what_is_forbidden_and_name_their_tokens
     assert f"rows and columns: {names}" in " ".join(said.split())
 
 
+def one_cell(values, against=None, **changes):
+    """Numbers of every head for the token `bank` that reads `the`."""
+    found = measured(2, 2)
+    text = replace(found.texts[0], queries=[2], keys=[1], against=None)
+    contrast = None
+    if against is not None:
+        text = replace(text, against=[0])
+        contrast = KeyContrast(np.float32(values), np.float32(against))
+        values = np.float32(values) - np.float32(against)
+    changes = {"texts": [text], "values": np.float32(values), "contrast": contrast} | changes
+    return replace(found, **changes)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (one_cell([[0.1, 0.7], [0.2, np.nan]]), '"bank" reads "the" most in L0H1: 0.70'),
+        (
+            one_cell([[0.704, 0.701], [0.2, 0.7]]),
+            '"bank" reads "the" most in L0H0, L0H1 and L1H1: 0.70',
+        ),
+        (
+            one_cell([[0.1, 2.7], [0.2, 0.3]], measure="value"),
+            '"bank" reads "the" most by α·‖v‖ in L0H1: 2.70',
+        ),
+        (
+            one_cell([[0.1, 0.7], [0.2, 0.3]], [[0.6, 0.2], [0.2, 0.4]]),
+            '"bank" reads "the" more than "[CLS]" most in L0H1: 0.70 to 0.20; "[CLS]" more than "the" most '
+            "in L0H0: 0.60 to 0.10",
+        ),
+        (
+            one_cell([[0.1, 0.1], [0.2, 0.3]], [[0.6, 0.2], [0.2, 0.4]]),
+            '"bank" reads "[CLS]" more than "the" most in L0H0: 0.60 to 0.10',
+        ),
+        (
+            one_cell([[0.1, 0.1], [0.2, 0.3]], [[0.1, 0.1], [0.2, 0.3]]),
+            '"bank" reads "the" as much as "[CLS]" in every head',
+        ),
+    ],
+)
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_numbers_of_a_cell_begin_with_the_answer(found, said, width):
+    lines = draw(found, width).splitlines()
+    place = lines.index("") + 1
+    assert said in " ".join(lines[place : place + 4])
+    listed = next(n for n, line in enumerate(lines) if line.startswith(("strongest", "   head")))
+    assert (
+        place
+        < listed
+        < next(n for n, line in enumerate(lines) if line.startswith(f"{found.measure}  "))
+    )
+
+
+def test_the_answer_names_several_tokens_and_heads_that_tie():
+    found = measured(2, 2)
+    values = np.float32([[1.0, 1.0], [1.0, 0.2]])
+    shown = draw(replace(found, values=values), 80)
+    assert '"bank" reads keys most in L0H0, L0H1 and L1H0: 1.00\n' in shown
+    text = replace(found.texts[0], queries=[1, 2], keys=[3])
+    shown = draw(replace(found, texts=[text]), 80)
+    assert "queries read " in shown
+    text = replace(found.texts[0], keys=None)
+    shown = draw(replace(found, texts=[text], measure="entropy"), 80)
+    assert "\nentropy is largest in L1H1: 1.00\n" in shown
+
+
 def test_a_screen_names_the_strongest_heads_before_it_draws_all(tmp_path):
     """Thirty layers filled a terminal, and the answer stood below them; a figure begins with its picture."""
     found = measured()
@@ -643,4 +709,4 @@ def test_a_screen_names_the_strongest_heads_before_it_draws_all(tmp_path):
     assert figure.index(">strongest<") > figure.index(">H0<")
     screen = draw(survey(), 80)
     assert screen.index("role  ") < screen.index("clear  ") < screen.index("\n head  ")
-    assert screen.index("\n head  ") < screen.index("no clear role (?)")
+    assert screen.index("no clear role (?)") < screen.index("role  ")

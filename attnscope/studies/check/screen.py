@@ -77,8 +77,8 @@ def _cells(check: Check) -> tuple[str | Spans, ...]:
     elif check.measured is None:
         measured = ""
     else:
-        measured = f"{check.measured:.1e}"
-    limit = "" if check.limit is None else f"{check.limit:.0e}"
+        measured = _size(check.measured, 1)
+    limit = "" if check.limit is None else _size(check.limit, 0)
     return (
         measured,
         limit,
@@ -110,7 +110,12 @@ def _worst(values: list[float | None]) -> str:
     if len(known_values) < len(values) or not known_values:
         return "not finite"
     head = max(range(len(known_values)), key=known_values.__getitem__)
-    return f"{known_values[head]:.1e} H{head}"
+    return f"{_size(known_values[head], 1)} H{head}"
+
+
+def _size(value: float, digits: int) -> str:
+    """Write a difference; 0 is exact."""
+    return f"{value:.{digits}e}" if value else "0"
 
 
 def _verdict(report: CheckReport) -> Span:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_findings import HeadRoles, HeadScores, KeyContrast, RoleValues
 from attnscope.findings.head_roles import ROLES
 from attnscope.studies.heads.example_screen import ROLES_ALONE, present_example
+from attnscope.studies.screens.contributors import MEASURES
 from attnscope.studies.screens.header import (
     WORDS_HINT,
     counted,
@@ -37,7 +39,8 @@ from attnscope.views.parts import (
 )
 from attnscope.views.scales import Scale, Shape, shares_of_largest
 from attnscope.views.settings import DisplaySettings, Listing
-from attnscope.views.spans import Span, Spans, note, ours
+from attnscope.views.spans import Span, Spans, note, ours, token_span
+from attnscope.views.walk.effects import tied_heads
 
 _STRONGEST = 10  # number of heads listed for one role or measure
 _MOST = 64  # number of heads of a role from which a view takes as many as fit on a line
@@ -69,21 +72,27 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         else:
             strongest_heads = _strongest_of_roles(survey, listing)
         about = Facts([("values", _numbers_of_roles(survey)), *_limits_of_roles(survey)])
-        yield from answer_first([strongest_heads, GAP, about], [_picture(survey)], settings)
         n_heads = sum(_head_counts(survey))
         none = n_heads - sum(name is not None for name in main)
         have = "has" if none == 1 else "have"
-        message = Span(f"{none} of {n_heads} heads {have} no clear role", "bold")
+        message = paragraph(
+            (
+                Span(f"{none} of {n_heads} heads {have} no clear role", "bold"),
+                Span(f" ({UNCLEAR})"),
+            )
+        )
+        answer = [message, strongest_heads, GAP, about]
+        yield from answer_first(answer, [_picture(survey)], settings)
         texts = f"the {'built-in' if survey.probes.shipped else 'given'} texts"
         random = " and the random tokens" * bool(survey.probes.repeated and survey.probes.draws)
-        legend = f" ({UNCLEAR}). Values are averages over {texts}{random} named above; run and its pages measure"
+        legend = f"Values are averages over {texts}{random} named above; run and its pages measure"
         legend += " their own text, where values can differ."
         legend += " Each head counts once, for its main role"
         if not settings.is_figure:
             legend += ", whose letter stands behind it elsewhere"
         has_unranked = any(ROLES[role.name].rank is None for role in survey.roles)
         legend += "; a role with – is never the main one." if has_unranked else "."
-        yield paragraph((message, Span(legend)), remark=True)
+        yield paragraph(ours(legend), remark=True)
     if settings.is_figure:
         yield from present_example(survey, settings.every_head, settings)
         yield GAP
@@ -104,11 +113,12 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
     yield from measured_texts(measured, settings)
     yield Facts([*_about_shares(measured)])
     yield GAP
-    yield paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
+    title = paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
     if measured.contrast is None and (nothing := _nothing(measured.values)):
+        yield title
         yield paragraph(ours(nothing))
     else:
-        yield from _numbers(measured, settings)
+        yield from _numbers(measured, title, settings)
         if settings.is_figure:
             yield from present_example(measured, settings.every_head, settings)
     yield GAP
@@ -134,7 +144,7 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
     )
 
 
-def _numbers(measured: HeadScores, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _numbers(measured: HeadScores, title: Text, settings: DisplaySettings) -> Iterator[ViewPart]:
     is_share = measured.measure == "weight" and bool(np.nanmin(measured.values, initial=0) >= 0)
     if is_share:  # on the scale that weights have everywhere
         picture = head_numbers(
@@ -147,7 +157,53 @@ def _numbers(measured: HeadScores, settings: DisplaySettings) -> Iterator[ViewPa
         answer = strongest(measured.values, None, settings.listing, settings)
     else:
         answer = _contrasted(measured, measured.contrast, settings.listing, settings)
-    yield from answer_first([answer], [picture], settings)
+    digits = digits_for(measured.values, max(2, settings.precision)).decimals
+    sentence = paragraph(_sentence(measured, digits))
+    yield from answer_first([sentence, answer], [title, picture], settings)
+
+
+def _sentence(measured: HeadScores, digits: int) -> Spans:
+    """Say in which heads the number is largest, of a difference also in which one it is smallest."""
+    values = measured.values
+    if measured.texts[0].keys is None:
+        return ours(f"{measured.measure} is largest in {_largest(values, digits)}")
+    query = _named(measured, "queries")
+    key = _named(measured, "keys")
+    by = f" by {MEASURES[measured.measure]}" if measured.measure != "weight" else ""
+    start: Spans = (*query, Span(" read " if len(query) == 1 else " reads "))
+    contrast = measured.contrast
+    if contrast is None:
+        return (*start, *key, Span(f" most{by} in {_largest(values, digits)}"))
+    against = _named(measured, "against")
+    clauses: list[Spans] = []
+    for sign, (more, less) in ((1, (key, against)), (-1, (against, key))):
+        head = np.unravel_index(int(np.nanargmax(sign * values)), values.shape)
+        if sign * values[head] > 0:
+            sides = (contrast.keys[head], contrast.against[head])[::sign]
+            numbers = " to ".join(formatted(number, f"z.{digits}f") for number in sides)
+            place = f" most{by} in L{head[0]}H{head[1]}: {numbers}"
+            clauses.append((*more, Span(" more than "), *less, Span(place)))
+    if not clauses:
+        return (*start, *key, Span(f" as much{by} as "), *against, Span(" in every head"))
+    return (*start, *(span for clause in clauses for span in (*clause, Span("; "))))[:-1]
+
+
+def _named(measured: HeadScores, side: Literal["queries", "keys", "against"]) -> Spans:
+    """Name the token of a side, in quotes; of several tokens, what they are."""
+    text, *others = measured.texts
+    positions = getattr(text, side)
+    if others or len(positions) != 1:
+        return ours({"queries": "queries", "keys": "keys", "against": "those of --against"}[side])
+    tokens = text.tokens if side == "queries" else text.sources
+    return Span('"'), token_span(tokens, positions[0], "bold"), Span('"')
+
+
+def _largest(values: Matrix, digits: int) -> str:
+    """Name the heads with the largest number, which are several if they tie in these digits, and the number."""
+    texts = np.vectorize(lambda value: formatted(value, f"z.{digits}f"))(values)
+    largest = texts[np.unravel_index(int(np.nanargmax(values)), values.shape)]
+    names = [f"L{layer}H{head}" for layer, head in np.argwhere(texts == largest).tolist()]
+    return f"{tied_heads(names)}: {largest}"
 
 
 def answer_first(
