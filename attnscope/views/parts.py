@@ -144,6 +144,8 @@ class Table(msgspec.Struct, frozen=True):
     indent: int = 1
     spelled: bool = False  # whole names follow for `keys` that had to be shortened
     legend: bool = False  # whether labels are a legend, whose halves a figure draws side by side
+    # whether a terminal draws it, with what is up to the next gap, beside what is before the last gap if both fit
+    beside: bool = False
 
 
 # Title of the matrix of a measure over layers, which is no stage.
@@ -181,6 +183,7 @@ class Matrices(msgspec.Struct, frozen=True):
     places: Sequence[tuple[int, int]] | None = None
     marked: Sequence[int] = ()  # indices of thumbnails that a terminal marks
     example: bool = False  # whether they are an example beside a map, so that the map alone is drawn without them
+    beside: bool = False  # see Table
 
 
 WEIGHTS = "weights"  # the numbers of a map of attention
@@ -228,6 +231,24 @@ class Bar(msgspec.Struct, frozen=True):
     after: Sequence[Span] = ()  # the tokens after it
 
 
+class Remainder(msgspec.Struct, frozen=True):
+    """The sources of a query that it does not list."""
+
+    count: int | None  # None if it is not known
+    weight: float  # of all of them
+    digits: Digits
+
+    def text(self, unlisted: Sequence[Bar] = ()) -> tuple[str, str] | None:
+        """Name them, such as `5 more`, with bars that a view has no room for, and their weight; None for no weight."""
+        weight = self.weight + sum(bar.length for bar in unlisted)
+        if weight == 0:
+            return None
+        name = "others" if self.count is None else f"{self.count + len(unlisted)} more"
+        if weight < self.digits.least:
+            return name, f"<{10.0**-self.digits.decimals:.{self.digits.decimals}f}"
+        return name, self.digits.text(weight)
+
+
 class Bars(msgspec.Struct, frozen=True):
     """The strongest sources of every shown query, or of a whole text."""
 
@@ -238,8 +259,8 @@ class Bars(msgspec.Struct, frozen=True):
     queries: Axis | None = None  # the queries; None for the one row of a whole text
     title: Spans = ()
     meaning: Spans = ()
-    # per query, a name for the sources that it does not list, such as `5 more`, and their weight; None to say nothing
-    remainders: Sequence[tuple[str, str] | None] = ()
+    # of every query whose bars are as long as its weights; None to say nothing
+    remainders: Sequence[Remainder | None] = ()
     by: int = 0
     compact: bool = False  # a paragraph per query is enough
     brief: bool = False  # so are the weight and the measure that ranks
@@ -248,9 +269,15 @@ class Bars(msgspec.Struct, frozen=True):
         """Return every mark with its meaning."""
         return sorted({bar.remark for row in self.rows for bar in row or () if bar.remark})
 
-    def row_remainders(self) -> Sequence[tuple[str, str] | None]:
-        """Return `remainders` of every row."""
-        return self.remainders or [None] * len(self.rows)
+    def row_remainders(self, listed: int | None = None) -> list[tuple[str, str] | None]:
+        """Return the text of every row's remainder, if so many of its bars are drawn; None for all of them."""
+        remainders = self.remainders or [None] * len(self.rows)
+        return [
+            None
+            if remainder is None
+            else remainder.text(() if listed is None else (row or ())[listed:])
+            for row, remainder in zip(self.rows, remainders, strict=True)
+        ]
 
 
 class Strip(msgspec.Struct, frozen=True):

@@ -273,9 +273,9 @@ def test_a_failure_is_told_with_its_place():
 def test_what_is_exact_is_written_as_zero(folders):
     report = checked(folders("bert"))
     lines = as_text(present(report), 200).splitlines()
-    exact = [check for check in report.checks if check.measured == 0]
+    exact = [one for one in report.checks if one.measured == 0]
     assert len(exact) >= 3
-    for check in exact:
-        (line,) = [line for line in lines if line.startswith(f"{check.name}  ")]
-        assert line.removeprefix(check.name).split()[0] == "0"
+    for one in exact:
+        (line,) = [line for line in lines if line.startswith(f"{one.name}  ")]
+        assert line.removeprefix(one.name).split()[0] == "0"
     assert "0e+00" not in "".join(lines)

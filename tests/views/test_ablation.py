@@ -19,6 +19,7 @@ from attnscope.findings.ablation import (
 from attnscope.findings.provenance import MaskUse
 from attnscope.studies.registry import present
 from attnscope.views import parts
+from attnscope.views.terminal import as_text
 from tests.helpers.sample_reports import HOSTILE, tokens
 from tests.helpers.sample_surveys import made
 from tests.helpers.screens import draw
@@ -148,7 +149,8 @@ def test_the_screen_of_effects_ranks_heads_or_layers(unit, width):
     assert ranked[:4] == [("0", "1"), ("1", "0"), ("1", "1"), ("0", "0")]
     words = re.sub(r"\s+", " ", shown)
     if unit == "head":
-        assert "L0 0.100 0.400 L1 0.300 0.200" in words
+        rows = re.findall(r" L(\d)  +(\S+ \S+)$", shown, re.MULTILINE)
+        assert rows == [("0", "0.100 0.400"), ("1", "0.300 0.200")]
         # the bar stands behind the effect that it draws
         assert re.search(r"L0H1 0\.400 (█+ )?2\.000 0\.300 \(2\)", words)
         assert "at 2 bank" in words
@@ -265,10 +267,32 @@ def test_effects_are_ranked_bars_as_long_as_they_are_large(unit):
     assert lengths[0] == max(lengths) and lengths == sorted(lengths, reverse=True)
 
 
+@pytest.mark.parametrize("width", [60, 80, 98, 99, 101, 140, 200])
+@pytest.mark.parametrize("colours", [0, 16, 1 << 24])
+def test_the_map_stands_beside_the_ranked_heads_if_both_fit(width, colours):
+    found = survey()
+    shown = as_text(present(found, precision=3), width, colours=colours)
+    lines = re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()
+    assert max(map(len, lines)) <= width
+    (title,) = [n for n, line in enumerate(lines) if line.startswith("effect of cutting")]
+    (grid,) = [n for n, line in enumerate(lines) if " head " in line and line.endswith(" 1")]
+    # the list keeps 76 columns, and 4 are between; the map takes 19, its key of colours up to 49
+    if not colours or not 99 <= width < 129:
+        assert (grid == title) is (width >= 99)
+    rows = lines[grid + 1 : grid + 3]
+    assert [line.split()[-3:] for line in rows] == [
+        ["L0", "0.100", "0.400"],
+        ["L1", "0.300", "0.200"],
+    ]
+    assert len({line.rindex("0.") for line in rows}) == 1
+    (bar,) = {line.index("█") for line in lines if "█" in line}
+    assert bar == len("   L0H1  0.400  ")
+
+
 def test_a_screen_ranks_heads_before_it_draws_all():
     """As of thirty layers, whose map would fill the screen before the answer."""
     screen = draw(survey(), 80, precision=3)
-    assert screen.index("weight (rank)") < screen.index("\n head  ") < screen.index("in this text")
+    assert screen.index("weight (rank)") < screen.index("in this text") < screen.index("\n head  ")
 
 
 @pytest.mark.parametrize(

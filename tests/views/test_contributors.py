@@ -7,6 +7,12 @@ from msgspec import structs
 from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.findings.heads import Top
 from attnscope.findings.predictions import PredictedToken, Prediction
+from attnscope.studies.registry import present
+from attnscope.views import parts
+from attnscope.views.numbers import Digits
+from attnscope.views.parts import Bar, Remainder
+from attnscope.views.spans import ours
+from attnscope.views.terminal import as_text
 from attnscope.views.terminal.bars import bar_text
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens
 from tests.helpers.screens import contributors, draw
@@ -43,6 +49,62 @@ def test_every_source_of_every_query_stands_with_its_numbers(by, width):
 def test_a_query_that_may_attend_to_nothing_is_masked(format):
     made = report(text_report(tokens(["a", "b"]), allowed=lambda query, key: query == 0))
     assert re.search(r"^1 b +masked$", contributors(draw(made, 80, format=format)), re.MULTILINE)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("size", [5, 12])
+def test_every_row_says_what_it_leaves_out(size, width):
+    """Rows were silent below a tenth of their weight, and where a line had no room, and so seemed complete."""
+    made = sized(size, top=3, allowed=causal)
+    (head,) = made.texts[0].heads
+    weights = head.stages["weights"].astype(np.float64)
+    (ranking,) = (part for part in present(made) if isinstance(part, parts.Bars))
+    for compact in (False, True):
+        shown = as_text([structs.replace(ranking, compact=compact, brief=compact)], width)
+        said = [
+            (int(count), float(rest))
+            for count, rest in re.findall(r"(\d+) more:?\s+<?(\d\.\d+)", shown)
+        ]
+        expected = []
+        for row in weights:
+            left = np.sort(row[row > 0])[::-1]
+            left = [weight for n, weight in enumerate(left) if n > 2 or weight < 0.005]
+            if left:
+                expected.append((len(left), sum(left)))
+        assert [count for count, _ in said] == [count for count, _ in expected]
+        assert len(said) >= size - 3
+        np.testing.assert_allclose(
+            [rest for _, rest in said], [rest for _, rest in expected], atol=0.00051
+        )
+
+
+def test_a_view_that_draws_fewer_sources_adds_them_to_the_rest():
+    digits = Digits(3)
+    rows = [[Bar(n, weight, [""]) for n, weight in enumerate((0.5, 0.3, 0.15))], None]
+    axis = parts.Axis("key", range(3), [], [False] * 3, 3)
+    for rest, said in (
+        (Remainder(2, 0.05, digits), ("4 more", "0.500")),
+        (Remainder(0, 0.0, digits), ("2 more", "0.450")),
+        (Remainder(None, 0.05, digits), ("others", "0.500")),
+    ):
+        bars = parts.Bars(axis, ["weight"], rows, remainders=[rest, None])
+        assert bars.row_remainders(1) == [said, None]
+        assert (bars.row_remainders()[0] is None) is (rest.weight == 0)
+    tiny = parts.Bars(axis, ["weight"], rows[:1], remainders=[Remainder(7, 1e-5, digits)])
+    assert tiny.row_remainders() == [("7 more", "<0.001")]
+
+
+@pytest.mark.parametrize(("width", "cells"), [(60, 10), (80, 10), (110, 20), (140, 30), (200, 40)])
+def test_bars_take_a_third_of_what_is_wider_than_a_small_screen(width, cells):
+    numbers = parts.Column("number", ["1.000", "0.500"])
+    table = parts.Table("head", [numbers], labels=[ours("a"), ours("b")], bars=[1.0, 0.5])
+    lines = as_text([table], width).splitlines()
+    assert [line.count("█") for line in lines] == [0, cells, cells // 2]
+    assert [line.index(".") for line in lines[1:]] == [lines[1].index(".")] * 2
+    rows = [[Bar(0, 1.0, ["1.000"]), Bar(1, 0.5, ["0.500"])]]
+    axis = parts.Axis("key", range(2), [], [False] * 2, 2)
+    lines = as_text([parts.Bars(axis, ["weight"], rows)], width).splitlines()
+    assert [line.count("█") for line in lines if "█" in line] == [cells, cells // 2]
 
 
 def test_a_query_whose_every_source_is_left_out_says_so():
@@ -138,7 +200,7 @@ def test_the_strongest_heads_of_a_logit_are_those_that_add_or_take_away_most():
     )
     made = sized(4)
     shown = draw(
-        structs.replace(made, texts=[structs.replace(made.texts[0], attribution=added)]), 200
+        structs.replace(made, texts=[structs.replace(made.texts[0], attribution=added)]), 80
     )
     (line,) = [line for line in shown.splitlines() if line.startswith("strongest")]
     assert line.split()[1:7] == ["L1H2", "−2.00", "L3H3", "1.00", "L0H1", "0.50"]

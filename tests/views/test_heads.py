@@ -35,7 +35,7 @@ from tests.helpers.screens import draw
 def letters(screen, heads):
     """The letters of a plain picture, layer by layer, whatever blocks it is in."""
     found = {}
-    for layer, row in re.findall(r"^ +L(\d+)  (.*)$", screen, re.MULTILINE):
+    for layer, row in re.findall(r" L(\d+)  (.*)$", screen, re.MULTILINE):
         found[int(layer)] = found.get(int(layer), "") + re.sub(r"[ ░▒▓█]", "", row)
     assert all(len(row) == heads for row in found.values())
     return [found[layer] for layer in sorted(found)]
@@ -130,7 +130,13 @@ def test_small_values_of_a_role_that_is_never_the_main_one_are_dim(colour):
 def test_heads_say_what_the_value_of_every_role_is_and_from_where_on_it_is_clear():
     made = survey()
     shown = " ".join(draw(made, 100).split())
-    values, clear = re.search(r" values (.+?) clear (from .+?) head 0 1 ", shown).groups()
+    values, measured_on, clear = re.search(
+        r" values (.+?) measured (.+?) clear (from .+?) head 0 1 ", shown
+    ).groups()
+    on = dict(item.split(": ") for item in measured_on.split(" · "))
+    assert sorted(" ".join(on).split()) == sorted(role.letter for role in made.roles)
+    kinds = {role.letter: role.measured for role in made.roles}
+    assert all(len({kinds[letter] for letter in letters.split()}) == 1 for letters in on)
     said = dict(line.split(": ") for line in values.split(" · "))
     numbers = {letter: number for letters, number in said.items() for letter in letters.split()}
     assert numbers == {role.letter: ROLES[role.name].number for role in made.roles}
@@ -680,11 +686,25 @@ def test_the_numbers_of_a_cell_begin_with_the_answer(found, said, width):
     place = lines.index("") + 1
     assert said in " ".join(lines[place : place + 4])
     listed = next(n for n, line in enumerate(lines) if line.startswith(("strongest", "   head")))
-    assert (
-        place
-        < listed
-        < next(n for n, line in enumerate(lines) if line.startswith(f"{found.measure}  "))
-    )
+    titles = [n for n, line in enumerate(lines) if f"{found.measure}  " in line]
+    assert place < listed
+    # of a wide screen, the map stands beside the answer
+    assert titles[0] == place if width == 200 else titles[0] > listed
+
+
+def test_a_role_of_what_no_row_can_read_is_not_called_weak():
+    """`0.00 in all heads` of punctuation marks, where the texts had none, read as a finding about the heads."""
+    made = survey()
+    said = "no such key in the texts, or the mask hides it"
+    assert said not in draw(made, 80)
+    for name, absent in (("punctuation", True), ("retrieval", False)):
+        roles = [
+            replace(role, values=np.zeros_like(role.values)) if role.name == name else role
+            for role in made.roles
+        ]
+        lines = draw(replace(made, roles=roles), 80).splitlines()
+        (line,) = [line for line in lines if line.startswith(f"{ROLES[name].letter} ")]
+        assert line.endswith(said if absent else "0.00 in all heads")
 
 
 def test_the_answer_names_several_tokens_and_heads_that_tie():

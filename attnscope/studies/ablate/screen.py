@@ -148,6 +148,8 @@ def present_effects(
     if settings.is_figure and survey.unit == "head":
         picture += [GAP, weight_against_effect(survey)]
     answer = [*_largest(survey, settings), _strongest(survey, settings.listing, settings)]
+    if text := correlation_text(survey, {how: name for how, (name, _) in _HOW.items()}):
+        answer.append(paragraph(ours(text)))
     yield from answer_first(answer, picture, settings)
     yield GAP
     restored = []
@@ -352,7 +354,7 @@ def _moves(before: str, after: str, *, falls: bool) -> str:
 
 
 def _picture(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Draw the effect of every unit, and say how well weights predict it."""
+    """Draw the effect of every head or layer."""
     first = survey.effects[0]
     if survey.unit == "head":
         # one large effect would leave all others without colour
@@ -363,8 +365,6 @@ def _picture(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPa
         sizes = [write(value, settings.precision) for value in first.effect.tolist()]
         labels = [ours(f"L{layer}") for layer in survey.layers]
         yield Table("layer", [Column(_HEADINGS[first.ranked_by], sizes)], labels=labels)
-    if text := correlation_text(survey, {how: name for how, (name, _) in _HOW.items()}):
-        yield paragraph(ours(text))
 
 
 def weight_against_effect(survey: EffectSurvey, display: str = "") -> Scatter:

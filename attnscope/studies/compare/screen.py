@@ -19,7 +19,7 @@ from attnscope.request.selection import FEW, PRINTED
 from attnscope.studies.compare.row_changes import differing_word, row_changes
 from attnscope.studies.compare.span_screen import compare_spans
 from attnscope.studies.compare.tolerance import conclusion, worst_of_stage
-from attnscope.studies.heads.screen import head_numbers, strongest
+from attnscope.studies.heads.screen import answer_first, head_numbers, strongest
 from attnscope.studies.screens.contributors import LITTLE, MEASURES
 from attnscope.studies.screens.header import (
     WHAT_IF,
@@ -205,25 +205,25 @@ def _moved(
     if np.isnan(shares).all():
         return
     largest = max(head.largest_change for head in change.heads)
+    follow = list[ViewPart]()
+    if shown_count and largest:
+        others = settings.named("--layer and --head", "layer and head", "; {} select others")
+        text = ours(f"{_following(shares, shown_count)}{others}", "caption")
+        follow.append(paragraph(text, remark=True))
     yield GAP
     if summary := nothing_moved(change):
         why = _why_nothing(sides, change)
         yield paragraph((Span("what moved", "title"), Span(f"  {summary}{why}")))
+        yield from follow
     else:
         title = Span("what moved", "title"), Span("  "), *arrow([side.label for side in sides])
         yield Text((title, ours("largest share of a row's weight that moved")), "  ")
         values = _mean_shares(change, sides[1].report.provenance)
-        yield head_numbers(values, settings)
-        yield GAP
         ranked = np.sort(values[np.isfinite(values)])[-2:].round(max(2, settings.precision))
         alike = ranked.size > 1 and ranked[0] == ranked[1]
         digits = max(_EXACT, settings.precision) if alike else settings.precision
-        yield strongest(values, None, Listing(), replace(settings, precision=digits))
-    if not shown_count or largest == 0:
-        return
-    others = settings.named("--layer and --head", "layer and head", "; {} select others")
-    follow = _following(shares, shown_count)
-    yield paragraph(ours(f"{follow}{others}", "caption"), remark=True)
+        answer = [strongest(values, None, Listing(), replace(settings, precision=digits)), *follow]
+        yield from answer_first(answer, [head_numbers(values, settings)], settings)
 
 
 def _why_nothing(sides: tuple[Side, Side], change: Change) -> str:
@@ -611,7 +611,7 @@ class _ShownHead:
                 for kind, column in zip(kinds, columns, strict=True)
                 if any(column)
             ]
-            yield Table("query", filled, labels=labels, indent=0)
+            yield Table("query", filled, labels=labels, indent=0, beside=True)
 
     def _name(self, pair: tuple[int, int]) -> Spans:
         return Span(f"{_number(*pair)}{TIE}"), _both(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+from msgspec import structs
 
 from attnscope.base.layer_kinds import LAYER_KINDS
 from attnscope.findings.arrays import Matrix
@@ -45,6 +46,17 @@ from attnscope.views.walk.effects import tied_heads
 _STRONGEST = 10  # number of heads listed for one role or measure
 _MOST = 64  # number of heads of a role from which a view takes as many as fit on a line
 UNCLEAR = "?"
+_SHARE = "share of weight"
+# what values are measured on, by `RoleValues.measured`
+_MEASURED = {
+    "texts": "in the texts",
+    "images": "in the pictures",
+    "repeated": "in random tokens written twice",
+    "tripled": "three times",
+    "needle": "with a needle",
+    "weights": "of the weights alone",
+}
+_NO_KEY = "no such key in the texts, or the mask hides it"
 NO_ROLE = "no clear role"
 _GREY = "#969696"  # of a role without a colour
 _LEAST = 0.005  # smaller values would show as 0.00
@@ -71,27 +83,25 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
             strongest_heads = _legend(survey)
         else:
             strongest_heads = _strongest_of_roles(survey, listing)
-        about = Facts([("values", _numbers_of_roles(survey)), *_limits_of_roles(survey)])
+        numbers = [("values", _numbers_of_roles(survey)), ("measured", _texts_of_roles(survey))]
+        about = Facts([*numbers, *_limits_of_roles(survey)])
         n_heads = sum(_head_counts(survey))
         none = n_heads - sum(name is not None for name in main)
         have = "has" if none == 1 else "have"
+        once = f" ({UNCLEAR}); each other one counts once, for its main role"
+        if not settings.is_figure:
+            once += ", whose letter stands behind it elsewhere"
         message = paragraph(
-            (
-                Span(f"{none} of {n_heads} heads {have} no clear role", "bold"),
-                Span(f" ({UNCLEAR})"),
-            )
+            (Span(f"{none} of {n_heads} heads {have} no clear role", "bold"), Span(once))
         )
-        answer = [message, strongest_heads, GAP, about]
-        yield from answer_first(answer, [_picture(survey)], settings)
+        yield from answer_first([message, strongest_heads, about], [_picture(survey)], settings)
         texts = f"the {'built-in' if survey.probes.shipped else 'given'} texts"
         random = " and the random tokens" * bool(survey.probes.repeated and survey.probes.draws)
         legend = f"Values are averages over {texts}{random} named above; run and its pages measure"
         legend += " their own text, where values can differ."
-        legend += " Each head counts once, for its main role"
-        if not settings.is_figure:
-            legend += ", whose letter stands behind it elsewhere"
-        has_unranked = any(ROLES[role.name].rank is None for role in survey.roles)
-        legend += "; a role with – is never the main one." if has_unranked else "."
+        if any(ROLES[role.name].rank is None for role in survey.roles):
+            legend += " A role with – is never the main one."
+        yield GAP
         yield paragraph(ours(legend), remark=True)
     if settings.is_figure:
         yield from present_example(survey, settings.every_head, settings)
@@ -210,10 +220,14 @@ def answer_first(
     answer: Sequence[ViewPart], picture: Sequence[ViewPart], settings: DisplaySettings
 ) -> Iterator[ViewPart]:
     """Present the strongest heads above the picture of all, which may take more than a screen; a figure begins with it."""
-    first, second = (picture, answer) if settings.fixed else (answer, picture)
-    yield from first
-    yield GAP
-    yield from second
+    if settings.fixed:
+        yield from (*picture, GAP, *answer)
+        return
+    yield from (*answer, GAP)
+    for part in picture:
+        if isinstance(part, Matrices):
+            part = structs.replace(part, beside=True)
+        yield part
 
 
 def _contrasted(
@@ -415,7 +429,7 @@ def _strongest_head(role: RoleValues) -> Spans:
     if np.isnan(role.values).all():
         return ours("not measured", "dim")
     if np.nanmax(role.values) < _LEAST:
-        return ours("0.00 in all", "dim")
+        return ours(_NO_KEY if _has_no_key(role) else "0.00 in all", "dim")
     layer, head = divmod(int(np.nanargmax(role.values)), role.values.shape[1])
     value = spell_value(role.values, role.errors, layer, head, 2)
     return ours(f"L{layer}H{head} {value}", "dim" if role.values[layer, head] < role.clear else "")
@@ -440,6 +454,15 @@ def _numbers_of_roles(survey: HeadRoles) -> Text:
     return Text([ours(f"{' '.join(of)}: {number}") for number, of in letters.items()], " · ")
 
 
+def _texts_of_roles(survey: HeadRoles) -> Text:
+    """Say on what the values of the roles with these letters are measured."""
+    letters: dict[str, list[str]] = {}
+    for role in survey.roles:
+        letters.setdefault(role.measured, []).append(role.letter)
+    items = [f"{' '.join(of)}: {_MEASURED.get(what, what)}" for what, of in letters.items()]
+    return Text([ours(item) for item in items], " · ")
+
+
 def _limits_of_roles(survey: HeadRoles) -> Iterator[tuple[str, Spans]]:
     """Say from which values on roles are clear, the limit of most of them first."""
     letters: dict[float, list[str]] = {}
@@ -455,6 +478,11 @@ def _limits_of_roles(survey: HeadRoles) -> Iterator[tuple[str, Spans]]:
 def _count(survey: HeadRoles, role: RoleValues) -> int:
     """Return the number of heads whose main role it is."""
     return sum(row.count(role.name) for row in survey.main)
+
+
+def _has_no_key(role: RoleValues) -> bool:
+    """Tell whether no row could read what the role is about: softmax gives some weight to every key that it may read."""
+    return ROLES[role.name].number == _SHARE and not np.nan_to_num(role.values).any()
 
 
 def _strongest_row(survey: HeadRoles, role: RoleValues, listing: Listing) -> tuple[Spans, Text]:
@@ -479,7 +507,10 @@ def _strongest_row(survey: HeadRoles, role: RoleValues, listing: Listing) -> tup
     if not heads:
         measured = not np.isnan(role.values).all()
         cell = ours("0" if measured else "–", "dim")
-        return cell, Text([ours("0.00 in all heads" if measured else "not measured", "dim")])
+        why = "0.00 in all heads" if measured else "not measured"
+        if measured and _has_no_key(role):
+            why = _NO_KEY
+        return cell, Text([ours(why, "dim")])
     cell = ours("–" if ROLES[role.name].rank is None else str(count), "" if count else "dim")
     if listing.top is not None:
         return cell, Text(heads, "  ")

@@ -11,12 +11,12 @@ from attnscope.findings.run import TextReport
 from attnscope.studies.screens.stages import weight_digits
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import Digits, digits_for
-from attnscope.views.parts import GAP, Bar, Bars, FirstFitting, ViewPart
+from attnscope.views.parts import GAP, Bar, Bars, FirstFitting, Remainder, ViewPart
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours
 
 LITTLE = 0.005  # weight below which sources are not listed one by one
-MUCH = 0.1  # weight of all others from which a row says so, even if it lists no little ones
+_ROUNDING = 1e-6  # weight that rounding may leave of 1 where a row lists all its sources
 SHARP = 4.0  # ratio of a source's shares of weight and of content that is worth a remark
 MATTERS = 0.2  # smallest share, relative to the row's strongest source, that is worth a remark
 MEASURES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW‖"}
@@ -46,7 +46,7 @@ def contributors(
             rows.append(None)
         else:
             rows.append(_sources(top, r, list(measures.values()), digits, ranked[r] / full))
-    remainders: list[tuple[str, str] | None] = [None] * len(rows)
+    remainders: list[Remainder | None] = [None] * len(rows)
     if top.by == "weight" and not settings.verbose:
         for r, row in enumerate(rows):
             rows[r], remainders[r] = _summed(text, head, r, row, digits[0])
@@ -117,10 +117,9 @@ def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
 
 def _summed(
     text: TextReport, head: HeadReport, r: int, row: list[Bar] | None, digits: Digits
-) -> tuple[list[Bar] | None, tuple[str, str] | None]:
+) -> tuple[list[Bar] | None, Remainder | None]:
     """Leave out sources with little weight; count all that are not listed, and sum their weight.
 
-    If none with little weight was listed, the others have a line of their own if they have much weight together.
     This needs whole rows, without which every source is listed. Without the matrix, they are not counted, and their
     weight is what is left of 1.
     """
@@ -129,32 +128,16 @@ def _summed(
     of = dict(zip(head.top.keys[r].tolist(), head.top.weight[r].tolist(), strict=True))
     kept_sources = [source for source in row if of[source.index] >= LITTLE]
     kept_indices = [source.index for source in kept_sources]
-    has_little = len(kept_sources) < len(row)
     if "weights" in head.stages:
         excluded = ranked_out(text.sources, head.top.left_out)
         others = np.where(excluded, 0.0, head.stages["weights"][r].astype(np.float64))
         others[kept_indices] = 0
-        name = f"{(others > 0).sum()} more"
-        left = float(np.nansum(others))
-    elif head.top.left_out:
+        return kept_sources, Remainder(int((others > 0).sum()), float(np.nansum(others)), digits)
+    if head.top.left_out:
         return row, None
-    else:
-        name = "others"
-        drained = 0.0 if head.rows.sink is None else float(head.rows.sink[r])
-        left = max(0.0, 1 - sum(of[index] for index in kept_indices) - drained)
-    return kept_sources, rest_of(name, left, digits, is_said=has_little)
-
-
-def rest_of(name: str, total: float, digits: Digits, *, is_said: bool) -> tuple[str, str] | None:
-    """Return a name for sources without a line of their own, and their weight; None if that is little.
-
-    `is_said`: also if it is little.
-    """
-    if total < MUCH and not is_said:
-        return None
-    if total < digits.least:
-        return name, f"<{10.0**-digits.decimals:.{digits.decimals}f}"
-    return name, digits.text(total)
+    drained = 0.0 if head.rows.sink is None else float(head.rows.sink[r])
+    left = 1 - sum(of[index] for index in kept_indices) - drained
+    return kept_sources, Remainder(None, left if left > _ROUNDING else 0.0, digits)
 
 
 def _sources(

@@ -8,10 +8,10 @@ from attnscope.findings.heads import HeadReport
 from attnscope.findings.merge_pieces import TextWords
 from attnscope.findings.run import TextReport
 from attnscope.findings.tokens import Token, group_words, spell_word
-from attnscope.studies.screens.contributors import LITTLE, rest_of
+from attnscope.studies.screens.contributors import LITTLE
 from attnscope.studies.screens.stages import in_percent, matrix_panel, weight_digits
 from attnscope.views.axes import Axis, AxisKind, ranked_out, source_kind, with_sink
-from attnscope.views.parts import Bar, Bars, Panel
+from attnscope.views.parts import Bar, Bars, Panel, Remainder
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Origin, Span, ours
 
@@ -52,7 +52,7 @@ def word_contributors(
     all_keys = len(text.keys) == len(text.sources)
     rows, columns = word_axes(text, words)
     bars: list[list[Bar] | None] = []
-    remainders: list[tuple[str, str] | None] = []
+    remainders: list[Remainder | None] = []
     for row in merged.weights.astype(np.float64):
         order = np.argsort(-np.where(excluded | np.isnan(row), -1.0, row), kind="stable")[
             : head.top.keys.shape[1]
@@ -67,9 +67,7 @@ def word_contributors(
         if all_keys and not settings.verbose:
             others = np.where(excluded, 0.0, row)
             others[kept_words] = 0
-            name = f"{(others > 0).sum()} more"
-            has_little = len(kept_words) < len(listed)
-            remainder = rest_of(name, float(np.nansum(others)), digits, is_said=has_little)
+            remainder = Remainder(int((others > 0).sum()), float(np.nansum(others)), digits)
         remainders.append(remainder)
     left_out = ""
     if head.top.left_out:

@@ -115,15 +115,15 @@ def _table_width(rows: Sequence[Sequence[Spans]], last: Sequence[tuple[int, Span
 def _source_rows(
     bars: Bars, queries: Axis, count: int
 ) -> tuple[list[list[Spans]], list[tuple[int, Spans]]]:
-    """Return a row for every query with its strongest sources, at most `count`, and what little ones sum to."""
+    """Return a row for every query with its strongest sources, at most `count`, and what the others sum to."""
     rows: list[list[Spans]] = [[ours("query", "dim")]]
     for _ in range(count):
         rows[0] += [ours("← source", "dim"), *(ours(name, "dim") for name in bars.measures), ()]
     last: list[tuple[int, Spans]] = [(0, ())]
-    for q, (sources, unlisted) in enumerate(zip(bars.rows, bars.row_remainders(), strict=True)):
+    for q, (sources, unlisted) in enumerate(
+        zip(bars.rows, bars.row_remainders(count), strict=True)
+    ):
         row = [_entry(queries, q)]
-        if sources and len(sources) > count:
-            unlisted = None
         for bar in (sources or ())[:count]:
             remark = ours(bar.remark[0], "remark") if bar.remark else ()
             row += [_entry(bars.sources, bar.index), *map(ours, bar.numbers), remark]

@@ -5,8 +5,9 @@ columns, shortened labels are spelled out below, and control characters of untru
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
+from itertools import chain, zip_longest
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from attnscope.views.terminal.colours import COLOUR_SYSTEMS
 from attnscope.views.terminal.heat import draw_heat
 from attnscope.views.terminal.map import draw_map
 from attnscope.views.terminal.matrices import draw_matrices
+from attnscope.views.terminal.packing import GUTTER
 from attnscope.views.terminal.pictures import draw_pictures
 from attnscope.views.terminal.screen import Screen
 from attnscope.views.terminal.sound import draw_sound
@@ -30,6 +32,8 @@ from attnscope.views.terminal.text import draw_facts, draw_text
 
 # Lines that stand around a picture, and those of a picture on a terminal of 50 lines or fewer, or in a file.
 _AROUND = 12
+# Columns that a block keeps if another one stands beside it.
+_BESIDE = 76
 SCREENFUL = 38
 
 
@@ -60,15 +64,62 @@ def as_text(
 
 
 def _draw(screen: Screen, view_parts: Iterable[parts.ViewPart]) -> None:
-    for part in view_parts:
+    before: list[parts.ViewPart] = []  # a block that the next one may stand beside
+    block: list[parts.ViewPart] = []
+    for part in chain(view_parts, [parts.GAP]):
+        if part != parts.GAP:
+            block.append(part)
+            continue
+        beside = any(getattr(each, "beside", False) for each in block)
+        if len(before) > 1 and beside and _draw_beside(screen, before, block):
+            before, block = [parts.GAP], []
+        else:
+            _draw_block(screen, before)
+            before, block = [*block, parts.GAP], []
+    _draw_block(screen, before[:-1])
+
+
+def _draw_block(screen: Screen, block: Iterable[parts.ViewPart]) -> None:
+    for part in block:
         DRAWN[type(part)](screen, part)
 
 
-class _Page(Screen):
-    """A screen that keeps its lines, as long as they are not too many."""
+def _draw_beside(
+    screen: Screen, left: Sequence[parts.ViewPart], right: Sequence[parts.ViewPart]
+) -> bool:
+    """Draw a block beside the one before if that has the columns of a small screen; return whether it has."""
+    of_right = _Page(screen, sys.maxsize)
+    _draw_block(of_right, right)
+    right_lines = of_right.lines_drawn
+    room = screen.width - GUTTER - _widest(right_lines)
+    if room < _BESIDE:
+        return False
+    of_left = _Page(screen, sys.maxsize, room)
+    _draw_block(of_left, left[:-1])
+    start = _widest(of_left.lines_drawn) + GUTTER
+    nothing: list[Segment] = []
+    screen.draw_lines(
+        [*line, Segment(" " * (start - _cells(line))), *end] if end else line
+        for line, end in zip_longest(of_left.lines_drawn, right_lines, fillvalue=nothing)
+    )
+    return True
 
-    def __init__(self, screen: Screen, max_lines: int) -> None:
+
+def _cells(line: Iterable[Segment]) -> int:
+    return sum(segment.cell_length for segment in line)
+
+
+def _widest(lines: Iterable[Iterable[Segment]]) -> int:
+    return max([0, *(_cells(line) for line in lines)])
+
+
+class _Page(Screen):
+    """A screen that keeps its lines, as long as they are not too many; narrower if it has a width."""
+
+    def __init__(self, screen: Screen, max_lines: int, width: int | None = None) -> None:
         super().__init__(screen.console, screen.ground)
+        self.width = min(self.width, width or screen.width)
+        self.line = min(self.line, self.width)
         self.max_lines = max_lines
         self.lines_drawn: list[list[Segment]] = []
 
