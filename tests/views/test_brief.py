@@ -30,7 +30,7 @@ def test_the_first_screen_of_a_real_model_is_short(minilm, monkeypatch, capsys, 
     assert main(["run", FIFTEEN, "--model", str(minilm)]) == 0
     shown = capsys.readouterr().out
     assert "15 tokens" in shown
-    assert len(shown.splitlines()) <= (70 if width <= 80 else 50)
+    assert len(shown.splitlines()) <= (75 if width <= 80 else 50)
     header = shown.split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in header] == ["model", "mask", "text"]
     assert list(read_tables(shown, 15)) == ["weights"]
@@ -46,7 +46,7 @@ def test_numbers_that_would_take_several_screens_are_a_picture(count, width):
     drawn = f"map of {count} × {count} weights" in shown
     listed = shown[re.search(r"^weights", shown, re.MULTILINE).start() : shown.index("more  ")]
     assert drawn or len(listed.splitlines()) <= 103
-    assert len(shown.splitlines()) <= 190
+    assert len(shown.splitlines()) <= 220
     assert (f"the weights as numbers ({stages})" in " ".join(shown.split())) == drawn
     assert drawn or (count, width) != (50, 80)
     assert not drawn or (count, width) != (20, 120)
@@ -129,7 +129,7 @@ def test_the_sum_of_small_contributors_is_that_of_all_that_are_not_listed(width,
     for row, listed in zip(head.stages["weights"].astype(np.float64), keys.tolist(), strict=True):
         large = [key for key in listed if key >= 0 and row[key] >= 0.005]
         others = [w for k, w in enumerate(row) if k not in large and k not in excluded and w > 0]
-        if len(large) < sum(key >= 0 for key in listed) or sum(others) >= 0.1:
+        if others and any(key >= 0 for key in listed):
             expected.append((len(others), sum(others)))
     found = [(int(n), text) for n, text in re.findall(r"(\d+) more:? (<?[\d.]+)", " ".join(rows))]
     assert [n for n, _ in found] == [n for n, _ in expected]
@@ -180,7 +180,7 @@ def test_no_screen_of_fifteen_tokens_or_fewer_is_long_at_any_width(width):
         shown = draw(made, width, brief=True)
         assert "weights" in shown and "top contributors" in shown
         # two blocks of columns where one is too narrow
-        assert len(shown.splitlines()) <= (50 if width > 80 else 80), count
+        assert len(shown.splitlines()) <= (50 if width > 80 else 88), count
 
 
 @pytest.mark.parametrize("width", range(60, 140, 7))

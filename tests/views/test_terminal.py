@@ -367,7 +367,7 @@ def test_a_row_that_may_attend_to_nothing_does_not_count_in_the_average():
 
 # What may be missed: names of facts above numbers, values below a limit, what is cut off, and words beside a number.
 MISSED = re.compile(
-    r"|model|mask|text|texts|random|query|key|compare|values|clear|legend|note|more|check:"
+    r"|model|mask|text|texts|random|query|key|compare|values|measured|clear|legend|note|more|check:"
     r"|below [\d.]+:|(… )?\d+ more|[\d.]+ in all heads|\(largest of the allowed keys\)"
     r"|\[CLS\]|\[SEP\]|\[MASK\]|[A-Z]"
 )

@@ -429,7 +429,7 @@ def _strongest_head(role: RoleValues) -> Spans:
     if np.isnan(role.values).all():
         return ours("not measured", "dim")
     if np.nanmax(role.values) < _LEAST:
-        return ours(_NO_KEY if _has_no_key(role) else "0.00 in all", "dim")
+        return ours("no such key" if _has_no_key(role) else "0.00 in all", "dim")
     layer, head = divmod(int(np.nanargmax(role.values)), role.values.shape[1])
     value = spell_value(role.values, role.errors, layer, head, 2)
     return ours(f"L{layer}H{head} {value}", "dim" if role.values[layer, head] < role.clear else "")
