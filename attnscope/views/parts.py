@@ -238,16 +238,6 @@ class Remainder(msgspec.Struct, frozen=True):
     weight: float  # of all of them
     digits: Digits
 
-    def text(self, unlisted: Sequence[Bar] = ()) -> tuple[str, str] | None:
-        """Name them, such as `5 more`, with bars that a view has no room for, and their weight; None for no weight."""
-        weight = self.weight + sum(bar.length for bar in unlisted)
-        if weight == 0:
-            return None
-        name = "others" if self.count is None else f"{self.count + len(unlisted)} more"
-        if weight < self.digits.least:
-            return name, f"<{10.0**-self.digits.decimals:.{self.digits.decimals}f}"
-        return name, self.digits.text(weight)
-
 
 class Bars(msgspec.Struct, frozen=True):
     """The strongest sources of every shown query, or of a whole text."""
@@ -270,14 +260,25 @@ class Bars(msgspec.Struct, frozen=True):
         return sorted({bar.remark for row in self.rows for bar in row or () if bar.remark})
 
     def row_remainders(self, listed: int | None = None) -> list[tuple[str, str] | None]:
-        """Return the text of every row's remainder, if so many of its bars are drawn; None for all of them."""
-        remainders = self.remainders or [None] * len(self.rows)
-        return [
-            None
-            if remainder is None
-            else remainder.text(() if listed is None else (row or ())[listed:])
-            for row, remainder in zip(self.rows, remainders, strict=True)
-        ]
+        """Return a name for what every row leaves out, such as `5 more`, and its weight; None for no weight.
+
+        `listed`: how many bars of a row are drawn; None for all.
+        """
+        texts: list[tuple[str, str] | None] = [None] * len(self.rows)
+        for n, (row, remainder) in enumerate(zip(self.rows, self.remainders, strict=False)):
+            if remainder is None:
+                continue
+            unlisted = () if row is None or listed is None else row[listed:]
+            weight = remainder.weight + sum(bar.length for bar in unlisted)
+            name = "others"
+            if remainder.count is not None:
+                name = f"{remainder.count + len(unlisted)} more"
+            digits = remainder.digits
+            if weight and weight < digits.least:
+                texts[n] = name, f"<{10.0**-digits.decimals:.{digits.decimals}f}"
+            elif weight:
+                texts[n] = name, digits.text(weight)
+        return texts
 
 
 class Strip(msgspec.Struct, frozen=True):

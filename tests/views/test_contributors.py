@@ -103,7 +103,7 @@ def test_bars_take_a_third_of_what_is_wider_than_a_small_screen(width, cells):
     assert [line.index(".") for line in lines[1:]] == [lines[1].index(".")] * 2
     rows = [[Bar(0, 1.0, ["1.000"]), Bar(1, 0.5, ["0.500"])]]
     axis = parts.Axis("key", range(2), [], [False] * 2, 2)
-    lines = as_text([parts.Bars(axis, ["weight"], rows)], width).splitlines()
+    lines = as_text([parts.Bars(axis, ["weight"], rows, axis)], width).splitlines()
     assert [line.count("█") for line in lines if "█" in line] == [cells, cells // 2]
 
 

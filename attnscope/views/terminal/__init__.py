@@ -34,7 +34,7 @@ from attnscope.views.terminal.text import draw_facts, draw_text
 _AROUND = 12
 # Columns that a block keeps if another one stands beside it.
 _BESIDE = 76
-SCREENFUL = 38
+SCREENFUL = 43
 
 
 def draw(parts: Iterable[parts.ViewPart], console: Console) -> None:
@@ -66,16 +66,18 @@ def as_text(
 def _draw(screen: Screen, view_parts: Iterable[parts.ViewPart]) -> None:
     before: list[parts.ViewPart] = []  # a block that the next one may stand beside
     block: list[parts.ViewPart] = []
+    beside = False
     for part in chain(view_parts, [parts.GAP]):
         if part != parts.GAP:
             block.append(part)
+            beside = beside or getattr(part, "beside", False)
             continue
-        beside = any(getattr(each, "beside", False) for each in block)
         if len(before) > 1 and beside and _draw_beside(screen, before, block):
             before, block = [parts.GAP], []
         else:
             _draw_block(screen, before)
             before, block = [*block, parts.GAP], []
+        beside = False
     _draw_block(screen, before[:-1])
 
 

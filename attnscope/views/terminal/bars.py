@@ -12,11 +12,8 @@ from attnscope.views.numbers import MASKED, NOTHING
 from attnscope.views.parts import Bar, Bars
 from attnscope.views.terminal.labels import Labels, labels, say_shortened, shorten
 from attnscope.views.terminal.packing import GUTTER, balance, side_by_side
-from attnscope.views.terminal.screen import HEADING, Screen, flow
+from attnscope.views.terminal.screen import BAR, HEADING, Screen, flow
 
-# Cells of a full bar on a screen of 80 columns or fewer, and the most on wider ones.
-BAR = 10
-_LONGEST = 40
 # A part of a text is useless below this number of cells.
 _SNIPPET = 16
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -72,10 +69,10 @@ def draw_bars(screen: Screen, bars: Bars) -> None:
         rows = zip(bars.rows, bars.row_remainders(), strict=True)
         heights = [max(1, len(row or ()) + (unlisted is not None)) for row, unlisted in rows]
         pieces = balance(heights, _width(labelled, bar, remarks), screen.width)
-    if bar and not any(source.before or source.after for row in bars.rows for source in row or ()):
+    if bar and queries is not None:  # else the rest of the line is for a part of the text
         gutters = GUTTER * (len(pieces) - 1)
         spare = (screen.width - gutters) // len(pieces) - _width(labelled, bar, remarks)
-        bar = min(longest_bar(screen), bar + max(0, spare))
+        bar = min(screen.longest_bar, bar + max(0, spare))
     screen.put(side_by_side([_table(screen, labelled, bar, remarks, piece) for piece in pieces]))
     if not remarks:
         _draw_marks(screen, bars)
@@ -195,11 +192,6 @@ def _other(row: Sequence[Bar] | None, unlisted: tuple[str, str] | None) -> str:
     if row:
         return ""
     return f"  {NOTHING}"
-
-
-def longest_bar(screen: Screen) -> int:
-    """Return the cells of a full bar if there is room: on a wide screen, a third of what is wider."""
-    return min(_LONGEST, BAR + max(0, screen.width - 80) // 3)
 
 
 def bar_text(share: float, cells: int) -> str:

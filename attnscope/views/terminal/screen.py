@@ -36,6 +36,9 @@ ROOMY = 40
 GLUE = "\ue000"
 # Style of the headings of tables.
 HEADING = "underline"
+# Cells of a full bar on a screen of 80 columns or fewer, and the most on wider ones.
+BAR = 10
+_LONGEST_BAR = 40
 # Longest line of prose, which is hard to read if it is longer; on a wide screen, two thirds of it.
 _PROSE = 120
 STYLES: dict[Look, str] = {
@@ -92,6 +95,8 @@ class Screen:
         self.ground = ground
         self.width = max(NARROWEST, console.width)  # columns that a layout may use
         self.line = min(self.width, max(_PROSE, 2 * self.width // 3))  # columns of a line of prose
+        # cells of a full bar if there is room: on a wide screen, more by a third of what is wider
+        self.longest_bar = min(_LONGEST_BAR, BAR + max(0, self.width - 80) // 3)
         self.ascii = console.options.ascii_only  # whether its encoding knows ASCII only
         # how many colours there are: 0, 16, 256 or 16,777,216
         self.colours = 0 if console.no_color else count_colours(console.color_system)

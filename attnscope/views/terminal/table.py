@@ -12,10 +12,10 @@ from rich.text import Text
 from attnscope.views import parts
 from attnscope.views.parts import Cell, Column, Table
 from attnscope.views.spans import TOKEN_MARKS, Span, Spans
-from attnscope.views.terminal.bars import BAR, bar_text, longest_bar
+from attnscope.views.terminal.bars import bar_text
 from attnscope.views.terminal.labels import labels, say_shortened, shorten
 from attnscope.views.terminal.packing import balance, pack, side_by_side
-from attnscope.views.terminal.screen import GLUE, HEADING, INDENTS, Screen, flow
+from attnscope.views.terminal.screen import BAR, GLUE, HEADING, INDENTS, Screen, flow
 from attnscope.views.terminal.text import cell_text
 
 # Blocks that begin at the right edge of a cell.
@@ -181,7 +181,7 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
         else:
             sides = (room - _BETWEEN - 1) // 2 if min(shares) < 0 else room - _BETWEEN
             # longer bars would leave no room for columns that are shown if there is some
-            cells = min(BAR if table.further else longest_bar(screen), sides)
+            cells = min(BAR if table.further else screen.longest_bar, sides)
         if cells >= _SHORTEST_BAR:
             styles = [screen.bar if share >= 0 else screen.negative_bar for share in shares]
             bars = _Numbers("", _bars(shares, cells), bars=True, styles=styles)
