@@ -342,7 +342,7 @@ def test_effects_on_states_are_in_percent(shown, tmp_path):
     effects = json.loads(exact.read_text())["effects"][0]["hidden"]
     largest = f"{100 * max(effects):.{0 if max(effects) >= 0.0995 else 1}f} %"
     page = shown(path, (1280, 800), "light")
-    assert f"{largest}," in page.locator(".answer").text_content()
+    assert f"{largest} (" in page.locator(".answer").text_content()
     said = page.locator(".heads-panel p.cell").text_content()
     assert re.search(r": effect of head (.*), ", said)[1] == largest
     assert float(said.split()[-1]) == pytest.approx(max(effects))

@@ -42,6 +42,7 @@ const LIST = 225;
 const REMARK = 60;
 const MATTERS = 130;
 const ANSWER = 56;
+const LETTER = 0.4; // what a letter of a long answer takes in the narrowest panel
 
 export function HeadsPanel(props: PanelProps) {
   const { scene, place, act, goto, room, words, lens, here, setHovered } = props;
@@ -156,7 +157,7 @@ export function HeadsPanel(props: PanelProps) {
             stacked() ? layers.length * 24 : 110,
             room -
               FRAME -
-              (lens ? MATTERS : ANSWER) -
+              (lens ? MATTERS : Math.max(ANSWER, LETTER * (scene.record.answer?.length ?? 0))) -
               (strength && tall ? REMARK : 0) -
               ((lens || strength) && !tall ? LIST : 0) -
               (shown ? REMARK : 0),
