@@ -524,3 +524,20 @@ def test_what_the_mask_forbids_has_its_sign_in_thumbnails_and_in_pooled_cells(co
     dots = [line.count("·") for line in lines]
     assert zoom > 1 and len(lines) <= -(-count // zoom)
     assert dots == sorted(dots, reverse=True) and dots[0] > 10 and dots[-1] == 0
+
+
+def test_without_colours_a_shade_stands_behind_its_number_also_under_the_cursor(smollm2):
+    """In front of it, it touched the number of the cell before, and the cursor took it away."""
+    found = attnscope.inspect(ANIMAL, model=str(smollm2), layer=13, head=8, stages="weights").data
+    weights = found.texts[0].heads[0].stages["weights"][8, :9]
+
+    async def run():
+        app = ExploreApp(report_source(found), begin=Begin(query="it", key="animal"), colours=0)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settled(app, pilot)
+            return lines_of(app, "matrix", True)
+
+    (row,) = (line for line in asyncio.run(run()) if re.search(r"▸ *8 it ", line))
+    cells = re.findall(r"(\d\.\d\d)(.)", row)
+    assert [float(number) for number, _ in cells] == pytest.approx(weights, abs=0.0051)
+    assert [shade for _, shade in cells] == [shade_of(weight) for weight in weights]

@@ -421,7 +421,7 @@ def _grid(
                     not_allowed = row[head] == 0 and scene.rounded is None and display != ROW_LENS
                     text = NO_WEIGHT if not_allowed else _of_cell(row[head], wide - 1)
                     step = shades[layer][head]
-                    shade = _shade(ink, step)
+                    shade = " " if ink.colours else _shade(ink, step)
                     style = DIM
                     if step > 0 or (step == 0 and ink.on_black):
                         style = ink.cell(step, signed=False)
@@ -446,7 +446,7 @@ def _grid(
                     size = len(text)
                     text = (text.rstrip() + _mark(ink, sign_name)).ljust(size)
                     sign_name = ""
-                sign = signs[sign_name] if sign_name else Segment(shade)
+                sign = signs[sign_name] if sign_name or shade == " " else Segment(shade)
                 cells[middle] = [Segment(text, CURSOR if is_current else style)]
             for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
                 line += [*cell, sign if n == middle else between]

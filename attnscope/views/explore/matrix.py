@@ -741,7 +741,11 @@ def _texts(
             text = text.rjust(form.columns - 1)
         if around != " " and len(text) + 4 <= cell:
             text = f" {text} "
-        texts.append(text.center(cell, around))
+        if layout.mode == "shades" and len(text) == cell - 1:
+            # a shade is behind its number, as in the map of heads
+            texts.append(text + around)
+        else:
+            texts.append(text.center(cell, around))
     return texts
 
 
@@ -772,7 +776,7 @@ def _cells(
         if here:
             pieces[here - 1 : here] = [(texts[here - 1][:1], styles[here - 1]), (left, BOLD)]
         return joined(pieces)
-    around = texts[here][0] if layout.mode == "shades" else " "
+    around = texts[here][-1] if layout.mode == "shades" else " "
     inside = texts[here].strip(ink.shades) if layout.form else ""
     if len(inside) + 2 > layout.cell:
         inside = _without_zero(inside)
@@ -790,8 +794,8 @@ def _cells(
         texts = [*texts[:here], frame, *texts[here + 1 :]]
     elif layout.mode == "shades":
         # reversed, a shade would be another one
-        texts = [*texts[:here], around, frame[1:], *texts[here + 1 :]]
-        styles.insert(here, PLAIN)
+        texts = [*texts[:here], frame[:-1], around, *texts[here + 1 :]]
+        styles.insert(here + 1, PLAIN)
     return joined(zip(texts, styles, strict=True))
 
 

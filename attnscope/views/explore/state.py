@@ -523,7 +523,8 @@ class WalkState:
             return None
         weights = self.lens()
         spot = self.place.spot
-        (*best, most) = next(iter(self.strongest_heads()), (spot.layer, spot.head, 0.0))
+        strongest = iter(self.strongest_readers(weights))
+        (*best, most) = next(strongest, (spot.layer, spot.head, 0.0))
         is_more = most > np.nan_to_num(weights[spot.layer, spot.head])
         return (best[0], best[1]) if is_more else None
 

@@ -31,12 +31,12 @@ _MOST_COLOURS = 12
 # saturation counts so many times as much as that from the exact colours.
 _APART = 0.03
 _SMOOTH = 2.0
-# Degrees between the hue of a colour and the exact one, at most, and between two that follow each other.
-_MOST_HUE = 25.0
+# Hues of blue and of orange, lowest and highest, and degrees between two that follow each other, at most.
+_HUES = {True: (238.0, 266.0), False: (28.0, 68.0)}
 _MOST_TURN = 15.5
 # Lightness in OKLab between two that follow each other, at least, and saturation, at most.
 _RISE = 0.02
-_MOST_CHROMA = 0.1
+_MOST_CHROMA = 0.09
 
 
 def _hue(lab: Lab) -> float:
@@ -97,9 +97,12 @@ def ramp_steps(surface: Surface, *, more: bool) -> list[int | None]:
 
     def cost(index: int, place: float) -> float:
         exact = oklab(surface.colour((1 + place * (1 if more else -1)) / 2, signed=True))
-        turn = 0.0 if index in between_hues else _turn(labs[index], exact)
-        if turn > _MOST_HUE:
+        if index in between_hues:
+            return _difference(labs[index], exact)
+        lowest, highest = _HUES[more]
+        if not lowest <= _hue(labs[index]) % 360 <= highest:
             return inf
+        turn = _turn(labs[index], exact)
         return _difference(labs[index], exact) + _DEGREE * turn
 
     coloured = STEPS - BLANK
