@@ -215,3 +215,16 @@ def test_a_page_of_two_models_names_both(tmp_path):
     page, _ = written(tmp_path, TEXT, "--model", "riverbank", "--model", str(folder))
     for scene in page.of_kind("walk")[0]["scenes"]:
         assert scene["model"] == "riverbank, deeper"
+
+
+def test_a_matrix_is_as_wide_as_a_phone(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    longer = f"{TEXT} and old"
+    assert main(["run", longer, "--no-effects", "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(360, 640)).page
+    matrix = page.locator("#panel-matrix")
+    left, _, wide, high = map(float, matrix.get_attribute("data-cells").split())
+    assert wide == high
+    count = len(attnscope.inspect(longer).tokens)
+    box = page.locator(".matrix-panel .heat").bounding_box()
+    assert left + count * wide > 0.97 * box["width"]

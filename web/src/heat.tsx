@@ -77,6 +77,7 @@ export const STEPS: Record<string, [number, number]> = {
 
 const FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 const LONGEST = 156;
+const PHONE_NAME = 100; // above a column of a narrow screen, whose first rows are in sight
 const LEAST_LABEL = 9; // a cell with a label, which is as large as the cell up to LARGEST_LABEL
 const LARGEST_LABEL = 12;
 const LARGEST_CELL = 96;
@@ -347,7 +348,7 @@ function plan(props: DrawnProps, zoom: number): Layout {
   // Cells are squares; of a grid that is much longer than wide, or the other way round, they take the room beside it.
   const fitted = (size: number) => {
     const left = widest(rows, size, named[0]);
-    const names = named[1] ? widest(columns, size, true) : NUMBERED;
+    const names = named[1] ? Math.min(stacked() ? PHONE_NAME : LONGEST, widest(columns, size, true)) : NUMBERED;
     const across = Math.min(LARGEST_CELL, (space - left) / columns.length);
     const down = Math.min(LARGEST_CELL, Math.max(0.2, (room - Math.max(names, named[1] ? LEVEL : 0)) / rows.length));
     const fit = Math.min(across, down);

@@ -323,6 +323,7 @@ function largest(matrix: Matrix): number {
 const FRAME = 156;
 const ABOVE = 74;
 const SIDE = 87;
+const TALL = 560; // pixels of a matrix on a wider one of the screens where panels stand below each other
 
 const runOf = (starts: number[], at: number) => Math.max(0, starts.findIndex((start) => start > at) - 1);
 
@@ -349,7 +350,9 @@ function MatrixView({
   const { spot, stage } = place;
   const id = main ? "panel-matrix" : undefined;
   const half = several && !other && !stacked();
-  const height = Math.max(half ? 120 : 190, half ? (room - ABOVE) / 2 - SIDE : room - FRAME - (several ? SIDE / 2 : 0));
+  // On a narrow screen, a matrix is as wide as that.
+  const least = stacked() ? Math.min(innerWidth, TALL) : half ? 120 : 190;
+  const height = Math.max(least, half ? (room - ABOVE) / 2 - SIDE : room - FRAME - (several ? SIDE / 2 : 0));
   // Where the cursor is on another side, or where a cell of that side is on this one.
   const across = (from: Scene, to: Scene, query: number, key: number): [number, number] => [
     from.on(to, "queries", query),
