@@ -263,10 +263,9 @@ def test_quiet_prints_tables_without_remarks(capsys):
         # begins with how much moved in every head, without the remark on the choice
         if command == ["compare", TEXT]:
             every, head = out.split("\n\nL", 1)
-            assert re.match(r"what moved  causal → bidirectional  .*\n head +0 .*\n", every), every[
-                :80
-            ]
-            assert re.search(r"\n\nstrongest  (L\d+H\d+ \d\.\d{4}\s*)+$", every), every[-200:]
+            strongest = r"strongest  (L\d+H\d+ \d\.\d{4}\s*)+\n\n"
+            title = r"what moved  causal → bidirectional  .*\n"
+            assert re.match(rf"{title}{strongest} head +0 .*\n", every), every[:200]
             head = f"L{head}"
         assert re.match(r"L\d+H\d+( .* → .*)?\n(only in .*)?\n", head), head[:80]
         for remark in (

@@ -92,7 +92,8 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         if not settings.is_figure:
             once += ", whose letter stands behind it elsewhere"
         message = paragraph(
-            (Span(f"{none} of {n_heads} heads {have} no clear role", "bold"), Span(once))
+            (Span(f"{none} of {n_heads} heads {have} no clear role", "bold"), Span(once)),
+            remark=True,
         )
         yield from answer_first([message, strongest_heads, about], [_picture(survey)], settings)
         texts = f"the {'built-in' if survey.probes.shipped else 'given'} texts"
