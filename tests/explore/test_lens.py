@@ -533,8 +533,9 @@ def test_without_colours_a_shade_stands_behind_its_number_also_under_the_cursor(
 
     async def run():
         app = ExploreApp(report_source(found), begin=Begin(query="it", key="animal"), colours=0)
-        async with app.run_test(size=(120, 40)) as pilot:
+        async with app.run_test(size=(112, 40)) as pilot:
             await settled(app, pilot)
+            assert app._panels["matrix"]._last.cell == 5
             return lines_of(app, "matrix", True)
 
     (row,) = (line for line in asyncio.run(run()) if re.search(r"▸ *8 it ", line))
