@@ -46,6 +46,9 @@ norm = "rmsnorm"
 """
 LIMITS = {"open": 1.0, "sample": 1.25, "keys": 0.020, "long": 0.050}
 QUIET = 0.012  # seconds without output after which a screen counts as painted; they are not counted
+# What a terminal is asked before the first screen, and what one answers that is black: a silent one is waited for.
+QUESTION = b"\x1b]11;?"
+ANSWER = b"\x1b]11;rgb:0000/0000/0000\x1b\\\x1b[?62c"
 PATIENCE = 0.15  # seconds after which a key is taken to change nothing, as at the end of a row
 KEYS = [bytes([key]) for key in b"jkhl][}{ds \r\x7fGg=-ca"]
 
@@ -88,6 +91,8 @@ def opened(*words: str) -> tuple[float, float]:
     """Seconds from the start of a walk until its matrix is on the screen, and those of processor time."""
     start = time.perf_counter()
     with closing(PseudoTerminal("explore", *words, PYTHONPATH=str(ROOT))) as terminal:
+        terminal.wait_for(QUESTION, 120)
+        terminal.press(ANSWER)
         terminal.wait_for("▼".encode(), 120)
         took = time.perf_counter() - start, processor_seconds(terminal.process.pid)
         terminal.press(b"q")
@@ -109,6 +114,8 @@ def pressed(count: int, *words: str) -> list[tuple[float, float]]:
     """Seconds from each of some random keys until its screen is painted, and those of processor time."""
     rng, found = np.random.default_rng(2), []
     with closing(PseudoTerminal("explore", *words, PYTHONPATH=str(ROOT))) as terminal:
+        terminal.wait_for(QUESTION, 300)
+        terminal.press(ANSWER)
         terminal.wait_for("▼".encode(), 300)
         terminal.read(1.0)
         for _ in range(count):
