@@ -162,7 +162,7 @@ ROW_STATISTICS = (
         "other",
         "Weight on the rest: not the query itself, not special, not the first token.",
         lambda row: row.on_others(),
-        on="other words",
+        on="other tokens",
         place=1,
     ),
     RowStatistic(

@@ -248,10 +248,10 @@ def test_what_cannot_be_patched_is_refused(gpt2, args, said, tmp_path, monkeypat
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-def test_nothing_is_drawn_for_a_text_of_special_tokens(capsys):
+def test_nothing_is_drawn_for_a_text_without_words(capsys):
     assert main(["ablate", "[MASK]", "--each", "head", "--with", "resample"]) == 2
     assert (
-        "--replacement resample: the text has special tokens alone, which stay"
+        "--replacement resample: the text has special and mask tokens alone, which stay"
         in capsys.readouterr().err
     )
 

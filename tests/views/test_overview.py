@@ -166,7 +166,7 @@ def test_what_takes_no_part_in_rankings_is_not_listed_either():
 
 
 def test_averages_are_those_of_all_rows():
-    said = "on average, a row has 0.62 of its weight on other words, 0.12 on itself, 0.25 on the first token;"
+    said = "on average, a row has 0.62 of its weight on other tokens, 0.12 on itself, 0.25 on the first token;"
     assert said in draw(overview(70), 120)
 
 

@@ -345,11 +345,11 @@ def test_the_average_row_leaves_special_tokens_out_as_the_choice_of_a_head_does(
     text = text_report(tokens(["[CLS]", "a", "b", "[SEP]"], special=(0, 3)))
     other = text.heads[0].rows.other
     assert (
-        f"on average, the row of a word has {other[1:3].mean():.2f} of its weight on other words"
+        f"on average, the row of a word has {other[1:3].mean():.2f} of its weight on other tokens"
         in draw(report(text), 120)
     )
     only_special = text_report(tokens(["[CLS]", "[SEP]"], special=(0, 1)))
-    assert "on average, a row has 0.00 of its weight on other words" in draw(
+    assert "on average, a row has 0.00 of its weight on other tokens" in draw(
         report(only_special), 120
     )
     assert "special tokens" not in draw(sized(3), 120)
@@ -358,7 +358,7 @@ def test_the_average_row_leaves_special_tokens_out_as_the_choice_of_a_head_does(
 def test_a_row_that_may_attend_to_nothing_does_not_count_in_the_average():
     text = text_report(tokens(["a", "b"]), allowed=lambda query, key: query == 0)
     assert (
-        f"on average, a row has {text.heads[0].rows.other[0]:.2f} of its weight on other words"
+        f"on average, a row has {text.heads[0].rows.other[0]:.2f} of its weight on other tokens"
         in draw(report(text), 120)
     )
     nothing = text_report(tokens(["a", "b"]), allowed=lambda query, key: False)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import tokenize
+from attnscope.findings.tokens import MASKS
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.ablate.plan import AblationRun
 from attnscope.studies.heads.texts import TEXTS
@@ -73,7 +74,7 @@ def _plan_patch(ablation: AblationRun) -> TextPlan:
 
 
 def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
-    """Return texts whose words are drawn from other texts, as runs of equal length; special tokens stay."""
+    """Return texts whose words are drawn from other texts, as runs of equal length; special and mask tokens stay."""
     options = ablation.options
     text = ablation.text
     where = arg("others") if options.others else arg("replacement", "resample")
@@ -83,9 +84,13 @@ def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
         for token in ablation.source.tokenizer.encode(other, where=where, special=False)
         if not token.special
     ]
-    words = [position for position, token in enumerate(text.tokens) if not token.special]
+    words = [
+        position
+        for position, token in enumerate(text.tokens)
+        if not token.special and token.piece not in MASKS
+    ]
     if not words:
-        message = "the text has special tokens alone, which stay"
+        message = "the text has special and mask tokens alone, which stay"
         raise UsageError(
             message, where=arg("replacement", "resample"), hint="use a text with other tokens"
         )

@@ -15,7 +15,7 @@ from attnscope.findings.provenance import AddedKeys, MaskUse, Provenance, Tokeni
 from attnscope.findings.row_statistics import LAYER_STATISTICS, ROW_STATISTICS, Means
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.sound import Sound
-from attnscope.findings.tokens import Token, continues, describe_unknown
+from attnscope.findings.tokens import Token, describe_unknown
 from attnscope.request.masks.expression import is_mask, parse_mask, spell_mask
 from attnscope.request.masks.terms import Own
 from attnscope.views.axes import format_positions
@@ -483,17 +483,13 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     shown_facts = sorted(
         (fact for fact in shown_facts if getattr(means, fact[1]) is not None), key=itemgetter(0)
     )
-    pieces = any(continues(text.tokens, position) for position in range(len(text.tokens)))
     facts = list[str]()
     for _, name, on, form, _ in shown_facts:
         value = getattr(means, name)
         of_weight = "" if facts else " of its weight"
-        and_pieces = " and pieces" if pieces and name == "other" else ""
         if name in LAYER_STATISTICS:
             form = LAYER_STATISTICS[name].phrase_of(value)
-        facts.append(
-            form.format(value) if on is None else f"{value:.2f}{of_weight} on {on}{and_pieces}"
-        )
+        facts.append(form.format(value) if on is None else f"{value:.2f}{of_weight} on {on}")
     shares = [getattr(means, name) for _, name, on, *_ in shown_facts if on is not None]
     if sum(shares) > _WHOLE:
         # The first token may be special, or the row's own.

@@ -51,8 +51,6 @@ from attnscope.views.walk.scene import (
     WalkHead,
 )
 
-# Weight on tokens that are neither special nor the first nor the query: words, and punctuation.
-_OTHER = "weight on other tokens"
 # Decimals of rounded statistics.
 DECIMALS = {"distance": 1}
 # Decimals of other statistics, and of weights.
@@ -88,7 +86,6 @@ _STAGES = {
 _PHRASES = {
     **{name: phrase_of(name) for name in (*_SUMMARY, "punctuation")},
     "entropy": "entropy, bits",
-    "other": _OTHER,
     "gate": "gate on the output",
     "unselected": "missed by the indexer",
     "distance": "mean distance, tokens",
@@ -509,7 +506,7 @@ def _displays(scene: Scene, container: Container) -> Node:
     if scene.roles is not None:
         displays["roles"] = "roles"
     for item in numbers:
-        displays[item.name] = _OTHER if item.name == "other" else phrase_of(item.name)
+        displays[item.name] = phrase_of(item.name)
     return {
         "numbers": [_head_number(item, container) for item in numbers],
         "displays": displays,
