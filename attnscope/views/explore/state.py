@@ -311,7 +311,8 @@ class WalkState:
         query = _on_axis(scene.queries, requested.query, scene.tokens_of)
         key = _on_axis(scene.keys, requested.key, scene.tokens_of_key)
         last = words[-1] if words else 0
-        row = next(row for row in (query, scene.start, last) if row is not None)
+        start = scene.start if scene.start_key is None else None  # a cell is that of the first head
+        row = next(row for row in (query, start, last) if row is not None)
         self.place = replace(
             self.place, spot=replace(self.place.spot, layer=layer, head=head, query=row, key=key)
         )
