@@ -20,6 +20,7 @@ class GivenIds(msgspec.Struct, frozen=True):
     left: tuple[int, ...] = ()  # ids of the padding before the text
     right: int = 0  # number of padding tokens after the text
     masked: bool = False  # whether an attention_mask was given
+    apart: bool = False  # drawn at random: none continues the word of the one before it
 
 
 def read_ids(inputs: Mapping[str, Any], where: str) -> list[GivenIds]:

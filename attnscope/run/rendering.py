@@ -110,7 +110,7 @@ def spell_ids(text: TextInput, source: ModelSource) -> TextInput:
     """Return a text with the spelling of its ids; other texts unchanged."""
     if text.given is None or text.text:
         return text
-    return replace(text, text=join_tokens(_tokens(text.given, source))[0])
+    return replace(text, text=join_tokens(_tokens(text.given, source), apart=text.given.apart)[0])
 
 
 def given_tokens(
@@ -118,7 +118,7 @@ def given_tokens(
 ) -> tuple[list[Token], list[int] | None]:
     """Return the tokens of given ids, and the position of each if it is not its place."""
     c = source.config
-    tokens = join_tokens(_tokens(given_ids, source))[1]
+    tokens = join_tokens(_tokens(given_ids, source), apart=given_ids.apart)[1]
     check_tokens(source, tokens, where)
     positions = given_ids.positions
     if positions is None:

@@ -251,6 +251,7 @@ def test_every_letter_of_a_role_has_its_meaning_beside_the_heads(size, smollm2):
             [role.letter for role in names],
             [role.colour for role in names],
             [role.meaning for role in names],
+            [role.clear for role in names],
             np.arange(shape[0] * shape[1]).reshape(shape) % len(names),
             np.full(shape, 0.5, dtype=np.float32),
             "",

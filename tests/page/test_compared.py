@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import attnscope
 from attnscope.cli import main
-from attnscope.views.walk.effects import tied_heads
+from attnscope.views.walk.effects import tied_names
 from tests.page.reading import read_page
 from tests.page.walking import number
 
@@ -133,9 +133,9 @@ def test_no_name_of_a_side_controls_what_shows_it(tmp_path):
 
 def test_names_of_heads_that_tie():
     names = [f"L0H{n}" for n in range(12)]
-    assert tied_heads(names[:2]) == "L0H0 and L0H1"
-    assert tied_heads(names[:3]) == "L0H0, L0H1 and L0H2"
-    assert tied_heads(names) == "L0H0, L0H1, L0H2 and 9 more"
+    assert tied_names(names[:2]) == "L0H0 and L0H1"
+    assert tied_names(names[:3]) == "L0H0, L0H1 and L0H2"
+    assert tied_names(names) == "L0H0, L0H1, L0H2 and 9 more"
 
 
 def test_an_address_of_a_side_without_a_row_begins_where_that_side_does(open_page, tmp_path):

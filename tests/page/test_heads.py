@@ -3,13 +3,16 @@
 import json
 import re
 import shlex
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import attnscope
 from attnscope.cli import main
+from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.run import summary_plan
+from attnscope.views.page.walk import _opened
 from tests.helpers.hybrids import make_hybrid, save_hybrid, with_long_states
 from tests.page.reading import read_page
 from tests.page.test_browser import SHOWS
@@ -107,11 +110,36 @@ def test_a_page_of_heads_begins_at_the_strongest(tmp_path):
         assert expected is None or scene["start"] == expected
 
 
+@pytest.mark.parametrize(
+    ("strengths", "said"),
+    [
+        ([0.27, 0.26, 0.9], "the strongest content head (0.27; clear from 0.25)"),
+        ([0.266, 0.274, 0.9], "one of the strongest content heads (0.27; clear from 0.25)"),
+        ([0.26, 0.27, 0.9], "a content head (0.26; clear from 0.25)"),
+        ([0.26, 0.27, 0.9], "an induction head (0.26; clear from 0.4)"),
+    ],
+)
+def test_a_page_says_why_it_opens_at_a_head(strengths, said):
+    of_content = "content" in said
+    roles = SimpleNamespace(
+        names=["content", "induction"],
+        clear=[0.25, 0.4],
+        main=np.array([[0, 0, 1]] if of_content else [[1, 1, 0]]),
+        strength=np.array([strengths]),
+    )
+    scene = SimpleNamespace(first=(0, 0), layers=[4], heads=[0, 1, 2])
+    assert _opened(scene, roles) == f" It opens at L4H0, {said}."
+
+
 def test_heads_of_random_tokens_are_shown_on_these(open_page, smollm2, tmp_path):
     """An induction head reads nothing but sinks in a text where nothing comes again."""
     path = tmp_path / "page.html"
     roles = ["--role", "induction,previous,first,uniform", "--draws", "2"]
     assert main(["heads", TEXT, "--model", str(smollm2), *roles, "-o", str(path), "--quiet"]) == 0
+    scene = read_page(path).of_kind("walk")[0]["scenes"][1]
+    assert "Item" in scene["queries"]["names"]  # without a blank, and no part of the word before it
+    assert not [name for name in scene["queries"]["names"] if name.startswith("##")]
+    assert " random tokens: text 1 is the first of them." in scene["roles"]["measured"]
     page = open_page(path, size=(1280, 800)).page
     click_head(page, 18, 6)
     assert page.locator(".heads-panel p.cell").text_content().startswith("L18H6: induction 0.")
@@ -366,7 +394,9 @@ def test_a_head_of_a_short_text_is_a_matrix_of_its_tokens(open_page, monkeypatch
     layer, head = scene["first"]
     role = roles["names"][page.raw(roles["main"])[layer, head]]
     strength = page.numbers(roles["strength"])[layer, head]
-    assert scene["answer"].endswith(f" It begins with L{layer}H{head}: {role} {strength:.2f}.")
+    clear = next(known.clear for known in HEAD_ROLES if known.name == role)
+    what = f"a {role} head ({strength:.2f}; clear from {clear:g})."
+    assert scene["answer"].endswith(f" It opens at L{layer}H{head}, {what}")
     assert sum(unit["exact"] for unit in scene["units"]) == 1
     shown = open_page(path, "#text=0&head=L0H0&query=3&key=1", size=(1280, 800)).page
     names = [token.piece for token in report.tokens]

@@ -11,6 +11,7 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
+from attnscope.studies.run.span_walk import read_most, reading_heads
 from attnscope.views.page.walk import _named_runs
 from attnscope.views.spans import Span
 from tests.chat import proof, span_cuts
@@ -81,18 +82,76 @@ def test_the_answer_names_what_is_read_most_and_the_head_that_reads_it_most(page
     others = [names.index(name) for name in ("Doc", "Note")]
     mean = weights.mean((0, 1))[reader]
     most = max(others, key=lambda span: mean[span])
-    layer, head = np.unravel_index(weights[:, :, reader, most].argmax(), (4, 4))
+    cells = weights[:, :, reader, most]
+    tied = [
+        f"L{n}H{m}" for n, m in np.ndindex(4, 4) if f"{cells[n, m]:.2f}" == f"{cells.max():.2f}"
+    ]
     answer = scene["answer"].replace("\u2068", "").replace("\u2069", "")
     assert answer.startswith(
-        f"“Answer” reads “{names[most]}” most of the other parts: {mean[most]:.2f} of its weight"
+        f"In the mean of all 16 heads, “Answer” reads “{names[most]}” most of the other parts: {mean[most]:.2f} of its weight"
     )
     # a long part has more tokens to read
-    assert (
-        f" (sums over tokens, mean of all 16 heads). It reads itself {mean[reader]:.2f}" in answer
-    )
-    best = f"L{layer}H{head} reads “{names[most]}” most: {weights[layer, head, reader, most]:.2f}."
+    assert f" (sums over tokens). It reads itself {mean[reader]:.2f}" in answer
+    # L2H0 and L2H3 differ only in digits that are not shown
+    assert len(tied) == 2
+    best = f"Of all heads, {' and '.join(tied)} read “{names[most]}” most: {cells.max():.2f}."
     assert answer.endswith(best)
     assert scene["start"] == reader
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ((0.1426, 0.1382), "“a” and “b” most of the other parts: 0.14 of its weight each"),
+        (
+            (0.143, 0.138, 0.05),
+            "“a” and “b” most of the other parts: 0.14 of its weight each, then “c” 0.05",
+        ),
+        (
+            (0.15, 0.14, 0.14),
+            "“a” most of the other parts: 0.15 of its weight, then “b” 0.14 and “c” 0.14",
+        ),
+        (
+            (0.1449, 0.144, 0.1441, 0.144),
+            "“a”, “c”, “b” and 1 more most of the other parts: 0.14 of its weight each",
+        ),
+    ],
+)
+def test_what_ties_by_the_digits_shown_has_no_winner(shares, said):
+    names = [f"“{letter}”" for letter in "abcd"]
+    read = sorted(range(len(shares)), key=lambda n: -shares[n])
+    assert read_most(names, np.array(shares), read, "parts") == said
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ({"L0H0": 0.2, "L0H1": 0.391, "L1H0": 0.38}, "L0H1 reads “a” most: 0.39."),
+        ({"L0H0": 0.394, "L0H1": 0.386, "L1H0": 0.38}, "L0H0 and L0H1 read “a” most: 0.39."),
+    ],
+)
+def test_heads_that_tie_by_the_digits_shown_are_all_named(weights, said):
+    assert reading_heads(weights, "“a”") == f"Of all heads, {said}"
+
+
+def test_the_answer_stays_that_of_its_head_and_leads_back_to_it(open_page, page_of_marks):
+    """While another head is open, so that it is not taken for an answer about this one."""
+    path, _ = page_of_marks
+    page = open_page(path, size=(1280, 800)).page
+    answer = page.locator(".answer")
+    said = answer.text_content()
+    assert said.startswith("In the mean of all 16 heads, ")
+    where = "document.querySelector('#where').textContent"
+    colour = "getComputedStyle(document.querySelector('.answer')).color"
+    bright = page.evaluate(colour)
+    page.keyboard.press("]")
+    assert shows(page, where + " !== 'mean'", True)
+    assert answer.text_content() == f"{said} Back to mean."
+    assert page.evaluate(colour) != bright
+    answer.get_by_role("button", name="Back to mean.").click()
+    assert shows(page, where, "mean")
+    assert answer.text_content() == said
+    assert page.evaluate(colour) == bright
 
 
 def test_heads_of_many_spans_are_rounded_and_their_mean_is_exact(tmp_path, monkeypatch):
@@ -132,7 +191,7 @@ def test_the_page_begins_at_the_cell_that_its_answer_is_about(open_page, page_of
     names = text["spans"]["text"]["names"]
     page = open_page(path, size=(1280, 800)).page
     answer = page.locator(".answer").text_content().replace("\u2068", "").replace("\u2069", "")
-    reader, most = re.match("“(.+?)” reads “(.+?)” most of the other parts", answer).groups()
+    reader, most = re.search(", “(.+?)” reads “(.+?)” most of the other parts", answer).groups()
     query, key = names.index(reader), names.index(most)
     assert weights.mean((0, 1))[query].argmax() != key
     assert page.locator(".heads-panel h2").text_content() == f"{reader} ← {most}"
@@ -147,7 +206,7 @@ def test_the_page_begins_at_the_cell_that_its_answer_is_about(open_page, page_of
     assert f"query={reader}&key={most}" in page.evaluate("location.hash")
     largest = weights[..., query, key].max()
     head = page.evaluate(LISTED)[0][0]
-    assert answer.endswith(f"Of all heads, {head} reads “{most}” most: {largest:.2f}.")
+    assert re.search(rf"Of all heads, {head} .*read “{most}” most: {largest:.2f}\.$", answer)
     # also on the way back from the tokens
     choice = page.locator(".text-panel select")
     choice.select_option(label="as tokens")
@@ -225,7 +284,7 @@ def test_a_chat_is_shown_with_its_roles_and_its_command(tmp_path):
         shown, query, key = passages[at + 1]
         assert shown.replace("␣", " ") == words
         assert query == key == names.index(name)
-    assert scene["answer"].startswith("“\u2068user 1\u2069” reads ")
+    assert scene["answer"].startswith("In the mean of all 12 heads, “\u2068user 1\u2069” reads ")
     begin, _, model = scene["command"].partition(" --model ")
     assert begin == "attnscope run --chat chat.json"
     assert model.endswith("gpt2")

@@ -73,11 +73,12 @@ def test_the_answer_names_what_the_row_reads_most(page_of_words):
     order = [n for n in np.argsort(-row) if n not in (0, scene["start"])][:3]
     reader = names[scene["start"]]
     answer = scene["answer"].replace("\u2068", "").replace("\u2069", "")
-    said = f"“{reader}” reads “{names[order[0]]}” most of the other words: {row[order[0]]:.2f} of its weight"
+    said = f"In L{layer}H{head}, “{reader}” reads “{names[order[0]]}” most of the other words: "
+    said += f"{row[order[0]]:.2f} of its weight"
     said += f", then “{names[order[1]]}” {row[order[1]]:.2f} and “{names[order[2]]}” {row[order[2]]:.2f}"
     cells = weights[..., scene["start"], order[0]]
     best = np.unravel_index(cells.argmax(), (4, 4))
-    said += f" (L{layer}H{head}). It reads itself {row[scene['start']]:.2f}"
+    said += f". It reads itself {row[scene['start']]:.2f}"
     if row[0] >= 0.05:
         said += f", “{names[0]}” {row[0]:.2f}"
     said += "."

@@ -157,9 +157,9 @@ def test_heads_say_what_the_value_of_every_role_is_and_from_where_on_it_is_clear
 def test_heads_say_which_texts_they_are_measured_on():
     made = survey()
     for probes, said in (
-        (made.probes, "the built-in texts and the random tokens named above;"),
-        (replace(made.probes, shipped=False), "the given texts and the random tokens named above;"),
-        (replace(made.probes, repeated=0), "the built-in texts named above;"),
+        (made.probes, "the built-in texts and the random tokens;"),
+        (replace(made.probes, shipped=False), "the given texts and the random tokens;"),
+        (replace(made.probes, repeated=0), "the built-in texts;"),
     ):
         shown = " ".join(draw(replace(made, probes=probes), 100).split())
         assert f"averages over {said} run and its pages measure their own text" in shown

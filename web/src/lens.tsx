@@ -226,7 +226,22 @@ export const Answer = (props: PanelProps) => {
   // The page's own answer stays until a token or a cell is chosen.
   const seen = touched ? seenInHeads(scene, place.spot) : (place.touched || !answer) && props.lens;
   if (seen) return <Matters {...props} seen={seen} />;
-  return place.display === display && answer ? <p class="small answer">{answer}</p> : null;
+  if (place.display !== display || !answer) return null;
+  const [layer, head] = scene.record.first;
+  const away = layer !== place.spot.layer || head !== place.spot.head;
+  return (
+    <p class={`small answer${away ? " dim" : ""}`}>
+      {answer}
+      {away && (
+        <>
+          {" "}
+          <button class="plain" onClick={() => props.goto({ layer, head })}>
+            Back to {scene.headName(layer, head)}.
+          </button>
+        </>
+      )}
+    </p>
+  );
 };
 
 // A cell in words: “it” ← “animal”.

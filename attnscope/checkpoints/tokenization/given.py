@@ -108,10 +108,13 @@ def _token(value: Any, index: int, where: str) -> Token:
     raise AttnscopeError(f"token {index} is {value!r:.40}", where=where, hint=f"expected {_FORM}")
 
 
-def join_tokens(tokens: list[Token]) -> tuple[str, list[Token]]:
+def join_tokens(tokens: list[Token], *, apart: bool = False) -> tuple[str, list[Token]]:
     """Return the text of tokens, and the tokens with their places in it.
 
     Words are a blank apart, unless the spelling of a token says where blanks are. Special tokens cover no text.
+
+    Args:
+        apart: Whether every token is a word of its own, such as one that was drawn at random.
     """
     spaced = any(token.piece[:1] in _SPACES or token.piece[:1].isspace() for token in tokens)
     text = ""
@@ -123,7 +126,9 @@ def join_tokens(tokens: list[Token]) -> tuple[str, list[Token]]:
             continue
         if spelling.startswith("##") and len(spelling) > 2:
             spelling = spelling[2:]
-        elif text and not spaced:
+        elif text and (
+            not spaced or (apart and not text[-1].isspace() and not spelling[:1].isspace())
+        ):
             text += " "
         start, end = trim_span(spelling, 0, len(spelling))
         if spelling:

@@ -30,7 +30,7 @@ from attnscope.views.axes import source_kind
 from attnscope.views.parts import FirstFitting, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import token_span
-from attnscope.views.walk.effects import tied_heads
+from attnscope.views.walk.effects import tied_names
 from attnscope.views.walk.scene import MOVED, Alignment, Scene
 
 _LONGEST = 22  # characters that name a long text
@@ -178,7 +178,7 @@ def _answer(comparison: Comparison, change: Change, text: int, first_head: HeadR
         names = [" → ".join(dict.fromkeys((str(head.first), str(head.second)))) for head in order]
         shares = [f"{head.share_moved:.2f}" for head in order]
         tied = shares.count(shares[0])
-        said = f"Of all heads, most weight moved in {tied_heads(names[:tied])}: {shares[0]}"
+        said = f"Of all heads, most weight moved in {tied_names(names[:tied])}: {shares[0]}"
         if tied == 1:
             others = zip(names[1:_NAMED], shares[1:], strict=False)
             said += ", then in " + ", ".join(f"{name} {share}" for name, share in others)

@@ -25,7 +25,7 @@ from attnscope.studies.run.span_walk import (
 )
 from attnscope.studies.screens.spans import span_axis
 from attnscope.views.axes import Axis
-from attnscope.views.walk.effects import tied_heads
+from attnscope.views.walk.effects import tied_names
 from attnscope.views.walk.scene import MOVED, Alignment, HeadNumber, Scene, WalkHead
 
 _NAMED = 2  # spans whose change the answer names
@@ -306,7 +306,7 @@ def _strongest(pair: _Pair, largest: dict[tuple[int, int], float]) -> str:
     most = f"{shares[order[0]]:.2f}"
     tied = [at for at in order if f"{shares[at]:.2f}" == most]
     names = [" → ".join(dict.fromkeys((pair.first.name(at), pair.second.name(at)))) for at in tied]
-    said = f" Of all heads, {tied_heads(names)} {'moves' if len(tied) == 1 else 'move'} most: {most} of "
+    said = f" Of all heads, {tied_names(names)} {'moves' if len(tied) == 1 else 'move'} most: {most} of "
     if len(tied) > 1:
         return f"{said}a part."
     row = int(np.nan_to_num(pair.every[tied[0]], nan=-1.0).argmax())

@@ -403,6 +403,7 @@ def head_roles(
         [role.letter for role in roles],
         [colours.get(name, "#888888") for name in names],
         [role.meaning for role in roles],
+        [role.clear for role in roles],
         main,
         strength,
         measured,

@@ -132,7 +132,10 @@ def repeated_tokens(source: "ModelSource", text: TextInput, seed: int) -> TextIn
     )
     probe = draw_probes(source, special_frame(source, tokens), 1, seed).probes[0].tokens
     ids = GivenIds(
-        tuple(token.id for token in probe), tuple(token.type_id for token in probe), None
+        tuple(token.id for token in probe),
+        tuple(token.type_id for token in probe),
+        None,
+        apart=True,
     )
     return TextInput("", where="random tokens", given=ids)
 
@@ -146,7 +149,8 @@ def present_survey_page(
         yield from _both_kinds(settings.every_head or [], settings)
         return
     repeats = _repeats(survey)
-    random = " and on random tokens" if repeats else ""
+    of_ids = int(not _random_first(survey)) if repeats else None
+    random = "" if of_ids is None else f" and on random tokens: text {of_ids} is the first of them"
     in_second_copy = len(survey.probes.before) + survey.probes.repeated * 3 // 2
     heads = HeadsOfPage(
         "roles",
@@ -157,7 +161,7 @@ def present_survey_page(
         ),
         role_texts=[int(repeats and role.measured not in _OF_TEXTS) for role in survey.roles],
         queries=(in_second_copy, None) if _random_first(survey) else (None, in_second_copy),
-        of_ids=int(not _random_first(survey)) if repeats else None,
+        of_ids=of_ids,
     )
     if len(survey.roles) <= ROLES_ALONE:
         numbers = [

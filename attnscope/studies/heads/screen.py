@@ -41,7 +41,7 @@ from attnscope.views.parts import (
 from attnscope.views.scales import Scale, Shape, shares_of_largest
 from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, note, ours, token_span
-from attnscope.views.walk.effects import tied_heads
+from attnscope.views.walk.effects import tied_names
 
 _STRONGEST = 10  # number of heads listed for one role or measure
 _MOST = 64  # number of heads of a role from which a view takes as many as fit on a line
@@ -98,7 +98,7 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         yield from answer_first([message, strongest_heads, about], [_picture(survey)], settings)
         texts = f"the {'built-in' if survey.probes.shipped else 'given'} texts"
         random = " and the random tokens" * bool(survey.probes.repeated and survey.probes.draws)
-        legend = f"Values are averages over {texts}{random} named above; run and its pages measure"
+        legend = f"Values are averages over {texts}{random}; run and its pages measure"
         legend += " their own text, where values can differ."
         if any(ROLES[role.name].rank is None for role in survey.roles):
             legend += " A role with – is never the main one."
@@ -214,7 +214,7 @@ def _largest(values: Matrix, digits: int) -> str:
     texts = np.vectorize(lambda value: formatted(value, f"z.{digits}f"))(values)
     largest = texts[np.unravel_index(int(np.nanargmax(values)), values.shape)]
     names = [f"L{layer}H{head}" for layer, head in np.argwhere(texts == largest).tolist()]
-    return f"{tied_heads(names)}: {largest}"
+    return f"{tied_names(names)}: {largest}"
 
 
 def answer_first(

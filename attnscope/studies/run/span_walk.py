@@ -1,6 +1,6 @@
 """The walk between the spans of a text on its page, before that between its tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -18,10 +18,11 @@ from attnscope.studies.screens.spans import averaged_heads, mean_weights
 from attnscope.views.page.elements import text_of
 from attnscope.views.settings import TypedCommand
 from attnscope.views.spans import Span
+from attnscope.views.walk.effects import tied_names
 from attnscope.views.walk.scene import Number, RankedSources, RunCommand, Scene, WalkHead
 
 _LISTED = 12  # spans that a row lists
-_NAMED = 3  # spans that the answer names
+_NAMED = 3  # spans or words that an answer names
 # Options that say what runs, in every command.
 _OF_CHATS = (
     "chat",
@@ -234,25 +235,51 @@ def _answer(spans: SpanReport) -> str:
     reader = quoted(spans.text.names[spans.query])
     if np.isnan(shares).all():
         return f"The tokens of {reader} may attend to nothing."
-    names = spans.text.names
+    names = [quoted(name) for name in spans.text.names]
     read, outside = _read_spans(spans)
     if not read:
         return f"{reader} reads nothing but itself ({shares[spans.query]:.2f}) and special tokens."
-    most, *others = read[:_NAMED]
-    said = f"{reader} reads {quoted(names[most])} most of the other parts: {shares[most]:.2f} of its weight"
-    if others:
-        then = (f"{quoted(names[span])} {shares[span]:.2f}" for span in others)
-        said += f", then {' and '.join(then)}"
-    said += f" (sums over tokens, {whose}). It reads itself {shares[spans.query]:.2f}"
+    said = f"{in_heads(whose)}, {reader} reads {read_most(names, shares, read, 'parts')} (sums over tokens)."
+    said += f" It reads itself {shares[spans.query]:.2f}"
     said += "".join(
-        f", {quoted(names[span])} {shares[span]:.2f}"
+        f", {names[span]} {shares[span]:.2f}"
         for span in outside
         if shares[span] >= WORTH_NAMING and span != spans.query
     )
-    cell: Array = np.nan_to_num(spans.weights[:, :, spans.query, most])
-    layer, head = np.unravel_index(int(cell.argmax()), cell.shape)
-    best = HeadRef(int(layer), int(head))
-    return f"{said}. Of all heads, {best} reads {quoted(names[most])} most: {cell.max():.2f}."
+    cells: Array = np.nan_to_num(spans.weights[:, :, spans.query, read[0]])
+    by_head = {str(HeadRef(*at)): float(cells[at]) for at in np.ndindex(cells.shape)}
+    return f"{said}. {reading_heads(by_head, names[read[0]])}"
+
+
+def in_heads(whose: str) -> str:
+    """Begin an answer with the heads that it is about, which need not be those that a reader has opened since."""
+    return f"In the {whose}" if whose.startswith("mean") else f"In {whose}"
+
+
+def read_most(names: Sequence[str], shares: Array, read: Sequence[int], of: str) -> str:
+    """Say what of the others is read most, and how much of the next ones.
+
+    What has the same digits as the first is named with it: on a screen, none of these is ahead.
+
+    Args:
+        read: What the answer may name, the strongest first.
+        of: What they are, such as `parts`.
+    """
+    texts = [f"{shares[n]:.2f}" for n in read]
+    tied = texts.count(texts[0])
+    most = tied_names([names[n] for n in read[:tied]])
+    said = f"{most} most of the other {of}: {texts[0]} of its weight{' each' * (tied > 1)}"
+    then = [f"{names[n]} {text}" for n, text in zip(read, texts, strict=True)][tied:_NAMED]
+    return f"{said}{', then ' * bool(then)}{' and '.join(then)}"
+
+
+def reading_heads(by_head: Mapping[str, float], name: str) -> str:
+    """Say which head reads something most, or all that do by the digits shown."""
+    order = sorted(by_head, key=lambda head: -by_head[head])
+    most = f"{by_head[order[0]]:.2f}"
+    tied = [head for head in order if f"{by_head[head]:.2f}" == most]
+    verb = "reads" if len(tied) == 1 else "read"
+    return f"Of all heads, {tied_names(tied)} {verb} {name} most: {most}."
 
 
 def quoted(name: str) -> str:

@@ -9,10 +9,16 @@ import numpy as np
 from attnscope.findings.run import TextReport
 from attnscope.studies.explore.saved import SavedText
 from attnscope.studies.explore.units import TextUnits, unit_scene, word_head
-from attnscope.studies.run.span_walk import WORTH_NAMING, quoted, ranked
+from attnscope.studies.run.span_walk import (
+    WORTH_NAMING,
+    in_heads,
+    quoted,
+    ranked,
+    read_most,
+    reading_heads,
+)
 from attnscope.views.walk.scene import Scene, WalkHead
 
-_NAMED = 3  # words that the answer names
 _Heads = dict[tuple[int, int], WalkHead]
 
 
@@ -80,14 +86,8 @@ def _answer(words: Scene, heads: _Heads, query: int) -> tuple[int | None, str]:
     if not others:
         return None, ""
     names = [quoted(name.text) for name in words.keys.names]
-    most, *then = others[:_NAMED]
-    said = (
-        f"{quoted(words.queries.names[query].text)} reads {names[most]} most of the other words: "
-    )
-    said += f"{shares[most]:.2f} of its weight"
-    if then:
-        said += f", then {' and '.join(f'{names[n]} {shares[n]:.2f}' for n in then)}"
-    said += f" ({first_head.name})."
+    said = f"{in_heads(first_head.name)}, {quoted(words.queries.names[query].text)} reads "
+    said += f"{read_most(names, shares, others, 'words')}."
     if words.aligned and reader in positions:
         said += f" It reads itself {shares[positions.index(reader)]:.2f}"
         said += "".join(
@@ -98,11 +98,11 @@ def _answer(words: Scene, heads: _Heads, query: int) -> tuple[int | None, str]:
             and shares[n] >= WORTH_NAMING
         )
         said += "."
-    cells = {
-        place: float(np.nan_to_num(head.stages["weights"][query, most]))
-        for place, head in heads.items()
-    }
-    if 1 < len(cells) == len(words.layers) * len(words.heads):
-        best = max(cells, key=lambda place: cells[place])
-        said += f" Of all heads, {heads[best].name} reads {names[most]} most: {cells[best]:.2f}."
+    most = others[0]
+    if 1 < len(heads) == len(words.layers) * len(words.heads):
+        by_head = {
+            head.name: float(np.nan_to_num(head.stages["weights"][query, most]))
+            for head in heads.values()
+        }
+        said += f" {reading_heads(by_head, names[most])}"
     return most, said

@@ -32,7 +32,7 @@ from attnscope.views.walk.effects import (
     effect_text,
     effect_word,
     effect_words,
-    tied_heads,
+    tied_names,
 )
 from attnscope.views.walk.glossary import GLOSSARY, phrase_of
 from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_key, spell_keys
@@ -634,7 +634,7 @@ def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
     texts = [effect_text(float(values[n]), number.measure) for n in order]
     tied = list(takewhile(texts[0].__eq__, texts))
     if len(tied) > 1:
-        return f"{what}: {texts[0]} in {tied_heads([units[n] for n in order[: len(tied)]])}."
+        return f"{what}: {texts[0]} in {tied_names([units[n] for n in order[: len(tied)]])}."
     largest = [f"{units[n]} {text}" for n, text in zip(order, texts[:_NAMED], strict=False)]
     if number.measure:
         largest[0] += f" ({effect_word(float(values[order[0]]), number.measure).lower()})"
@@ -645,13 +645,22 @@ def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
 
 
 def _opened(scene: Scene, roles: SceneRoles) -> str:
-    """Say which head the page begins with, and its role."""
+    """Say which head the page opens at, and why: it is the strongest of its role, or what its role is."""
     role = int(roles.main[scene.first])
     if role < 0:
         return ""
     layer, head = scene.first
     ref = HeadRef(scene.layers[layer], scene.heads[head])
-    return f" It begins with {ref}: {roles.names[role]} {roles.strength[scene.first]:.2f}."
+    name = roles.names[role]
+    strength = f"{roles.strength[scene.first]:.2f}"
+    shown = [f"{value:.2f}" for value in np.sort(roles.strength[roles.main == role])]
+    if shown[-1] != strength:
+        what = f"{'an' if name[0] in 'aeiou' else 'a'} {name} head"
+    elif shown.count(strength) == 1:
+        what = f"the strongest {name} head"
+    else:
+        what = f"one of the strongest {name} heads"
+    return f" It opens at {ref}, {what} ({strength}; clear from {roles.clear[role]:g})."
 
 
 def _effects(effects: SceneEffects | None, container: Container) -> Node | None:

@@ -16,7 +16,7 @@ _LEAST = {
     "target": (1.0, 0.2, 0.02),
 }
 _WORDS = ("Much", "Somewhat", "Little", "Hardly", "Not at all")
-_NAMED = 3  # heads that tie
+_NAMED = 3  # of what ties
 # What follows an effect of every measure; a page writes those that are shares in percent.
 ENDINGS = {"kl": " bits", "hidden": "%", "target": ""}
 
@@ -47,8 +47,8 @@ def effect_text(effect: float, measure: str) -> str:
     return percent(effect) if ending == "%" else f"{number_text(effect, 2)}{ending}"
 
 
-def tied_heads(names: Sequence[str]) -> str:
-    """Name heads that have the same number, and count those that there is no room for: `L0H0, L0H1, L0H2 and 9 more`."""
+def tied_names(names: Sequence[str]) -> str:
+    """Name what has the same number, such as heads, and count what there is no room for: `L0H0, L0H1 and 9 more`."""
     if len(names) <= _NAMED:
         return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"

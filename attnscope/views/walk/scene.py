@@ -179,6 +179,7 @@ class SceneRoles:
     letters: Sequence[str]
     colours: Sequence[str]  # its colour at full strength, as `#rrggbb`
     meanings: Sequence[str]
+    clear: Sequence[float]  # smallest value at which it can be the main role of a head
     main: np.ndarray  # index of every head's main role, (layers, heads); −1 for none
     strength: Matrix  # value of the main role, (layers, heads)
     measured: str = ""
