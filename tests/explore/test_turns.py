@@ -144,10 +144,15 @@ def test_keys_that_come_before_the_first_screen_are_kept_in_their_order(smollm2)
             (waiting,) = region_text(app, "title")
             await settled(app, pilot)
             await settled(app, pilot)
-            return waiting, app.state.place
+            place = app.state.place
+            await pilot.press("X")
+            await settled(app, pilot)
+            return waiting, place, app.state.place
 
-    waiting, place = asyncio.run(run())
+    waiting, place, after = asyncio.run(run())
     assert "loading; then / i t Enter 1 x" in waiting
+    # keys go to the panels again, not to a prompt that is closed
+    assert place.cuts and not after.cuts
     assert place.spot.query == 8 and place.panel == "heads"
     assert [cut.written for cut in place.cuts] == [f"L{place.spot.layer}H{place.spot.head}"]
 

@@ -1051,7 +1051,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         prompt.placeholder = hint
         prompt.value = value
         self.panes["footer"].display = False
-        prompt.focus()
+        # At once: what focuses later would come after a prompt that keys typed ahead have closed already.
+        self.screen.set_focus(prompt)
         prompt.cursor_position = len(value)
 
     def _close_prompt(self, *, restore: bool) -> None:
