@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnscope.cli import main
-from attnscope.views.parts import Column, Facts, Table, Text
+from attnscope.views.parts import GAP, Column, Facts, Table, Text
 from attnscope.views.spans import Span, note, ours, untrusted
-from attnscope.views.terminal import draw
+from attnscope.views.terminal import as_text, draw
 from tests.helpers.screens import Named
 
 ROWS = [("check", "measured", "verdict"), ("nothing on keys that are not allowed", "0.0e+00", "ok")]
@@ -172,3 +172,24 @@ def test_a_head_and_its_number_stand_on_one_line(width, monkeypatch, capsys):
     assert sentence and sentence[0].count(", L") == 3
     ends = [line.split()[-1] for line in lines[start : start + 5] if line]
     assert not [end for end in ends if end == "then" or re.fullmatch(r"L\dH\d", end)]
+
+
+def test_blocks_go_on_beside_a_longer_one_while_they_end_above_its_end():
+    def block(name, lines, *, beside=False):
+        numbers = [str(n) for n in range(lines)]
+        labels = [ours("row")] * lines
+        return Table(name, [Column("n", numbers)], labels=labels, beside=beside)
+
+    def text(words):
+        return Text((ours(words),))
+
+    shown = [text("answer"), GAP, block("map", 9, beside=True), GAP]
+    shown += [block("rows", 3), GAP, text("short"), GAP, block("long", 3), GAP, text("end")]
+    wide = as_text(shown, 100).splitlines()
+    (top,) = [n for n, line in enumerate(wide) if line.startswith("answer") and "map" in line]
+    # the map has a heading and nine rows; of what follows, two blocks end above its end
+    assert wide[top + 2].split() == ["rows", "n", "row", "1"]
+    assert wide[top + 7].split() == ["short", "row", "6"]
+    assert wide[top + 11].split() == ["long", "n"] and wide[-1] == "end"
+    narrow = as_text(shown, 80).splitlines()
+    assert [line.split() for line in narrow if "map" in line] == [["map", "n"]]

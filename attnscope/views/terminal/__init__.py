@@ -5,7 +5,8 @@ columns, shortened labels are spelled out below, and control characters of untru
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from io import StringIO
 from itertools import chain, zip_longest
 from typing import Any
@@ -66,19 +67,28 @@ def as_text(
 def _draw(screen: Screen, view_parts: Iterable[parts.ViewPart]) -> None:
     before: list[parts.ViewPart] = []  # a block that the next one may stand beside
     block: list[parts.ViewPart] = []
-    beside = False
+    columns: _Columns | None = None
     for part in chain(view_parts, [parts.GAP]):
         if part != parts.GAP:
             block.append(part)
-            beside = beside or getattr(part, "beside", False)
             continue
-        if len(before) > 1 and beside and _draw_beside(screen, before, block):
-            before, block = [parts.GAP], []
-        else:
+        beside = any(getattr(one, "beside", False) for one in block)
+        if columns is not None and columns.takes(screen, block):
+            block = []
+            continue
+        if columns is not None:
+            columns.draw(screen)
+            before, columns = [parts.GAP], None
+        elif beside and len(before) > 1:
+            columns = _columns(screen, before[:-1], block)
+        if columns is None:
             _draw_block(screen, before)
-            before, block = [*block, parts.GAP], []
-        beside = False
-    _draw_block(screen, before[:-1])
+            before = [*block, parts.GAP]
+        block = []
+    if columns is None:
+        _draw_block(screen, before[:-1])
+    else:
+        columns.draw(screen)
 
 
 def _draw_block(screen: Screen, block: Iterable[parts.ViewPart]) -> None:
@@ -86,25 +96,48 @@ def _draw_block(screen: Screen, block: Iterable[parts.ViewPart]) -> None:
         DRAWN[type(part)](screen, part)
 
 
-def _draw_beside(
-    screen: Screen, left: Sequence[parts.ViewPart], right: Sequence[parts.ViewPart]
-) -> bool:
-    """Draw a block beside the one before if that has the columns of a small screen; return whether it has."""
+@dataclass(frozen=True)
+class _Columns:
+    """Blocks below each other, and one beside them."""
+
+    left: list[list[Segment]]
+    right: list[list[Segment]]
+    room: int  # columns of the left ones
+
+    def takes(self, screen: Screen, block: Iterable[parts.ViewPart]) -> bool:
+        """Take one more block on the left, as it is drawn alone, if it ends above the end of the right one."""
+        page = _Page(screen, len(self.right) - len(self.left) - 1)
+        try:
+            _draw_block(page, block)
+        except _FullError:
+            return False
+        fits = _widest(page.lines_drawn) <= self.room
+        if fits and page.lines_drawn:
+            self.left.extend([[], *page.lines_drawn])
+        return fits
+
+    def draw(self, screen: Screen) -> None:
+        """Draw the block on the right next to the widest line of the left ones."""
+        start = _widest(self.left) + GUTTER
+        nothing: list[Segment] = []
+        screen.draw_lines(
+            [*line, Segment(" " * (start - _cells(line))), *end] if end else line
+            for line, end in zip_longest(self.left, self.right, fillvalue=nothing)
+        )
+
+
+def _columns(
+    screen: Screen, left: Iterable[parts.ViewPart], right: Iterable[parts.ViewPart]
+) -> _Columns | None:
+    """Return a block beside the one before if that has the columns of a small screen; None if it has not."""
     of_right = _Page(screen, sys.maxsize)
     _draw_block(of_right, right)
-    right_lines = of_right.lines_drawn
-    room = screen.width - GUTTER - _widest(right_lines)
+    room = screen.width - GUTTER - _widest(of_right.lines_drawn)
     if room < _BESIDE:
-        return False
+        return None
     of_left = _Page(screen, sys.maxsize, room)
-    _draw_block(of_left, left[:-1])
-    start = _widest(of_left.lines_drawn) + GUTTER
-    nothing: list[Segment] = []
-    screen.draw_lines(
-        [*line, Segment(" " * (start - _cells(line))), *end] if end else line
-        for line, end in zip_longest(of_left.lines_drawn, right_lines, fillvalue=nothing)
-    )
-    return True
+    _draw_block(of_left, left)
+    return _Columns(of_left.lines_drawn, of_right.lines_drawn, room)
 
 
 def _cells(line: Iterable[Segment]) -> int:
