@@ -286,9 +286,13 @@ def test_a_cut_head_is_neither_listed_nor_followed():
         shown = region_text(app, "matrix"), region_text(app, "row")
         titles = [text[0] for text in shown]
         heads = lines_of(app, "heads", True)
-        return before, listed(app), app.state.place, titles, app.state.lens(), heads
+        await press("a")
+        (footer,) = region_text(app, "footer")
+        return before, listed(app), app.state.place, titles, app.state.lens(), heads, footer
 
-    before, after, place, (matrix, row), lens, heads = walk_live(act, live())
+    before, after, place, (matrix, row), lens, heads, footer = walk_live(act, live())
+    # the head that x cuts, or puts back, is not one of those that are listed
+    assert f"x cut L{place.spot.layer}H{place.spot.head} " in footer
     (cut,) = place.cuts
     assert cut.written == before[0] and cut.written not in after and after
     # what it reads is known, and stays in the grid, beside its sign
@@ -411,11 +415,17 @@ def test_a_footer_of_80_columns_names_the_cut_and_only_what_works():
         # the lens asks what the cut answers
         await press("2", "a")
         shown += region_text(app, "footer")
+        spot = app.state.place.spot
         await press("escape", "2", "x")
-        return shown, region_text(app, "title")[0], app.state.place.cuts
+        return (
+            shown,
+            f"L{spot.layer}H{spot.head}",
+            region_text(app, "title")[0],
+            app.state.place.cuts,
+        )
 
-    lines, title, (cut,) = walk_live(act, live(), size=(80, 24))
-    for line, what in zip(lines, ("edge", "head", "edge", "head"), strict=True):
+    lines, current, title, (cut,) = walk_live(act, live(), size=(80, 24))
+    for line, what in zip(lines, ("edge", "head", "edge", current), strict=True):
         assert f" x cut {what} " in line, line
     head, _, tokens = cut.written.partition(": ")
     assert cut.edge and f"without edge {tokens} of {head}" in title

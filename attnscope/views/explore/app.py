@@ -589,7 +589,10 @@ class ExploreApp(App[int], inherit_bindings=False):
             *([] if spot.key is None else [scene.keys.names[spot.key]]),
         ]
         cell = " ← ".join(map(self.state.ink.name, names))
-        return f"{cell} L{scene.layers[spot.layer]}H{scene.heads[spot.head]}"
+        return f"{cell} {self._head(scene, spot)}"
+
+    def _head(self, scene: Scene, spot: Spot) -> str:
+        return f"L{scene.layers[spot.layer]}H{scene.heads[spot.head]}"
 
     def _footer(self, width: int) -> Line:
         if self._mode == "copy":
@@ -624,7 +627,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             calls = clickable(action.name)
             brief = action.brief
             if action.name == "cut":
-                brief = f"{brief} {'head' if panel == 'heads' else 'edge'}"
+                what = "head" if panel == "heads" else "edge"
+                if lens and panel == "heads" and self.state.scene is not None:
+                    # none of the listed heads need be the one that is cut
+                    what = self._head(self.state.scene, self.state.place.spot)
+                brief = f"{brief} {what}"
             used += 2 * bool(line) + cell_len(key) + 1 + len(brief)
             if used > width:
                 break

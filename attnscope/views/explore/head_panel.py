@@ -503,7 +503,8 @@ def _below_lens(
         ]
     else:
         name, weight, others = "", "", []
-        forms = ["…"] if np.isnan(weights).all() else [f"{query} reads {key} in no head", "no head"]
+        is_unknown = is_partial or np.isnan(weights).all()
+        forms = ["…"] if is_unknown else [f"{query} reads {key} in no head", "no head"]
     answer = fitting([*(ink.plain("".join([*digits[:1], form])) for form in forms)], width)
     entries = [
         ink.plain(f"{digit}{name} {weight}")
@@ -675,9 +676,11 @@ def _of_effects(
     """Say how much the head under the cursor matters, which heads matter most, and how much it does at the other place."""
     spot = state.place.spot
     display = state.place.display
-    strongest = []
+    strongest = list[str]()
     for layer, head, effect in strongest_of(head_number.values)[:_NAMED]:
-        size = effect_text(effect, head_number.measure).removesuffix(" bits")
+        size = effect_text(effect, head_number.measure)
+        if strongest:  # the first one has the unit
+            size = size.removesuffix(" bits")
         strongest.append(f"{_name_of(scene, layer, head)} {size}")
     strongest_texts = ["strongest: " + ", ".join(strongest[:count]) for count in (4, 3, 2, 1)]
     effect_place = place_of_effect(scene, _row_of_effect(state, display))
