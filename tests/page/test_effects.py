@@ -124,6 +124,7 @@ def test_the_page_says_whether_a_head_matters(open_page, gpt2, tmp_path):
         "[...document.querySelectorAll('[data-effect]')].map((one) => [one.dataset.effect, one.textContent])"
     )
     assert len(listed) == 9
+    assert page.locator(".lens .effects").text_content() == "effect of a cut · rank of 12"
     # of which the sentence names the one with the largest effect, unless it is about that one
     effect_of = {name: kl[tuple(map(int, name[1:].split("H")))] for name, _ in listed}
     ordered = sorted(effect_of, key=effect_of.__getitem__)

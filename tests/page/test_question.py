@@ -97,6 +97,23 @@ def test_predictions_stand_beside_the_sentence(open_page, tmp_path):
     assert box["y"] < 140  # in sight without scrolling, above the panels
 
 
+def test_predicted_punctuation_is_in_quotes(open_page, smollm2, tmp_path):
+    """Or a full stop would be one of the line."""
+    path, text = (
+        tmp_path / "page.html",
+        "The animal did not cross the street because it was too tired",
+    )
+    assert main(["run", text, "--model", str(smollm2), "-o", str(path), "--quiet"]) == 0
+    (prediction,) = (
+        attnscope.inspect(text, model=str(smollm2), predict=True).data.texts[0].predictions
+    )
+    marks = [one.text for one in prediction.tokens if not any(map(str.isalnum, one.text))]
+    assert marks == [".", ","]
+    page = open_page(path, size=(1280, 800)).page
+    assert page.locator(".predictions q").all_text_contents() == marks
+    assert page.locator(".predictions .item").count() == len(prediction.tokens)
+
+
 def test_lines_are_drawn_where_the_matrix_was(open_page, pages):
     page = open_page(pages["short"][0], size=(1280, 800)).page
     panels = (".text-panel", ".heads-panel", ".matrix-panel", ".row-panel")

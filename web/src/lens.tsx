@@ -271,6 +271,11 @@ export function LensList(props: PanelProps & { seen: (Seen | null)[][] }) {
       }}
     >
       {spot.key === null && !strong.some((one) => scene.sinks.has(one.key)) && <li class="dim">{words.past}</li>}
+      {all && strong.length > 0 && (
+        <li class="small effects">
+          <Term title={glossary.effect}>effect of a cut</Term> · rank of {all.length}
+        </li>
+      )}
       {strong.map((one, rank) => (
         <li key={rank}>
           <button

@@ -70,7 +70,8 @@ function Predictions({ scene, place }: Props) {
       <Dim>predicted {one.title.map(tree)}:</Dim>
       {one.tokens.map((token, rank) => (
         <span key={rank} class="item">
-          <bdi>{token}</bdi> {probabilityText(one.probabilities[rank]!)}
+          {/[\p{L}\p{N}]/u.test(token) ? <bdi>{token}</bdi> : <Word name={token} />}{" "}
+          {probabilityText(one.probabilities[rank]!)}
         </span>
       ))}
     </p>
