@@ -383,7 +383,7 @@ class Checker:
                         styles += [segment.style] * cell_len(character)
                     at += cell_len(character)
             expected = np.array([[self._expected(layout.rows[y], key) for key in layout.columns]])
-            for n, step in enumerate(steps(expected, state.scale("exact"))[0].tolist()):
+            for n, step in enumerate(steps(expected, state.scale("exact"), state.ink)[0].tolist()):
                 if layout.columns[n] != state.column or layout.rows[y] != state.place.spot.query:
                     near = {
                         state.ink.cell(each, signed=False).bgcolor

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+import attnscope
 from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.findings.heads import Top
 from attnscope.findings.predictions import PredictedToken, Prediction
@@ -17,6 +18,7 @@ from attnscope.views.terminal.bars import bar_text
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens
 from tests.helpers.screens import contributors, draw
 
+TEXT = "The bank by the river"
 MORE_WEIGHT, MORE_CONTENT = "high weight, small value", "low weight, large value"
 
 
@@ -216,3 +218,13 @@ def test_the_strongest_heads_of_a_logit_are_those_that_add_or_take_away_most():
     one_more = structs.replace(added, sources=np.ones(9, np.float32))
     text = structs.replace(sized(9).texts[0], attribution=one_more)
     assert "1 other token " in draw(structs.replace(made, texts=[text]), 200)
+
+
+def test_with_one_key_asked_for_a_row_says_what_all_other_sources_have():
+    found = attnscope.inspect(TEXT, query="river", key="bank", top=2)
+    (head,) = found.data.texts[0].heads
+    whole = attnscope.inspect(TEXT, layer=head.layer, head=head.head, query="river")
+    row = whole[head.layer, head.head].weights[0]
+    left = row.sum() - np.sort(row)[-2:].sum()
+    (others,) = re.findall(r"others +([\d.]+)", draw(found.data, 80))
+    assert float(others) == pytest.approx(left, abs=5e-4)

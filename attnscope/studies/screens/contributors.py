@@ -120,15 +120,14 @@ def _summed(
 ) -> tuple[list[Bar] | None, Remainder | None]:
     """Leave out sources with little weight; count all that are not listed, and sum their weight.
 
-    This needs whole rows, without which every source is listed. Without the matrix, they are not counted, and their
-    weight is what is left of 1.
+    Without whole rows of the matrix, they are not counted, and their weight is what is left of 1.
     """
-    if not row or len(text.keys) < len(text.sources):
+    if not row:
         return row, None
     of = dict(zip(head.top.keys[r].tolist(), head.top.weight[r].tolist(), strict=True))
     kept_sources = [source for source in row if of[source.index] >= LITTLE]
     kept_indices = [source.index for source in kept_sources]
-    if "weights" in head.stages:
+    if "weights" in head.stages and len(text.keys) == len(text.sources):
         excluded = ranked_out(text.sources, head.top.left_out)
         others = np.where(excluded, 0.0, head.stages["weights"][r].astype(np.float64))
         others[kept_indices] = 0
