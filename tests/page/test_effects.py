@@ -360,7 +360,7 @@ def test_the_word_of_an_effect_follows_its_size(open_page, page_name, column):
         click_cell(page.locator("#panel-heads"), layer, head)
         assert shows(page, f"{MATTERS}.startsWith('L{layer}H{head} has ')", True)
         word, rank = re.search(
-            rf"matter\? (\w+): .* bits, number (\d+) of {len(words)}", page.evaluate(MATTERS)
+            rf"matter\? (\w+): .* (?:bits|%), number (\d+) of {len(words)}", page.evaluate(MATTERS)
         ).groups()
         assert (word, int(rank)) == (words[n], n + 1)
     assert {
