@@ -346,3 +346,15 @@ def test_effects_on_states_are_in_percent(shown, tmp_path):
     said = page.locator(".heads-panel p.cell").text_content()
     assert re.search(r": effect of head (.*), ", said)[1] == largest
     assert float(said.split()[-1]) == pytest.approx(max(effects))
+
+
+def test_of_a_row_the_list_of_heads_has_each_weight_beside_its_head(shown):
+    page = shown(FOLDER / "smollm2-it.html", (1280, 800), "light")
+    page.locator(".text-panel .flow").get_by_text("it", exact=True).first.click()
+    page.wait_for_selector(".lens bdi")
+    apart = page.evaluate(
+        """() => [...document.querySelectorAll('.lens button')].map((button) => Math.abs(
+          button.querySelector('b').getBoundingClientRect().bottom -
+          button.querySelector('[data-lens]').getBoundingClientRect().bottom))"""
+    )
+    assert len(apart) == 9 and max(apart) < 3, apart
