@@ -21,10 +21,10 @@ MATTERS = "document.querySelector('.matters').textContent"
 def opened(open_page, tmp_path):
     """A function that writes the page of a command and opens it."""
 
-    def opened(command, fragment="", size=(1280, 800)):
+    def opened(command, fragment="", size=(1280, 800), *, touch=False):
         path = tmp_path / "page.html"
         assert main([*command, "-o", str(path), "--quiet", "--force"]) == 0
-        return open_page(path, fragment, size=size).page
+        return open_page(path, fragment, size=size, touch=touch).page
 
     return opened
 
@@ -113,6 +113,21 @@ def test_a_finger_reads_what_a_term_means(opened):
         assert box["x"] >= 0 and box["width"] > 200
         # which leaves the answer free
         assert box["y"] + box["height"] <= page.locator(".matters").bounding_box()["y"]
+        page.locator(".said").click()
+        assert shows(page, said, "")
+
+
+def test_a_finger_reads_a_term_beside_what_is_clickable(opened):
+    """A browser takes it to a command or a button that is near, unless the term is as clickable as that."""
+    page = opened(["compare", "The bank by the river"], size=(360, 640), touch=True)
+    click_cell(page.locator("#panel-matrix"), 1, 0)
+    assert page.locator(".matters code").is_visible()
+    term = page.locator(".matters .term", has_text="matter")
+    box = term.bounding_box()
+    said = "document.querySelector('.said').textContent"
+    for share in (0.5, 0.7, 0.9):
+        page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + share * box["height"])
+        assert shows(page, said, term.get_attribute("title")), share
         page.locator(".said").click()
         assert shows(page, said, "")
 

@@ -1,8 +1,10 @@
 """Every kind of page on the screens that people have: nothing is cut, letters can be read, and the answer comes first."""
 
+import io
 import json
 import re
 
+import numpy as np
 import pytest
 
 from attnscope.cli import main
@@ -13,6 +15,7 @@ from tests.page.walking import shows
 
 SIZES = [(360, 640), (768, 1024), (1280, 800), (1920, 1080)]
 OTHER = "She sat by the [MASK] of the old river"
+TURNS = "Mary went to the store .\nJohn drank .\nThe old bank of the river , far away .\nWhere is John ?"
 KINDS = {
     **PAGES,
     "run": ["run", TEXT],
@@ -21,6 +24,7 @@ KINDS = {
     "texts": ["compare", TEXT, OTHER],
     "explain": ["explain", TEXT, "--query", "[MASK]"],
     "spans": ["run", "It rained. She went home.", "--spans", "sentences"],
+    "turns": ["run", TURNS, "--spans", "lines"],
     "rollout": ["run", TEXT, "--measure", "rollout"],
     "token": ["run", "the internationalisation of an old bank"],
     "long": ["run", "the river ran past an old bank " * 14],
@@ -89,6 +93,7 @@ LONG_TEXTS = [
 ]
 ANSWERS = {
     "spans": ".answer",
+    "turns": ".answer",
     "rollout": ".answer",
     "cell": ".matters",
     "effect of head": ".answer",
@@ -270,6 +275,34 @@ def test_the_shadow_of_what_scrolls_is_dark_in_the_dark(shown, pages_of_kinds):
     assert max(int(part) for colour in colours for part in colour) < 0x60
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_around_a_text_that_is_whole_there_are_no_lines(theme, chromium, pages_of_kinds):
+    """On a screen of two dots a pixel, where boxes end at half pixels: shadows are of what goes on alone."""
+    pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed (extra images)")
+    context = chromium.new_context(
+        viewport={"width": 360, "height": 640},
+        color_scheme=theme,
+        device_scale_factor=2,
+        has_touch=True,
+        is_mobile=True,
+    )
+    page = context.new_page()
+    page.goto(pages_of_kinds["run"].resolve().as_uri())
+    page.wait_for_selector("html[data-ready]")
+    flow = page.locator(".text-panel .flow")
+    assert flow.evaluate("(text) => text.scrollHeight <= text.clientHeight")
+    box = flow.bounding_box()
+    seen = np.array(pillow.open(io.BytesIO(page.screenshot())).convert("RGB"))
+    context.close()
+    left, right = int(2 * box["x"]) - 2, int(2 * (box["x"] + box["width"])) + 2
+    top, bottom = int(2 * box["y"]) - 1, int(2 * (box["y"] + box["height"])) + 2
+    card = seen[top, left - 4]
+    # nothing but the card above and below the lines of the text, and beside them
+    for edge in (seen[top : top + 4, left:right], seen[bottom - 4 : bottom, left:right]):
+        assert (edge == card).all()
+    assert (seen[top:bottom, left : left + 4] == card).all()
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 def test_on_a_phone_the_answer_is_in_sight(name, shown, pages_of_kinds):
     page = shown(pages_of_kinds[name], (360, 640), "light")
@@ -280,11 +313,11 @@ def test_on_a_phone_the_answer_is_in_sight(name, shown, pages_of_kinds):
     assert box["y"] + box["height"] <= 640
 
 
-@pytest.mark.parametrize("name", ["run", "cell", "spans", "roles"])
+@pytest.mark.parametrize("name", ["run", "cell", "spans", "turns", "roles", "masks", "texts"])
 def test_on_a_phone_the_first_screen_has_rows_of_the_matrix(name, shown, pages_of_kinds):
     """The first at least, above the answer, which is at the bottom of the screen."""
     page = shown(pages_of_kinds[name], (360, 640), "light")
-    picture = page.locator("#panel-matrix")
+    picture = page.locator("figure.difference canvas, #panel-matrix").last
     _, top, _, high = map(float, picture.get_attribute("data-cells").split())
     first = picture.bounding_box()["y"] + top + high
     assert first <= page.locator(ANSWERS[name]).bounding_box()["y"]

@@ -77,7 +77,7 @@ export const STEPS: Record<string, [number, number]> = {
 
 const FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 const LONGEST = 156;
-const PHONE_NAME = 100; // above a column of a narrow screen, whose first rows are in sight
+const PHONE_NAME = 80; // above a column of a narrow screen, whose first rows are in sight
 const LEAST_LABEL = 9; // a cell with a label, which is as large as the cell up to LARGEST_LABEL
 const LARGEST_LABEL = 12;
 const LARGEST_CELL = 96;
