@@ -135,6 +135,28 @@ def test_of_equal_tokens_only_their_positions_can_decide(stack, positions, said)
     assert positions == "none" or e.cells[0].reason.rival.content == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("scale", "query", "verb"),
+    [(0.5, "2", "narrows"), (2.0, "2", "widens"), (1.0, "2", None), (0.5, "0", None)],
+)
+def test_a_scale_narrows_or_widens_the_scores_unless_it_does_nothing(stack, scale, query, verb):
+    asked = {"config": stack(), "layer": "0", "head": "0", "query": query, "scale": scale}
+    e = explain(requested((TextInput("river bank house"),), **asked))
+    lines = [
+        "".join(span.text for span in joined(part))
+        for part in present_explanation(e, SETTINGS)
+        if isinstance(part, Text)
+    ]
+    said = [re.match(r"the scale (\w+) .* from (\S+) to (\S+) ", line) for line in lines]
+    found = [(match[1], *map(float, match.groups()[1:])) for match in said if match]
+    if verb is None:
+        assert found == []
+    else:
+        ((said_verb, before, after),) = found
+        assert said_verb == verb
+        assert after == pytest.approx(scale * before, abs=2e-4)
+
+
 def test_of_one_allowed_key_nothing_is_compared(stack):
     e = explain(requested((TextInput("river bank"),), config=stack(), query="0"))
     (cell,) = e.cells

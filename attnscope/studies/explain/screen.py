@@ -196,16 +196,23 @@ def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedS
 def _scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     yield from scaled_parts(e, axis, settings)
     yield from _checks(e, "scaled")
-    if e.effects is not None and e.row.masked.size > 1:
-        spread, scaled = (
-            number_text(x, settings.precision) for x in (e.effects.spread, e.effects.scaled_spread)
-        )
-        bits, without = (number_text(x, 2) for x in (e.effects.entropy, e.effects.unscaled_entropy))
-        text = (
-            f"the scale narrows the scores' spread from {spread} to {scaled} (standard deviation); without it, the "
-            f"weights would have {without} bits of entropy instead of {bits}"
-        )
-        yield _say(text, "caption")
+    yield from _of_scale(e, settings)
+
+
+def _of_scale(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Say what the scale does to the scores, unless it is 1 or the mask allows a single key."""
+    if e.effects is None or e.scale == 1 or e.effects.spread == 0:
+        return
+    spread, scaled = (
+        number_text(x, settings.precision) for x in (e.effects.spread, e.effects.scaled_spread)
+    )
+    bits, without = (number_text(x, 2) for x in (e.effects.entropy, e.effects.unscaled_entropy))
+    verb = "narrows" if e.scale < 1 else "widens"
+    text = (
+        f"the scale {verb} the scores' spread from {spread} to {scaled} (standard deviation); without it, the "
+        f"weights would have {without} bits of entropy instead of {bits}"
+    )
+    yield _say(text, "caption")
 
 
 def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> ExplainedStep:
