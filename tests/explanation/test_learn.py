@@ -13,8 +13,10 @@ from attnscope.cli.learn import read_progress
 from attnscope.request.arguments import LESSON_NAMES
 from attnscope.studies.learn.lessons import LESSONS
 from tests.explore.pseudo_terminal import PseudoTerminal
+from tests.helpers.architectures import save_gpt2, write_tokenizer
 from tests.helpers.draws import in_two
 from tests.helpers.row_statistics import entropy
+from tests.helpers.tiny_models import TABLE
 
 TEXT = "The bank by the river was eroded"
 
@@ -202,8 +204,79 @@ def test_sinks_and_padding(lesson):
     ]
     first, second, third = found["steps"]
     np.testing.assert_allclose(column(first, "on the first"), weights[:, 1:, 0].mean(1), atol=1e-5)
+    assert numbers(first["reveal"])[-1] == pytest.approx(1 / weights.shape[2], abs=0.0006)
     assert float(right(second)) == 0
     assert right(third) == "yes, up to rounding"
+
+
+def test_an_even_share_is_of_the_keys_that_the_mask_allows(lesson):
+    first, *_ = lesson("sinks", "--mask", "causal", text="a river bank")["steps"]
+    assert numbers(first["reveal"])[-1] == pytest.approx((1 / 2 + 1 / 3) / 2, abs=0.0006)
+
+
+@pytest.mark.parametrize(
+    ("positions", "temperature"), [("alibi", 1.0), ("alibi", 0.5), ("none", 2.0)]
+)
+def test_without_the_scale_bias_and_temperature_stay(lesson, tmp_path, positions, temperature):
+    config = tmp_path / "stack.toml"
+    config.write_text(
+        f'd_model = 16\nn_heads = 2\nmask = "causal"\nseed = 4\npositions = "{positions}"\n'
+    )
+    row = ["--config", str(config), "--layer", "0", "--head", "1", "--query", "5"]
+    found = lesson("scale", *row, "--temperature", str(temperature))
+    head = attnscope.inspect(
+        TEXT, config=str(config), layer=0, head=1, query=5, stages=["scores", "scaled"]
+    )[0, 1]
+    scores, scaled = (np.asarray(stage, np.float64)[0, :6] for stage in (head.scores, head.scaled))
+    bias = scaled - scores / np.sqrt(8)
+    _, second = found["steps"]
+    with_scale, without = (softmax(row / temperature) for row in (scaled, scores + bias))
+    np.testing.assert_allclose(column(second, "with"), with_scale, atol=1e-5)
+    np.testing.assert_allclose(column(second, "without"), without, atol=1e-5)
+    said = ("nearly all weight", "more weight", "not the largest weight")
+    expected = 0 if without.max() >= 0.9 else 1
+    if without.max() <= with_scale.max():
+        expected = 2
+    assert said[expected] in second["says"]
+
+
+def test_a_head_that_writes_nothing_adds_nothing(lesson, tmp_path):
+    _, model = save_gpt2(tmp_path)
+    for block in model.transformer.h:
+        block.attn.c_proj.weight.data.zero_()
+    model.save_pretrained(tmp_path)
+    *_, last = lesson("output", "--model", str(tmp_path), text="the bank by river")["steps"]
+    assert right(last) == "0.00"
+
+
+def test_a_head_of_two_dimensions_has_no_others(lesson, tmp_path):
+    config = tmp_path / "stack.toml"
+    config.write_text('d_model = 4\nn_heads = 2\nmask = "causal"\nseed = 4\n')
+    first, _, third = lesson("scores", "--config", str(config), "--layer", "0")["steps"]
+    assert first["formula"].count("×") == 2 and " more" not in first["formula"]
+    assert third["formula"].startswith("the 2 largest products")
+    assert third["reveal"].endswith("there are no others.")
+
+
+def test_a_lesson_that_a_model_cannot_show_is_refused(tmp_path, capsys):
+    (row,) = (row for row in TABLE if row.name == "gpt_neo")
+    row.save(tmp_path)
+    write_tokenizer(tmp_path)
+    text = "the bank by river"
+    assert main(["learn", "scale", text, "--model", str(tmp_path), "--plain"]) == 2
+    assert "multiplies its scores by 1, which narrows nothing" in capsys.readouterr().err
+    path = tmp_path / "gpt2"
+    _, model = save_gpt2(path)
+    for block in model.transformer.h:
+        for parameter in block.attn.c_attn.parameters():
+            parameter.data.zero_()
+    model.save_pretrained(path)
+    assert main(["learn", "scores", text, "--model", str(path), "--plain"]) == 2
+    assert "every q·k of this row is 0" in capsys.readouterr().err
+    config = tmp_path / "stack.toml"
+    config.write_text('d_model = 4\nn_heads = 1\nmask = "causal"\nseed = 4\n')
+    assert main(["learn", "heads", text, "--config", str(config), "--plain"]) == 2
+    assert "this model has one head in a layer" in capsys.readouterr().err
 
 
 @in_two("names", list(LESSONS), short=2)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnscope.base.errors import UsageError, arg
 from attnscope.findings.lesson import Lesson, LessonRow, LessonStep
 from attnscope.request.run_config import TextInput
 from attnscope.studies.explain.arithmetic import Numbers, entropy, softmax
@@ -21,6 +22,8 @@ from attnscope.views.numbers import number_text, scale_text
 _CHOICES = 5  # tokens to choose from
 _HEADS = 6  # heads whose numbers stand on one line
 _TERMS = 3  # products of a dot product that a formula writes out
+_NEARLY_ALL = 0.9  # weight from which a token is said to get nearly all of a row
+_A_LITTLE = 0.3  # share of the residual stream's length below which a head is said to add little
 _ROUNDING = 1e-4  # difference of weights that the order of sums explains
 
 
@@ -68,6 +71,9 @@ def _scores(m: Material) -> list[LessonStep]:
     products = m.query_vector * key
     order = np.argsort(-np.abs(products), kind="stable")[:_TERMS]
     terms = " + ".join(f"({_say(m.query_vector[d])} × {_say(key[d])})" for d in order)
+    others = m.width - len(order)
+    if others:
+        terms += f" + … {others} more"
     label = m.labels[best]
     here = m.row_label
     choices, answer = _pick(m.labels, allowed)
@@ -78,7 +84,7 @@ def _scores(m: Material) -> list[LessonStep]:
     return [
         LessonStep(
             "A score is the dot product of the query of one token with the key of another: how well they match.",
-            f"q({here}) · k({label}) = {terms} + … {m.width - _TERMS} more = {_say(m.scores[best])}",
+            f"q({here}) · k({label}) = {terms} = {_say(m.scores[best])}",
             f"Which token has the largest score for {here}?",
             choices,
             answer,
@@ -96,16 +102,22 @@ def _scores(m: Material) -> list[LessonStep]:
         ),
         LessonStep(
             f"Each of the {m.width} dimensions adds its product, and products can cancel.",
-            f"the {_TERMS} largest products sum to {_say(products[order].sum())} of {_say(products.sum())}",
-            f"What share of the score do these {_TERMS} dimensions give?",
+            f"the {len(order)} largest products sum to {_say(products[order].sum())} of {_say(products.sum())}",
+            f"What share of the score do these {len(order)} dimensions give?",
             *_amounts(share, share / 2, share + 1.0),
-            f"{_say(share)} of it; the other {m.width - _TERMS} give the rest.",
+            f"{_say(share)} of it; {f'the other {others} give the rest' if others else 'there are no others'}.",
         ),
     ]
 
 
 def _scale(m: Material) -> list[LessonStep]:
     scale = m.explanation.scale
+    if scale >= 1:
+        raise UsageError(
+            f"this model multiplies its scores by {scale:g}, which narrows nothing",
+            where=arg("model"),
+            hint="choose another lesson, or another model",
+        )
     root = float(np.sqrt(m.width))
     how = scale_text(scale, m.width)
     by = f"÷ {_say(root)}" if how.startswith("÷") else how
@@ -113,7 +125,7 @@ def _scale(m: Material) -> list[LessonStep]:
     scores = m.scores[m.allowed]
     scaled = m.times_scale[m.allowed]
     with_scale = m.weights[m.allowed]
-    without = softmax(scores)
+    without = softmax(m.unscaled[m.allowed])
     spread = float(scores.std()), float(scaled.std())
     return [
         LessonStep(
@@ -126,7 +138,7 @@ def _scale(m: Material) -> list[LessonStep]:
             _table(m.labels, m.scores, m.times_scale),
         ),
         LessonStep(
-            "Without the scale, the softmax would see large differences, and nearly all weight would go to one token.",
+            _without_scale(float(with_scale.max()), float(without.max())),
             f"entropy of the row: {_say(entropy(with_scale))} bits with {how}, {_say(entropy(without))} without",
             "How large would the largest weight be without the scale?",
             *_amounts(float(without.max()), float(with_scale.max()), 1 / len(scores), digits=3),
@@ -139,6 +151,17 @@ def _scale(m: Material) -> list[LessonStep]:
             ),
         ),
     ]
+
+
+def _without_scale(before: float, after: float) -> str:
+    """Say what becomes of the largest weight of a row without the scale."""
+    if after <= before:
+        return (
+            "Without the scale, the scores would be larger, but not the largest weight of this row."
+        )
+    if after < _NEARLY_ALL:
+        return "Without the scale, the softmax would see larger differences, and more weight would go to one token."
+    return "Without the scale, the softmax would see large differences, and nearly all weight would go to one token."
 
 
 def _mask(m: Material) -> list[LessonStep]:
@@ -199,6 +222,9 @@ def _softmax(m: Material) -> list[LessonStep]:
     explanation = "Yes."
     if unchanged:
         explanation = "No: every exponential and their sum shrink by the same factor."
+    spread = "less spread"
+    if entropy(sharper) >= entropy(m.weights):
+        spread = "as before, since no temperature makes equal scores differ"
     choices, answer = _pick(m.labels, m.weights)
     return [
         LessonStep(
@@ -226,7 +252,7 @@ def _softmax(m: Material) -> list[LessonStep]:
             f"softmax(masked / 0.5): {_say(m.weights.max(), 3)} → {_say(sharper.max(), 3)}",
             f"The entropy of this row is {_say(entropy(m.weights))} bits. At half the temperature it is",
             *_amounts(entropy(sharper), entropy(m.weights) * 2 + 0.1, entropy(m.weights) + 0.05),
-            f"{_say(entropy(sharper))} bits: less spread.",
+            f"{_say(entropy(sharper))} bits: {spread}.",
         ),
     ]
 
@@ -266,13 +292,17 @@ def _output(m: Material) -> list[LessonStep]:
             for vector in e.inputs
             if vector.name in ("residual", "sum", "embedding", "token")
         ][-1]
+        share = e.projected.norm / stream.norm
+        told = f"{_say(share)} of its length"
+        if share < _A_LITTLE:
+            told += ": this head corrects the stream a little"
         steps.append(
             LessonStep(
                 "W_O maps the head's output back to the width of the model, where it is added to the residual stream.",
                 f"‖W_O × output‖ = {_say(e.projected.norm)}; the residual stream before it has {_say(stream.norm)}",
                 "How long is what this head adds, compared with what was there?",
-                *_amounts(e.projected.norm / stream.norm, 1.0, stream.norm / e.projected.norm),
-                f"{_say(e.projected.norm / stream.norm)} of its length: each head corrects the stream a little.",
+                *_amounts(share, 1.0, 1 / share if share else 0.5),
+                f"{told}.",
             )
         )
     return steps
@@ -280,6 +310,12 @@ def _output(m: Material) -> list[LessonStep]:
 
 def _heads(m: Material) -> list[LessonStep]:
     rows = m.layer_weights[:, m.query]  # (H, K)
+    if len(rows) == 1:
+        raise UsageError(
+            "this model has one head in a layer, and the lesson compares several",
+            where=arg("model"),
+            hint="choose another lesson, or another model",
+        )
     names = [f"L{m.layer}H{head}" for head in range(len(rows))]
     best = int(rows[m.head].argmax())
     label = m.labels[best]
@@ -364,10 +400,9 @@ def _directions(m: Material) -> list[LessonStep]:
 
 def _sinks(m: Material) -> list[LessonStep]:
     weights = m.layer_weights
-    if weights.shape[1] > 1:
-        weight_on_first = weights[:, 1:, 0].mean(1)
-    else:
-        weight_on_first = weights[:, :, 0].mean(1)
+    weight_on_first = weights[:, 1:, 0].mean(1)
+    allowed = np.isfinite(m.text_report().heads[0].stages["masked"])
+    even = allowed[1:, 0] / np.maximum(1, allowed[1:].sum(1))
     names = [f"L{m.layer}H{head}" for head in range(len(weight_on_first))]
     choices, answer = _pick(names, weight_on_first)
     text = m.run.texts[0].text
@@ -389,7 +424,7 @@ def _sinks(m: Material) -> list[LessonStep]:
             choices,
             answer,
             f"{names[int(weight_on_first.argmax())]}, with {_say(weight_on_first.max(), 3)}. An even share would be "
-            f"{_say(1 / weights.shape[2], 3)}.",
+            f"{_say(even.mean(), 3)}.",
             ["on the first"],
             _table(names, weight_on_first),
         ),

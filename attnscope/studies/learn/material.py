@@ -15,7 +15,7 @@ from attnscope.request.masks.expression import parse_mask
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import parse_indices, parse_positions
 from attnscope.run.session import ProgressCallback, Session, inspect
-from attnscope.studies.explain.arithmetic import Numbers, softmax
+from attnscope.studies.explain.arithmetic import Numbers, scaled, softmax
 from attnscope.studies.explain.run import explain
 
 _LONGEST = 64  # tokens of a lesson's text
@@ -80,6 +80,14 @@ class Material:
         return self.explanation.row.scaled.astype(np.float64) / self.temperature
 
     @cached_property
+    def unscaled(self) -> Numbers:
+        """Input of the softmax without the scale, before the mask, divided by the temperature, (K,)."""
+        row = self.explanation.row
+        bias = None if row.bias is None else row.bias.astype(np.float64)
+        _, _, unscaled = scaled(self.scores, 1.0, self.explanation.softcap, bias)
+        return unscaled / self.temperature
+
+    @cached_property
     def allowed(self) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         """Whether the mask allows each key, (K,)."""
         return np.isfinite(self.explanation.row.masked)
@@ -119,7 +127,7 @@ class Material:
             key=None,
             layer=parse_indices(str(self.layer), "layer"),
             head=parse_indices("all", "head"),
-            stages=("weights",),
+            stages=("masked", "weights"),
             **changes,
         )
         return inspect(run, self.session)
@@ -161,6 +169,10 @@ def _check(explanation: Explanation) -> None:
     if explanation.fully_masked or not np.isfinite(explanation.row.masked).any():
         raise UsageError(
             "the mask allows this row no key", where=arg("mask"), hint="use another mask or query"
+        )
+    if not explanation.row.scores.any():
+        raise UsageError(
+            "every q·k of this row is 0", where=arg("query"), hint="choose another row or head"
         )
     if explanation.sink is not None:
         hint = "use attnscope explain, which shows it"
