@@ -161,7 +161,8 @@ def test_larger_weights_are_never_closer_to_the_colour_of_zero(
     assert cells[0][0] < 0.005 and cells[-1][0] > 0.8
     assert distances == sorted(distances)
     # as far as black and white are, or nearly, and the smallest ones are not
-    assert distances[-1] > 0.7 and distances[0] == 0 and len({*distances}) >= 4
+    assert distances[-1] > 0.7 and distances[0] == 0
+    assert len({*distances}) >= (3 if colours == 16 else 4)
 
 
 @pytest.mark.parametrize(("key", "size"), list(product("v:", [(80, 24), (120, 40), (200, 60)])))

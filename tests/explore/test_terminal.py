@@ -118,7 +118,7 @@ def test_colours_are_those_that_the_terminal_has(saved, colours):
     }[colours]
     with closing(PseudoTerminal("explore", saved, **settings)) as terminal:
         terminal.wait_for(
-            {"truecolor": b"48;2;", "256": b"48;5;", "16": b"44", "none": "█".encode()}[colours]
+            {"truecolor": b"48;2;", "256": b"48;5;", "16": b"46", "none": "█".encode()}[colours]
         )
         terminal.wait_for(b"softmax of masked")
         terminal.read(0.5)

@@ -14,14 +14,14 @@ from rich.style import Style
 from attnscope.findings.arrays import Matrix
 from attnscope.views.numbers import NO_WEIGHT
 from attnscope.views.palette import Surface, surface_on
-from attnscope.views.scales import SHAPES, LogScale, Scale
+from attnscope.views.scales import SHAPES, WEIGHTS, LogScale, Scale
 from attnscope.views.spans import Look, Origin, Span, spell
 from attnscope.views.terminal.bars import bar_text
 from attnscope.views.terminal.colours import (
-    OF_WEIGHTS,
     SHADES,
     bar_style,
     cell_shade,
+    ground_of,
     ground_style,
     limits_of,
     ramp_style,
@@ -33,7 +33,7 @@ from attnscope.views.terminal.screen import style_of
 _STEPS = 64
 # The fewest colours, sizes on a ramp that have them, from zero's on, and the rounding of a place between two.
 _FEW = 16
-_SIZES_OF_FEW = np.array([0.0, *(limit + 0.05 for limit in OF_WEIGHTS)])
+_SIZES_OF_FEW = np.array([0.0, *(limit + 0.05 for limit in limits_of(WEIGHTS))])
 _ROUNDING = 1e-6
 # These stand in place of a step: nothing is known of a cell, or the mask forbids it.
 NONE = -1
@@ -193,7 +193,7 @@ def _halves(code: int, count: int, signed: bool, ink: Ink) -> Segment:
     """Return so many neighbours that look the same; see Ink.halves for the code of their steps."""
     half, pair = divmod(code, _CODES**2)
     above, below = (step + FORBIDDEN for step in divmod(pair, _CODES))
-    top, bottom = (_cell(step, signed, ink).bgcolor for step in (above, below))
+    top, bottom = (ground_of(_cell(step, signed, ink)) for step in (above, below))
     if half:
         # The cursor is ink: in its half the colour of text, which no ramp has.
         cursor = _paper(ink).color if ink.on_black else "default"

@@ -41,7 +41,7 @@ from attnscope.views.numbers import (
     scale_text,
 )
 from attnscope.views.scales import LogScale, Scale
-from attnscope.views.terminal.colours import ramp_pieces
+from attnscope.views.terminal.colours import ground_of, ramp_pieces
 from attnscope.views.terminal.sound import spell_levels, spell_ticks
 from attnscope.views.walk.cell import later_steps
 from attnscope.views.walk.place import OUTPUT, Action
@@ -835,7 +835,7 @@ def _ramp(scale: Scale | LogScale, ink: Ink, width: int) -> Line:
             break
     low_end, *inner, high_end = ramp
     zero = ink.cell(0, signed=False)
-    inner = [(text, zero if style.bgcolor is None else style) for text, style in inner]
+    inner = [(text, zero if ground_of(style) is None else style) for text, style in inner]
     return joined([low_end, *inner, high_end])
 
 

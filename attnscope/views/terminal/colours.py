@@ -21,29 +21,22 @@ from attnscope.views.palette import Surface
 from attnscope.views.scales import TICKS, LogScale, Scale, Shape, faded, needs_black
 from attnscope.views.terminal.indexed import STEPS, ramp_steps, role_number
 
-# Of terminals with 16 colours, on a dark and on a light background, above zero.
-_MORE_16 = {
-    False: "blue bright_blue cyan bright_cyan",
-    True: "bright_cyan cyan bright_blue blue",
-}
-_LESS_16 = {
-    False: "red bright_red yellow bright_yellow",
-    True: "bright_yellow yellow bright_red red",
-}
-# Places from which they are: of weights, the roots of .005, .05, .2 and .5.
-OF_WEIGHTS = tuple(sqrt(weight) for weight in (0.005, 0.05, 0.2, 0.5))
+# The two steps of terminals with 16 colours above zero, on a dark and on a light background. A theme chooses what these
+# names look like, and bright colours often equal the others or are grey: in the themes of common terminals, these are
+# told apart, and letters on them can be read, which no letters on blue can in all.
+_MORE_16 = {False: ("cyan", "bright_white"), True: ("cyan", "black")}
+_LESS_16 = {False: ("red", "yellow"), True: ("yellow", "red")}
+# Places from which they are: of weights, the roots of .03 and .3.
+_OF_WEIGHTS = tuple(sqrt(weight) for weight in (0.03, 0.3))
 # Of numbers above 0 on a logarithmic scale, all of which have a colour.
-_OF_LOGARITHMS = (0.0, 0.25, 0.5, 0.75)
+_OF_LOGARITHMS = (0.0, 0.5)
 # Of scales that end at the largest number, about: they are those of numbers with two digits.
 _OF_SHAPES: Mapping[Shape, Sequence[float]] = {
-    "sqrt": (0.1, 0.4, 0.6, 0.8),
-    "linear": (0.05, 0.25, 0.5, 0.75),
-    "log": (0.1, 0.4, 0.6, 0.8),
+    "sqrt": (0.2, 0.6),
+    "linear": (0.1, 0.5),
+    "log": (0.2, 0.6),
 }
 _ROUNDING = 1e-6  # of a place that is one of them
-# Letters of numbers that have the first of them, which is as loud as the others behind a number.
-_LETTERS_16 = {False: ("bright_red", "bright_blue"), True: ("red", "blue")}
-_DARK_16 = ("blue", "red")
 # Bars that stand out on black and on white, in 256 colours and in all, below 0 and above.
 _BARS_256 = (Color.parse("color(130)"), Color.parse("color(31)"))
 _BARS = (Color.parse("#b0601a"), Color.parse("#2472b8"))
@@ -77,7 +70,7 @@ def limits_of(scale: Scale | LogScale) -> Sequence[float]:
     if isinstance(scale, LogScale):
         return _OF_LOGARITHMS
     if _is_whole(scale) and scale.shape == "sqrt":
-        return OF_WEIGHTS
+        return _OF_WEIGHTS
     return _round_places(scale)
 
 
@@ -85,11 +78,12 @@ def limits_of(scale: Scale | LogScale) -> Sequence[float]:
 def _round_places(scale: Scale) -> Sequence[float]:
     """Return the places of numbers with two digits that are nearest to those of a scale's shape."""
     places = []
-    for place in _OF_SHAPES[scale.shape]:
+    wanted = _OF_SHAPES[scale.shape]
+    for place in wanted:
         number = scale.value((1 + place) / 2 if scale.signed else place)
         nearest = scale.place(float(f"{number:.2g}")) or 0.0
         places.append(2 * nearest - 1 if scale.signed else nearest)
-    return tuple(places) if all(a < b for a, b in pairwise(places)) else _OF_SHAPES[scale.shape]
+    return tuple(places) if all(a < b for a, b in pairwise(places)) else wanted
 
 
 def _is_whole(scale: Scale | LogScale) -> bool:
@@ -102,20 +96,18 @@ def ramp_style(
     signed: bool,
     colours: int,
     surface: Surface,
-    limits: Sequence[float] = OF_WEIGHTS,
+    limits: Sequence[float] = _OF_WEIGHTS,
 ) -> Style:
     """Return the style at a place from 0 to 1 of a ramp, for a console with `colours` colours.
 
     `limits`: the places from which each of 16 colours is.
     """
     if colours <= 16:
-        size, more = _size_of(fraction, signed)
-        names = (_MORE_16 if more else _LESS_16)[_is_light(surface)].split()
+        size = (abs(2 * fraction - 1) if signed else fraction) + _ROUNDING
         index = bisect(limits, size)
         if not index:
             return ground_style(colours, surface)
-        name = names[index - 1]
-        return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")
+        return _style_16(index - 1, surface, more=not signed or fraction > 0.5)
     step = round(min(1.0, max(0.0, fraction)) * STEPS)
     return _style(step, signed, min(colours, 257), surface)
 
@@ -145,30 +137,19 @@ def ground_style(colours: int, surface: Surface) -> Style:
     return Style(color="#ffffff", bgcolor="#000000")
 
 
-def number_style(
-    fraction: float,
-    signed: bool,
-    colours: int,
-    surface: Surface,
-    limits: Sequence[float] = OF_WEIGHTS,
-) -> Style:
-    """Return the style of a number at a place of a ramp: of 16 colours, small ones have a colour as letters alone."""
-    size, more = _size_of(fraction, signed)
-    if colours <= 16 and bisect(limits, size) == 1:
-        letters = Style(color=_LETTERS_16[_is_light(surface)][more])
-        return ground_style(colours, surface) + letters
-    return ramp_style(fraction, signed, colours, surface, limits)
+def _style_16(step: int, surface: Surface, *, more: bool) -> Style:
+    """Return one of 16 colours, with letters that can be read on it."""
+    is_light = needs_black(bytes.fromhex(surface.background))
+    name = (_MORE_16 if more else _LESS_16)[is_light][step]
+    if name == "red" and is_light:
+        # light themes may have a grey for white, but their background is light
+        return Style(color=name, reverse=True)
+    return Style(bgcolor=name, color="bright_white" if name in ("red", "black") else "black")
 
 
-def _size_of(fraction: float, signed: bool) -> tuple[float, bool]:
-    """Return the place on one half of a ramp, and whether that is the half of more; see limits_of."""
-    if not signed:
-        return fraction + _ROUNDING, True
-    return abs(2 * fraction - 1) + _ROUNDING, fraction > 0.5
-
-
-def _is_light(surface: Surface) -> bool:
-    return needs_black(bytes.fromhex(surface.background))
+def ground_of(style: Style) -> Color | None:
+    """Return the colour behind the letters of a style; None for that of the terminal."""
+    return style.color if style.reverse else style.bgcolor
 
 
 def ramp_pieces(
@@ -178,7 +159,6 @@ def ramp_pieces(
     colours: int,
     surface: Surface,
     *,
-    numbers: bool = False,
     percent: bool = False,
     limits: Sequence[float] | None = None,
     words: bool = True,
@@ -195,7 +175,6 @@ def ramp_pieces(
         high: The number at its upper end.
         colours: How many colours there are.
         surface: Those of the background.
-        numbers: Whether cells have numbers on their colours, see number_style.
         percent: Whether numbers are percentages.
         limits: Places from which each of 16 colours is; None for those that the scale has.
         words: Whether words say that each of 16 colours begins at its number.
@@ -206,7 +185,6 @@ def ramp_pieces(
         low = tick_text(factor * scale.low)
         high = tick_text(factor * scale.high)
     if colours <= 16:
-        style = number_style if numbers else ramp_style
         least = limits_of(scale) if limits is None else limits
         fractions = [(1 + fraction) / 2 if scale.signed else fraction for fraction in least]
         if scale.signed:
@@ -219,7 +197,7 @@ def ramp_pieces(
             lead = lower
             names[0] = low
         steps = [
-            (f" {name} ", style(fraction, scale.signed, colours, surface, least))
+            (f" {name} ", ramp_style(fraction, scale.signed, colours, surface, least))
             for fraction, name in zip(fractions, names, strict=True)
         ]
         if scale.signed:
@@ -287,7 +265,7 @@ def role_style(colour: str, strength: float, colours: int, surface: Surface) -> 
 def bar_style(colours: int, surface: Surface, *, more: bool = True) -> Style:
     """Return the style of bars beside numbers, or of those below 0: three quarters of what a full cell has.
 
-    Of 16 colours, one of no scale: numbers beside bars have it, too, and letters in a scale's are small numbers.
+    Of 16 colours, one of no scale, which numbers beside bars have, too.
     """
     if colours <= 16:
         return Style(color=None if more or not colours else "magenta")

@@ -9,7 +9,14 @@ from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.parts import Panel
-from attnscope.views.terminal.colours import SHADES, cell_shade, ground_style, role_style, shade
+from attnscope.views.terminal.colours import (
+    SHADES,
+    cell_shade,
+    ground_of,
+    ground_style,
+    role_style,
+    shade,
+)
 from attnscope.views.terminal.screen import Screen
 
 _GAP = "  "
@@ -46,7 +53,7 @@ def _draw_letters(screen: Screen, panel: Panel) -> None:
             return Text(letters.center(width), style)
         mark = shade(fraction, SHADES[1:])
         ground = ground_style(screen.colours, screen.surface) if screen.colours else Style()
-        cell = Text.assemble((letters, style), (mark, ground + Style(color=style.bgcolor)))
+        cell = Text.assemble((letters, style), (mark, ground + Style(color=ground_of(style))))
         blanks = width - cell.cell_len
         cell.pad_left(blanks - blanks // 2)
         cell.pad_right(blanks // 2)

@@ -12,7 +12,7 @@ from attnscope.findings.arrays import Matrix
 from attnscope.views.numbers import NO_WEIGHT
 from attnscope.views.parts import WEIGHTS, WeightMap
 from attnscope.views.scales import LogScale, Scale
-from attnscope.views.terminal.colours import ramp_text, shade
+from attnscope.views.terminal.colours import ground_of, ramp_text, shade
 from attnscope.views.terminal.labels import labels, say_list, upright
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
@@ -191,7 +191,7 @@ def colour_on(screen: Screen, scale: Scale | LogScale, weight: float) -> Color |
     fraction = scale.place(weight)
     if fraction is None:
         return None
-    return screen.ramp(fraction, scale).bgcolor
+    return ground_of(screen.ramp(fraction, scale))
 
 
 def map_shade(fraction: float | None) -> str:

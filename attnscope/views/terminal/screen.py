@@ -19,8 +19,8 @@ from attnscope.views.terminal.background import chosen_background
 from attnscope.views.terminal.colours import (
     bar_style,
     count_colours,
+    ground_of,
     limits_of,
-    number_style,
     ramp_pieces,
     ramp_style,
     role_style,
@@ -119,8 +119,7 @@ class Screen:
         """Return the style of a number; plain without colours, and of one that has no place on the scale."""
         fraction = scale.place(value)
         if self.colours and fraction is not None:
-            limits = limits_of(scale)
-            return number_style(fraction, scale.signed, self.colours, self.surface, limits)
+            return self.ramp(fraction, scale)
         return Style()
 
     def say_colours(self, scales: Iterable[tuple[str, Scale | LogScale, Digits]]) -> None:
@@ -135,7 +134,6 @@ class Screen:
                 digits.text(scale.high),
                 self.colours,
                 self.surface,
-                numbers=True,
                 percent=digits.percent,
             )
             items.append(Text.assemble(f"{name}  ", *ramp))
@@ -272,7 +270,7 @@ def _fold(line: Iterable[Segment], width: int, *, coloured: bool) -> list[list[S
     Trailing blanks that are not visible are stripped; those on a background are visible, if there are colours.
     """
     segments = [part._replace(text=part.text.replace(GLUE, " ")) for part in line]
-    while segments and not (coloured and segments[-1].style and segments[-1].style.bgcolor):
+    while segments and not (coloured and segments[-1].style and ground_of(segments[-1].style)):
         text = segments[-1].text.rstrip(" ")
         if text:
             segments[-1] = segments[-1]._replace(text=text)
