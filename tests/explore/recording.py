@@ -25,7 +25,7 @@ COLUMNS, LINES = 114, 40
 WIDE, HIGH = 8.4, 17  # of a cell
 # Which head makes "it" read "animal", does it matter, and where does "did" come from: keys, and seconds.
 STEPS = [
-    ("", 1.7), ("/", 0.5), ("i", 0.4), ("t", 0.6), ("enter", 0.9), ("right", 1.0), ("a", 1.9), ("1", 1.8), ("x", 2.3),
+    ("", 1.7), ("/", 0.5), ("i", 0.4), ("t", 0.6), ("enter", 0.9), ("right", 1.0), ("a", 1.9), ("5", 1.8), ("x", 2.3),
     ("X", 0.7), ("2", 0.4), ("right", 0.8), ("enter", 2.0),
 ]  # fmt: skip
 # Black, at which ramps start where the background of a terminal is not known, so that zero is the ground.
@@ -78,7 +78,7 @@ def drawn_line(strip) -> str:
 async def frames() -> list[tuple[list[str], str, float]]:
     """Return of every frame its lines, what was pressed, and how long it is seen; the model is in the folder."""
     names = {key: (spell_key(key), action.help) for action in ACTIONS for key in action.keys}
-    names |= {"i": ("i", ""), "t": ("t", ""), "1": ("1", "The strongest of them.")}
+    names |= {"i": ("i", ""), "t": ("t", ""), "5": ("5", "The strongest of them.")}
     # what they do here
     names |= {
         "right": ("→", "Right by one key."),

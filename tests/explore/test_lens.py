@@ -76,7 +76,7 @@ def test_the_lens_shows_the_cell_in_every_head(report, size):
     order = np.argsort(-weights, axis=None)
     for rank, (digit, name, weight) in enumerate(listed):
         layer, head = divmod(int(order[rank]), 4)
-        assert (digit, name) == (str(rank + 1), f"L{layer}H{head}")
+        assert (digit, name) == ("56789    "[rank].strip(), f"L{layer}H{head}")
         assert weight == pytest.approx(weights[layer, head], abs=0.0051)
     assert len(listed) >= 2
 
@@ -87,13 +87,18 @@ def test_a_digit_after_the_key_of_the_lens_goes_to_a_strong_head(report):
     cell = ("g", "down", "home", "right", "right")
     app, shown = walk(report, *cell, "a")
     listed = listed_heads(shown["heads"])
-    assert f"1 to {len(listed)} goes to" in shown["footer"][0] and len(listed) > 2
-    app, _ = walk(report, *cell, "a", "2")
+    assert f"5 to {min(9, 4 + len(listed))} goes to" in shown["footer"][0] and len(listed) > 2
+    app, _ = walk(report, *cell, "a", "6")
     spot = app.state.place.spot
     assert (spot.layer, spot.head, spot.query, spot.key) == (*second, 1, 2)
-    # another key is itself, and digits are panels again
-    app, _ = walk(report, *cell, "a", "left", "2")
+    # a panel has its own digit, and heads theirs as long as they are listed
+    app, shown = walk(report, *cell, "a", "left", "2")
     assert app.state.place.panel == "matrix"
+    (_, name, _) = listed_heads(shown["heads"])[1]
+    app, _ = walk(report, *cell, "a", "left", "2", "6")
+    assert name == f"L{app.state.place.spot.layer}H{app.state.place.spot.head}"
+    app, _ = walk(report, *cell, "6")
+    assert app.state.place.spot == walk(report, *cell)[0].state.place.spot
 
 
 @pytest.mark.parametrize("size", [(80, 24), (99, 40)])
@@ -102,25 +107,27 @@ def test_only_digits_that_stand_in_the_list_go_to_heads(report, size):
     cell = ("g", "down", "home", "right", "right")
     before, shown = walk(report, *cell, "a", size=size)
     listed = [digit for digit, _, _ in listed_heads(shown["heads"])]
-    assert listed == [str(n) for n in range(1, len(listed) + 1)] and 1 < len(listed) < 9
+    listed = [digit for digit in listed if digit]
+    assert listed == [str(n) for n in range(5, len(listed) + 5)] and 1 < len(listed) <= 5
     last, _ = walk(report, *cell, "a", listed[-1], size=size)
     rank = len(listed) - 1
     layer, head, _ = before.state.strongest_heads()[rank]
     assert (last.state.place.spot.layer, last.state.place.spot.head) == (layer, head)
-    beyond, _ = walk(report, *cell, "a", str(len(listed) + 1), size=size)
-    assert beyond.state.place.spot == before.state.place.spot
+    beyond, _ = walk(report, *cell, "a", str(len(listed) + 5), size=size)
+    assert len(listed) == 5 or beyond.state.place.spot == before.state.place.spot
 
 
 @pytest.mark.parametrize("key", ["left", "1", "2", "y"])
-def test_heads_of_the_lens_are_numbered_while_a_digit_goes_to_them(report, key):
-    """After another key, the list kept its digits, which were those of panels again."""
+def test_heads_of_the_lens_have_digits_as_long_as_they_are_listed(report, key):
+    """A digit was that of a head right after the key of the lens, and then that of a panel."""
     cell = ("g", "down", "home", "right", "right", "a")
     _, before = walk(report, *cell)
     app, after = walk(report, *cell, key)
     assert len(listed_heads(before["heads"])) > 2
-    assert all(digit for digit, _, _ in listed_heads(before["heads"]))
     listed = listed_heads(after["heads"])
-    assert app.state.place.display == "lens" and not any(digit for digit, _, _ in listed)
+    assert app.state.place.display == "lens"
+    for heads in (listed_heads(before["heads"]), listed):
+        assert [digit for digit, _, _ in heads[:5]] == [*"56789"][: len(heads)]
     # the list is there, of the cell that the cursor is on now
     strongest = app.state.strongest_heads()[:2]
     assert [name for _, name, _ in listed[:2]] == [
@@ -282,7 +289,7 @@ def test_a_cut_head_is_neither_listed_nor_followed():
     async def act(app, press, _pilot):
         await press("a")
         before = listed(app)
-        await press("1", "1", "x")
+        await press("5", "1", "x")
         shown = region_text(app, "matrix"), region_text(app, "row")
         titles = [text[0] for text in shown]
         heads = lines_of(app, "heads", True)
@@ -477,17 +484,17 @@ def test_a_walk_that_begins_at_a_cell_begins_with_it_in_all_heads(size, smollm2)
     assert app.state.place.display == "lens" and "it ← animal" in shown["heads"][0]
     assert app.state.place.panel == "matrix"
     said = " ".join(line.strip("│ ") for line in shown["heads"])
-    assert "1 L13H8: it reads animal most, 0.70" in said or size == (120, 40)
-    assert "1 L13H8 reads animal most: 0.70" in said or size == (80, 24)
+    assert "5 L13H8: it reads animal most, 0.70" in said or size == (120, 40)
+    assert "5 L13H8 reads animal most: 0.70" in said or size == (80, 24)
     listed = listed_heads(shown["heads"])
     assert len(listed) > 1
     for n, (digit, name, weight) in enumerate(listed):
         layer, head = divmod(int(order[n]), 9)
-        assert int(digit) == n + 1 and name == f"L{layer}H{head}"
+        assert digit == "56789    "[n].strip() and name == f"L{layer}H{head}"
         assert weight == pytest.approx(weights[order[n]], abs=0.0051)
-    digits = {2: "1 or 2"}.get(len(listed), f"1 to {len(listed)}")
+    digits = {2: "5 or 6"}.get(len(listed), f"5 to {min(9, 4 + len(listed))}")
     assert f"{digits} goes to one of the strongest" in shown["footer"][0]
-    app, shown, _ = asyncio.run(run("2"))
+    app, shown, _ = asyncio.run(run("6"))
     spot = app.state.place.spot
     assert (spot.layer, spot.head, spot.query, spot.key) == (*divmod(int(order[1]), 9), 8, 1)
     assert "goes to one of the strongest" not in shown["footer"][0]

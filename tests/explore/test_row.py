@@ -172,7 +172,7 @@ def test_a_verdict_names_what_is_taken_out(panel, named):
 
 def test_a_list_of_heads_that_are_still_computed_says_so():
     def answer(app, weights):
-        lines, _ = _below_lens(app.state, app.state.scene, weights, 60, 3, has_digits=True)
+        lines, _ = _below_lens(app.state, app.state.scene, weights, 60, 3)
         return lines[0][0].text
 
     async def act(app, press, _pilot):

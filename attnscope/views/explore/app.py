@@ -42,7 +42,7 @@ from attnscope.views.explore.matrix import MatrixPanel
 from attnscope.views.explore.overlays import Menu, Overlay, commands_of, display_menu, help_text
 from attnscope.views.explore.pane import Pane
 from attnscope.views.explore.row import TWO_COLUMNS, RowPanel
-from attnscope.views.explore.state import WalkState
+from attnscope.views.explore.state import HEAD_DIGITS, WalkState
 from attnscope.views.explore.text import TextPanel
 from attnscope.views.explore.worker import Job, Worker
 from attnscope.views.palette import surface_on
@@ -113,7 +113,6 @@ _SHORTENED = (
 )  # fmt: skip
 # Characters that are copied at most.
 _COPIED = 4 << 20
-_DIGITS = "123456789"
 # Actions that need no scene, and how many keys for others wait for the first one.
 _ANYTIME = ("quit", "help", "palette")
 _MOST_EARLY = 100
@@ -249,7 +248,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         }
         self.panes: dict[str, Pane] = {}
         self.worker = Worker(self.call_later, self._report)
-        # What the prompt asks for, `copy` while the next key says what to copy, or `lens` while it may name a head.
+        # What the prompt asks for, `copy` while the next key says what to copy, or `lens` while the last line says which
+        # digits go to heads.
         self._mode = ""
         self._before: Source | None = None
         self._edited: Any = None
@@ -310,7 +310,6 @@ class ExploreApp(App[int], inherit_bindings=False):
         width, height = self._inside(width, height)
         if self.state.scene is None:
             return self._skeleton(name, width, height), frame
-        self._panels["heads"].takes_digits = self._mode == "lens"
         return self._panels[name].draw(self.state, width, height), frame
 
     def _is_framed(self, width: int, height: int) -> bool:
@@ -644,18 +643,22 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     @property
     def _listed_heads(self) -> int:
-        """How many of the strongest heads the lens lists; all of them before it is drawn."""
+        """How many of the strongest heads the lens lists; all of them before it is drawn, and none if it is not seen."""
+        place = self.state.place
+        if self.state.scene is None or place.display != LENS or not self.panes["heads"].display:
+            return 0
         count = len(self.state.strongest_heads())
         return min(self._panels["heads"].listed or count, count)
 
     def _digits_of_lens(self) -> str:
         """Say which digits go to heads that the lens lists."""
-        count = self._listed_heads
-        if not count:
+        digits = HEAD_DIGITS[: self._listed_heads]
+        if not digits:
             return "no head reads this cell; any key goes on"
-        digits = {1: "1 goes to the strongest", 2: "1 or 2 goes to one of the strongest"}
-        several = f"1 to {count} goes to one of the strongest"
-        return digits.get(count, several)
+        if len(digits) == 1:
+            return f"{digits} goes to the strongest"
+        between = "or" if len(digits) == 2 else "to"
+        return f"{digits[0]} {between} {digits[-1]} goes to one of the strongest"
 
     def _brief_arithmetic(self, width: int) -> Line:
         """Return the arithmetic of the cell, which a small terminal shows in its last line; of it, the end or the weight."""
@@ -706,9 +709,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._mode == "lens":
             self._mode = ""
             self._panels["heads"].seen = None
-            if pressed in _DIGITS and int(pressed) <= self._listed_heads:
-                self._go_to_strongest(int(pressed) - 1)
-                return True
+        if pressed in HEAD_DIGITS[: self._listed_heads]:
+            self._go_to_strongest(HEAD_DIGITS.index(pressed))
+            return True
         if event.key == "escape":
             if not self._drop_waiting() and self._enlarged and self._has_room:
                 self._enlarge(False)
@@ -879,22 +882,22 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._notice = "the panel of the row shows the predictions"
 
     def _lens(self) -> None:
-        """Show the cell under the cursor in every head, and wait for the number of one of the strongest."""
+        """Show the cell under the cursor in every head, and say which digits go to the strongest."""
         if self.state.scene is not None:
             self._act(Action("lens"))
-            self._wait_for_digit()
+            self._name_digits()
 
-    def _wait_for_digit(self) -> None:
-        """Scroll to the strongest head of the lens, and take the next digit for one of those that it lists."""
+    def _name_digits(self) -> None:
+        """Scroll to the strongest head of the lens, and say which digits go to those that it lists, until the next key."""
         self._mode = "lens"
         strongest = self.state.strongest_heads()
         self._panels["heads"].seen = strongest[0][:2] if strongest else None
 
     def _offer_heads(self, *, typed: bool) -> None:
-        """Wait for the number of a head if a walk begins with the lens; `typed`: keys have been pressed before it."""
+        """Say which digits go to heads if a walk begins with the lens; `typed`: keys have been pressed before it."""
         has_room = self.size.width >= _WIDE and self.size.height >= _HIGH
         if self.state.place.display == LENS and has_room and not typed:
-            self._wait_for_digit()
+            self._name_digits()
 
     def _go_to_strongest(self, rank: int) -> None:
         layer, head, _ = self.state.strongest_heads()[rank]

@@ -31,7 +31,7 @@ from attnscope.views.explore.ink import (
 )
 from attnscope.views.explore.matrix import scroll
 from attnscope.views.explore.row import flowed
-from attnscope.views.explore.state import WalkState, strongest_of
+from attnscope.views.explore.state import HEAD_DIGITS, WalkState, strongest_of
 from attnscope.views.numbers import NO_WEIGHT, digits_for
 from attnscope.views.scales import WEIGHTS, Scale, Shape, pool_largest
 from attnscope.views.walk.cell import effect_of_row, is_sink, place_of_effect
@@ -82,7 +82,6 @@ class HeadsPanel:
     top: int = 0
     left: int = 0
     listed: int = 0  # heads of the lens that are listed
-    takes_digits: bool = False  # the next key may be the digit of one of them
     width: int = 0
     height: int = 0
     # layer and head that are scrolled to in place of the current one
@@ -112,7 +111,6 @@ class HeadsPanel:
         cache_key = (
             at,
             self.seen,
-            self.takes_digits,
             current_place.pinned,
             state.variant(),
             width,
@@ -148,9 +146,7 @@ class HeadsPanel:
         for line, letter in zip(drawn_lines[_ABOVE:], layout.letter_lines, strict=False):
             line.append(Segment(f" {letter}", DIM))
         if display == LENS and weights is not None:
-            lines_below, self.listed = _below_lens(
-                state, scene, weights, width, layout.legend, has_digits=self.takes_digits
-            )
+            lines_below, self.listed = _below_lens(state, scene, weights, width, layout.legend)
         elif weights is not None and sources is not None:
             strongest = _strongest_of_row(state, scene, weights, sources)
             has_signs = layout.legend > 1
@@ -477,11 +473,11 @@ def _marked(state: WalkState) -> list[str]:
 
 
 def _below_lens(
-    state: WalkState, scene: Scene, weights: Matrix, width: int, room: int, *, has_digits: bool
+    state: WalkState, scene: Scene, weights: Matrix, width: int, room: int
 ) -> tuple[list[Line], int]:
     """Return the answer of the lens, in which head the weight is largest, and the next ones; and how many are named.
 
-    `has_digits`: a digit goes to a head of the lens, and stands before it.
+    Before the first ones stand the digits that go there.
     """
     ink = state.ink
     query = ink.name(scene.queries.names[state.place.spot.query])
@@ -490,7 +486,8 @@ def _below_lens(
     heads = [(_name_of(scene, *at), f"{weight:.2f}") for *at, weight in strongest]
     is_partial = bool(state.status) and bool(np.isnan(weights).any())
     so_far = " so far" if is_partial else ""
-    digits = [f"{n} " if has_digits else "" for n in range(1, len(heads) + 1)]
+    digits = [f"{digit} " for digit in HEAD_DIGITS[: len(heads)]]
+    digits += [""] * (len(heads) - len(digits))
     if heads:
         (name, weight), *others = heads
         # a head that is cut may have more, of which nothing comes
@@ -517,8 +514,6 @@ def _below_lens(
             entries.pop()
         others_text = "".join(f" · {entry}" for entry in entries)
         return [[Segment(answer, BOLD), Segment(others_text, DIM)]], bool(heads) + len(entries)
-    if entries and not has_digits:
-        entries[0] = f"then {entries[0]}"
     lines, count = _listed(state, entries, width, room - 1, has_signs=True)
     return [[Segment(answer, BOLD)], *lines], bool(heads) + count
 

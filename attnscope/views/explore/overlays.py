@@ -47,7 +47,7 @@ _EDGES = 3
 # The walk that most people come for.
 _FIRST_QUESTION = (
     "Which head reads one word from another, and does it matter?",
-    "/ and a word finds its row; ←, → and Home choose the word that it reads; a shows this cell in every head, and 1 goes to "
+    "/ and a word finds its row; ←, → and Home choose the word that it reads; a shows this cell in every head, and 5 goes to "
     "the strongest; x cuts this head and shows what the model says without it, and whether that is much, somewhat, little or "
     "hardly anything; E ranks it among all heads: where the model predicts and, pressed again, at the row of the cursor. "
     f"{WORDS_OF_EFFECTS}",

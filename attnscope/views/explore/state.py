@@ -44,8 +44,9 @@ from attnscope.views.walk.scene import (
 )
 from attnscope.views.walk.window import Window, window, zooms
 
-# Heads that digits go to after the key of the lens.
+# Heads of a lens that are listed, at most, and keys that go to the first of them: other digits are those of panels.
 _STRONGEST = 9
+HEAD_DIGITS = "56789"
 # Positions from which a matrix is first shown as a map.
 _LONG = 512
 DISPLAYS = ("thumbnails", LENS, "roles")
@@ -514,7 +515,7 @@ class WalkState:
         return weights.reshape(shape), keys.reshape(shape), are_sinks_out
 
     def strongest_heads(self) -> list[tuple[int, int, float]]:
-        """Return the heads with the largest weights of the cell, each with the weight, as many as keys go to."""
+        """Return the heads with the largest weights of the cell, each with the weight, as many as are listed."""
         return self.strongest_readers(self.lens())
 
     @property
@@ -555,7 +556,7 @@ class WalkState:
 
 
 def strongest_of(weights: Matrix) -> list[tuple[int, int, float]]:
-    """Return the layers and heads of the largest weights, each with the weight, as many as keys go to."""
+    """Return the layers and heads of the largest weights, each with the weight, as many as are listed."""
     order = np.argsort(-np.nan_to_num(weights), axis=None, kind="stable")[:_STRONGEST]
     heads = [(*divmod(int(index), weights.shape[1]), float(weights.flat[index])) for index in order]
     return [(layer, head, weight) for layer, head, weight in heads if weight > 0]

@@ -37,7 +37,7 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction(
         "lens",
         ("a",),
-        "This cell in all heads; then the digit before a head goes there.",
+        "This cell in all heads; a digit before a head, 5 to 9, goes there.",
         _HEADS,
         "this cell in all heads",
     ),
