@@ -298,8 +298,8 @@ def test_a_cut_head_is_neither_listed_nor_followed():
         return before, listed(app), app.state.place, titles, app.state.lens(), heads, footer
 
     before, after, place, (matrix, row), lens, heads, footer = walk_live(act, live())
-    # the head that x cuts, or puts back, is not one of those that are listed
-    assert f"x cut L{place.spot.layer}H{place.spot.head} " in footer
+    # the head that x puts back is not one of those that are listed
+    assert f"x put L{place.spot.layer}H{place.spot.head} back " in footer
     (cut,) = place.cuts
     assert cut.written == before[0] and cut.written not in after and after
     # what it reads is known, and stays in the grid, beside its sign
@@ -310,13 +310,44 @@ def test_a_cut_head_is_neither_listed_nor_followed():
     assert "cut: its output is 0, what it reads has no effect" in matrix and "4 [MASK]" in row
 
 
+def test_after_a_cut_its_number_is_plain_and_the_layers_above_are_in_sight():
+    """The head kept the colour of its weight, and where some layers have room, it was the last of them."""
+    from tests.explore.test_live import live
+    from tests.explore.test_live import walk as walk_live
+
+    async def act(app, press, _pilot):
+        panel = app._panels["heads"]
+        found = []
+        await press("a", "5", "1", "{", "{", "{", "}")
+        for keys in ("x", "right"):
+            await press(keys)
+            lines = panel.draw(app.state, 60, 5)
+            found.append(
+                (
+                    lines,
+                    panel._last[0],
+                    region_text(app, "footer")[0],
+                    panel.draw(app.state, 60, 20),
+                )
+            )
+        return found, app.state.place.cuts[0].written
+
+    ((_, layers, footer, _), (_, _, other_footer, lines)), cut = walk_live(act, live())
+    assert layers[0] == 1 and len(layers) < 4
+    assert " x put head back " in footer and " x cut head " in other_footer
+    (row,) = (line for line in lines if line and line[0].text.strip("▸ ") == "L1")
+    cells = [segment for segment in row if re.search(r"\d\.\d\d", segment.text)]
+    head = int(cut.partition("H")[2])
+    assert cells[head].style.bgcolor is None and cells[head].style.dim
+
+
 def test_the_list_of_the_strongest_heads_ends_with_a_whole_entry(report):
     for size in ((80, 24), (99, 40), (120, 40)):
         _, shown = walk(report, "a", size=size)
         lines = " ".join(line.strip("│ ") for line in shown["heads"])
-        entries = re.search(r"1 L\dH\d.*", lines)[0].replace(" · ", " ").split("╰")[0].strip()
-        answer = r"1 L\dH\d(: \S+ reads \S+ most,)? \d\.\d\d ?"
-        assert re.fullmatch(rf"{answer}(\d L\dH\d \d\.\d\d ?)+", entries), entries
+        entries = re.search(r"5 L\dH\d.*", lines)[0].replace(" · ", " ").split("╰")[0].strip()
+        answer = r"5 L\dH\d(: \S+ reads \S+ most,)? \d\.\d\d ?"
+        assert re.fullmatch(rf"{answer}((\d )?L\dH\d \d\.\d\d ?)+", entries), entries
 
 
 def test_weights_in_cells_of_four_columns_have_numbers(minilm):

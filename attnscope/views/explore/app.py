@@ -601,7 +601,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._mode == "lens":
             lens = [Segment(" lens ", TITLE), Segment(f" {self._digits_of_lens()}")]
         by_name = {action.name: action for action in self.actions}
-        panel = self.state.place.panel
+        place = self.state.place
+        panel = place.panel
         # what a head reads leads to the question whether it matters
         names = ["cut", "help", "quit"] if lens else footer(panel)
         restored = 0
@@ -630,7 +631,7 @@ class ExploreApp(App[int], inherit_bindings=False):
                 if lens and panel == "heads" and self.state.scene is not None:
                     # none of the listed heads need be the one that is cut
                     what = self._head(self.state.scene, self.state.place.spot)
-                brief = f"{brief} {what}"
+                brief = f"put {what} back" if self._cut_here in place.cuts else f"{brief} {what}"
             used += 2 * bool(line) + cell_len(key) + 1 + len(brief)
             if used > width:
                 break
@@ -860,26 +861,36 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _cut(self) -> None:
         """Cut the head or the edge under the cursor, or put it back."""
-        scene = self.state.scene
-        spot = self.state.place.spot
         panel = self.state.place.panel
-        if scene is None:
+        if self.state.scene is None:
             return
-        layer = scene.layers[spot.layer]
-        head = scene.heads[spot.head]
         if not self.state.source.computes:
             self.state.error = "cutting takes the model: attnscope explore TEXT"
             return
-        if not isinstance(layer, int) or not isinstance(head, int):
+        cut_here = self._cut_here
+        if cut_here is None:
             self.state.error = "a mean of heads cannot be cut"
             return
-        sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
-        edge = ""
-        if panel != "heads":
-            edge = f": {'←'.join(map(spell_positions, sides))}"
-        self._act(Action("cut", WalkCut(f"L{layer}H{head}{edge}", bool(edge))))
+        self._act(Action("cut", cut_here))
         if not self._wide and panel != "row" and self.state.place.cuts:
             self._notice = "the panel of the row shows the predictions"
+
+    @property
+    def _cut_here(self) -> WalkCut | None:
+        """The head of the place, or in other panels than that of heads its edge, as a cut; None of a mean of heads."""
+        scene = self.state.scene
+        if scene is None:
+            return None
+        spot = self.state.place.spot
+        layer = scene.layers[spot.layer]
+        head = scene.heads[spot.head]
+        if not isinstance(layer, int) or not isinstance(head, int):
+            return None
+        edge = ""
+        if self.state.place.panel != "heads":
+            sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
+            edge = f": {'←'.join(map(spell_positions, sides))}"
+        return WalkCut(f"L{layer}H{head}{edge}", bool(edge))
 
     def _lens(self) -> None:
         """Show the cell under the cursor in every head, and say which digits go to the strongest."""

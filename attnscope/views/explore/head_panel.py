@@ -13,6 +13,7 @@ from attnscope.views.explore.headings import BETWEEN, TitlePart, shortened
 from attnscope.views.explore.ink import (
     BOLD,
     CURSOR,
+    CUT_CURSOR,
     DIM,
     FORBIDDEN,
     NONE,
@@ -194,6 +195,9 @@ class HeadsPanel:
         layer, head = self.seen or (state.place.spot.layer, state.place.spot.head)
         self.left = scroll(self.left, head, across, n_heads, around=0)
         self.top = scroll(self.top, layer, below, n_layers, around=0)
+        if "cut" in state.marks.get((layer, head), ()):
+            # a cut changes the layers above
+            self.top = min(layer, n_layers - below)
         heads = range(self.left, min(n_heads, self.left + across))
         layers = range(self.top, min(n_layers, self.top + below))
         return _GridLayout((layers, heads, label, wide, tall), legend, letter_lines)
@@ -419,7 +423,11 @@ def _grid(
                     step = shades[layer][head]
                     shade = " " if ink.colours else _shade(ink, step)
                     style = DIM
-                    if step > 0 or (step == 0 and ink.on_black):
+                    if "cut" in marked:
+                        # what it reads has no effect
+                        style = ink.forbidden
+                        shade = " "
+                    elif step > 0 or (step == 0 and ink.on_black):
                         style = ink.cell(step, signed=False)
                 text = fit(text, wide - 1, right=state.place.display != "roles")
                 if tall > 2:
@@ -443,7 +451,9 @@ def _grid(
                     text = (text.rstrip() + _mark(ink, sign_name)).ljust(size)
                     sign_name = ""
                 sign = signs[sign_name] if sign_name or shade == " " else Segment(shade)
-                cells[middle] = [Segment(text, CURSOR if is_current else style)]
+                if is_current:
+                    style = CUT_CURSOR if "cut" in marked else CURSOR
+                cells[middle] = [Segment(text, style)]
             for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
                 line += [*cell, sign if n == middle else between]
         drawn_lines += lines
@@ -509,7 +519,7 @@ def _below_lens(
     ]
     if room == 1:
         # a list with the answer in front says more than the answer alone
-        answer = answer if not entries else ink.plain(f"{digits[0]}{name} {weight}")
+        answer = answer if not entries else ink.plain(f"most: {digits[0]}{name} {weight}")
         while entries and cell_len(" · ".join([answer, *entries])) > width:
             entries.pop()
         others_text = "".join(f" · {entry}" for entry in entries)
@@ -524,7 +534,7 @@ def _listed(
     """Return lines of heads, and what signs stand for, in at most so many lines; and how many heads."""
     if room < 1:
         return [], 0
-    signs = _marked(state) if has_signs else []
+    signs = [f"({sign})" for sign in _marked(state)] if has_signs else []
     # what signs stand for is behind the list, which is shorter by as many heads as that takes
     while len(heads) > 1 and len(flowed([*heads, *signs], width, " · ")) > room:
         heads = heads[:-1]

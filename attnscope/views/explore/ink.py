@@ -53,6 +53,8 @@ TITLE = Style(bold=True, reverse=True)
 # Title of a panel that keys do not move in.
 LABEL = Style(bold=True, underline=True)
 CURSOR = Style(bold=True, reverse=True)
+# On a head that is cut, whose number has no effect.
+CUT_CURSOR = Style(dim=True, reverse=True)
 # The underline of the whole of a bar that is not full yet.
 BAR = Style(underline=True)
 BLACK = surface_on((0, 0, 0))
