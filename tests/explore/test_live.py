@@ -125,7 +125,7 @@ def test_a_cut_has_its_rank_among_all_heads():
     place, hint, row, heads, edge = walk(act, live(**named))
     survey = attnscope.ablate(TEXT, each="head").data
     effects = survey.effects[0].kl.reshape(4, 4)
-    assert "E ranks it" in hint and place.display == "effect"
+    assert "E: its rank" in hint and place.display == "effect"
     rank = 1 + (effects > effects[2, 1]).sum()
     assert "cut L2H1 to 0" in row and f"rank {rank} of 16 by effect at 4 [MASK]" in row
     cut = attnscope.ablate(TEXT, cut=place.cuts[0].written).data.effects[0].predictions[0]

@@ -490,8 +490,8 @@ def _below_lens(
     Before the first ones stand the digits that go there.
     """
     ink = state.ink
-    query = ink.name(scene.queries.names[state.place.spot.query])
-    key = ink.name(scene.keys.names[state.key])
+    query = f'"{ink.name(scene.queries.names[state.place.spot.query])}"'
+    key = f'"{ink.name(scene.keys.names[state.key])}"'
     strongest = state.strongest_readers(weights)
     heads = [(_name_of(scene, *at), f"{weight:.2f}") for *at, weight in strongest]
     is_partial = bool(state.status) and bool(np.isnan(weights).any())

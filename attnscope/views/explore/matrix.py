@@ -249,7 +249,7 @@ class MatrixPanel:
             best = f"L{scene.layers[layer]}H{scene.heads[head_index]}"
             query = ink.name(scene.queries.names[current_place.spot.query])
             key = ink.name(scene.keys.names[state.key])
-            notes = [f"{query} reads {key} more in {best}", f"more in {best}"]
+            notes = [f'"{query}" reads "{key}" more in {best}', f"more in {best}"]
             remark = TitlePart.of(*map(ink.plain, notes), style=BOLD)
         if current_place.pinned is not None and state.drawn is None:
             remark = TitlePart(["no difference: other tokens or cells", "no difference"], DIM)

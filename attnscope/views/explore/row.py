@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product, takewhile
 from math import isnan, nan
 
 import numpy as np
@@ -77,8 +78,8 @@ _LISTED = 2
 _ROOMY_FORECAST = 8
 # Factor by which an effect is larger than another one, and not only computed otherwise.
 _SAME = 1.001
-# The key that brings back the arithmetic of the cell.
-_HIDDEN = "p: cell"
+# The key that brings back the arithmetic of the cell, in the first form that has room.
+_HIDDEN = ("p: arithmetic of the cell", "p: arithmetic", "p: cell")
 # Columns of the name of the row in the title, at most.
 _NAMED = 24
 
@@ -412,12 +413,11 @@ def _middle(state: WalkState, scene: Scene, head: WalkHead, width: int, room: in
 
 def _say_what_is_hidden(lines: list[Line], width: int) -> None:
     """Say which key brings the cell that predictions cover, in the first line above their tokens with room for it."""
-    for line in lines:
-        gap = width - cells_wide(line) - len(_HIDDEN)
-        if line[0].text.startswith("  "):
-            return
+    above = list(takewhile(lambda line: not line[0].text.startswith("  "), lines))
+    for form, line in product(_HIDDEN, above):
+        gap = width - cells_wide(line) - len(form)
         if gap > 1:
-            line.append(Segment(" " * gap + _HIDDEN, DIM))
+            line.append(Segment(" " * gap + form, DIM))
             return
 
 
@@ -575,7 +575,7 @@ def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
         counted = f"{more} of {n_heads} heads alone change more"
         phrases.append(f"{ranked if alone else counted} {place_of_effect(scene, None)}")
     elif effects:
-        phrases.append("E ranks it" if state.source.computes else "")
+        phrases.append("E: its rank" if state.source.computes else "")
     return [ink.plain(phrase) for phrase in phrases]
 
 

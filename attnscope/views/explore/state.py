@@ -232,7 +232,7 @@ class WalkState:
         known = [head for head in heads if head is not None]
         if writer is None and any(h.sources or h.row("weights", query) is not None for h in known):
             name = self.ink.name(scene.queries.names[query])
-            self.error = f"nothing to follow: below, {name} reads sinks and itself alone"
+            self.error = f'nothing to follow: below, "{name}" reads sinks and itself alone'
             return None
         head, key = writer or (spot.head, None)
         return replace(spot, layer=layer, head=head, query=query, key=key)

@@ -113,7 +113,7 @@ def _legend(state: WalkState, width: int) -> Line:
     scale = state.weight_scale(state.head)
     least = f"{scale.value(1 / len(ink.shades)):.2g}".removeprefix("0")
     query = ink.name(scene.queries.names[state.place.spot.query])
-    forms = (f"bold: what {query} reads with {least} or more", f"bold: read with {least} or more")
+    forms = (f'bold: what "{query}" reads with {least} or more', f"bold: read with {least} or more")
     legend = fitting([*forms, ""], width - len(" text    1  "))
     return [Segment(f"  {legend}", DIM)] if legend else []
 
