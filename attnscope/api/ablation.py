@@ -74,7 +74,7 @@ class EffectsResult(TableResult[EffectSurvey]):
 
     @property
     def correlation(self) -> float | None:
-        """Spearman's rank correlation between weight and effect; None if either is constant."""
+        """Spearman's rank correlation between weight and effect; None if either is constant, or effects are rounding."""
         return self.data.effects[0].correlation
 
     @property

@@ -16,6 +16,8 @@ from attnscope.findings.tokens import Token
 
 ABLATION_SCHEMA = "attnscope.ablation/1"
 EFFECTS_SCHEMA = "attnscope.effects/1"
+# Change of a final hidden state, relative to its length, that another order of sums makes: up to 3e-6 in SmolLM2-135M.
+_ROUNDING = 3e-5
 
 
 class LogitTarget(VocabularyToken, frozen=True):
@@ -161,7 +163,7 @@ class Effects(msgspec.Struct, frozen=True):
         hidden: Change of the final hidden state, ‖after − before‖ / ‖before‖, averaged over the positions, or over all
             tokens if there are none; those whose state is 0 before are left out, and it is null if all are.
         correlation: Spearman's rank correlation between weight and effect (the size of `target` if present, else
-            `loss`, else `kl`, else `hidden`); null if either is constant.
+            `loss`, else `kl`, else `hidden`); null if either is constant, or if all effects are rounding.
         loss: Bits of log-probability that the answer loses by the cut, log2(before / after); null without an answer.
         target: Change of the target's logit, or of the difference of two, averaged over the positions; null without a
             target.
@@ -192,6 +194,14 @@ class Effects(msgspec.Struct, frozen=True):
         if self.ranked_by == "target":
             return np.abs(self.effect)
         return self.effect
+
+    @property
+    def are_rounding(self) -> bool:
+        """Whether no unit changes a compared state by more than another order of sums would."""
+        known = self.hidden[~np.isnan(self.hidden)]
+        if not known.size:
+            return not self.strength.any()
+        return float(known.max()) <= _ROUNDING
 
 
 class EffectSurvey(TextFindings, frozen=True):
@@ -249,11 +259,13 @@ class EffectSurvey(TextFindings, frozen=True):
         """Return each patch's change of the target as a share of the difference between the texts.
 
         0 is the text as it is, 1 the text that is patched from. None without a patch or target, or if the target is the
-        same in both texts.
+        same in both texts, up to rounding.
         """
         before = logit_of(self.targets)
         there = logit_of(self.targets, other=True)
         if effects.target is None or before is None or there is None or before == there:
+            return None
+        if effects.are_rounding:
             return None
         return (effects.target / (there - before)).astype(np.float32)
 

@@ -273,3 +273,28 @@ def test_the_seed_chooses_draws(gpt2):
     first, same, different = (attnscope.ablate(TEXT, **asked, seed=seed) for seed in (None, 0, 1))
     assert first.to_json() == same.to_json()
     assert first.data.replacing.tokens != different.data.replacing.tokens
+
+
+@pytest.mark.parametrize("unit", ["head", "layer"])
+def test_where_texts_do_not_differ_yet_rounding_is_no_effect(gpt2, unit, capsys):
+    """A patch of the first tokens, which both texts share, restored -9.5 and correlated with weights."""
+    other = TEXT.replace(" sat", " ran")
+    asked: dict[str, Any] = {"model": gpt2, "patch_from": other, "each": unit, "target": "old"}
+    early, late = (attnscope.ablate(TEXT, at=at, **asked) for at in (2, len(TEXT.split()) - 1))
+    assert np.abs(early.effect).max() < 1e-4 < 1e-3 < np.abs(late.effect).max()
+    assert (early.restored, early.correlation) == (None, None)
+    assert late.restored is not None and late.correlation is not None
+    command = ["ablate", TEXT, "--patch-from", other, "--each", unit, "--model", gpt2]
+    assert main([*command, "--target", "old", "--at", "2"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"no {unit} has an effect here" in shown
+    assert "restored" not in shown and "has the largest effect" not in shown
+
+
+def test_an_edge_behind_the_compared_token_has_no_effect(gpt2, capsys):
+    edges = ["--each", "edge", "--layer", "0", "--head", "0", "--query", "5"]
+    assert main(["ablate", TEXT, "--model", gpt2, *edges, "--at", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "no edge has an effect here" in shown and "more weight" not in shown
+    assert main(["ablate", TEXT, "--model", gpt2, *edges, "--at", "5"]) == 0
+    assert "has the largest effect" in capsys.readouterr().out

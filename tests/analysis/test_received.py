@@ -98,3 +98,10 @@ def test_words_in_json_are_sums_over_keys_and_means_over_queries(capsys):
     saved = from_json(capsys.readouterr().out.encode()).texts[0]
     assert saved.words.query_names == text.words.query_names
     assert saved.heads[0].words.weights.shape == (6, 6)
+
+
+@pytest.mark.parametrize(("text", "options"), [(TEXT, ["--mask", "window:1"]), ("bank", [])])
+def test_no_token_is_listed_where_none_can_be_read_by_another(text, options, capsys):
+    assert main(["run", text, "--least", "2", *options]) == 0
+    shown = capsys.readouterr().out
+    assert "least attended  no token that other tokens may attend to" in shown

@@ -322,6 +322,8 @@ class Baseline:
             averages.get("loss"),
             averages.get("target"),
         )
+        if effects.are_rounding:
+            return effects
         return msgspec.structs.replace(
             effects, correlation=rank_correlation(weights, effects.strength)
         )

@@ -305,6 +305,11 @@ def _largest(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPa
     effect = float(first.effect[strongest])
     if np.isnan(effect):
         return
+    if first.are_rounding:
+        size = f"{sized(abs(effect), settings.precision)} {_UNITS[first.ranked_by]}".rstrip()
+        beyond = f" beyond rounding ({size})" if effect else ""
+        yield paragraph(ours(f"no {survey.unit} has an effect here{beyond}."))
+        return
     name = [dataclass_replace(span, look="bold") for span in _label(survey, strongest)]
     spans = [Span(f" has the largest effect: {verdict_text(effect, first.ranked_by)}")]
     start = f". {_WITHOUT[first.how]}, "

@@ -67,7 +67,7 @@ def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
         rows = f"token {first_row}"
     which = "which --query names"
     if survey.answer and first_row == survey.answer[0] - 1:
-        which = "which predict the answer"
+        which = "which predicts the answer" if first_row == last else "which predict the answer"
     lines.append(
         (
             "cut off",

@@ -71,7 +71,11 @@ def least_attended(
         rows = "the shown rows"
     caption = f"  of {len(order):,} tokens{without}; received: weight from {rows}; 1 is an even "
     caption += "share, which a token receives if queries spread their weight evenly over the keys that they see"
+    if not order:
+        caption = f"  no token{without} that {rows} may attend to"
     yield paragraph((Span("least attended", "bold"), Span(caption, "caption")))
+    if not order:
+        return
     values = [float(received[key]) for key in listed]
     columns = [Column("received", column_texts(values, max(2, settings.precision)))]
     keys = token_axis(source_kind(text), text.sources, listed)
