@@ -7,11 +7,12 @@ import re
 import numpy as np
 import pytest
 
+import attnscope
 from attnscope.cli import main
 from tests.page.gallery import FOLDER
 from tests.page.reading import read_page
 from tests.page.test_heads import PAGES, TEXT, click_cell
-from tests.page.walking import shows
+from tests.page.walking import number, shows
 
 SIZES = [(360, 640), (768, 1024), (1280, 800), (1920, 1080)]
 OTHER = "She sat by the [MASK] of the old river"
@@ -29,12 +30,19 @@ KINDS = {
     "token": ["run", "the internationalisation of an old bank"],
     "long": ["run", "the river ran past an old bank " * 14],
 }
-# Notes the sizes of all letters on canvases.
+TWELVE = """
+d_model = 48
+n_heads = 12
+n_layers = 2
+"""
+# Notes the sizes of all letters on canvases, and what is written on which, where, and how wide that may be.
 NOTED = """
 const fill = CanvasRenderingContext2D.prototype.fillText;
 window.sizes = new Set();
+window.written = [];
 CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
   if (text.trim()) window.sizes.add(Number(/([0-9.]+)px/.exec(this.font)[1]));
+  window.written.push([this.canvas.id, text, ...more]);
   return fill.call(this, text, ...more);
 };
 """
@@ -379,6 +387,62 @@ def test_effects_on_states_are_in_percent(shown, tmp_path):
     said = page.locator(".heads-panel p.cell").text_content()
     assert re.search(r": effect of head (.*), ", said)[1] == largest
     assert float(said.split()[-1]) == pytest.approx(max(effects))
+
+
+def numbers_in(page, panel):
+    """The numbers that the last drawing of a map has in its cells, by row and column."""
+    page.evaluate("window.written = []")
+    page.mouse.move(0, 0)
+    page.keyboard.press("Shift+L")
+    page.wait_for_timeout(200)
+    left, top, wide, high = map(
+        float, page.locator(f"#{panel}").get_attribute("data-cells").split()
+    )
+    found = {}
+    for name, text, x, y, *most in page.evaluate("window.written"):
+        if name == panel and most:  # a number, which has its cell's width at most
+            found[int((y - top) // high), int((x - left) // wide)] = text
+    return found, wide
+
+
+def test_scores_in_small_cells_have_fewer_decimals(shown, tmp_path):
+    """Those for which there is no room: they had no digits at all."""
+    path = tmp_path / "page.html"
+    text = "The old bank by the river was steep , so they walked to the mill"
+    assert main(["run", text, "--no-effects", "-o", str(path), "--quiet"]) == 0
+    first = read_page(path).of_kind("walk")[0]["scenes"][0]["first"]
+    scores = attnscope.inspect(text, layer=first[0], head=first[1], stages="scores").scores[0, 0]
+    assert np.abs(scores).max() >= 10
+    page = shown(path, (1280, 720), "light")
+    page.click(".stages button:text-is('scores')")
+    for width, decimals in ((1280, 0), (1600, 1), (1920, 2)):
+        page.set_viewport_size({"width": width, "height": 9 * width // 16})
+        found, _ = numbers_in(page, "panel-matrix")
+        assert len(found) == scores.size
+        for (row, column), written in found.items():
+            assert len(written.partition(".")[2]) == decimals
+            assert number(written) == pytest.approx(scores[row, column], abs=0.5001 / 10**decimals)
+
+
+def test_of_many_heads_each_has_its_effect_in_percent(shown, tmp_path):
+    """In cells of 22 pixels, without the sign, which the legend has, and with numbers of the same unit on the ramp."""
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    (tmp_path / "twelve.toml").write_text(TWELVE)
+    for output in (path, exact):
+        command = ["ablate", "The bank by the river", "--config", str(tmp_path / "twelve.toml")]
+        assert main([*command, "--each", "head", "-o", str(output), "--quiet"]) == 0
+    effects = 100 * np.array(json.loads(exact.read_text())["effects"][0]["hidden"])
+    page = shown(path, (1280, 800), "light")
+    found, wide = numbers_in(page, "panel-heads")
+    assert 20 < wide < 26
+    assert len(found) == effects.size == 24
+    for place, effect in zip(sorted(found), effects, strict=True):
+        assert number(found[place]) == pytest.approx(effect, abs=0.5 if effect > 9.95 else 0.051)
+    panel = page.locator(".heads-panel .ramp")
+    assert "effect of head, %" in panel.text_content()
+    ticks = panel.locator(".stops span").all_text_contents()
+    assert float(ticks[0]) == pytest.approx(effects.max(), rel=0.01)
+    assert {"1", "10"} <= set(ticks)
 
 
 def test_of_a_row_the_list_of_heads_has_each_weight_beside_its_head(shown):

@@ -115,6 +115,7 @@ export interface Scale {
   signed: boolean;
   shape?: Shape;
   unknown?: boolean; // it is another one in each picture
+  factor?: number; // of numbers that are written beside it: 100 for percent
 }
 
 // From the share of the largest number to a place on a ramp, as scales.SHAPES.

@@ -69,7 +69,7 @@ export function HeadsPanel(props: PanelProps) {
   const ending = shown?.ending ?? "";
   const inPercent = ending === "%"; // as the answer
   const finite = values ? [...values.data].filter(Number.isFinite) : [];
-  const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
+  const most = Math.max(0, ...finite.map(Math.abs));
   const own = !place.sinks && !lens && !strength && !shown && !scene.record.pictures; // each thumbnail has its own scale
   const { query, key } = props.lensSpot;
   const labels = (letter: string, all: (number | string)[]) =>
@@ -82,7 +82,7 @@ export function HeadsPanel(props: PanelProps) {
           <h2 class="of-tokens">
             {key === null ? (
               <>
-                <Word name={scene.queryAxis.tokenLabels[query]?.name} /> {words.mostly}
+                <Word name={scene.queryAxis.word(query)} /> {words.mostly}
               </>
             ) : (
               <Cell scene={scene} query={query} reads={key} />
@@ -116,13 +116,13 @@ export function HeadsPanel(props: PanelProps) {
               ? (r, c) => (lens[r]![c]?.bound ? Number.NaN : (lens[r]![c]?.weight ?? 0))
               : (strength?.at ?? values?.at ?? (() => Number.NaN))
           }
-          text={(r, c) => {
+          text={(r, c, fewer = 0) => {
             const seen = lens?.[r]![c];
             if (lens) return !seen?.weight ? "" : seen.bound ? "≤" : fixed(seen.weight, 2).replace("0.", ".");
             if (strength) return roles!.letters[role(r, c)] ?? "?";
             if (!values || Number.isNaN(values.at(r, c))) return "";
             const value = values.at(r, c);
-            return inPercent ? percent(value).replace(" ", "") : digitsText(value, digits);
+            return inPercent ? percent(value).replace(" ", "") : digitsText(value, digitsFor(most, 2 - fewer));
           }}
           say={(r, c) => {
             const name = scene.headName(r, c);
@@ -146,6 +146,7 @@ export function HeadsPanel(props: PanelProps) {
                   ),
                   // one large effect would leave all others white
                   shape: place.display.startsWith("effect") ? place.shape : undefined,
+                  factor: inPercent ? 100 : 1,
                 }
               : scene.record.pictures && !lens && !strength
                 ? pictureScale(scene, place.shape)
@@ -170,7 +171,11 @@ export function HeadsPanel(props: PanelProps) {
             setHovered(head && { ...here, head, ofHead: 1 });
           }}
           onEnter={() => act("matrix_panel")}
-          legend={(lens?.flat().some((one) => one?.bound) && words.bounds) || (shown && displays[shown.name]) || ""}
+          legend={
+            (lens?.flat().some((one) => one?.bound) && words.bounds) ||
+            (shown && displays[shown.name] + (inPercent ? ", %" : "")) ||
+            ""
+          }
           square={scene.record.pictures !== null}
           paint={
             values || strength || lens

@@ -32,7 +32,7 @@ export interface HeatProps {
   rows: Label[];
   columns: Label[];
   value: (row: number, column: number) => number;
-  text: (row: number, column: number) => string;
+  text: (row: number, column: number, fewer?: number) => string; // with fewer decimals, in cells too small for all
   // What a screen reader and the line under the picture say of a cell.
   say: (row: number, column: number) => string;
   scale: Scale;
@@ -81,7 +81,7 @@ const PHONE_NAME = 80; // above a column of a narrow screen, whose first rows ar
 const LEAST_LABEL = 9; // a cell with a label, which is as large as the cell up to LARGEST_LABEL
 const LARGEST_LABEL = 12;
 const LARGEST_CELL = 96;
-const SMALL_NUMBER = 11; // letters of numbers that leave out the zero before their point
+const SMALL_NUMBER = 11; // letters of numbers that leave out the zero before their point, and percent signs
 const ROOMY_CELL = 44; // from which labels are larger
 const ROOMY_LABEL = 15;
 const LEVEL = 22; // pixels of labels above their columns that do not stand upright
@@ -274,7 +274,7 @@ export function Ramp({ scale, legend }: { scale: Scale; legend?: string }) {
   const candidates = scale.signed ? [...ends.map((tick) => -tick), 0, ...ends] : [scale.low, ...ends];
   const least = (scale.high - scale.low) / 1000; // what a reader of the ramp can't tell from zero
   const write = (value: number) =>
-    String(Math.abs(value) < least ? 0 : Number(value.toPrecision(3)))
+    String(Math.abs(value) < least ? 0 : Number((value * (scale.factor ?? 1)).toPrecision(3)))
       .replace(/^(-?)0\./, "$1.")
       .replace("-", MINUS);
   const ticks: { at: number; said: string; half: number }[] = [];
@@ -639,8 +639,8 @@ function numbers(
     return Math.floor(Math.min(18, Math.max(13, line / 4), fitting));
   };
   let size = fitted();
-  if (size < SMALL_NUMBER) {
-    write = (r, c) => props.text(r, c).replace(/\b0\./, ".");
+  for (let fewer = 0; size < (fewer ? LEAST_LABEL : SMALL_NUMBER) && fewer < 3; fewer++) {
+    write = (r, c) => props.text(r, c, fewer).replace(/\b0(?=\.)|%/g, "");
     size = fitted();
   }
   if (size < LEAST_LABEL) return;

@@ -123,7 +123,7 @@ function Moved({ scene, own, words }: { scene: Scene; own: number; words: PanelP
         return (
           <span key={position} data-moved={position}>
             <Word name={tokens[n]} /> {preposition}{" "}
-            <Word name={scene.queryAxis.tokenLabels[scene.queryAxis.find(position) ?? -1]?.name} />{" "}
+            <Word name={scene.queryAxis.word(scene.queryAxis.find(position) ?? -1)} />{" "}
             {shares.map(probabilityText).join(" → ")},{" "}
           </span>
         );
@@ -194,7 +194,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
     <p class="small matters">
       {alone && (
         <b class="pair">
-          <Word name={scene.queryAxis.tokenLabels[query]?.name} /> {words.pair}
+          <Word name={scene.queryAxis.word(query)} /> {words.pair}
         </b>
       )}
       <b>{name}</b> has <b>{amountOf(about)}</b> at <Cell scene={scene} query={query} reads={about.key} />
@@ -247,7 +247,7 @@ export const Answer = (props: PanelProps) => {
 // A cell in words: “it” ← “animal”.
 export const Cell = ({ scene, query, reads }: { scene: Scene; query: number; reads: number }) => (
   <>
-    <Word name={scene.queryAxis.tokenLabels[query]?.name} /> ← <Word name={scene.keyAxis.tokenLabels[reads]?.name} />
+    <Word name={scene.queryAxis.word(query)} /> ← <Word name={scene.keyAxis.word(reads)} />
   </>
 );
 

@@ -252,7 +252,7 @@ export function matrixProps(
   if (matrix?.columns) {
     const masked = new Set(head.unit.masked);
     const known = head.stage("masked");
-    const digits = digitsFor(largest(matrix), 2);
+    const digits = digitsIn(stage, matrix);
     const { hatched } = scene.record;
     const forbidden =
       hatched || (known && (stage === "masked" || stage === "weights"))
@@ -265,10 +265,10 @@ export function matrixProps(
       if (forbidden?.(r, c)) return `${name}: ${NOT_ALLOWED}`;
       return `${name}: ${value === -Infinity ? NOT_ALLOWED : Number.isNaN(value) ? "not listed" : exactText(value)}`;
     };
-    const text = (r: number, c: number) =>
+    const text = (r: number, c: number, fewer?: number) =>
       head.stage(stage)
-        ? cellText({ name: stage, digits }, matrix.at(r, c), masked.has(r))
-        : digitsText(matrix.at(r, c), digits).replace("nan", "");
+        ? cellText({ name: stage, digits: digits(fewer) }, matrix.at(r, c), masked.has(r))
+        : digitsText(matrix.at(r, c), digits()).replace("nan", "");
     const props = {
       rows: scene.queryAxis.tokenLabels,
       columns: scene.keyAxis.tokenLabels,
@@ -317,6 +317,12 @@ function largest(matrix: Matrix): number {
     if (size > most && Number.isFinite(size)) most = size;
   }
   return most;
+}
+
+// The digits of cells of a stage, fewer of them where cells are too small; of weights, these are all behind the point.
+function digitsIn(stage: string, matrix: Matrix) {
+  const most = largest(matrix);
+  return (fewer = 0) => digitsFor(most, stage === "weights" ? 2 : 2 - fewer);
 }
 
 // Pixels around the picture; those above two that stand above each other, and around each of these.
@@ -379,7 +385,7 @@ function MatrixView({
     if (!moved) return <p class="dim">{words.difference}</p>;
     const { matrix, rows, columns, pairs, forbidden } = moved;
     const { at } = matrix;
-    const digits = digitsFor(largest(matrix), 2);
+    const digits = digitsIn(stage, matrix);
     // A cell of a side on the axes of the difference, and back to a side that has it.
     const joint = (from: Scene, query: number, key: number): [number, number] => {
       if (!pairs) return across(from, scene, query, key);
@@ -402,7 +408,7 @@ function MatrixView({
         rows={rows}
         columns={columns}
         value={at}
-        text={(r, c) => (Number.isNaN(at(r, c)) ? "–" : digitsText(at(r, c), digits))}
+        text={(r, c, fewer) => (Number.isNaN(at(r, c)) ? "–" : digitsText(at(r, c), digits(fewer)))}
         say={(r, c) =>
           `${nameOf(rows[r]!)} ← ${nameOf(columns[c]!)}: ${forbidden(r, c) ? NOT_ALLOWED : Number.isNaN(at(r, c)) ? words.single : exactText(at(r, c))}`
         }

@@ -44,6 +44,11 @@ export class Axis {
     return this.places.get(`${position ?? ""}`); // a span may be named null
   }
 
+  word(n: number): string | undefined {
+    return this.tokenLabels[n]?.name;
+  }
+
+  // With its number.
   name(n: number): string {
     const { number, name } = this.tokenLabels[n] ?? NO_LABEL;
     return nameOf({ number, name: RIGHT_TO_LEFT.test(name) ? `\u2068${name}\u2069` : name });

@@ -333,7 +333,7 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
       <div class="bar">
         <HeadNav name={title} act={act} />
         <span>
-          <Dim>weights of</Dim> <bdi>{scene.queryAxis.tokenLabels[query]?.name}</bdi>
+          <Dim>weights of</Dim> <bdi>{scene.queryAxis.word(query)}</bdi>
         </span>
         <span class="stages">
           <button aria-pressed="true">picture</button>

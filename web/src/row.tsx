@@ -135,7 +135,7 @@ export function RowPanel({
               <th scope="col">
                 {read ? (
                   <>
-                    <bdi>{scene.keyAxis.tokenLabels[key!]?.name}</bdi> {words.readBy}
+                    <bdi>{scene.keyAxis.word(key!)}</bdi> {words.readBy}
                   </>
                 ) : (
                   "source"

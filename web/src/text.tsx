@@ -45,7 +45,7 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
             >
               {around(
                 words[read ? "who" : "what"]!,
-                read ? (side.keyAxis.tokenLabels[key ?? -1]?.name ?? "…") : side.queryAxis.tokenLabels[query]?.name,
+                read ? (side.keyAxis.word(key ?? -1) ?? "…") : side.queryAxis.word(query),
               )}
             </button>
           ))}
@@ -85,14 +85,12 @@ function Sources({ place: { read }, at: { scene, head, query, key }, words }: Pr
   const strong = shares.sort((a, b) => b[1] - a[1]).slice(0, SAID);
   return (
     <>
-      <q>
-        <bdi>{(read ? scene.keyAxis.tokenLabels[key ?? -1] : scene.queryAxis.tokenLabels[query])?.name}</bdi>
-      </q>{" "}
+      <Word name={read ? scene.keyAxis.word(key ?? -1) : scene.queryAxis.word(query)} />{" "}
       {words[read ? "readBy" : "reading"]}:{" "}
       {strong.map(([n, share], rank) => (
         <span key={n}>
           {rank ? " · " : ""}
-          <bdi>{axis.tokenLabels[n]?.name}</bdi> {weightText(share)}
+          <bdi>{axis.word(n)}</bdi> {weightText(share)}
         </span>
       ))}
       {!strong.length && words.nothing}
