@@ -117,16 +117,24 @@ def test_a_page_of_heads_begins_at_the_strongest(tmp_path):
         ([0.266, 0.274, 0.9], "one of the strongest content heads (0.27; clear from 0.25)"),
         ([0.26, 0.27, 0.9], "a content head (0.26; clear from 0.25)"),
         ([0.26, 0.27, 0.9], "an induction head (0.26; clear from 0.4)"),
+        (
+            [0.41, 0.47, 0.9],
+            "the strongest head of content weight (0.29); its main role is induction (0.41; clear from 0.4)",
+        ),
+        ([np.nan, 0.3, 0.9], "the strongest head of content weight (0.29); it has no clear role"),
     ],
 )
 def test_a_page_says_why_it_opens_at_a_head(strengths, said):
-    of_content = "content" in said
+    of_content = "content head" in said
+    chosen = "content weight" in said
     roles = SimpleNamespace(
         names=["content", "induction"],
         clear=[0.25, 0.4],
         main=np.array([[0, 0, 1]] if of_content else [[1, 1, 0]]),
         strength=np.array([strengths]),
+        chosen_by=("content", "content weight", 0.29) if chosen else None,
     )
+    roles.main[np.isnan(roles.strength)] = -1
     scene = SimpleNamespace(first=(0, 0), layers=[4], heads=[0, 1, 2])
     assert _opened(scene, roles) == f" It opens at L4H0, {said}."
 
@@ -385,9 +393,10 @@ def test_the_shadow_of_a_scrolling_text_has_no_corners(open_page, tmp_path):
 
 def test_a_head_of_a_short_text_is_a_matrix_of_its_tokens(open_page, monkeypatch, tmp_path):
     """Also one that the page keeps rounded: names, digits, and the same rounding in its row and its statistics."""
-    path = tmp_path / "page.html"
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
     monkeypatch.setattr(summary_plan, "MOST_CELLS", 0)
-    assert main(["heads", TEXT, "--draws", "2", "-o", str(path), "--quiet"]) == 0
+    for output in (path, exact):
+        assert main(["heads", TEXT, "--draws", "2", "-o", str(output), "--quiet"]) == 0
     _, scene = (page := read_page(path)), page.of_kind("walk")[0]["scenes"][0]
     report = attnscope.inspect(TEXT, layer="all", head="all", stages="weights")
     roles = scene["roles"]
@@ -395,8 +404,13 @@ def test_a_head_of_a_short_text_is_a_matrix_of_its_tokens(open_page, monkeypatch
     role = roles["names"][page.raw(roles["main"])[layer, head]]
     strength = page.numbers(roles["strength"])[layer, head]
     clear = next(known.clear for known in HEAD_ROLES if known.name == role)
-    what = f"a {role} head ({strength:.2f}; clear from {clear:g})."
-    assert scene["answer"].endswith(f" It opens at L{layer}H{head}, {what}")
+    found = json.loads(exact.read_text())["roles"]
+    content = np.array(next(one["values"] for one in found if one["name"] == "content"))
+    assert role != "content"
+    assert content[layer, head] == content.max()
+    why = f"the strongest head of content weight ({content.max():.2f})"
+    also = f"its main role is {role} ({strength:.2f}; clear from {clear:g})."
+    assert scene["answer"].endswith(f" It opens at L{layer}H{head}, {why}; {also}")
     assert sum(unit["exact"] for unit in scene["units"]) == 1
     shown = open_page(path, "#text=0&head=L0H0&query=3&key=1", size=(1280, 800)).page
     names = [token.piece for token in report.tokens]

@@ -11,7 +11,7 @@ from msgspec import structs
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.layer_kinds import MIXING
 from attnscope.checkpoints.source import tokenize
-from attnscope.findings.head_findings import HeadRoles, HeadScores
+from attnscope.findings.head_findings import HeadRoles, HeadScores, RoleValues
 from attnscope.findings.rollout import ATTENTION
 from attnscope.findings.run import Report
 from attnscope.request.given_ids import GivenIds
@@ -48,11 +48,7 @@ def run_shown_texts(
     """
     if found.shares:
         return _run_both_kinds(request, found)
-    roles = [] if isinstance(found, HeadScores) else found.roles
-    if isinstance(found, HeadScores):
-        values = found.values
-    else:
-        values = next((role for role in roles if role.name == "content"), roles[0]).values
+    values = found.values if isinstance(found, HeadScores) else _choosing(found).values
     if np.isnan(values).all():
         return None
     layer, head = divmod(int(np.nanargmax(np.abs(values))), values.shape[1])
@@ -65,6 +61,11 @@ def run_shown_texts(
         repeated = repeated_tokens(source, opened.texts[0], found.probes.seed)
         texts = (repeated, *texts) if _random_first(found) else (*texts, repeated)
     return run_texts(structs.replace(run, texts=texts), session, (layer, head))
+
+
+def _choosing(survey: HeadRoles) -> RoleValues:
+    """Return the role whose strongest head a page begins at."""
+    return next((role for role in survey.roles if role.name == "content"), survey.roles[0])
 
 
 def _run_both_kinds(request: Request, found: HeadRoles | HeadScores) -> list[Report]:
@@ -159,6 +160,7 @@ def present_survey_page(
             survey.main,
             f"Measured on {counted(survey.probes.texts, 'text')}{random}.",
         ),
+        chosen_by=_choosing(survey),
         role_texts=[int(repeats and role.measured not in _OF_TEXTS) for role in survey.roles],
         queries=(in_second_copy, None) if _random_first(survey) else (None, in_second_copy),
         of_ids=of_ids,

@@ -37,6 +37,7 @@ class HeadsOfPage:
     numbers: Sequence[HeadNumber] = ()  # for every layer and head of the model
     # roles, the main role of every layer and head, and where they were measured; None for no roles
     roles: tuple[Sequence[RoleValues], Sequence[Sequence[str | None]], str] | None = None
+    chosen_by: RoleValues | None = None  # the role whose strongest head the page begins at
     role_texts: Sequence[int] = ()  # number of the text that a head of each role is shown on
     # position of the row to begin at in each text; None for that of a page of the text
     queries: Sequence[int | None] = (None,)
@@ -142,7 +143,12 @@ def _roles(source: SavedSource, heads: HeadsOfPage) -> SceneRoles | None:
             head = None if role_text is None else role_text.head((cell[0], cell[1]))
             if role_text is not None and head is not None:
                 rows[cell] = clearest_row(role_text.scene(), head, roles.names[role])
-    return dataclasses.replace(roles, texts=heads.role_texts, rows=rows)
+    chosen_by = None
+    if (role := heads.chosen_by) is not None:
+        layer, column = scene.first
+        value = role.values[int(scene.layers[layer]), int(scene.heads[column])]
+        chosen_by = role.name, role.title, float(value)
+    return dataclasses.replace(roles, texts=heads.role_texts, rows=rows, chosen_by=chosen_by)
 
 
 # Whether a role reads the key at a position from the query at another, in tokens that are the same if they are equal.

@@ -645,14 +645,22 @@ def _answer(scene: Scene, heads: Mapping[tuple[int, int], WalkHead]) -> str:
 
 
 def _opened(scene: Scene, roles: SceneRoles) -> str:
-    """Say which head the page opens at, and why: it is the strongest of its role, or what its role is."""
+    """Say which head the page opens at, and why: it is the strongest of its role or of another one, or what its role is."""
     role = int(roles.main[scene.first])
-    if role < 0:
-        return ""
     layer, head = scene.first
     ref = HeadRef(scene.layers[layer], scene.heads[head])
-    name = roles.names[role]
+    name = None
+    if role >= 0:
+        name = roles.names[role]
     strength = f"{roles.strength[scene.first]:.2f}"
+    if roles.chosen_by is not None and roles.chosen_by[0] != name:
+        _, title, value = roles.chosen_by
+        is_too = "it has no clear role"
+        if name is not None:
+            is_too = f"its main role is {name} ({strength}; clear from {roles.clear[role]:g})"
+        return f" It opens at {ref}, the strongest head of {title} ({value:.2f}); {is_too}."
+    if name is None:
+        return ""
     shown = [f"{value:.2f}" for value in np.sort(roles.strength[roles.main == role])]
     if shown[-1] != strength:
         what = f"{'an' if name[0] in 'aeiou' else 'a'} {name} head"

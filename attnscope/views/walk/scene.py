@@ -187,6 +187,8 @@ class SceneRoles:
     texts: Sequence[int] = ()
     # index of the query of that text whose row shows the role of a head best, (layers, heads); −1 for none
     rows: np.ndarray | None = None
+    # name and title of the role whose strongest head a page of heads begins at, and its value there
+    chosen_by: tuple[str, str, float] | None = None
 
 
 @dataclass(frozen=True)
