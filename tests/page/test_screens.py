@@ -455,3 +455,24 @@ def test_of_a_row_the_list_of_heads_has_each_weight_beside_its_head(shown):
           button.querySelector('[data-lens]').getBoundingClientRect().bottom))"""
     )
     assert len(apart) == 9 and max(apart) < 3, apart
+
+
+@pytest.mark.parametrize("size", [(360, 640), (800, 900), (1280, 800)])
+def test_of_a_row_the_weights_of_heads_are_below_each_other(size, shown, tmp_path):
+    """However long the word is that a head reads."""
+    path = tmp_path / "page.html"
+    (tmp_path / "twelve.toml").write_text(TWELVE)
+    text = "a bank by the old internationalisation committees"
+    command = ["run", text, "--config", str(tmp_path / "twelve.toml")]
+    assert main([*command, "-o", str(path), "--quiet"]) == 0
+    page = shown(path, size, "light")
+    page.locator(".text-panel .token").nth(5).click()
+    page.wait_for_selector(".lens bdi")
+    page.wait_for_timeout(100)
+    words = page.locator(".lens bdi").all_text_contents()
+    assert len({len(word) for word in words}) > 2
+    ends = page.evaluate(
+        "[...document.querySelectorAll('[data-lens]')].map((one) => one.getBoundingClientRect().right)"
+    )
+    assert len(ends) == 9
+    assert max(ends) - min(ends) < 1
