@@ -195,8 +195,8 @@ class HeadsPanel:
         layer, head = self.seen or (state.place.spot.layer, state.place.spot.head)
         self.left = scroll(self.left, head, across, n_heads, around=0)
         self.top = scroll(self.top, layer, below, n_layers, around=0)
-        if "cut" in state.marks.get((layer, head), ()):
-            # a cut changes the layers above
+        if display != "roles" and "cut" in state.marks.get((layer, head), ()):
+            # a cut changes the layers above, but not their roles
             self.top = min(layer, n_layers - below)
         heads = range(self.left, min(n_heads, self.left + across))
         layers = range(self.top, min(n_layers, self.top + below))
