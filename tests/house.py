@@ -39,7 +39,7 @@ FEATURES = {
     "checkpoints/tokenization/word_tokenizer.py",
     "other models, through transformers": "engines/transformers",
     "dumps of many texts": "batch cli/batch.py cli/batch_progress.py cli/convert.py cli/verify.py api/dumps.py",
-    "dumps: tables and Parquet": "batch/tables.py batch/parquet_sink.py batch/arrow_input.py",
+    "dumps: tables and Parquet": "batch/tables.py batch/parquet_sink.py batch/parquet_footer.py batch/arrow_input.py",
     "dumps: SLURM, shards, merge": "batch/merge.py batch/parts.py batch/part_lines.py batch/blocks.py cli/merge.py "
     "cli/slurm_script.py",
     "dumps: Ray": "batch/ray_shards.py ray.py",

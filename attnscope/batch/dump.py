@@ -15,7 +15,7 @@ from attnscope.base.files.mask_files import read_mask
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.blocks import SelectedItems, cut_block
 from attnscope.batch.dump_reader import decoded
-from attnscope.batch.encoders import encoder_count, encoder_processes
+from attnscope.batch.encoders import encoder_count
 from attnscope.batch.header import Header
 from attnscope.batch.items import media_of
 from attnscope.batch.journal import Journal
@@ -25,7 +25,7 @@ from attnscope.batch.preparing import PreparedText, TextPreparer, run_config
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import encode
 from attnscope.batch.runner import Runner, RunOptions
-from attnscope.batch.sinks import INDEX, JsonlSink, open_dump
+from attnscope.batch.sinks import INDEX, open_dump
 from attnscope.batch.size import SizeCallback, estimate_size
 from attnscope.batch.summary import Summary
 from attnscope.request.masks.expression import mask_files
@@ -107,7 +107,7 @@ def write_dump(
             until,
         )
         runner: Runner[PreparedText] | PoolRunner[PreparedText]
-        encoders = 0
+        helpers = 0
         if loaded.workers:
             runner = PoolRunner(
                 loaded.work, sink, options, workers=loaded.workers, in_child=journal.release
@@ -115,13 +115,10 @@ def write_dump(
         else:
             worker = loaded.work(0)
             runner = Runner(worker, sink, options)
-            if isinstance(sink, JsonlSink):
-                encoders = encoder_count(worker.device.type)
+            helpers = encoder_count(worker.device.type)
         if on_start is not None:
             on_start(lambda: len(before.indices) if journal.beside else journal.saved, total)
-        with encoder_processes(encoders, journal.release) as lines:
-            if isinstance(sink, JsonlSink):
-                sink.lines = lines
+        with sink.helped(helpers) if helpers else nullcontext():
             summary = runner.run(items.select(header.grouping))
         if not summary.stopped:
             summary.recomputed = len(before.indices) - summary.resumed

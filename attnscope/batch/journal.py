@@ -10,7 +10,7 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -67,7 +67,7 @@ class JournalState:
         return {index for index, needs in self.too_large.items() if needs <= holds}
 
 
-def seal(body: bytes, crc: int) -> tuple[bytes, int]:
+def seal(body: bytes | memoryview, crc: int) -> tuple[bytes, int]:
     """Return a JSON object as a whole line with its check, and the CRC-32 of the file that ends in it."""
     # The line of a long text has hundreds of megabytes: avoid a second copy.
     start = memoryview(body)[:-1]
@@ -246,13 +246,15 @@ class Journal:
             self._files.sync_folder(self.path.parent)
         self.written.header = header
 
-    def append(self, body: bytes) -> None:
+    def append(self, body: bytes | memoryview) -> None:
         """Write one JSON object as a line."""
-        line, crc = seal(body, self.written.crc)
+        start = memoryview(body)[:-1]
+        tail, crc = sealing(start, self.written.crc)
         with naming_errors(self.path), defer_signals():
-            self._files.write_all(self._descriptor, line)
-            self.saved += not body.startswith((MAGIC, END))
-        self.written.size += len(line)
+            self._files.write_all(self._descriptor, start)
+            self._files.write_all(self._descriptor, tail)
+            self.saved += not bytes(start[: len(MAGIC)]).startswith((MAGIC, END))
+        self.written.size += len(start) + len(tail)
         self.written.crc = crc
 
     def settle(self, count: int) -> None:
@@ -325,7 +327,7 @@ class Stream(Journal):
         self._owed = 0
         self.saved = 0
 
-    def append(self, body: bytes) -> None:
+    def append(self, body: bytes | memoryview) -> None:
         line, self.written.crc = seal(body, self.written.crc)
         self.written.size += len(line)
         sys.stdout.buffer.write(line)
@@ -376,6 +378,10 @@ class RecordSink:
         """Skip the next records, which are written already."""
         self._journal.skip(count)
 
+    def helped(self, count: int) -> AbstractContextManager[None]:
+        """Let so many processes or threads, at least one, encode records for some time."""
+        return nullcontext()
+
     def encode(self, records: Sequence[Record], new: int) -> Any:
         """Encode a window, of which the last `new` records are not written yet; may run in another process."""
         raise NotImplementedError
@@ -395,7 +401,7 @@ class RecordSink:
     def finish(self) -> None:
         """Mark the dump as complete, once its journal is."""
 
-    def _append(self, lines: Iterable[bytes], new: int) -> None:
+    def _append(self, lines: Iterable[bytes | memoryview], new: int) -> None:
         replacing = self._journal.beside
         for line in lines:
             self._journal.append(line)

@@ -9,10 +9,15 @@ manifest has its name.
 import io
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
 
 from attnscope.base.errors import PARQUET, AttnscopeError, arg
 from attnscope.base.system.checksum import crc32
@@ -21,13 +26,17 @@ from attnscope.batch import tables
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import Settings
 from attnscope.batch.journal import Journal, RecordSink
+from attnscope.batch.parquet_footer import join
 from attnscope.batch.records import Record, encode
+from attnscope.findings.axes import arrays_in, take
 from attnscope.findings.record_parts import TABLES
 
 MANIFEST = ".manifest.jsonl"
 COMPLETE = "_SUCCESS.parquet"
-_ROWS = 1 << 17  # of a row group
+_ROWS = 1 << 20  # of a group of rows, as in files of pyarrow
 _PIECE = 1 << 20
+# `map`, or that of threads
+_Map = Callable[[Callable[[list[Record]], Any], Iterable[list[Record]]], Iterable[Any]]
 _WRITER = re.compile(r"parquet-cpp-arrow version \d[\w.-]*")
 
 
@@ -49,6 +58,7 @@ class ParquetSink(RecordSink):
         self._folder = folder
         self._settings = settings
         self._files = files
+        self._map: _Map = map
         self._kinds = _kinds(settings)
         for table_kind in self._kinds:
             tables.kind_of(settings, table_kind)
@@ -57,6 +67,12 @@ class ParquetSink(RecordSink):
                 files.make_folder(target)
         if not journal.beside:
             self._place()
+
+    @contextmanager
+    def helped(self, count: int) -> Iterator[None]:
+        with ThreadPoolExecutor(count, "attnscope-parquet") as threads:
+            self._map = threads.map
+            yield
 
     @property
     def _folders(self) -> list[Path]:
@@ -68,7 +84,9 @@ class ParquetSink(RecordSink):
         there = [record for record in records if record.status == "ok"]
         name = check = None
         if there:
-            files = [_table(table_kind, self._settings, there) for table_kind in self._kinds]
+            files = [
+                _table(table_kind, self._settings, there, self._map) for table_kind in self._kinds
+            ]
         else:
             files = []
         if there:
@@ -143,24 +161,66 @@ def _kinds(settings: Settings) -> tuple[str, ...]:
     return settings.tables or (tables.kind_of(settings, None),)
 
 
-def _table(table_kind: str, settings: Settings, records: list[Record]) -> bytes:
+def _table(
+    table_kind: str, settings: Settings, records: Sequence[Record], map_groups: _Map = map
+) -> bytes:
+    names = tables.columns(table_kind, settings)
+    groups = _row_groups(TABLES[table_kind], records)
+    return join(list(map_groups(partial(_row_group, table_kind, names), groups)))
+
+
+def _row_groups(part: str, records: Sequence[Record]) -> list[list[Record]]:
+    """Divide records by the groups of rows that hold them: short texts share one, a long one is cut between heads.
+
+    That depends on nothing else than the records, so that any number of threads writes the same file.
+    """
+    groups: list[list[Record]] = [[]]
+    filled = 0
+    for record in records:
+        pieces = [record]
+        if part == "stages":
+            pieces = [replace(record, stages={name: a}) for name, a in record.stages.items()]
+        for piece in pieces:
+            sizes = [
+                array.size
+                for path, along, array in arrays_in(piece)
+                if path.partition(".")[0] == part and along.axes[0] == "unit"
+            ]
+            cells = max(sizes, default=0)
+            heads = max(1, len(piece.units))
+            step = max(1, heads * _ROWS // max(cells, _ROWS))
+            for start in range(0, heads, step):
+                if groups[-1] and filled + cells * step // heads > _ROWS:
+                    groups.append([])
+                    filled = 0
+                whole = step == heads
+                groups[-1].append(
+                    piece if whole else take(piece, "unit", slice(start, start + step))
+                )
+                filled += cells * step // heads
+    return groups
+
+
+def _row_group(table_kind: str, names: Sequence[str], records: Sequence[Record]) -> Any:
+    """Return a file that has the rows of some records as one group."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    schema = tables.arrow_schema(tables.columns(table_kind, settings))
+    schema = tables.arrow_schema(names)
     rows = [
         tables.arrow_table(table, schema)
         for record in records
         for table in tables.tables(table_kind, record)
     ]
-    content = io.BytesIO()
-    words = [name for name in schema.names if name in tables.WORDS]
-    table = pa.concat_tables([schema.empty_table(), *rows]).combine_chunks()
-    options = {"compression": "zstd", "use_dictionary": words, "write_statistics": True}
-    with parquet.ParquetWriter(content, schema, **options) as file:
+    table = pa.concat_tables([schema.empty_table(), *rows]).unify_dictionaries()
+    repeated = [name for name in names if name in (*tables.INTEGERS, *tables.WORDS)]
+    file = pa.BufferOutputStream()
+    # Without the schema of Arrow, words are strings to readers.
+    options = {"compression": "zstd", "use_dictionary": repeated, "store_schema": False}
+    with parquet.ParquetWriter(file, schema, **options) as writer:
         if table.num_rows:  # else there is no group of rows, which datasets could not read
-            file.write_table(table, row_group_size=_ROWS)
-    return content.getvalue()
+            writer.write_table(table, row_group_size=table.num_rows)
+    return file.getvalue()
 
 
 def verify_folder(folder: Path, settings: Settings, part_names: Collection[str]) -> None:

@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.file_system import FileSystem
-from attnscope.batch.encoders import Lines, lines_here
+from attnscope.batch.encoders import Line, Lines, encoder_processes, lines_here
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import Settings
 from attnscope.batch.journal import Journal, RecordSink, Stream, scan
@@ -36,7 +37,7 @@ class JsonlSink(RecordSink):
     """Everything of a record in its line: `dump.jsonl`.
 
     Attributes:
-        lines: Returns the line of each record; see encoders.encoder_processes.
+        lines: Yields the line of each record; see encoders.encoder_processes.
     """
 
     needs_all_records = whole_windows = False
@@ -45,13 +46,18 @@ class JsonlSink(RecordSink):
         super().__init__(journal)
         self.lines: Lines = lines_here
 
-    def encode(self, records: Sequence[Record], new: int) -> list[bytes]:
+    @contextmanager
+    def helped(self, count: int) -> Iterator[None]:
+        with encoder_processes(count, self._journal.release) as self.lines:
+            yield
+
+    def encode(self, records: Sequence[Record], new: int) -> Iterable[Line]:
         return self.lines(records[len(records) - new :])
 
-    def first(self, encoded: list[bytes], count: int) -> list[bytes]:
-        return encoded[:count]
+    def first(self, encoded: Iterable[Line], count: int) -> Iterable[Line]:
+        return islice(encoded, count)
 
-    def write_encoded(self, encoded: list[bytes], new: int) -> None:
+    def write_encoded(self, encoded: Iterable[Line], new: int) -> None:
         self._append(encoded, new)
 
 

@@ -53,10 +53,11 @@ class Words:
         return map(self.words.__getitem__, self.index.tolist())
 
     def to_arrow(self) -> Any:
-        """Return the words of all rows as an array of Arrow."""
+        """Return the words of all rows as an array of Arrow, a dictionary of different words."""
         import pyarrow as pa
 
-        return pa.array(self.words, pa.string()).take(pa.array(self.index))
+        different = pa.array(self.words, pa.string()).dictionary_encode()
+        return different.take(pa.array(self.index))
 
 
 def _same(word: str, count: int) -> Words:
@@ -320,8 +321,10 @@ def _heads(record: Record, unit: _Array) -> Table:
     }
     for n, name in enumerate(("layer", "head")):
         numbers = [pair[n] for pair in record.units]
-        if "mean" in numbers:
-            columns[name] = [None if numbers[at] == "mean" else numbers[at] for at in unit]
+        means = [number == "mean" for number in numbers]
+        if any(means):
+            known = [0 if number == "mean" else number for number in numbers]
+            columns[name] = np.ma.array(known, dtype=np.int64, mask=means)[unit]
         else:
             columns[name] = np.array(numbers, dtype=np.int64)[unit]
     return columns
@@ -403,15 +406,15 @@ def _write_parquet(rows: TableRows, file: BinaryIO) -> None:
     from pyarrow import parquet
 
     schema = arrow_schema(rows.columns)
-    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+    with parquet.ParquetWriter(file, schema, compression="zstd", store_schema=False) as writer:
         waiting: list[Any] = []
         for table in rows:
             waiting.append(arrow_table(table, schema))
             if sum(len(part) for part in waiting) >= _PART:
-                writer.write_table(pa.concat_tables(waiting))
+                writer.write_table(pa.concat_tables(waiting).unify_dictionaries())
                 waiting = []
         if waiting:
-            writer.write_table(pa.concat_tables(waiting))
+            writer.write_table(pa.concat_tables(waiting).unify_dictionaries())
 
 
 def arrow_schema(names: Sequence[str]) -> Any:
@@ -440,5 +443,5 @@ def _arrow_type(pa: Any, name: str) -> Any:
     if name in INTEGERS:
         return pa.int64()
     if name in WORDS:
-        return pa.string()
+        return pa.dictionary(pa.int32(), pa.string())
     return pa.float32()

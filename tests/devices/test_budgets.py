@@ -6,8 +6,10 @@ import pickle
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from multiprocessing import connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +19,12 @@ import pytest
 import torch
 
 from attnscope.base.system.forking import Connection, fork
+from attnscope.batch import parquet_sink
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.encoders import lines_here
 from attnscope.batch.items import Item
 from attnscope.batch.preparing import PreparedText
-from attnscope.batch.records import Record
+from attnscope.batch.records import Record, arrays_of
 from attnscope.batch.worker import ModelWorker
 from attnscope.cli import main
 from attnscope.findings.head_averages import AVERAGES
@@ -621,15 +624,30 @@ def test_scores_of_narrow_numbers_are_exact_without_wide_copies(
 
 
 @pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("shared", [1 << 24, 1 << 12, 1])
 def test_beside_a_gpu_other_processes_write_json(
-    simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+    simulated: str,
+    gpt2: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    killed: bool,
+    shared: int,
 ) -> None:
-    """The same bytes as in one process, also if all of them are killed."""
+    """The same bytes as in one process, also if all of them are killed, and however little memory they share.
+
+    Neither arrays nor lines go through pipes that have room in memory.
+    """
+    monkeypatch.setattr("attnscope.batch.encoders._SHARED", shared)
     texts = tmp_path / "texts.txt"
     texts.write_text("the bank by the river\nthe river\n" * 20)
     writers = set[int]()
-    loads = pickle.loads
     started = []
+    sent = list[int]()
+    send = connection.Connection.send
+
+    def counted(pipe: Connection, data: Any) -> None:
+        sent.append(len(pickle.dumps(data)))
+        send(pipe, data)
 
     def forked(call: Callable[[Connection], object]) -> tuple[int, Connection]:
         pid, pipe = fork(call)
@@ -642,27 +660,53 @@ def test_beside_a_gpu_other_processes_write_json(
         writers.add(os.getpid())
         return lines_here(records)
 
-    def received(data: bytes) -> Any:
-        writers.add(0)
-        return loads(data)
-
     dumps = []
     for cpus in (2, 5):
         monkeypatch.setattr("attnscope.batch.encoders.count_cpus", lambda cpus=cpus: cpus)
         if cpus == 5:
             monkeypatch.setattr("attnscope.batch.encoders.fork", forked)
             monkeypatch.setattr("attnscope.batch.encoders.lines_here", here)
-            monkeypatch.setattr("attnscope.batch.encoders.pickle.loads", received)
+            monkeypatch.setattr(connection.Connection, "send", counted)
         path = tmp_path / f"{cpus}.jsonl"
         words = ["batch", str(texts), "--model", str(gpt2), "--quiet", "--device", simulated]
         assert main([*words, "-o", str(path)]) == 0
         dumps.append(path.read_bytes())
     assert len(started) == 3
-    assert writers == ({os.getpid()} if killed else {0})
+    assert writers == ({os.getpid()} if killed else set())
+    in_arrays = sum(a.nbytes for record in Dump(path).records() for a in arrays_of(record).values())
+    assert (sum(sent) < in_arrays) == (shared > 1)
     assert dumps[0].splitlines()[1:] == dumps[1].splitlines()[1:]
     for pid in started:
         with pytest.raises(ChildProcessError):  # it has been waited for
             os.waitpid(pid, os.WNOHANG)
+
+
+def test_beside_a_gpu_threads_write_tables(
+    simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bytes as in the thread that writes, and no table is made by that."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the bank by the river\nthe river\n" * 20)
+    threads = set[str]()
+    group = parquet_sink._row_group
+
+    def noted(*arguments: Any) -> Any:
+        threads.add(threading.current_thread().name.rpartition("_")[0])
+        return group(*arguments)
+
+    monkeypatch.setattr(parquet_sink, "_ROWS", 200)
+    monkeypatch.setattr(parquet_sink, "_row_group", noted)
+    parts = []
+    for cpus in (2, 5):
+        threads.clear()
+        monkeypatch.setattr("attnscope.batch.encoders.count_cpus", lambda cpus=cpus: cpus)
+        path = tmp_path / f"{cpus}.parquet"
+        words = ["batch", str(texts), "--model", str(gpt2), "--quiet", "--device", simulated]
+        assert main([*words, "--table", "contributors,rows", "-o", f"{path}/"]) == 0
+        parts.append([part.read_bytes() for part in sorted(path.rglob("[0-9]*.parquet"))])
+        assert ("attnscope-parquet" in threads) == (cpus == 5)
+        assert ("attnscope-writer" in threads) == (cpus == 2)
+    assert parts[0] == parts[1] != []
 
 
 @pytest.mark.parametrize("damaged", [False, True])
