@@ -122,6 +122,8 @@ def test_a_finger_reads_a_term_beside_what_is_clickable(opened):
     page = opened(["compare", "The bank by the river"], size=(360, 640), touch=True)
     click_cell(page.locator("#panel-matrix"), 1, 0)
     assert page.locator(".matters code").is_visible()
+    # of which side its weight is
+    assert " at bank ← The (causal), a sink" in page.evaluate(MATTERS)
     term = page.locator(".matters .term", has_text="matter")
     box = term.bounding_box()
     said = "document.querySelector('.said').textContent"

@@ -179,7 +179,7 @@ function Effect({ scene, seen, words, glossary, about }: PanelProps & { seen: (S
 // The strongest head of a cell, or the one that was chosen there, and whether it matters. Of a word alone, the question
 // is first which word it is to read.
 function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
-  const { scene, seen, place, words, lensSpot } = props;
+  const { scene, seen, place, words, lensSpot, here } = props;
   const { layer, head } = place.spot;
   const [most] = ranked(seen);
   const alone = lensSpot.key === null && !scene.record.pictures;
@@ -198,6 +198,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
         </b>
       )}
       <b>{name}</b> has <b>{amountOf(about)}</b> at <Cell scene={scene} query={query} reads={about.key} />
+      {here.side && <Dim> ({here.side})</Dim>}
       {scene.sinks.has(about.key) && (
         <>
           , a <Term title={props.glossary.sinks}>sink</Term>
