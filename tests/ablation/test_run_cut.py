@@ -64,3 +64,21 @@ def test_what_does_not_run_with_cuts_is_refused(gpt2, capsys, options, said):  #
     path, _ = gpt2
     assert main(["run", TEXT, "--model", path, "--cut", "L0H1", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cut", "head", "is_less"),
+    [
+        ("L0H1: 2←", "1", True),
+        ("L0H1: 2←", "mean", True),
+        ("L0H1: 2←", "0", False),
+        ("L0H1: 2←1", "1", False),
+    ],
+)
+def test_a_row_without_keys_is_not_said_to_sum_to_1(gpt2, cut, head, is_less, capsys):  # noqa: F811
+    path, _ = gpt2
+    asked = ["--layer", "0", "--head", head, "--stage", "weights"]
+    assert main(["run", TEXT, "--model", path, "--cut", cut, *asked]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "each row sums to 1" in shown
+    assert ("less where all keys of a head are cut" in shown) == is_less

@@ -260,3 +260,15 @@ def test_two_keys_are_contrasted_over_all_heads(minilm, tmp_path, capsys):
 def test_a_contrast_needs_a_key(capsys):
     assert main(["heads", TEXT, "--against", "street", "--measure", "entropy"]) == 2
     assert "--against: applies only to --key; add --key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "typed", [["--key", "2"], ["--key", "2", "--against", "3"], ["--measure", "entropy"]]
+)
+def test_no_head_has_a_number_where_no_key_may_be_read(typed, tmp_path, capsys):
+    command = ["heads", "The bank by the river", "--hide", "0:5", *typed]
+    assert main(command) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "no head has a number: none of these rows may read a key" in shown
+    for name in ("a.svg", "a.html", "a.csv"):
+        assert main([*command, "-o", str(tmp_path / name)]) == 0

@@ -125,7 +125,10 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
     yield Facts([*_about_shares(measured)])
     yield GAP
     title = paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
-    if measured.contrast is None and (nothing := _nothing(measured.values)):
+    if not np.isfinite(measured.values).any():
+        yield title
+        yield paragraph(ours("no head has a number: none of these rows may read a key"))
+    elif measured.contrast is None and (nothing := _nothing(measured.values)):
         yield title
         yield paragraph(ours(nothing))
     else:

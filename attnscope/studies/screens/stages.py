@@ -14,6 +14,7 @@ from attnscope.views.spans import TIE, Spans, ours
 
 # of position biases, as their papers write them
 BIAS_NAMES = {"alibi": "ALiBi", "relative": "relative position"}
+_ROUNDING = 1e-3  # by which the sum of a row may differ from 1
 
 
 def stage_matrices(
@@ -120,6 +121,11 @@ def _arithmetic(
     with_its_sink = " with its sink" * (head.rows.sink is not None)
     whole = "100 %" if settings.percent else "1"
     row_sum = f"each row{with_its_sink} sums to {whole}"
+    if whole_rows and head.rows.sink is None:
+        sums = head.stages["weights"].astype(np.float64).sum(1)
+        # rows without an allowed key are NaN
+        if (np.abs(sums - 1) > _ROUNDING).any():
+            row_sum += ", less where all keys of a head are cut"
     return f"{mean}{of}{in_percent(settings)}; {row_sum}{scope}{masked}"
 
 
