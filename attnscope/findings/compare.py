@@ -152,7 +152,9 @@ class HeadChange(msgspec.Struct, frozen=True):
         """
         if self.mass is not None:
             first_mass, second_mass = self.mass.astype(np.float64)
-            return float(np.abs(second_mass - first_mass).sum() / 2 / max(first_mass.sum(), 1e-30))
+            if not (first_mass.any() and second_mass.any()):
+                return float("nan")
+            return float(np.abs(second_mass - first_mass).sum() / 2 / first_mass.sum())
         return self.largest_change
 
     def side_faults(self, texts: Sequence[TextReport]) -> Iterator[tuple[str, str]]:

@@ -66,3 +66,19 @@ def test_rows_before_the_first_token_that_differs_cannot_differ(capsys):
     ):
         screen, _ = shown(capsys, *options)
         assert why not in screen
+
+
+@pytest.mark.parametrize("hidden", [["none", "0:5"], ["0:5", "none"]])
+@pytest.mark.parametrize("how", ["--summary", "--pool=2"])
+def test_nothing_is_measured_where_a_side_reads_no_key(hidden, how, capsys):
+    """Of maps, half of the weight had moved, or 2.5e30 of it; a summary said nothing."""
+    sides = [word for tokens in hidden for word in ("--hide", tokens)]
+    assert main(["compare", "The bank by the river", *sides, how]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "tie at" not in shown and "strongest" not in shown
+    assert how != "--summary" or "unknown: no row has all of its weights on both sides" in shown
+
+
+def test_spans_that_read_nothing_are_of_all_heads(capsys):
+    assert main(["run", "The bank. The river.", "--hide", "0:6", "--spans", "sentences"]) == 0
+    assert "mean of all 16 heads" in " ".join(capsys.readouterr().out.split())

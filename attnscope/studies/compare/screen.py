@@ -203,6 +203,10 @@ def _moved(
     """
     shares = np.array([head.share_moved for head in change.heads])
     if np.isnan(shares).all():
+        if not shown_count:
+            unknown = "  unknown: no row has all of its weights on both sides"
+            yield GAP
+            yield paragraph((Span("what moved", "title"), Span(unknown)))
         return
     largest = max(head.largest_change for head in change.heads)
     follow = list[ViewPart]()

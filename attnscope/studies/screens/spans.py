@@ -146,8 +146,11 @@ def averaged_heads(spans: SpanReport) -> tuple[list[tuple[int, int]] | None, str
 
 
 def _attending(spans: SpanReport) -> list[int]:
-    """Return the layers with attention over tokens: the others have no weights."""
-    return [layer for layer, weights in enumerate(spans.weights) if not np.isnan(weights).all()]
+    """Return the layers with attention over tokens: the others have no weights. A mask can leave none any."""
+    attending = [
+        layer for layer, weights in enumerate(spans.weights) if not np.isnan(weights).all()
+    ]
+    return attending or list(range(len(spans.weights)))
 
 
 def mean_weights(
