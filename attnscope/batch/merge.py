@@ -71,6 +71,7 @@ class _Target:
 
     def close(self) -> None:
         self._pool.shutdown()
+        self._blocks.abandon()
         os.close(self._descriptor)
 
 

@@ -16,6 +16,7 @@ are rounded to d decimals are int16 or int32, in units of 10^−d; the smallest 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class ShardArray:
-    """One array of a shard, in pieces that follow each other in the file."""
+    """One array of a shard, in pieces that follow each other in the file, where they have a type of their own."""
 
     name: str
     dtype: str
@@ -48,8 +49,8 @@ class ShardArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all pieces."""
-        return sum(piece.nbytes for piece in self.pieces)
+        """Bytes of all pieces in the file."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @cache
@@ -85,63 +86,63 @@ def pack(records: Sequence[Record], digits: int | None) -> Iterator[ShardArray]:
 
 
 def _quantity(path: str, arrays: list[_Array], digits: int | None) -> Iterator[ShardArray]:
-    arrays = _stored(path, arrays, digits)
+    dtype, arrays = _stored(path, arrays, digits)
     own = own_axes(path)
     if len(own) > 1:
         pieces = [array.reshape(-1) for array in arrays]
-        yield ShardArray(path, pieces[0].dtype.name, (sum(map(len, pieces)),), pieces)
+        yield ShardArray(path, dtype.name, (sum(map(len, pieces)),), pieces)
         yield _offsets(path, [len(piece) for piece in pieces])
         yield _whole(path + SHAPES, np.array([array.shape for array in arrays], dtype=np.int64))
         return
     if not own:
-        yield _whole(path, np.stack(arrays))
+        together = np.stack(arrays)
+        yield ShardArray(path, dtype.name, together.shape, [together])
         return
     rows = [np.moveaxis(array, own[0], 0) for array in arrays]
     if "rank" in declared(path).axes:
         ranks = max(row.shape[-1] for row in rows)
-        rows = [_padded(row, ranks) for row in rows]
-    yield ShardArray(path, rows[0].dtype.name, (sum(map(len, rows)), *rows[0].shape[1:]), rows)
+        none = _none(path, dtype)
+        rows = [_padded(row, ranks, none) for row in rows]
+    yield ShardArray(path, dtype.name, (sum(map(len, rows)), *rows[0].shape[1:]), rows)
     yield _offsets(path, [len(row) for row in rows])
 
 
-def _padded(row: _Array, ranks: int) -> _Array:
+def _padded(row: _Array, ranks: int, none: float) -> _Array:
     """Return ranks that a short text does not have as none."""
     if row.shape[-1] == ranks:
         return row
-    padded = np.full((*row.shape[:-1], ranks), _none(row.dtype), dtype=row.dtype)
+    padded = np.full((*row.shape[:-1], ranks), none, dtype=row.dtype)
     padded[..., : row.shape[-1]] = row
     return padded
 
 
-def _none(dtype: np.dtype[Any]) -> float | int:
-    """Return what stands for none: among positions if unsigned or int32, else among rounded numbers."""
+def _none(path: str, dtype: np.dtype[Any]) -> float:
+    """Return what stands for none in an array of this type."""
     if dtype.kind == "f":
         return float("nan")
-    if dtype == np.uint16:
-        return _NO_POSITION
-    if dtype == np.int32:
-        return -1
-    return int(np.iinfo(dtype).min)
+    if declared(path).positions is None:
+        return int(np.iinfo(dtype).min)
+    return _NO_POSITION if dtype == np.uint16 else -1
 
 
-def _stored(path: str, arrays: list[_Array], digits: int | None) -> list[_Array]:
-    """Return the arrays of a quantity in the type in which they are stored."""
+def _stored(
+    path: str, arrays: list[_Array], digits: int | None
+) -> tuple[np.dtype[Any], list[_Array]]:
+    """Return the type in which a quantity is stored, and its arrays with numbers that this type holds."""
+    own = arrays[0].dtype
     if declared(path).positions is not None:
         largest = max((int(array.max()) for array in arrays if array.size), default=0)
-        if largest >= _NO_POSITION:
-            return arrays
-        return [array.astype(np.uint16) for array in arrays]  # −1 becomes 65,535
-    if digits is None or path.startswith("stages.") or arrays[0].dtype.kind != "f":
-        return arrays
+        # −1 becomes 65,535
+        return (own if largest >= _NO_POSITION else np.dtype(np.uint16)), arrays
+    if digits is None or path.startswith("stages.") or own.kind != "f":
+        return own, arrays
     scaled = [np.rint(array * np.float32(10**digits)) for array in arrays]
     reach = max((float(np.nanmax(np.abs(array), initial=0.0)) for array in scaled), default=0.0)
-    integer_info = np.iinfo(np.int16 if reach < np.iinfo(np.int16).max else np.int32)
     if reach >= np.iinfo(np.int32).max:
-        return arrays
-    return [
-        np.where(np.isnan(array), integer_info.min, array).astype(integer_info.dtype)
-        for array in scaled
-    ]
+        return own, arrays
+    dtype = np.dtype(np.int16 if reach < np.iinfo(np.int16).max else np.int32)
+    none = np.float32(_none(path, dtype))
+    return dtype, [np.where(np.isnan(array), none, array) for array in scaled]
 
 
 def _whole(name: str, array: _Array) -> ShardArray:

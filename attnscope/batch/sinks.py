@@ -119,10 +119,12 @@ class SafetensorsSink(RecordSink):
                 try:
                     self._blocks.start(descriptor)
                     self._blocks.put(np.frombuffer(_header(arrays), dtype=np.uint8))
-                    for piece in (piece for array in arrays for piece in array.pieces):
-                        self._blocks.put(np.ascontiguousarray(piece).reshape(-1).view(np.uint8))
+                    for array in arrays:
+                        for piece in array.pieces:
+                            self._blocks.put(piece, np.dtype(array.dtype))
                     crc = self._blocks.finish()
                 finally:
+                    self._blocks.abandon()
                     self._files.close(descriptor)
                 self._files.replace(temporary, path)
                 self._files.sync_folder(path.parent)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 
 import numpy as np
@@ -125,19 +125,26 @@ class Trace:
 
         Their rows and columns are those of the record's specification, or of the packed matrices.
         """
-        arrays = {path: array[text] for path, array in self.block.arrays.items()}
+        arrays = {path: array[text] for path, array in self._arrays_of_batch.items()}
+        for stage, matrices in self.packed.text(text).items():
+            arrays[f"stages.{stage}"] = self._ordered(matrices, axis=0)
+        return arrays
+
+    @cached_property
+    def _arrays_of_batch(self) -> dict[str, np.ndarray]:
+        """The arrays of all texts by their paths, (B, units, …) each, cut into paths once for all of them."""
+        arrays = dict(self.block.arrays)
         for path, names in (("rows", self.record_spec.statistics), ("heads", AVERAGES)):
             if path in arrays:
-                by_name = zip(names, arrays.pop(path).unbind(1), strict=True)
+                by_name = zip(names, arrays.pop(path).unbind(2), strict=True)
                 arrays |= {f"{path}.{name}": values for name, values in by_name}
-        arrays |= {
-            f"stages.{stage}": matrices for stage, matrices in self.packed.text(text).items()
-        }
-        ordered = self.order == list(range(len(self.order)))
-        return {
-            path: (array if ordered else array[self.order]).numpy()
-            for path, array in arrays.items()
-        }
+        return {path: self._ordered(array, axis=1) for path, array in arrays.items()}
+
+    def _ordered(self, array: Tensor, axis: int) -> np.ndarray:
+        """Return an array whose units, along an axis, are those of `units`."""
+        if self.order != list(range(len(self.order))):
+            array = array.index_select(axis, torch.tensor(self.order))
+        return array.numpy()
 
 
 def average_rows(

@@ -19,9 +19,13 @@ from attnscope.batch import loading
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.items import from_txt
 from attnscope.batch.journal import JournalState, RecordSink
+from attnscope.batch.records import Record
 from attnscope.batch.runner import Runner, RunOptions
+from attnscope.batch.shards import pack
 from attnscope.cli import main
+from attnscope.findings.heads import HeadRef, Top
 from attnscope.findings.row_statistics import STATISTICS
+from attnscope.findings.tokens import Token
 from tests.helpers.batch_fakes import BOUNDS, HOLDS, Work
 
 TEXT = "A man who swims in the sea at noon takes care to"
@@ -187,3 +191,23 @@ def test_a_window_is_done_in_seconds_and_large_models_have_whole_groups(
     # where every head is cut, a text costs a pass for each
     first, most = loading._window_tokens(source, bounds, device, 99)
     assert first <= most <= max(1, loading._window_tokens(source, bounds, device, 0)[1] // 50)
+
+
+def test_ranks_that_a_short_text_lacks_are_none_also_among_large_rounded_numbers():
+    records = []
+    for index, ranks in enumerate((2, 1)):
+        numbers = np.full((1, 2, ranks), 40.25, dtype=np.float32)  # as int16, 40,250 would not fit
+        keys = np.zeros((1, 2, ranks), dtype=np.int32)
+        top = Top(keys, numbers, value=numbers)
+        tokens = [Token(n, "a", "a") for n in range(2)]
+        records.append(
+            Record(index, index, index + 1, "", "ok", tokens=tokens, queries=[0, 1], units=[HeadRef(0, 0)], top=top)
+        )  # fmt: skip
+    arrays = {array.name: array for array in pack(records, digits=3)}
+    values, keys = arrays["top.value"], arrays["top.keys"]
+    assert (values.dtype, keys.dtype) == ("int32", "uint16")
+    assert [piece.tolist() for piece in values.pieces] == [
+        [[[40_250, 40_250]]] * 2,
+        [[[40_250, np.iinfo(np.int32).min]]] * 2,
+    ]
+    assert [piece[0, 0].tolist() for piece in keys.pieces] == [[0, 0], [0, 65_535]]

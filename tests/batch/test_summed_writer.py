@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import time
 from zlib import crc32
 
 import numpy as np
@@ -53,6 +54,42 @@ def test_every_byte_arrives(tmp_path, most, size):
         parts.append(memoryview(DATA)[start:end])
         start = end
     assert written(Short(most), tmp_path / "file", parts) == (DATA[:size], crc32(DATA[:size]))
+
+
+@pytest.mark.parametrize("wide", [3, 500, BUFFER])
+def test_rows_that_lie_apart_arrive_in_order_and_in_their_type(tmp_path, wide):
+    numbers = np.random.default_rng(wide).integers(-1, 65_535, (wide, 40, 2), dtype=np.int32)
+    rows = numbers.swapaxes(
+        0, 1
+    )  # (40, wide, 2), as the queries of a text are in what was recorded
+    path = tmp_path / "file"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    writer = SummedWriter(FileSystem())
+    writer.start(descriptor)
+    writer.put(rows, np.dtype(np.uint16))
+    writer.put(rows[:, 0, 0])
+    check = writer.finish()
+    os.close(descriptor)
+    expected = rows.astype(np.uint16).tobytes() + rows[:, 0, 0].tobytes()
+    assert (path.read_bytes(), check) == (expected, crc32(expected))
+
+
+def test_a_file_that_is_abandoned_is_written_to_no_more(tmp_path):
+    class Slow(FileSystem):
+        writing = False
+
+        def write(self, descriptor, data):
+            self.writing = True
+            time.sleep(0.2)
+            self.writing = False
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files = Slow()
+    writer = SummedWriter(files)
+    writer.start(-1)
+    writer.put(np.zeros(BUFFER + 1, dtype=np.uint8))
+    writer.abandon()
+    assert not files.writing
 
 
 def test_an_error_is_raised(tmp_path):

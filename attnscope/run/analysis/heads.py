@@ -1,5 +1,6 @@
 """Cut what a pass recorded into the heads of every text."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -188,12 +189,11 @@ def _mean(values: Tensor) -> float | None:
 
 
 def _index_of(items: Sequence[int], among: Sequence[int]) -> "slice | Array":
-    """Find positions within a sorted list that contains them all: a slice, which copies nothing, of adjacent ones."""
+    """Find ascending positions within ascending ones that contain them all: a slice, which copies nothing, of neighbours."""
     if not items:
         return slice(0, 0)
-    index = np.searchsorted(among, items)
-    first_index = int(index[0])
-    last_index = int(index[-1])
+    first_index = bisect_left(among, items[0])
+    last_index = bisect_left(among, items[-1])
     if last_index - first_index + 1 == len(items):
         return slice(first_index, last_index + 1)
-    return index
+    return np.searchsorted(among, items)
