@@ -26,6 +26,7 @@ from attnscope.base.system.gpu import (
 from attnscope.base.system.machine import count_cpus, count_threads, machine_memory
 from attnscope.batch.blocks import SelectedItems, with_blocks
 from attnscope.batch.dump_reader import decoded
+from attnscope.batch.formats import format_of
 from attnscope.batch.header import (
     CHARACTERS_OF_A_TOKEN,
     SCHEMA,
@@ -136,12 +137,20 @@ def open_worker(
 
 
 def _open(
-    settings: Settings, run: RunConfig, session: Session, wanted_bounds: Grouping | None = None
+    settings: Settings,
+    run: RunConfig,
+    session: Session,
+    wanted_bounds: Grouping | None = None,
+    *,
+    rows_first: bool = False,
 ) -> tuple[ModelWorker, Grouping, int]:
     """Open a model, with bounds of groups, or the given ones; see open_worker."""
     bounds, holds, stream_reason, memory = _group_limits(settings, run, session.source(run))
     bounds = wanted_bounds or bounds
-    return ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory), bounds, holds
+    model = ModelWorker(
+        run, settings, session, bounds.tokens, stream_reason, memory, rows_first=rows_first
+    )
+    return model, bounds, holds
 
 
 @dataclass(frozen=True)
@@ -190,9 +199,16 @@ class Loader:
         def work(index: int) -> ModelWorker:
             limit_threads(header.grouping.threads)
             mine = replace(run, device=device if workers == 1 else f"cuda:{index}")
-            return _open(settings, mine, session, header.grouping)[0]
+            return _open(settings, mine, session, header.grouping, rows_first=self._writes_shards)[
+                0
+            ]
 
         return Loaded(work, header, holds, workers)
+
+    @property
+    def _writes_shards(self) -> bool:
+        output = format_of(self.order.output)
+        return output is not None and output.layout == "shards"
 
     def _ask_apart(self) -> tuple[tuple[Header, int, str] | None, int]:
         """Return (header, numbers that memory holds, device), or None for the CPU, and the number of GPUs."""
@@ -235,7 +251,11 @@ class Loader:
             old = decoded(journal.written.header, Header, journal.path)
         source = self.session.source(run)
         model, bounds, holds = _open(
-            settings, run, self.session, None if old is None else old.grouping
+            settings,
+            run,
+            self.session,
+            None if old is None else old.grouping,
+            rows_first=self._writes_shards,
         )
         if old is None:
             first_tokens, window_tokens = _window_tokens(

@@ -34,6 +34,7 @@ class ModelWorker:
     Args:
         group: Tokens of a group, which decide how many threads are worth it.
         memory: Bytes that the run may take; see run.plan.RunPlan.
+        rows_first: Whether records are written to shards; see RecordSpec.
     """
 
     def __init__(
@@ -44,8 +45,11 @@ class ModelWorker:
         group: int,
         stream_reason: str = "",
         memory: MemoryLimit | None = None,
+        *,
+        rows_first: bool = False,
     ) -> None:
         self._memory = memory
+        self._rows_first = rows_first
         self._session = session
         self._group = group
         self._run = run
@@ -166,6 +170,7 @@ class ModelWorker:
             statistics=self._settings.kept_statistics,
             pool=self._settings.pool,
             packed=_packed_sizes(plan.text_plans),
+            rows_first=self._rows_first,
         )
 
 

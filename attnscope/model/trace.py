@@ -92,7 +92,7 @@ class Trace:
                         make_array(path, tuple(numbers.shape), numbers.device)[:] = numbers
                 part.sums = {}
         if self.record_tokens.eligible.device.type != "cpu":
-            self.block.to_cpu()
+            self.block.to_cpu(rows_first=self.record_spec.rows_first)
             self.packed.to_cpu()
         self.recorders = {}
 

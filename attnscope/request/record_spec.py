@@ -25,3 +25,5 @@ class RecordSpec:
     pool: int = 0
     # number of leading rows and columns that each text's matrices have; None for the batch's
     packed: tuple[tuple[int, int], ...] | None = None
+    # whether a GPU puts the units of a row side by side, as shards of a dump have them, before its arrays leave it
+    rows_first: bool = False

@@ -25,6 +25,7 @@ from attnscope.batch.encoders import lines_here
 from attnscope.batch.items import Item
 from attnscope.batch.preparing import PreparedText
 from attnscope.batch.records import Record, arrays_of
+from attnscope.batch.summed_writer import SummedWriter
 from attnscope.batch.worker import ModelWorker
 from attnscope.cli import main
 from attnscope.findings.head_averages import AVERAGES
@@ -358,6 +359,47 @@ def test_a_frame_of_texts_of_several_lengths_is_one_copy_that_nothing_waits_for(
     (block,), (finite,) = copied
     assert finite == 1
     assert block <= cells * (max(lengths) * of_row + of_text) + 32  # between arrays
+
+
+def test_arrays_of_shards_leave_a_gpu_in_their_order(
+    simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host, which would move number by number, copies them as they are; lines have the same numbers."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the bank by the river the bank\nthe river by the bank\n" * 4)
+    in_order: list[bool] = []
+    put = SummedWriter.put
+
+    def watched(writer: SummedWriter, array: Any, dtype: Any = None) -> None:
+        in_order.append(array.flags.c_contiguous)
+        put(writer, array, dtype)
+
+    monkeypatch.setattr(SummedWriter, "put", watched)
+    words = [
+        "batch",
+        str(texts),
+        "--model",
+        str(gpt2),
+        "--keep",
+        "top,rows,columns,heads",
+        "--quiet",
+    ]
+    found = []
+    for device, output in ((simulated, "dump"), ("cpu", "cpu-dump"), (simulated, "dump.jsonl")):
+        path = tmp_path / output
+        in_order.clear()
+        assert main([*words, "--device", device, "-o", str(path)]) == 0
+        if device == simulated:
+            assert all(in_order)
+        else:
+            assert not all(in_order)  # a CPU writes heads as it computes them
+        found.append([arrays_of(record) for record in Dump(path).records()])
+    of_shards, _, of_lines = found
+    assert len(of_shards) == 8
+    for one, other in zip(of_shards, of_lines, strict=True):
+        assert one.keys() == other.keys()
+        for name, array in one.items():
+            np.testing.assert_array_equal(array, other[name], err_msg=name)
 
 
 @pytest.mark.parametrize(("keep", "launches"), [("columns", 42), ("top,rows", 47), ("heads", 56)])

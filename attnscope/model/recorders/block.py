@@ -64,8 +64,17 @@ class Block:
                 )
         return self.arrays[name][:, units]
 
-    def to_cpu(self) -> None:
-        """Move all arrays to the CPU, small ones in a single copy, because each copy waits."""
+    def to_cpu(self, *, rows_first: bool = False) -> None:
+        """Move all arrays to the CPU, small ones in a single copy, because each copy waits.
+
+        Args:
+            rows_first: Put the units of a row side by side in memory before, which a CPU would do number by number.
+        """
+        moved = {}
+        if rows_first:
+            moved = {name: axis for name in self.arrays if (axis := _row_axis(name)) is not None}
+        for name, axis in moved.items():
+            self.arrays[name] = self.arrays[name].movedim(1, axis).contiguous()
         small = {name: array for name, array in self.arrays.items() if array.nbytes <= _JOINED}
         large = {name: array for name, array in self.arrays.items() if name not in small}
         bytes_of = [array.reshape(-1).view(torch.uint8) for array in small.values()]
@@ -80,3 +89,12 @@ class Block:
             end = start + array.nbytes
             self.arrays[name] = arrived[-1][start:end].view(array.dtype).view(array.shape)
             start = end + -end % _ALIGNED
+        for name, axis in moved.items():
+            self.arrays[name] = self.arrays[name].movedim(axis, 1)
+
+
+def _row_axis(name: str) -> int | None:
+    """Return the axis of an array of a block along which a text's own rows or keys lie; None if it has none, or two."""
+    if name.startswith("top."):
+        return 2
+    return {"rows": 3, "columns": 2}.get(name)
