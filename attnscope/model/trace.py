@@ -125,26 +125,24 @@ class Trace:
 
         Their rows and columns are those of the record's specification, or of the packed matrices.
         """
-        arrays = {path: array[text] for path, array in self._arrays_of_batch.items()}
+        units = slice(None) if self.order == sorted(self.order) else self.order
+        arrays = {path: array[text][units] for path, array in self._arrays_of_batch.items()}
         for stage, matrices in self.packed.text(text).items():
-            arrays[f"stages.{stage}"] = self._ordered(matrices, axis=0)
+            arrays[f"stages.{stage}"] = matrices.numpy()[units]
         return arrays
 
     @cached_property
     def _arrays_of_batch(self) -> dict[str, np.ndarray]:
         """The arrays of all texts by their paths, (B, units, …) each, cut into paths once for all of them."""
-        arrays = dict(self.block.arrays)
-        for path, names in (("rows", self.record_spec.statistics), ("heads", AVERAGES)):
-            if path in arrays:
-                by_name = zip(names, arrays.pop(path).unbind(2), strict=True)
-                arrays |= {f"{path}.{name}": values for name, values in by_name}
-        return {path: self._ordered(array, axis=1) for path, array in arrays.items()}
-
-    def _ordered(self, array: Tensor, axis: int) -> np.ndarray:
-        """Return an array whose units, along an axis, are those of `units`."""
-        if self.order != list(range(len(self.order))):
-            array = array.index_select(axis, torch.tensor(self.order))
-        return array.numpy()
+        names_of = {"rows": self.record_spec.statistics, "heads": AVERAGES}
+        arrays: dict[str, np.ndarray] = {}
+        for path, array in self.block.arrays.items():
+            if path in names_of:
+                for name, values in zip(names_of[path], array.unbind(2), strict=True):
+                    arrays[f"{path}.{name}"] = values.numpy()
+            else:
+                arrays[path] = array.numpy()
+        return arrays
 
 
 def average_rows(
