@@ -166,9 +166,10 @@ def recorders_of(
 
     def texts(_: object) -> dict[str, Tensor]:
         assert {run.device for stage in packed._kept.values() for run in stage} <= {device}
-        stages = [stage for stage in call.stages if stage in packed._kept]
         return {
-            f"{s}{n}": text.to(device) for s in stages for n, text in enumerate(packed.texts(s))
+            f"{stage}{n}": matrix.to(device)
+            for n in range(batch)
+            for stage, matrix in packed.text(n).items()
         }
 
     def of_rows(recorder: RowRecorder) -> dict[str, Tensor | None]:

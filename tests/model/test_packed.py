@@ -33,7 +33,7 @@ def test_sheets_hold_what_a_recorder_of_its_own_holds(case: Case, data: st.DataO
         for text, (rows, columns) in enumerate(sizes):
             whole = own.compute()[stage][text, :, :rows]
             whole = whole if stage == "output" else whole[..., :columns]
-            found = packed.texts(stage)[text]
+            found = packed.text(text)[stage]
             assert found.is_contiguous()
             torch.testing.assert_close(
                 found, torch.cat((whole, whole)), rtol=0, atol=0, equal_nan=True

@@ -72,13 +72,14 @@ class PackedMatrices:
         arrived = iter(download([run for runs in self._kept.values() for run in runs]))
         self._kept = {stage: [next(arrived) for _ in runs] for stage, runs in self._kept.items()}
 
-    def texts(self, stage: str) -> list[Tensor]:
-        """Return each text's matrices, (units, rows, columns)."""
-        return [text for run in self._kept[stage] for text in run]
-
     def text(self, text_index: int) -> dict[str, Tensor]:
-        """Return the matrices of one text by stage."""
-        return {stage: self.texts(stage)[text_index] for stage in self._kept}
+        """Return the matrices of one text by stage, (units, rows, columns)."""
+        of_text = {}
+        for number, (texts, _, _) in enumerate(self._runs):
+            if texts.start <= text_index < texts.stop:
+                for stage, runs in self._kept.items():
+                    of_text[stage] = runs[number][text_index - texts.start]
+        return of_text
 
 
 def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
