@@ -82,3 +82,13 @@ def test_a_row_without_keys_is_not_said_to_sum_to_1(gpt2, cut, head, is_less, ca
     shown = " ".join(capsys.readouterr().out.split())
     assert "each row sums to 1" in shown
     assert ("less where all keys of a head are cut" in shown) == is_less
+
+
+@pytest.mark.parametrize(("cut", "is_less"), [("L0H1: 2←", True), ("L0H1: 2←1", False)])
+def test_a_row_of_spans_without_keys_is_not_said_to_sum_to_1(cut, is_less, capsys):
+    text = "The river bank. It was wet. Nobody swam."
+    asked = ["--layer", "0", "--head", "1", "--spans", "sentences"]
+    assert main(["run", text, "--cut", cut, *asked]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "each row sums to 1" in shown
+    assert ("less where all keys of a head are cut" in shown) == is_less

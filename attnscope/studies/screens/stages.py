@@ -14,7 +14,8 @@ from attnscope.views.spans import TIE, Spans, ours
 
 # of position biases, as their papers write them
 BIAS_NAMES = {"alibi": "ALiBi", "relative": "relative position"}
-_ROUNDING = 1e-3  # by which the sum of a row may differ from 1
+ROUNDING = 1e-3  # by which the sum of a row may differ from 1
+LESS_WHERE_CUT = ", less where all keys of a head are cut"
 
 
 def stage_matrices(
@@ -124,8 +125,8 @@ def _arithmetic(
     if whole_rows and head.rows.sink is None:
         sums = head.stages["weights"].astype(np.float64).sum(1)
         # rows without an allowed key are NaN
-        if (np.abs(sums - 1) > _ROUNDING).any():
-            row_sum += ", less where all keys of a head are cut"
+        if (np.abs(sums - 1) > ROUNDING).any():
+            row_sum += LESS_WHERE_CUT
     return f"{mean}{of}{in_percent(settings)}; {row_sum}{scope}{masked}"
 
 
