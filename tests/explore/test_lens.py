@@ -156,10 +156,12 @@ def test_the_lens_follows_every_move_of_the_cursor(report):
                 of_cell = weights[:, spot.query, app.state.key]
                 best = int(of_cell.argmax())
                 said = " ".join(line.strip("│ ") for line in lines)
-                words = f'"{names[spot.query]}" reads "{names[app.state.key]}" most'
+                key_name = re.escape(f'"{names[app.state.key]}"')
                 name = f"L{best // 4}H{best % 4}"
                 weight = f"{of_cell[best]:.2f}"
-                assert re.search(rf"\b{name}: {re.escape(words)}, {weight}", said), (key, said)
+                query_name = re.escape(f'"{names[spot.query]}"')
+                answer = rf"{name}(: {query_name} reads {key_name} most,| reads {key_name} most:) {weight}"
+                assert re.search(rf"\b{answer}", said), (key, said)
                 # the title of the matrix says so, too, if it shows another head that reads it less
                 shows_less = of_cell[4 * spot.layer + spot.head] < of_cell[best]
                 title, *_ = lines_of(app, "matrix", True)
@@ -515,8 +517,7 @@ def test_a_walk_that_begins_at_a_cell_begins_with_it_in_all_heads(size, smollm2)
     assert app.state.place.display == "lens" and "it ← animal" in shown["heads"][0]
     assert app.state.place.panel == "matrix"
     said = " ".join(line.strip("│ ") for line in shown["heads"])
-    assert '5 L13H8: "it" reads "animal" most, 0.70' in said or size == (120, 40)
-    assert '5 L13H8 reads "animal" most: 0.70' in said or size == (80, 24)
+    assert '5 L13H8 reads "animal" most: 0.70' in said
     listed = listed_heads(shown["heads"])
     assert len(listed) > 1
     for n, (digit, name, weight) in enumerate(listed):

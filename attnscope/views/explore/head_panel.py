@@ -534,7 +534,7 @@ def _listed(
     """Return lines of heads, and what signs stand for, in at most so many lines; and how many heads."""
     if room < 1:
         return [], 0
-    signs = [f"({sign})" for sign in _marked(state)] if has_signs else []
+    signs = _marked(state) if has_signs else []
     # what signs stand for is behind the list, which is shorter by as many heads as that takes
     while len(heads) > 1 and len(flowed([*heads, *signs], width, " · ")) > room:
         heads = heads[:-1]

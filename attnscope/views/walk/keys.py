@@ -37,7 +37,7 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction(
         "lens",
         ("a",),
-        "This cell in all heads; a digit before a head, 5 to 9, goes there.",
+        "This cell in all heads; 5 to 9 go to heads in its list.",
         _HEADS,
         "this cell in all heads",
     ),
