@@ -97,8 +97,12 @@ class Contest:
             torch.cuda.synchronize()
 
 
-def write_model(folder: Path, *, small: bool) -> Path:
-    """Save a Llama of 1B shape, or a tiny one, with a tokenizer of words `w0` … `w999`."""
+def write_model(folder: Path, *, small: bool, width: int = 2048) -> Path:
+    """Save a Llama of 1B shape, or a tiny one, with a tokenizer of words `w0` … `w999`.
+
+    Args:
+        width: Of hidden states; a narrow one has as many heads.
+    """
     import torch
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -106,12 +110,12 @@ def write_model(folder: Path, *, small: bool) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
         "num_hidden_layers": 16,
         "num_attention_heads": 32,
     }
-    sizes |= {"num_key_value_heads": 8, "head_dim": 64}
+    sizes |= {"num_key_value_heads": 8, "head_dim": width // 32}
     if small:
         sizes = {
             "hidden_size": 32,
@@ -261,7 +265,7 @@ def dump(contest: Contest, keep: str, name: str) -> Work:
     def work(folder: Path, texts: int) -> None:
         folder.mkdir()
         source = contest.write(folder / "texts.txt", texts)
-        order = DumpConfig(str(source), None, folder / name, settings, run)
+        order = DumpConfig(str(source), None, folder / name, settings, run, workers=0)
         write_dump(order, lambda summary, total: None, session=session)
         contest.synchronize()
 
