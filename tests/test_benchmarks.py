@@ -399,7 +399,7 @@ def test_every_table_names_command_machine_and_commit() -> None:
     """In a comment above it; a section without a table has such a comment, too."""
     mark = r"<!-- \S+.*; .+; commit [0-9a-f]{8}.* -->\n"
     _, *sections = re.split(r"^## ", (BENCHMARKS / "README.md").read_text(), flags=re.MULTILINE)
-    assert len(sections) == 19
+    assert len(sections) == 20
     for section in sections:
         name = section.partition("\n")[0]
         assert re.search(mark, section), f"{name} names no commit"
@@ -421,6 +421,7 @@ SMALLEST = {
     "gpu.py": ["facts", "--device", "cpu", "--tokens", "40", "--runs", "1"],
     "growth.py": ["--runs", "1", "--shrink", "64"],
     "heads.py": ["gpt2", "--runs", "1", "--layers", "1", "--width", "24"],
+    "host.py": ["--only", "64:heads", "--texts", "2", "--runs", "1"],
     "imports.py": ["1"],
     "long.py": ["window", "--tokens", "300"],
     "memory.py": ["--drawn", "1"],
