@@ -321,10 +321,8 @@ def _heads(record: Record, unit: _Array) -> Table:
     }
     for n, name in enumerate(("layer", "head")):
         numbers = [pair[n] for pair in record.units]
-        means = [number == "mean" for number in numbers]
-        if any(means):
-            known = [0 if number == "mean" else number for number in numbers]
-            columns[name] = np.ma.array(known, dtype=np.int64, mask=means)[unit]
+        if "mean" in numbers:
+            columns[name] = [None if numbers[at] == "mean" else numbers[at] for at in unit]
         else:
             columns[name] = np.array(numbers, dtype=np.int64)[unit]
     return columns

@@ -103,7 +103,7 @@ def test_an_interrupted_dump_goes_on_to_the_same_bytes(tmp_path, name, monkeypat
     settings = Settings(layer="0-1", keep=("effects",))
     dump(tmp_path / f"whole-{name}", MASKED, settings)
     with pytest.raises(Crash):
-        dump(tmp_path / name, MASKED, settings, Faulty(20 if name == "dump" else 7, "crash"))
+        dump(tmp_path / name, MASKED, settings, Faulty(20 if name == "dump" else 10, "crash"))
     summary = dump(tmp_path / name, MASKED, settings)
     assert 0 < summary.resumed < 3
     for one in [tmp_path / name] if name != "dump" else sorted((tmp_path / name).iterdir()):

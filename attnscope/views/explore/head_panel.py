@@ -197,7 +197,7 @@ class HeadsPanel:
         self.top = scroll(self.top, layer, below, n_layers, around=0)
         if display != "roles" and "cut" in state.marks.get((layer, head), ()):
             # a cut changes the layers above, but not their roles
-            self.top = min(layer, n_layers - below)
+            self.top = min(layer, max(0, n_layers - below))
         heads = range(self.left, min(n_heads, self.left + across))
         layers = range(self.top, min(n_layers, self.top + below))
         return _GridLayout((layers, heads, label, wide, tall), legend, letter_lines)
