@@ -258,6 +258,8 @@ def test_tokens_are_a_choice_away(open_page, page_of_marks):
     assert shows(page, where, f"L{first[0]}H{first[1]}")
     assert page.locator("#panel-text .token").count() == len(text["tokens"])
     choice.select_option(label="as spans")
+    # a cell's middle is measured once the panels are in their new places
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     click = middle_of_cell(page.locator("#panel-heads"), 0, 1)
     page.locator("#panel-heads").click(position=click)
     choice.select_option(label="as tokens")
