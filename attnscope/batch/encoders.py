@@ -5,6 +5,7 @@ the next frame. Here a thread copies the arrays of records to memory that it sha
 the lock, and finds the lines in the same memory.
 """
 
+import io
 import os
 import pickle
 from collections import deque
@@ -19,6 +20,7 @@ import numpy as np
 from attnscope.base.system.forking import Connection, fork
 from attnscope.base.system.machine import count_cpus
 from attnscope.batch.records import Record, encode
+from attnscope.findings.arrays import Array
 
 _MOST = 16  # processes or threads: more would wait for the one that hands records on
 _OTHERS = 2  # threads that a GPU's process keeps busy by itself
@@ -28,7 +30,9 @@ _ALIGNED = 64  # bytes
 
 Line = bytes | memoryview
 Lines = Callable[[Sequence[Record]], Iterable[Line]]
+
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_Reduced = str | tuple[Any, ...]  # as pickle says it
 _Place = tuple[int, int]  # in shared memory, the first byte and the one after the last
 
 
@@ -98,20 +102,25 @@ class _Encoder:
         """Let it begin to write the lines of some records."""
         places = list[_Place]()
 
-        def placed(buffer: pickle.PickleBuffer) -> bool:
-            """Copy an array to shared memory; True if it has to be among the pickled bytes."""
-            array: _Bytes = np.frombuffer(buffer.raw(), dtype=np.uint8)
+        def placed(array: Array) -> _Reduced:
+            """Copy an array to shared memory; what has no room there is among the pickled bytes."""
             start = -(-places[-1][1] // _ALIGNED) * _ALIGNED if places else 0
-            if start + len(array) > len(self._memory):
-                return True
-            np.copyto(self._memory[start : start + len(array)], array)  # releases the lock
-            places.append((start, start + len(array)))
-            return False
+            end = start + array.nbytes
+            if end > len(self._memory):
+                return array.__reduce__()
+            copied = np.ndarray(array.shape, array.dtype, self._memory, start)
+            np.copyto(copied, array)  # releases the lock
+            places.append((start, end))
+            return copied.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
         self._records = records
-        data = pickle.dumps(records, pickle.HIGHEST_PROTOCOL, buffer_callback=placed)
+        data = io.BytesIO()
+        pickler = pickle.Pickler(data, pickle.HIGHEST_PROTOCOL, buffer_callback=lambda _: None)
+        # pickle itself puts an array among its bytes whose rows are not side by side
+        pickler.dispatch_table = {np.ndarray: placed}
+        pickler.dump(records)
         with suppress(OSError):  # it is dead, which `received` finds out
-            self.pipe.send((places, data))
+            self.pipe.send((places, data.getvalue()))
 
     def received(self) -> Sequence[Line]:
         """Return the lines, which are there until something is sent."""

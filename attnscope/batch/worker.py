@@ -5,8 +5,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.gpu import WORTH_A_GPU
 from attnscope.batch.header import MEASURES, Settings
@@ -171,6 +169,7 @@ class ModelWorker:
             pool=self._settings.pool,
             packed=_packed_sizes(plan.text_plans),
             rows_first=self._rows_first,
+            digits=self._settings.digits,
         )
 
 
@@ -196,15 +195,6 @@ def _record(
     item = text.item
     text_plan = text.text_plan
     assert item.text is not None
-    if settings.digits is not None:
-        exact = ("top.keys", "stages.", "pooled.queries", "pooled.keys")
-        arrays = {
-            # adding 0 turns −0 into 0
-            n: a
-            if a is None or n.startswith(exact)
-            else np.round(a, settings.digits) + np.float32(0)
-            for n, a in arrays.items()
-        }
     # empty if it knows all
     unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])
     keys: list[int] = []

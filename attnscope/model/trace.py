@@ -91,6 +91,8 @@ class Trace:
                     for path, numbers in recorder.results().items():
                         make_array(path, tuple(numbers.shape), numbers.device)[:] = numbers
                 part.sums = {}
+            if self.record_spec.digits is not None:
+                self.block.round(self.record_spec.digits)
         if self.record_tokens.eligible.device.type != "cpu":
             self.block.to_cpu(rows_first=self.record_spec.rows_first)
             self.packed.to_cpu()

@@ -27,3 +27,5 @@ class RecordSpec:
     packed: tuple[tuple[int, int], ...] | None = None
     # whether a GPU puts the units of a row side by side, as shards of a dump have them, before its arrays leave it
     rows_first: bool = False
+    # decimal places to which numbers other than stages are rounded; None for exact numbers
+    digits: int | None = None

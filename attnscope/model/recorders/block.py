@@ -64,6 +64,13 @@ class Block:
                 )
         return self.arrays[name][:, units]
 
+    def round(self, digits: int) -> None:
+        """Round numbers to decimal places."""
+        for array in self.arrays.values():
+            if array.is_floating_point():
+                # adding 0 turns −0 into 0
+                array.round_(decimals=digits).add_(0)
+
     def to_cpu(self, *, rows_first: bool = False) -> None:
         """Move all arrays to the CPU, small ones in a single copy, because each copy waits.
 
