@@ -1,12 +1,14 @@
 """What `check` says of models that are in order, in each of its forms."""
 
 import json
+import re
 import sys
 from hashlib import sha256
 
 import pytest
 import torch
 import transformers as hf
+from msgspec.structs import replace
 
 from attnscope.checkpoints.families import FAMILIES
 from attnscope.cli import main
@@ -18,6 +20,7 @@ from attnscope.request.masks.terms import Causal
 from attnscope.request.run_config import TextInput
 from attnscope.studies.check.run import check
 from attnscope.studies.registry import present
+from attnscope.views.settings import DisplaySettings
 from attnscope.views.terminal import as_text
 from tests.helpers.architectures import ONE_PART
 from tests.helpers.requests import requested
@@ -279,3 +282,8 @@ def test_what_is_exact_is_written_as_zero(folders):
         (line,) = [line for line in lines if line.startswith(f"{one.name}  ")]
         assert line.removeprefix(one.name).split()[0] == "0"
     assert "0e+00" not in "".join(lines)
+    # a difference has a head; beside a limit above 0, an exact 0 is explained
+    assert not re.search(r"\b0 H\d", as_text(present(report, DisplaySettings(verbose=True)), 200))
+    assert "0: equal to the last bit" in as_text(present(report), 200)
+    lawful = replace(report, checks=[one for one in exact if not one.limit])
+    assert "0: equal to the last bit" not in as_text(present(lawful), 200)

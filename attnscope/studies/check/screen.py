@@ -19,6 +19,7 @@ _OFF_BY = (
     "off by: the largest difference, of weights as it is, of scores and outputs as a share of the largest of their "
     "layer, and how many numbers are not finite; limit: the largest that is ok; worst: its head"
 )
+_EXACT = "; 0: equal to the last bit, as the same operations in the same order give"
 _VERDICTS = {
     "pass": ours("ok", "good"),
     "fail": ours("FAIL", "bad"),
@@ -44,7 +45,9 @@ def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[Vi
     yield paragraph((_verdict(report), Span(more)), remark=True)
     yield GAP
     yield _table(report)
-    yield paragraph(ours(_OFF_BY, "caption"), remark=True)
+    # beside a limit of 0, it is no surprise
+    is_exact = any(check.measured == 0 and check.limit for check in report.checks)
+    yield paragraph(ours(_OFF_BY + _EXACT * is_exact, "caption"), remark=True)
     for check in report.checks:
         if check.note:
             yield paragraph((Span(f"{check.name}: "), *note(check.note)), 1, remark=True)
@@ -110,7 +113,8 @@ def _worst(values: list[float | None]) -> str:
     if len(known_values) < len(values) or not known_values:
         return "not finite"
     head = max(range(len(known_values)), key=known_values.__getitem__)
-    return f"{_size(known_values[head], 1)} H{head}"
+    size = _size(known_values[head], 1)
+    return f"{size} H{head}" if known_values[head] else size
 
 
 def _size(value: float, digits: int) -> str:
