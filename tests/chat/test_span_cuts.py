@@ -3,10 +3,13 @@
 import csv
 
 import pytest
+from msgspec.structs import replace
 
 import attnscope
 from attnscope.base.errors import UsageError
 from attnscope.cli import main
+from attnscope.studies.registry import present
+from attnscope.views.terminal import as_text
 from tests.chat import span_cuts
 
 TEXT = "the bank by the river was old and we sat"
@@ -91,3 +94,17 @@ def test_an_answer_that_is_a_range_of_the_text_is_the_one_that_is_cut(gpt2):
     assert masked.answer == []
     assert masked.effects[0].loss is None
     assert masked.rows == masked.spans.tokens(masked.spans.names.index("answer"))
+
+
+def test_only_an_effect_has_a_bar_and_a_small_one_its_digits(gpt2):
+    path, _ = gpt2
+    spans = {"place": (0, 21), "time": (22, 33)}
+    found = attnscope.ablate(TEXT, model=path, each="span", spans=spans).data
+    (effects, *others) = found.effects
+    for factor, bars, small in ((1e-4, True, True), (0.0, False, False), (1e-6, False, True)):
+        factors = {name: getattr(effects, name) * factor for name in ("kl", "hidden")}
+        scaled = replace(found, effects=[replace(effects, **factors), *others])
+        lines = as_text(present(scaled), 100).splitlines()
+        (line,) = [line for line in lines if line.startswith("   place")]
+        assert ("█" in line) == bars
+        assert (" 0.000 " not in line) and ("e-" in line) == small, line

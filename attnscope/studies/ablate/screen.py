@@ -21,6 +21,7 @@ from attnscope.studies.ablate.target_screen import (
     before_target,
     changed_target,
     correlation_text,
+    effect_bars,
     other_text,
     ranked_weights,
     signed,
@@ -51,7 +52,6 @@ from attnscope.views.parts import (
     ViewPart,
     paragraph,
 )
-from attnscope.views.scales import shares_of_largest
 from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import TIE, Span, Spans, note, ours, token_span, untrusted
 from attnscope.views.walk.effects import effect_word, verdict_text
@@ -453,7 +453,8 @@ def _strongest(survey: EffectSurvey, listing: Listing, settings: DisplaySettings
     sizes = ranking.effect[order].tolist()
     axis = max(map(abs, sizes)), _UNITS[ranking.ranked_by]
     labels = [_label(survey, n) for n in order]
-    return Table(survey.unit, columns, labels=labels, bars=shares_of_largest(sizes), axis=axis)
+    bars = effect_bars(ranking, sizes)
+    return Table(survey.unit, columns, labels=labels, bars=bars, axis=axis)
 
 
 def _columns(survey: EffectSurvey) -> list[str]:

@@ -3,12 +3,17 @@
 from collections.abc import Iterator
 
 from attnscope.findings.ablation import Effects, EffectSurvey
-from attnscope.studies.ablate.target_screen import correlation_text, ranked_weights, weight_note
+from attnscope.studies.ablate.target_screen import (
+    correlation_text,
+    effect_bars,
+    ranked_weights,
+    sized,
+    weight_note,
+)
 from attnscope.studies.screens.header import counted, more_options, notes
 from attnscope.studies.screens.spans import spell_run
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
-from attnscope.views.scales import shares_of_largest
 from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Look, Span, Spans, note, ours, untrusted
 
@@ -90,7 +95,7 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
         if effects.loss is not None:
             shown_effects = {"bits lost": effects.loss, **shown_effects}
         for name, values in shown_effects.items():
-            cells = [formatted(float(values[index]), f"z.{digits}f") for index in order]
+            cells = [sized(float(values[index]), digits) for index in order]
             columns.append(Column(f"{name}{end}", cells, look))
     weights = [formatted(float(survey.weights[n]), f"z.{digits}f") for n in order]
     columns.append(ranked_weights(survey, weights, order))
@@ -98,7 +103,7 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
     sizes = [float((ranked.effect if ranked.loss is None else ranked.loss)[n]) for n in order]
     axis = max(map(abs, sizes)), "" if ranked.kl is None and ranked.loss is None else "bits"
     labels = [untrusted(survey.span_names[n]) for n in order]
-    return Table("span", columns, labels=labels, bars=shares_of_largest(sizes), axis=axis)
+    return Table("span", columns, labels=labels, bars=effect_bars(ranked, sizes), axis=axis)
 
 
 def _meanings(survey: EffectSurvey) -> list[str]:

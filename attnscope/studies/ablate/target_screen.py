@@ -7,6 +7,7 @@ import numpy as np
 from attnscope.findings.ablation import Ablation, Effects, EffectSurvey, LogitTarget, logit_of
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import Column, Facts, Table, ViewPart, paragraph
+from attnscope.views.scales import shares_of_largest
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
@@ -114,6 +115,13 @@ def sized(value: float, digits: int, sign: str = "") -> str:
     return formatted(
         value, f"{sign}.{digits}f" if abs(value) >= 0.5 * 10**-digits else f"{sign}.1e"
     )
+
+
+def effect_bars(effects: Effects, sizes: Sequence[float]) -> list[float]:
+    """Return bars of the effects of some units: shares of the largest size; nothing of what is rounding."""
+    if effects.are_rounding:
+        return [0.0] * len(sizes)
+    return shares_of_largest(sizes)
 
 
 def signed(value: float, digits: int) -> str:
