@@ -160,7 +160,7 @@ ROW_STATISTICS = (
     ),
     RowStatistic(
         "other",
-        "Weight on the rest: not the query itself, not special, not the first token.",
+        "Weight on the rest, punctuation included: not the query itself, not special, not the first token.",
         lambda row: row.on_others(),
         on="other tokens",
         place=1,
