@@ -66,7 +66,7 @@ def measured(layers=3, heads=4, signed=False):
         made(layers, heads),
         mask,
         "weight",
-        "Weight α from query to key, summed over keys, averaged over queries.",
+        "α from query to key, summed over keys, averaged over queries.",
         values,
         [text],
     )

@@ -44,7 +44,7 @@ def test_weight_from_a_word_to_a_word(minilm, eager):
         [words.index("it")],
         [words.index("animal")],
     )
-    assert found.meaning == "Weight α from query to key."
+    assert found.meaning == "α from query to key."
 
 
 def test_weight_of_several_rows_on_several_keys_in_several_texts(minilm, eager):

@@ -66,6 +66,7 @@ note         x\x9b ignored
         (dict(scale=0.5, softcap=50.0), "scores", "q·k × 0.5, soft-capped at 50"),
         (dict(sinks=True), "scores", "q·k ÷ √16 (head width), a sink in every head"),
         (dict(d_mlp=40), "MLP", "40 wide, gelu"),
+        (dict(d_mlp=1536), "MLP", "1,536 wide, gelu"),
         (
             dict(
                 d_mlp=40,
@@ -79,16 +80,16 @@ note         x\x9b ignored
             "40 wide, gated quick_gelu, bounded at 7; 4 of 32 experts for each token",
         ),
         (dict(qk_norm=True), "scores", "q·k ÷ √16 (head width), q and k normed per head"),
-        (dict(positions="rope"), "positions", "rope (theta 10000), of any length"),
+        (dict(positions="rope"), "positions", "rope (theta 10,000), of any length"),
         (
             dict(positions="rope", rope=Rope(5e5, 0.25)),
             "positions",
-            "rope (theta 500000, 0.25 of each head), of any length",
+            "rope (theta 500,000, 0.25 of each head), of any length",
         ),
         (
             dict(positions="rope", rope=Rope(scaling=RopeScaling("yarn", 4.0)), max_positions=4096),
             "positions",
-            "rope (theta 10000, yarn × 4), up to 4,096 tokens",
+            "rope (theta 10,000, yarn × 4), up to 4,096 tokens",
         ),
         (dict(norm="none"), "norm", "none"),
         (dict(d_mlp=256, gated=True, activation="silu"), "MLP", "256 wide, gated silu"),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _OF_SEVERAL = ", summed over keys, averaged over queries"
 OF_KEYS = {
-    "weight": f"Weight α from query to key{_OF_SEVERAL}.",
+    "weight": f"α from query to key{_OF_SEVERAL}.",
     "value": f"Contribution α·‖v‖ of key to query{_OF_SEVERAL}.",
     "projected": f"Contribution α·‖v W_O‖ of key to query{_OF_SEVERAL}.",
 }

@@ -113,7 +113,7 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         ("fingerprint", d.fingerprint),
         (
             "layers",
-            f"{c.n_layers}, {c.d_model} wide" + (", attention and MLP in parallel" * c.parallel),
+            f"{c.n_layers}, {c.d_model:,} wide" + (", attention and MLP in parallel" * c.parallel),
         ),
         ("layer map", _layer_map(c)),
         ("heads", _heads(c)),
@@ -175,13 +175,13 @@ def _mlp(c: "ModelConfig") -> str:
     experts_text = ""
     if c.n_experts:
         experts_text = f"; {c.experts_per_token} of {c.n_experts} experts for each token"
-    return f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}{bounded}{experts_text}"
+    return f"{c.d_mlp:,} wide, {'gated ' * c.gated}{c.activation}{bounded}{experts_text}"
 
 
 def _positions(c: "ModelConfig") -> str:
     turned = ""
     if c.positions == "rope":
-        turned = f" (theta {c.rope.theta:g}" + (
+        turned = f" (theta {c.rope.theta:,.10g}" + (
             f", {c.rope.fraction:g} of each head" if c.rope.fraction < 1 else ""
         )
         if c.rope.scaling:
