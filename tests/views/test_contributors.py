@@ -80,6 +80,24 @@ def test_every_row_says_what_it_leaves_out(size, width):
         )
 
 
+@pytest.mark.parametrize(
+    ("width", "is_aligned"), [(50, False), (80, False), (100, True), (120, True)]
+)
+def test_sources_of_a_line_stand_below_those_of_the_lines_above(width, is_aligned):
+    names = ["a", "animal", "is", "in", "the", "street", "of", "a", "town", "there", "was", "it"]
+    made = report(text_report(tokens(names), allowed=causal, size=5.0))
+    (ranking,) = (part for part in present(made) if isinstance(part, parts.Bars))
+    shown = as_text([structs.replace(ranking, compact=True, brief=True)], width)
+    starts = [
+        [found.start() for found in re.finditer(r"← |\b0\.\d+", line)]
+        for line in shown.splitlines()
+        if line.count("← ") == 3
+    ]
+    assert len(starts) > 5 or not is_aligned
+    columns = {places[:6] for places in map(tuple, starts)}
+    assert (len(columns) == 1) == is_aligned
+
+
 def test_a_view_that_draws_fewer_sources_adds_them_to_the_rest():
     digits = Digits(3)
     rows = [[Bar(n, weight, [""]) for n, weight in enumerate((0.5, 0.3, 0.15))], None]

@@ -17,6 +17,8 @@ from attnscope.views.terminal.screen import BAR, HEADING, Screen, flow
 # A part of a text is useless below this number of cells.
 _SNIPPET = 16
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+# The name, the numbers and the mark of a source.
+Parts = tuple[Text, ...]
 
 
 @dataclass(frozen=True)
@@ -213,23 +215,58 @@ def _draw_compact(screen: Screen, labelled: _Labelled, shown_measures: Sequence[
     label = 0 if bars.queries is None else labelled.query + bars.queries.digits + 3
     table.add_column(width=label, no_wrap=True)
     table.add_column(overflow="fold")
-    for q, (row, unlisted) in enumerate(zip(bars.rows, bars.row_remainders(), strict=True)):
-        items = []
-        for bar in row or ():
-            numbers = " ".join(bar.numbers[m] for m in shown_measures)
-            mark = f" {bar.remark[0]}" if bar.remark else ""
-            name = sources.label(bar.index, cells)
-            items.append(
-                Text.assemble(
-                    ("← ", "dim"), name, (f" {numbers}", screen.bar), (mark, screen.style("remark"))
-                )
+    listed: list[list[Parts]] = [
+        [
+            (
+                Text.assemble(("← ", "dim"), sources.label(bar.index, cells)),
+                Text(" " + " ".join(bar.numbers[m] for m in shown_measures), screen.bar),
+                Text(f" {bar.remark[0]}" if bar.remark else "", screen.style("remark")),
             )
-        if absence := _other(row, unlisted).strip():
-            items.append(Text(f"{absence}: {unlisted[1]}" if unlisted else absence, "dim"))
-        table.add_row(labelled.queried(q), flow(items, screen.width - label, "  "))
+            for bar in row or ()
+        ]
+        for row in bars.rows
+    ]
+    absences = []
+    for row, unlisted in zip(bars.rows, bars.row_remainders(), strict=True):
+        absence = _other(row, unlisted).strip()
+        said = f"{absence}: {unlisted[1]}" if unlisted else absence
+        absences.append([Text(said, "dim")] if absence else [])
+    room = screen.width - label
+    layouts: list[list[Text]] = []
+    heights = []
+    for rows in (_aligned(listed), listed):
+        items = (
+            [*(Text.assemble(*parts) for parts in row), *absence]
+            for row, absence in zip(rows, absences, strict=True)
+        )
+        layouts.append([flow(row, room, "  ") for row in items])
+        # a line that is too long becomes two
+        lines = "\n".join(row.plain for row in layouts[-1]).split("\n")
+        heights.append(sum(1 + (cell_len(line) > room) for line in lines))
+    # sources stand below each other if that takes no more lines
+    for q, line in enumerate(layouts[heights[0] > heights[1]]):
+        table.add_row(labelled.queried(q), line)
     screen.put(table)
     _draw_marks(screen, bars)
     _draw_shortened(screen, labelled, cells)
+
+
+def _aligned(rows: list[list[Parts]]) -> list[list[Parts]]:
+    """Return the sources of every row, each part as wide as the widest one of its rank."""
+    widest: dict[tuple[int, int], int] = {}
+    for row in rows:
+        for rank, parts in enumerate(row):
+            for n, part in enumerate(parts):
+                widest[rank, n] = max(widest.get((rank, n), 0), part.cell_len)
+    return [
+        [
+            tuple(
+                part + Text(" " * (widest[rank, n] - part.cell_len)) for n, part in enumerate(parts)
+            )
+            for rank, parts in enumerate(row)
+        ]
+        for row in rows
+    ]
 
 
 def _draw_marks(screen: Screen, bars: Bars) -> None:
