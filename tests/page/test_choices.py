@@ -7,6 +7,7 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
+from attnscope.views.walk.glossary import GLOSSARY
 from tests.page.conftest import SHORT
 from tests.page.reading import read_page
 from tests.page.test_heads import PAGES, click_cell
@@ -115,6 +116,16 @@ def test_a_finger_reads_what_a_term_means(opened):
         assert box["y"] + box["height"] <= page.locator(".matters").bounding_box()["y"]
         page.locator(".said").click()
         assert shows(page, said, "")
+
+
+def test_the_answer_has_the_meaning_of_content_weight(opened):
+    page = opened(["run", "The bank by the river"], size=(1280, 800))
+    term = page.locator(".answer .term")
+    assert term.text_content() == "content weight"
+    assert term.get_attribute("title") == GLOSSARY["content weight"]
+    assert (
+        "chosen automatically: most content weight from " in page.locator(".answer").text_content()
+    )
 
 
 def test_a_finger_reads_a_term_beside_what_is_clickable(opened):

@@ -232,7 +232,9 @@ export const Answer = (props: PanelProps) => {
   const away = layer !== place.spot.layer || head !== place.spot.head;
   return (
     <p class={`small answer${away ? " dim" : ""}`}>
-      {answer}
+      {answer
+        .split(/(content weight)/)
+        .map((part, n) => (n % 2 ? <Term title={props.glossary[part]}>{part}</Term> : part))}
       {away && (
         <>
           {" "}
