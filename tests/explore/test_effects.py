@@ -99,6 +99,28 @@ def test_a_cut_says_in_a_word_whether_it_matters():
         assert sentence == ("hardly matters" if found == "hardly" else f"matters {found}")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_a_bar_after_a_cut_has_a_tick_where_it_ended_before(size):
+    async def act(app, press, _pilot):
+        await press("/", *"river", "enter", "1", "x")
+        return region_text(app, "row")
+
+    lines = walk(act, live(), size)
+    assert "│ before" in " ".join(lines)
+    found = [
+        (line, match)
+        for line in lines
+        if (match := re.search(r" ( [ \d]\d\d?\.\d) → +([\d.]+) %", line))
+    ]
+    assert len(found) > 1
+    start = min(line.index(mark) for line, _ in found for mark in "█│" if mark in line)
+    for line, numbers in found:
+        drawn = line[start : numbers.start()]
+        before, after = (float(number) / 100 * len(drawn) for number in numbers.groups())
+        assert drawn.index("│") == pytest.approx(before, abs=1.1), line
+        assert len(drawn[: int(after)].strip("█│")) == 0, line
+
+
 def test_a_model_without_predictions_has_a_verdict_in_percent():
     async def act(app, press, _pilot):
         await press("1", "x", "E")

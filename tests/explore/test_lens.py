@@ -5,13 +5,15 @@ import re
 
 import numpy as np
 import pytest
+from rich.color import Color
 
 pytest.importorskip("textual", reason="textual is not installed")
 
 import attnscope
 from attnscope.studies.explore.saved import report_source
 from attnscope.views.explore.app import ExploreApp
-from attnscope.views.explore.ink import steps
+from attnscope.views.explore.ink import Ink, steps
+from attnscope.views.palette import surface_on
 from attnscope.views.walk.place import Begin
 from tests.explore.proof import lines_of, region_text, settled
 
@@ -348,7 +350,7 @@ def test_the_list_of_the_strongest_heads_ends_with_a_whole_entry(report):
         _, shown = walk(report, "a", size=size)
         lines = " ".join(line.strip("│ ") for line in shown["heads"])
         entries = re.search(r"5 L\dH\d.*", lines)[0].replace(" · ", " ").split("╰")[0].strip()
-        answer = r"5 L\dH\d(: \S+ reads \S+ most,)? \d\.\d\d ?"
+        answer = r"5 L\dH\d(:?( \S+)? reads \S+ most[,:])? \d\.\d\d ?"
         assert re.fullmatch(rf"{answer}((\d )?L\dH\d \d\.\d\d ?)+", entries), entries
 
 
@@ -545,6 +547,41 @@ def test_numbers_of_some_columns_say_which_key_shows_more(smollm2):
     assert "columns" not in shown["title"][0]
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_without_colours_no_shade_touches_the_next_number(minilm, size):
+    found = attnscope.inspect(ANIMAL, model=str(minilm), layer="all", head="all", stages="weights")
+
+    async def run():
+        app = ExploreApp(report_source(found.data), colours=0)
+        async with app.run_test(size=size) as pilot:
+            await settled(app, pilot)
+            await pilot.press("2", "a")
+            await settled(app, pilot)
+            return lines_of(app, "heads", True), lines_of(app, "matrix", True)
+
+    heads, matrix = asyncio.run(run())
+    grid = [line for line in heads if re.search(r"L\d ", line)]
+    body = [line for line in matrix if re.search(r"\d \w+ ", line) and "from" not in line]
+    assert len(grid) == 6 or size[0] == 80
+    assert len(body) > 5
+    for line in (*grid, *body):
+        assert not re.search(r"\d[░▒▓█][\d.]|[░▒▓█]\.\d", line), line
+
+
+@pytest.mark.parametrize("background", [(0, 0, 0), (255, 255, 255)])
+def test_the_cursor_among_half_blocks_has_a_colour_that_no_weight_has(background):
+    """Of 16 colours, the largest weights have that of letters."""
+    ink = Ink(16, surface=surface_on(background))
+    shades = np.array([[0, 16, 32, 64], [0, 16, 32, 64]])
+    colours = []
+    for cursor in (None, (0, 3)):
+        (line,) = ink.halves(shades, signed=False, cursor=cursor)
+        colours.append([{segment.style.color, segment.style.bgcolor} for segment in line])
+    plain, under = colours
+    of_weights = set().union(*plain) | {Color.parse("default")}
+    assert len(under[-1] - of_weights) == 1
+
+
 @pytest.mark.parametrize("colours", [0, 16, 256, 1 << 24])
 def test_what_the_mask_forbids_has_its_sign_in_thumbnails_and_in_pooled_cells(colours):
     """Both had the terminal's background there, as the smallest weights have it."""
@@ -576,18 +613,18 @@ def test_what_the_mask_forbids_has_its_sign_in_thumbnails_and_in_pooled_cells(co
 
 
 def test_without_colours_a_shade_stands_behind_its_number_also_under_the_cursor(smollm2):
-    """In front of it, it touched the number of the cell before, and the cursor took it away."""
+    """In front of it, or without a blank behind, it touched the next number, and the cursor took it away."""
     found = attnscope.inspect(ANIMAL, model=str(smollm2), layer=13, head=8, stages="weights").data
     weights = found.texts[0].heads[0].stages["weights"][8, :9]
 
     async def run():
         app = ExploreApp(report_source(found), begin=Begin(query="it", key="animal"), colours=0)
-        async with app.run_test(size=(112, 40)) as pilot:
+        async with app.run_test(size=(112, 31)) as pilot:
             await settled(app, pilot)
             assert app._panels["matrix"]._last.cell == 5
             return lines_of(app, "matrix", True)
 
     (row,) = (line for line in asyncio.run(run()) if re.search(r"▸ *8 it ", line))
-    cells = re.findall(r"(\d\.\d\d)(.)", row)
+    cells = re.findall(r"(\.\d\d)(.)[ ›]", row)
     assert [float(number) for number, _ in cells] == pytest.approx(weights, abs=0.0051)
     assert [shade for _, shade in cells] == [shade_of(weight) for weight in weights]

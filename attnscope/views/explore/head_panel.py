@@ -274,7 +274,8 @@ def _title(state: WalkState, scene: Scene, display: str, layout: _GridLayout, wi
         first_seen, last_seen = names[seen.start], names[seen.stop - 1]
         sizes = [f"{first_seen}–{last_seen.lstrip('LH')}/{len(names)}"]
     # that there are other layers stands nowhere else: their range is the last to go, and their number the first
-    subjects = _subjects(state, scene, display, wide) + [""] * is_partial
+    columns = _number_columns(ink, wide)
+    subjects = _subjects(state, scene, display, columns) + [""] * is_partial
     parts = [TitlePart.of(*map(ink.plain, sizes)), TitlePart([*map(ink.plain, subjects)])]
     order = (0, 1, 0) if is_partial else (0, 1)
     # the edge of a frame has its number and corners
@@ -283,11 +284,11 @@ def _title(state: WalkState, scene: Scene, display: str, layout: _GridLayout, wi
     return [*title, Segment(f" {heading}", DIM)]
 
 
-def _subjects(state: WalkState, scene: Scene, display: str, wide: int) -> list[str]:
-    """Return phrases for what the heads show, the longest first."""
+def _subjects(state: WalkState, scene: Scene, display: str, columns: int) -> list[str]:
+    """Return phrases for what numbers of heads with so many columns show, the longest first."""
     if display in _EFFECTS and _of_display(state, scene, display) is not None:
-        return _effect_subjects(state, scene, display, wide)
-    percent = ", %" if wide <= _NARROW else ""
+        return _effect_subjects(state, scene, display, columns)
+    percent = ", %" if columns <= _PERCENT else ""
     query = state.ink.name(scene.queries.names[state.place.spot.query])
     key = state.ink.name(scene.keys.names[state.key])
     if display == "thumbnails":
@@ -317,11 +318,11 @@ def _subjects(state: WalkState, scene: Scene, display: str, wide: int) -> list[s
     return [f"{phrase_of(display)}{percent if is_share else ''}"]
 
 
-def _effect_subjects(state: WalkState, scene: Scene, display: str, wide: int) -> list[str]:
+def _effect_subjects(state: WalkState, scene: Scene, display: str, columns: int) -> list[str]:
     """Return phrases for the effect of every head, or for its rank where cells have no room for more."""
     effect = _of_display(state, scene, display)
     place = place_of_effect(scene, _row_of_effect(state, display))
-    if wide > _NARROW:
+    if columns > _PERCENT:
         unit = ", bits" if effect is not None and effect.measure == "kl" else ""
         return [f"effect {place}{unit}", f"effect{unit}"]
     # a cell has room for two digits
@@ -384,19 +385,20 @@ def _grid(
     if weights is not None:
         shades = steps(weights, state.weight_scale(None), ink).tolist()
     blank = Segment(" " * (wide - 1), PLAIN)
+    columns = _number_columns(ink, wide)
     drawn_wide = wide - 1
     is_thumbnail = weights is None and state.place.display == "thumbnails"
     if is_thumbnail:
         # signs stand right behind a small matrix
         per_line = 2 if ink.colours and not ink.ascii else 1
         drawn_wide = _columns_of_thumbnail(scene, tall * per_line, drawn_wide)
-    beside = " " * (wide - 1 - drawn_wide)
-    between = Segment(" " + beside)
+    gap = " " * (wide - 1 - drawn_wide)
+    between = Segment(" " + gap)
     signs = {
-        mark_name: Segment(_mark(ink, mark_name) + beside, BOLD)
+        mark_name: Segment(_mark(ink, mark_name) + gap, BOLD)
         for mark_name in ("current", "pinned", "")
     }
-    signs["cut"] = Segment(_mark(ink, "cut") + beside, ink.style("warning"))
+    signs["cut"] = Segment(_mark(ink, "cut") + gap, ink.style("warning"))
     # the line of a tall cell that has its number
     middle = 0 if is_thumbnail else max(0, tall - 2) // 2
     drawn_lines: list[Line] = []
@@ -415,11 +417,11 @@ def _grid(
                 cells = _thumbnail(state, walk_head, drawn_wide, tall)
             else:
                 if shades is None:
-                    text, style, shade = _written(state, scene, layer, head, wide - 1)
+                    text, style, shade = _written(state, scene, layer, head, columns)
                 else:
                     # a row that has no weight past sinks may have some on them
                     not_allowed = row[head] == 0 and scene.rounded is None and display != ROW_LENS
-                    text = NO_WEIGHT if not_allowed else _of_cell(row[head], wide - 1)
+                    text = NO_WEIGHT if not_allowed else _of_cell(row[head], columns)
                     step = shades[layer][head]
                     shade = " " if ink.colours else _shade(ink, step)
                     style = DIM
@@ -429,8 +431,11 @@ def _grid(
                         shade = " "
                     elif step > 0 or (step == 0 and ink.on_black):
                         style = ink.cell(step, signed=False)
-                text = fit(text, wide - 1, right=state.place.display != "roles")
+                text = fit(text, columns, right=state.place.display != "roles")
+                beside = shade[: wide - 1 - columns]
                 if tall > 2:
+                    # its shade is on the lines below
+                    beside = ""
                     text = text.strip().center(wide - 1)
                 # a tall cell has its colour on all lines but the last, which is between layers
                 coloured = [Segment(shade * (wide - 1), style)]
@@ -450,14 +455,19 @@ def _grid(
                     size = len(text)
                     text = (text.rstrip() + _mark(ink, sign_name)).ljust(size)
                     sign_name = ""
-                sign = signs[sign_name] if sign_name or shade == " " else Segment(shade)
+                sign = signs[sign_name]
                 if is_current:
                     style = CUT_CURSOR if "cut" in marked else CURSOR
-                cells[middle] = [Segment(text, style)]
+                cells[middle] = [Segment(text, style), Segment(beside)]
             for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
                 line += [*cell, sign if n == middle else between]
         drawn_lines += lines
     return drawn_lines
+
+
+def _number_columns(ink: Ink, wide: int) -> int:
+    """Return the columns of a head's number: those of the head but a blank, and without colours a shade, if it fits."""
+    return wide - 1 - (not ink.colours and wide > _NARROW)
 
 
 def _shade(ink: Ink, step: int) -> str:
@@ -632,7 +642,7 @@ def _written(
         if head_number is None:
             return "", DIM, " "
         text, style, shade = head_number.made(ink, lambda: _numbers(ink, head_number))[layer][head]
-        if display in _EFFECTS and width < _NARROW:
+        if display in _EFFECTS and width <= _PERCENT:
             rank = int(head_number.made("ranks", lambda: _ranks(head_number))[layer, head])
             text = str(rank) if rank < 100 else ""
         elif len(text) > width and head_number.is_share and width >= _PERCENT:

@@ -197,8 +197,9 @@ def _halves(code: int, count: int, signed: bool, ink: Ink) -> Segment:
     above, below = (step + FORBIDDEN for step in divmod(pair, _CODES))
     top, bottom = (ground_of(_cell(step, signed, ink)) for step in (above, below))
     if half:
-        # The cursor is ink: in its half the colour of text, which no ramp has.
+        # The cursor is ink: in its half the colour of text, which no ramp has, but that of 16 colours.
         cursor = _paper(ink).color if ink.on_black else "default"
+        cursor = "magenta" if ink.colours == _FEW else cursor
         return Segment(" ▀▄"[half] * count, Style(color=cursor, bgcolor=bottom))
     if above == below == FORBIDDEN:
         return Segment(NO_WEIGHT * count, ink.forbidden)

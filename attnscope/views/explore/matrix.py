@@ -351,7 +351,9 @@ def _cells_for(state: WalkState, shape: tuple[int, int], lines: int, room: int) 
     zoom = state.place.zoom
     across = room // n_columns
     forms = _forms(state)
-    fitting_form = next((form for form in forms if form.columns <= across), None)
+    # without colours, a shade and a blank stand behind a number
+    beside = not ink.colours
+    fitting_form = next((form for form in forms if form.columns + beside <= across), None)
     form = fitting_form or forms[0]
     is_whole = state.drawn is not None and state.drawn.holds(state.drawn_stage, 0, n_rows - 1)
     mode = "shades"
@@ -739,13 +741,12 @@ def _texts(
         if _is_number(text):
             around = shade[-1]
             text = text.rjust(form.columns - 1)
+            if layout.mode == "shades" and len(text) + 4 > cell:
+                # as in the map of heads, a shade stands behind its number, or above and below
+                text = f"{text}{around if layout.tall == 1 else ' '} ".rjust(cell)
         if around != " " and len(text) + 4 <= cell:
             text = f" {text} "
-        if layout.mode == "shades" and len(text) == cell - 1:
-            # a shade is behind its number, as in the map of heads
-            texts.append(text + around)
-        else:
-            texts.append(text.center(cell, around))
+        texts.append(text.center(cell, around))
     return texts
 
 
@@ -776,7 +777,8 @@ def _cells(
         if here:
             pieces[here - 1 : here] = [(texts[here - 1][:1], styles[here - 1]), (left, BOLD)]
         return joined(pieces)
-    around = texts[here][-1] if layout.mode == "shades" else " "
+    last = texts[here].rstrip()[-1:]
+    around = last if last and last in ink.shades and layout.mode == "shades" else " "
     inside = texts[here].strip(ink.shades) if layout.form else ""
     if len(inside) + 2 > layout.cell:
         inside = _without_zero(inside)
@@ -787,6 +789,7 @@ def _cells(
     fits = len(inside) + edges <= layout.cell and layout.mode in ("blocks", "shades")
     styles[here] = colours[here] + BOLD if fits else CURSOR
     if fits:
+        inside = f" {inside} " if len(inside) + 6 <= layout.cell else inside
         frame = left + inside.center(layout.cell - 2, around) + right
     else:
         frame = texts[here]
@@ -794,7 +797,8 @@ def _cells(
         texts = [*texts[:here], frame, *texts[here + 1 :]]
     elif layout.mode == "shades":
         # reversed, a shade would be another one
-        texts = [*texts[:here], frame[:-1], around, *texts[here + 1 :]]
+        number = frame.rstrip(ink.shades)
+        texts = [*texts[:here], number, frame[len(number) :], *texts[here + 1 :]]
         styles.insert(here + 1, PLAIN)
     return joined(zip(texts, styles, strict=True))
 

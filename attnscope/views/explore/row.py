@@ -52,7 +52,7 @@ _STATISTICS = {
     "self": "itself {}",
     "first": "first {}",
     "special": "special {}",
-    "other": "others {}",
+    "other": "others with punctuation {}",
     "punctuation": "punctuation {}",
     "sink": "sink {}",
     "distance": "distance {}",
@@ -68,6 +68,7 @@ TWO_COLUMNS = 76
 # Lines of a title and two sources, and between what is below them.
 _FEW = 6
 _BAR = 5  # columns of a bar beside long names
+_BEFORE = "│"  # where a bar ended before a cut
 # Lines from which statistics of the row have room.
 _ROOMY = 13
 # Lines from which the sum of the softmax is also written as `explain` does.
@@ -576,6 +577,8 @@ def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
         phrases.append(f"{ranked if alone else counted} {place_of_effect(scene, None)}")
     elif effects:
         phrases.append("E: its rank" if state.source.computes else "")
+    if any(forecast.before is not None for forecast in scene.predictions):
+        phrases.append(f"{_BEFORE} before")
     return [ink.plain(phrase) for phrase in phrases]
 
 
@@ -628,6 +631,9 @@ def _forecast(forecast: Forecast, ink: Ink, width: int, subject: str, is_roomy: 
         name = max(4, min(16, room // 2))
         wide = max(0, room - name)
         bar_text = fit(bar(share, wide, ascii=ink.ascii), wide)
+        if forecast.before is not None and wide:
+            tick = min(wide - 1, int(forecast.before[n] * wide))
+            bar_text = bar_text[:tick] + ink.plain(_BEFORE) + bar_text[tick + 1 :]
         label = ink.name(token)
         if forecast.is_change:
             label = f"{forecast.positions[n]} {label}"
