@@ -398,9 +398,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             text = min(text, 2 + self._panels["text"].count_lines(self.state, width - 2))
         upper = height - text
         boxes = {"text": (0, upper, width, text)}
-        n_layers, n_heads, n_queries, n_keys = (
-            (12, 12, 8, 8) if scene is None else self._counts(scene)
-        )
+        n_layers, n_heads, n_queries, n_keys = self._counts()
         least = min(_HEADS, max(_FEW_HEADS, 8 + 6 * n_heads))
         numbers = _LABEL + _CELL * n_keys + 2
         spare = width - least - _ROW
@@ -451,7 +449,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _narrow_boxes(self, width: int, upper: int) -> dict[str, Box]:
         """Return the boxes of a matrix, and beside it the row above the heads."""
         scene = self.state.scene
-        n_layers, n_heads = (12, 12) if scene is None else self._counts(scene)[:2]
+        n_layers, n_heads, *_ = self._counts()
         row = _ROW_OF_ROLES if self.state.place.display == "roles" else _ROW_LINES
         predicts = scene is not None and (scene.predictions or self.state.place.cuts)
         row = _PREDICTED_ROW if self.state.place.predictions and predicts else row
@@ -464,8 +462,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             "heads": (left, upper - heads, side_width, heads),
         }
 
-    @staticmethod
-    def _counts(scene: Scene) -> tuple[int, int, int, int]:
+    def _counts(self) -> tuple[int, int, int, int]:
+        """Return the numbers of layers, heads, queries and keys; before there is a scene, usual ones."""
+        scene = self.state.scene
+        if scene is None:
+            return 12, 12, 8, 8
         return (
             len(scene.layers),
             len(scene.heads),
@@ -519,18 +520,16 @@ class ExploreApp(App[int], inherit_bindings=False):
         parts = {"brand": TitlePart.of(" attnscope ", style=TITLE)}
         if scene.random:
             parts["random"] = TitlePart([" RANDOM WEIGHTS "], ink.style("alarm"))
+        last_parts = {}
         if state.status:
-            steps = state.status.split(" · ")
-            if len(steps) > 2:
-                brief = " · ".join([steps[0], *steps[-1:]])
-            else:
-                brief = state.status
-            status = TitlePart.of(
+            first_step, *steps = state.status.split(" · ")
+            brief = " · ".join([first_step, *steps[-1:]])
+            last_parts["status"] = TitlePart.of(
                 ink.plain(state.status), ink.plain(brief), style=ink.style("remark")
             )
         if state.place.trail:
             parts["trail"] = TitlePart(self._trail(scene), BOLD)
-            return parts | ({"status": status} if state.status else {})
+            return parts | last_parts
         if state.head is None:
             name = f"L{scene.layers[spot.layer]}H{scene.heads[spot.head]}"
         else:
@@ -541,13 +540,14 @@ class ExploreApp(App[int], inherit_bindings=False):
         if state.source.compared and is_begin and len(scene.layers) * len(scene.heads) > 1:
             names.insert(0, f"{name}, which moves most")
         parts["head"] = TitlePart.of(*names)
-        is_own = state.variant().mask == "own"
+        asked_mask = state.variant().mask
+        is_own = asked_mask == "own"
         if is_own and scene.mask:
             mask = f"mask own ({scene.mask})"
-        elif state.source.compared and scene.mask != state.variant().mask:
-            mask = state.variant().mask  # a side that differs in something else, such as its text
+        elif state.source.compared and scene.mask != asked_mask:
+            mask = asked_mask  # a side that differs in something else, such as its text
         else:
-            mask = f"mask {state.variant().mask}"
+            mask = f"mask {asked_mask}"
         # one that nobody chose is the first to go
         is_usual = is_own or len(state.source.masks) == 1
         parts["own mask" if is_usual else "mask"] = TitlePart.of(escape_control(mask), style=DIM)
@@ -573,12 +573,12 @@ class ExploreApp(App[int], inherit_bindings=False):
             forms = [f"{without} and {len(others)} more" if others else without]
             forms.append(f"{len(others) + 1} cut")
             parts["cuts"] = TitlePart.of(*map(ink.plain, forms), style=ink.style("warning"))
-        return parts | ({"status": status} if state.status else {})
+        return parts | last_parts
 
     def _trail(self, scene: Scene) -> list[str]:
         """Return the cells that were followed to the one under the cursor: all of them, and fewer of the last ones."""
-        current_place = self.state.place
-        steps = [self._cell(scene, spot) for spot in (*current_place.trail, current_place.spot)]
+        place = self.state.place
+        steps = [self._cell(scene, spot) for spot in (*place.trail, place.spot)]
         trails = [" ▸ ".join(["…", *steps[n:]]) for n in range(1, len(steps))]
         return [*map(self.state.ink.plain, (" ▸ ".join(steps), *trails))]
 
@@ -606,23 +606,19 @@ class ExploreApp(App[int], inherit_bindings=False):
         # what a head reads leads to the question whether it matters
         names = ["cut", "help", "quit"] if lens else footer(panel)
         restored = 0
-        if not self._wide:
-            names = [name for name in names if name != "enlarge"]
+        missing = {*["enlarge"] * (not self._wide), *["digits"] * (place.zoom > 1)}
+        if not self.state.source.computes:
+            has_roles = self.state.scene is not None and self.state.scene.roles
+            missing |= {*_COMPUTING, *["roles"] * (not has_roles)}
         if self._enlarged and self._has_room:
             names = ["restore", *names]
             restored = len(by_name["restore"].brief) + 4
         # the way back is the only one that the arithmetic leaves room for in any case
         line = lens or self._brief_arithmetic(width - restored)
         used = cells_wide(line)
-        if not self.state.source.computes:
-            missing = {
-                *_COMPUTING,
-                *["roles"] * (self.state.scene is None or not self.state.scene.roles),
-            }
-            names = [name for name in names if name not in missing]
-        if self.state.place.zoom > 1:
-            names = [name for name in names if name != "digits"]
-        for action in (by_name[name] for name in names if by_name[name].keys):
+        for action in (by_name[name] for name in names if name not in missing):
+            if not action.keys:
+                continue
             key = self.state.ink.plain(spell_key(action.keys[0]))
             calls = clickable(action.name)
             brief = action.brief
@@ -669,7 +665,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         panel = state.place.panel
         if self._wide or scene is None or head is None:
             return []
-        cell = cell_numbers(scene, head, state.place.spot.query, state.key)
+        cell = cell_numbers(scene, head, state.query, state.key)
         steps = arithmetic(head, cell, state.forbidden)
         forms = [" ".join(steps[n:]) for n in range(len(steps))]
         if cell.weight is not None:
@@ -766,8 +762,7 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _act(self, action: Action) -> None:
         before = self.state.place
         if self.state.act(action):
-            current_place = self.state.place
-            if current_place.spot.text != before.spot.text:
+            if self.state.place.spot.text != before.spot.text:
                 self._notice = ""
             self._rearrange()
             self.ask()
@@ -782,16 +777,14 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.redraw()
         elif called:
             self.do(called)
-        if name == "footer":
+        if name not in self._panels:
             return
         # The frame's left edge is no column of the panel.
-        x -= name in self._panels and self._is_framed(*self.panes[name].size)
-        hit = None
-        if name in self._panels:
-            hit = self._panels[name].hit(self.state, x, y)
+        x -= self._is_framed(*self.panes[name].size)
+        hit = self._panels[name].hit(self.state, x, y)
         if hit is not None:
             self._act(hit)
-        if name in self._panels and self.state.place.panel != name:
+        if self.state.place.panel != name:
             self._act(Action(f"{name}_panel"))
         self.redraw()
 
@@ -936,10 +929,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         scene = self.state.scene
         if scene is None:
             return
-        if any(head_number.name == EFFECT for head_number in scene.numbers):
+        if scene.number(EFFECT) is not None:
             is_shown = self.state.place.display == EFFECT
             self._show_effects(
-                at_row=is_shown and effect_of_row(scene, self.state.place.spot.query) is not None
+                at_row=is_shown and effect_of_row(scene, self.state.query) is not None
             )
             return
         if self._missing() is None or self.worker.kind == _EFFECTS:
@@ -969,7 +962,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         if scene is None or self._effects_wanted:
             return
         self.do("display", ROW_EFFECT if at_row else EFFECT)
-        query = self.state.place.spot.query
+        query = self.state.query
         places = [
             place_of_effect(scene, row) for row in ((query, None) if at_row else (None, query))
         ]
@@ -1044,7 +1037,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         scene = self.state.scene
         if scene is None or not needle:
             return
-        match = find(scene, needle, self.state.place.spot.query, step)
+        match = find(scene, needle, self.state.query, step)
         if match is None:
             self.state.error = f"no query contains '{escape_control(needle[:40])}'"
         self._act(Action("find", (needle, match)))
@@ -1084,13 +1077,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._show_found("")
         if restore and self._mode == "edit":
             self.worker.drop()
-        if (
-            restore
-            and self._mode == "edit"
-            and self._before is not None
-            and self.state.source is not self._before
-        ):
-            self.replace_source(self._before)
+            if self._before is not None and self.state.source is not self._before:
+                self.replace_source(self._before)
         self._mode = ""
         self.screen.query_one("#ask").display = False
         self.panes["footer"].display = True
@@ -1247,10 +1235,10 @@ class ExploreApp(App[int], inherit_bindings=False):
         if scene is None or scene.command is None:
             return ""
         here = command(scene, current_place.spot, current_place.stage, current_place.cuts)
-        there = None
-        if pin is not None:
-            there = state.source.scene(state.variant(pinned=True))
-        if pin is None or there is None:
+        if pin is None:
+            return here
+        there = state.source.scene(state.variant(pinned=True))
+        if there is None:
             return here
         plain = scene.unit == "tokens" and not current_place.cuts and not current_place.pinned_cuts
         spots = current_place.spot, pin

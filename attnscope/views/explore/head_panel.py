@@ -27,6 +27,7 @@ from attnscope.views.explore.ink import (
     fitting,
     joined,
     steps,
+    styled,
     whole_clauses,
     wrapped,
 )
@@ -92,27 +93,24 @@ class HeadsPanel:
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel; cached while the same heads are known and shown."""
-        current_place = state.place
+        place = state.place
         self.width = width
         self.height = height
         display = self._display(state, width, height)
         rowed = display in (LENS, ROW_LENS, ROW_EFFECT) or (
             state.scene is not None and bool(state.scene.pictures)
         )
-        cell = rowed and current_place.spot.query, display == LENS and state.key
-        at = (
-            current_place.spot.layer,
-            current_place.spot.head,
-            current_place.panel == "heads",
-            current_place.display,
-            current_place.shape,
-            current_place.sinks,
-            cell,
-        )
         cache_key = (
-            at,
+            rowed and state.query,
+            display == LENS and state.key,
+            place.spot.layer,
+            place.spot.head,
+            place.panel == "heads",
+            place.display,
+            place.shape,
+            place.sinks,
             self.seen,
-            current_place.pinned,
+            place.pinned,
             state.variant(),
             width,
             height,
@@ -159,7 +157,7 @@ class HeadsPanel:
             lines_below = []
             if _of_display(state, scene, display) is None:
                 # else they stand behind its number
-                lines_below = [[Segment(line, DIM)] for line in flowed(_marked(state), width, "; ")]
+                lines_below = styled(flowed(_marked(state), width, "; "), DIM)
             lines_below += _legend(state, scene, width, layout.legend - len(lines_below))
         drawn_lines += lines_below[: layout.legend]
         return [*drawn_lines, *[[]] * (height - len(drawn_lines))]
@@ -289,7 +287,7 @@ def _subjects(state: WalkState, scene: Scene, display: str, columns: int) -> lis
     if display in _EFFECTS and _of_display(state, scene, display) is not None:
         return _effect_subjects(state, scene, display, columns)
     percent = ", %" if columns <= _PERCENT else ""
-    query = state.ink.name(scene.queries.names[state.place.spot.query])
+    query = state.ink.name(scene.queries.names[state.query])
     key = state.ink.name(scene.keys.names[state.key])
     if display == "thumbnails":
         return ["weights"]
@@ -500,7 +498,7 @@ def _below_lens(
     Before the first ones stand the digits that go there.
     """
     ink = state.ink
-    query = f'"{ink.name(scene.queries.names[state.place.spot.query])}"'
+    query = f'"{ink.name(scene.queries.names[state.query])}"'
     key = f'"{ink.name(scene.keys.names[state.key])}"'
     strongest = state.strongest_readers(weights)
     heads = [(_name_of(scene, *at), f"{weight:.2f}") for *at, weight in strongest]
@@ -549,7 +547,7 @@ def _listed(
     while len(heads) > 1 and len(flowed([*heads, *signs], width, " · ")) > room:
         heads = heads[:-1]
     lines = flowed([*heads, *signs], width, " · ")
-    return [[Segment(line, DIM)] for line in lines], len(heads)
+    return styled(lines, DIM), len(heads)
 
 
 def _strongest_of_row(
@@ -562,7 +560,7 @@ def _strongest_of_row(
     for layer, head, weight in state.strongest_readers(weights):
         key = int(keys[layer, head])
         source = f"{_name_of(scene, layer, head)} ← {ink.name(scene.keys.names[key])}"
-        kind = _kind_of_source(scene, state.place.spot.query, key)
+        kind = _kind_of_source(scene, state.query, key)
         source += kind if kind not in kinds else ""
         kinds.add(kind)
         found.append(ink.plain(f"{source} {weight:.2f}"))
@@ -622,7 +620,7 @@ def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) ->
             key,
             lambda: _picture(state.ink, head, wide, tall, scale=weights_scale, has_zeros=has_zeros),
         )
-    row = head.row("weights", state.place.spot.query)
+    row = head.row("weights", state.query)
     picture = scene.pictures[0].sources
     weights = None
     if row is not None:
@@ -666,10 +664,7 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
     head_number = _of_display(state, scene, display)
     if head_number is None:
         choice_text = f"{name} {state.head.chosen if state.head else ''}"
-        return [
-            [Segment(line, DIM)]
-            for line in ended(wrapped(ink.plain(choice_text), width), width, room)
-        ]
+        return styled(ended(wrapped(ink.plain(choice_text), width), width, room), DIM)
     value = float(head_number.values[spot.layer, spot.head])
     value_text = "?"
     if not np.isnan(value):
@@ -682,7 +677,7 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
     said = flowed([*(ink.plain(phrase) for phrase in phrases), *_marked(state)], width, " · ")
     said = said[:room]
     meaning = whole_clauses(ink.plain(head_number.meaning), width, room - len(said))
-    return [*([Segment(line)] for line in said), *([Segment(line, DIM)] for line in meaning)]
+    return styled(said) + styled(meaning, DIM)
 
 
 def _of_effects(
@@ -753,17 +748,14 @@ def _role_legend(
         hint = "not known here"
         if state.source.computes:
             hint = state.status or "roles come next …"
-        return [[Segment(line, DIM)] for line in wrapped(ink.plain(hint), width)]
+        return styled(wrapped(ink.plain(hint), width), DIM)
     index = int(roles.main[spot.layer, spot.head])
     if index < 0:
         role = "no clear role"
     else:
         role = f"{roles.names[index]} {roles.strength[spot.layer, spot.head]:.2f}"
     lines = ended(flowed(letters, width, ", "), width, room - 1)
-    return [
-        [Segment(fit(ink.plain(f"{name}: {role}"), width))],
-        *([Segment(line, DIM)] for line in lines),
-    ]
+    return styled([fit(ink.plain(f"{name}: {role}"), width)]) + styled(lines, DIM)
 
 
 def _picture(
@@ -830,14 +822,14 @@ def _head(head: int | str, width: int) -> str:
 def _row_of_effect(state: WalkState, display: str) -> int | None:
     """Return the query of an effect at a row; None for that where the model predicts."""
     if display == ROW_EFFECT:
-        return state.place.spot.query
+        return state.query
     return None
 
 
 def _of_display(state: WalkState, scene: Scene, display: str) -> HeadNumber | None:
     if display == ROW_EFFECT:
-        return effect_of_row(scene, state.place.spot.query)
-    return next((head_number for head_number in scene.numbers if head_number.name == display), None)
+        return effect_of_row(scene, state.query)
+    return scene.number(display)
 
 
 def _ranks(head_number: HeadNumber) -> np.ndarray:

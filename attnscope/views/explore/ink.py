@@ -150,16 +150,12 @@ class Ink:
 
     def role(self, colour: str, strength: float) -> Style:
         """Return the colour of a role."""
-        if self.colours:
-            return role_style(colour, strength, self.colours, self.surface)
-        return PLAIN
+        return role_style(colour, strength, self.colours, self.surface)
 
     @property
     def bar(self) -> Style:
         """The style of bars."""
-        if self.colours:
-            return bar_style(self.colours, self.surface)
-        return PLAIN
+        return bar_style(self.colours, self.surface)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -321,6 +317,11 @@ def joined(pieces: Iterable[tuple[str, Style]]) -> Line:
     if texts:
         return [*line, Segment("".join(texts), last)]
     return line
+
+
+def styled(lines: Iterable[str], style: Style | None = None) -> list[Line]:
+    """Return lines of one style each."""
+    return [[Segment(line, style)] for line in lines]
 
 
 def clickable(action: str) -> Style:

@@ -28,6 +28,7 @@ from attnscope.views.explore.ink import (
     fitting,
     joined,
     steps,
+    styled,
     wrapped,
 )
 from attnscope.views.explore.picture import PictureView
@@ -120,19 +121,14 @@ class MatrixPanel:
         """Return how many columns a panel of this size shows, and how many there are; scrolls nothing."""
         if state.scene is None:
             return 0, 0
-        before = self.top, self.left
-        layout = self._layout(state, state.scene, width, height)
-        self.top, self.left = before
+        layout = replace(self)._layout(state, state.scene, width, height)
         return len(layout.columns), layout.n_columns
 
     def lines_used(self, state: WalkState, width: int, height: int) -> int:
         """Return how many lines of a panel of this size have something in them; scrolls nothing."""
         if state.scene is None or state.pictured:
             return height
-        before = self.top, self.left
-        layout = self._layout(state, state.scene, width, height)
-        self.top, self.left = before
-        return min(height, layout.used)
+        return min(height, replace(self)._layout(state, state.scene, width, height).used)
 
     def page(self) -> int:
         """Return the number of visible rows of cells."""
@@ -266,7 +262,9 @@ class MatrixPanel:
         parts = [TitlePart(names, state.title("matrix")), TitlePart.of(stage, style=BOLD), remark]
         order: Sequence[int] = _SHORTENED
         if len(layout.columns) < layout.n_columns:
-            parts.append(_columns_in_sight(state, layout))
+            columns = _columns_in_sight(state, layout)
+            forms = [f"{columns}/{len(state.columns.positions)}", columns]
+            parts.append(TitlePart.of(*forms, style=DIM))
             order = _SHORTENED_WITH_COLUMNS
         # the edge of a frame has its number and corners
         fitting_parts = shortened(parts, width - len("2 "), order)
@@ -449,14 +447,13 @@ def scroll(start: int, at: int, fits: int, count: int, around: int = 2) -> int:
     return max(0, min(start, count - fits))
 
 
-def _columns_in_sight(state: WalkState, layout: _Layout) -> TitlePart:
-    """Say which columns are visible: `keys 14–41/42`."""
+def _columns_in_sight(state: WalkState, layout: _Layout) -> str:
+    """Say which columns are visible: `keys 14–41`."""
     axis = state.columns
     columns = layout.columns
     last = min(columns.stop * layout.zoom, len(axis.positions)) - 1
     what = "dims" if state.place.stage == OUTPUT else "keys"
-    text = f"{what} {_number_range(axis, columns.start * layout.zoom, last)}"
-    return TitlePart.of(f"{text}/{len(axis.positions)}", text, style=DIM)
+    return f"{what} {_number_range(axis, columns.start * layout.zoom, last)}"
 
 
 def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]:
@@ -468,29 +465,22 @@ def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]
         return _sound_names(state, scene, layout, width)
     if layout.zoom > 1 or not axis.names:
         return [*[[]] * (layout.heading - 1), _ticks(state, layout, width)]
-    names = {column: state.ink.name(axis.names[column]) for column in layout.columns}
-    styles = {column: BOLD if column == state.column else DIM for column in layout.columns}
+    names = [state.ink.name(axis.names[column]) for column in layout.columns]
+    styles = [BOLD if column == state.column else DIM for column in layout.columns]
     if layout.heading == 1:
-        headers = {
-            column: fitting([name, axis.number(column), ""], wide) for column, name in names.items()
-        }
-        middle = layout.mode in ("blocks", "shades")
-        pieces = [
-            (
-                headers[column].center(wide) if middle else fit(headers[column], wide, right=True),
-                styles[column],
-            )
-            for column in layout.columns
+        is_centred = layout.mode in ("blocks", "shades")
+        headers = [
+            fitting([name, axis.number(column), ""], wide)
+            for column, name in zip(layout.columns, names, strict=True)
         ]
-        return [cut(joined([(" " * layout.label, PLAIN), *pieces]), width)]
-    lines = []
-    letters = {column: _upright(name, layout.heading) for column, name in names.items()}
-    for n in range(layout.heading):
-        pieces = [
-            (letters[column][n].center(wide)[:wide], styles[column]) for column in layout.columns
+        rows = [
+            [name.center(wide) if is_centred else fit(name, wide, right=True) for name in headers]
         ]
-        lines.append(cut(joined([(" " * layout.label, PLAIN), *pieces]), width))
-    return lines
+    else:
+        upright = zip(*(_upright(name, layout.heading) for name in names), strict=True)
+        rows = [[letter.center(wide)[:wide] for letter in line] for line in upright]
+    label = " " * layout.label, PLAIN
+    return [cut(joined([label, *zip(texts, styles, strict=True)]), width) for texts in rows]
 
 
 def _ticks(state: WalkState, layout: "_Layout", width: int) -> Line:
@@ -548,16 +538,11 @@ def _remark(state: WalkState, layout: "_Layout", view: Window, width: int) -> st
     parts = []
     queries = []
     rows = layout.rows
-    columns = layout.columns
-    if len(rows) < layout.n_rows or len(columns) < layout.n_columns:
+    if len(rows) < layout.n_rows or len(layout.columns) < layout.n_columns:
         z = layout.zoom
         last_q = min(rows.stop * z, len(scene.queries.positions)) - 1
-        last_k = min(columns.stop * z, len(state.columns.positions)) - 1
-        what = "dims" if state.place.stage == OUTPUT else "keys"
-        query_range = _number_range(scene.queries, rows.start * z, last_q)
-        column_range = _number_range(state.columns, columns.start * z, last_k)
-        parts.append(f"queries {query_range}, {what} {column_range}")
-        queries = [f"queries {query_range}"]
+        queries = [f"queries {_number_range(scene.queries, rows.start * z, last_q)}"]
+        parts.append(f"{queries[0]}, {_columns_in_sight(state, layout)}")
     parts += filter(None, [status or _KINDS[view.kind].format(state.place.zoom)])
     if state.drawn_stage == OUTPUT and view.kind == "exact":
         named = _largest_dims(state, scene)
@@ -576,7 +561,7 @@ def _number_range(axis: Axis, start: int, last: int) -> str:
 
 def _largest_dims(state: WalkState, scene: Scene) -> list[str]:
     """Name the dimensions in which the output of the cursor's row is largest, the first of them with the row."""
-    query = state.place.spot.query
+    query = state.query
     row = None if state.drawn is None else state.drawn.row(OUTPUT, query)
     if row is None or not np.isfinite(row).all():
         return []
@@ -622,7 +607,7 @@ def _label(state: WalkState, axis: Axis, row: int, last: int, layout: _Layout) -
     """Return the label of the cursor's row, or of the first row of a line."""
     ink = state.ink
     zoom = layout.zoom
-    query = state.place.spot.query
+    query = state.query
     here = row <= query // zoom <= last
     at = query if here else row * zoom
     name = ink.name(axis.names[at]) if axis.names else ""
@@ -642,7 +627,7 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> li
     shades = steps(window.values, state.scale(window.kind), ink)
     if state.drawn_stage == "weights" and scene.rounded is None:
         shades[window.values == 0] = FORBIDDEN
-    cursor = state.place.spot.query // layout.zoom - layout.rows.start
+    cursor = state.query // layout.zoom - layout.rows.start
     column = state.column // layout.zoom - layout.columns.start
     halves: list[Line] = []
     if layout.mode == "halves":
@@ -809,10 +794,8 @@ def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> 
     scale = state.scale(window.kind)
     head = state.drawn
     stage = state.drawn_stage
-    remarks: list[Line] = [
-        [Segment(f"  {line}", DIM)]
-        for line in ended(wrapped(_remark(state, layout, window, width - 2), width - 2), width - 2)
-    ]
+    remark = wrapped(_remark(state, layout, window, width - 2), width - 2)
+    remarks = styled((f"  {line}" for line in ended(remark, width - 2)), DIM)
     if window.kind == "missing" or head is None or (layout.mode == "digits" and not ink.colours):
         return remarks
     signed = stage != "weights"

@@ -29,7 +29,7 @@ class PictureView:
         """Return the lines of the pictures, as many side by side as fit."""
         self._drawn = []
         head = state.head
-        query = state.place.spot.query
+        query = state.query
         row = None if head is None else head.row("weights", query)
         name = "" if head is None else head.name
         title: Line = [

@@ -24,6 +24,7 @@ from attnscope.views.explore.ink import (
     cut,
     fit,
     fitting,
+    styled,
     wrapped,
 )
 from attnscope.views.explore.state import WalkState
@@ -112,25 +113,26 @@ class RowPanel:
         if scene is None or width < 10 or height < 3:
             return []
         ink = state.ink
-        query = state.place.spot.query
+        query = state.query
         # the edge of a frame has its number and corners; the columns of numbers are those of the sources
-        listed = width if width < TWO_COLUMNS else width - width // 2
+        is_wide = width >= TWO_COLUMNS
+        listed = width - width // 2 if is_wide else width
         lines = [_heading(state, scene, query, head, listed - 3)]
         if head is None:
             notice = state.status or "this head is not there"
             return [*lines, [Segment(fit(ink.plain(notice), width), DIM)]]
-        is_long = height >= _LONG or width >= TWO_COLUMNS
-        column = width if width < TWO_COLUMNS else width // 2
+        is_long = height >= _LONG or is_wide
+        column = width // 2 if is_wide else width
         below = _cell_lines(state, scene, head, column, is_long=is_long)
         if height < _ROOMY and len(lines) + len(scene.keys.positions) + len(below) > height:
             # a source says more than what it says of the cell again
             below = _cell_lines(state, scene, head, column, is_long=False, is_brief=True)
         if state.place.predictions:
             # What changes says more than the arithmetic, where there is no room for both.
-            count = len(_forecasts(state, scene, width if width < TWO_COLUMNS else width // 2))
-            others = _FEW if width < TWO_COLUMNS else len(lines) + 1
+            count = len(_forecasts(state, scene, column))
+            others = len(lines) + 1 if is_wide else _FEW
             below = below if height >= count + len(below) + others else []
-        if width >= TWO_COLUMNS:
+        if is_wide:
             return [*lines, *self._two_columns(state, scene, head, below, width, height - 1)]
         blanks = 2 * (height >= _ROOMY)
         room = height - 1 - len(below) - blanks
@@ -154,7 +156,7 @@ class RowPanel:
     ) -> list[Line]:
         """Return the strongest sources and the weight of the others, in at most so many lines."""
         ink = state.ink
-        query = state.place.spot.query
+        query = state.query
         sources, others = _sources(
             scene, (head, _other_head(state)), query, state.key, ink, min(_MOST, room)
         )
@@ -406,9 +408,7 @@ def _middle(state: WalkState, scene: Scene, head: WalkHead, width: int, room: in
     """Return the predictions, or the statistics of the row, in at most so many lines."""
     if state.place.predictions:
         return _forecasts(state, scene, width, room)[: max(0, room)]
-    lines = _statistics(
-        head, state.place.spot.query, len(scene.sources.positions), width, state.ink
-    )
+    lines = _statistics(head, state.query, len(scene.sources.positions), width, state.ink)
     return lines[: max(0, room)]
 
 
@@ -433,7 +433,7 @@ def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -
     for name, form in (_STATISTICS | near).items():
         if name in head.rows and np.isfinite(value := float(head.rows[name][query])):
             phrases.append(form.format(formatted(value, ".2f")))
-    return [[Segment(ink.plain(line), DIM)] for line in flowed(phrases, width, " · ")[:4]]
+    return styled(map(ink.plain, flowed(phrases, width, " · ")[:4]), DIM)
 
 
 def _cell_lines(
@@ -456,17 +456,14 @@ def _cell_lines(
         is_brief: Whether only the pinned head follows the arithmetic.
     """
     ink = state.ink
-    query = state.place.spot.query
+    query = state.query
     key = state.key
     cell = cell_numbers(scene, head, query, key)
     names = [_named(axis, n, ink) for axis, n in ((scene.queries, query), (scene.keys, key))]
     room = max(4, (width - 10) // 2)
     title = f" {fit(names[0], room).rstrip()} ← {fit(names[1], room).rstrip()}"
     lines: list[Line] = [cut([Segment(" cell ", LABEL), Segment(ink.plain(title), BOLD)], width)]
-    lines += [
-        [Segment(ink.plain(line))]
-        for line in flowed(arithmetic(head, cell, state.forbidden), width)
-    ]
+    lines += styled(map(ink.plain, flowed(arithmetic(head, cell, state.forbidden), width)))
     more: list[str] = []
     pinned = state.pinned
     # before what a small panel has no room for
@@ -491,7 +488,7 @@ def _cell_lines(
         more.append(f"output dim {dim} = Σ weight × v = {number_text(float(output[dim]), 2)}")
     if cell.exact:
         more.append("exact" if scene.rounded is None else f"rounded to {scene.rounded} decimals")
-    return lines + [[Segment(ink.plain(line), DIM)] for line in flowed(more[:n_kept], width, " · ")]
+    return lines + styled(map(ink.plain, flowed(more[:n_kept], width, " · ")), DIM)
 
 
 def flowed(phrases: list[str], width: int, between: str = " ") -> list[str]:
@@ -513,25 +510,19 @@ def _forecasts(state: WalkState, scene: Scene, width: int, room: int = 1 << 16) 
     ink = state.ink
     lines: list[Line] = []
     if state.place.cuts:
-        lines = [
-            [Segment(line, ink.style("warning"))]
-            for line in flowed(_of_cuts(state, scene), width, " · ")
-        ]
+        lines = styled(flowed(_of_cuts(state, scene), width, " · "), ink.style("warning"))
     subject = _subject(state.place.cuts)
     changes = [f.effect for f in scene.predictions[:1] if f.is_change and f.effect is not None]
     for effect in changes:
         matters = matters_text(subject, effect, "hidden")
         said = f"{matters}: {effect_text(effect, 'hidden')} on average"
-        lines += [[Segment(line, BOLD)] for line in wrapped(ink.plain(said), width)]
+        lines += styled(wrapped(ink.plain(said), width), BOLD)
     forecasts = [*scene.predictions]
-    row = scene.changes.get(scene.tokens_of(state.place.spot.query)[-1])
+    row = scene.changes.get(scene.tokens_of(state.query)[-1])
     if row is not None and row not in forecasts:
         forecasts.append(row)
     if not forecasts:
-        return [
-            *lines,
-            *([Segment(ink.plain(line), DIM)] for line in wrapped(scene.no_predictions, width)),
-        ]
+        return lines + styled(map(ink.plain, wrapped(scene.no_predictions, width)), DIM)
     is_roomy = room >= _ROOMY_FORECAST * len(forecasts)
     blocks = [_forecast(forecast, ink, width, subject, is_roomy) for forecast in forecasts]
     # What is said of a prediction stands before its tokens.
@@ -558,9 +549,7 @@ def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
     cuts = "cut " + ", ".join(cut.written for cut in state.place.cuts)
     phrases = [f"{cuts} to 0" if how == "cut to 0" else f"{cuts}, {how}" if how else cuts]
     effects = [forecast.effect for forecast in scene.predictions if forecast.effect is not None]
-    effect_number = next(
-        (effect_number for effect_number in scene.numbers if effect_number.name == EFFECT), None
-    )
+    effect_number = scene.number(EFFECT)
     if effect_number is not None and effects:
         (first_cut, *others) = state.place.cuts
         alone = not others and not first_cut.edge
@@ -619,7 +608,7 @@ def _forecast(forecast: Forecast, ink: Ink, width: int, subject: str, is_roomy: 
     if said and cells_wide(title) + 2 + cell_len(said[0]) <= width:
         title.append(Segment(f"  {said.pop(0)}"))
     lines = [cut(title, width)]
-    lines += [[Segment(line)] for line in flowed(said, width, ": ")]
+    lines += styled(flowed(said, width, ": "))
     for n, (token, share) in enumerate(zip(forecast.tokens, forecast.probabilities, strict=True)):
         if forecast.is_change:
             numbers = f" {percent(share):>8}"

@@ -290,7 +290,7 @@ class WalkState:
         ):
             # Brief dumps have no thumbnails.
             self.place = replace(self.place, display=scene.numbers[0].name)
-        if any(head_number.name == MOVED for head_number in scene.numbers):
+        if scene.number(MOVED) is not None:
             self.place = replace(self.place, display=MOVED)
         elif (
             requested.query is not None
@@ -382,6 +382,11 @@ class WalkState:
         """Whether the place's head is cut, so that nothing takes in what it reads."""
         spot = self.place.spot
         return "cut" in self.marks.get((spot.layer, spot.head), ())
+
+    @property
+    def query(self) -> int:
+        """Index of the query under the cursor."""
+        return self.place.spot.query
 
     @property
     def key(self) -> int:
@@ -498,7 +503,7 @@ class WalkState:
     def lens(self) -> Matrix:
         """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known."""
         scene, heads, shape = self._every_head()
-        cell = self.place.spot.query, self.key
+        cell = self.query, self.key
         key = *self._last_heads[:1], cell
         if self._last_lens[0] != key:
             weights = [weight_of_cell(scene, head, *cell) for head in heads]
@@ -511,7 +516,7 @@ class WalkState:
         They are out unless the row reads nothing but sinks and itself in any head.
         """
         scene, heads, shape = self._every_head()
-        weights, keys, are_sinks_out = strongest_sources(scene, heads, self.place.spot.query)
+        weights, keys, are_sinks_out = strongest_sources(scene, heads, self.query)
         return weights.reshape(shape), keys.reshape(shape), are_sinks_out
 
     def strongest_heads(self) -> list[tuple[int, int, float]]:

@@ -41,7 +41,7 @@ class TextPanel:
         head = state.head
         if scene is None or height < 2 or width < 4:
             return []
-        query = state.place.spot.query
+        query = state.query
         # Passages that are laid out: a text may have 100,000.
         around = max(100, width * height // 2)
         # words and spans have several passages
@@ -112,7 +112,7 @@ def _legend(state: WalkState, width: int) -> Line:
         return []
     scale = state.weight_scale(state.head)
     least = f"{scale.value(1 / len(ink.shades)):.2g}".removeprefix("0")
-    query = ink.name(scene.queries.names[state.place.spot.query])
+    query = ink.name(scene.queries.names[state.query])
     forms = (f'bold: what "{query}" reads with {least} or more', f"bold: read with {least} or more")
     legend = fitting([*forms, ""], width - len(" text    1  "))
     return [Segment(f"  {legend}", DIM)] if legend else []
@@ -148,7 +148,7 @@ def _lines_of(lines: Sequence[Sequence[_PlacedText]]) -> dict[int, int]:
 
 def _style(state: WalkState, piece: _PlacedText, step: int) -> Style:
     """Return the style of a piece: the query is marked, its sources are shaded by their step."""
-    if piece.query >= 0 and piece.query == state.place.spot.query:
+    if piece.query >= 0 and piece.query == state.query:
         return CURSOR
     if piece.key >= 0 and (step > 0 or state.ink.on_black):
         if state.ink.colours:

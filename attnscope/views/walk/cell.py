@@ -281,7 +281,7 @@ def largest_masked(head: WalkHead, query: int, log_total: float | None) -> float
 def effect_of_row(scene: Scene, query: int) -> HeadNumber | None:
     """Return what cutting every head changes at a row; None if it is not known."""
     effects = scene.effects
-    number = next((number for number in scene.numbers if number.name == EFFECT), None)
+    number = scene.number(EFFECT)
     if effects is None or effects.values is None or number is None:
         return None
     values = effects.values

@@ -330,6 +330,10 @@ class Scene(Owner):
     measure: str = "weight"  # what a cell of the last stage is: a weight, or a share over layers
     levels: Sequence[float] = ()  # loudness of every key, 0 to 1, if keys are frames of a sound
 
+    def number(self, name: str) -> HeadNumber | None:
+        """Return the number of heads that has this name; None for none."""
+        return next((number for number in self.numbers if number.name == name), None)
+
     def tokens_of(self, query: int) -> Sequence[int]:
         """Return the positions of the tokens of a row."""
         if self.members is None:
