@@ -20,6 +20,7 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.opening import open_source
 from attnscope.engines.torch_setup import choose_device, import_torch, set_threads
 from attnscope.findings.attribution import Attribution
+from attnscope.findings.heads import Heads
 from attnscope.findings.narrowing import narrow_to_weight
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import AddedKeys, MaskUse, Provenance
@@ -811,6 +812,27 @@ def _text_report(
     if text_plan.narrowed is not None:
         report = narrow_to_weight(report, text_plan.narrowed, FEW)
     return with_words(report) if run.words else report
+
+
+def report_without_heads(run: RunConfig, text_plan: TextPlan, **findings: Any) -> TextReport:
+    """Return the report of a text of which no weights of heads are shown, but these findings."""
+    text = run.texts[text_plan.number]
+    chat = None
+    if text.rendered is not None:
+        chat = chat_text(text.rendered, text_plan.tokens)
+    return TextReport(
+        text.text,
+        text.pair,
+        text_plan.tokens,
+        None,
+        text_plan.number,
+        text_plan.queries,
+        text_plan.keys,
+        Heads(),
+        text_plan.notes,
+        chat=chat,
+        **findings,
+    )
 
 
 def provenance(

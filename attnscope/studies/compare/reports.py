@@ -218,7 +218,7 @@ class _Text:
             return f"{first_label} has no layer and head"
         if self.maps:
             return ""
-        first_side, second_side = sides
+        first_side, _ = sides
         for axis, matched, in_both in (
             ("query", first_side.tokens, first_side.queries),
             ("key", first_side.sources, first_side.keys),
@@ -226,12 +226,7 @@ class _Text:
             if not matched:
                 return f"no {axis} token of {first_label} has a counterpart in {second_label}"
             if not in_both:
-                held = []
-                for side in (first_side, second_side):
-                    if axis == "query":
-                        held.append(side.text.queries)
-                    else:
-                        held.append(side.text.keys)
+                held = [side.text.queries if axis == "query" else side.text.keys for side in sides]
                 saved = [format_positions(positions) or "none" for positions in held]
                 return f"{first_label} has {axis} {saved[0]}, {second_label} has {saved[1]}, and none correspond"
         return ""

@@ -282,14 +282,12 @@ def _shown(report: Report, key: PositionSelection | None) -> list[list[int] | No
     """Return the columns of the difference for every text; None for all."""
     if key is None:
         return [None] * len(report.texts)
-    texts = [
-        (text, (text.text, text.pair) if text.context is None else (None,)) for text in report.texts
-    ]
-    spans = [None if text.spans is None else text.spans.text for text, _ in texts]
-    return [
-        key.find(text.sources, words, arg("key"), spans=divided)
-        for (text, words), divided in zip(texts, spans, strict=True)
-    ]
+    columns: list[list[int] | None] = []
+    for text in report.texts:
+        words = (text.text, text.pair) if text.context is None else (None,)
+        spans = None if text.spans is None else text.spans.text
+        columns.append(key.find(text.sources, words, arg("key"), spans=spans))
+    return columns
 
 
 _OF_REPORTS = ("text", "layer", "head", "query", "key", "stages")

@@ -128,10 +128,9 @@ def present_comparison(
         len({head.head for text in first_report.texts for head in text.heads})
         < first_report.provenance.n_heads
     )
+    more = []
     if several_left_out and comparison.axis not in ("head", "report"):
         more = ["--head all"]
-    else:
-        more = []
     if all(head.mass is not None for head in heads):
         more += ["--query ROWS", "--pool N"]
     else:
@@ -808,13 +807,11 @@ def both_axis(
 ) -> Axis:
     """Return the axis of tokens of two texts: `4 river/lake`; `5/– bank/–` is only in the first text."""
     names = [_both(first_tokens, second_tokens, pair) for pair in pairs]
-    special = []
-    for i, j in pairs:
-        if i is not None:
-            special.append(first_tokens[i].special)
-        else:
-            special.append(second_tokens[j or 0].special)
     positions = [i if i is not None else j or 0 for i, j in pairs]
+    special = [
+        (second_tokens if i is None else first_tokens)[position].special
+        for (i, _), position in zip(pairs, positions, strict=True)
+    ]
     total = len(first_tokens) + sum(i is None for i, _ in pairs)
     return Axis(axis_kind, positions, names, special, total, [_number(*pair) for pair in pairs])
 
@@ -834,21 +831,16 @@ def _both(
     pair: tuple[int | None, int | None],
 ) -> Span:
     """Name a token, or two that replace each other: `river/lake`; `river/–` is only in the first text."""
-    here = [
-        (text, at)
+    spans = [
+        Span("–") if at is None else token_span(text, at)
         for text, at in zip((first_tokens, second_tokens), pair, strict=True)
-        if at is not None
     ]
-    names = []
-    for text, at in zip((first_tokens, second_tokens), pair, strict=True):
-        if at is None:
-            names.append("–")
-        else:
-            names.append(token_span(text, at).text)
-    if names[0] == names[1]:
-        return token_span(*here[0])
-    unknown = any(text[at].unknown for text, at in here)
-    return Span("/".join(names), "", "unknown token" if unknown else "token")
+    first_span, second_span = spans
+    if first_span.text == second_span.text:
+        return first_span
+    unknown = any(span.origin == "unknown token" for span in spans)
+    name = f"{first_span.text}/{second_span.text}"
+    return Span(name, "", "unknown token" if unknown else "token")
 
 
 _TITLES = ("query", "moved", "JS", "future", "entropy", "gains most", "loses most")

@@ -306,20 +306,22 @@ class LiveSource(UnitSource):
         report = inspect(run, session)
         text = report.texts[0]
         rows_of = walk_head(text, text.heads[0])
-        before = self._heads.get((variant, *head))
-        if before is None or len(text.queries) == n_queries:
+        is_whole = len(text.queries) == n_queries
+        key = variant, *head
+        before = self._heads.get(key)
+        if before is None:
             walk = rows_of
-            if before is not None:
-                walk = replace(rows_of, map=before.map, chosen=before.chosen)
-            if before is None and len(text.queries) < n_queries:
+            if not is_whole:
                 walk = replace(
                     walk, sources=None, rows={}, masked_rows=frozenset(), start=first_row
                 )
+        elif is_whole:
+            walk = replace(rows_of, map=before.map, chosen=before.chosen)
         else:
             walk = replace(before, stages=rows_of.stages, start=first_row)
-        self._heads[variant, *head] = walk
-        self._heads.move_to_end((variant, *head))
-        self._forget((variant, *head))
+        self._heads[key] = walk
+        self._heads.move_to_end(key)
+        self._forget(key)
 
     def _all(self, session: Session, variant: Variant, live_text: _Known) -> None:
         """Compute all heads: with their matrices, or a map and the sources of every row of a long text."""

@@ -278,9 +278,7 @@ def _describe(
         texts=len(texts),
         tokens=sum(map(len, texts)),
         shipped=shipped,
-        unknown=sum(token.id == unknown for tokens in texts for token in tokens)
-        if unknown is not None
-        else 0,
+        unknown=sum(token.id == unknown for tokens in texts for token in tokens),
         tripled=random.tripled,
     )
 

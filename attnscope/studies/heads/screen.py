@@ -584,14 +584,9 @@ def head_numbers(
         largest: End of the scale; None for the largest number.
     """
     every = np.concatenate([matrix.ravel() for matrix in together or [values]])
-    finite = every[np.isfinite(every)]
-    if finite.size:
-        low = float(finite.min())
-        high = float(finite.max())
-    else:
-        low = 0.0
-        high = 0.0
-    end = largest or max(-low, high)
+    finite = every[np.isfinite(every)].tolist() or [0.0]
+    low = min(finite)
+    end = largest or max(-low, *finite)
     if signed or low < 0:
         scale = Scale(-end, end, True, shape)
     else:

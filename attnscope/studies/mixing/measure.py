@@ -11,7 +11,7 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.base.layer_kinds import MIXING, spell_legend, spell_map, spell_unseen
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.axes import take
-from attnscope.findings.heads import Heads, Pooled, run_starts
+from attnscope.findings.heads import Pooled, run_starts
 from attnscope.findings.mixing import Mixing
 from attnscope.findings.narrowing import narrow_rows
 from attnscope.findings.provenance import MaskUse
@@ -31,12 +31,12 @@ from attnscope.run.plan import (
     spare_memory,
 )
 from attnscope.run.prediction_plan import logit_option
-from attnscope.run.rendering import chat_text
 from attnscope.run.session import (
     Session,
     memory_check,
     prepare,
     provenance,
+    report_without_heads,
     warnings_of,
 )
 from attnscope.run.text_plan import TextPlan
@@ -271,23 +271,7 @@ def _text_report(
         read_keys=recorders[0].read_keys,
         **stacked,
     )
-    text_input = run.texts[text_plan.number]
-    about = (
-        text_input.text,
-        text_input.pair,
-        text_plan.tokens,
-        None,
-        text_plan.number,
-        text_plan.queries,
-        text_plan.keys,
-        Heads(),
-    )
-    chat = None
-    if text_input.rendered is not None:
-        chat = chat_text(text_input.rendered, text_plan.tokens)
-    report = TextReport(
-        *about, text_plan.notes, mixing=mixing, chat=chat, position_ids=text_plan.positions
-    )
+    report = report_without_heads(run, text_plan, mixing=mixing, position_ids=text_plan.positions)
     if text_plan.narrowed is None or mixing.matrix is None:
         return report
     return _narrowed(report, text_plan, mixing.matrix)

@@ -15,6 +15,7 @@ from attnscope.studies.run.row_list import LISTED, row_table
 from attnscope.studies.screens.contributors import fitted
 from attnscope.studies.screens.header import RANDOM_WEIGHTS
 from attnscope.studies.screens.overview import weight_map
+from attnscope.studies.screens.stages import text_axes
 from attnscope.views.axes import Axis, token_axis
 from attnscope.views.numbers import (
     NO_WEIGHT,
@@ -166,10 +167,6 @@ def _panel(
     text: TextReport, mixing: Mixing, matrix: Matrix, unit: int, settings: DisplaySettings
 ) -> Panel:
     digits = digits_for(matrix, settings.precision)
-    axes = (
-        token_axis("query", text.tokens, text.queries),
-        token_axis("key", text.sources, text.keys),
-    )
     caption = ours(
         f"{_FORMULAS[mixing.kinds[unit]]}; rows don't sum to 1; {NO_WEIGHT}{TIE}is a later token"
     )
@@ -182,7 +179,16 @@ def _panel(
             np.array(text.keys) > np.array(text.queries)[:, None], -np.inf, matrix
         ).astype(np.float32)
     return Panel(
-        MIXING, ours(MIXING), matrix, cells, *axes, scale, digits, masked, caption, caption
+        MIXING,
+        ours(MIXING),
+        matrix,
+        cells,
+        *text_axes(text),
+        scale,
+        digits,
+        masked,
+        caption,
+        caption,
     )
 
 
@@ -198,15 +204,11 @@ def head_panels(
             of_channels = " (mean of channels)" if head == "mean" else ""
             title = ours(f"L{place[0]}H{place[1]} {mixing.kinds[unit]}{of_channels}")
             yield place, structs.replace(_panel(text, mixing, matrix, unit, settings), title=title)
-    axes = (
-        token_axis("query", text.tokens, text.queries),
-        token_axis("key", text.sources, text.keys),
-    )
     for attending in text.heads:
         weights = attending.stages["weights"]
         place = int(attending.layer), int(attending.head)
         title = ours(f"L{place[0]}H{place[1]} softmax")
-        yield place, Panel("weights", title, weights, [], *axes, WEIGHTS, Digits(2))
+        yield place, Panel("weights", title, weights, [], *text_axes(text), WEIGHTS, Digits(2))
 
 
 def _one_row(
@@ -249,8 +251,8 @@ def _one_row(
     formula = ours(f"{_FORMULAS[mixing.kinds[unit]]}{sums}; share: of all |M| of the row")
     more = settings.named("--key", "key", "; {} selects others")
     which = f"the {LISTED} keys with the largest |M|{more}"
-    queries = token_axis("query", text.tokens, text.queries)
-    keys = token_axis("key", text.sources, text.keys).select(listed)
+    queries, keys = text_axes(text)
+    keys = keys.select(listed)
     yield GAP
     yield from row_table(queries, keys, columns, bars, measured, [formula], others.size, which)
     yield GAP
@@ -376,11 +378,7 @@ def thumbnails(text: TextReport, mixing: Mixing, matrices: Array) -> Matrices:
     """Return the shares of |M| of every head, on one scale."""
     with np.errstate(invalid="ignore"):
         shares = np.abs(matrices) / mixing.size[..., None]
-    axes = (
-        token_axis("query", text.tokens, text.queries),
-        token_axis("key", text.sources, text.keys),
-    )
-    axes_and_scale = *axes, Scale(0.0, 1.0, False), Digits(2)
+    axes_and_scale = *text_axes(text), Scale(0.0, 1.0, False), Digits(2)
     panels = [
         Panel(SHARE, ours(_name(mixing, unit)), matrix, [], *axes_and_scale)
         for unit, matrix in enumerate(shares)

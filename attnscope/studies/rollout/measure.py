@@ -11,7 +11,6 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.base.layer_kinds import attends, count_attending, mixes_unseen, spell_map
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.arrays import Array
-from attnscope.findings.heads import Heads
 from attnscope.findings.hints import Hint
 from attnscope.findings.rollout import ROLLOUT_MEASURES, Collapse, RolloutMeasure, TokenRollout
 from attnscope.findings.run import Report, TextReport
@@ -27,7 +26,6 @@ from attnscope.run.plan import (
     present_layers,
     spare_memory,
 )
-from attnscope.run.rendering import chat_text
 from attnscope.run.session import (
     ProgressCallback,
     Session,
@@ -35,6 +33,7 @@ from attnscope.run.session import (
     forward,
     prepare,
     provenance,
+    report_without_heads,
     warnings_of,
 )
 from attnscope.run.text_plan import TextPlan
@@ -301,21 +300,7 @@ def _text_report(
         found.append(
             TokenRollout(plan.measure.name, covered_layers, part, nothing, *ranked, collapse)
         )
-    text_input = run.texts[text.number]
-    about = (
-        text_input.text,
-        text_input.pair,
-        text.tokens,
-        None,
-        text.number,
-        text.queries,
-        text.keys,
-        Heads(),
-    )
-    chat = None
-    if text_input.rendered is not None:
-        chat = chat_text(text_input.rendered, text.tokens)
-    return TextReport(*about, text.notes, list(text.hidden), rollouts=found, chat=chat)
+    return report_without_heads(run, text, hidden=list(text.hidden), rollouts=found)
 
 
 def _covered(

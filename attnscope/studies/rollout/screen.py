@@ -9,7 +9,7 @@ from attnscope.findings.rollout import COLLAPSED, ROLLOUT_MEASURES, TokenRollout
 from attnscope.findings.run import TextReport
 from attnscope.studies.run.row_list import row_list
 from attnscope.studies.screens.contributors import fitted
-from attnscope.studies.screens.stages import in_percent, matrix_panel, weight_digits
+from attnscope.studies.screens.stages import in_percent, matrix_panel, text_axes, weight_digits
 from attnscope.views.axes import Axis, token_axis
 from attnscope.views.parts import GAP, SHARES, Bar, Bars, Matrices, Panel, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -85,12 +85,9 @@ def _matrix(text: TextReport, rollout: TokenRollout, settings: DisplaySettings) 
     nothing = [position in rollout.nothing for position in text.queries]
     of = f"of each token before layer {rollout.layers[0]} (column) in each token after layer {rollout.layers[-1]} (row)"
     caption = ours(f"{of}; each row {_sums(text, [rollout], settings)}")
-    axes = (
-        token_axis("query", text.tokens, text.queries),
-        token_axis("key", text.sources, text.keys),
-    )
     # written and drawn as weights are: from 0, and 0 is exact
-    return matrix_panel(rollout.matrix, nothing, axes, ours(SHARES), caption, settings)
+    panel_arguments = text_axes(text), ours(SHARES), caption, settings
+    return matrix_panel(rollout.matrix, nothing, *panel_arguments)
 
 
 def _row(text: TextReport, settings: DisplaySettings) -> list[Panel]:

@@ -23,9 +23,8 @@ from attnscope.studies.screens.header import (
 )
 from attnscope.studies.screens.overview import least_attended, overview, weight_map
 from attnscope.studies.screens.spans import present_spans, present_strips
-from attnscope.studies.screens.stages import stage_matrices
+from attnscope.studies.screens.stages import stage_matrices, text_axes
 from attnscope.studies.screens.word_matrix import word_axes, word_contributors, word_matrix
-from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.numbers import Digits
 from attnscope.views.parts import GAP, FirstFitting, Matrices, Panel, ViewPart, paragraph
 from attnscope.views.scales import LogScale, Scale, scale_for
@@ -264,12 +263,9 @@ def _forms_of_matrices(
 
 def _has_maps(text: TextReport, head: HeadReport) -> bool:
     """Tell whether rows of a head can be drawn on the pictures of its text."""
-    whole = (
-        text.context is None and len(text.keys) == len(text.sources) and "weights" in head.stages
-    )
     if head.pooled is not None:
         return head.columns is not None
-    return whole
+    return text.context is None and len(text.keys) == len(text.sources) and "weights" in head.stages
 
 
 def _all_rows(text: TextReport) -> bool:
@@ -341,10 +337,7 @@ def _thumbnails(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPar
         yield from present_all_maps(text, settings)
         return
     if text.words is None:
-        axes = (
-            token_axis("query", text.tokens, text.queries),
-            token_axis(source_kind(text), text.sources, text.keys),
-        )
+        axes = text_axes(text)
     else:
         axes = word_axes(text, text.words)
     weights = [_weights(head) for head in text.heads]

@@ -77,10 +77,11 @@ def _answer(words: Scene, heads: _Heads, query: int) -> tuple[int | None, str]:
     shares = np.nan_to_num(first_head.stages["weights"][query])
     reader = words.queries.positions[query]
     positions = list(words.keys.positions)
+    order = np.argsort(-shares, kind="stable").tolist()
     # neither itself nor the first token nor special ones
     others = [
         n
-        for n in np.argsort(-shares, kind="stable").tolist()
+        for n in order
         if shares[n] > 0 and positions[n] not in (0, reader) and not words.keys.special[n]
     ]
     if not others:
@@ -92,7 +93,7 @@ def _answer(words: Scene, heads: _Heads, query: int) -> tuple[int | None, str]:
         said += f" It reads itself {shares[positions.index(reader)]:.2f}"
         said += "".join(
             f", {names[n]} {shares[n]:.2f}"
-            for n in np.argsort(-shares, kind="stable").tolist()
+            for n in order
             if (positions[n] == 0 or words.keys.special[n])
             and positions[n] != reader
             and shares[n] >= WORTH_NAMING

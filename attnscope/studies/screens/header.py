@@ -294,7 +294,8 @@ def text_header(
     padding = 0
     hidden = list[int]()
     if isinstance(text, TextReport):
-        rows = text.queries if len(text.queries) < len(text.tokens) else []
+        if len(text.queries) < len(text.tokens):
+            rows = text.queries
         padding = text.padding
         hidden = text.hidden
     n_generated = sum(token.made for token in text.tokens)
@@ -493,15 +494,11 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     shares = [getattr(means, name) for _, name, on, *_ in shown_facts if on is not None]
     if sum(shares) > _WHOLE:
         # The first token may be special, or the row's own.
-        apart = sum(shares) - (means.punctuation or 0) <= _WHOLE
-        if apart:
-            facts[
-                max(index for index, (_, _, on, *_) in enumerate(shown_facts) if on is not None)
-            ] += " (counted among the others, too)"
-        else:
-            facts[
-                max(index for index, (_, _, on, *_) in enumerate(shown_facts) if on is not None)
-            ] += " (these overlap)"
+        overlap = " (these overlap)"
+        if sum(shares) - (means.punctuation or 0) <= _WHOLE:
+            overlap = " (counted among the others, too)"
+        last = max(index for index, (_, _, on, *_) in enumerate(shown_facts) if on is not None)
+        facts[last] += overlap
     for n, (fact, following) in enumerate(pairwise(shown_facts)):
         facts[n] += "," if fact[-1] == following[-1] else ";"
     if not facts:
@@ -513,15 +510,11 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
 
 
 def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
-    means = {}
+    means: dict[str, float | None] = {}
     for name, values in structs.asdict(head.rows).items():
-        if values is None:
-            known_values = values
-        else:
-            known_values = values[counted & np.isfinite(values)]
-        means[name] = (
-            None if known_values is None or not known_values.size else float(known_values.mean())
-        )
+        means[name] = None
+        if values is not None and (known := values[counted & np.isfinite(values)]).size:
+            means[name] = float(known.mean())
     return Means(**means)
 
 
@@ -539,7 +532,7 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
     of_one_head = ["--layer L --head H (of one head)"]
     if matrices := [text.mixing for text in report.texts if text.mixing is not None]:
         if any(len(mixing.units) > 1 for mixing in matrices):
-            return ["--layer L --head H (of one head)"]
+            return of_one_head
         one_row = all(len(text.queries) == 1 for text in report.texts)
         return [
             *(["--key WORD", "--layer N --head N"] if one_row else ["--head all", "--query WORD"]),

@@ -18,12 +18,19 @@ ROUNDING = 1e-3  # by which the sum of a row may differ from 1
 LESS_WHERE_CUT = ", less where all keys of a head are cut"
 
 
+def text_axes(text: TextReport) -> tuple[Axis, Axis]:
+    """Return the axes of the shown rows and columns."""
+    return (
+        token_axis("query", text.tokens, text.queries),
+        token_axis(source_kind(text), text.sources, text.keys),
+    )
+
+
 def stage_matrices(
     text: TextReport, head: HeadReport, settings: DisplaySettings, *, are_given: bool = False
 ) -> list[Panel]:
     """Return the stages of a head's report in the order of computation; of given weights, nothing more is known."""
-    rows = token_axis("query", text.tokens, text.queries)
-    keys = token_axis(source_kind(text), text.sources, text.keys)
+    rows, keys = text_axes(text)
     masked_rows = [position in head.fully_masked for position in text.queries]
     matrices = []
     for name in STAGES:

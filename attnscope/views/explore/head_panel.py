@@ -36,7 +36,7 @@ from attnscope.views.explore.row import flowed
 from attnscope.views.explore.state import HEAD_DIGITS, WalkState, strongest_of
 from attnscope.views.numbers import NO_WEIGHT, digits_for
 from attnscope.views.scales import WEIGHTS, Scale, Shape, pool_largest
-from attnscope.views.walk.cell import effect_of_row, is_sink, place_of_effect
+from attnscope.views.walk.cell import effect_of_row, place_of_effect
 from attnscope.views.walk.effects import ENDINGS, effect_text, effect_word, verdict_text
 from attnscope.views.walk.glossary import phrase_of
 from attnscope.views.walk.place import LENS, Action
@@ -577,7 +577,7 @@ def _name_of(scene: Scene, layer: int, head: int) -> str:
 
 def _kind_of_source(scene: Scene, query: int, key: int) -> str:
     """Say of a key that it is a sink, or the token itself, as is usually passed over; empty for any other."""
-    if is_sink(scene, key):
+    if scene.keys.sinks[key]:
         return ", a sink,"
     is_itself = scene.keys.positions[key] == scene.queries.positions[query]
     return ", itself," if is_itself and scene.aligned else ""

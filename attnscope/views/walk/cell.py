@@ -71,8 +71,8 @@ def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumb
     listed = {name: value for name, value in known_measures.items() if value is not None}
     exact = "weights" in stages or "weight" in listed
     at_most = None
-    if "weights" not in stages and "weight" in listed:
-        stages["weights"] = listed["weight"]
+    if "weight" in listed:
+        stages.setdefault("weights", listed["weight"])
     if (
         not exact
         and head.sources is not None
@@ -135,11 +135,7 @@ def strongest_writer(
     Sinks (the first token and special ones) and the token itself are passed over: from there, a walk goes nowhere. What
     a head writes is α·‖v‖ of its strongest listed source, or if that is not known, as of words, the weight.
     """
-    own = scene.queries.positions[query]
-
-    def leads_on(key: int) -> bool:
-        return scene.keys.positions[key] not in (0, own) and not scene.keys.special[key]
-
+    passed_over = 0, scene.queries.positions[query]
     strongest: list[tuple[float, int, int]] = []
     for measure in ("value", "weight"):
         for index, head in enumerate(heads):
@@ -150,17 +146,14 @@ def strongest_writer(
             strongest += [
                 (amount, index, key)
                 for key, amount in listed.items()
-                if leads_on(key) and amount > 0
+                if amount > 0
+                and scene.keys.positions[key] not in passed_over
+                and not scene.keys.special[key]
             ]
         if strongest:
             _, head_index, key = max(strongest, key=lambda found: found[0])
             return head_index, key
     return None
-
-
-def is_sink(scene: Scene, key: int) -> bool:
-    """Tell whether heads rest on a key: the first token, a special one, or a learned sink."""
-    return scene.keys.sinks[key]
 
 
 def strongest_sources(
@@ -238,13 +231,12 @@ def largest_elsewhere(scene: Scene, head: WalkHead) -> float:
     """Return the largest known weight that is on no sink; 1 if there is none."""
     weights = head.stages.get("weights")
     if weights is not None:
-        keys = [key for key in range(weights.shape[1]) if not is_sink(scene, key)]
-        return float(np.nanmax(weights[:, keys], initial=0.0)) or 1.0
+        elsewhere = ~np.array(scene.keys.sinks)
+        return float(np.nanmax(weights[:, elsewhere], initial=0.0)) or 1.0
     listed = (listed_weights(scene, head, query) for query in range(len(scene.queries.positions)))
-    return (
-        max((w for row in listed for key, w in row.items() if not is_sink(scene, key)), default=0.0)
-        or 1.0
-    )
+    sinks = scene.keys.sinks
+    weights_elsewhere = [w for row in listed for key, w in row.items() if not sinks[key]]
+    return max(weights_elsewhere, default=0.0) or 1.0
 
 
 def weight_of_cell(scene: Scene, head: WalkHead | None, query: int, key: int) -> float:
