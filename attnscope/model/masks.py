@@ -1,6 +1,6 @@
 """Masks that need tensors, and how masks combine. `masks.terms` defines the words of an expression."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,14 @@ from attnscope.request.masks.terms import AnyOf, Bidirectional, Causal, Mask, Ma
 _RUN = 64
 _SHORT = 512
 _CELLS = 1 << 22
+
+
+def _around(ranges: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Return the range from the first key of any range to the last; empty ranges do not count."""
+    filled = [(start, end) for start, end in ranges if start < end]
+    return min((start for start, _ in filled), default=0), max(
+        (end for _, end in filled), default=0
+    )
 
 
 def _longest_run(hidden: Tensor) -> tuple[int, int]:
@@ -201,12 +209,7 @@ class FunctionMask(Mask):
         numbers = self._runs(q0, q1, n_keys)
         if numbers is None:
             return 0, n_keys
-        runs = [
-            (start, end) for start, end in (self._run(n, n_keys)[0] for n in numbers) if start < end
-        ]
-        return min((start for start, _ in runs), default=0), max(
-            (end for _, end in runs), default=0
-        )
+        return _around(self._run(n, n_keys)[0] for n in numbers)
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Return keys that all rows of the runs around these see."""
@@ -217,8 +220,7 @@ class FunctionMask(Mask):
 
     def _runs(self, q0: int, q1: int, n_keys: int) -> range | None:
         """Return the numbers of the runs around some rows; None for a short text, which is one tile anyway."""
-        has_runs = n_keys >= _SHORT and q1 <= self.n_queries
-        if has_runs:
+        if n_keys >= _SHORT and q1 <= self.n_queries:
             return range(q0 // _RUN, -(-q1 // _RUN))
         return None
 
@@ -346,11 +348,7 @@ class Union(Mask):
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Cover the parts' ranges, and the keys between them."""
-        ranges = [part.key_range(q0, q1, n_keys) for part in self.parts]
-        ranges = [(start, end) for start, end in ranges if start < end]
-        return min((start for start, _ in ranges), default=0), max(
-            (end for _, end in ranges), default=0
-        )
+        return _around(part.key_range(q0, q1, n_keys) for part in self.parts)
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Return the longest run that the parts' ranges make together."""

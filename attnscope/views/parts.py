@@ -173,6 +173,11 @@ class Panel(msgspec.Struct, frozen=True):
     # what a fuller colour stands for, such as `a stronger role`, if the cells are letters; a view says how it draws that
     fuller: str = ""
 
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The numbers at the ends of the scale, as text."""
+        return self.digits.text(self.scale.low), self.digits.text(self.scale.high)
+
 
 class Matrices(msgspec.Struct, frozen=True):
     """Matrices that are read together: side by side if there is room."""

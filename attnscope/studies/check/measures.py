@@ -9,6 +9,13 @@ from attnscope.findings.check import Check, Differences
 from attnscope.model.matmul import to_float64
 
 
+def differences_of(computed: Tensor, reference: Tensor) -> Tensor:
+    """Return how far apart numbers are; infinite where one of two is not finite, and the other differs."""
+    equal = (computed == reference) | (computed.isnan() & reference.isnan())
+    finite = computed.isfinite() & reference.isfinite()
+    return (computed - reference).abs().masked_fill(~finite, torch.inf).masked_fill(equal, 0.0)
+
+
 def largest_difference(computed: Tensor, reference: Tensor, *, absolute: bool = False) -> Tensor:
     """Return the largest difference of every head, (H,), of tensors (B, H, …).
 
@@ -18,9 +25,8 @@ def largest_difference(computed: Tensor, reference: Tensor, *, absolute: bool = 
     """
     computed = to_float64(computed)
     reference = to_float64(reference)
-    equal = (computed == reference) | (computed.isnan() & reference.isnan())
+    gap = differences_of(computed, reference)
     finite = computed.isfinite() & reference.isfinite()
-    gap = (computed - reference).abs().masked_fill(~finite, torch.inf).masked_fill(equal, 0.0)
     size = 1.0
     if not absolute and finite.any():
         size = max(1.0, float(reference[finite].abs().max()))

@@ -106,7 +106,7 @@ class Audit:
         keys = decoder if call.part == "decoder" else self.batch
         fits = call.q.shape[2] == queries.ids.shape[1] and call.k.shape[2] == keys.ids.shape[1]
         if fits and call.q.ndim == 4 and len(call.q) == len(queries.ids):
-            return (queries, keys)
+            return queries, keys
         return None
 
     def _measure(self, name: str, call: BackendCall, values: Tensor, limit: float) -> None:
@@ -165,13 +165,7 @@ class Audit:
         """Tell whether reading the weights of every layer takes too long."""
         n_keys = call.k.shape[2]
         width = call.v.shape[-1]
-        work = (
-            call.q.shape[0]
-            * call.q.shape[1]
-            * call.q.shape[2]
-            * n_keys
-            * (call.q.shape[-1] + width)
-        )
+        work = call.q.shape[:3].numel() * n_keys * (call.q.shape[-1] + width)
         layers = getattr(self.subject.config, "num_hidden_layers", None) or 1
         return bool(work * -(-n_keys // width) * layers > _BUDGET)
 
@@ -201,13 +195,10 @@ class Audit:
         forbidden = {"padding": rows & padding & stated} if has_mask else {}
         forbidden["padding_mask"] = rows & padding & ~stated if has_mask else rows & padding
         if own:
-            documents = None
+            same_document = real
             if queries.documents is not None:
                 documents = queries.documents.to(device)
-            same_document = real
-            if documents is not None:
                 same_document = real & (documents[:, :, None] == documents[:, None])
-            if documents is not None:
                 forbidden["packed_documents"] = real & ~same_document
             if causal and queries.allowed is None:
                 forbidden["future"] = real & (distance < 0) & ~expected
@@ -225,17 +216,15 @@ class Audit:
         if own and causal is not None and told:
             lacking = expected & real & ~everywhere
             later = distance < 0
-            nothing = lacking & False
             if queries.allowed is not None:
                 split = {"mask_4d": lacking}
             elif not causal:
-                split = {"prefix": nothing, "window": nothing, "backend": lacking}
+                split = {"backend": lacking}
                 if window is not None:
                     split["window"] = lacking & ~later
-            elif window is not None:
-                split = {"prefix": lacking & later, "window": lacking & ~later, "backend": nothing}
             else:
-                split = {"prefix": lacking & later, "window": nothing, "backend": lacking & ~later}
+                earlier = "backend" if window is None else "window"
+                split = {"prefix": lacking & later, earlier: lacking & ~later}
             for name, cells in split.items():
                 self._hide(name, call, seen, cells)
         if own and queries.prefix is not None:

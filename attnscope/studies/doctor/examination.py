@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.doctor import OF_OUTPUT, Evidence
+from attnscope.studies.check.measures import differences_of
 from attnscope.studies.check.rounding import FLOOR
 from attnscope.studies.doctor.any_tokenizer import ordinary_ids
 from attnscope.studies.doctor.audit import RUNS, Audit, Finding
@@ -419,9 +420,7 @@ def relative_gap(
     # (B, T, D)
     output = output.float()
     reference = reference.float()
-    equal = (output == reference) | (output.isnan() & reference.isnan())
-    both = output.isfinite() & reference.isfinite()
-    gap = (output - reference).abs().masked_fill(~both, torch.inf).masked_fill(equal, 0.0).amax(-1)
+    gap = differences_of(output, reference).amax(-1)
     if rows is None:
         kept_rows = torch.ones_like(gap, dtype=torch.bool)
     else:

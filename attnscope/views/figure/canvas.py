@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from attnscope.base.errors import UsageError, arg
 from attnscope.views.figure.colours import BACKGROUND, HATCH, stops
 from attnscope.views.settings import FigureSettings
-from attnscope.views.spans import TOKEN_MARKS, Look, Span, Spans, spell
+from attnscope.views.spans import TOKEN_MARKS, Look, Span, Spans, ours, spell
 
 # Text wraps at this number of units, which are CSS pixels; the page is as wide as its content, unless that is named.
 _WIDTH = 720.0
@@ -173,6 +173,10 @@ class Canvas:
         if not turned:
             width = spans_width(spans, size)
             self.reach(x + {"": width, "middle": width / 2, "end": 0}[anchor])
+
+    def label(self, x: float, y: float, text: str, *, anchor: str = "") -> None:
+        """Write a small line in grey; see text."""
+        self.text(x, y, ours(text, "dim"), size=SMALL, anchor=anchor)
 
     def reach(self, x: float) -> None:
         """Make the page wide enough for something that ends at `x`."""

@@ -254,9 +254,7 @@ def _colour(scale: Scale | LogScale, value: float, steps: int = 0) -> str | None
 
 
 def _draw_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -> float:
-    low = stage.digits.text(stage.scale.low)
-    high = stage.digits.text(stage.scale.high)
-    y += draw_scale(canvas, x, y, stage.scale, low, high, width)
+    y += draw_scale(canvas, x, y, stage.scale, *stage.ends, width)
     # cells that have a mark on a terminal are hatched here
     spans = [
         (span.text.replace(f"; {NO_WEIGHT}{TIE}", f"; hatched{TIE}"), span.origin)
@@ -289,16 +287,15 @@ def _draw_thumbnails(
     if not canvas.fixed:
         side = max(20.0, side, heading)
     for n, head in list(enumerate(heads))[:: ceil(heading / (side + 4))]:
-        canvas.text(
+        canvas.label(
             left + n * (side + 4) + side / 2,
             canvas.y + SMALL,
-            ours(head, "dim"),
-            size=SMALL,
+            head,
             anchor="middle",
         )
     canvas.y += SMALL + 4
     for index, layer in enumerate(layout.rows):
-        canvas.text(left - 4, canvas.y + side / 2 + 3, ours(layer, "dim"), size=SMALL, anchor="end")
+        canvas.label(left - 4, canvas.y + side / 2 + 3, layer, anchor="end")
         for n in range(len(heads)):
             if (index, n) in by_place:
                 x = left + n * (side + 4)
@@ -310,14 +307,11 @@ def _draw_thumbnails(
                 canvas.cells(x, canvas.y, (side / columns, side / rows), colours, apart=False)
                 canvas.frame(x, canvas.y, side, side)
         canvas.y += side + 4
+    ends = "0", "1"
+    description = panels[0].name
     if logarithmic:
-        ends = (f"{scale.low:.2g}", f"{scale.high:.2g}")
-    else:
-        ends = ("0", "1")
-    if logarithmic:
-        description = f"{panels[0].name}, logarithmic; hatched: exactly zero"
-    else:
-        description = panels[0].name
+        ends = f"{scale.low:.2g}", f"{scale.high:.2g}"
+        description += ", logarithmic; hatched: exactly zero"
     cell = pooled_cells(shape, rows, columns, of_map=logarithmic)
     draw_legend(canvas, scale, *ends, f"{description}: queries are rows, keys are columns{cell}")
 
@@ -336,7 +330,7 @@ def draw_strips(canvas: Canvas, strips: Strips) -> None:
         scale = strip_scale(strip.values)
         canvas.y += 3
         base = canvas.y + _CELL * 0.5 + SMALL * 0.35
-        canvas.text(x - 6, base, ours(strip.name, "dim"), size=SMALL, anchor="end")
+        canvas.label(x - 6, base, strip.name, anchor="end")
         canvas.cells(
             x,
             canvas.y,
@@ -366,7 +360,7 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
         cell = min(_LARGEST_SQUARE, (canvas.limit - MARGIN - x) / n_columns)
     else:
         cell = max(_LEAST, min(_CELL, (canvas.limit - 2 * MARGIN - 60) / n_columns))
-    canvas.text(x, canvas.y + SMALL + 2, ours(f"{pooled.first_keys.kind} →", "dim"), size=SMALL)
+    canvas.label(x, canvas.y + SMALL + 2, f"{pooled.first_keys.kind} →")
     y = canvas.y + SMALL + 6 + max(text_width(name, SMALL) for name in columns) + 4
     draw_names(canvas, x, y, cell, columns, turned=True)
     draw_names(canvas, x, y, cell, rows)
@@ -400,7 +394,7 @@ def _draw_stacks(
     """Draw a bar of every layer at a place: a piece of this size for every head with a role."""
     x, y = at
     step, down = size
-    canvas.text(x, y - 4, ours("heads by role", "dim"), size=SMALL)
+    canvas.label(x, y - 4, "heads by role")
     for layer, stack in enumerate(stacks):
         start = x
         for colour, heads in groupby(stack):
@@ -445,11 +439,10 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
     down = across if canvas.fixed or panel.colours is not None else 16.0
     y = canvas.y + SMALL + 6
     for head in range(0, len(headings), ceil((text_width(headings[-1], SMALL) + 2) / across)):
-        canvas.text(
+        canvas.label(
             x + (head + 0.5) * across,
             y - 4,
-            ours(headings[head], "dim"),
-            size=SMALL,
+            headings[head],
             anchor="middle",
         )
     canvas.cells(x, y, (across, down), colours, apart=True)
@@ -457,9 +450,7 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
     for layer, row in enumerate(texts):
         base = y + (layer + 0.5) * down + SMALL * 0.35
         if layer % ceil(SMALL / down) == 0:
-            canvas.text(
-                x - 4, base, ours(panel.rows.number(layer), "dim"), size=SMALL, anchor="end"
-            )
+            canvas.label(x - 4, base, panel.rows.number(layer), anchor="end")
         for head, text in enumerate(row if written else ()):
             ink = _ink(colours[layer][head])
             canvas.text(
@@ -476,9 +467,7 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
         _draw_stacks(canvas, stacks, (beside, y), (step, down))
     canvas.y = y + down * len(texts) + 4
     if panel.colours is None:
-        low = panel.digits.text(panel.scale.low)
-        high = panel.digits.text(panel.scale.high)
-        canvas.y += 8 + draw_scale(canvas, MARGIN, canvas.y + 4, panel.scale, low, high)
+        canvas.y += 8 + draw_scale(canvas, MARGIN, canvas.y + 4, panel.scale, *panel.ends)
     if panel.fuller:
         canvas.y += SMALL + 4
-        canvas.text(MARGIN, canvas.y, ours(f"a fuller colour is {panel.fuller}", "dim"), size=SMALL)
+        canvas.label(MARGIN, canvas.y, f"a fuller colour is {panel.fuller}")

@@ -133,12 +133,10 @@ def _draw_heads(
     step = down + (SMALL * 1.2 if numbered else 0) + 5
     for n, name in enumerate(layout.columns):
         x = left + n * (side + 4) + side / 2
-        canvas.text(x, canvas.y + SMALL, ours(name, "dim"), size=SMALL, anchor="middle")
+        canvas.label(x, canvas.y + SMALL, name, anchor="middle")
     canvas.y += SMALL + 4
     for n, name in enumerate(layout.rows):
-        canvas.text(
-            left - 4, canvas.y + n * step + down / 2, ours(name, "dim"), size=SMALL, anchor="end"
-        )
+        canvas.label(left - 4, canvas.y + n * step + down / 2, name, anchor="end")
     for picture, (row, column) in zip(maps, layout.cells, strict=True):
         x = left + column * (side + 4)
         y = canvas.y + row * step
@@ -150,11 +148,10 @@ def _draw_heads(
         canvas.frame(x, y, side, down)
         if numbered:
             middle = x + side / 2
-            canvas.text(
+            canvas.label(
                 middle,
                 y + down + SMALL,
-                ours(" ".join(picture.facts), "dim"),
-                size=SMALL,
+                " ".join(picture.facts),
                 anchor="middle",
             )
     canvas.y += step * len(layout.rows)
@@ -164,12 +161,12 @@ def _draw_scale(canvas: Canvas, scale: Scale, *, relative: bool) -> None:
     canvas.y += 6
     canvas.frame(MARGIN, canvas.y, BAR, 8, f"url(#{RAMPS[0]})")
     if relative:
-        canvas.text(MARGIN + BAR + 6, canvas.y + 8, ours(RELATIVE, "dim"), size=SMALL)
+        canvas.label(MARGIN + BAR + 6, canvas.y + 8, RELATIVE)
         canvas.y += 10
         return
     for share, name in ticks(scale, relative=False):
         canvas.text(
             MARGIN + BAR * share, canvas.y + 8 + SMALL, ours(name), size=SMALL, anchor="middle"
         )
-    canvas.text(MARGIN + BAR + 16, canvas.y + 8, ours(UNIT, "dim"), size=SMALL)
+    canvas.label(MARGIN + BAR + 16, canvas.y + 8, UNIT)
     canvas.y += 10 + SMALL

@@ -8,7 +8,7 @@ from attnscope.views.figure.labels import draw_legend, draw_names, names_of
 from attnscope.views.parts import SoundMap
 from attnscope.views.scales import LogScale
 from attnscope.views.sound import second_ticks
-from attnscope.views.spans import Span, ours
+from attnscope.views.spans import Span
 
 _ROW = 9.0
 _STRIP = 26.0  # height of the loudest frame
@@ -32,8 +32,8 @@ def draw_sound(canvas: Canvas, drawn: SoundMap) -> None:
         canvas.fill(x + index * frame, middle - height / 2, frame, height, "#888888")
     canvas.y += _STRIP + SMALL + 4
     for column, text in second_ticks(drawn.seconds, int((canvas.limit - MARGIN - x) / SMALL)):
-        canvas.text(x + column * frame, canvas.y - 3, ours(text, "dim"), size=SMALL)
-    canvas.text(x - 6, canvas.y - 3, ours("seconds →", "dim"), size=SMALL, anchor="end")
+        canvas.label(x + column * frame, canvas.y - 3, text)
+    canvas.label(x - 6, canvas.y - 3, "seconds →", anchor="end")
     y = canvas.y
     draw_names(canvas, x, y, _ROW, rows)
     scale = LogScale.of(drawn.weights)

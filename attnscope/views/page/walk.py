@@ -359,12 +359,6 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         *_group(scene, exact, container, exact=True),
         *_group(scene, rounded, container, exact=False),
     ]
-    model = ""
-    if scene.model is not None:
-        model = text_of(Span(_model_name(scene.model), origin="untrusted"))
-    no_effects = ""
-    if scene.no_effects:
-        no_effects = f"Not measured: {scene.no_effects}. "
     return {
         "size": scene.size or "×".join(map(_count, (scene.layers, scene.heads))),
         "layers": list(scene.layers),
@@ -384,7 +378,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         **_displays(scene, container),
         "roles": _roles(scene.roles, container),
         "effects": _effects(scene.effects, container),
-        "noEffects": no_effects,
+        "noEffects": f"Not measured: {scene.no_effects}. " * bool(scene.no_effects),
         **_command(scene),
         "comparison": pasted(_comparison(walk, variant)),
         "first": list(scene.first),
@@ -392,7 +386,7 @@ def _scene(walk: Walk, variant: Variant, scene: Scene, container: Container) -> 
         "startKey": scene.start_key,
         "display": scene.display,
         "answer": _answer(scene, heads),
-        "model": model,
+        "model": text_of(Span(_model_name(scene.model), origin="untrusted")),
         "maskName": text_of(Span(scene.mask, origin="untrusted")),
         "pairs": _pairs(scene.alignment, _marks(scene)),
         "random": scene.random,

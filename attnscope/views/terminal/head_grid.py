@@ -47,12 +47,12 @@ def _draw_letters(screen: Screen, panel: Panel) -> None:
         if fraction is None:
             return Text(letters.center(width), "dim")
         style = screen.ramp(fraction, panel.scale)
-        if roles is not None and screen.colours:
+        if roles is not None:
             style = role_style(roles[layer][head], fraction, screen.colours, screen.surface)
         if not shaded:
             return Text(letters.center(width), style)
         mark = shade(fraction, SHADES[1:])
-        ground = ground_style(screen.colours, screen.surface) if screen.colours else Style()
+        ground = ground_style(screen.colours, screen.surface)
         cell = Text.assemble((letters, style), (mark, ground + Style(color=ground_of(style))))
         blanks = width - cell.cell_len
         cell.pad_left(blanks - blanks // 2)
@@ -73,7 +73,7 @@ def _draw_letters(screen: Screen, panel: Panel) -> None:
 def _say_fuller(screen: Screen, panel: Panel, *, shaded: bool) -> None:
     """Say what colours stand for, or which numbers shades do; these are as bright as they are in cells."""
     if not shaded:
-        low, high = (panel.digits.text(end) for end in (panel.scale.low, panel.scale.high))
+        low, high = panel.ends
         screen.say(f"a fuller colour is {panel.fuller}, from {low} to {high}")
         return
     steps = len(SHADES) - 1
@@ -134,8 +134,7 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
             screen.say(f"{_NEARLY} is not zero, but rounds to it")
         screen.say_colours([("colour", scale, panel.digits)])
     else:
-        low = panel.digits.text(scale.low)
-        high = panel.digits.text(scale.high)
+        low, high = panel.ends
         screen.say(f"shades from {low} to {high}")
 
 

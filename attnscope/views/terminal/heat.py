@@ -132,8 +132,7 @@ def _row(screen: Screen, piece: PanelColumns, r: int) -> Text:
 
 def _draw_legend(screen: Screen, stage: Panel, name: int) -> None:
     """Describe the scale from smallest to largest, after a title of `name` cells, and the arithmetic."""
-    low = stage.digits.text(stage.scale.low)
-    high = stage.digits.text(stage.scale.high)
+    low, high = stage.ends
     title = Text(screen.plain(stage.title), "bold")
     title.pad_right(max(0, name - title.cell_len))
     if screen.colours:

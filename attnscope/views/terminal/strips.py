@@ -6,7 +6,7 @@ from rich.text import Text
 from attnscope.views.numbers import MINUS
 from attnscope.views.parts import Strips
 from attnscope.views.scales import Scale, strip_scale
-from attnscope.views.terminal.colours import SHADES, shade
+from attnscope.views.terminal.colours import SHADES, cell_shade
 from attnscope.views.terminal.screen import INDENTS, Screen
 
 _LEGEND = "scale"
@@ -57,6 +57,4 @@ def _cell(screen: Screen, fraction: float) -> Text:
     """Draw a place from 0 to 1 of a signed scale."""
     if screen.colours:
         return Text(" ", screen.ramp(fraction, _SIGNED))
-    if fraction == 0.5:
-        return Text("  ")
-    return Text(("+" if fraction > 0.5 else MINUS) + shade(abs(2 * fraction - 1), SHADES[1:]))
+    return Text(cell_shade(fraction, True))
