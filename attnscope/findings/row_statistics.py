@@ -8,6 +8,7 @@ their JSON Schema, the columns of tables, averages, headers, memory and cost est
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -102,20 +103,6 @@ def _weight_on(
     )
 
 
-def _weight_within(n: int) -> RowStatistic:
-    """Declare the weight on keys at most `n` positions away."""
-    return RowStatistic(
-        f"within_{n}",
-        f"Weight on keys at most {n:,} tokens away.",
-        lambda row: row.within(n),
-        aligned=True,
-        within=n,
-        phrase=f"{{:.2f}} within {n:,}",
-        place=8,
-        missing="null under cross-attention",
-    )
-
-
 def _is_punctuation(token: Token) -> bool:
     marks = token.text.strip()
     return (
@@ -174,7 +161,19 @@ ROW_STATISTICS = (
         place=7,
         missing="null under cross-attention",
     ),
-    *map(_weight_within, (16, 64, 256, 1024)),
+    *(
+        RowStatistic(
+            f"within_{n}",
+            f"Weight on keys at most {n:,} tokens away.",
+            methodcaller("within", n),
+            aligned=True,
+            within=n,
+            phrase=f"{{:.2f}} within {n:,}",
+            place=8,
+            missing="null under cross-attention",
+        )
+        for n in (16, 64, 256, 1024)
+    ),
     _weight_on(
         "punctuation",
         "Weight on tokens of punctuation marks alone (Unicode's categories P), special tokens not among them.",

@@ -24,7 +24,7 @@ from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import plain_mask
 from attnscope.model.matmul import multiplies_narrow
 from attnscope.model.row_summary import find_summarizer
-from attnscope.model.sdpa import fused_attention, kernel_cells
+from attnscope.model.sdpa import fused_attention
 from attnscope.model.tile import FiniteChecks, Recorder, Workspace, as_slice
 from attnscope.model.tile_stages import BlockMask, TileInputs, compute_tile
 from attnscope.model.tiling import TileBlock, TileShape, tile_blocks
@@ -278,13 +278,12 @@ def _output_only(job: _LayerJob, heads: Sequence[int], output: Tensor | None = N
     """
     inputs = job.inputs
     tiled = _tiled_heads(job, heads)
-    cells = job.elements or kernel_cells(inputs.q.device)
     if not tiled:
-        return fused_attention(inputs, heads, cells, output)
+        return fused_attention(inputs, heads, job.elements, output)
     if output is None:
         output = inputs.v.new_empty(*inputs.q.shape[:3], inputs.v.shape[-1])
     if untiled := [head for head in heads if head not in tiled]:
-        fused_attention(inputs, untiled, cells, output)
+        fused_attention(inputs, untiled, job.elements, output)
     _record(job, sorted(tiled), inputs.spec.mask, (), output)
     return output
 

@@ -15,22 +15,20 @@ _CELLS_ON_CPU = 1 << 20
 _CELLS_ON_GPU = 1 << 24  # 16 MiB as bool
 
 
-def kernel_cells(device: torch.device) -> int:
-    """Return the number of cells of a mask block for a kernel."""
-    if device.type == "cpu":
-        return _CELLS_ON_CPU
-    return _CELLS_ON_GPU
-
-
 def fused_attention(
-    inputs: AttentionInputs, heads: Sequence[int], elements: int, output: Tensor | None = None
+    inputs: AttentionInputs,
+    heads: Sequence[int],
+    elements: int | None,
+    output: Tensor | None = None,
 ) -> Tensor:
     """Return the output of some heads, in blocks of queries if the rule is more than a plain causal mask.
 
     It is (B, H, Q, Ev), 0 for fully masked queries; other heads of `output` are left as they were. The rule has no
-    soft-cap, which no kernel knows. `elements` are cells of a block's mask for one text, at most (at least one row).
+    soft-cap, which no kernel knows. `elements` are cells of a block's mask for one text, at most (at least one row);
+    None for the device's default.
     """
     q = inputs.q
+    elements = elements or (_CELLS_ON_CPU if q.device.type == "cpu" else _CELLS_ON_GPU)
     n_keys = inputs.k.shape[2]
     spec = inputs.spec
     # Otherwise the kernel allocates a whole Q×K matrix for every head.

@@ -105,12 +105,10 @@ def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
         padding_count = longest - n if max(len(rows), len(columns)) == longest else 0
         padded.append(replace(text, queries=rows, keys=columns, padding=padding_count))
     if not any(text.padding for text in padded):
-        note = None
+        note = "--show-padding: has no effect, since not all rows or columns are shown"
         if len({len(text.tokens) for text in texts}) == 1:
             note = "--show-padding: no text is padded"
-        padded[0].notes.append(
-            note or "--show-padding: has no effect, since not all rows or columns are shown"
-        )
+        padded[0].notes.append(note)
     return padded
 
 
@@ -519,14 +517,9 @@ def _window_start(
         return 0
     first_position = positions[0]
     last_position = min(positions[-1], positions[0] + window)
-    centred = (first_position + last_position + 1 - window) // 2
+    start = (first_position + last_position + 1 - window) // 2
     if causal:
-        if after:
-            start = first_position
-        else:
-            start = last_position + 1 - window
-    else:
-        start = centred
+        start = first_position if after else last_position + 1 - window
     return max(0, min(start, count - window))
 
 

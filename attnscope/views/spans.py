@@ -66,6 +66,11 @@ def note(text: str, look: Look = "") -> Spans:
     return (Span(text, look, "note", hint=hint_of(text)),)
 
 
+def headed(title: str, caption: str, look: Look = "bold") -> Spans:
+    """Return a title with a caption behind it."""
+    return Span(title, look), Span(caption, "caption")
+
+
 def without_hints(spans: Spans) -> Spans:
     """Leave out what a reader of a screen can type: that of a figure or page has no command line."""
     told = (replace(span, text=span.text.removesuffix(span.hint)) for span in spans)

@@ -52,7 +52,7 @@ from attnscope.views.parts import (
     paragraph,
 )
 from attnscope.views.settings import DisplaySettings, Listing
-from attnscope.views.spans import TIE, Span, Spans, ours, token_span, untrusted
+from attnscope.views.spans import TIE, Span, Spans, headed, ours, token_span, untrusted
 
 _FEW = FEW + FEW // 2  # rows and columns that are all shown
 _PRINTED = 10  # number of heads that are printed, if there are more
@@ -590,7 +590,7 @@ class _ShownHead:
             if largest:
                 change = f"at most {largest:.1g} of a row's weight"
             where = "this mean" if "mean" in head.first else "this head"
-            yield paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "caption")))
+            yield paragraph(headed("what moved", f"  {change} in {where}"))
             return
         yield paragraph(ours("what moved in each row", "bold"))
         titles = _TITLES if head.partial is None else _PARTIAL_TITLES
@@ -608,7 +608,7 @@ class _ShownHead:
             meaning = f"  before→after; other changes: by {_CHANGED:.2f} or more"
             meaning += f"; the top is by {MEASURES[by]}" * (by != "weight")
             yield GAP
-            yield paragraph((Span("weights that change", "bold"), Span(meaning, "caption")))
+            yield paragraph(headed("weights that change", meaning))
             filled = [
                 Column(kind, column, left=True)
                 for kind, column in zip(kinds, columns, strict=True)
@@ -760,7 +760,7 @@ def _moved_sources(
     caption = (
         f"  {100 * head.share_moved:.0f} % of all weight; sources whose total weight changes most:"
     )
-    yield paragraph((Span("what moved", "bold"), Span(caption, "caption")))
+    yield paragraph(headed("what moved", caption))
     if order:
         columns = [
             Column(untrusted(side.label), [f"{values[key]:,.1f}" for key in order])

@@ -12,7 +12,7 @@ from attnscope.studies.screens.spans import MOST, averaged_heads, mean_weights, 
 from attnscope.studies.screens.stages import matrix_panel
 from attnscope.views.parts import GAP, Matrices, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, ours, untrusted
+from attnscope.views.spans import Span, headed, ours, untrusted
 
 
 def compare_spans(
@@ -68,7 +68,7 @@ def _compare(
     if len(shown_names) < len(shared):
         left_out = f"; the {MOST} of {len(shared)} whose weights moved most"
     yield GAP
-    yield paragraph((Span("spans", "title"), Span(f"{caption}{left_out}", "caption")))
+    yield paragraph(headed("spans", f"{caption}{left_out}", "title"))
     for side, own, other in ((first_side, names[0], names[1]), (second_side, names[1], names[0])):
         if alone := [name for name in own if name not in other]:
             pieces = untrusted(", ".join(alone))

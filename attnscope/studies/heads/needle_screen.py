@@ -9,7 +9,7 @@ from attnscope.studies.screens.header import more_options, notes, report_header
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, ours, untrusted
+from attnscope.views.spans import Span, Spans, headed, ours, untrusted
 
 _NAMED = 5  # retrieval heads that are named
 _SHADES = " ░▒▓█"
@@ -39,13 +39,11 @@ def present_needle(survey: NeedleSurvey, settings: DisplaySettings) -> Iterator[
     caption += "and depth of the needle (0: the start of the text, 1: its end); shades up to "
     full = float(survey.weight.max()) or 1.0
     caption += formatted(full, f"z.{max(2, settings.precision)}f")
-    yield paragraph((Span("depth × length", "title"), Span(caption, "caption")))
+    yield paragraph(headed("depth × length", caption, "title"))
     yield _picture(survey, full, settings)
     yield GAP
     caption = "  its probability p as log₂ p; weight on the needle of the retrieval heads and of all heads; averaged "
-    yield paragraph(
-        (Span("answer", "title"), Span(f"{caption}over depths, and over lengths", "caption"))
-    )
+    yield paragraph(headed("answer", f"{caption}over depths, and over lengths", "title"))
     yield _table("length", [f"{length:,}" for length in survey.lengths], survey, axis=1)
     yield GAP
     yield _table("depth", [f"{depth:g}" for depth in survey.depths], survey, axis=0)

@@ -42,7 +42,7 @@ from attnscope.views.parts import (
 )
 from attnscope.views.scales import WEIGHTS, Scale, scale_for
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import TIE, Span, ours, token_span
+from attnscope.views.spans import TIE, Span, headed, ours, token_span
 
 # names of how strongly a token is written, by kind of layer
 WRITES = {
@@ -441,7 +441,7 @@ def _ranking(
         ["M", "share %" if settings.percent else "share", "|M|·‖v‖"],
         rows,
         token_axis("query", text.tokens, text.queries),
-        title=(Span("strongest sources", "bold"), Span(f"  by {by}{left_out}", "caption")),
+        title=headed("strongest sources", f"  by {by}{left_out}"),
         meaning=ours("; share: of all |M| of the row", "caption"),
         by=2 if mixing.by == "value" else 0,
         compact=compact,

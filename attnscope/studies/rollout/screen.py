@@ -13,7 +13,7 @@ from attnscope.studies.screens.stages import in_percent, matrix_panel, text_axes
 from attnscope.views.axes import Axis, token_axis
 from attnscope.views.parts import GAP, SHARES, Bar, Bars, Matrices, Panel, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, ours, token_span
+from attnscope.views.spans import Span, headed, ours, token_span
 
 
 def present_rollouts(
@@ -51,7 +51,7 @@ def rollout_title(rollouts: Sequence[TokenRollout]) -> ViewPart:
         name = f"{first_rollout.name} to {last_rollout.name}"
     measure = ROLLOUT_MEASURES.get(first_rollout.measure)
     source = "" if measure is None else f"  {measure.meaning} ({measure.source})"
-    return paragraph((Span(f"{name} {first_rollout.measure}", "title"), Span(source, "caption")))
+    return paragraph(headed(f"{name} {first_rollout.measure}", source, "title"))
 
 
 def _collapse(
@@ -155,10 +155,7 @@ def _ranking(
     if rollouts[0].left_out:
         left_out = f", without {' and '.join(rollouts[0].left_out)}"
     ranking = Bars(
-        title=(
-            Span("strongest sources", "bold"),
-            Span(f"  share of each token{left_out}", "caption"),
-        ),
+        title=headed("strongest sources", f"  share of each token{left_out}"),
         queries=queries,
         sources=token_axis("key", text.sources),
         measures=["share %" if settings.percent else "share"],

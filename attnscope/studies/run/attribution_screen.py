@@ -11,7 +11,7 @@ from attnscope.studies.heads.screen import head_numbers, strongest
 from attnscope.views.numbers import column_texts, number_text
 from attnscope.views.parts import GAP, Column, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings, Listing
-from attnscope.views.spans import Span, Spans, ours, token_span
+from attnscope.views.spans import Span, Spans, headed, ours, token_span
 
 _PARTS = 12  # parts that are listed
 _SOURCES = 8  # tokens that are listed
@@ -28,13 +28,11 @@ def present_attribution(
     ]
     yield _ranking("part", parts, attribution.total, _PARTS, settings)
     yield GAP
-    yield paragraph((Span("heads", "bold"), Span("  what each adds", "caption")))
+    yield paragraph(headed("heads", "  what each adds"))
     yield head_numbers(attribution.heads, settings)
     yield strongest(attribution.heads, None, Listing(signed=False), settings)
     yield GAP
-    yield paragraph(
-        (Span("sources", "bold"), Span("  what each token adds through all heads", "caption"))
-    )
+    yield paragraph(headed("sources", "  what each token adds through all heads"))
     digits = len(str(len(text.tokens) - 1))
     named_values: list[tuple[Spans, float]] = [
         ((Span(f"{position:>{digits}} "), token_span(text.tokens, position)), value)
@@ -43,7 +41,7 @@ def present_attribution(
     yield _ranking("token", named_values, float(attribution.sources.sum()), _SOURCES, settings)
     yield GAP
     caption = "  what a head adds by reading one token, largest first"
-    yield paragraph((Span("head ← token", "bold"), Span(caption, "caption")))
+    yield paragraph(headed("head ← token", caption))
     yield Text([_edge(text, edge, settings) for edge in attribution.edges[:_SOURCES]], " · ", 1)
 
 

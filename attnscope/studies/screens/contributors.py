@@ -13,7 +13,7 @@ from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import Digits, digits_for
 from attnscope.views.parts import GAP, Bar, Bars, FirstFitting, Remainder, ViewPart
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, ours
+from attnscope.views.spans import Spans, headed, ours
 
 LITTLE = 0.005  # weight below which sources are not listed one by one
 _ROUNDING = 1e-6  # weight that rounding may leave of 1 where a row lists all its sources
@@ -28,10 +28,7 @@ def contributors(
     """Present the strongest sources of every shown query, with numbers and remarks; compact in one paragraph each."""
     top = head.top
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
-    title = (
-        Span("top contributors", "bold"),
-        Span(f"  by {MEASURES.get(top.by, top.by)}{left_out}", "caption"),
-    )
+    title = headed("top contributors", f"  by {MEASURES.get(top.by, top.by)}{left_out}")
     measures = top.measures
     digits = [digits_for(m, settings.precision) for m in measures.values()]
     digits[0] = weight_digits(top.weight, settings.precision + 1, settings)
@@ -103,7 +100,7 @@ def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
         yield GAP
         yield msgspec.structs.replace(
             ranking,
-            title=(Span("generated tokens", "bold"), Span(caption, "caption")),
+            title=headed("generated tokens", caption),
             meaning=_norms(
                 [name for name, meaning in MEASURES.items() if meaning in ranking.measures],
                 titled=False,

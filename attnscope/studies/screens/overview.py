@@ -22,7 +22,7 @@ from attnscope.views.parts import (
     paragraph,
 )
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, token_span
+from attnscope.views.spans import headed, token_span
 
 HEAVIEST = 10  # sources that are listed
 NEIGHBOURS = 8  # tokens of context on each side of a source
@@ -73,7 +73,7 @@ def least_attended(
     caption += "share, which a token receives if queries spread their weight evenly over the keys that they see"
     if not order:
         caption = f"  no token{without} that {rows} may attend to"
-    yield paragraph((Span("least attended", "bold"), Span(caption, "caption")))
+    yield paragraph(headed("least attended", caption))
     if not order:
         return
     values = [float(received[key]) for key in listed]
@@ -96,7 +96,7 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Itera
     share = 100 * float(mass[order].sum()) / (total or 1.0)
     caption = f"  of {len(mass):,} sources{without}, by total weight from all queries"
     caption += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f} %"
-    yield paragraph((Span("most attended", "bold"), Span(caption, "caption")))
+    yield paragraph(headed("most attended", caption))
     if order:
         parts = (100 * mass[order] / total).astype(np.float32)
         digits = digits_for(parts, 1)

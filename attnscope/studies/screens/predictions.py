@@ -6,12 +6,10 @@ from attnscope.findings.predictions import Prediction
 from attnscope.findings.run import Report, TextReport
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Table, Text, ViewPart, paragraph
-from attnscope.views.spans import NEW, Span, Spans, ours, token_span
+from attnscope.views.spans import NEW, Span, Spans, headed, ours, token_span
 
 GENERATED = (
-    paragraph(
-        (Span("generated", "bold"), Span("  each token is the most probable one", "caption"))
-    ),
+    paragraph(headed("generated", "  each token is the most probable one")),
     paragraph(ours(f"{'position':>8} {'probability':>12} {'next best':>10}  token", "caption")),
 )
 
@@ -37,7 +35,7 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
     caption = f"  1 token (marked {NEW}), the most probable one"
     if count != 1:
         caption = f"  {count} tokens (marked {NEW}), each the most probable one"
-    yield paragraph((Span("generated", "bold"), Span(caption, "caption")))
+    yield paragraph(headed("generated", caption))
     wide = len(str(len(text.tokens) - 1))
     shares = list[float]()
     seconds = list[str]()

@@ -11,7 +11,7 @@ from attnscope.views.axes import Axis, token_axis
 from attnscope.views.numbers import number_text
 from attnscope.views.parts import GAP, Column, SoundMap, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
+from attnscope.views.spans import Span, Spans, headed, ours, token_span, untrusted
 
 _MOST_WORDS = 60  # words that have a line each; of more, subtitles are listed
 _MOST_LINES = 200
@@ -48,18 +48,11 @@ def present_sound(text: TextReport, sound: Sound, settings: DisplaySettings) -> 
         return
     yield GAP
     if not sound.words:
-        yield paragraph(
-            (Span("words", "bold"), Span("  none: the model wrote nothing down", "caption"))
-        )
+        yield paragraph(headed("words", "  none: the model wrote nothing down"))
         return
     if len(sound.words) <= _MOST_WORDS:
         caption = "  in seconds: onset and offset of its sound; start and end by attention, as in transformers"
-        yield paragraph(
-            (
-                Span(f"{len(sound.words)} word{'s' * (len(sound.words) > 1)}", "bold"),
-                Span(caption, "caption"),
-            )
-        )
+        yield paragraph(headed(f"{len(sound.words)} word{'s' * (len(sound.words) > 1)}", caption))
         yield _words(sound, settings)
     else:
         yield from _lines(sound, settings)
@@ -89,7 +82,7 @@ def _lines(sound: Sound, settings: DisplaySettings) -> Iterator[ViewPart]:
         "-o words.srt, .vtt or .json", "report.to_json()", "; {} has all words with their times"
     )
     caption = f"  in {len(lines)} lines, with the second at which each starts{more}"
-    yield paragraph((Span(f"{len(sound.words):,} words", "bold"), Span(caption, "caption")))
+    yield paragraph(headed(f"{len(sound.words):,} words", caption))
     shown = lines if not settings.brief else lines[:_MOST_LINES]
     for line in shown:
         text = "".join(word.text for word in line).strip()

@@ -35,7 +35,7 @@ from attnscope.views.parts import (
 )
 from attnscope.views.scales import LogScale, Scale
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
+from attnscope.views.spans import Span, Spans, headed, note, ours, token_span, untrusted
 
 MOST = 20  # rows and columns of a matrix of spans
 _ATTENDED = 3  # most attended tokens of a span that are named
@@ -270,7 +270,7 @@ def _reading(
     yield _attended(text, spans, shown_spans, settings)
     yield GAP
     meaning = f"  each span with its share of the weight{in_percent(settings)}"
-    yield paragraph((Span("text", "bold"), Span(meaning, "caption")))
+    yield paragraph(headed("text", meaning))
     yield _shaded(text, spans, shares, scale, settings)
 
 
@@ -416,7 +416,7 @@ def present_strips(
         "  each token was predicted from the token before it, whose weight on every span is shown, "
     )
     caption += f"mean of all {len(_attending(spans)) * spans.weights.shape[1]} heads"
-    yield paragraph((Span("the answer, token by token", "title"), Span(caption, "caption")))
+    yield paragraph(headed("the answer, token by token", caption, "title"))
     legend: list[Span] = []
     for index, name in enumerate(names):
         legend += [Span(f"{' · ' if index else ''}{index} ", "dim"), *untrusted(name)]

@@ -13,7 +13,7 @@ from attnscope.studies.screens.stages import in_percent, matrix_panel, weight_di
 from attnscope.views.axes import Axis, AxisKind, ranked_out, source_kind, with_sink
 from attnscope.views.parts import Bar, Bars, Panel, Remainder
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Origin, Span, ours
+from attnscope.views.spans import Origin, Span, headed, ours
 
 
 def word_axes(text: TextReport, words: TextWords) -> tuple[Axis, Axis]:
@@ -78,7 +78,7 @@ def word_contributors(
         ["weight %" if settings.percent else "weight"],
         bars,
         rows,
-        title=(Span("top contributors", "bold"), Span(f"  words, by weight{left_out}", "caption")),
+        title=headed("top contributors", f"  words, by weight{left_out}"),
         remainders=remainders,
         compact=compact,
     )

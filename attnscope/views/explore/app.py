@@ -59,7 +59,7 @@ from attnscope.views.walk.cell import (
     weight_text,
 )
 from attnscope.views.walk.keys import ACTIONS, KeyAction, footer, spell_key
-from attnscope.views.walk.place import LENS, PANELS, Action, Begin, Spot, uncut
+from attnscope.views.walk.place import LENS, PANELS, Action, Begin, Place, Spot, uncut
 from attnscope.views.walk.scene import EFFECT, ROW_EFFECT, Progress, Scene, Source, Variant, WalkCut
 
 # Columns and lines from which all panels are shown at once, and from which they are frames.
@@ -230,8 +230,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             "display": lambda: self.push_screen(display_menu(self)),
             "lens": self._lens,
             "find": self._ask_token,
-            "next_match": lambda: self._find(self.state.place.needle, 1),
-            "previous_match": lambda: self._find(self.state.place.needle, -1),
+            "next_match": lambda: self._find(self.place.needle, 1),
+            "previous_match": lambda: self._find(self.place.needle, -1),
             "write": lambda: self._prompt(
                 "write", "a file: .html .svg .png .pdf .txt .json .npz .csv …", ""
             ),
@@ -258,10 +258,25 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._arranged: dict[str, Box] = {}  # where the panels are
         self._enlarged = False  # the panel that keys move in has the whole screen
         self._notice = ""
-        self._found_from = self.state.place  # where the search began
+        self._found_from = self.place  # where the search began
         self._early: list[events.Key] = []  # keys that wait for the first scene
         self._effects_wanted = False  # they are measured, and shown with the next scene
         self._effects_wait = False  # until the screen lacks nothing
+
+    @property
+    def place(self) -> Place:
+        """The current place."""
+        return self.state.place
+
+    @property
+    def scene(self) -> Scene | None:
+        """The scene of the place; see WalkState."""
+        return self.state.scene
+
+    @property
+    def source(self) -> Source:
+        """What is walked through."""
+        return self.state.source
 
     # start and end
 
@@ -304,11 +319,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             return [(self._title if name == "title" else self._footer)(width)], None
         frame = None
         if self._is_framed(width, height):
-            focused = self.state.place.panel == name
+            focused = self.place.panel == name
             panel_number = PANELS.index(name) + 1
             frame = PanelFrame(width, height, focused, self.state.ink.ascii, panel_number)
         width, height = self._inside(width, height)
-        if self.state.scene is None:
+        if self.scene is None:
             return self._skeleton(name, width, height), frame
         return self._panels[name].draw(self.state, width, height), frame
 
@@ -372,8 +387,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         Lines that a map leaves in its panel are the text's, and the other panels have all lines then.
         """
         boxes = self._usual_boxes(width, height)
-        scene = self.state.scene
-        if scene is None or not self._wide or self.state.place.zoom == 1 or width < _THREE:
+        scene = self.scene
+        if scene is None or not self._wide or self.place.zoom == 1 or width < _THREE:
             return boxes
         x, y, across, down = boxes["matrix"]
         used = self._panels["matrix"].lines_used(self.state, *self._inside(across, down)) + 1
@@ -391,8 +406,8 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _usual_boxes(self, width: int, height: int) -> dict[str, Box]:
         """Return the boxes of panels with the text below all others."""
         if not self._wide:
-            return {self.state.place.panel: (0, 0, width, height)}
-        scene = self.state.scene
+            return {self.place.panel: (0, 0, width, height)}
+        scene = self.scene
         text = 6 if height >= 38 else 5 if height >= 26 else 4
         if scene is not None:
             text = min(text, 2 + self._panels["text"].count_lines(self.state, width - 2))
@@ -424,7 +439,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         fits_below = n_queries + _FEWEST_EDGES + _LEAST_ROW <= upper
         if width < _THREE or (spare < _BETWEEN and not fits_below):
             return boxes | self._narrow_boxes(width, upper)
-        if self.state.place.display == "roles" and n_layers + _HEADS_EDGES > upper:
+        if self.place.display == "roles" and n_layers + _HEADS_EDGES > upper:
             # The letters have their meanings beside the heads, which have all lines then.
             least = max(least, min(_WIDEST_BESIDE, 2 * n_heads + _LETTERS))
             spare = width - least - _ROW
@@ -448,11 +463,11 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _narrow_boxes(self, width: int, upper: int) -> dict[str, Box]:
         """Return the boxes of a matrix, and beside it the row above the heads."""
-        scene = self.state.scene
+        scene = self.scene
         n_layers, n_heads, *_ = self._counts()
-        row = _ROW_OF_ROLES if self.state.place.display == "roles" else _ROW_LINES
-        predicts = scene is not None and (scene.predictions or self.state.place.cuts)
-        row = _PREDICTED_ROW if self.state.place.predictions and predicts else row
+        row = _ROW_OF_ROLES if self.place.display == "roles" else _ROW_LINES
+        predicts = scene is not None and (scene.predictions or self.place.cuts)
+        row = _PREDICTED_ROW if self.place.predictions and predicts else row
         heads = max(min(n_layers + 5, upper - row), upper // 3)
         side_width = max(_BESIDE, min(_WIDEST_BESIDE, 6 + 3 * n_heads))
         left = width - side_width
@@ -464,7 +479,7 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _counts(self) -> tuple[int, int, int, int]:
         """Return the numbers of layers, heads, queries and keys; before there is a scene, usual ones."""
-        scene = self.state.scene
+        scene = self.scene
         if scene is None:
             return 12, 12, 8, 8
         return (
@@ -516,7 +531,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         """Return the parts of the title by their names, in the order in which they stand there."""
         state = self.state
         ink = state.ink
-        spot = state.place.spot
+        spot = state.spot
         parts = {"brand": TitlePart.of(" attnscope ", style=TITLE)}
         if scene.random:
             parts["random"] = TitlePart([" RANDOM WEIGHTS "], ink.style("alarm"))
@@ -577,7 +592,7 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _trail(self, scene: Scene) -> list[str]:
         """Return the cells that were followed to the one under the cursor: all of them, and fewer of the last ones."""
-        place = self.state.place
+        place = self.place
         steps = [self._cell(scene, spot) for spot in (*place.trail, place.spot)]
         trails = [" ▸ ".join(["…", *steps[n:]]) for n in range(1, len(steps))]
         return [*map(self.state.ink.plain, (" ▸ ".join(steps), *trails))]
@@ -601,14 +616,14 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._mode == "lens":
             lens = [Segment(" lens ", TITLE), Segment(f" {self._digits_of_lens()}")]
         by_name = {action.name: action for action in self.actions}
-        place = self.state.place
+        place = self.place
         panel = place.panel
         # what a head reads leads to the question whether it matters
         names = ["cut", "help", "quit"] if lens else footer(panel)
         restored = 0
         missing = {*["enlarge"] * (not self._wide), *["digits"] * (place.zoom > 1)}
-        if not self.state.source.computes:
-            has_roles = self.state.scene is not None and self.state.scene.roles
+        if not self.source.computes:
+            has_roles = self.scene is not None and self.scene.roles
             missing |= {*_COMPUTING, *["roles"] * (not has_roles)}
         if self._enlarged and self._has_room:
             names = ["restore", *names]
@@ -624,9 +639,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             brief = action.brief
             if action.name == "cut":
                 what = "head" if panel == "heads" else "edge"
-                if lens and panel == "heads" and self.state.scene is not None:
+                if lens and panel == "heads" and self.scene is not None:
                     # none of the listed heads need be the one that is cut
-                    what = self._head(self.state.scene, self.state.place.spot)
+                    what = self._head(self.scene, self.place.spot)
                 brief = f"put {what} back" if self._cut_here in place.cuts else f"{brief} {what}"
             used += 2 * bool(line) + cell_len(key) + 1 + len(brief)
             if used > width:
@@ -641,8 +656,8 @@ class ExploreApp(App[int], inherit_bindings=False):
     @property
     def _listed_heads(self) -> int:
         """How many of the strongest heads the lens lists; all of them before it is drawn, and none if it is not seen."""
-        place = self.state.place
-        if self.state.scene is None or place.display != LENS or not self.panes["heads"].display:
+        place = self.place
+        if self.scene is None or place.display != LENS or not self.panes["heads"].display:
             return 0
         count = len(self.state.strongest_heads())
         return min(self._panels["heads"].listed or count, count)
@@ -715,7 +730,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.redraw()
             return True
         name = self._by_key.get(pressed)
-        if self.state.scene is None and name not in _ANYTIME:
+        if self.scene is None and name not in _ANYTIME:
             self._early = [*self._early, event][-_MOST_EARLY:]
             keys = [spell_key(_spelled(early)) for early in self._early]
             self._notice = f"loading; then {' '.join(keys)}"
@@ -730,10 +745,10 @@ class ExploreApp(App[int], inherit_bindings=False):
     def do(self, name: str, value: Any = None) -> None:
         """Do an action by its name."""
         self.state.error = self._notice = ""
-        panel = _SHOWN_IN.get(name, self.state.place.panel)
-        if not self._wide and panel != self.state.place.panel:
+        panel = _SHOWN_IN.get(name, self.place.panel)
+        if not self._wide and panel != self.place.panel:
             self._act(Action(f"{panel}_panel"))
-            if name == "predictions" and self.state.place.predictions:
+            if name == "predictions" and self.place.predictions:
                 # The statistics are on, and seen now.
                 name = "row_panel"
         if name in self._special and value is None:
@@ -745,7 +760,7 @@ class ExploreApp(App[int], inherit_bindings=False):
                     self._panels["matrix"].page() if name in ("page_up", "page_down") else value,
                 )
             )
-            current_place = self.state.place
+            current_place = self.place
             if (name, value) == ("display", "roles"):
                 self._measure_roles()
             if name == "scale":
@@ -760,9 +775,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         return bool(self._panels["heads"].thumbnails_fit(self.state))
 
     def _act(self, action: Action) -> None:
-        before = self.state.place
+        before = self.place
         if self.state.act(action):
-            if self.state.place.spot.text != before.spot.text:
+            if self.place.spot.text != before.spot.text:
                 self._notice = ""
             self._rearrange()
             self.ask()
@@ -784,7 +799,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         hit = self._panels[name].hit(self.state, x, y)
         if hit is not None:
             self._act(hit)
-        if self.state.place.panel != name:
+        if self.place.panel != name:
             self._act(Action(f"{name}_panel"))
         self.redraw()
 
@@ -795,22 +810,22 @@ class ExploreApp(App[int], inherit_bindings=False):
         elif name == "matrix" and columns:
             self.do("right" if columns > 0 else "left", 3)
         elif name in ("matrix", "row", "text"):
-            panel = self.state.place.panel
-            self.state.place = replace(self.state.place, panel="matrix")
+            panel = self.place.panel
+            self.state.place = replace(self.place, panel="matrix")
             self.do("down" if rows > 0 else "up", 3 if name == "matrix" else 1)
-            self.state.place = replace(self.state.place, panel=panel)
+            self.state.place = replace(self.place, panel=panel)
 
     # actions that need more than the place
 
     def _ask_text(self) -> None:
-        if self.state.source.total < 2:
+        if self.source.total < 2:
             self.state.error = "there is one text"
         else:
             self._prompt("pick", "its number, its id, or some of its words", "")
 
     def _pick(self, needle: str) -> None:
-        source = self.state.source
-        start = self.state.place.spot.text
+        source = self.source
+        start = self.place.spot.text
 
         def went(text_index: int | None) -> None:
             if text_index is None:
@@ -823,22 +838,22 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.worker.post(Job("pick", partial(source.pick, needle, start), went))
 
     def _edit(self) -> None:
-        if not self.state.source.computes:
+        if not self.source.computes:
             self.state.error = "another text takes the model: attnscope explore TEXT"
             return
-        self._before = self.state.source
-        text = self.state.source.texts[self.state.place.spot.text]
+        self._before = self.source
+        text = self.source.texts[self.place.spot.text]
         self._prompt("edit", "the text; Enter keeps it, Esc brings back the one before", text)
 
     def _digits(self) -> None:
         """Write numbers into cells, or leave them out."""
-        if self.state.place.zoom > 1:
+        if self.place.zoom > 1:
             self._notice = "numbers stand in cells of one position: zoom in"
             return
         *_, width, height = self._arranged["matrix"]
         is_roomy = self._panels["matrix"].is_roomy(self.state, *self._inside(width, height))
         self._act(Action("bare" if is_roomy and not self.state.has_picture else "digits"))
-        if self.state.place.digits and self._wide:
+        if self.place.digits and self._wide:
             self._say_that_columns_are_out_of_sight()
 
     def _say_that_columns_are_out_of_sight(self) -> None:
@@ -854,10 +869,10 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _cut(self) -> None:
         """Cut the head or the edge under the cursor, or put it back."""
-        panel = self.state.place.panel
-        if self.state.scene is None:
+        panel = self.place.panel
+        if self.scene is None:
             return
-        if not self.state.source.computes:
+        if not self.source.computes:
             self.state.error = "cutting takes the model: attnscope explore TEXT"
             return
         cut_here = self._cut_here
@@ -865,29 +880,29 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.state.error = "a mean of heads cannot be cut"
             return
         self._act(Action("cut", cut_here))
-        if not self._wide and panel != "row" and self.state.place.cuts:
+        if not self._wide and panel != "row" and self.place.cuts:
             self._notice = "the panel of the row shows the predictions"
 
     @property
     def _cut_here(self) -> WalkCut | None:
         """The head of the place, or in other panels than that of heads its edge, as a cut; None of a mean of heads."""
-        scene = self.state.scene
+        scene = self.scene
         if scene is None:
             return None
-        spot = self.state.place.spot
+        spot = self.place.spot
         layer = scene.layers[spot.layer]
         head = scene.heads[spot.head]
         if not isinstance(layer, int) or not isinstance(head, int):
             return None
         edge = ""
-        if self.state.place.panel != "heads":
+        if self.place.panel != "heads":
             sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
             edge = f": {'←'.join(map(spell_positions, sides))}"
         return WalkCut(f"L{layer}H{head}{edge}", bool(edge))
 
     def _lens(self) -> None:
         """Show the cell under the cursor in every head, and say which digits go to the strongest."""
-        if self.state.scene is not None:
+        if self.scene is not None:
             self._act(Action("lens"))
             self._name_digits()
 
@@ -900,37 +915,37 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _offer_heads(self, *, typed: bool) -> None:
         """Say which digits go to heads if a walk begins with the lens; `typed`: keys have been pressed before it."""
         has_room = self.size.width >= _WIDE and self.size.height >= _HIGH
-        if self.state.place.display == LENS and has_room and not typed:
+        if self.place.display == LENS and has_room and not typed:
             self._name_digits()
 
     def _go_to_strongest(self, rank: int) -> None:
         layer, head, _ = self.state.strongest_heads()[rank]
         # the key stays, which another head may read less than others
-        spot = replace(self.state.place.spot, layer=layer, head=head, key=self.state.key)
+        spot = replace(self.place.spot, layer=layer, head=head, key=self.state.key)
         self._act(Action("goto", spot))
         self.redraw()
 
     def _roles(self) -> None:
         """Show what every head does, or thumbnails again."""
-        scene = self.state.scene
-        if not self.state.source.computes and (scene is None or scene.roles is None):
+        scene = self.scene
+        if not self.source.computes and (scene is None or scene.roles is None):
             self.state.error = "roles take the model: attnscope explore TEXT"
             return
-        self.do("display", "thumbnails" if self.state.place.display == "roles" else "roles")
+        self.do("display", "thumbnails" if self.place.display == "roles" else "roles")
 
     def _measure_roles(self) -> None:
         """Measure what every head does, once."""
-        if self.state.scene is not None and self.state.scene.roles is None:
-            measure = self.state.source.measure_roles
+        if self.scene is not None and self.scene.roles is None:
+            measure = self.source.measure_roles
             self._post(Job("roles", measure, lambda _: self._arrived(), "roles"))
 
     def _effects(self) -> None:
         """Show what each head is worth, which is measured once for a text and a mask."""
-        scene = self.state.scene
+        scene = self.scene
         if scene is None:
             return
         if scene.number(EFFECT) is not None:
-            is_shown = self.state.place.display == EFFECT
+            is_shown = self.place.display == EFFECT
             self._show_effects(
                 at_row=is_shown and effect_of_row(scene, self.state.query) is not None
             )
@@ -944,7 +959,7 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _measure_effects(self) -> None:
         """Measure what each head is worth, and show it."""
-        measure = partial(self.state.source.measure_effects, self.state.variant())
+        measure = partial(self.source.measure_effects, self.state.variant())
 
         def measured(_: object) -> None:
             self._arrived()
@@ -956,7 +971,7 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _show_effects(self, *, at_row: bool = False) -> None:
         """Show what each head is worth where the model predicts, or at the row of the cursor, and say so."""
-        scene = self.state.scene
+        scene = self.scene
         # a scene that a key has asked for meanwhile has them when it is there
         self._effects_wanted = scene is None or scene.effects is None
         if scene is None or self._effects_wanted:
@@ -972,15 +987,15 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.redraw()
 
     def _explain(self) -> None:
-        scene = self.state.scene
-        spot = self.state.place.spot
+        scene = self.scene
+        spot = self.place.spot
         if scene is None:
             return
         at = self.state.variant(), spot.layer, spot.head, (spot.query, spot.key)
         width = max(40, self.size.width - 6)
         ink = self.state.ink
         draw = partial(as_text, width=width, colours=ink.colours, surface=ink.surface)
-        explain = partial(self.state.source.explain, *at, draw)
+        explain = partial(self.source.explain, *at, draw)
 
         def show(text: str) -> None:
             self._notice = ""
@@ -1003,7 +1018,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._effects_wait:
             dropped.append(_EFFECTS)
             self._effects_wait = False
-        if "roles" in dropped and self.state.place.display == "roles":
+        if "roles" in dropped and self.place.display == "roles":
             self._act(Action("display", "thumbnails"))
         if dropped:
             self._notice = f"{', '.join(dropped)}: dropped"
@@ -1011,18 +1026,18 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def choose_mask(self, mask_index: int) -> None:
         """Use a mask by its number."""
-        self._act(Action("goto", replace(self.state.place.spot, mask=mask_index)))
+        self._act(Action("goto", replace(self.place.spot, mask=mask_index)))
         self.redraw()
 
     def _ask_token(self) -> None:
-        self._found_from = self.state.place
-        needle = self.state.place.needle
+        self._found_from = self.place
+        needle = self.place.needle
         again = f"; Enter alone finds {escape_control(needle)}" if needle else ""
         self._prompt("find", f"a token of the text{again}, Esc leaves", "")
 
     def _show_found(self, needle: str) -> None:
         """Show what the typed start of a token finds, until it is typed whole."""
-        scene = self.state.scene
+        scene = self.scene
         before = self._found_from
         spot = before.spot
         if scene is not None and needle:
@@ -1034,7 +1049,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.redraw()
 
     def _find(self, needle: str, step: int) -> None:
-        scene = self.state.scene
+        scene = self.scene
         if scene is None or not needle:
             return
         match = find(scene, needle, self.state.query, step)
@@ -1077,7 +1092,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._show_found("")
         if restore and self._mode == "edit":
             self.worker.drop()
-            if self._before is not None and self.state.source is not self._before:
+            if self._before is not None and self.source is not self._before:
                 self.replace_source(self._before)
         self._mode = ""
         self.screen.query_one("#ask").display = False
@@ -1103,12 +1118,12 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._close_prompt(restore=False)
         if mode == "find":
             self._show_found("")
-            self._find(value or self.state.place.needle, 1)
+            self._find(value or self.place.needle, 1)
         elif mode == "pick" and value.strip():
             self._pick(value.strip())
         elif mode == "write" and value.strip():
-            source = self.state.source
-            spot = self.state.place.spot
+            source = self.source
+            spot = self.place.spot
             variant = self.state.variant()
 
             def write(progress: Progress) -> str:
@@ -1123,15 +1138,15 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.redraw()
 
     def _retext(self, text: str) -> None:
-        if not text.strip() or text == self.state.source.texts[self.state.place.spot.text]:
+        if not text.strip() or text == self.source.texts[self.place.spot.text]:
             return
-        before = self.state.source
+        before = self.source
         variant = replace(self.state.variant(), text=0)
-        spot = self.state.place.spot
+        spot = self.place.spot
 
         def compute(progress: Progress) -> Source:
             source = before.with_text(text)
-            source.compute(variant, spot.layer, spot.head, self.state.place.stage, (0, 0), progress)
+            source.compute(variant, spot.layer, spot.head, self.place.stage, (0, 0), progress)
             return source
 
         self.worker.post(Job("edit", compute, self.replace_source))
@@ -1151,11 +1166,11 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def ask(self) -> None:
         """Compute the first missing part of the screen, and what waits for the last."""
-        if not self.state.source.computes:
+        if not self.source.computes:
             self.state.settle()
         wanted = self._missing()
         if wanted is not None:
-            compute = partial(self.state.source.compute, *wanted)
+            compute = partial(self.source.compute, *wanted)
             self.worker.post(Job("compute", compute, lambda _: self._arrived(), wanted))
         elif self._effects_wait:
             self._effects_wait = False
@@ -1163,16 +1178,16 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _missing(self) -> tuple[Variant, int, int, str, tuple[int, int]] | None:
         """Return the first part that the screen lacks, as sources compute it; None if it lacks nothing."""
-        stage = self.state.place.stage
+        stage = self.place.stage
         for variant, spot in self.state.wants():
             wanted = variant, spot.layer, spot.head, stage, self._rows(spot)
-            if self.state.source.missing(*wanted):
+            if self.source.missing(*wanted):
                 return wanted
         return None
 
     def _rows(self, spot: Spot) -> tuple[int, int]:
         """Return the first and last query whose exact rows are wanted: a block around the cursor."""
-        scene = self.state.scene
+        scene = self.scene
         start = spot.query // _AROUND * _AROUND
         last = 0 if scene is None else len(scene.queries.positions) - 1
         return max(0, min(start, last)), min(last, start + _AROUND - 1)
@@ -1207,13 +1222,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             if not self.state.placed:
                 self.failure = error
                 self.exit(int(error.code))
-            elif self.state.source.scene(self.state.variant()) is None:
+            elif self.source.scene(self.state.variant()) is None:
                 # There is no scene if, for example, the mask does not fit the model.
-                spot = self.state.place.spot
-                text = min(spot.text, len(self.state.source.texts) - 1)
-                self.state.place = replace(
-                    uncut(self.state.place), spot=replace(spot, mask=0, text=text)
-                )
+                spot = self.place.spot
+                text = min(spot.text, len(self.source.texts) - 1)
+                self.state.place = replace(uncut(self.place), spot=replace(spot, mask=0, text=text))
                 self._rearrange()
         elif error is not None:
             self.failure = error
@@ -1229,7 +1242,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         While a place is pinned, it is a comparison; of places that no comparison has, the commands of both.
         """
         state = self.state
-        current_place = self.state.place
+        current_place = self.place
         scene = state.scene
         pin = current_place.pinned
         if scene is None or scene.command is None:
@@ -1268,7 +1281,7 @@ def copied(state: WalkState, what: str) -> str:
     """Return a cell, row or matrix as tab-separated text, with every digit."""
     scene = state.scene
     head = state.drawn
-    spot = state.place.spot
+    spot = state.spot
     stage = state.drawn_stage
     if scene is None or head is None:
         return ""

@@ -190,7 +190,7 @@ class HeadsPanel:
         tall = max(1, min(_TALLEST, lines // n_layers, max(2, (wide - pictures + 1) // 2)))
         across = max(1, room // wide)
         below = max(1, lines // tall)
-        layer, head = self.seen or (state.place.spot.layer, state.place.spot.head)
+        layer, head = self.seen or (state.spot.layer, state.spot.head)
         self.left = scroll(self.left, head, across, n_heads, around=0)
         self.top = scroll(self.top, layer, below, n_layers, around=0)
         if display != "roles" and "cut" in state.marks.get((layer, head), ()):
@@ -210,7 +210,7 @@ class HeadsPanel:
         n_layers = len(scene.layers)
         room = width - _label_width(scene) - _LETTER * len(scene.heads) - 1
         for count in range(max(1, min(n_layers, lines - 1)), 0, -1):
-            top = scroll(self.top, state.place.spot.layer, count, n_layers, around=0)
+            top = scroll(self.top, state.spot.layer, count, n_layers, around=0)
             letters = _letters_of(state, scene, range(top, top + count))
             fits = max(map(len, letters), default=0) <= room
             for letter_lines in ([], letters[:count])[: 1 + fits]:
@@ -250,7 +250,7 @@ class HeadsPanel:
         head = heads.start + (x - label) // wide
         if y < _ABOVE or x < label or layer not in layers or head not in heads:
             return None
-        return Action("goto", replace(state.place.spot, layer=layer, head=head, key=None))
+        return Action("goto", replace(state.spot, layer=layer, head=head, key=None))
 
 
 def _title(state: WalkState, scene: Scene, display: str, layout: _GridLayout, width: int) -> Line:
@@ -344,8 +344,8 @@ def _column_numbers(state: WalkState, scene: Scene, layout: _GridLayout) -> Line
     # Numbers of two digits need twice the room.
     step = 1 if wide > 2 or len(scene.heads) <= 10 else 2
     for n in heads[::step]:
-        is_current = n <= state.place.spot.head < n + step
-        head_name = scene.heads[state.place.spot.head if is_current else n]
+        is_current = n <= state.spot.head < n + step
+        head_name = scene.heads[state.spot.head if is_current else n]
         numbers.append(
             Segment(fit(_head(head_name, wide), step * wide), BOLD if is_current else DIM)
         )
@@ -375,7 +375,7 @@ def _grid(
 ) -> list[Line]:
     """Return the lines of the layers; `layout` is that of HeadsPanel, and `weights` are those of a lens."""
     layers, heads, label, wide, tall = layout
-    spot = state.place.spot
+    spot = state.spot
     ink = state.ink
     marks = state.marks
     # once for all: a call for every layer takes most of a redraw
@@ -483,7 +483,7 @@ def _marked(state: WalkState) -> list[str]:
     """Say what the signs in the grid stand for, if there are any."""
     marked = frozenset().union(*state.marks.values())
     pinned = state.place.pinned
-    spot = state.place.spot
+    spot = state.spot
     if pinned is not None and (pinned.layer, pinned.head) == (spot.layer, spot.head):
         # the sign of the current head stands in its place
         marked -= {"pinned"}
@@ -658,7 +658,7 @@ def _written(
 def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]:
     """Describe the number of the head under the cursor, in at most so many lines."""
     ink = state.ink
-    spot = state.place.spot
+    spot = state.spot
     display = state.place.display
     name = _name_of(scene, spot.layer, spot.head)
     head_number = _of_display(state, scene, display)
@@ -684,7 +684,7 @@ def _of_effects(
     state: WalkState, scene: Scene, head_number: HeadNumber, name: str, width: int
 ) -> list[str]:
     """Say how much the head under the cursor matters, which heads matter most, and how much it does at the other place."""
-    spot = state.place.spot
+    spot = state.spot
     display = state.place.display
     strongest = list[str]()
     for layer, head, effect in strongest_of(head_number.values)[:_NAMED]:
@@ -741,7 +741,7 @@ def _role_legend(
 ) -> list[Line]:
     """Say the role of the head under the cursor, and what letters stand for, in at most so many lines."""
     ink = state.ink
-    spot = state.place.spot
+    spot = state.spot
     name = _name_of(scene, spot.layer, spot.head)
     roles = scene.roles
     if roles is None:

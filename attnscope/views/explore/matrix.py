@@ -153,11 +153,11 @@ class MatrixPanel:
         changes["dim" if state.place.stage == OUTPUT else "key"] = min(
             column * zoom, len(state.columns.positions) - 1
         )
-        return Action("goto", replace(state.place.spot, **changes))
+        return Action("goto", replace(state.spot, **changes))
 
     def _layout(self, state: WalkState, scene: Scene, width: int, height: int) -> "_Layout":
         """Choose the size of cells, and which of them are in sight; scrolls to the cursor."""
-        spot = state.place.spot
+        spot = state.spot
         zoom = state.place.zoom
         n_rows = -(-len(scene.queries.positions) // zoom)
         n_columns = -(-len(state.columns.positions) // zoom)
@@ -243,7 +243,7 @@ class MatrixPanel:
             # what the panel of heads answers is not what stands here
             layer, head_index = stronger
             best = f"L{scene.layers[layer]}H{scene.heads[head_index]}"
-            query = ink.name(scene.queries.names[current_place.spot.query])
+            query = ink.name(scene.queries.names[state.query])
             key = ink.name(scene.keys.names[state.key])
             notes = [f'"{query}" reads "{key}" more in {best}', f"more in {best}"]
             remark = TitlePart.of(*map(ink.plain, notes), style=BOLD)

@@ -353,11 +353,11 @@ def displays_of(app: Any) -> list[MenuLine]:
         "lens": "The weight of the cell under the cursor in every head.",
         "roles": "What every head does: previous token, induction, sink …",
     }
-    if app.state.scene is not None:
-        for head_number in app.state.scene.numbers:
+    if app.scene is not None:
+        for head_number in app.scene.numbers:
             if head_number.varies:
                 meanings[head_number.name] = head_number.meaning
-        if not app.state.source.computes and app.state.scene.roles is None:
+        if not app.source.computes and app.scene.roles is None:
             del meanings["roles"]
     titles = {name: phrase_of(name) for name in meanings}
     if not app.thumbnails_fit:
@@ -373,7 +373,7 @@ def display_menu(app: Any) -> Menu:
     """Return the menu of what the panel of heads can show, at what it shows."""
     displays = displays_of(app)
     names = [command.value for command in displays]
-    display = app.state.place.display
+    display = app.place.display
     chosen_index = names.index(display) if display in names else 0
     return Menu("what heads show", displays, app.state.ink, chosen_index)
 
@@ -396,7 +396,7 @@ def commands_of(app: Any) -> list[MenuLine]:
         MenuLine("", f"heads: {title}. {meaning}", f"heads: {name}", call)
         for title, meaning, name, call, _ in displays_of(app)
     ]
-    masks = app.state.source.masks
+    masks = app.source.masks
     return commands + [
         MenuLine("", f"mask: {mask}", f"mask: {mask}", partial(app.choose_mask, n))
         for n, mask in enumerate(masks)

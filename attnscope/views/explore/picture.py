@@ -95,7 +95,7 @@ class PictureView:
                 source = int(picture.sources[row * rows // down, column * columns // across])
                 query = scene.queries.places.get(source) if source >= 0 else None
                 if query is not None:
-                    return Action("goto", replace(state.place.spot, query=query, key=None))
+                    return Action("goto", replace(state.spot, query=query, key=None))
         return None
 
 

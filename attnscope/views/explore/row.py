@@ -202,7 +202,7 @@ class RowPanel:
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""
         if y in self._keys:
-            return Action("goto", replace(state.place.spot, key=self._keys[y]))
+            return Action("goto", replace(state.spot, key=self._keys[y]))
         return None
 
 
@@ -484,7 +484,7 @@ def _cell_lines(
     more += [f"α·‖vW‖ {formatted(cell.projected, '.2f')}"] if cell.projected is not None else []
     output = head.row("output", query) if state.place.stage == OUTPUT else None
     if output is not None:
-        dim = state.place.spot.dim
+        dim = state.spot.dim
         more.append(f"output dim {dim} = Σ weight × v = {number_text(float(output[dim]), 2)}")
     if cell.exact:
         more.append("exact" if scene.rounded is None else f"rounded to {scene.rounded} decimals")

@@ -113,7 +113,7 @@ class WalkState:
     @property
     def head(self) -> WalkHead | None:
         """The known numbers of the place's head; None while the scene belongs to another variant."""
-        return self.head_at(self.place.spot.layer, self.place.spot.head)
+        return self.head_at(self.spot.layer, self.spot.head)
 
     def head_at(self, layer: int, head: int) -> WalkHead | None:
         """Return the known numbers of a head of the scene; None while the scene belongs to another variant."""
@@ -216,7 +216,7 @@ class WalkState:
         The head is the one that writes most there, see strongest_writer, else the same head; None if nothing is below.
         """
         scene = self.scene
-        spot = self.place.spot
+        spot = self.spot
         if scene is None or spot.key is None:
             return None
         query = scene.query_of_key(spot.key)
@@ -256,9 +256,7 @@ class WalkState:
         """Walk through something else, from the same place as far as it is there."""
         self.source = source
         self._shown = None
-        spot = replace(
-            self.place.spot, text=0, mask=min(self.place.spot.mask, len(source.masks) - 1), key=None
-        )
+        spot = replace(self.spot, text=0, mask=min(self.spot.mask, len(source.masks) - 1), key=None)
         self.place = replace(
             uncut(self.place), spot=spot, pinned=None, pinned_cuts=(), history=(), trail=()
         )
@@ -315,10 +313,10 @@ class WalkState:
         start = scene.start if scene.start_key is None else None  # a cell is that of the first head
         row = next(row for row in (query, start, last) if row is not None)
         self.place = replace(
-            self.place, spot=replace(self.place.spot, layer=layer, head=head, query=row, key=key)
+            self.place, spot=replace(self.spot, layer=layer, head=head, query=row, key=key)
         )
         if self.source.compared:
-            self._begin_compared(first=self.place.spot, given=requested.head is not None)
+            self._begin_compared(first=self.spot, given=requested.head is not None)
         bounds = self.bounds
         if query is None and max(bounds.queries, bounds.keys) > _LONG:
             self.place = replace(self.place, zoom=bounds.zooms[-1])
@@ -349,7 +347,7 @@ class WalkState:
     def forbidden(self) -> str:
         """Why the cell under the cursor is not allowed, if it is not."""
         cut = any(cut.edge for cut in self.place.cuts)
-        spot = self.place.spot
+        spot = self.spot
         head = None
         if cut:
             head = self.source.head(replace(self.variant(), cuts=()), spot.layer, spot.head)
@@ -380,8 +378,13 @@ class WalkState:
     @property
     def head_cut(self) -> bool:
         """Whether the place's head is cut, so that nothing takes in what it reads."""
-        spot = self.place.spot
+        spot = self.spot
         return "cut" in self.marks.get((spot.layer, spot.head), ())
+
+    @property
+    def spot(self) -> Spot:
+        """The cell under the cursor."""
+        return self.place.spot
 
     @property
     def query(self) -> int:
@@ -391,7 +394,7 @@ class WalkState:
     @property
     def key(self) -> int:
         """Index of the key under the cursor."""
-        return self.place.spot.key or 0
+        return self.spot.key or 0
 
     @property
     def columns(self) -> Axis:
@@ -406,7 +409,7 @@ class WalkState:
     def column(self) -> int:
         """Index of the column under the cursor."""
         if self.place.stage == OUTPUT:
-            return self.place.spot.dim
+            return self.spot.dim
         return self.key
 
     @property
@@ -529,7 +532,7 @@ class WalkState:
         if self.place.display != LENS or self.scene is None:
             return None
         weights = self.lens()
-        spot = self.place.spot
+        spot = self.spot
         strongest = iter(self.strongest_readers(weights))
         (*best, most) = next(strongest, (spot.layer, spot.head, 0.0))
         is_more = most > np.nan_to_num(weights[spot.layer, spot.head])
@@ -557,7 +560,7 @@ class WalkState:
         """Return the heads that the screen shows cells of: that of the place, and the pinned one."""
         pinned = self.place.pinned
         of_pin = [] if pinned is None else [(self.variant(pinned=True), pinned)]
-        return [(self.variant(), self.place.spot), *of_pin]
+        return [(self.variant(), self.spot), *of_pin]
 
 
 def strongest_of(weights: Matrix) -> list[tuple[int, int, float]]:

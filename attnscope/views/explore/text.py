@@ -97,7 +97,7 @@ class TextPanel:
         """Return the action of a click in the panel: go to the query, or if there are only keys, to the key."""
         for line, start, end, query, key in self._places:
             if line == y and start <= x < end:
-                spot = state.place.spot
+                spot = state.spot
                 if query >= 0:
                     return Action("goto", replace(spot, query=query, key=None))
                 return Action("goto", replace(spot, key=key))

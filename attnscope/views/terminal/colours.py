@@ -102,8 +102,6 @@ def ramp_style(
 
     `limits`: the places from which each of 16 colours is.
     """
-    if not colours:
-        return Style()
     if colours <= 16:
         size = (abs(2 * fraction - 1) if signed else fraction) + _ROUNDING
         index = bisect(limits, size)

@@ -47,12 +47,12 @@ def _draw_letters(screen: Screen, panel: Panel) -> None:
         if fraction is None:
             return Text(letters.center(width), "dim")
         style = screen.ramp(fraction, panel.scale)
-        if roles is not None:
+        if roles is not None and screen.colours:
             style = role_style(roles[layer][head], fraction, screen.colours, screen.surface)
         if not shaded:
             return Text(letters.center(width), style)
         mark = shade(fraction, SHADES[1:])
-        ground = ground_style(screen.colours, screen.surface)
+        ground = ground_style(screen.colours, screen.surface) if screen.colours else Style()
         cell = Text.assemble((letters, style), (mark, ground + Style(color=ground_of(style))))
         blanks = width - cell.cell_len
         cell.pad_left(blanks - blanks // 2)

@@ -306,7 +306,14 @@ def _shaded_rows(picture: PictureMap, look: Terminal) -> list[Pieces]:
                 cell = "  "
             else:
                 cell = cell_shade(fraction, False)
-            line.append((cell, ramp_style(fraction, False, look.colours, look.surface)))
+            line.append(
+                (
+                    cell,
+                    ramp_style(fraction, False, look.colours, look.surface)
+                    if look.colours
+                    else Style(),
+                )
+            )
         lines.append([*line, ("|", Style())])
     edge = "+" + "-" * (2 * picture.weights.shape[1]) + "+"
     return [[(edge, Style())], *lines, [(edge, Style())]]

@@ -106,18 +106,21 @@ class Screen:
         """The colours of numbers on the console's background."""
         if self.ground is not None:
             return self.ground
-        # without colours, nobody asks the terminal
-        on_terminal = bool(self.colours) and self.console.file.isatty()
-        return surface_on(chosen_background(on_terminal=on_terminal))
+        return surface_on(chosen_background(on_terminal=self.console.file.isatty()))
 
     def ramp(self, fraction: float, scale: Scale | LogScale = WEIGHTS) -> Style:
         """Return the style at a place from 0 to 1 of the ramp of a scale; plain without colours."""
-        return ramp_style(fraction, scale.signed, self.colours, self.surface, limits_of(scale))
+        if self.colours:
+            limits = limits_of(scale)
+            return ramp_style(fraction, scale.signed, self.colours, self.surface, limits)
+        return Style()
 
     def number(self, scale: Scale | LogScale, value: float) -> Style:
         """Return the style of a number; plain without colours, and of one that has no place on the scale."""
         fraction = scale.place(value)
-        return Style() if fraction is None else self.ramp(fraction, scale)
+        if self.colours and fraction is not None:
+            return self.ramp(fraction, scale)
+        return Style()
 
     def say_colours(self, scales: Iterable[tuple[str, Scale | LogScale, Digits]]) -> None:
         """Print the key of colours behind numbers, for each name the ramp of its scale; nothing without colours."""
@@ -139,12 +142,16 @@ class Screen:
     @cached_property
     def bar(self) -> Style:
         """The style of bars, and of the numbers of what they show."""
-        return bar_style(self.colours, self.surface)
+        if self.colours:
+            return bar_style(self.colours, self.surface)
+        return Style()
 
     @cached_property
     def negative_bar(self) -> Style:
         """The style of bars below 0."""
-        return bar_style(self.colours, self.surface, more=False)
+        if self.colours:
+            return bar_style(self.colours, self.surface, more=False)
+        return Style()
 
     def plain(self, spans: Iterable[Span]) -> str:
         """Join spans in characters that the console has, with what is untrusted escaped."""
