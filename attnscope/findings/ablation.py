@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrix, along
+from attnscope.findings.arrays import Floats, Matrix, OfUnits, along
 from attnscope.findings.merge_pieces import TextWords
 from attnscope.findings.predictions import VocabularyToken
 from attnscope.findings.provenance import TextFindings
@@ -18,6 +18,7 @@ ABLATION_SCHEMA = "attnscope.ablation/1"
 EFFECTS_SCHEMA = "attnscope.effects/1"
 # Change of a final hidden state, relative to its length, that another order of sums makes: up to 3e-6 in SmolLM2-135M.
 _ROUNDING = 3e-5
+_OfTokens = Annotated[Floats, along("token")]
 
 
 class LogitTarget(VocabularyToken, frozen=True):
@@ -126,8 +127,8 @@ class CutEffect(msgspec.Struct, frozen=True):
     """
 
     how: str
-    cosine: Annotated[Floats, along("token")]
-    change: Annotated[Floats, along("token")]
+    cosine: _OfTokens
+    change: _OfTokens
     predictions: list[PredictionChange]
     target: float | None = None
 
@@ -146,7 +147,7 @@ class Ablation(TextFindings, frozen=True):
     """
 
     cuts: list[CutPart]
-    norms: Annotated[Floats, along("token")]
+    norms: _OfTokens
     effects: list[CutEffect]
     notes: list[str] = []
     targets: list[LogitTarget] = []
@@ -170,11 +171,11 @@ class Effects(msgspec.Struct, frozen=True):
     """
 
     how: str
-    kl: Annotated[Floats, along("unit")] | None
-    hidden: Annotated[Floats, along("unit")]
+    kl: OfUnits | None
+    hidden: OfUnits
     correlation: float | None
-    loss: Annotated[Floats, along("unit")] | None = None
-    target: Annotated[Floats, along("unit")] | None = None
+    loss: OfUnits | None = None
+    target: OfUnits | None = None
 
     @property
     def ranked_by(self) -> str:
@@ -238,7 +239,7 @@ class EffectSurvey(TextFindings, frozen=True):
     heads: Annotated[list[int], along("unit")]
     queries: list[int]
     keys: list[int]
-    weights: Annotated[Floats, along("unit")]
+    weights: OfUnits
     meaning: str
     effects: list[Effects]
     notes: list[str] = []

@@ -68,6 +68,15 @@ def along(*axes: str, **settings: Any) -> Along:
     return Along(axes, **settings)
 
 
+# Those that several structs have, with their axes.
+OfUnits = Annotated[Floats, along("unit")]
+OfHeads = Annotated[Matrix, along("layer", "head")]
+OfRows = Annotated[UnitVectors, along("unit", "query")]
+OfRanks = Annotated[UnitMatrices, along("unit", "query", "rank")]
+RankedKeys = Annotated[UnitPlaces, along("unit", "query", "rank", positions="source", or_none=True)]
+OfDims = Annotated[list[float], along("dim")]
+
+
 def count_axes(array_type: Any) -> int:
     """Return the number of axes of a type of arrays."""
     return len(array_type.__args__[0].__args__)

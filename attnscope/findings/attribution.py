@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from attnscope.findings.arrays import Floats, Matrix, along
+from attnscope.findings.arrays import Floats, OfHeads, along
 from attnscope.findings.predictions import VocabularyToken
 
 
@@ -60,7 +60,7 @@ class Attribution(msgspec.Struct, frozen=True):
     against: TargetToken | None
     total: float
     embedding: float
-    heads: Annotated[Matrix, along("layer", "head")]
+    heads: OfHeads
     attention_biases: Annotated[Floats, along("layer")]
     mlps: Annotated[Floats, along("layer")]
     constant: float

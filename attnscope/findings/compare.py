@@ -15,6 +15,8 @@ from attnscope.findings.tables import Table, columns_of
 # Axes along which every head may change.
 MODELS = ("model", "config", "adapter", "dtype", "engine", "qkv")
 COMPARE_SCHEMA = "attnscope.compare/1"
+_OfQueries = Annotated[Floats, along("query")]
+_OfPairs = Annotated[Matrix, along("pair", "query")]
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -61,7 +63,7 @@ class Partial(msgspec.Struct, frozen=True):
 
     keys: tuple[int, int]
     of: tuple[int, int]
-    outside: Annotated[Matrix, along("pair", "query")]
+    outside: _OfPairs
 
 
 class HeadChange(msgspec.Struct, frozen=True):
@@ -107,14 +109,14 @@ class HeadChange(msgspec.Struct, frozen=True):
     only_first: Annotated[list[int], along(positions="first source")]
     only_second: Annotated[list[int], along(positions="second source")]
     difference: Annotated[Matrix, along("query", "key")]
-    total_variation: Annotated[Floats, along("query")]
-    jensen_shannon: Annotated[Floats, along("query")]
-    future: Annotated[Matrix, along("pair", "query")]
-    entropy: Annotated[Matrix, along("pair", "query")]
+    total_variation: _OfQueries
+    jensen_shannon: _OfQueries
+    future: _OfPairs
+    entropy: _OfPairs
     gained: Annotated[list[int], along("query", positions="second source", or_none=True)]
-    gain: Annotated[Floats, along("query")]
+    gain: _OfQueries
     lost: Annotated[list[int], along("query", positions="first source", or_none=True)]
-    loss: Annotated[Floats, along("query")]
+    loss: _OfQueries
     entered: Annotated[list[list[int]], along("query", positions="second source")]
     left: Annotated[list[list[int]], along("query", positions="first source")]
     worst: list[Cell]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from attnscope.findings.arrays import Floats, Matrix, along
+from attnscope.findings.arrays import Floats, Matrix, OfDims, along
 from attnscope.findings.provenance import TextFindings
 from attnscope.findings.tables import Table
 
@@ -26,6 +26,7 @@ Step = Literal[
     "norm of the residual",
     "layer output",
 ]
+_OfBlend = Annotated[Floats, along("blend")]
 _OfKeys = Annotated[Floats, along("key")]
 
 
@@ -145,7 +146,7 @@ class Rest(msgspec.Struct, frozen=True):
     barred: int
     exponentials: float
     weight: float
-    blend: Annotated[Floats, along("blend")]
+    blend: _OfBlend
 
 
 class Sink(msgspec.Struct, frozen=True):
@@ -175,8 +176,8 @@ class Part(msgspec.Struct, frozen=True):
     """
 
     dims: Annotated[list[int], along("dim")]
-    q: Annotated[list[float], along("dim")]
-    k: Annotated[list[float], along("dim")]
+    q: OfDims
+    k: OfDims
     product: float
     wavelength: float | None = None
     before: float | None = None
@@ -310,8 +311,8 @@ class Explanation(TextFindings, frozen=True):
     exponential_sum: float | None
     fully_masked: bool
     cells: Annotated[list[ExplainedCell], along(filled=True)]
-    blend: Annotated[Floats, along("blend")]
-    output: Annotated[Floats, along("blend")]
+    blend: _OfBlend
+    output: _OfBlend
     projected: Vector | None
     checks: list[ArithmeticCheck]
     notes: list[str] = []

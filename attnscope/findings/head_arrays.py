@@ -1,10 +1,10 @@
 """The numbers of a head over all rows of a text as a struct, whose fields are those of `head_averages`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from attnscope.findings.arrays import Array, Floats, along
+from attnscope.findings.arrays import Array, OfUnits
 from attnscope.findings.head_averages import HEAD_AVERAGES
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ else:
     )
     HeadArrays = msgspec.defstruct(
         "HeadArrays",
-        [(average.name, Annotated[Floats, along("unit")]) for average in HEAD_AVERAGES],
+        [(average.name, OfUnits) for average in HEAD_AVERAGES],
         namespace={
             "__doc__": _DOC
             + "".join(f"        {a.name}: {a.meaning}\n" for a in HEAD_AVERAGES)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from attnscope.findings.arrays import Matrix, along
+from attnscope.findings.arrays import OfHeads, along
 from attnscope.findings.head_findings import HeadRoles, HeadScores
 from attnscope.findings.tables import Table, head_columns
 
@@ -43,8 +43,8 @@ class HeadDifference(msgspec.Struct, frozen=True):
     """
 
     name: str
-    difference: Annotated[Matrix, along("layer", "head")]
-    error: Annotated[Matrix, along("layer", "head")]
+    difference: OfHeads
+    error: OfHeads
 
 
 class HeadComparison(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class HeadComparison(msgspec.Struct, frozen=True):
 
     axis: str
     sides: list[HeadSide]
-    changed_most: Annotated[Matrix, along("layer", "head")]
+    changed_most: OfHeads
     role: Annotated[list[list[str | None]], along("layer")]
     differences: list[HeadDifference]
     notes: list[str] = []

@@ -5,13 +5,14 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import Matrix, along
+from attnscope.findings.arrays import Matrix, OfHeads, along
 from attnscope.findings.provenance import ModelFindings, TokenizedText
 from attnscope.findings.tables import Table, head_columns
 
 SURVEY_SCHEMA = "attnscope.heads/2"
 MEASURED_SCHEMA = "attnscope.measured-heads/1"
 NEEDLE_SCHEMA = "attnscope.needle/1"
+_OfDepths = Annotated[Matrix, along("length", "depth")]
 
 
 class Probes(msgspec.Struct, frozen=True):
@@ -67,8 +68,8 @@ class RoleValues(msgspec.Struct, frozen=True):
     source: str
     measured: str
     clear: float
-    values: Annotated[Matrix, along("layer", "head")]
-    errors: Annotated[Matrix, along("layer", "head")]
+    values: OfHeads
+    errors: OfHeads
 
 
 class HeadRoles(ModelFindings, frozen=True):
@@ -129,8 +130,8 @@ class KeyContrast(msgspec.Struct, frozen=True):
         against: Number of the keys that are subtracted, (layers, heads).
     """
 
-    keys: Annotated[Matrix, along("layer", "head")]
-    against: Annotated[Matrix, along("layer", "head")]
+    keys: OfHeads
+    against: OfHeads
 
 
 class HeadScores(ModelFindings, frozen=True):
@@ -151,7 +152,7 @@ class HeadScores(ModelFindings, frozen=True):
 
     measure: str
     meaning: str
-    values: Annotated[Matrix, along("layer", "head")]
+    values: OfHeads
     texts: list[MeasuredText]
     notes: list[str] = []
     contrast: KeyContrast | None = None
@@ -199,9 +200,9 @@ class NeedleSurvey(ModelFindings, frozen=True):
     retrieval: list[float]
     lengths: Annotated[list[int], along("length")]
     depths: Annotated[list[float], along("depth")]
-    weight: Annotated[Matrix, along("length", "depth")]
-    all_heads: Annotated[Matrix, along("length", "depth")]
-    log_probability: Annotated[Matrix, along("length", "depth")]
+    weight: _OfDepths
+    all_heads: _OfDepths
+    log_probability: _OfDepths
     notes: list[str] = []
     schema: str = NEEDLE_SCHEMA
 

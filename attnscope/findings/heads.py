@@ -6,7 +6,15 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrix, UnitMatrices, UnitPlaces, UnitVectors, along
+from attnscope.findings.arrays import (
+    Floats,
+    Matrix,
+    OfRanks,
+    RankedKeys,
+    UnitMatrices,
+    UnitVectors,
+    along,
+)
 from attnscope.findings.axes import take, take_field
 from attnscope.findings.head_arrays import HeadArrays
 from attnscope.findings.merge_pieces import WordWeights
@@ -48,10 +56,10 @@ class Top(msgspec.Struct, frozen=True, omit_defaults=True):
         left_out: Tokens that are excluded from the ranking; absent from dumps, whose header says it.
     """
 
-    keys: Annotated[UnitPlaces, along("unit", "query", "rank", positions="source", or_none=True)]
-    weight: Annotated[UnitMatrices, along("unit", "query", "rank")]
-    value: Annotated[UnitMatrices, along("unit", "query", "rank")] | None = None
-    projected: Annotated[UnitMatrices, along("unit", "query", "rank")] | None = None
+    keys: RankedKeys
+    weight: OfRanks
+    value: OfRanks | None = None
+    projected: OfRanks | None = None
     by: str = ""
     left_out: list[LeftOut] = []
 

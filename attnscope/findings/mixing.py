@@ -5,9 +5,18 @@ from typing import Annotated
 
 import msgspec
 
-from attnscope.findings.arrays import UnitMatrices, UnitPlaces, UnitVectors, along
+from attnscope.findings.arrays import (
+    OfDims,
+    OfRanks,
+    OfRows,
+    RankedKeys,
+    UnitMatrices,
+    along,
+)
 from attnscope.findings.heads import HeadRef, Pooled
 from attnscope.findings.tokens import LeftOut
+
+_OfCells = Annotated[UnitMatrices, along("unit", "query", "key")] | None
 
 
 class RankedHead(msgspec.Struct, frozen=True):
@@ -36,9 +45,9 @@ class ReadKey(msgspec.Struct, frozen=True):
     """
 
     key: Annotated[int, along(positions="source")]
-    products: Annotated[list[float], along("dim")]
-    decayed: Annotated[list[float], along("dim")]
-    left: Annotated[list[float], along("dim")]
+    products: OfDims
+    decayed: OfDims
+    left: OfDims
 
 
 class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -79,24 +88,24 @@ class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     units: Annotated[list[HeadRef], along("unit", filled=True)]
     kinds: Annotated[list[str], along("unit")]
     chosen: Annotated[list[str | None], along("unit")]
-    keys: Annotated[UnitPlaces, along("unit", "query", "rank", positions="source", or_none=True)]
-    mixing: Annotated[UnitMatrices, along("unit", "query", "rank")]
-    share: Annotated[UnitMatrices, along("unit", "query", "rank")]
-    value: Annotated[UnitMatrices, along("unit", "query", "rank")]
-    row_sum: Annotated[UnitVectors, along("unit", "query")]
-    size: Annotated[UnitVectors, along("unit", "query")]
-    half_life: Annotated[UnitVectors, along("unit", "query")]
-    write: Annotated[UnitVectors, along("unit", "query")]
-    gate: Annotated[UnitVectors, along("unit", "query")] | None = None
+    keys: RankedKeys
+    mixing: OfRanks
+    share: OfRanks
+    value: OfRanks
+    row_sum: OfRows
+    size: OfRows
+    half_life: OfRows
+    write: OfRows
+    gate: OfRows | None = None
     channels: dict[int, int] = {}
     ranked: list[RankedHead] = []
     by: str = "weight"
     left_out: list[LeftOut] = []
-    matrix: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
-    direct: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
-    products: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
-    decay: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
-    key_write: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
+    matrix: _OfCells = None
+    direct: _OfCells = None
+    products: _OfCells = None
+    decay: _OfCells = None
+    key_write: _OfCells = None
     read_keys: list[ReadKey] = []
     pooled: Pooled | None = None
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from attnscope.findings.arrays import Array, UnitVectors, along
+from attnscope.findings.arrays import Array, OfRows, along
 from attnscope.findings.tokens import Token
 
 _Value = TypeVar("_Value")
@@ -313,7 +313,7 @@ else:
     Rows = _struct(
         "Rows",
         "Statistics of every query's whole row of weights, keys that are not shown included, (unit, query) each.",
-        Annotated[UnitVectors, along("unit", "query")],
+        OfRows,
     )
     Means = _struct(
         "Means",
