@@ -88,8 +88,6 @@ class SelectedItems:
         """Return the number of selected items."""
         shard_number, count = self._settings.shard
         blocks = BlockCounter(bounds)
-        if count == 1:
-            return sum(1 for _ in self.selected_costs())
         return sum(
             blocks.next(characters) % count == shard_number - 1
             for characters in self.selected_costs()

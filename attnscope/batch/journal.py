@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, BinaryIO, Literal
 
 import msgspec
@@ -162,8 +161,13 @@ class Journal:
         with naming_errors(path):
             self._descriptor = files.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            self._take(self._descriptor, path)
             with naming_errors(path):
+                files.lock(self._descriptor)
+                # Another process may have replaced the file since it was opened.
+                if not path.exists() or not os.path.samestat(
+                    os.fstat(self._descriptor), path.stat()
+                ):
+                    raise BlockingIOError
                 if self._new.exists():
                     # Left behind by a process that ended before the file was complete.
                     files.remove(self._new)
@@ -185,13 +189,6 @@ class Journal:
         for descriptor in (self._old, self._descriptor):
             if descriptor is not None:
                 os.close(descriptor)
-
-    def _take(self, descriptor: int, path: Path) -> None:
-        """Lock a file and check that the name still refers to it: another process may have replaced it."""
-        with naming_errors(path):
-            self._files.lock(descriptor)
-            if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
-                raise BlockingIOError
 
     def _go_on(self) -> None:
         """Read the existing journal, and drop a torn last line."""
@@ -299,12 +296,7 @@ class Journal:
     def __enter__(self) -> "Journal":
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
 

@@ -126,14 +126,10 @@ def open_worker(
     run = run_config(settings, run)
     model, bounds, holds = _open(settings, run, session)
     source = session.source(run)
-    _, max_tokens = _window_tokens(
-        source, bounds, model.device.type, _count_cuts(settings, run, source)
-    )
-    return (
-        model,
-        replace(bounds, window_tokens=max_tokens, threads=limit_threads(run.threads or 0)),
-        holds,
-    )
+    cuts = _count_cuts(settings, run, source)
+    _, max_tokens = _window_tokens(source, bounds, model.device.type, cuts)
+    threads = limit_threads(run.threads or 0)
+    return model, replace(bounds, window_tokens=max_tokens, threads=threads), holds
 
 
 def _open(
@@ -360,7 +356,7 @@ def _group_limits(
     spare, stream_reason, memory = spare_memory(
         run, source, demand, more, (SELECT_LESS,), multiplications=WORTH_A_GPU
     )
-    numbers = max(1, spare // NUMBER_BYTES)
+    holds = max(1, spare // NUMBER_BYTES) // _TEXTS_HELD
     a_token = estimate_memory(source.config, run.dtype, demand)["activations"] // tokens
     if cut:
         a_token += sum(bytes_per_token(source))
@@ -372,16 +368,12 @@ def _group_limits(
             raise AttnscopeError(
                 message, hint=f"free some memory, or use smaller groups with {arg('max_memory')}"
             )
-        return (
-            Grouping(limits.tokens, limits.values, limits.window, 0),
-            numbers // _TEXTS_HELD,
-            stream_reason,
-            memory,
-        )
-    window = min(limits.window, _power_of_two(numbers // _TEXTS_HELD))
-    tokens = min(limits.tokens, _power_of_two(max(1, spare // 4 // a_token)))
-    bounds = Grouping(tokens, min(limits.values, window), window, 0)
-    return bounds, numbers // _TEXTS_HELD, stream_reason, memory
+        bounds = Grouping(limits.tokens, limits.values, limits.window, 0)
+    else:
+        window = min(limits.window, _power_of_two(holds))
+        tokens = min(limits.tokens, _power_of_two(max(1, spare // 4 // a_token)))
+        bounds = Grouping(tokens, min(limits.values, window), window, 0)
+    return bounds, holds, stream_reason, memory
 
 
 def _device_limits(run: RunConfig, a_token: int) -> DeviceLimits:

@@ -83,13 +83,11 @@ class ParquetSink(RecordSink):
     def encode(self, records: Sequence[Record], new: int) -> _TableFiles:
         there = [record for record in records if record.status == "ok"]
         name = check = None
+        files: list[bytes] = []
         if there:
             files = [
                 _table(table_kind, self._settings, there, self._map) for table_kind in self._kinds
             ]
-        else:
-            files = []
-        if there:
             name = f"{there[0].index:09d}.parquet"
             crc = 0
             for data in files:

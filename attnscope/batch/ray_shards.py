@@ -11,6 +11,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -253,9 +254,6 @@ def _shard_count(folder: Path, actors: int) -> int:
 
 def _total(parts: Sequence[Path]) -> int:
     begun = [path for path in parts if path.exists()]
-    try:
-        if begun:
-            return gather_parts_of(begun[:1]).total
-        return 0
-    except AttnscopeError:
-        return 0
+    with suppress(AttnscopeError):
+        return gather_parts_of(begun[:1]).total if begun else 0
+    return 0

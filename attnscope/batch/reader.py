@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import PurePath
-from types import TracebackType
 from typing import IO, Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -211,12 +210,7 @@ class InputReader:
     def __enter__(self) -> "InputReader":
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def _close(self) -> None:

@@ -13,8 +13,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.formats import format_of
 from attnscope.batch.journal import CHECK_BYTES
-from attnscope.batch.parts import read_end
-from attnscope.batch.sinks import INDEX
+from attnscope.batch.parts import lines_path, read_end
 
 _MOST_BYTES = 128 << 20  # JSON of records that is kept
 _EVERY = 64  # records between two reports of progress
@@ -47,7 +46,7 @@ class RecordStore:
         self._places = array("Q")
         file_format = format_of(path)
         self._plain = file_format is not None and file_format.resumes
-        self._lines = path / INDEX if path.is_dir() else path
+        self._lines = lines_path(path)
         self._at = 0
         end = None
         if self._plain:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import groupby
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from attnscope.base.errors import AttnscopeError, arg
@@ -78,12 +77,7 @@ class BackgroundWriter:
     def __enter__(self) -> "BackgroundWriter":
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Wait until the current window is written, also after an error, so that no line is torn."""
         self._pool.shutdown(wait=True)
 

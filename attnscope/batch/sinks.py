@@ -15,7 +15,7 @@ from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.encoders import Line, Lines, encoder_processes, lines_here
 from attnscope.batch.file_errors import naming_errors
-from attnscope.batch.header import Settings
+from attnscope.batch.header import Header, Settings
 from attnscope.batch.journal import Journal, RecordSink, Stream, scan
 from attnscope.batch.parquet_sink import check_folder, files_checksum, open_tables
 from attnscope.batch.records import Record, encode
@@ -108,7 +108,7 @@ class SafetensorsSink(RecordSink):
     @property
     def _digits(self) -> int | None:
         header = self.written.header
-        return None if header is None else decode_json(header, _Digits).settings.digits
+        return None if header is None else decode_json(header, Header).settings.digits
 
     def _write(self, path: Path, arrays: Sequence[ShardArray]) -> int:
         """Write a whole file or none, and return its CRC-32; the index lock keeps others from the temporary name."""
@@ -133,16 +133,6 @@ class SafetensorsSink(RecordSink):
                     self._files.remove(temporary)
                 raise
         return crc
-
-
-class _Rounding(msgspec.Struct):
-    digits: int | None = None
-
-
-class _Digits(msgspec.Struct):
-    """The members of a header that say to how many decimals numbers are rounded."""
-
-    settings: _Rounding
 
 
 def without_arrays(

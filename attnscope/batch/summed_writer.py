@@ -24,7 +24,7 @@ class SummedWriter:
             np.frombuffer(mmap.mmap(-1, BUFFER_BYTES), dtype=np.uint8) for _ in range(2)
         )
         self._thread = ThreadPoolExecutor(1, "attnscope-disk")
-        self._pending: Future[None] | None = None
+        self._pending: list[Future[None]] = []  # one at most
         self._descriptor = -1
         self._used = 0
         self._crc = 0
@@ -63,7 +63,7 @@ class SummedWriter:
         """Hand the buffer to the thread, once it is done with the other one."""
         self._wait()
         data = self._buffer[: self._used].data
-        self._pending = self._thread.submit(self._write, data)
+        self._pending.append(self._thread.submit(self._write, data))
         self._buffer, self._other = self._other, self._buffer
         self._used = 0
 
@@ -72,10 +72,8 @@ class SummedWriter:
         self._files.write_all(self._descriptor, data)
 
     def _wait(self) -> None:
-        if self._pending is not None:
-            pending = self._pending
-            self._pending = None
-            pending.result()
+        while self._pending:
+            self._pending.pop().result()
 
     def finish(self) -> int:
         """Write the remaining bytes, wait until all are safe on disk, and return the CRC-32 of all."""
@@ -86,6 +84,5 @@ class SummedWriter:
 
     def abandon(self) -> None:
         """Wait until nothing is being written, whatever became of it, so that the file may be closed."""
-        if self._pending is not None:
-            wait([self._pending])
-            self._pending = None
+        wait(self._pending)
+        self._pending.clear()

@@ -83,20 +83,12 @@ class ModelWorker:
     def size(self, ready: PreparedText) -> TextSize:
         return ready.size
 
+    @device_failures()
     def process(
         self,
         ready: Sequence[PreparedText],
         following: Sequence[PreparedText] = (),
         meanwhile: Callable[[], bool] = lambda: False,
-    ) -> list[Record]:
-        with device_failures():
-            return self._process(ready, following, meanwhile)
-
-    def _process(
-        self,
-        ready: Sequence[PreparedText],
-        following: Sequence[PreparedText],
-        meanwhile: Callable[[], bool],
     ) -> list[Record]:
         effects = [self._effects(text) if self._cuts else {} for text in ready]
         if set(self._settings.keep) <= {"effects", "span_effects"}:
