@@ -91,12 +91,8 @@ def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     if run.part is not None:
         message = "only works for a model with an encoder and a decoder"
         raise UsageError(message, where=arg("part"), hint="remove it")
-    if run.config is None:
-        return _from_folder(run)
-    return _from_stack(read_stack(find_config(run.config)), run, texts)
-
-
-def _from_folder(run: RunConfig) -> ModelSource:
+    if run.config is not None:
+        return _from_stack(read_stack(find_config(run.config)), run, texts)
     name = DEFAULT_MODEL if run.model is None else run.model
     located = locate(name)
     folder = open_checkpoint(located.path, run.adapter, located.weights)

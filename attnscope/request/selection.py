@@ -112,33 +112,27 @@ class IndexSelection:
         """
         if self.pairs and not by_layer:
             hint = f"name heads of one layer, or all layers with {arg('layer')} and {arg('head')}"
-            raise UsageError(
-                f"'{self}' has other heads in each layer",
-                where=where or self.option(what),
-                hint=hint,
-            )
+            message = f"'{self}' has other heads in each layer"
+            raise UsageError(message, where=where or self.option(what), hint=hint)
         every = range(count) if self.present is None else self.present.indices
         if self.word:
             return every
+        where = where or self.option(what)
         if self.slice is not None:
             numbers: Sequence[int] = range(count)[slice(*self.slice)]
             if self.present is not None:
                 numbers = [index for index in numbers if index in self.present.indices]
             if not numbers:
                 hint = f"this model has {numbered(what, count)}"
-                raise UsageError(
-                    f"the slice '{self}' is empty", where=where or self.option(what), hint=hint
-                )
+                raise UsageError(f"the slice '{self}' is empty", where=where, hint=hint)
             return numbers
-        ranges = self._within(count, what, where or self.option(what))
-        self._require_present(ranges, what, where or self.option(what))
+        ranges = self._within(count, what, where)
+        self._require_present(ranges, what, where)
         if len(ranges) == 1:
             return ranges[0]
         if sum(map(len, ranges)) > _MOST_PICKED:
             message = f"these ranges have more than {_MOST_PICKED:,} {what}s"
-            raise UsageError(
-                message, where=where or self.option(what), hint="use all, or one range"
-            )
+            raise UsageError(message, where=where, hint="use all, or one range")
         return list(dict.fromkeys(item for index_range in ranges for item in index_range))
 
     def _within(self, count: int, what: str, where: str) -> list[range]:

@@ -117,18 +117,16 @@ def _strings(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.value
 
 
-def config_fields(tree: ast.Module, model_types: tuple[str, ...] | None = None) -> dict[str, Any]:
+def config_fields(tree: ast.Module, model_type: str | None = None) -> dict[str, Any]:
     """The fields of config classes, with their defaults where these are literal numbers, words or switches, else None.
 
     Args:
         tree: A file with config classes.
-        model_types: Of the classes that count; None for all.
+        model_type: Of the classes that count; None for all.
     """
     found: dict[str, Any] = {}
     for node in tree.body:
-        if not isinstance(node, ast.ClassDef) or (
-            model_types and _model_type(node) not in model_types
-        ):
+        if not isinstance(node, ast.ClassDef) or (model_type and _model_type(node) != model_type):
             continue
         for part in node.body:
             if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
@@ -189,7 +187,8 @@ def read_release(files: Iterable[tuple[str, str]], version: str, found: dict[str
         if own[2] is None:  # no key of ours reaches a model of another framework
             sources.names |= _identifiers(tree, names_held)
         if is_config and supported:
-            sources.defaults.append(config_fields(tree, families[own[1]].model_types))
+            model_type = families[own[1]].model_type or own[1]
+            sources.defaults.append(config_fields(tree, model_type))
 
 
 def _identifiers(tree: ast.AST, names: Callable[[ast.AST], Iterator[str]]) -> set[str]:

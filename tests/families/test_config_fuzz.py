@@ -11,7 +11,7 @@ import transformers as hf
 from attnscope.checkpoints import families
 from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.families.rope import rope
-from attnscope.checkpoints.families.spec import key
+from attnscope.checkpoints.families.spec import Computed, key
 from tests.families.config_fuzz import hold_all, least
 from tests.families.dialects import Case, draw
 from tests.helpers.draws import drawn
@@ -55,7 +55,7 @@ _PLANTED: dict[str, tuple[str, Change]] = {
     "no window": ("mistral", lambda c: {**c, "windows": ()}),
     "another activation": (
         "bert",
-        lambda c: {**c, "activation": key("hidden_act", default="relu", map={"gelu": "relu"})},
+        lambda c: {**c, "activation": Computed(lambda *_: "relu", ("hidden_act",))},
     ),
 }
 

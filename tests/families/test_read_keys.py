@@ -135,8 +135,8 @@ def test_every_way_to_read_a_key_is_seen() -> None:
 
 def test_fields_and_their_defaults_are_read_in_both_styles() -> None:
     tree = ast.parse(_SOURCE)
-    assert config_fields(tree, ("toy",)) == {"n_layers": 3, "odd": None, "ranged": 0.5}
-    assert config_fields(tree, ("old",)) == {"width": 7, "name": "x"}
+    assert config_fields(tree, "toy") == {"n_layers": 3, "odd": None, "ranged": 0.5}
+    assert config_fields(tree, "old") == {"width": 7, "name": "x"}
     assert config_fields(tree).keys() == {"n_layers", "odd", "ranged", "width", "name"}
 
 

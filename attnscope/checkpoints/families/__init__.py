@@ -108,7 +108,7 @@ def open_config(
     family = family_for(raw, where, shapes)
     notes = []
     if raw.get("model_type") is None:
-        raw = {**raw, "model_type": family.model_types[0]}
+        raw = {**raw, "model_type": family.model_type or family.name}
         notes.append(
             f"config.json has no model_type: read as '{family.name}', the only family that fits"
         )

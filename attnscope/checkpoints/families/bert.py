@@ -1,13 +1,13 @@
 """BERT (Devlin et al., 2019): bidirectional, post-norm, learned positions, segments."""
 
 from attnscope.checkpoints.families.spec import (
-    ACTIVATIONS,
     HEADS,
     SIZES,
     Computed,
     Family,
     Head,
     Outside,
+    activation,
     copy_of,
     key,
 )
@@ -17,7 +17,6 @@ _HEAD = "cls.predictions"
 
 BERT = Family(
     name="bert",
-    model_types=("bert",),
     config={
         **SIZES,
         **HEADS,
@@ -34,7 +33,7 @@ BERT = Family(
         "embedding_norm": True,
         "norm_eps": key("layer_norm_eps", default=1e-12),
         "norm_order": "post",
-        "activation": key("hidden_act", default="gelu", map=ACTIVATIONS),
+        "activation": activation("hidden_act"),
         "mlp_bias": True,
     },
     modules={

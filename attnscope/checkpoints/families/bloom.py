@@ -1,28 +1,18 @@
 """BLOOM (Le Scao et al., 2022): causal, pre-norm, with a bias by distance (ALiBi) and a norm of the embedding."""
 
-from attnscope.checkpoints.families.spec import HEADS, Chunk, Computed, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import FOUR_WIDTHS, HEADS, Family, chunks, key, lm_head
 
 _LAYER = "h.{l}"
-_QKV = f"{_LAYER}.self_attention.query_key_value"
 
 BLOOM = Family(
     name="bloom",
-    model_types=("bloom",),
     config={
         "vocab_size": key("vocab_size"),
-        "d_model": Computed(
-            lambda reader, _: reader.get("n_embed", "hidden_size"), ("n_embed", "hidden_size")
-        ),
-        "n_layers": Computed(
-            lambda reader, _: reader.get("n_layer", "num_hidden_layers"),
-            ("n_layer", "num_hidden_layers"),
-        ),
-        "n_heads": Computed(
-            lambda reader, _: reader.get("n_head", "num_attention_heads"),
-            ("n_head", "num_attention_heads"),
-        ),
+        "d_model": key("n_embed", "hidden_size"),
+        "n_layers": key("n_layer", "num_hidden_layers"),
+        "n_heads": key("n_head", "num_attention_heads"),
         **HEADS,
-        "d_mlp": Computed(lambda _, done: 4 * done["d_model"]),
+        "d_mlp": FOUR_WIDTHS,
         "qkv_bias": True,
         "out_bias": True,
         "positions": "alibi",
@@ -35,9 +25,7 @@ BLOOM = Family(
         "embed.tokens": "word_embeddings",
         "embed.norm": "word_embeddings_layernorm",
         "blocks.{l}.norm_attention": f"{_LAYER}.input_layernorm",
-        "blocks.{l}.attention.q": Chunk(_QKV, "q", per_group=True),
-        "blocks.{l}.attention.k": Chunk(_QKV, "k", per_group=True),
-        "blocks.{l}.attention.v": Chunk(_QKV, "v", per_group=True),
+        **chunks(f"{_LAYER}.self_attention.query_key_value", per_group=True),
         "blocks.{l}.attention.out": f"{_LAYER}.self_attention.dense",
         "blocks.{l}.norm_mlp": f"{_LAYER}.post_attention_layernorm",
         "blocks.{l}.mlp.up": f"{_LAYER}.mlp.dense_h_to_4h",
@@ -50,5 +38,5 @@ BLOOM = Family(
         "masked_softmax_fusion attention_softmax_in_fp32 bias_dropout_fusion n_inner offset_alibi".split()
     ),
     leftover=(r"(ln_f|lm_head|score|classifier|qa_outputs)\..*",),
-    head=Head({"head.norm": "ln_f", "head.decoder": Outside("lm_head")}),
+    head=lm_head("ln_f"),
 )

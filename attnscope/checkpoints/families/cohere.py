@@ -1,14 +1,13 @@
 """Cohere's Command R and R7B (2024): attention beside a gated MLP, after one norm; neighbours are rotated."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from attnscope.checkpoints.families.gemma3 import slides
-from attnscope.checkpoints.families.llama import LLAMA, LLAMA_HEAD
+from attnscope.checkpoints.families.llama import LLAMA
 from attnscope.checkpoints.families.reader import ConfigReader
 from attnscope.checkpoints.families.rope import rope
-from attnscope.checkpoints.families.spec import KV_HEADS, Computed, Head, key
+from attnscope.checkpoints.families.spec import KV_HEADS, Computed, key, lm_head
 from attnscope.checkpoints.families.windows import by_layer
 
 _PATTERN = "sliding_window_pattern"
@@ -19,12 +18,9 @@ def _rotated(_: ConfigReader, done: Mapping[str, Any]) -> tuple[bool, ...]:
     return tuple(window is not None for window in done["windows"] or (None,) * done["n_layers"])
 
 
-COHERE = replace(
-    LLAMA,
-    name="cohere",
-    model_types=("cohere",),
-    config={
-        **LLAMA.config,
+COHERE = LLAMA.variant(
+    "cohere",
+    {
         "n_kv_heads": KV_HEADS,
         "rope": rope(base=5e5, interleaved=True),
         "norm": "layernorm",
@@ -34,19 +30,15 @@ COHERE = replace(
         "shared_norm": True,
         "mlp_bias": False,
     },
-    modules={name: entry for name, entry in LLAMA.modules.items() if "norm_mlp" not in name},
-    requires={},
+    without="norm_mlp",
     only={"use_qk_norm": False},
     inert=frozenset({"attention_dropout", "model_max_length", "pretraining_tp"}),
-    head=Head(LLAMA_HEAD, {"scale": key("logit_scale", default=0.0625)}),
+    head=lm_head("norm", scale=key("logit_scale", default=0.0625)),
 )
 
-COHERE2 = replace(
-    COHERE,
-    name="cohere2",
-    model_types=("cohere2",),
-    config={
-        **COHERE.config,
+COHERE2 = COHERE.variant(
+    "cohere2",
+    {
         "rope": rope(interleaved=True),
         "windows": by_layer(
             lambda reader, layer: slides(reader, layer, 4), _PATTERN, f"_{_PATTERN}"

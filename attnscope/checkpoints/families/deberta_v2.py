@@ -1,12 +1,11 @@
 """DeBERTa v2 and v3 (He et al., 2021): BERT whose scores also compare content with distances."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from attnscope.base.model_config import Disentangled
 from attnscope.checkpoints.families.bert import BERT
-from attnscope.checkpoints.families.reader import ConfigReader, whole_number
+from attnscope.checkpoints.families.reader import ConfigReader
 from attnscope.checkpoints.families.spec import HEAD_WIDTH, Computed, key
 
 _TYPES = "pos_att_type"
@@ -41,9 +40,7 @@ def _disentangled(reader: ConfigReader, done: Mapping[str, Any]) -> Disentangled
         raise reader.wrong(_NORM, norm, "none or layer_norm")
     if not reader.flag("relative_attention", default=False) or not types:
         return None
-    span, buckets = (
-        whole_number(reader, name, reader.get(name, default=-1), -1) for name in (_SPAN, _BUCKETS)
-    )
+    span, buckets = (reader.whole(name, default=-1, least=-1) for name in (_SPAN, _BUCKETS))
     span = span if span > 0 else done["max_positions"]
     logarithmic = buckets > 0
     shared = reader.flag("share_att_key", default=False)
@@ -53,12 +50,9 @@ def _disentangled(reader: ConfigReader, done: Mapping[str, Any]) -> Disentangled
     )
 
 
-DEBERTA_V2 = replace(
-    BERT,
-    name="deberta_v2",
-    model_types=("deberta-v2",),
-    config={
-        **BERT.config,
+DEBERTA_V2 = BERT.variant(
+    "deberta_v2",
+    {
         "d_head": key("attention_head_size", default=HEAD_WIDTH),
         "mask": "bidirectional",
         "scale": Computed(
@@ -72,8 +66,8 @@ DEBERTA_V2 = replace(
         "n_segments": key("type_vocab_size", default=0),
         "norm_eps": key("layer_norm_eps", default=1e-7),
     },
+    model_type="deberta-v2",
     modules={
-        **BERT.modules,
         **{
             f"blocks.{{l}}.attention.{part[0]}": f"{_SELF}.{part}_proj"
             for part in ("query", "key", "value")

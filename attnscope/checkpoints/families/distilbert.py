@@ -1,11 +1,11 @@
 """DistilBERT (Sanh et al., 2019): BERT with half the layers and no segments."""
 
 from attnscope.checkpoints.families.spec import (
-    ACTIVATIONS,
     HEADS,
     Family,
     Head,
     Outside,
+    activation,
     copy_of,
     key,
 )
@@ -14,7 +14,6 @@ _LAYER = "transformer.layer.{l}"
 
 DISTILBERT = Family(
     name="distilbert",
-    model_types=("distilbert",),
     config={
         "vocab_size": key("vocab_size"),
         "d_model": key("dim"),
@@ -31,7 +30,7 @@ DISTILBERT = Family(
         "embedding_norm": True,
         "norm_eps": 1e-12,
         "norm_order": "post",
-        "activation": key("activation", default="gelu", map=ACTIVATIONS),
+        "activation": activation("activation"),
         "mlp_bias": True,
     },
     modules={

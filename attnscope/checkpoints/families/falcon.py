@@ -6,19 +6,18 @@ from typing import Any
 from attnscope.checkpoints.families.reader import ConfigReader
 from attnscope.checkpoints.families.rope import rope
 from attnscope.checkpoints.families.spec import (
-    ACTIVATIONS,
+    FOUR_WIDTHS,
     HEADS,
     SIZES,
-    Chunk,
     Computed,
     Family,
-    Head,
-    Outside,
+    activation,
+    chunks,
     key,
+    lm_head,
 )
 
 _LAYER = "h.{l}"
-_QKV = f"{_LAYER}.self_attention.query_key_value"
 _NEW = "new_decoder_architecture"
 
 
@@ -42,12 +41,11 @@ def _shares_norm(reader: ConfigReader, done: Mapping[str, Any]) -> bool:
 
 FALCON = Family(
     name="falcon",
-    model_types=("falcon",),
     config={
         **SIZES,
         **HEADS,
         "n_kv_heads": Computed(_groups, (_NEW, "multi_query", "num_kv_heads")),
-        "d_mlp": key("ffn_hidden_size", default=Computed(lambda _, done: 4 * done["d_model"])),
+        "d_mlp": key("ffn_hidden_size", default=FOUR_WIDTHS),
         "max_positions": key("max_position_embeddings", default=2048),
         "qkv_bias": key("bias", default=False),
         "out_bias": key("bias", default=False),
@@ -56,13 +54,13 @@ FALCON = Family(
         "norm_eps": key("layer_norm_epsilon", default=1e-5),
         "parallel": Computed(_parallel, ("parallel_attn",)),
         "shared_norm": Computed(_shares_norm, ("num_ln_in_parallel_attn",)),
-        "activation": key("activation", default="gelu", map=ACTIVATIONS),
+        "activation": activation("activation"),
         "mlp_bias": key("bias", default=False),
     },
     modules={
         "embed.tokens": "word_embeddings",
         "blocks.{l}.norm_attention": (f"{_LAYER}.ln_attn", f"{_LAYER}.input_layernorm"),
-        **{f"blocks.{{l}}.attention.{part}": Chunk(_QKV, part, per_group=True) for part in "qkv"},
+        **chunks(f"{_LAYER}.self_attention.query_key_value", per_group=True),
         "blocks.{l}.attention.out": f"{_LAYER}.self_attention.dense",
         "blocks.{l}.norm_mlp": (f"{_LAYER}.ln_mlp", f"{_LAYER}.post_attention_layernorm"),
         "blocks.{l}.mlp.up": f"{_LAYER}.mlp.dense_h_to_4h",
@@ -78,6 +76,6 @@ FALCON = Family(
         r"h\.\d+\.self_attention\.rotary_emb\.inv_freq",
         r"(ln_f|lm_head|score|classifier|qa_outputs)\..*",
     ),
-    head=Head({"head.norm": "ln_f", "head.decoder": Outside("lm_head")}),
+    head=lm_head("ln_f"),
     upstreamed=True,
 )

@@ -1,12 +1,11 @@
 """Gemma 2 (Riviere et al., 2024): soft-capped scores, a scale of its own, every other layer windowed, more norms."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from attnscope.checkpoints.families.llama import LLAMA, LLAMA_HEAD
+from attnscope.checkpoints.families.llama import LLAMA
 from attnscope.checkpoints.families.reader import ConfigReader
-from attnscope.checkpoints.families.spec import ACTIVATIONS, Computed, Head, key
+from attnscope.checkpoints.families.spec import Computed, activation, key, lm_head
 from attnscope.checkpoints.families.windows import by_layer
 
 
@@ -22,12 +21,9 @@ def _softcap(name: str) -> Computed:
     return Computed(read, (name,))
 
 
-GEMMA2 = replace(
-    LLAMA,
-    name="gemma2",
-    model_types=("gemma2",),
-    config={
-        **LLAMA.config,
+GEMMA2 = LLAMA.variant(
+    "gemma2",
+    {
         "n_kv_heads": key("num_key_value_heads"),
         "d_head": key("head_dim"),
         "windows": by_layer(lambda _, layer: layer % 2 == 0),
@@ -39,16 +35,15 @@ GEMMA2 = replace(
         "embedding_scale": Computed(lambda _, done: done["d_model"] ** 0.5),
         "norm_plus_one": True,
         "norm_order": "sandwich",
-        "activation": key("hidden_activation", default="gelu_pytorch_tanh", map=ACTIVATIONS),
+        "activation": activation("hidden_activation", "gelu_pytorch_tanh"),
         "mlp_bias": False,
     },
     modules={
-        **LLAMA.modules,
         "blocks.{l}.norm_attention_out": "layers.{l}.post_attention_layernorm",
         "blocks.{l}.norm_mlp": "layers.{l}.pre_feedforward_layernorm",
         "blocks.{l}.norm_mlp_out": "layers.{l}.post_feedforward_layernorm",
     },
     requires={"use_bidirectional_attention": False},
     inert=frozenset({"attention_dropout", "hidden_act", "sliding_window_size"}),
-    head=Head(LLAMA_HEAD, {"softcap": _softcap("final_logit_softcapping")}),
+    head=lm_head("norm", softcap=_softcap("final_logit_softcapping")),
 )

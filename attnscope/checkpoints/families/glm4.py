@@ -1,20 +1,15 @@
 """GLM-4 (Zeng et al., 2024): Llama that rotates neighbours in half of each head; in 2025 with norms behind, too."""
 
-from dataclasses import replace
-
 from attnscope.checkpoints.families.llama import LLAMA
-from attnscope.checkpoints.families.phi3 import PHI3
+from attnscope.checkpoints.families.phi3 import GATE_UP
 from attnscope.checkpoints.families.rope import rope
 from attnscope.checkpoints.families.spec import key
 
 _LAYER = "layers.{l}"
 
-GLM = replace(
-    LLAMA,
-    name="glm",
-    model_types=("glm",),
-    config={
-        **LLAMA.config,
+GLM = LLAMA.variant(
+    "glm",
+    {
         "n_kv_heads": key("num_key_value_heads"),
         "d_head": key("head_dim"),
         "qkv_bias": key("attention_bias", default=True),
@@ -23,21 +18,13 @@ GLM = replace(
         "norm_eps": key("rms_norm_eps", default=1.5625e-07),
         "mlp_bias": False,
     },
-    modules={
-        **LLAMA.modules,
-        **{name: entry for name, entry in PHI3.modules.items() if ".mlp." in name},
-    },
-    requires={},
-    inert=frozenset({"attention_dropout"}),
+    GATE_UP,
 )
 
-GLM4 = replace(
-    GLM,
-    name="glm4",
-    model_types=("glm4",),
-    config={**GLM.config, "norm_order": "sandwich"},
+GLM4 = GLM.variant(
+    "glm4",
+    {"norm_order": "sandwich"},
     modules={
-        **GLM.modules,
         "blocks.{l}.norm_attention_out": f"{_LAYER}.post_self_attn_layernorm",
         "blocks.{l}.norm_mlp_out": f"{_LAYER}.post_mlp_layernorm",
     },

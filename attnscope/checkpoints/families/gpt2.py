@@ -1,21 +1,19 @@
 """GPT-2 (Radford et al., 2019): causal, pre-norm, learned positions, fused q, k, v stored transposed."""
 
 from attnscope.checkpoints.families.spec import (
-    ACTIVATIONS,
     HEADS,
-    Chunk,
     Computed,
     Family,
-    Head,
-    Outside,
+    activation,
+    chunks,
     key,
+    lm_head,
 )
 
 _LAYER = "h.{l}"
 
 GPT2 = Family(
     name="gpt2",
-    model_types=("gpt2",),
     config={
         "vocab_size": key("vocab_size"),
         "d_model": key("n_embd"),
@@ -34,16 +32,14 @@ GPT2 = Family(
         "out_bias": True,
         "positions": "learned",
         "norm_eps": key("layer_norm_epsilon", default=1e-5),
-        "activation": key("activation_function", default="gelu_new", map=ACTIVATIONS),
+        "activation": activation("activation_function", "gelu_new"),
         "mlp_bias": True,
     },
     modules={
         "embed.tokens": "wte",
         "embed.positions": "wpe",
         "blocks.{l}.norm_attention": f"{_LAYER}.ln_1",
-        "blocks.{l}.attention.q": Chunk(f"{_LAYER}.attn.c_attn", "q"),
-        "blocks.{l}.attention.k": Chunk(f"{_LAYER}.attn.c_attn", "k"),
-        "blocks.{l}.attention.v": Chunk(f"{_LAYER}.attn.c_attn", "v"),
+        **chunks(f"{_LAYER}.attn.c_attn"),
         "blocks.{l}.attention.out": f"{_LAYER}.attn.c_proj",
         "blocks.{l}.norm_mlp": f"{_LAYER}.ln_2",
         "blocks.{l}.mlp.up": f"{_LAYER}.mlp.c_fc",
@@ -60,5 +56,5 @@ GPT2 = Family(
         r"h\.\d+\.attn\.(masked_)?bias",
         r"(ln_f|lm_head|multiple_choice_head|score|classifier|qa_outputs)\..*",
     ),
-    head=Head({"head.norm": "ln_f", "head.decoder": Outside("lm_head")}),
+    head=lm_head("ln_f"),
 )

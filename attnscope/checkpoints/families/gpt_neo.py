@@ -5,13 +5,13 @@ from typing import Any
 
 from attnscope.checkpoints.families.reader import ConfigReader, whole_number
 from attnscope.checkpoints.families.spec import (
-    ACTIVATIONS,
+    FOUR_WIDTHS,
     HEADS,
     Computed,
     Family,
-    Head,
-    Outside,
+    activation,
     key,
+    lm_head,
 )
 from attnscope.checkpoints.families.windows import Windows, layers
 
@@ -36,27 +36,26 @@ def _windows(reader: ConfigReader, done: Mapping[str, Any]) -> Windows:
         raise reader.wrong(_LAYERS, reader.raw[_LAYERS], f"the layers of '{_TYPES}'")
     if "local" not in kinds:
         return ()
-    size = whole_number(reader, "window_size", reader.get("window_size", default=256))
+    size = reader.whole("window_size", default=256)
     return tuple(size if layer_type == "local" else None for layer_type in kinds)
 
 
 GPT_NEO = Family(
     name="gpt_neo",
-    model_types=("gpt_neo",),
     config={
         "vocab_size": key("vocab_size"),
         "d_model": key("hidden_size"),
         "n_layers": key("num_layers"),
         "n_heads": key("num_heads"),
         **HEADS,
-        "d_mlp": key("intermediate_size", default=Computed(lambda _, done: 4 * done["d_model"])),
+        "d_mlp": key("intermediate_size", default=FOUR_WIDTHS),
         "max_positions": key("max_position_embeddings"),
         "windows": Computed(_windows, (_TYPES, _LAYERS, "window_size")),
         "scale": 1.0,
         "out_bias": True,
         "positions": "learned",
         "norm_eps": key("layer_norm_epsilon", default=1e-5),
-        "activation": key("activation_function", default="gelu_new", map=ACTIVATIONS),
+        "activation": activation("activation_function", "gelu_new"),
         "mlp_bias": True,
     },
     modules={
@@ -78,5 +77,5 @@ GPT_NEO = Family(
         r"h\.\d+\.attn\.attention\.(masked_)?bias",
         r"(ln_f|lm_head|score|classifier|qa_outputs)\..*",
     ),
-    head=Head({"head.norm": "ln_f", "head.decoder": Outside("lm_head")}),
+    head=lm_head("ln_f"),
 )

@@ -2,23 +2,21 @@
 
 from attnscope.checkpoints.families.rope import rope
 from attnscope.checkpoints.families.spec import (
-    ACTIVATIONS,
     HEADS,
     SIZES,
-    Chunk,
     Family,
     Head,
     Outside,
+    activation,
+    chunks,
     copy_of,
     key,
 )
 
 _LAYER = "layers.{l}"
-_QKV = f"{_LAYER}.attention.query_key_value"
 
 GPT_NEOX = Family(
     name="gpt_neox",
-    model_types=("gpt_neox",),
     config={
         **SIZES,
         **HEADS,
@@ -33,15 +31,13 @@ GPT_NEOX = Family(
         ),
         "norm_eps": key("layer_norm_eps", default=1e-5),
         "parallel": key("use_parallel_residual", default=True),
-        "activation": key("hidden_act", default="gelu", map=ACTIVATIONS),
+        "activation": activation("hidden_act"),
         "mlp_bias": True,
     },
     modules={
         "embed.tokens": "embed_in",
         "blocks.{l}.norm_attention": f"{_LAYER}.input_layernorm",
-        "blocks.{l}.attention.q": Chunk(_QKV, "q", per_group=True),
-        "blocks.{l}.attention.k": Chunk(_QKV, "k", per_group=True),
-        "blocks.{l}.attention.v": Chunk(_QKV, "v", per_group=True),
+        **chunks(f"{_LAYER}.attention.query_key_value", per_group=True),
         "blocks.{l}.attention.out": f"{_LAYER}.attention.dense",
         "blocks.{l}.norm_mlp": f"{_LAYER}.post_attention_layernorm",
         "blocks.{l}.mlp.up": f"{_LAYER}.mlp.dense_h_to_4h",

@@ -1,19 +1,17 @@
 """gpt-oss (OpenAI, 2025): Llama with a sink in every head, alternating windows, and experts with a clamped gate."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from attnscope.base.model_config import Rope
 from attnscope.checkpoints.families.llama import LLAMA
 from attnscope.checkpoints.families.reader import ConfigReader
 from attnscope.checkpoints.families.rope import rope
-from attnscope.checkpoints.families.spec import Computed, Stacked, key
+from attnscope.checkpoints.families.spec import HALVES, Computed, Stacked, key
 from attnscope.checkpoints.families.windows import by_layer
 
 _ROPE = rope(base=150000.0)
 _MLP = "layers.{l}.mlp"
-_HALVES = ("gate", "up")
 
 
 def _rotary(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
@@ -27,12 +25,9 @@ def _rotary(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
     return rotary
 
 
-GPT_OSS = replace(
-    LLAMA,
-    name="gpt_oss",
-    model_types=("gpt_oss",),
-    config={
-        **LLAMA.config,
+GPT_OSS = LLAMA.variant(
+    "gpt_oss",
+    {
         "n_kv_heads": key("num_key_value_heads"),
         "d_head": key("head_dim"),
         "windows": by_layer(lambda _, layer: layer % 2 == 0),
@@ -50,12 +45,12 @@ GPT_OSS = replace(
         "experts_per_token": key("num_experts_per_tok"),
         "router_bias": True,
     },
+    without=".mlp.",
     modules={
-        **{name: entry for name, entry in LLAMA.modules.items() if ".mlp." not in name},
         "blocks.{l}.attention": "layers.{l}.self_attn",
         "blocks.{l}.mlp.router": f"{_MLP}.router",
-        "blocks.{l}.mlp.experts.{x}.gate": Stacked(f"{_MLP}.experts.gate_up_proj", "gate", _HALVES, True, True),
-        "blocks.{l}.mlp.experts.{x}.up": Stacked(f"{_MLP}.experts.gate_up_proj", "up", _HALVES, True, True),
+        "blocks.{l}.mlp.experts.{x}.gate": Stacked(f"{_MLP}.experts.gate_up_proj", "gate", HALVES, True, True),
+        "blocks.{l}.mlp.experts.{x}.up": Stacked(f"{_MLP}.experts.gate_up_proj", "up", HALVES, True, True),
         "blocks.{l}.mlp.experts.{x}.down": Stacked(f"{_MLP}.experts.down_proj", transposed=True),
     },
     requires={"swiglu_alpha": 1.702},

@@ -1,44 +1,35 @@
 """Granite (IBM, 2024): Llama with a factor on embeddings, scores, what layers add, and logits; also with experts."""
 
-from dataclasses import replace
-
-from attnscope.checkpoints.families.llama import LLAMA, LLAMA_HEAD
-from attnscope.checkpoints.families.mixtral import HALVES, MIXTRAL
-from attnscope.checkpoints.families.spec import KV_HEADS, Computed, Head, Stacked, key
+from attnscope.checkpoints.families.llama import LLAMA
+from attnscope.checkpoints.families.mixtral import MIXTRAL
+from attnscope.checkpoints.families.spec import HALVES, KV_HEADS, Computed, Stacked, key, lm_head
 
 _MOE = "layers.{l}.block_sparse_moe"
 _LOGITS = "logits_scaling"
 
-GRANITE = replace(
-    LLAMA,
-    name="granite",
-    model_types=("granite",),
-    config={
-        **LLAMA.config,
+GRANITE = LLAMA.variant(
+    "granite",
+    {
         "n_kv_heads": KV_HEADS,
         "scale": key("attention_multiplier", default=1.0),
         "embedding_scale": key("embedding_multiplier", default=1.0),
         "residual_scale": key("residual_multiplier", default=1.0),
     },
-    requires={},
-    inert=frozenset({"attention_dropout"}),
-    head=Head(
-        LLAMA_HEAD,
-        {"scale": Computed(lambda reader, _: 1 / reader.number(_LOGITS, default=1.0), (_LOGITS,))},
+    head=lm_head(
+        "norm",
+        scale=Computed(lambda reader, _: 1 / reader.number(_LOGITS, default=1.0), (_LOGITS,)),
     ),
 )
 
-GRANITE_MOE = replace(
-    GRANITE,
-    name="granitemoe",
-    model_types=("granitemoe",),
-    config={
-        **{name: entry for name, entry in GRANITE.config.items() if name != "mlp_bias"},
+GRANITE_MOE = GRANITE.variant(
+    "granitemoe",
+    {
+        "mlp_bias": False,
         "n_experts": MIXTRAL.config["n_experts"],
         "experts_per_token": MIXTRAL.config["experts_per_token"],
     },
+    without=".mlp.",
     modules={
-        **{name: entry for name, entry in GRANITE.modules.items() if ".mlp." not in name},
         "blocks.{l}.mlp.router": (f"{_MOE}.router.layer", f"{_MOE}.router"),
         **{
             f"blocks.{{l}}.mlp.experts.{{x}}.{half}": (

@@ -2,19 +2,16 @@
 
 from attnscope.checkpoints.families.rope import rope
 from attnscope.checkpoints.families.spec import (
-    ACTIVATIONS,
     HEAD_WIDTH,
     SIZES,
-    Entry,
     Family,
-    Head,
-    Outside,
+    activation,
     copy_of,
     key,
+    lm_head,
 )
 
 _LAYER = "layers.{l}"
-LLAMA_HEAD: dict[str, Entry] = {"head.norm": "norm", "head.decoder": Outside("lm_head")}
 # of families that are made of Llama
 QK_NORMS = {
     f"blocks.{{l}}.attention.{name}_norm": f"{_LAYER}.self_attn.{name}_norm" for name in "qk"
@@ -22,7 +19,6 @@ QK_NORMS = {
 
 LLAMA = Family(
     name="llama",
-    model_types=("llama",),
     config={
         **SIZES,
         "n_kv_heads": key("num_key_value_heads", default=copy_of("n_heads")),
@@ -34,7 +30,7 @@ LLAMA = Family(
         "rope": rope(),
         "norm": "rmsnorm",
         "norm_eps": key("rms_norm_eps", default=1e-6),
-        "activation": key("hidden_act", default="silu", map=ACTIVATIONS),
+        "activation": activation("hidden_act", "silu"),
         "gated": True,
         "mlp_bias": key("mlp_bias", default=False),
     },
@@ -59,5 +55,5 @@ LLAMA = Family(
         r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
         r"(norm|lm_head|score|classifier|qa_outputs)\..*",
     ),
-    head=Head(LLAMA_HEAD),
+    head=lm_head("norm"),
 )

@@ -1,13 +1,10 @@
 """Mixtral (Jiang et al., 2024): Mistral in which a router chooses two of eight MLPs for every token."""
 
-from dataclasses import replace
-
 from attnscope.checkpoints.families.mistral import MISTRAL
 from attnscope.checkpoints.families.rope import rope
-from attnscope.checkpoints.families.spec import Entry, Stacked, key
+from attnscope.checkpoints.families.spec import HALVES, Entry, Stacked, key
 
 _STACKED = "layers.{l}.mlp"  # where transformers 5 has the experts, all in one tensor
-HALVES = ("gate", "up")
 
 
 def expert_modules(block: str, gate: str, up: str, down: str) -> dict[str, Entry]:
@@ -30,19 +27,16 @@ def expert_modules(block: str, gate: str, up: str, down: str) -> dict[str, Entry
     }
 
 
-MIXTRAL = replace(
-    MISTRAL,
-    name="mixtral",
-    model_types=("mixtral",),
-    config={
-        **MISTRAL.config,
+MIXTRAL = MISTRAL.variant(
+    "mixtral",
+    {
         "rope": rope(base=1e6),
         "norm_eps": key("rms_norm_eps", default=1e-5),
         "n_experts": key("num_local_experts"),
         "experts_per_token": key("num_experts_per_tok"),
     },
+    without=".mlp.",
     modules={
-        **{name: entry for name, entry in MISTRAL.modules.items() if ".mlp." not in name},
         **expert_modules("layers.{l}.block_sparse_moe", "w1", "w3", "w2"),
     },
     inert=frozenset(

@@ -3,17 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attnscope.checkpoints.families.reader import ConfigReader, whole_number
+from attnscope.checkpoints.families.reader import ConfigReader
 from attnscope.checkpoints.families.rope import typed_rope
 from attnscope.checkpoints.families.spec import (
-    ACTIVATIONS,
+    HALVES,
     HEADS,
     SIZES,
-    Chunk,
     Computed,
     Family,
     Head,
     Outside,
+    activation,
+    chunks,
     copy_of,
     key,
 )
@@ -22,22 +23,20 @@ from attnscope.checkpoints.families.windows import by_layer
 _LAYER = "layers.{l}"
 _EVERY = "global_attn_every_n_layers"
 _WIDTH = "local_attention"
-_SCALING = ("rope_scaling", "rope_scaling")
 _WINDOWS = by_layer(
-    lambda reader, layer: layer % whole_number(reader, _EVERY, reader.get(_EVERY, default=3)) > 0,
+    lambda reader, layer: layer % reader.whole(_EVERY, default=3) > 0,
     _EVERY,
 )
 
 
 def _windows(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
     """Read windows that hold half of `local_attention` to each side."""
-    side = whole_number(reader, _WIDTH, reader.get(_WIDTH), 2) // 2 + 1
+    side = reader.whole(_WIDTH, least=2) // 2 + 1
     return _WINDOWS.rule(ConfigReader({**reader.raw, "sliding_window": side}, reader.where), done)
 
 
 MODERNBERT = Family(
     name="modernbert",
-    model_types=("modernbert",),
     config={
         **SIZES,
         **HEADS,
@@ -46,13 +45,13 @@ MODERNBERT = Family(
         "qkv_bias": key("attention_bias", default=False),
         "out_bias": copy_of("qkv_bias"),
         "positions": "rope",
-        "rope": typed_rope("full_attention", 1.6e5, ("global_rope_theta", "rope_theta"), _SCALING),
-        "rope_local": typed_rope("sliding_attention", 1e4, ("local_rope_theta", "rope_theta"), _SCALING),
+        "rope": typed_rope("full_attention", 1.6e5, rope_theta="global_rope_theta", rope_scaling="rope_scaling"),
+        "rope_local": typed_rope("sliding_attention", 1e4, rope_theta="local_rope_theta", rope_scaling="rope_scaling"),
         "embedding_norm": True,
         "norm_eps": key("norm_eps", default=1e-5),
         "norm_bias": key("norm_bias", default=False),
         "first_norm": False,
-        "activation": key("hidden_activation", default="gelu", map=ACTIVATIONS),
+        "activation": activation("hidden_activation"),
         "gated": True,
         "mlp_bias": key("mlp_bias", default=False),
     },
@@ -60,10 +59,10 @@ MODERNBERT = Family(
         "embed.tokens": "embeddings.tok_embeddings",
         "embed.norm": "embeddings.norm",
         "blocks.{l}.norm_attention": f"{_LAYER}.attn_norm",
-        **{f"blocks.{{l}}.attention.{part}": Chunk(f"{_LAYER}.attn.Wqkv", part) for part in "qkv"},
+        **chunks(f"{_LAYER}.attn.Wqkv"),
         "blocks.{l}.attention.out": f"{_LAYER}.attn.Wo",
         "blocks.{l}.norm_mlp": f"{_LAYER}.mlp_norm",
-        **{f"blocks.{{l}}.mlp.{part}": Chunk(f"{_LAYER}.mlp.Wi", part, ("gate", "up")) for part in ("gate", "up")},
+        **chunks(f"{_LAYER}.mlp.Wi", "mlp", HALVES),
         "blocks.{l}.mlp.down": f"{_LAYER}.mlp.Wo",
     },
     prefixes=("", "model."),
@@ -81,7 +80,7 @@ MODERNBERT = Family(
             "head.decoder": Outside("decoder"),
         },
         {
-            "transform": key("classifier_activation", default="gelu", map=ACTIVATIONS),
+            "transform": activation("classifier_activation"),
             "transform_bias": key("classifier_bias", default=False),
         },
     ),

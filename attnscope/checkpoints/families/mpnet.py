@@ -1,31 +1,22 @@
 """MPNet (Song et al., 2020), as in all-mpnet-base-v2: BERT without segments, with T5's bias by distance."""
 
-from dataclasses import replace
-
 from attnscope.base.model_config import RelativeBias
 from attnscope.checkpoints.families.roberta import ROBERTA
 from attnscope.checkpoints.families.spec import key
 
 _LAYER = "encoder.layer.{l}"
-_SEGMENTS = ("embed.segments", "n_segments")
 
-MPNET = replace(
-    ROBERTA,
-    name="mpnet",
-    model_types=("mpnet",),
-    config={
+MPNET = ROBERTA.variant(
+    "mpnet",
+    {
         "padding_id": 1,  # whatever `pad_token_id` says
-        **{
-            name: entry
-            for name, entry in ROBERTA.config.items()
-            if name not in ("padding_id", *_SEGMENTS)
-        },
+        "n_segments": 0,
         "mask": "bidirectional",
         "norm_eps": key("layer_norm_eps", default=1e-12),
         "relative_bias": RelativeBias(),
     },
+    without="embed.segments",
     modules={
-        **{name: entry for name, entry in ROBERTA.modules.items() if name not in _SEGMENTS},
         "embed.relative_bias": "encoder.relative_attention_bias",
         "blocks.{l}.attention.q": f"{_LAYER}.attention.attn.q",
         "blocks.{l}.attention.k": f"{_LAYER}.attention.attn.k",

@@ -5,7 +5,15 @@ from typing import Any
 
 from attnscope.checkpoints.families.config_reader import COMMON_INERT, COMMON_REQUIRES
 from attnscope.checkpoints.families.reader import ConfigReader, format_json, positive_number
-from attnscope.checkpoints.families.spec import HEADS, Chunk, Computed, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import (
+    FOUR_WIDTHS,
+    HEADS,
+    Computed,
+    Family,
+    chunks,
+    key,
+    lm_head,
+)
 
 _LAYER = "blocks.{l}"
 _NESTED = "attn_config"
@@ -38,14 +46,13 @@ def _scale(reader: ConfigReader, _: Mapping[str, Any]) -> float | None:
 
 MPT = Family(
     name="mpt",
-    model_types=("mpt",),
     config={
         "vocab_size": key("vocab_size"),
         "d_model": key("d_model"),
         "n_layers": key("n_layers"),
         "n_heads": key("n_heads"),
         **HEADS,
-        "d_mlp": Computed(lambda _, done: 4 * done["d_model"]),
+        "d_mlp": FOUR_WIDTHS,
         "max_positions": key("max_seq_len"),
         "scale": Computed(_scale, (_NESTED,)),
         "positions": "alibi",
@@ -55,7 +62,7 @@ MPT = Family(
     modules={
         "embed.tokens": "wte",
         "blocks.{l}.norm_attention": f"{_LAYER}.norm_1",
-        **{f"blocks.{{l}}.attention.{part}": Chunk(f"{_LAYER}.attn.Wqkv", part) for part in "qkv"},
+        **chunks(f"{_LAYER}.attn.Wqkv"),
         "blocks.{l}.attention.out": f"{_LAYER}.attn.out_proj",
         "blocks.{l}.norm_mlp": f"{_LAYER}.norm_2",
         "blocks.{l}.mlp.up": f"{_LAYER}.ffn.up_proj",
@@ -68,5 +75,5 @@ MPT = Family(
         "verbose".split()
     ),
     leftover=(r"(norm_f|lm_head|score|classifier|qa_outputs)\..*",),
-    head=Head({"head.norm": "norm_f", "head.decoder": Outside("lm_head")}),
+    head=lm_head("norm_f"),
 )

@@ -190,7 +190,6 @@ _HEAD = ("head", "head.norm", "head.transform", "head.transform_norm", "head.dec
 
 NATIVE_LAYOUT = Family(
     name="config",
-    model_types=(),
     config={},
     modules={name: name for name in _NAMES},
     head=Head({name: name for name in _HEAD}),

@@ -1,26 +1,18 @@
 """Qwen2 (Yang et al., 2024): Llama with biases on queries, keys and values, and windows in the upper layers, if any."""
 
-from dataclasses import replace
-
 from attnscope.checkpoints.families.llama import LLAMA
-from attnscope.checkpoints.families.reader import whole_number
 from attnscope.checkpoints.families.spec import KV_HEADS
 from attnscope.checkpoints.families.windows import by_layer
 
 QWEN_WINDOWS = by_layer(
-    lambda reader, layer: (
-        layer >= whole_number(reader, "max_window_layers", reader.get("max_window_layers"), least=0)
-    ),
+    lambda reader, layer: layer >= reader.whole("max_window_layers", least=0),
     "max_window_layers",
     switch="use_sliding_window",
 )
 
-QWEN2 = replace(
-    LLAMA,
-    name="qwen2",
-    model_types=("qwen2",),
-    config={
-        **LLAMA.config,
+QWEN2 = LLAMA.variant(
+    "qwen2",
+    {
         "n_kv_heads": KV_HEADS,
         "windows": QWEN_WINDOWS,
         "qkv_bias": True,
@@ -28,5 +20,4 @@ QWEN2 = replace(
         "mlp_bias": False,
     },
     requires={"use_mrope": False},
-    inert=frozenset({"attention_dropout"}),
 )

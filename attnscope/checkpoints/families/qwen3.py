@@ -1,27 +1,17 @@
 """Qwen3 (Yang et al., 2025): Llama with a head width of its own, and an RMSNorm on each head's queries and keys."""
 
-from dataclasses import replace
-
 from attnscope.checkpoints.families.llama import LLAMA, QK_NORMS
 from attnscope.checkpoints.families.qwen2 import QWEN_WINDOWS
 from attnscope.checkpoints.families.spec import KV_HEADS, key
 
-QWEN3 = replace(
-    LLAMA,
-    name="qwen3",
-    model_types=("qwen3",),
-    config={
-        **LLAMA.config,
+QWEN3 = LLAMA.variant(
+    "qwen3",
+    {
         "n_kv_heads": KV_HEADS,
         "d_head": key("head_dim"),
         "windows": QWEN_WINDOWS,
         "qk_norm": True,
         "mlp_bias": False,
     },
-    modules={
-        **LLAMA.modules,
-        **QK_NORMS,
-    },
-    requires={},
-    inert=frozenset({"attention_dropout"}),
+    modules=QK_NORMS,
 )

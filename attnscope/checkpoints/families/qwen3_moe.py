@@ -1,7 +1,6 @@
 """Qwen3-MoE (Yang et al., 2025): Qwen3 in which a router chooses some of many MLPs for every token."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from attnscope.checkpoints.families.mixtral import expert_modules
@@ -10,8 +9,6 @@ from attnscope.checkpoints.families.reader import ConfigReader
 from attnscope.checkpoints.families.spec import HEAD_WIDTH, Computed, key
 from attnscope.checkpoints.families.windows import everywhere
 
-_COUNT = ("num_experts", "num_local_experts")  # as published, and as transformers 5 writes it
-
 
 def _windows(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
     if reader.flag("use_sliding_window", default=False):
@@ -19,22 +16,20 @@ def _windows(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
     return ()
 
 
-QWEN3_MOE = replace(
-    QWEN3,
-    name="qwen3_moe",
-    model_types=("qwen3_moe",),
-    config={
-        **QWEN3.config,
+QWEN3_MOE = QWEN3.variant(
+    "qwen3_moe",
+    {
         "n_kv_heads": key("num_key_value_heads"),
         "d_head": key("head_dim", default=HEAD_WIDTH),
         "windows": Computed(_windows, ("sliding_window", "use_sliding_window")),
         "d_mlp": key("moe_intermediate_size"),
-        "n_experts": Computed(lambda reader, _: reader.get(*_COUNT), _COUNT),
+        # as published, and as transformers 5 writes it
+        "n_experts": key("num_experts", "num_local_experts"),
         "experts_per_token": key("num_experts_per_tok"),
         "experts_share": key("norm_topk_prob", default=False),
     },
+    without=".mlp.",
     modules={
-        **{name: entry for name, entry in QWEN3.modules.items() if ".mlp." not in name},
         **expert_modules("layers.{l}.mlp", "gate_proj", "up_proj", "down_proj"),
     },
     only={"decoder_sparse_step": 1, "mlp_only_layers": []},

@@ -55,6 +55,10 @@ class ConfigReader:
             return value
         return positive_number(self, self.given(names) or names[0], value)
 
+    def whole(self, name: str, *, default: Any = REQUIRED, least: int = 1) -> int:
+        """Return a value as `get` does; refuse it unless it is a whole number."""
+        return whole_number(self, name, self.get(name, default=default), least)
+
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a boolean."""
         value = self.get(name, default=default)

@@ -8,7 +8,6 @@ from attnscope.checkpoints.families.spec import Computed, Head, Outside, key
 ROBERTA = replace(
     BERT,
     name="roberta",
-    model_types=("roberta",),
     config={
         "padding_id": key("pad_token_id"),
         "position_offset": Computed(lambda _, done: done["padding_id"] + 1),

@@ -84,12 +84,12 @@ def rope(
     return Computed(read, (*_TABLES, theta, *names, *unread))
 
 
-def typed_rope(layer_type: str, base: float, *older: tuple[str, str]) -> Computed:
+def typed_rope(layer_type: str, base: float, **older: str) -> Computed:
     """Read the rotary parameters of layers of one kind: a separate table, or older top-level keys that `rope` knows."""
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
         tables = reader.get("rope_parameters", default=None)
-        raw = {name: reader.raw.get(key) for key, name in older}
+        raw = {name: reader.raw.get(key) for name, key in older.items()}
         if tables is not None:
             if not isinstance(tables, dict) or set(tables) != {
                 "full_attention",
@@ -110,7 +110,7 @@ def typed_rope(layer_type: str, base: float, *older: tuple[str, str]) -> Compute
             )
         return rotary
 
-    return Computed(read, ("rope_parameters", *(key for key, _ in older)))
+    return Computed(read, ("rope_parameters", *older.values()))
 
 
 def _table_or_top_level(
@@ -150,7 +150,7 @@ def _longrope(
     """Read LongRoPE's parameters; the length trained on is at the top level, and one in the table must be the same."""
     parameters = _parameters(reader, table, "longrope")
     name = "original_max_position_embeddings"
-    length = whole_number(reader, original, reader.get(original))
+    length = reader.whole(original)
     if parameters.pop(name, length) != length:
         raise reader.wrong(f"the rotary key '{name}'", table[name], f"the {length} of '{original}'")
     factors = {

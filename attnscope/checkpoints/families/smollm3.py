@@ -1,11 +1,10 @@
 """SmolLM3 (Bakouch et al., 2025): Llama in which every fourth layer knows nothing of positions."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from attnscope.checkpoints.families.llama import LLAMA
-from attnscope.checkpoints.families.reader import ConfigReader, whole_number
+from attnscope.checkpoints.families.reader import ConfigReader
 from attnscope.checkpoints.families.rope import rope
 from attnscope.checkpoints.families.spec import KV_HEADS, Computed
 from attnscope.checkpoints.families.windows import by_layer, layers
@@ -16,9 +15,7 @@ def _turned(reader: ConfigReader, done: Mapping[str, Any]) -> tuple[bool, ...]:
     listed = reader.get("no_rope_layers", default=None)
     count = layers(reader, done)
     if listed is None:
-        every = whole_number(
-            reader, "no_rope_layer_interval", reader.get("no_rope_layer_interval", default=4)
-        )
+        every = reader.whole("no_rope_layer_interval", default=4)
         return tuple((layer + 1) % every != 0 for layer in range(count))
     if (
         not isinstance(listed, list)
@@ -30,12 +27,9 @@ def _turned(reader: ConfigReader, done: Mapping[str, Any]) -> tuple[bool, ...]:
     return tuple(bool(rotated) for rotated in listed[:count])
 
 
-SMOLLM3 = replace(
-    LLAMA,
-    name="smollm3",
-    model_types=("smollm3",),
-    config={
-        **LLAMA.config,
+SMOLLM3 = LLAMA.variant(
+    "smollm3",
+    {
         "n_kv_heads": KV_HEADS,
         "rope": rope(base=2000000.0),
         "rope_layers": Computed(_turned, ("no_rope_layers", "no_rope_layer_interval")),
@@ -46,6 +40,5 @@ SMOLLM3 = replace(
             ("layer_types", "sliding_window", "use_sliding_window"),
         ),
     },
-    requires={},
     inert=frozenset({"attention_dropout", "max_window_layers", "pretraining_tp"}),
 )

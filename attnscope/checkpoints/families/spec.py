@@ -1,7 +1,7 @@
 """The vocabulary in which a family is described: where each of our config fields and modules comes from, as data."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError
@@ -32,22 +32,28 @@ def copy_of(field: str) -> Computed:
     return Computed(lambda _, done: done[field])
 
 
-def key(name: str, *, default: Any = REQUIRED, map: Mapping[str, Any] | None = None) -> Computed:
-    """Return the value of a key of config.json.
+def key(*names: str, default: Any = REQUIRED) -> Computed:
+    """Return the value of a key of config.json, under the name that exists.
 
-    `default` is that of a missing key, which may be Computed; without it, a missing key is refused. `map` maps the
-    checkpoint's values to native ones.
+    `default` is that of a missing key, which may be Computed; without it, a missing key is refused.
     """
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
         derived = isinstance(default, Computed)
-        value = reader.get(name, default=None if derived else default)
-        value = default.rule(reader, done) if derived and value is None else value
-        if map is None:
-            return value
-        if not isinstance(value, str) or value not in map:
-            raise reader.wrong(reader.given([name]) or "", value, "one of " + ", ".join(map))
-        return map[value]
+        value = reader.get(*names, default=None if derived else default)
+        return default.rule(reader, done) if derived and value is None else value
+
+    return Computed(read, names)
+
+
+def activation(name: str, default: str = "gelu") -> Computed:
+    """Return the native name of the activation that a key of config.json names."""
+
+    def read(reader: ConfigReader, _: Mapping[str, Any]) -> str:
+        value = reader.get(name, default=default)
+        if not isinstance(value, str) or value not in ACTIVATIONS:
+            raise reader.wrong(name, value, "one of " + ", ".join(ACTIVATIONS))
+        return ACTIVATIONS[value]
 
     return Computed(read, (name,))
 
@@ -71,6 +77,7 @@ def _kv_heads(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
 
 
 HEAD_WIDTH = Computed(_per_head)  # the model's width divided by the number of heads
+FOUR_WIDTHS = Computed(lambda _, done: 4 * done["d_model"])
 # Null means one per query head. If the key is missing, each family has its own default.
 KV_HEADS = Computed(_kv_heads, ("num_key_value_heads",))
 
@@ -102,6 +109,18 @@ class Chunk:
     # stacked within every key/value head (GPT-NeoX: q, k, v of a head, then of the next one), not one whole after the
     # other
     per_group: bool = False
+
+
+HALVES = ("gate", "up")
+
+
+def chunks(
+    module: str, native: str = "attention", parts: tuple[str, ...] = Chunk.parts, **options: bool
+) -> dict[str, Chunk]:
+    """Return the chunks of a module that stacks `parts` of each block's `native`."""
+    return {
+        f"blocks.{{l}}.{native}.{part}": Chunk(module, part, parts, **options) for part in parts
+    }
 
 
 @dataclass(frozen=True)
@@ -137,12 +156,16 @@ class Head:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
+def lm_head(norm: str, **config: Any) -> Head:
+    """Return a head that decodes by `lm_head`, or by the embedding, after a norm."""
+    return Head({"head.norm": norm, "head.decoder": Outside("lm_head")}, config)
+
+
 @dataclass(frozen=True)
 class Family:
     """How checkpoints of one architecture are read."""
 
     name: str
-    model_types: tuple[str, ...]
     config: Mapping[str, Any]  # field of ModelConfig to a constant or a Computed, in reading order
     # native module to the checkpoint's, with `{l}` for the layer and `{x}` for the expert; weight and bias follow. All
     # names, if checkpoints use several
@@ -161,6 +184,35 @@ class Family:
     head: Head | None = None  # the output head; None if the family's models have none
     # published with model code of its own that transformers took over, under the same names
     upstreamed: bool = False
+    model_type: str = ""  # if it is not the name
+
+    def variant(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        modules: Mapping[str, Entry] | None = None,
+        *,
+        without: str | None = None,
+        **changes: Any,
+    ) -> "Family":
+        """Return a family that is made of this one.
+
+        `config` and `modules` are its own entries, which are added; no module whose name contains `without` is
+        inherited. What the keys of config.json must hold, and which are inert, is not inherited either.
+        """
+        inherited = {
+            module: entry
+            for module, entry in self.modules.items()
+            if without is None or without not in module
+        }
+        own = {"requires": {}, "inert": frozenset({"attention_dropout"}), **changes}
+        return replace(
+            self,
+            name=name,
+            config={**self.config, **config},
+            modules={**inherited, **(modules or {})},
+            **own,
+        )
 
     @property
     def reads(self) -> set[str]:

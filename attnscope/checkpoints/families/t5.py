@@ -25,7 +25,6 @@ def _activation(reader: ConfigReader, _: Mapping[str, Any]) -> str:
 
 T5 = Family(
     name="t5",
-    model_types=("t5",),
     config={
         "vocab_size": key("vocab_size"),
         "d_model": key("d_model"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).with_name("transformers_keys.json")
+_KEYS = json.loads(DATA.read_text())
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,11 @@ class ReferenceKeys:
 @cache
 def reference_keys(family: str) -> ReferenceKeys:
     """Return the keys of a family, by its name."""
-    data = _data()
-    own = data["families"][family]
-    names = frozenset(data["shared"].split()) | frozenset(own["names"].split())
-    classes = frozenset(own["classes"].split())
-    elsewhere = frozenset(data["elsewhere"].split())
+    own = _KEYS["families"][family]
     return ReferenceKeys(
-        names, classes, elsewhere, own["defaults"], tuple(data["releases"].split())
+        frozenset(f"{_KEYS['shared']} {own['names']}".split()),
+        frozenset(own["classes"].split()),
+        frozenset(_KEYS["elsewhere"].split()),
+        own["defaults"],
+        tuple(_KEYS["releases"].split()),
     )
-
-
-@cache
-def _data() -> Any:
-    return json.loads(DATA.read_text())

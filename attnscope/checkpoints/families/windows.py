@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.checkpoints.families.reader import REQUIRED, ConfigReader, format_json, whole_number
+from attnscope.checkpoints.families.reader import REQUIRED, ConfigReader, format_json
 from attnscope.checkpoints.families.spec import Computed
 
 _MOST_LAYERS = 100_000  # a config must not be able to request a list of arbitrary length
@@ -24,7 +24,7 @@ def _window_size(reader: ConfigReader) -> int | None:
     """Return `sliding_window`; null is no window, while a key that is left out has the default of its family."""
     if reader.raw.get("sliding_window", REQUIRED) is None:
         return None
-    return whole_number(reader, "sliding_window", reader.get("sliding_window"))
+    return reader.whole("sliding_window")
 
 
 def layers(reader: ConfigReader, done: Mapping[str, Any]) -> int:
