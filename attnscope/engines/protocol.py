@@ -144,6 +144,8 @@ class Continuation(Protocol):
 class LoadedModel(Protocol):
     """A model whose weights can be run."""
 
+    stream: bool  # weights are read again in every pass, layer by layer, instead of kept
+
     @property
     def module(self) -> nn.Module:
         """All of its modules."""
@@ -151,13 +153,6 @@ class LoadedModel(Protocol):
     @property
     def n_layers(self) -> int:
         """Number of layers that are loaded, counted from the first."""
-
-    @property
-    def stream(self) -> bool:
-        """Weights are read again in every pass, layer by layer, instead of kept."""
-
-    @stream.setter
-    def stream(self, stream: bool) -> None: ...
 
     def under(self, settings: EngineSettings) -> Engine:
         """Put the model under a mask."""

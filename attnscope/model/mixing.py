@@ -47,8 +47,8 @@ class MixingInputs:
     k: Tensor  # (B, G, T, E)
     v: Tensor  # (B, H, T, Ev)
     log_decay: Tensor  # log α, (B, H, T, 1) or, with a decay of each channel, (B, H, T, E)
-    delta: bool  # whether the delta rule takes away what the state holds
     output: Tensor  # what the model itself computed, before norm and gate, (B, H, T, Ev)
+    delta: bool = False  # whether the delta rule takes away what the state holds
     # w, (B, H, T): β of the delta rule, Δ of a state space; None for 1 everywhere
     write: Tensor | None = None
     rates: Tensor | None = (

@@ -25,7 +25,7 @@ def draw_inputs(rng, length, *, by_channel, delta, heads=2, width=16):
     fades = np.exp(rng.uniform(-9, -1, size=(1, heads, length, width if by_channel else 1)))
     write = torch.tensor(rng.uniform(0, 1, size=(1, heads, length)), dtype=torch.float32)
     log_decay = -torch.tensor(fades, dtype=torch.float32)
-    return MixingInputs("gated delta", q, k, v, log_decay, delta, torch.empty(0), write=write)
+    return MixingInputs("gated delta", q, k, v, log_decay, torch.empty(0), delta, write)
 
 
 def outputs(inputs, head, rows):

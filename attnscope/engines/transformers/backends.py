@@ -14,7 +14,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import part_of
-from attnscope.engines.transformers.live import IMPLEMENTATION, configs_of, restored
+from attnscope.engines.transformers.live import restored
 from attnscope.engines.transformers.loading import load_model
 from attnscope.engines.transformers.model_class import first_line, quiet
 
@@ -111,8 +111,7 @@ def backend_of(model: Any) -> str | None:
 @contextmanager
 def using_backend(model: Any, name: str) -> Iterator[None]:
     """Let a model use another implementation; afterwards it has its own."""
-    before = [(config, getattr(config, IMPLEMENTATION)) for config in configs_of(model)]
-    try:
+    with restored(model):
         if name != backend_of(model):
             _set(model, name)
         # Without a compiler or GPU the same function runs uncompiled, with the same masks and the same arithmetic.
@@ -121,9 +120,6 @@ def using_backend(model: Any, name: str) -> Iterator[None]:
         )
         with torch.compiler.set_stance("force_eager") if on_cpu else nullcontext():
             yield
-    finally:
-        for config, implementation in before:
-            setattr(config, IMPLEMENTATION, implementation)
 
 
 def implementations() -> list[str]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing
-from attnscope.engines.transformers.taken_outputs import CACHES
+from attnscope.engines.transformers.taken_outputs import CACHES, without_caches
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.module_hooks import first_argument
@@ -92,10 +92,8 @@ class BlockRerunner:
             raise cannot_rerun(layer)
 
         def run_block(x: Tensor, hooks: AttentionHooks) -> Tensor:
-            # A layer that runs again must not add to caches.
             arguments = {
-                key: None if key in CACHES else _repeated(value, len(x))
-                for key, value in kwargs.items()
+                key: _repeated(value, len(x)) for key, value in without_caches(kwargs).items()
             }
             more = [_repeated(value, len(x)) for value in args]
             if args:

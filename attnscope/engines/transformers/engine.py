@@ -55,6 +55,7 @@ class OpenedModel:
     """A loaded model of transformers; see protocol.LoadedModel."""
 
     loaded: TransformersModel
+    stream: bool = False  # its weights are always kept
 
     @property
     def module(self) -> nn.Module:
@@ -63,16 +64,7 @@ class OpenedModel:
 
     @property
     def n_layers(self) -> int:
-        return self.loaded.parts[self.loaded.chosen].n_layers
-
-    @property
-    def stream(self) -> bool:
-        """Its weights are always kept."""
-        return False
-
-    @stream.setter
-    def stream(self, stream: bool) -> None:
-        assert not stream
+        return self.loaded.part.n_layers
 
     def under(self, settings: EngineSettings) -> "TransformersEngine":
         return TransformersEngine(self.loaded, settings)
@@ -164,11 +156,7 @@ class TransformersEngine:
                 raise StopForward
             return output
 
-        gated = self.loaded.parts[self.loaded.chosen].gated
-        attending = self.loaded.attending
-        session = AttentionCapture(
-            self.loaded.model, on_attention, self.loaded.call_layers, gated, attending
-        )
+        session = self.loaded.capture(on_attention, self.loaded.part.gated)
 
         def on_mixing(layer: int, inputs: MixingInputs) -> None:
             show_shares(layer, inputs, batch.tokens.lengths, share_recorders[layer])
@@ -323,7 +311,7 @@ class TransformersEngine:
         self, layers: Collection[int], on_mixing: Callable[[int, MixingInputs], None]
     ) -> Iterator[None]:
         """Hand what these layers mix tokens by to a function; afterwards, all of them have run."""
-        part = self.loaded.parts[self.loaded.chosen]
+        part = self.loaded.part
         running = RunningLayers(self.loaded.model)
         unseen = set(layers)
 
@@ -365,22 +353,18 @@ class TransformersEngine:
         after = in_this_thread(runner.after_block)
         blocks = find_blocks(self.loaded.model, self.modules.values())
         with listening([block.register_forward_hook(after, with_kwargs=True) for block in blocks]):
-            attending = self.loaded.attending
-            capture = AttentionCapture(
-                self.loaded.model, runner.on_attention, self.loaded.call_layers, (), attending
-            )
-            self._run(capture, batch)
+            self._run(self.loaded.capture(runner.on_attention), batch)
         if missed := {layer for layer in self.layers if layer <= last} - runner.handed:
             raise cannot_rerun(min(missed))
 
     @property
     def sizes(self) -> tuple[int, int]:
-        part = self.loaded.parts[self.loaded.chosen]
+        part = self.loaded.part
         return part.n_layers, part.n_heads
 
     @property
     def layers(self) -> Sequence[int]:
-        return self.loaded.parts[self.loaded.chosen].layers
+        return self.loaded.part.layers
 
     def describe_mask(self) -> str:
         """Return the model's own mask as it was seen: one expression, or the layers of each."""
@@ -456,7 +440,7 @@ class TransformersContinuation:
         self._cache = None
         self._seen = 0
         self._cache_name = cache_argument(loaded.predicting) or "past_key_values"
-        part = loaded.parts[loaded.chosen]
+        part = loaded.part
         # The cache of a hybrid model may count tokens in a layer that does not keep them, and a model that counts
         # positions of pictures (Qwen2.5-Omni) counts again from the first.
         counts_otherwise = any(hasattr(module, "rope_deltas") for module in loaded.model.modules())
@@ -466,8 +450,7 @@ class TransformersContinuation:
         )
 
     def logits(self, tokens: TokenTensors) -> Tensor:
-        attending = self._loaded.attending
-        session = AttentionCapture(self._loaded.model, _attended, attending=attending)
+        session = self._loaded.capture(lambda part, module, inputs: attended(inputs))
         longer = tokens.ids[0].shape[1]
         if any(
             self._seen <= limit < longer for limit in rotation_limits(self._loaded.model.config)
@@ -512,10 +495,6 @@ def _in_type(media: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tenso
 
 def _inputs(texts: TokenTensors) -> dict[str, Any]:
     return {"input_ids": texts.ids[0], "attention_mask": texts.real.long()}
-
-
-def _attended(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
-    return attended(inputs)
 
 
 def _required(output: Tensor | None) -> Tensor:

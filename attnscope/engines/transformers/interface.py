@@ -121,11 +121,17 @@ class AttentionCapture:
         if self.taken_outputs.instead is not None:
             self.taken_outputs.values.append(v)
             return self.taken_outputs.instead
-        if self._attending and self._names.get(id(module)) not in self._attending:
-            return attended(AttentionInputs(0, q, k, v, self._spec(q, k, mask, more, layer=0)))
-        latest = self._latest.get(module)
+        unwatched = self._attending and self._names.get(id(module)) not in self._attending
+        latest = None if unwatched else self._latest.get(module)
         if latest is not None and latest[0]() is q and latest[1]() is k:
-            return self._run_second(module, q, k, v, mask, more)
+            # the second values of a module, whose first call has shown both (Diff Llama)
+            CALLED_TWICE.add(module)
+            second = self._second_output.pop(module, None)
+            if second is not None:
+                return second
+            unwatched = True
+        if unwatched:
+            return attended(AttentionInputs(0, q, k, v, self._spec(q, k, mask, more, layer=0)))
         self._latest[module] = ref(q), ref(k)
         part, layer = self._locate(module)
         if q.ndim != 4 or q.shape[1] % k.shape[1]:
@@ -145,22 +151,6 @@ class AttentionCapture:
         )
         self._second_output[module] = output[..., v.shape[-1] :]
         return output[..., : v.shape[-1]]
-
-    def _run_second(
-        self,
-        module: nn.Module,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        more: dict[str, Any],
-    ) -> Tensor:
-        """Return the output for the second values of a module, whose first call has shown both (Diff Llama)."""
-        CALLED_TWICE.add(module)
-        output = self._second_output.pop(module, None)
-        if output is not None:
-            return output
-        return attended(AttentionInputs(0, q, k, v, self._spec(q, k, mask, more, layer=0)))
 
     def following(self) -> AbstractContextManager[None]:
         """Follow the operators of a model that does not call the attention interface."""
@@ -398,6 +388,21 @@ def capturing(session: AttentionCapture) -> Iterator[None]:
         pass
     finally:
         _active.reset(token)
+
+
+def first_queries(
+    model: nn.Module, run: Callable[..., Any], inputs: Mapping[str, Any]
+) -> Tensor | None:
+    """Run a model, or a part of it, up to its first attention, whose queries it returns, (B, H, Q, E); None for none."""
+    queries: list[Tensor] = []
+
+    def on_attention(part: str, module: nn.Module, attention: AttentionInputs) -> Tensor:
+        queries.append(attention.q)
+        raise StopForward
+
+    with torch.inference_mode(), capturing(AttentionCapture(model, on_attention)):
+        run(**inputs)
+    return next(iter(queries), None)
 
 
 def through_interface(model: Any) -> bool:

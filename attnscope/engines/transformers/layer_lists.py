@@ -63,6 +63,14 @@ class RunningLayers:
             for index in range(1 + max(ran))
         )
 
+    def mixing_of(self, name: str) -> dict[int, MixingLayer]:
+        """Return the paths without softmax of the layers of a list, by their number."""
+        return {
+            index: layer
+            for (of_list, index), layer in sorted(self.mixing.items())
+            if of_list == name
+        }
+
     def _paths(self, classes: set[str], attention: LayerPaths) -> LayerPaths:
         """Return the kinds of a layer: how it attends, then what else lets its tokens read each other."""
         matched = [

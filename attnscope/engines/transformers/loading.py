@@ -6,7 +6,7 @@ randomly.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,12 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.checkpoints.folder import Folder, unused_note
 from attnscope.engines.transformers.default_inputs import default_inputs, default_notes, defaults_of
 from attnscope.engines.transformers.followed import WEIGHS_TWICE
-from attnscope.engines.transformers.interface import NAME, OVER_LAYERS
+from attnscope.engines.transformers.interface import (
+    NAME,
+    OVER_LAYERS,
+    AttentionCapture,
+    OnAttention,
+)
 from attnscope.engines.transformers.media import (
     PIXELS,
     PatchLayout,
@@ -81,14 +86,15 @@ class TransformersModel:
         )
 
     @property
-    def call_layers(self) -> dict[str, tuple[int, ...]]:
-        """The layer of each call of attention of a part, in order; see ModelPart."""
-        return {name: part.call_layers for name, part in self.parts.items()}
+    def part(self) -> ModelPart:
+        """The attention that is shown."""
+        return self.parts[self.chosen]
 
-    @property
-    def attending(self) -> frozenset[str]:
-        """Names of the modules of all parts that attend; a vision tower in front of a language model has others."""
-        return frozenset().union(*(part.modules for part in self.parts.values()))
+    def capture(self, on_attention: OnAttention, gated: Collection[str] = ()) -> AttentionCapture:
+        """Return what hands over the attention of all parts; a vision tower in front of them has modules of its own."""
+        call_layers = {name: part.call_layers for name, part in self.parts.items()}
+        attending = frozenset[str]().union(*(part.modules for part in self.parts.values()))
+        return AttentionCapture(self.model, on_attention, call_layers, gated, attending)
 
     def resolve_part(self, name: str | None) -> str:
         """Return the part that the user means."""

@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
-from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing
-from attnscope.engines.transformers.model_class import first_line, quiet
+from attnscope.engines.transformers.interface import first_queries
+from attnscope.engines.transformers.model_class import first_line, may_fail, quiet
 from attnscope.engines.transformers.pictures import joined_patches, open_picture, seen_pixels
 from attnscope.findings.arrays import Array
 from attnscope.findings.images import CLS, ImageGrid, encode_png
 from attnscope.findings.tokens import Token
-from attnscope.model.inputs import AttentionInputs
 from attnscope.request.media import MediaText
 from attnscope.request.run_config import TextInput
 
@@ -114,19 +113,12 @@ def vision_inputs(model: Any, pixels: Tensor) -> dict[str, Tensor]:
 
 def _first_queries(model: Any, pixels: Tensor) -> Tensor:
     """Return the queries of the first attention of a model on a picture, (B, H, Q, E)."""
-    queries: list[Tensor] = []
-
-    def on_attention(part: str, module: nn.Module, attention: AttentionInputs) -> Tensor:
-        queries.append(attention.q)
-        raise StopForward
-
-    with torch.inference_mode(), capturing(AttentionCapture(model, on_attention)):
-        model(**vision_inputs(model, pixels))
-    if not queries:
+    queries = first_queries(model, model, vision_inputs(model, pixels))
+    if queries is None:
         raise AttnscopeError(
             "does not run through transformers' attention interface", where=model.config.model_type
         )
-    return queries[0]
+    return queries
 
 
 def find_layout(model: Any, pixels: Tensor, where: str | Path) -> PatchLayout:
@@ -198,19 +190,14 @@ def open_image_processor(path: Path) -> Any:
     if not file.is_file() and not (path / "processor_config.json").is_file():
         hint = "download it: it says how the model's pictures are resized and normalised"
         raise AttnscopeError("there is no such file", where=file, hint=hint)
-    try:
-        with quiet():
-            try:
-                options = {"backend": "pil", "local_files_only": True, "trust_remote_code": False}
-                return hf.AutoImageProcessor.from_pretrained(path, **options)
-            except ImportError:
-                # DINOv3's is for torchvision alone, and its steps are those of this one.
-                settings, _ = ImageProcessingMixin.get_image_processor_dict(
-                    path, local_files_only=True
-                )
-                return hf.ViTImageProcessorPil.from_dict(settings)
-    except Exception as e:  # a class of transformers may raise anything for a strange value
-        raise AttnscopeError(f"transformers cannot use it ({first_line(e)})", where=file) from e
+    with may_fail("transformers cannot use it", file), quiet():
+        try:
+            options = {"backend": "pil", "local_files_only": True, "trust_remote_code": False}
+            return hf.AutoImageProcessor.from_pretrained(path, **options)
+        except ImportError:
+            # DINOv3's is for torchvision alone, and its steps are those of this one.
+            settings, _ = ImageProcessingMixin.get_image_processor_dict(path, local_files_only=True)
+            return hf.ViTImageProcessorPil.from_dict(settings)
 
 
 @dataclass(frozen=True)
@@ -271,11 +258,8 @@ def processor_of(given: Any) -> Any:
 
 def processed(processor: Any, picture: Any, name: str) -> tuple[Array, dict[str, Array]]:
     """Return the values that an image processor makes of one picture, (3, height, width), and the model's inputs."""
-    try:
-        with quiet():
-            made = processor(picture, return_tensors="np")
-    except Exception as e:  # a class of transformers may raise anything for a strange value
-        raise AttnscopeError(f"the image processor fails ({first_line(e)})", where=name) from e
+    with may_fail("the image processor fails", name), quiet():
+        made = processor(picture, return_tensors="np")
     values: Array = made[PIXELS]
     if _GRIDS in made and values.ndim == 3:
         rows, columns = made[_GRIDS][0].tolist()

@@ -74,7 +74,6 @@ def _state_space(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
         log_decay=step[..., None],
         rates=arguments["A"].float()[:, None],
         write=step,
-        delta=False,
         skip=skip,
         output=_by_head(output[0] if isinstance(output, tuple) else output),
     )
@@ -99,7 +98,6 @@ def _channels(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
         log_decay=step.float()[..., None],
         rates=arguments["A"].float(),
         write=step.float(),
-        delta=False,
         skip=skip,
         output=(output[0] if isinstance(output, tuple) else output)[..., None],
         gate=None if z is None else F.silu(z)[..., None],
@@ -117,7 +115,6 @@ def _averages(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
         k=k,
         v=arguments["value"].transpose(1, 2)[..., None],
         log_decay=decay[None, :, None, None].expand_as(k),
-        delta=False,
         bonus=arguments["time_first"].detach(),
         output=output[0].transpose(1, 2)[..., None],
     )
@@ -149,7 +146,6 @@ def _gated_recurrence(
         v=x.transpose(1, 2)[..., None],
         log_decay=log_decay.masked_fill(reset, _RESET).transpose(1, 2)[..., None],
         write=write.transpose(1, 2),
-        delta=False,
         output=output.transpose(1, 2)[..., None],
     )
 
@@ -178,7 +174,6 @@ def _mlstm(
         v=value,
         log_decay=log_decay[..., None],
         write=igate.float().exp(),
-        delta=False,
         output=output[0] if isinstance(output, tuple) else output,
         stabilizer=module.config.eps * largest.exp(),
     )
@@ -208,7 +203,6 @@ def _difference(
         k=torch.cat(k.chunk(2, 1), -1),
         v=v,
         log_decay=q.new_zeros(1, 1, 1, 1).expand(*v.shape[:3], 1),
-        delta=False,
         subtracted=(first - second + module.lambda_init).expand(v.shape[1]),
         output=_by_head(output),
     )
@@ -432,6 +426,5 @@ def _lightning(module: Any, projected: Tensor, output: Tensor) -> MixingInputs:
         k=k,
         v=v,
         log_decay=-module.slope_rate.expand(texts, heads, length, 1),
-        delta=False,
         output=_by_head(output.view(texts, length, heads, -1)),
     )

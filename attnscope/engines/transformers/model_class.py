@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError, arg
@@ -219,12 +220,8 @@ def _config(hf: Any, folder: Folder) -> Any:
         raise AttnscopeError(
             "the checkpoint is quantised", where=where, hint="use one with floating-point weights"
         )
-    try:
-        with quiet():
-            return hf.CONFIG_MAPPING[model_type].from_dict(_with_floats(folder.config))
-    except Exception as e:
-        # A class of transformers may raise anything for a strange value.
-        raise AttnscopeError(f"transformers rejects it ({first_line(e)})", where=where) from e
+    with may_fail("transformers rejects it", where), quiet():
+        return hf.CONFIG_MAPPING[model_type].from_dict(_with_floats(folder.config))
 
 
 def _with_floats(value: Any) -> Any:
@@ -257,6 +254,17 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def may_fail(what: str, where: str | Path, hint: str | None = None) -> Iterator[None]:
+    """Say what failed where a class of transformers, or code of the model, raises: it may raise anything."""
+    try:
+        yield
+    except AttnscopeError:
+        raise
+    except Exception as e:
+        raise AttnscopeError(f"{what} ({first_line(e)})", where=where, hint=hint) from e
 
 
 def first_line(error: BaseException) -> str:

@@ -235,22 +235,14 @@ def _facts(
         looks_ahead=any(map(_looks_ahead, inputs)),
         position_bias=any(call.spec.bias_name == RELATIVE for call in inputs),
         listed=name,
-        mixing={
-            index: layer
-            for (of_list, index), layer in sorted(running.mixing.items())
-            if of_list == name
-        },
+        mixing=running.mixing_of(name),
     )
 
 
 def _without_attention(running: RunningLayers) -> ModelPart:
     """Return the only part of a model whose layers all have a matrix without softmax."""
     name, _ = next(iter(running.mixing))
-    mixing = {
-        index: layer
-        for (of_list, index), layer in sorted(running.mixing.items())
-        if of_list == name
-    }
+    mixing = running.mixing_of(name)
     kinds = running.kinds(name, {})
     path = mixing[min(mixing)]
     return ModelPart(

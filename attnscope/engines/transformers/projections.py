@@ -81,7 +81,7 @@ def _unexpected(parameter: FoundParameter, names: Names) -> AttnscopeError:
 def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Tensor] | str:
     """Return a layer's value projection, (G·Ev, D), and output projection, (D, H·Ev), or why they are unknown."""
     model = loaded.model
-    part = loaded.parts[loaded.chosen]
+    part = loaded.part
     width = loaded.d_model
     prefix = "blocks.0.attention."
     shapes = {

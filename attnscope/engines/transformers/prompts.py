@@ -23,7 +23,7 @@ from attnscope.base.files.reading import as_object, read_json
 from attnscope.checkpoints.chat.rendering import render_chat
 from attnscope.checkpoints.chat.templates import ChatTemplates
 from attnscope.engines.transformers.media import PIXELS, open_image_processor
-from attnscope.engines.transformers.model_class import first_line, quiet
+from attnscope.engines.transformers.model_class import first_line, may_fail, quiet
 from attnscope.engines.transformers.pictures import (
     Clip,
     joined_patches,
@@ -286,20 +286,16 @@ class PromptReader:
             moving["video_metadata"] = [
                 VideoMetadata(len(clip.frames), clip.frames_a_second) for clip in clips
             ]
-        try:
-            with quiet(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # some processors use deprecated functions of NumPy
-                made = processor(
-                    images=pictures or None,
-                    text=[prompt],
-                    add_special_tokens=special,
-                    return_tensors="pt",
-                    **moving,
-                )
-        except Exception as e:  # a class of transformers may raise anything for a strange value
-            raise AttnscopeError(
-                f"the model's processor fails ({first_line(e)})", where=where
-            ) from e
+        fails = may_fail("the model's processor fails", where)
+        with fails, quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some processors use deprecated functions of NumPy
+            made = processor(
+                images=pictures or None,
+                text=[prompt],
+                add_special_tokens=special,
+                return_tensors="pt",
+                **moving,
+            )
         if len(recorded.offsets) != len(opened):
             message = "transformers does not say where the model's processor puts pictures"
             raise AttnscopeError(
@@ -379,17 +375,12 @@ def _within(
     """Return the positions of the placeholders of one picture."""
     before = sum(
         _count(tokenizer, other["replacement"], placeholder)
-        for other in _earlier(recorded.offsets, offset)
+        for other in recorded.offsets
+        if other["new_span"][0] < offset["new_span"][0]
     )
     count = _count(tokenizer, offset["replacement"], placeholder)
     positions = [position for position, token_id in enumerate(ids) if token_id == placeholder]
     return positions[before : before + count]
-
-
-def _earlier(
-    offsets: Sequence[Mapping[str, Any]], offset: Mapping[str, Any]
-) -> list[Mapping[str, Any]]:
-    return [other for other in offsets if other["new_span"][0] < offset["new_span"][0]]
 
 
 def _count(tokenizer: Any, text: str, placeholder: int) -> int:

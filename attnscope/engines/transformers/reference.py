@@ -9,7 +9,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.protocol import EngineSettings, LoadedModel
 from attnscope.engines.transformers.engine import OpenedModel, TransformersEngine
-from attnscope.engines.transformers.interface import AttentionCapture, capturing, through_interface
+from attnscope.engines.transformers.interface import capturing, through_interface
 from attnscope.engines.transformers.loading import TransformersModel, load_model
 from attnscope.engines.transformers.near_keys import from_band, from_blocks
 from attnscope.model.attention import attended
@@ -61,8 +61,7 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
             layers.append(_stages(inputs))
         return attended(inputs)
 
-    session = AttentionCapture(loaded.model, on_attention, loaded.call_layers, (), loaded.attending)
-    with torch.inference_mode(), capturing(session):
+    with torch.inference_mode(), capturing(loaded.capture(on_attention)):
         engine.run(work.batch)
     for stages, weights in zip(layers, _weights(engine, work.batch), strict=True):
         stages["weights"] = weights.float()

@@ -16,7 +16,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.engines.transformers.interface import AttentionCapture, capturing
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.engines.transformers.output_head import apply_head
-from attnscope.engines.transformers.taken_outputs import CACHES
+from attnscope.engines.transformers.taken_outputs import without_caches
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.logit_parts import Directions, LayerParts, difference
 from attnscope.model.matmul import to_float64
@@ -37,7 +37,7 @@ class ResidualStream:
         projections: Sequence[nn.Module | None],
         positions: Sequence[int],
     ) -> None:
-        part = loaded.parts[loaded.chosen]
+        part = loaded.part
         if not part.listed or part.no_projection:
             reason = part.no_projection or "its layers are no list of modules"
             raise _not_a_sum(loaded.model.config.model_type, reason)
@@ -87,9 +87,7 @@ class ResidualStream:
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         _, states = first_argument(module, args, kwargs)
         self._entering.append(states)
-        self._arguments.append(
-            (args, {name: None if name in CACHES else value for name, value in kwargs.items()})
-        )
+        self._arguments.append((args, without_caches(kwargs)))
 
     def _project(self, layer: int) -> Callable[..., None]:
         def keep(module: nn.Module, args: Any, output: Tensor) -> None:

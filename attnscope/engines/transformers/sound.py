@@ -20,17 +20,12 @@ from attnscope.base.files.sound import SoundFile, open_sound
 from attnscope.checkpoints.tokenization.given import join_tokens
 from attnscope.checkpoints.tokenization.pieces import piece_bytes, readable_piece, trim_span
 from attnscope.engines.torch_setup import choose_device
-from attnscope.engines.transformers.interface import (
-    OWN_ATTENTION,
-    AttentionCapture,
-    StopForward,
-    capturing,
-)
-from attnscope.engines.transformers.model_class import first_line, quiet
+from attnscope.engines.transformers.interface import OWN_ATTENTION, first_queries
+from attnscope.engines.transformers.model_class import may_fail, quiet
 from attnscope.findings.hints import Hint
 from attnscope.findings.sound import Sound, frame_name
 from attnscope.findings.tokens import Token
-from attnscope.model.inputs import AttentionInputs
+from attnscope.model.module_hooks import listening
 from attnscope.request.media import MediaText, Speech
 from attnscope.request.run_config import TextInput
 
@@ -75,40 +70,26 @@ def probe_sound(model: Any) -> dict[str, Tensor]:
 def find_frames(model: Any, inputs: dict[str, Tensor], where: str | Path) -> FrameLayout:
     """Return how far apart the tokens of a sound are: the product of the strides of the convolutions before them."""
     strides: list[tuple[int, ...]] = []
-    lengths: list[int] = []
 
     def on_convolution(module: nn.Conv1d | nn.Conv2d, *_: Any) -> None:
         strides.append(tuple(map(int, module.stride)))
-
-    def on_attention(part: str, module: nn.Module, attention: AttentionInputs) -> Tensor:
-        lengths.append(attention.q.shape[2])
-        raise StopForward
 
     convolutions = [
         module for module in model.modules() if isinstance(module, nn.Conv1d | nn.Conv2d)
     ]
     handles = [module.register_forward_hook(on_convolution) for module in convolutions]
-    try:
-        with torch.inference_mode(), capturing(AttentionCapture(model, on_attention)):
-            model(**inputs)
-    except AttnscopeError:
-        raise
-    except Exception as e:  # a class of transformers may raise anything
-        message = f"transformers cannot run it on a sound ({first_line(e)})"
-        raise AttnscopeError(
-            message, where=where, hint="attnscope shows models that take text, pictures or sound"
-        ) from e
-    finally:
-        for handle in handles:
-            handle.remove()
+    hint = "attnscope shows models that take text, pictures or sound"
+    with listening(handles), may_fail("transformers cannot run it on a sound", where, hint):
+        queries = first_queries(model, model, inputs)
     config = model.config
-    if lengths and strides and len(strides[0]) == 2:  # a picture of the spectrum (AST)
+    n_tokens = 0 if queries is None else queries.shape[2]
+    if n_tokens and strides and len(strides[0]) == 2:  # a picture of the spectrum (AST)
         bands = (config.num_mel_bins - config.patch_size) // config.frequency_stride + 1
         frames = (config.max_length - config.patch_size) // config.time_stride + 1
-        before = ("cls", "distillation")[: lengths[0] - bands * frames]
-        if lengths[0] == len(before) + bands * frames:
+        before = ("cls", "distillation")[: n_tokens - bands * frames]
+        if n_tokens == len(before) + bands * frames:
             return FrameLayout(config.time_stride, bands, before)
-    elif lengths and strides:
+    elif n_tokens and strides:
         return FrameLayout(prod(stride for (stride,) in strides))
     message = f"the tokens of '{config.model_type}' are not frames of a sound"
     raise AttnscopeError(
@@ -130,12 +111,9 @@ def open_extractor(processor: Any) -> Any:
     if not file.is_file() and not (path / "processor_config.json").is_file():
         hint = "download it: it says at which rate the model hears, and what its features are"
         raise AttnscopeError("there is no such file", where=file, hint=hint)
-    try:
-        with quiet():
-            opener: Any = AutoFeatureExtractor
-            extractor = opener.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except Exception as e:  # a class of transformers may raise anything for a strange value
-        raise AttnscopeError(f"transformers cannot use it ({first_line(e)})", where=file) from e
+    with may_fail("transformers cannot use it", file), quiet():
+        opener: Any = AutoFeatureExtractor
+        extractor = opener.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     if type(getattr(extractor, "sampling_rate", None)) is not int:
         raise AttnscopeError("has no sampling_rate", where=file)
     return extractor
@@ -340,25 +318,14 @@ class SoundReader:
         return Token(token_id, piece, spelled, special=self.tokenizer.made_token(token_id).special)
 
     def _features(self, extractor: Any, samples: Any, rate: int, file: SoundFile) -> Any:
-        try:
-            with quiet():
-                values = extractor(samples, sampling_rate=rate, return_tensors="np")[
-                    self.model.main_input_name
-                ]
-        except Exception as e:  # a class of transformers may raise anything
-            raise AttnscopeError(
-                f"the feature extractor fails ({first_line(e)})", where=file.path
-            ) from e
+        with may_fail("the feature extractor fails", file.path), quiet():
+            values = extractor(samples, sampling_rate=rate, return_tensors="np")[
+                self.model.main_input_name
+            ]
         return np.asarray(values, np.float32)
 
     def _count(self, features: Any) -> int:
         """Return how many tokens the model makes of features."""
-        lengths: list[int] = []
-
-        def on_attention(part: str, module: nn.Module, attention: AttentionInputs) -> Tensor:
-            lengths.append(attention.q.shape[2])
-            raise StopForward
-
         if self.model.config.is_encoder_decoder:
             model = self.model.get_encoder()
         else:
@@ -366,15 +333,11 @@ class SoundReader:
         inputs = {
             self.model.main_input_name: torch.from_numpy(features).to(model.device, model.dtype)
         }
-        try:
-            with torch.inference_mode(), capturing(AttentionCapture(self.model, on_attention)):
-                model(**inputs)
-        except AttnscopeError:
-            raise
-        except Exception as e:  # such as of a sound that is shorter than a convolution
-            message = f"the model cannot hear it ({first_line(e)})"
-            raise AttnscopeError(message, where=arg("audio"), hint="use a longer sound") from e
-        return lengths[0]
+        # such as a sound that is shorter than a convolution
+        with may_fail("the model cannot hear it", arg("audio"), "use a longer sound"):
+            queries = first_queries(self.model, model, inputs)
+        assert queries is not None
+        return queries.shape[2]
 
     def _frame_tokens(self, sound: Sound) -> Iterator[Token]:
         for index, name in enumerate(self.layout.before):
@@ -449,19 +412,13 @@ class SoundReader:
             limit = ceil(_TOKENS_A_SECOND * sound.n_frames * sound.frame)
         if limit is not None:
             more["max_new_tokens"] = limit
-        try:
-            for module in self.predicting.modules():
-                OWN_ATTENTION.setdefault(module, "sdpa")  # while no pass of ours is running
-            with quiet(), torch.inference_mode():
-                result = self.predicting.generate(
-                    inputs, generation_config=config, do_sample=False, num_beams=1, **more
-                )
-        except AttnscopeError:
-            raise
-        except Exception as e:  # a class of transformers may raise anything
-            raise AttnscopeError(
-                f"transformers cannot transcribe it ({first_line(e)})", where=arg("audio")
-            ) from e
+        for module in self.predicting.modules():
+            OWN_ATTENTION.setdefault(module, "sdpa")  # while no pass of ours is running
+        fails = may_fail("transformers cannot transcribe it", arg("audio"))
+        with fails, quiet(), torch.inference_mode():
+            result = self.predicting.generate(
+                inputs, generation_config=config, do_sample=False, num_beams=1, **more
+            )
         prompt_length = 1
         if whisper:
             (segments,) = result["segments"]
@@ -484,8 +441,5 @@ def open_generation(predicting: Any, path: Path | None) -> Any:
     file = Path() if path is None else path / "generation_config.json"
     if path is None or not file.is_file():
         return predicting.generation_config
-    try:
-        with quiet():
-            return GenerationConfig.from_pretrained(path, local_files_only=True)
-    except Exception as e:  # a class of transformers may raise anything for a strange value
-        raise AttnscopeError(f"transformers cannot use it ({first_line(e)})", where=file) from e
+    with may_fail("transformers cannot use it", file), quiet():
+        return GenerationConfig.from_pretrained(path, local_files_only=True)

@@ -4,7 +4,7 @@ A module runs again, from the arguments that it got, with other outputs of atten
 ones is the gate, if it takes the product of the gate and any other output.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,11 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from attnscope.model.module_hooks import in_this_thread
+from attnscope.model.module_hooks import in_this_thread, listening
 
 # Arguments that hold keys and values of earlier tokens; `cache` from transformers 5.24 on.
 CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")
 _ROUNDINGS = 16  # how many roundings of its type a product may differ by
+
+
+def without_caches(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a module that runs again, which must not add to caches."""
+    return {name: None if name in CACHES else value for name, value in kwargs.items()}
 
 
 class _Taken(Exception):
@@ -45,20 +50,14 @@ class TakenOutputs:
         self._handles = [
             module.register_forward_pre_hook(enter, with_kwargs=True) for module in self._modules
         ]
-        try:
+        with listening(self._handles):
             yield
-        finally:
-            for handle in self._handles:
-                handle.remove()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # a module that runs again must not add to caches
         if any(kwargs.get(name) is not None for name in CACHES):
             self._with_cache.add(module)
-        self._arguments[module] = (
-            args,
-            {name: None if name in CACHES else value for name, value in kwargs.items()},
-        )
+        self._arguments[module] = args, without_caches(kwargs)
 
     def has_cache(self, module: nn.Module) -> bool:
         """Tell whether a module got keys and values of earlier tokens, without which it would run otherwise."""
