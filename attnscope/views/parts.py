@@ -202,6 +202,7 @@ class WeightMap(msgspec.Struct, frozen=True):
     weights: Matrix  # (runs of queries, runs of keys)
     first_queries: Axis  # the first token of each run of queries, as the axis of the rows
     first_keys: Axis
+    row_sum: str  # states what its rows sum to
     of: str = WEIGHTS  # name of its numbers
 
 

@@ -92,3 +92,24 @@ def test_a_row_of_spans_without_keys_is_not_said_to_sum_to_1(cut, is_less, capsy
     shown = " ".join(capsys.readouterr().out.split())
     assert "each row sums to 1" in shown
     assert ("less where all keys of a head are cut" in shown) == is_less
+
+
+@pytest.mark.parametrize(("cut", "is_less"), [("L0H1: 2←", True), ("L0H1: 2←1", False)])
+def test_a_row_of_a_map_without_keys_is_not_said_to_sum_to_1(gpt2, cut, is_less, capsys):  # noqa: F811
+    path, _ = gpt2
+    asked = ["--layer", "0", "--head", "1", "--pool", "64", "--cut", cut]
+    assert main(["run", TEXT, "--model", path, *asked]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "each row sums to 1" in shown
+    assert ("less where all keys of a head are cut" in shown) == is_less
+
+
+def test_a_map_without_any_weight_claims_none(gpt2, capsys):  # noqa: F811
+    path, _ = gpt2
+    assert main(["run", TEXT, "--model", path, "--pool", "64", "--cut", "*: ←0:11"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "logarithmic" not in shown
+    assert (
+        "· is exactly zero most attended of 11 sources, by total weight from all queries: none receives any"
+        in shown
+    )

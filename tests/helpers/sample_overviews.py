@@ -46,7 +46,7 @@ def overview(count, *, size=64, spelled=None, left_out=(), special=(), notes=(),
     head = head_report(few, few, [0, 1], [0, 1]) | dict(
         stages={},
         top=Top(empty.astype(np.int32), empty, empty, by="weight", left_out=list(left_out)),
-        rows=Rows(*[NONE] * (len(Rows.__struct_fields__) - 1)),
+        rows=Rows(*[NONE] * Rows.__struct_fields__.index("sink")),
         pooled=pooled_of(weights, size),
         columns=mass,
         means=Means(

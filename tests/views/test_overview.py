@@ -6,6 +6,7 @@ from math import log
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from tests.helpers.sample_overviews import overview, weights_of
@@ -188,3 +189,28 @@ def test_the_screen_names_no_options_that_show_nothing():
     assert "--query ROWS --key COLUMNS · --pool N" in screen
     assert "--top K" not in screen
     assert "top contributors" not in screen
+
+
+def test_a_map_says_what_its_rows_sum_to():
+    made = overview(70)
+    assert "; each row sums to 1\n" in draw(made, 200)
+    heads = made.texts[0].heads
+    pooled = replace(heads.pooled, weights=heads.pooled.weights / 2)
+    rows = replace(heads.rows, sink=heads.rows.entropy)
+    for changed, sums in [
+        (
+            replace(heads, pooled=pooled),
+            "each row sums to 1, less where all keys of a head are cut",
+        ),
+        (replace(heads, pooled=pooled, rows=rows), "each row with its sink sums to 1"),
+    ]:
+        text = replace(made.texts[0], heads=changed)
+        assert f"; {sums} key →" in " ".join(draw(replace(made, texts=[text]), 200).split())
+
+
+def test_a_map_of_one_weight_names_it_once():
+    made = overview(70)
+    heads = made.texts[0].heads
+    same = np.where(heads.pooled.weights > 0, np.float32(0.25), np.float32(0))
+    text = replace(made.texts[0], heads=replace(heads, pooled=replace(heads.pooled, weights=same)))
+    assert "\n[██] 0.25  logarithmic" in draw(replace(made, texts=[text]), 200)

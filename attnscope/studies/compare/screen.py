@@ -422,7 +422,8 @@ class _ShownHead:
         for text, head_report, side in zip(self.reports, self.heads, sides, strict=True):
             if head_report.pooled is not None:
                 yield paragraph(untrusted(side.label, "bold"))
-                yield weight_map(text, head_report.pooled)
+                has_sink = head_report.rows.sink is not None
+                yield weight_map(text, head_report.pooled, has_sink=has_sink)
                 yield GAP
         if head.mass is not None:
             yield from _moved_sources(self.reports[0].sources, head, sides)

@@ -8,6 +8,7 @@ from attnscope.findings.arrays import Floats
 from attnscope.findings.heads import HeadReport, Pooled
 from attnscope.findings.run import TextReport
 from attnscope.studies.screens.sound import head_map, sound_of_keys
+from attnscope.studies.screens.stages import row_sum
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import column_texts, digits_for
 from attnscope.views.parts import (
@@ -31,25 +32,24 @@ NEIGHBOURS = 8  # tokens of context on each side of a source
 def overview(text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
     """Present the map of a head in place of its matrices, if it has one."""
     if head.pooled is not None:
-        yield any_map(text, head.pooled)
+        sound = sound_of_keys(text)
+        if sound is None:
+            yield weight_map(text, head.pooled, has_sink=head.rows.sink is not None)
+        else:
+            yield head_map(text, head.pooled, sound)
     if head.columns is not None:
         yield GAP
         yield from _most_attended(text, head, head.columns)
 
 
-def any_map(text: TextReport, pooled: Pooled) -> ViewPart:
-    """Return the map of a text, over seconds if its keys are frames of a sound."""
-    sound = sound_of_keys(text)
-    if sound is None:
-        return weight_map(text, pooled)
-    return head_map(text, pooled, sound)
-
-
-def weight_map(text: TextReport, pooled: Pooled, of: str = WEIGHTS) -> WeightMap:
-    """Return the map of a text; `of` names its numbers."""
+def weight_map(
+    text: TextReport, pooled: Pooled, of: str = WEIGHTS, *, has_sink: bool = False
+) -> WeightMap:
+    """Return the map of a text; `of` names its numbers, of which a sink has a part."""
     queries = token_axis("query", text.tokens, pooled.queries[:-1])
     keys = token_axis(source_kind(text), text.sources, pooled.keys[:-1])
-    return WeightMap(pooled.queries, pooled.keys, pooled.weights, queries, keys, of)
+    sums = row_sum(pooled.weights, has_sink=has_sink)
+    return WeightMap(pooled.queries, pooled.keys, pooled.weights, queries, keys, sums, of)
 
 
 def least_attended(
@@ -95,7 +95,10 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Itera
     without = f", without {' and '.join(left_out)}" if left_out else ""
     share = 100 * float(mass[order].sum()) / (total or 1.0)
     caption = f"  of {len(mass):,} sources{without}, by total weight from all queries"
-    caption += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f} %"
+    if order:
+        caption += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f} %"
+    else:
+        caption += ": none receives any"
     yield paragraph(headed("most attended", caption))
     if order:
         parts = (100 * mass[order] / total).astype(np.float32)

@@ -7,6 +7,7 @@ import numpy as np
 from attnscope.findings.heads import Pooled
 from attnscope.findings.run import TextReport
 from attnscope.findings.sound import Sound, frame_name, subtitles
+from attnscope.studies.screens.stages import row_sum
 from attnscope.views.axes import Axis, token_axis
 from attnscope.views.numbers import number_text
 from attnscope.views.parts import GAP, Column, SoundMap, Table, ViewPart, paragraph
@@ -36,9 +37,8 @@ def head_map(text: TextReport, pooled: Pooled, sound: Sound) -> SoundMap:
     of_rows = "queries"
     if pooled.queries[-1] > len(rows.positions):
         of_rows = "runs of queries"
-    meaning = (
-        f"of {of_rows}, on seconds; each row sums to 1{' with the padding' * bool(text.context)}"
-    )
+    sums = "each row sums to 1 with the padding" if text.context else row_sum(pooled.weights)
+    meaning = f"of {of_rows}, on seconds; {sums}"
     return SoundMap("weights", meaning, rows, pooled.weights, seconds, levels.tolist())
 
 

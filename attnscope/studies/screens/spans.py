@@ -13,13 +13,7 @@ from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import BEGINS_WORD, Token
 from attnscope.studies.screens.header import counted
-from attnscope.studies.screens.stages import (
-    LESS_WHERE_CUT,
-    ROUNDING,
-    in_percent,
-    matrix_panel,
-    weight_digits,
-)
+from attnscope.studies.screens.stages import in_percent, matrix_panel, row_sum, weight_digits
 from attnscope.views.axes import Axis, AxisKind, token_axis, with_sink
 from attnscope.views.numbers import Digits, formatted, written
 from attnscope.views.parts import (
@@ -204,10 +198,8 @@ def span_panel(spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySett
     if len(shown_spans.names) < len(spans.text.names):
         joined = f"; {len(spans.text.names)} spans, neighbours joined"
     meaning = "weight from the row's tokens (averaged) to the column's tokens (summed)"
-    row_sum = "each row sums to 1"
-    if (np.abs(matrix.astype(np.float64).sum(1) - 1) > ROUNDING).any():
-        row_sum += LESS_WHERE_CUT
-    text = f"{whose}: {meaning}; {row_sum}{in_percent(settings)}{joined}"
+    sums = row_sum(matrix, "100 %" if settings.percent else "1")
+    text = f"{whose}: {meaning}{in_percent(settings)}; {sums}{joined}"
     return matrix_panel(matrix, masked, (rows, columns), ours("spans"), ours(text), settings)
 
 

@@ -15,7 +15,6 @@ from attnscope.views.spans import TIE, Spans, ours
 # of position biases, as their papers write them
 BIAS_NAMES = {"alibi": "ALiBi", "relative": "relative position"}
 ROUNDING = 1e-3  # by which the sum of a row may differ from 1
-LESS_WHERE_CUT = ", less where all keys of a head are cut"
 
 
 def text_axes(text: TextReport) -> tuple[Axis, Axis]:
@@ -64,6 +63,16 @@ def weight_digits(weights: Matrix, precision: int, settings: DisplaySettings) ->
     if settings.percent:
         return digits.as_percent()
     return digits
+
+
+def row_sum(weights: Matrix, total: str = "1", *, has_sink: bool = False) -> str:
+    """State what rows of weights sum to; those without an allowed key are NaN, and a sink has a part of each."""
+    if has_sink:
+        return f"each row with its sink sums to {total}"
+    sums = weights.astype(np.float64).sum(1)
+    if (np.abs(sums - 1) > ROUNDING).any():
+        return f"each row sums to {total}, less where all keys of a head are cut"
+    return f"each row sums to {total}"
 
 
 def in_percent(settings: DisplaySettings) -> str:
@@ -124,17 +133,14 @@ def _arithmetic(
     scope = "" if whole_rows else " over the keys that it may see"
     sink = " (column +)" if picture else ""
     of = "softmax of masked"
-    if head.rows.sink is not None:
+    has_sink = head.rows.sink is not None
+    if has_sink:
         of = f"softmax of masked and the head's sink{sink}"
-    with_its_sink = " with its sink" * (head.rows.sink is not None)
-    whole = "100 %" if settings.percent else "1"
-    row_sum = f"each row{with_its_sink} sums to {whole}"
-    if whole_rows and head.rows.sink is None:
-        sums = head.stages["weights"].astype(np.float64).sum(1)
-        # rows without an allowed key are NaN
-        if (np.abs(sums - 1) > ROUNDING).any():
-            row_sum += LESS_WHERE_CUT
-    return f"{mean}{of}{in_percent(settings)}; {row_sum}{scope}{masked}"
+    whole = head.stages["weights"] if whole_rows else head.stages["weights"][:0]
+    if settings.percent:
+        of += ", in %"
+    sums = row_sum(whole, "100 %" if settings.percent else "1", has_sink=has_sink)
+    return f"{mean}{of}; {sums}{scope}{masked}"
 
 
 def _scaled(head: HeadReport) -> str:

@@ -58,7 +58,7 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         name = min(rows.widest, _NAME, room) if room >= _SHORTEST else 0
         label = max(label, rows.axis.digits + 1 + name)
     picture = lay_out(screen, pooled, screen.width - label - 1)
-    screen.say((pooled.of, "bold"), f"  {_description(pooled, picture)}; each row sums to 1")
+    screen.say((pooled.of, "bold"), f"  {_description(pooled, picture)}; {pooled.row_sum}")
     screen.put(
         Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}"),
         width=screen.width,
@@ -203,8 +203,14 @@ def map_shade(fraction: float | None) -> str:
 
 def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
     """Print the scale, and what has no place on it."""
+    if not (weights > 0).any():
+        if (weights == 0).any():
+            screen.say(f"{NO_WEIGHT} is exactly zero")
+        return
     if screen.colours:
         items = [ramp_text(scale, *scale.ends(weights), screen.colours, screen.surface)]
+    elif scale.low == scale.high:
+        items = [Text(f"[{SHADES[-1] * 2}] {scale.high:.2g}")]
     else:
         ratio = (scale.high / scale.low) ** (1 / len(SHADES))
         bounds = [
