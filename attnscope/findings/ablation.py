@@ -16,8 +16,9 @@ from attnscope.findings.tokens import Token
 
 ABLATION_SCHEMA = "attnscope.ablation/1"
 EFFECTS_SCHEMA = "attnscope.effects/1"
-# Change of a final hidden state, relative to its length, that another order of sums makes: up to 3e-6 in SmolLM2-135M.
-_ROUNDING = 3e-5
+# Change of a final hidden state, relative to its length, that rounding makes: in SmolLM2-135M, up to 3e-6 by another
+# order of sums in float32, and in 16 bits, where the last bit of a state flips at any change, 0.014 and 0.0015.
+_ROUNDING = {"float32": 3e-5, "bfloat16": 0.02, "float16": 0.002}
 _OfTokens = Annotated[Floats, along("token")]
 
 
@@ -196,13 +197,12 @@ class Effects(msgspec.Struct, frozen=True):
             return np.abs(self.effect)
         return self.effect
 
-    @property
-    def are_rounding(self) -> bool:
-        """Whether no unit changes a compared state by more than another order of sums would."""
+    def are_rounding(self, dtype: str) -> bool:
+        """Return whether no unit changes a compared state by more than rounding does in this dtype of the model."""
         known = self.hidden[~np.isnan(self.hidden)]
         if not known.size:
             return not self.strength.any()
-        return float(known.max()) <= _ROUNDING
+        return float(known.max()) <= _ROUNDING.get(dtype, _ROUNDING["float32"])
 
 
 class EffectSurvey(TextFindings, frozen=True):
@@ -266,7 +266,7 @@ class EffectSurvey(TextFindings, frozen=True):
         there = logit_of(self.targets, other=True)
         if effects.target is None or before is None or there is None or before == there:
             return None
-        if effects.are_rounding:
+        if effects.are_rounding(self.provenance.dtype):
             return None
         return (effects.target / (there - before)).astype(np.float32)
 

@@ -1,5 +1,6 @@
 """Patches, draws from other texts and logits of targets against forward hooks on eager `transformers` models."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -298,3 +300,22 @@ def test_an_edge_behind_the_compared_token_has_no_effect(gpt2, capsys):
     assert "no edge has an effect here" in shown and "more weight" not in shown
     assert main(["ablate", TEXT, "--model", gpt2, *edges, "--at", "5"]) == 0
     assert "has the largest effect" in capsys.readouterr().out
+
+
+def test_what_only_16_bits_change_is_no_effect(gpt2, tmp_path, capsys):
+    """Heads that write a thousandth: in 16 bits, the last bits of states flip at any change, and none is told apart."""
+    folder = shutil.copytree(gpt2, tmp_path / "quiet")
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    (name,) = [name for name in tensors if name.endswith("h.2.attn.c_proj.weight")]
+    tensors[name] *= 1e-3
+    save_file(tensors, file, metadata={"format": "pt"})
+    command = ["ablate", TEXT, "--model", str(folder), "--each", "head", "--layer", "2"]
+    for dtype, has_effect in [("float32", True), ("bfloat16", False), ("float16", False)]:
+        survey = attnscope.ablate(TEXT, model=folder, each="head", layer=2, dtype=dtype)
+        assert survey.data.effects[0].hidden.max() > 3e-5
+        assert (survey.correlation is not None) == has_effect
+        assert main([*command, "--dtype", dtype]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert ("no head has an effect here beyond rounding" in shown) == (not has_effect)
+        assert ("has the largest effect" in shown) == has_effect

@@ -322,7 +322,7 @@ class Baseline:
             averages.get("loss"),
             averages.get("target"),
         )
-        if effects.are_rounding:
+        if effects.are_rounding(self._ablation.source.dtype or self._ablation.run.dtype):
             return effects
         return msgspec.structs.replace(
             effects, correlation=rank_correlation(weights, effects.strength)
