@@ -453,7 +453,7 @@ def _strongest(survey: EffectSurvey, listing: Listing, settings: DisplaySettings
     sizes = ranking.effect[order].tolist()
     axis = max(map(abs, sizes)), _UNITS[ranking.ranked_by]
     labels = [_label(survey, n) for n in order]
-    bars = effect_bars(ranking, sizes)
+    bars = effect_bars(survey, ranking, sizes)
     return Table(survey.unit, columns, labels=labels, bars=bars, axis=axis)
 
 

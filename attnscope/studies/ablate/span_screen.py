@@ -103,7 +103,8 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
     sizes = [float((ranked.effect if ranked.loss is None else ranked.loss)[n]) for n in order]
     axis = max(map(abs, sizes)), "" if ranked.kl is None and ranked.loss is None else "bits"
     labels = [untrusted(survey.span_names[n]) for n in order]
-    return Table("span", columns, labels=labels, bars=effect_bars(ranked, sizes), axis=axis)
+    bars = effect_bars(survey, ranked, sizes)
+    return Table("span", columns, labels=labels, bars=bars, axis=axis)
 
 
 def _meanings(survey: EffectSurvey) -> list[str]:

@@ -117,9 +117,9 @@ def sized(value: float, digits: int, sign: str = "") -> str:
     )
 
 
-def effect_bars(effects: Effects, sizes: Sequence[float]) -> list[float]:
+def effect_bars(survey: EffectSurvey, effects: Effects, sizes: Sequence[float]) -> list[float]:
     """Return bars of the effects of some units: shares of the largest size; nothing of what is rounding."""
-    if effects.are_rounding:
+    if effects.are_rounding(survey.provenance.dtype):
         return [0.0] * len(sizes)
     return shares_of_largest(sizes)
 

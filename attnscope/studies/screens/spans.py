@@ -198,8 +198,8 @@ def span_panel(spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySett
     if len(shown_spans.names) < len(spans.text.names):
         joined = f"; {len(spans.text.names)} spans, neighbours joined"
     meaning = "weight from the row's tokens (averaged) to the column's tokens (summed)"
-    sums = row_sum(matrix, "100 %" if settings.percent else "1")
-    text = f"{whose}: {meaning}{in_percent(settings)}; {sums}{joined}"
+    row_sums = row_sum(matrix, "100 %" if settings.percent else "1")
+    text = f"{whose}: {meaning}{in_percent(settings)}; {row_sums}{joined}"
     return matrix_panel(matrix, masked, (rows, columns), ours("spans"), ours(text), settings)
 
 
