@@ -621,7 +621,7 @@ def _forecast(forecast: Forecast, ink: Ink, width: int, subject: str, is_roomy: 
         wide = max(0, room - name)
         bar_text = fit(bar(share, wide, ascii=ink.ascii), wide)
         if forecast.before is not None and wide:
-            tick = min(wide - 1, int(forecast.before[n] * wide))
+            tick = min(wide - 1, round(forecast.before[n] * wide))
             bar_text = bar_text[:tick] + ink.plain(_BEFORE) + bar_text[tick + 1 :]
         label = ink.name(token)
         if forecast.is_change:
