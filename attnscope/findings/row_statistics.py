@@ -147,7 +147,7 @@ ROW_STATISTICS = (
     ),
     RowStatistic(
         "other",
-        "Weight on the rest, punctuation included: not the query itself, not special, not the first token.",
+        "Weight on the rest, punctuation too: not the query itself, special or first.",
         lambda row: row.on_others(),
         on="other tokens",
         place=1,

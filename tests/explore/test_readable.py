@@ -439,3 +439,12 @@ def test_titles_say_which_columns_are_in_sight_and_what_is_left_out(report):
     assert "← strongest source past sinks and itself" in shown["heads"][0]
     app, shown, _ = painted(report_source(report), "", (120, 40))
     assert "keys" not in shown["matrix"][0]
+
+
+def test_a_meaning_does_not_say_again_what_its_number_is_called(report):
+    _, shown, _ = painted(report_source(report), "v", (200, 60))
+    meanings = {command.title: command.meaning for command in shown["found"]}
+    assert meanings["weight on the first token"] == "The mean of the rows."
+    assert meanings["weight on other tokens"].startswith("Weight on the rest, punctuation too: ")
+    for title, meaning in meanings.items():
+        assert not meaning.lower().startswith(title)

@@ -38,7 +38,7 @@ from attnscope.views.numbers import NO_WEIGHT, digits_for
 from attnscope.views.scales import WEIGHTS, Scale, Shape, pool_largest
 from attnscope.views.walk.cell import effect_of_row, place_of_effect
 from attnscope.views.walk.effects import ENDINGS, effect_text, effect_word, verdict_text
-from attnscope.views.walk.glossary import phrase_of
+from attnscope.views.walk.glossary import beside_phrase, phrase_of
 from attnscope.views.walk.place import LENS, Action
 from attnscope.views.walk.scene import EFFECT, ROW_EFFECT, HeadNumber, Scene, WalkHead, thumbnail
 
@@ -676,7 +676,8 @@ def _legend(state: WalkState, scene: Scene, width: int, room: int) -> list[Line]
         phrases = phrases[room == 1 and state.head_cut :]
     said = flowed([*(ink.plain(phrase) for phrase in phrases), *_marked(state)], width, " · ")
     said = said[:room]
-    meaning = whole_clauses(ink.plain(head_number.meaning), width, room - len(said))
+    meaning_text = ink.plain(beside_phrase(display, head_number.meaning))
+    meaning = whole_clauses(meaning_text, width, room - len(said))
     return styled(said) + styled(meaning, DIM)
 
 

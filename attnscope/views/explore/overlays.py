@@ -32,7 +32,7 @@ from attnscope.views.explore.ink import (
 )
 from attnscope.views.explore.matrix import scroll
 from attnscope.views.walk.effects import WORDS_OF_EFFECTS
-from attnscope.views.walk.glossary import GLOSSARY, phrase_of
+from attnscope.views.walk.glossary import GLOSSARY, beside_phrase, phrase_of
 from attnscope.views.walk.keys import MOVE, KeyAction, groups, spell_keys
 
 # Cells of a box that are no text: its border, its margins and its scrollbar.
@@ -356,7 +356,7 @@ def displays_of(app: Any) -> list[MenuLine]:
     if app.scene is not None:
         for head_number in app.scene.numbers:
             if head_number.varies:
-                meanings[head_number.name] = head_number.meaning
+                meanings[head_number.name] = beside_phrase(head_number.name, head_number.meaning)
         if not app.source.computes and app.scene.roles is None:
             del meanings["roles"]
     titles = {name: phrase_of(name) for name in meanings}

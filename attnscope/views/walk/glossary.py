@@ -36,3 +36,9 @@ _WORDS = {
 def phrase_of(name: str) -> str:
     """Return what a number of a head is called: `weight within 16 tokens` for `within_16`."""
     return _WORDS.get(name, name.replace("_", " "))
+
+
+def beside_phrase(name: str, meaning: str) -> str:
+    """Return a meaning that stands beside what the number is called, and does not begin with that again."""
+    rest = meaning.removeprefix(f"{phrase_of(name).capitalize()}; ")
+    return rest[:1].upper() + rest[1:]
