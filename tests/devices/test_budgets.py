@@ -46,7 +46,6 @@ from attnscope.model.recorders import (
     TopRecorder,
 )
 from attnscope.model.row_summary import row_loops
-from attnscope.model.sdpa import kernel_cells
 from attnscope.model.tiling import TileShape
 from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
 from tests.devices.simulation import SimulatedTensor, counts, memory, streams
@@ -531,10 +530,16 @@ def test_a_tile_on_a_gpu_has_up_to_1024_rows(simulated: str) -> None:
     assert [shape.rows for shape in shapes] == [128, 1024]
 
 
-def test_blocks_of_masks_are_larger_on_a_gpu_and_compiled_loops_are_for_the_cpu() -> None:
-    cpu, gpu = torch.device("cpu"), torch.device("cuda:1")
-    assert kernel_cells(gpu) == 16 * kernel_cells(cpu)
-    assert row_loops(1 << 30, gpu) is None
+def test_blocks_of_masks_are_larger_on_a_gpu_and_compiled_loops_are_for_the_cpu(
+    simulated: str,
+) -> None:
+    inputs = layer(512, simulated)  # 8 blocks on a CPU
+    windowed = replace(inputs, spec=replace(inputs.spec, mask=SlidingWindow(90)))
+    counts.reset()
+    with torch.inference_mode():
+        attend(windowed, [])
+    assert counts.attention.total() == 1
+    assert row_loops(1 << 30, torch.device("cuda:1")) is None
 
 
 def test_sums_over_tiles_are_float64_where_the_device_has_it(simulated: str) -> None:

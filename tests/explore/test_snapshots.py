@@ -71,7 +71,7 @@ def test_the_recording_shows_what_the_application_shows(smollm2, tmp_path, monke
     check_captions(picture)
     said = set(map(html.unescape, shown))
     # the head, and what the model says without it
-    assert {"cut L13H8 to 0 · E: its rank · │ before", "L13H8 matters little after 10 too"} <= said
+    assert {"cut L13H8 to 0 · E: its rank", "L13H8 matters little after 10 too"} <= said
     assert {'5 L13H8 reads "animal" most: 0.70', '"it" reads "animal" more in L13H8'} <= said
 
 

@@ -415,6 +415,7 @@ def test_scores_in_small_cells_have_fewer_decimals(shown, tmp_path):
     assert np.abs(scores).max() >= 10
     page = shown(path, (1280, 720), "light")
     page.click(".stages button:text-is('scores')")
+    assert "rounded as cells have room" in page.locator(".row-panel").text_content()
     for width, decimals in ((1280, 0), (1600, 1), (1920, 2)):
         page.set_viewport_size({"width": width, "height": 9 * width // 16})
         found, _ = numbers_in(page, "panel-matrix")

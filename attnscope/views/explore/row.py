@@ -510,13 +510,20 @@ def _forecasts(state: WalkState, scene: Scene, width: int, room: int = 1 << 16) 
     ink = state.ink
     lines: list[Line] = []
     if state.place.cuts:
-        lines = styled(flowed(_of_cuts(state, scene), width, " · "), ink.style("warning"))
+        phrases = _of_cuts(state, scene)
+        tick = ink.plain(f"{_BEFORE} before")
+        if any(forecast.before is not None for forecast in scene.predictions):
+            phrases.append(tick)
+        said = flowed(phrases, width, " · ")
+        # it takes no line from predictions, whose numbers say the same
+        said = said[: len(said) - (said[-1] == tick)]
+        lines = styled(said, ink.style("warning"))
     subject = _subject(state.place.cuts)
     changes = [f.effect for f in scene.predictions[:1] if f.is_change and f.effect is not None]
     for effect in changes:
         matters = matters_text(subject, effect, "hidden")
-        said = f"{matters}: {effect_text(effect, 'hidden')} on average"
-        lines += styled(wrapped(ink.plain(said), width), BOLD)
+        answer = f"{matters}: {effect_text(effect, 'hidden')} on average"
+        lines += styled(wrapped(ink.plain(answer), width), BOLD)
     forecasts = [*scene.predictions]
     row = scene.changes.get(scene.tokens_of(state.query)[-1])
     if row is not None and row not in forecasts:
@@ -566,8 +573,6 @@ def _of_cuts(state: WalkState, scene: Scene) -> list[str]:
         phrases.append(f"{ranked if alone else counted} {place_of_effect(scene, None)}")
     elif effects:
         phrases.append("E: its rank" if state.source.computes else "")
-    if any(forecast.before is not None for forecast in scene.predictions):
-        phrases.append(f"{_BEFORE} before")
     return [ink.plain(phrase) for phrase in phrases]
 
 

@@ -130,7 +130,7 @@ _WORDS = {
     "map": "map of the whole text, exact float32",
     "sources": "the strongest sources of every row, exact float32",
     "summary": f"summary, rounded to {_WEIGHT} decimals",
-    "digits": "Numbers are float32; point at one for all digits.",
+    "digits": "Numbers are float32, rounded as cells have room; point at one for all digits.",
     "rounded": f"Of this head, the page keeps weights rounded to {_WEIGHT} decimals, statistics to {_STATISTIC} "
     f"(distance to {DECIMALS['distance']}).",
     "absent": "The sources of this row are not listed on this page. The nearest row that is:",
