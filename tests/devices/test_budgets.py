@@ -34,7 +34,7 @@ from attnscope.model import fused_rows
 from attnscope.model.attention import attend
 from attnscope.model.frame import Frame, one_frame
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import FunctionMask, PaddingMask, intersect
+from attnscope.model.masks import FunctionMask, MatrixMask, PaddingMask, intersect
 from attnscope.model.recorders import (
     AveragedRows,
     ColumnRecorder,
@@ -533,11 +533,12 @@ def test_a_tile_on_a_gpu_has_up_to_1024_rows(simulated: str) -> None:
 def test_blocks_of_masks_are_larger_on_a_gpu_and_compiled_loops_are_for_the_cpu(
     simulated: str,
 ) -> None:
-    inputs = layer(512, simulated)  # 8 blocks on a CPU
-    windowed = replace(inputs, spec=replace(inputs.spec, mask=SlidingWindow(90)))
+    inputs = layer(2048, simulated)
+    allowed = torch.rand(2048, 2048, device=simulated) < 0.9
+    matrix = replace(inputs, spec=replace(inputs.spec, mask=MatrixMask(allowed)))
     counts.reset()
     with torch.inference_mode():
-        attend(windowed, [])
+        attend(matrix, [])
     assert counts.attention.total() == 1
     assert row_loops(1 << 30, torch.device("cuda:1")) is None
 
