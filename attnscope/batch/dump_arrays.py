@@ -29,9 +29,11 @@ class RaggedArray:
         name: Its name, such as `rows.entropy`.
         axes: Axes of a chunk: for `rows.entropy` query (of all texts), unit; for `heads.entropy` text, unit; flat for
             matrices.
-        chunks: One array for each shard.
+        chunks: One array for each shard; 65,535 (of int32, −1) is no position.
         offsets: Where each text begins in its chunk, and the end; None for one row a text.
         texts: Numbers of the records of each chunk.
+        decimals: If a chunk's numbers are integers, they are 10**decimals times as large, and the smallest integer is
+            none; None for positions, and in a dump of exact numbers.
     """
 
     name: str
@@ -39,6 +41,7 @@ class RaggedArray:
     chunks: list[_Array]
     offsets: list[_Array] | None
     texts: list[_Array]
+    decimals: int | None
 
     def to_arrow(self) -> "pa.ChunkedArray":
         """Return a list for each text, without copying; positions and rounded numbers as they are stored.
@@ -101,7 +104,10 @@ class DumpArrays(Mapping[str, RaggedArray]):
         return self._shards[0].units if self._shards else []
 
     def text(self, index: int) -> dict[str, _Array]:
-        """Return the arrays of one record as they are stored, such as `top.keys`, (query, unit, rank): views.
+        """Return the arrays of one record, with the axes that `read_dump` gives: `top.keys` is (unit, query, rank).
+
+        Positions are int32, −1 for none, and numbers float32, NaN for none; numbers that are not rounded are views of
+        the file. Ranks that only longer texts have are none.
 
         Raises:
             KeyError: The dump has no record of this number with findings.
@@ -113,7 +119,7 @@ class DumpArrays(Mapping[str, RaggedArray]):
         shard = self._shards[shard_index]
         numbers = {name: shard.place(name, index) for name in shard.paths}
         return {
-            name: shard.part(name, part_index)
+            name: shard.read(name, part_index)
             for name, part_index in numbers.items()
             if part_index is not None
         }
@@ -134,6 +140,7 @@ class DumpArrays(Mapping[str, RaggedArray]):
             [shard.arrays[name] for shard in shards],
             [shard.arrays[name + OFFSETS] for shard in shards] if own else None,
             [shard.arrays.get(f"{name}/{TEXTS}", shard.texts) for shard in shards],
+            None if declared(name).whole else self.header.settings.digits,
         )
 
     def __iter__(self) -> Iterator[str]:

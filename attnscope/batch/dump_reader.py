@@ -250,8 +250,6 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
         if stage not in record.stages or stage not in STAGES:
             yield f"stages.{stage[:40]}", "is missing"
     for name, along, array in arrays_in(record):
-        if array.dtype != (
-            np.float32 if along.positions is None and along.runs is None else np.int32
-        ):
+        if array.dtype != (np.int32 if along.whole else np.float32):
             yield name, f"holds {array.dtype}"
     yield from faults(record, {})

@@ -192,7 +192,9 @@ class Shard:
         for path in self.paths:
             row = self.place(path, index)
             if row is not None:
-                arrays[path] = self.read(path, row, sources)
+                arrays[path] = self.read(path, row)
+                if "rank" in declared(path).axes:
+                    arrays[path] = arrays[path][..., :sources]
         return arrays
 
     def place(self, path: str, index: int) -> int | None:
@@ -217,14 +219,12 @@ class Shard:
             return part.reshape(self.arrays[path + SHAPES][row])
         return part
 
-    def read(self, path: str, row: int, sources: int) -> _Array:
-        """Return a text's part of an array as Record has it, positions as int32 and numbers as float32."""
+    def read(self, path: str, row: int) -> _Array:
+        """Return a text's part of an array with the axes that Record has, decoded; ranks as they are stored."""
         part = self.part(path, row)
         own = own_axes(path)
         if len(own) == 1:
             part = np.moveaxis(part, 0, own[0])
-        if "rank" in declared(path).axes:
-            part = part[..., :sources]
         return self.decoded(path, part)
 
     def decoded(self, path: str, stored: _Array) -> _Array:
@@ -234,9 +234,8 @@ class Shard:
             ValueError: They are of a type that is not written for them.
         """
         along = declared(path)
-        whole = along.positions is not None or along.runs is not None
         if stored.dtype not in (
-            (np.uint16, np.int32) if whole else (np.float32, np.int16, np.int32)
+            (np.uint16, np.int32) if along.whole else (np.float32, np.int16, np.int32)
         ):
             raise ValueError(f"{path}: holds {stored.dtype}")
         if along.positions is not None:

@@ -56,6 +56,11 @@ class Along:
     # axes of arrays in a dict that differ from the others, by name
     members: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
+    @property
+    def whole(self) -> bool:
+        """Whether its numbers are positions."""
+        return self.positions is not None or self.runs is not None
+
     def of_member(self, name: str) -> "Along":
         """Return the declaration of an array in a dict."""
         if self.members:

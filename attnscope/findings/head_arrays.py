@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 else:
     _DOC = (
-        "Numbers of every head over the shown rows of a text that are words, or over all shown rows if none is.\n\n"
+        "Numbers of every head over the shown rows of tokens that are not special, or over all of them if none is.\n\n"
         "    Each array has one number for every unit. A row that may attend to nothing is left out; null if no row\n"
         "    counts, and where queries and keys are different texts if a number needs them to be the same.\n\n"
         "    Attributes:\n"

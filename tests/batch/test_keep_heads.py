@@ -21,16 +21,18 @@ TEXTS = (
 
 
 def recomputed(record, unit):
-    """The averages of one head in float64, row by row from its matrices."""
+    """The numbers of one head in float64, row by row from its matrices: averages of words, and the largest of all."""
     weights = record.stages["weights"][unit].astype(np.float64)
     masked = record.stages["masked"][unit].astype(np.float64)
     ids = [token.id for token in record.tokens]
     words = [row for row in record.queries if not record.tokens[row].special] or record.queries
     numbers = {name: [] for name in AVERAGES}
-    for row in words:
-        at = record.queries.index(row)
+    for at, row in enumerate(record.queries):
         alpha = weights[at]
         if not np.isfinite(masked[at]).any():
+            continue
+        numbers["max_score"].append(masked[at][np.isfinite(masked[at])].max())
+        if row not in words:
             continue
         numbers["entropy"].append(-sum(a * np.log2(a) for a in alpha if a > 0))
         numbers["first"].append(alpha[0])
@@ -40,7 +42,6 @@ def recomputed(record, unit):
         numbers["self"].append(alpha[row])
         numbers["distance"].append(sum(a * abs(row - key) for key, a in enumerate(alpha)))
         numbers["largest"].append(alpha.max())
-        numbers["max_score"].append(masked[at][np.isfinite(masked[at])].max())
         if row > 0:
             numbers["previous"].append(alpha[row - 1])
         earlier = [place for place in range(row - 1) if ids[place] == ids[row]]

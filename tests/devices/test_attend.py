@@ -158,9 +158,9 @@ def recorders_of(
     direction = torch.randn(batch, WIDTH, generator=generator, dtype=torch.float64)
     direction = direction.to(device) if has_float64(device) else direction
     spans = SpanTokens(torch.randint(-1, 3, (batch, n_keys), generator=generator).to(device), 3)
-    averaged = AveragedRows(
-        shown, torch.randint(-1, n_keys, (batch, n_queries, 3), generator=generator).to(device)
-    )
+    targets_of_averages = torch.randint(-1, n_keys, (batch, n_queries, 3), generator=generator)
+    left_out = ~shown | chance(batch, n_queries)
+    averaged = AveragedRows(~shown, left_out, targets_of_averages.to(device))
     packed = PackedMatrices(len(heads), [(len(rows), len(call.columns))] * batch)
     matrices = call.stages, heads, rows, call.columns
 

@@ -357,25 +357,28 @@ def _unit(
 
 
 def _averages(unit: Unit, text: Text, queries: list[int]) -> dict[str, Number]:
-    """The numbers of a head over the queries that are words, or over all of them without a word."""
+    """The numbers of a head over the queries that are words, or over all of them without a word; the largest of all."""
     words = [query for query in queries if not text.special[query]] or queries
     live = [query for query in words if not unit.dead[query]]
+    shown = [query for query in queries if not unit.dead[query]]
     weights, ids = unit.number("weights"), text.encoding.ids
+    none = Number(np.array(np.nan), np.array(0.0))
+    numbers = dict.fromkeys(_AVERAGES, none)
+    scores = unit.statistic("max_score")
+    if shown:
+        numbers["max_score"] = Number(scores.value[shown].max(), scores.slack[shown].max())
     if not live:
-        return {name: Number(np.array(np.nan), np.array(0.0)) for name in _AVERAGES}
+        return numbers
 
     def on_keys(keys: dict[int, int]) -> Number:
         if not keys:
-            return Number(np.array(np.nan), np.array(0.0))
+            return none
         cells = tuple(zip(*keys.items(), strict=True))
         return Number(weights.value[cells].mean(), weights.slack[cells].mean() + 4 * U)
 
-    numbers = {}
     for name in ("entropy", "first", "special", "self", "distance"):
         statistic = unit.statistic(name)
         numbers[name] = Number(statistic.value[live].mean(), statistic.slack[live].mean() + 4 * U)
-    scores = unit.statistic("max_score")
-    numbers["max_score"] = Number(scores.value[live].max(), scores.slack[live].max())
     numbers["largest"] = Number(
         weights.value[live].max(-1).mean(), weights.slack[live].max(-1).mean() + 4 * U
     )

@@ -17,19 +17,22 @@ from attnscope.model.workers import Deferred
 
 @dataclass(frozen=True)
 class AveragedRows:
-    """The rows that averages of heads count, and the keys that these averages name."""
+    """The rows that numbers of heads count, and the keys that these numbers name."""
 
-    counted: Tensor  # (B, Q), bool
+    hidden: Tensor  # those that do not count at all, (B, Q), bool
+    left_out: Tensor  # those that do not count for averages, (B, Q), bool
     # key position for each of TARGETS, (B, Q, targets), int64; −1 where a row has none
     targets: Tensor
 
     @classmethod
     def of(cls, ids: Tensor, special: Tensor, shown_rows: Tensor) -> "AveragedRows":
-        """Count words among the shown rows, or all shown rows without a word; ids and both others are (B, Q)."""
-        words = shown_rows & ~special
-        counted = torch.where(words.any(1, keepdim=True), words, shown_rows)
+        """Average words among the shown rows, or all shown rows without a word; ids and both others are (B, Q)."""
+        hidden = ~shown_rows
+        no_words = hidden | special
+        left_out = torch.where(no_words.all(1, keepdim=True), hidden, no_words)
         position = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        return cls(counted, torch.stack([position, position - 1, _after_last(ids)], -1))
+        targets = torch.stack([position, position - 1, _after_last(ids)], -1)
+        return cls(hidden, left_out, targets)
 
 
 def _after_last(ids: Tensor) -> Tensor:
@@ -62,9 +65,8 @@ class HeadRecorder(SumRecorder):
             average for average in HEAD_AVERAGES if sources.self_attention or not average.aligned
         ]
         self._averaged = averaged
-        self._left_out = ~averaged.counted
-        device = averaged.counted.device
-        shape = len(self._averages), len(averaged.counted), len(self.heads)
+        device = averaged.hidden.device
+        shape = len(self._averages), len(averaged.hidden), len(self.heads)
         self._sums = exact_zeros(*shape, device=device)
         self._counts = exact_zeros(*shape, device=device)
         self._largest = torch.full(shape, -torch.inf, device=device)
@@ -97,10 +99,12 @@ class HeadRecorder(SumRecorder):
 
     def _reduced(self, values: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Return sums, counts and largest values of rows that count, (averages, B, h) each."""
-        # (averages, B, h, r)
-        left_out = self._left_out[:, None, as_slice(rows)] | values.isnan()
-        largest = values.masked_fill(left_out, -torch.inf).amax(-1)
-        return values.masked_fill(left_out, 0.0).sum(-1), (~left_out).sum(-1), largest
+        left_out = self._averaged.left_out[:, None, as_slice(rows)]
+        hidden = self._averaged.hidden[:, None, as_slice(rows)]
+        averaged = values.masked_fill(left_out, torch.nan)  # (averages, B, h, r)
+        largest = values.masked_fill(hidden, -torch.inf)
+        largest = largest.nan_to_num(-torch.inf, torch.inf, -torch.inf).amax(-1)
+        return averaged.nansum(-1), averaged.eq(averaged).sum(-1), largest
 
     def _add(self, sums: Tensor, counts: Tensor, largest: Tensor, index: list[int] | slice) -> None:
         self._sums[:, :, index] += sums
