@@ -1,6 +1,7 @@
 """The command `attnscope learn`: lessons on attention, on the reader's own sentence."""
 
 import json
+import shlex
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,8 +38,8 @@ def learn(options: Given) -> None:
 
     Eight lessons of a few minutes each: scores, scale, mask, softmax, output, heads, directions and sinks. A step shows
     a formula with the numbers of one row, asks you to predict, and answers with what the model computed. Without
-    LESSON, lists them with your progress. In a terminal, keys answer and change the mask, the temperature or a word;
-    in a pipe, or with --plain, the whole lesson is printed with the answers at its end.
+    LESSON, lists them with your progress. In a terminal, letters answer, and keys change the mask, the temperature or a
+    word; in a pipe, or with --plain, the whole lesson is printed with the answers at its end.
     """
     from attnscope.cli.deliver import check_output, deliver
     from attnscope.cli.progress import progress
@@ -48,6 +49,9 @@ def learn(options: Given) -> None:
         return
     if options.lesson not in LESSON_NAMES:
         hint = did_you_mean(options.lesson, LESSON_NAMES)
+        if " " in options.lesson:
+            text = shlex.quote(options.lesson)
+            hint = f"name one before the text, such as attnscope learn scores {text}"
         raise UsageError(f"no such lesson '{options.lesson}'", hint=hint)
     check_output(options, "learn")
     run = _run_config(options)
@@ -94,7 +98,7 @@ def _print_list(options: Given) -> None:
         state = ""
         if name in done:
             state = f"  done, {done[name]['right']} of {done[name]['questions']} right"
-        print(f"{name:10}  {plan.title}{state}")
+        print(f"{name:10}  {plan.title.partition(': ')[2]}{state}")
     sys.stdout.flush()
     open_lessons = [name for name in LESSONS if name not in done]
     if open_lessons:
@@ -136,17 +140,20 @@ class _Walk:
         return sum(self._right.values())
 
     def _answer(self, count: int) -> int | str | None:
-        """Read the number of a choice, or a key that changes something; None to leave."""
-        sys.stdout.write(f"  your answer (1-{count}; {_CHANGES}, q quit): ")
+        """Read the letter of a choice, or a key that changes something; None to leave."""
+        from attnscope.studies.learn.screen import LETTERS
+
+        letters = LETTERS[:count]
+        sys.stdout.write(f"  your answer ({letters[0]}-{letters[-1]}; {_CHANGES}, q quit): ")
         sys.stdout.flush()
         while True:
             key = read_key()
             if key in ("q", "\x04", ""):
                 print()
                 return None
-            if key.isdigit() and 1 <= int(key) <= count:
+            if key in letters:
                 print(key)
-                return int(key) - 1
+                return letters.index(key)
             if key in _CHANGE_KEYS:
                 print(key)
                 return key
@@ -194,6 +201,8 @@ class _Walk:
                 replace(material.run, mask=parse_mask(other)), material.temperature
             )
             changed = f"mask {spell_mask(parse_mask(other))}"
+            if material.query == len(material.explanation.tokens) - 1:
+                changed += "; the last token sees every key under both, another may not (--query 1)"
         else:
             changed = self._swap_word()
         self._lesson = make_lesson(self._lesson.name, self._material)
@@ -209,7 +218,7 @@ class _Walk:
         text = run.texts[0].text
         old = input("  word to replace: ").strip()
         if old not in text.split():
-            return f"nothing, since {escape_control(old)!r} is none of its words: {escape_control(text)}"
+            return f"nothing; press w, then type one of these words alone: {escape_control(text)}"
         new = input("  replace it by: ").strip()
         if not new:
             return f"nothing; the words are {escape_control(text)}"

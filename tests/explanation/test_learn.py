@@ -86,6 +86,21 @@ def test_there_are_eight_lessons_with_steps_to_predict(lesson):
             assert step["says"] and step["formula"] and step["reveal"]
 
 
+@pytest.mark.parametrize("name", LESSON_NAMES)
+def test_nothing_above_a_question_is_its_answer(name, lesson):
+    for step in lesson(name)["steps"]:
+        shown = re.findall(r"L\dH\d|−?\d+\.\d+|\d [a-z]+", f"{step['says']} {step['formula']}")
+        if name not in ("scale", "softmax"):  # whose formulas name the smallest of wrong answers
+            assert right(step) not in shown
+
+
+def test_numbers_to_compare_have_as_many_decimals(capsys):
+    assert main(["learn", "mask", TEXT, "--plain"]) == 0
+    table = capsys.readouterr().out.rpartition("mask before")[2].split("\n3  ")[0]
+    rows = [re.findall(r" (\d\.\d+)", line) for line in table.splitlines()[1:]]
+    assert {len(cell) for row in rows for cell in row} == {6} and max(map(len, rows)) == 3
+
+
 @pytest.mark.parametrize("query", ["1", "6"])
 def test_scores_are_dot_products(lesson, query):
     found = lesson("scores", "--query", query)
@@ -158,8 +173,9 @@ def test_the_output_is_the_sum_of_weighted_values(lesson):
     np.testing.assert_allclose(column(first, "weight × ‖v‖"), parts, rtol=1e-4)
     assert right(first).split()[0] == str(parts.argmax())
     assert numbers(second["formula"]) == pytest.approx(
-        [np.linalg.norm(weights @ values), parts.sum()], abs=0.006
+        [np.linalg.norm(weights @ values)], abs=0.006
     )
+    assert numbers(second["reveal"]) == pytest.approx([parts.sum()], abs=0.006)
     assert float(right(third)) == pytest.approx(e.projected.norm / e.inputs[-1].norm, abs=0.006)
 
 
@@ -171,7 +187,7 @@ def test_heads_are_those_of_the_layer(lesson):
     first, second, third = found["steps"]
     layer = found["layer"]
     assert right(first) == f"L{layer}H{rows[:, best].argmax()}"
-    np.testing.assert_allclose(column(first, "entropy"), [entropy(row) for row in rows], atol=1e-5)
+    np.testing.assert_allclose(column(second, "entropy"), [entropy(row) for row in rows], atol=1e-5)
     assert right(second) == f"L{layer}H{np.argmax([entropy(row) for row in rows])}"
     assert float(right(third)) == pytest.approx(rows.max(), abs=0.0006)
 
@@ -299,6 +315,7 @@ def test_another_model_and_causal_mask(names, lesson, smollm2):
     ("words", "line"),
     [
         (["score"], "no such lesson 'score'; did you mean 'scores'?"),
+        (["The bank"], "before the text, such as attnscope learn scores 'The bank'"),
         (["scores", "bank"], "the text has 1 token; pass one with 2 to 64 tokens"),
         (["scores", "a b " * 40], "the text has 80 tokens"),
         (["scores", "a b", "--temperature", "0"], "--temperature: must be"),
@@ -334,7 +351,7 @@ def test_keys_answer_change_and_finish_a_lesson(tmp_path, lesson, capsys):
             terminal.written = b""
             wrong = number == 1
             chosen = (step["answer"] + wrong) % len(step["choices"])
-            terminal.press(str(chosen + 1).encode())
+            terminal.press("abcde"[chosen].encode())
             terminal.wait_for("✗ it is".encode() if wrong else "✓ right".encode())
             terminal.wait_for(b"Enter next")
             if number == 0:
@@ -342,13 +359,13 @@ def test_keys_answer_change_and_finish_a_lesson(tmp_path, lesson, capsys):
                 terminal.wait_for(b"now: temperature 0.5")
                 terminal.wait_for(b"your answer")
                 terminal.written = b""
-                terminal.press(b"1")
+                terminal.press(b"a")
                 terminal.wait_for(b"Enter next")
                 terminal.written = b""
                 terminal.press(b"t")
                 terminal.wait_for(b"now: temperature 1")
                 terminal.wait_for(b"your answer")
-                terminal.press(b"1")
+                terminal.press(b"a")
                 terminal.wait_for(b"Enter next")
                 terminal.written = b""
             terminal.press(b"\n")
@@ -373,7 +390,10 @@ def test_keys_change_something_at_the_question_too(tmp_path):
         terminal.press(b"w")
         terminal.wait_for(b"word to replace")
         terminal.press(b"lake\r")
-        terminal.wait_for(b"now: nothing, since 'lake' is none of its words: The bank by the river")
+        terminal.wait_for(b"nothing; press w, then type one of these words alone: The bank by the")
+        terminal.written = b""
+        terminal.press(b"m")
+        terminal.wait_for(b"the last token sees every key under both")
         terminal.press(b"q")
     finally:
         terminal.close()

@@ -20,7 +20,6 @@ from attnscope.studies.learn.material import (
 from attnscope.views.numbers import number_text, scale_text
 
 _CHOICES = 5  # tokens to choose from
-_HEADS = 6  # heads whose numbers stand on one line
 _TERMS = 3  # products of a dot product that a formula writes out
 _NEARLY_ALL = 0.9  # weight from which a token is said to get nearly all of a row
 _A_LITTLE = 0.3  # share of the residual stream's length below which a head is said to add little
@@ -58,12 +57,6 @@ def _table(labels: Sequence[str], *columns: Numbers) -> list[LessonRow]:
     ]
 
 
-def _listed(names: Sequence[str], values: Numbers) -> str:
-    """Write the numbers of the first heads on one line."""
-    items = [f"{name} {_say(value)}" for name, value in zip(names, values[:_HEADS], strict=False)]
-    return ", ".join([*items, "…"] if len(names) > _HEADS else items)
-
-
 def _scores(m: Material) -> list[LessonStep]:
     allowed = np.where(m.allowed, m.scores, -np.inf)
     best = int(allowed.argmax())
@@ -84,8 +77,8 @@ def _scores(m: Material) -> list[LessonStep]:
     return [
         LessonStep(
             "A score is the dot product of the query of one token with the key of another: how well they match.",
-            f"q({here}) · k({label}) = {terms} = {_say(m.scores[best])}",
-            f"Which token has the largest score for {here}?",
+            f"q({here}) · k = {terms} = {_say(m.scores[best])}",
+            f"This is the largest score of {here}. Which token is the key?",
             choices,
             answer,
             f"{label}, with {_say(m.scores[best])}.",
@@ -192,7 +185,7 @@ def _mask(m: Material) -> list[LessonStep]:
         ),
         LessonStep(
             "Why before the softmax? If weights were set to 0 after it, the row would no longer sum to 1.",
-            f"weights of the {int(visible.sum())} allowed keys without a mask: {_say(left, 3)}",
+            f"weight of the hidden keys without a mask ({int((~visible).sum())} of {n}): {_say(1 - left, 3)}",
             "A mask after the softmax would make this row sum to",
             *_amounts(left, 1.0, (1 + left) / 2 if left < 0.5 else left / 2, digits=3),
             f"{_say(left, 3)}: the weight of the hidden keys is lost instead of shared out.",
@@ -200,7 +193,7 @@ def _mask(m: Material) -> list[LessonStep]:
             _table(m.labels, unmasked, unmasked * visible, before),
         ),
         LessonStep(
-            "Dividing the rest by its sum gives what the mask before the softmax gives.",
+            "What is left after the mask can be divided by its sum.",
             f"{_say(unmasked[visible].max(), 3)} / {_say(left, 3)} = {_say(again[visible].max(), 3)}",
             "Is the mask before the softmax the same as the mask after it, divided by the new sum?",
             ["yes, up to rounding", "no"],
@@ -214,7 +207,6 @@ def _mask(m: Material) -> list[LessonStep]:
 def _softmax(m: Material) -> list[LessonStep]:
     masked = np.where(m.allowed, m.scaled, -np.inf)
     maximum = float(masked.max())
-    best = int(masked.argmax())
     powers = np.exp(masked - maximum)
     total = float(powers.sum())
     sharper = softmax(masked / 0.5)
@@ -229,7 +221,7 @@ def _softmax(m: Material) -> list[LessonStep]:
     return [
         LessonStep(
             "The softmax takes the exponential of every score; the largest is subtracted first, so nothing overflows.",
-            f"exp({_say(maximum)} − {_say(maximum)}) = 1 for {m.labels[best]}; the row's sum is {_say(total, 4)}",
+            f"exp({_say(maximum)} − {_say(maximum)}) = 1; the row's sum is {_say(total, 4)}",
             "Does subtracting the largest score change the weights?",
             ["yes", "no"],
             int(unchanged),
@@ -280,7 +272,7 @@ def _output(m: Material) -> list[LessonStep]:
         ),
         LessonStep(
             "Values can cancel, so the output is never longer than its parts together.",
-            f"‖output‖ = {_say(float(np.linalg.norm(blend)))}; the parts' lengths sum to {_say(contributions.sum())}",
+            f"‖Σ weight × v‖ = {_say(float(np.linalg.norm(blend)))} ≤ Σ weight × ‖v‖",
             "How long would the output be if all values pointed the same way?",
             *_amounts(float(contributions.sum()), float(np.linalg.norm(blend)), float(norms.sum())),
             f"{_say(contributions.sum())}, the sum of the lengths.",
@@ -326,13 +318,13 @@ def _heads(m: Material) -> list[LessonStep]:
     return [
         LessonStep(
             "Every head has its own W_q, W_k and W_v, so the same token reads different tokens in each.",
-            f"weight on {label}: {_listed(names, rows[:, best])}",
+            f"mean weight of the {len(rows)} heads on {label}: {_say(mean[best], 3)}",
             f"Which head of layer {m.layer} reads {label} most?",
             choices,
             answer,
             f"{names[int(rows[:, best].argmax())]}, with {_say(rows[:, best].max(), 3)}.",
-            [f"on {label}", "entropy"],
-            _table(names, rows[:, best], spreads),
+            [f"on {label}"],
+            _table(names, rows[:, best]),
         ),
         LessonStep(
             "Some heads pick one token, others spread over many: the entropy says how many bits of choice are left.",
@@ -341,6 +333,8 @@ def _heads(m: Material) -> list[LessonStep]:
             wide,
             which,
             f"{names[int(spreads.argmax())]}, with {_say(spreads.max())} bits.",
+            ["entropy"],
+            _table(names, spreads),
         ),
         LessonStep(
             "The mean over heads hides them: it is flatter than the heads it is made of.",
@@ -375,7 +369,7 @@ def _directions(m: Material) -> list[LessonStep]:
         LessonStep(
             "Under a causal mask, early tokens have few keys to choose from.",
             f"row {names[second]}: {second + 1} keys; row {names[n - 1]}: {n} keys",
-            f"How much weight does the first token, {names[first_token]}, give to itself?",
+            f"Under the causal mask, how much weight does the first token, {names[first_token]}, give to itself?",
             *_amounts(
                 float(past[m.head, first_token, first_token]),
                 float(both[m.head, first_token, first_token]),
@@ -419,7 +413,7 @@ def _sinks(m: Material) -> list[LessonStep]:
         LessonStep(
             "A softmax cannot give nothing: a head without a target puts its weight somewhere, often on the first"
             " token, a sink.",
-            f"weight of other tokens on the first: {_listed(names, weight_on_first)}",
+            f"weight of other tokens on the first, mean of the {len(names)} heads: {_say(weight_on_first.mean(), 3)}",
             f"Which head of layer {m.layer} gives the first token most?",
             choices,
             answer,
@@ -436,14 +430,13 @@ def _sinks(m: Material) -> list[LessonStep]:
             f"{_say(on_padding)}: the rows sum to {_say(batched[:, :n].sum(1).min(), 3)} without them.",
         ),
         LessonStep(
-            "So padding must change nothing; if it does, the mask is wrong.",
-            f"largest difference of a weight, padded and alone: {difference:.0e}",
-            "Should a text give the same weights alone and in a batch?",
+            "Where padding changes the weights of a text, the mask is wrong.",
+            f"softmax of {n} scores, or of {n} scores and {padding} × −∞",
+            "Does this text get the same weights alone and in the batch?",
             ["yes, up to rounding", "no"],
             int(difference > _ROUNDING),
-            "Yes. attnscope check and doctor test this for a model and for a batch."
-            if difference <= _ROUNDING
-            else "It does not here: the mask, or the model, is wrong.",
+            f"{'Yes' if difference <= _ROUNDING else 'No'}: the largest difference of a weight is {difference:.0e}. "
+            "attnscope check and doctor test this for a model and for a batch.",
         ),
     ]
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from attnscope.findings.lesson import Lesson, LessonStep
 from attnscope.studies.screens.header import report_header, text_header
-from attnscope.views.numbers import column_texts
+from attnscope.views.numbers import Digits, digits_for, written
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours, token_span, untrusted
 
+LETTERS = "abcde"  # of the answers to choose from, which may be numbers themselves
 _NONE = "−∞"  # cell of a key that is not allowed
 
 
@@ -51,10 +54,10 @@ def step_parts(lesson: Lesson, step_number: int, step: LessonStep) -> Iterator[V
 
 
 def question_parts(step: LessonStep) -> Iterator[ViewPart]:
-    """Present a step's question with numbered answers."""
+    """Present a step's question with lettered answers."""
     yield paragraph(untrusted(f"?  {step.question}"), indent=1)
-    for index, choice in enumerate(step.choices, 1):
-        yield paragraph(untrusted(f"{index}  {choice}"), indent=1)
+    for letter, choice in zip(LETTERS, step.choices, strict=False):
+        yield paragraph(untrusted(f"{letter}  {choice}"), indent=1)
 
 
 def reveal_parts(step: LessonStep, settings: DisplaySettings, *, right: bool) -> Iterator[ViewPart]:
@@ -62,7 +65,7 @@ def reveal_parts(step: LessonStep, settings: DisplaySettings, *, right: bool) ->
     if right:
         verdict = Span("✓ right.", "bold")
     else:
-        verdict = Span(f"✗ it is {step.answer + 1}.", "bold")
+        verdict = Span(f"✗ it is {LETTERS[step.answer]}.", "bold")
     yield paragraph((verdict, Span(" "), *untrusted(step.reveal)), indent=1)
     yield from answer_parts(step, settings)
 
@@ -71,14 +74,15 @@ def answer_parts(step: LessonStep, settings: DisplaySettings) -> Iterator[ViewPa
     """Present the numbers behind an answer."""
     if not step.columns:
         return
-    columns = []
-    for index, heading in enumerate(step.columns):
-        columns.append(
-            Column(
-                untrusted(heading),
-                column_texts(
-                    [row.values[index] for row in step.rows], settings.precision, none=_NONE
-                ),
-            )
-        )
+    values = list(zip(*(row.values for row in step.rows), strict=True))
+    digits = [
+        digits_for(np.array([v for v in column if v is not None]), settings.precision)
+        for column in values
+    ]
+    # columns are compared with one another, so they have as many decimals
+    shared = Digits(max(d.decimals for d in digits))
+    columns = [
+        Column(untrusted(heading), written(column, d if d.scientific else shared, none=_NONE))
+        for heading, column, d in zip(step.columns, values, digits, strict=True)
+    ]
     yield Table("", columns, labels=[untrusted(row.label) for row in step.rows])
