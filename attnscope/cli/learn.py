@@ -50,8 +50,8 @@ def learn(options: Given) -> None:
     if options.lesson not in LESSON_NAMES:
         hint = did_you_mean(options.lesson, LESSON_NAMES)
         if " " in options.lesson:
-            text = shlex.quote(options.lesson)
-            hint = f"name one before the text, such as attnscope learn scores {text}"
+            quoted = shlex.quote(options.lesson)
+            hint = f"name one before the text, such as attnscope learn scores {quoted}"
         raise UsageError(f"no such lesson '{options.lesson}'", hint=hint)
     check_output(options, "learn")
     run = _run_config(options)
