@@ -12,14 +12,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 @pytest.mark.parametrize("page", ["python.md", "other-engines.md"])
 def test_every_example_gives_what_the_page_says(page, tmp_path, monkeypatch, capsys):
-    from transformers import PreTrainedTokenizerFast
-
-    from attnscope.checkpoints.locating import locate
-
     monkeypatch.chdir(tmp_path)
-    Path("texts.txt").write_text("The bank by the river\nan old river\n")
-    words = PreTrainedTokenizerFast(tokenizer_file=str(locate("riverbank").path / "tokenizer.json"))
-    names = {"attnscope_tokenizer": words}
+    names = {}
     outputs = 0
     blocks = re.findall(
         r"^```python\n(.*?)^```$",

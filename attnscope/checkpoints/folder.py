@@ -15,6 +15,7 @@ from attnscope.base.files.reading import (
     format_value,
     open_regular,
     parse_json,
+    read_at_most,
     read_file,
     read_json,
 )
@@ -169,6 +170,14 @@ def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, S
     if INDEX in present:
         return _shard_headers(path, present)
     if pickles := find_pickles(present):
+        with open_regular(path / pickles[0]) as (file, _):
+            start = read_at_most(file, 2)
+        if not start.startswith((b"\x80", b"PK")):  # a pickle, or a zip file of one
+            raise AttnscopeError(
+                "is no file of PyTorch, and there are no other weights",
+                where=path / pickles[0],
+                hint=f"get the model in the form of transformers, with {SINGLE}",
+            )
         message = f"has its weights only as pickles ({', '.join(map(format_value, pickles[:3]))}), which can run code"
         import shlex
 

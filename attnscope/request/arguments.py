@@ -313,10 +313,17 @@ def _slurm_task() -> tuple[int, int]:
 
 
 def roles(text: str) -> tuple[str, ...]:
-    """Read roles of heads, joined by commas."""
+    """Read roles of heads, joined by commas: names, or titles and letters as screens show them."""
     from attnscope.findings.head_roles import ROLES
 
-    return some_of(arg("role"), "role", tuple(ROLES), text)
+    for role in ROLES.values():  # a title may have a comma
+        text = re.sub(re.escape(role.title), role.name, text, flags=re.IGNORECASE)
+    names = {role.letter.lower(): role.name for role in ROLES.values()}
+    names |= {role.letter: role.name for role in ROLES.values()}
+    names |= {name: name for name in ROLES} | {"sink": "first"}
+    words = [word.strip() for word in text.split(",")]
+    spelled = ",".join(names.get(word, names.get(word.lower(), word)) for word in words)
+    return some_of(arg("role"), "role", tuple(ROLES), spelled)
 
 
 def check_targets(targets: Sequence[str]) -> None:

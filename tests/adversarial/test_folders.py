@@ -167,14 +167,26 @@ def test_config_with_nan_in_a_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
-def test_pickles_are_refused_unopened(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("start", [b"\x80\x02", ZIP])
+def test_pickles_are_refused_by_their_first_bytes(tmp_path: Path, name: str, start: bytes) -> None:
     write_folder(tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / name)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(start + b"cposix\nsystem\n")
     error, opened = _opened_by(tmp_path)
     assert error.message == f"has its weights only as pickles ('{name}'), which can run code"
     assert error.hint is not None
     assert f"attnscope import {tmp_path} {tmp_path}-safetensors" in error.hint
-    assert [Path(o).name for o in opened] == ["config.json"]
+    assert [Path(o).name for o in opened] == ["config.json", name]
+
+
+def test_weights_of_another_program_are_not_called_pickles(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.bin").write_bytes(b"\6\0\0\0\x0c\0WhisperSpec\0")  # CTranslate2
+    error = _refusal(tmp_path)
+    assert error.where == str(tmp_path / "model.bin")
+    assert error.message == "is no file of PyTorch, and there are no other weights"
+    assert error.hint is not None and "import" not in error.hint
 
 
 def test_auto_map_runs_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import attnscope
 from attnscope.cli import main
 from attnscope.findings.head_roles import OF_PARTS, ROLES
+from attnscope.request.arguments import roles
 from tests.helpers.draws import in_two
 from tests.helpers.schemas import validate
 
@@ -36,6 +37,18 @@ def test_json_keeps_to_its_schema(name, args, capfdbinary):
         assert [role["name"] for role in found["roles"]] == (
             UNASKED if "--role" not in args else args[1].split(",")
         )
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_roles_are_read_as_screens_spell_them(name):
+    role = ROLES[name]
+    assert roles(role.title.capitalize()) == roles(role.letter) == (name,)
+
+
+def test_roles_are_read_in_any_case_and_mixed():
+    assert roles("Same Token earlier, INDUCTION, order 2,p, Sink") == (
+        "previous", "duplicate", "second-order", "first",
+    )  # fmt: skip
 
 
 def test_files_of_heads_hold_the_same_roles(tmp_path, monkeypatch, capsys):
