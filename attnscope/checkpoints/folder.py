@@ -170,8 +170,8 @@ def _headers(path: Path, present: set[str], weights: str | None) -> dict[Path, S
     if INDEX in present:
         return _shard_headers(path, present)
     if pickles := find_pickles(present):
-        with open_regular(path / pickles[0]) as (file, _):
-            start = read_at_most(file, 2)
+        with open_regular(path / pickles[0]) as (stream, _):
+            start = read_at_most(stream, 2)
         if not start.startswith((b"\x80", b"PK")):  # a pickle, or a zip file of one
             raise AttnscopeError(
                 "is no file of PyTorch, and there are no other weights",
