@@ -107,19 +107,22 @@ def _text_of(options: Given) -> list[str]:
 
 
 def _after_run(report: Any, command: str, options: Given) -> list[str]:
-    """Explain the strongest cell of the first head that is no sink's and no token's own, if there is one."""
+    """Explain the strongest cell of a head: on `--key`, else one that is no sink's and no token's own, if there is."""
     import numpy as np
 
     text = _text_of(options)
     if not text or len(report.texts) != 1 or not report.texts[0].heads:
         return []
     of_text = report.texts[0]
-    head = of_text.heads[0]
+    head = _strongest_head(of_text)
     if "mean" in (head.layer, head.head) or not head.top.weight.size:
         return []
     weights = head.top.weight
     keys = head.top.keys
-    if of_text.context is None:
+    if _has_chosen_keys(of_text) and "weights" in head.stages:
+        weights = head.stages["weights"]
+        keys = np.broadcast_to(np.array(of_text.keys), weights.shape)
+    elif of_text.context is None:
         queries = np.array(of_text.queries)[:, None]
         special = np.array([token.special for token in of_text.tokens])
         between_words = (keys > 0) & (keys != queries) & ~special[keys] & ~special[queries]
@@ -137,6 +140,21 @@ def _after_run(report: Any, command: str, options: Given) -> list[str]:
     ]
 
 
+def _has_chosen_keys(text: Any) -> bool:
+    return len(text.keys) < len(text.context or text.tokens)
+
+
+def _strongest_head(text: Any) -> Any:
+    """Return the head that gives most to the keys of `--key`; without them, the first."""
+    import numpy as np
+
+    heads = text.heads
+    if _has_chosen_keys(text) and all("weights" in head.stages for head in heads):
+        sums = [float(np.nan_to_num(head.stages["weights"]).sum()) for head in heads]
+        return heads[sums.index(max(sums))]
+    return heads[0]
+
+
 def cut_command(report: Any, options: Given) -> list[str]:
     """Return the quoted words of the command that cuts the edges between `--query` and `--key` of a run.
 
@@ -150,7 +168,7 @@ def cut_command(report: Any, options: Given) -> list[str]:
     few = len(of_text.queries) <= _EDGES and len(of_text.keys) <= _EDGES
     if not (is_plain and few and of_text.heads):
         return []
-    head = of_text.heads[0]
+    head = _strongest_head(of_text)
     weights = head.stages.get("weights")
     if "mean" in (head.layer, head.head) or weights is None or not weights.any():
         return []

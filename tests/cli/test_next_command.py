@@ -107,6 +107,20 @@ def test_a_run_of_a_cell_names_the_command_that_cuts_it(words, query, key, capsy
     assert (cut["queries"], cut["keys"]) == ([query], [key])
 
 
+def test_commands_after_a_run_of_all_heads_are_about_the_strongest_on_the_key(typed_next, capsys):
+    words = ["run", TEXT, "--query", "river", "--key", "by", "--layer", "all", "--head", "all"]
+    following = typed_next(*words)
+    assert main([*words, "--json", "--quiet"]) == 0
+    heads = json.loads(capsys.readouterr().out)["texts"][0]["heads"]
+    weights = np.array(heads["stages"]["weights"], dtype=float)[:, 0, 0]
+    layer, head = map(str, heads["units"][int(weights.argmax())])
+    assert int(weights.argmax()) > 0
+    value = dict(zip(following[2::2], following[3::2], strict=True))
+    assert value == {"--query": "4", "--key": "2", "--layer": layer, "--head": head}
+    assert main(words) == 0
+    assert f"--cut 'L{layer}H{head}: 4<-2'" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -72,7 +72,7 @@ def test_a_pack_that_only_end_tokens_mark_is_never_ok():
         for name in ("packed_documents", "packed_with_cache", "packed_positions"):
             assert found[name].verdict == "unknown", (n_documents, name)
             assert (
-                "if it is a pack, its documents read each other; pass documents="
+                "if it is a pack, its documents read each other; give the number of the document of"
                 in found[name].reason
             )
         (batch,) = {item.examined for item in found["packed_documents"].evidence}
@@ -85,6 +85,12 @@ def test_a_pack_that_only_end_tokens_mark_is_never_ok():
                 attnscope.doctor(made, packed, documents=numbers)["packed_documents"].verdict
                 == "wrong"
             )
+    shown = found.text(width=300)
+    assert shown.index("\npacked documents, packed with cache, packed positions  a row has") < (
+        shown.index("\ncheck ")
+    )
+    assert shown.count("tells documents apart") == 1
+    assert "nothing is wrong" not in shown
     for alone in (torch.tensor([[7, 8, 9, end]]), torch.tensor([[end, end, 7, 8, end]])):
         found = attnscope.doctor(
             made, {"input_ids": alone, "attention_mask": torch.ones_like(alone)}, attn=["eager"]

@@ -27,7 +27,7 @@ from attnscope.views.settings import Listing
 from attnscope.views.terminal.thumbnails import pool_largest
 from tests.helpers.heads import changed, of_head, stacked
 from tests.helpers.sample_overviews import pooled_of, weights_of
-from tests.helpers.sample_reports import causal, many_heads
+from tests.helpers.sample_reports import causal, many_heads, report, text_report, tokens, words
 from tests.helpers.sample_surveys import measured, survey
 from tests.helpers.screens import draw
 
@@ -389,6 +389,26 @@ def test_heads_least_like_the_mean_are_named_and_marked():
         }
         assert marks == {int(index) % 4 for index in order if int(index) // 4 == layer}
     assert "least like" not in draw(many_heads(1, 3, 6, allowed=causal), 120, format="heat")
+
+
+def test_heads_that_give_most_to_selected_keys_are_named_and_marked():
+    """Which head reads this word most is what a run of one row, a few keys and every head is asked."""
+    text = text_report(
+        tokens(words(6)),
+        heads=[(layer, head) for layer in range(3) for head in range(4)],
+        queries=[4],
+        keys=[1, 2],
+    )
+    sums = np.array([np.nan_to_num(head.stages["weights"]).sum() for head in text.heads])
+    order = np.argsort(-sums)[:5]
+    shown = draw(report(text), 120, format="heat")
+    assert "least like" not in shown
+    (line,) = (line for line in shown.splitlines() if line.startswith("most weight on these keys"))
+    named = re.findall(r"L(\d)H(\d) (\d\.\d\d)", line)
+    assert [4 * int(layer) + int(head) for layer, head, _ in named] == order.tolist()
+    assert [float(weight) for *_, weight in named] == pytest.approx(sums[order], abs=0.0051)
+    assert "; ◂ is named below" in shown
+    assert len(re.findall("◂", shown)) == 1 + len(order)
 
 
 def test_rows_of_many_heads_name_the_key_of_every_column():

@@ -30,6 +30,7 @@ from attnscope.studies.screens.header import counted
 
 HIDDEN = "keys that a query should see are hidden"
 _LATER = "outputs of earlier tokens change when later tokens are replaced"
+_NUMBER_DOCUMENTS = 'give the number of the document of every token: "documents" in the batch, or documents= in Python'
 _ALONE = "{} against each alone, {}"
 
 
@@ -173,14 +174,14 @@ def _unmarked(exam: Examination) -> Iterator[Evidence]:
         if ends:
             tokens = "an end token" if ends == 1 else f"{ends} end tokens"
             reason = (f"a row has {tokens} inside, and no position_ids, cu_seq_lens, seq_idx or mask that tells "
-                      "documents apart: if it is a pack, its documents read each other; pass documents=")  # fmt: skip
+                      f"documents apart: if it is a pack, its documents read each other; {_NUMBER_DOCUMENTS}")  # fmt: skip
             yield unknown(batch.name, reason)
         if ends or special.bos is None or special.bos in (special.eos, special.pad):
             continue
         begins = int(((batch.ids == special.bos) & batch.real).sum(1).max())
         if begins > 2:
             reason = (f"a row has {begins} begin tokens, but no position_ids, cu_seq_lens, seq_idx or mask that tells "
-                      "documents apart; pass documents=")  # fmt: skip
+                      f"documents apart; {_NUMBER_DOCUMENTS}")  # fmt: skip
             yield unknown(batch.name, reason)
 
 

@@ -44,6 +44,9 @@ _TEXTS = {
 }
 
 
+_CALLERS = {"batch", "collated", "given"}
+
+
 def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn an examination into parts: the verdict, what is wrong, then every check."""
     yield Facts(list(_header(report, settings)))
@@ -57,6 +60,9 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[
             if check.verdict == verdict:
                 yield GAP
                 yield from _finding(check)
+    unknown = [check for check in report.checks if check.verdict == "unknown"]
+    own_batches = [check for check in unknown if not _CALLERS.isdisjoint(check.texts)]
+    yield from _untold("cannot tell about what you gave", own_batches)
     yield GAP
     if measured := [
         check for check in report.checks if check.verdict in ("ok", "wrong", "depends")
@@ -72,10 +78,8 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[
             yield paragraph(
                 ours(f"texts: whose texts were used ({explained})", "caption"), remark=True
             )
-    if untold := [check for check in report.checks if check.verdict == "unknown"]:
-        yield GAP
-        yield paragraph(ours("cannot tell"), remark=True)
-        yield Facts([(_words(check.name), note(check.reason or "")) for check in untold], indent=1)
+    others = [check for check in unknown if check not in own_batches]
+    yield from _untold("cannot tell", others)
     if without := [
         _words(check.name) for check in report.checks if check.verdict == "inapplicable"
     ]:
@@ -166,6 +170,19 @@ def _finding(check: DoctorCheck) -> Iterator[ViewPart]:
     yield Facts(lines, remark=False, indent=1)
 
 
+def _untold(title: str, checks: Sequence[DoctorCheck]) -> Iterator[ViewPart]:
+    """List why checks cannot tell, each reason once."""
+    if not checks:
+        return
+    names: dict[str, list[str]] = {}
+    for check in checks:
+        names.setdefault(check.reason or "", []).append(_words(check.name))
+    yield GAP
+    yield paragraph(ours(title), remark=True)
+    for reason, of_reason in names.items():
+        yield paragraph((Span(f"{', '.join(of_reason)}  "), *note(reason, "")), remark=True)
+
+
 def _all_evidence(report: DoctorReport) -> Iterator[ViewPart]:
     """List every measurement, with why each check matters and how to repair it."""
     for check in report.checks:
@@ -208,6 +225,8 @@ def _verdict(report: DoctorReport) -> Span:
             f"{counts['wrong']} of {len(report.checks)} checks {verb} wrong, {counts['ok']} ok{told}",
             "bad",
         )
+    if any(check.verdict == "unknown" and _CALLERS & set(check.texts) for check in report.checks):
+        return Span(f"nothing was found wrong: {counts['ok']} checks are ok{told}", "warning")
     return Span(
         f"nothing is wrong: {counts['ok']} checks are ok{told}",
         "good" if counts["ok"] else "warning",

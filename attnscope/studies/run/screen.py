@@ -35,6 +35,8 @@ _MOST_EACH = 8  # heads of several layers that are drawn one below another with 
 _MOST_OF_LAYER = 3  # heads of one layer that are
 _MOST_RANKED = 24  # rows whose contributors are listed below maps on pictures
 _UNLIKE = 3  # heads of a sheet of thumbnails that are named
+_STRONGEST = 5  # heads of a sheet of a few keys that are named
+_SHOWN = 0.005  # what would show as 0.00 is nothing
 _MOST_LINES = 200  # lines of numbers that are printed for many heads
 
 
@@ -355,14 +357,27 @@ def _thumbnails(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPar
         for title, matrix in zip(titles, weights, strict=True)
     ]
     places = [(int(head.layer), int(head.head)) for head in text.heads]
-    unlike = _least_alike(weights)
-    yield Matrices(panels, True, places, [index for index, _ in unlike])
-    if unlike:
-        items = [f"{head_name(text.heads[index])} {share:.2f}" for index, share in unlike]
-        meaning = "  share of a row's weight that is elsewhere"
+    of_keys = len(text.keys) < len(text.context or text.tokens) and not _are_maps(text)
+    if of_keys:
+        name = "most weight on these keys"
+        meaning = "" if len(weights[0]) == 1 else "mean of the rows"
+        named = _strongest(weights)
+    else:
+        name = "least like the mean of all heads"
+        meaning = "share of a row's weight that is elsewhere"
+        named = _least_alike(weights)
+    yield Matrices(panels, True, places, [index for index, _ in named])
+    if named:
+        items = [f"{head_name(text.heads[index])} {share:.2f}" for index, share in named]
         listed = Span(f"  {' · '.join(items)}")
-        title = Span("least like the mean of all heads", "bold")
-        yield paragraph((title, listed, Span(meaning, "caption")))
+        yield paragraph((Span(name, "bold"), listed, Span(f"  {meaning}", "caption")))
+
+
+def _strongest(weights: Sequence[Matrix]) -> list[tuple[int, float]]:
+    """Return the heads whose rows give most to the shown keys, each with the sum of a row, averaged over rows."""
+    sums = np.array([np.nan_to_num(matrix).sum(axis=-1).mean() for matrix in weights])
+    order = np.argsort(-sums, kind="stable")[:_STRONGEST].tolist()
+    return [(index, float(sums[index])) for index in order if sums[index] >= _SHOWN]
 
 
 def _least_alike(weights: Sequence[Matrix]) -> list[tuple[int, float]]:
@@ -374,8 +389,7 @@ def _least_alike(weights: Sequence[Matrix]) -> list[tuple[int, float]]:
         float(np.abs(np.nan_to_num(matrix) - mean).sum(axis=-1).mean()) / 2 for matrix in weights
     ]
     order = np.argsort(-np.array(shares), kind="stable")[:_UNLIKE].tolist()
-    # what would show as 0.00 is no difference
-    return [(index, shares[index]) for index in order if shares[index] >= 0.005]
+    return [(index, shares[index]) for index in order if shares[index] >= _SHOWN]
 
 
 def _weights(head: HeadReport) -> Matrix:

@@ -61,7 +61,7 @@ def draw_thumbnails(
         columns = range(first_column, min(first_column + grid.at_once, len(grid.heads)))
         _draw_block(screen, grid, panels[0].scale, matrices, columns, marked_cells)
     screen.say("")
-    _say_what_cells_are(screen, grid, panels)
+    _say_what_cells_are(screen, grid, panels, bool(marked))
     _name_tokens(screen, grid, panels[0])
 
 
@@ -104,7 +104,7 @@ def _draw_block(
     marked: Collection[tuple[int, int]],
 ) -> None:
     """Print the thumbnails of some heads of all layers; `matrices` and `marked` are by row and column of the grid."""
-    mark = "<" if screen.ascii else "◂"
+    mark = _mark(screen)
     names = "".join(grid.heads[column].ljust(grid.step) for column in columns)
     line_width = grid.label + len(names)
     screen.put(Text(" " * grid.label + names), width=line_width)
@@ -120,6 +120,10 @@ def _draw_block(
             screen.put(row, width=line_width)
 
 
+def _mark(screen: Screen) -> str:
+    return "<" if screen.ascii else "◂"
+
+
 def _pixels(weights: Matrix | None, grid: _Grid) -> Matrix | None:
     """Return the numbers of a thumbnail's cells, (rows, width); None for a head that is not there."""
     if weights is None:
@@ -129,7 +133,7 @@ def _pixels(weights: Matrix | None, grid: _Grid) -> Matrix | None:
     return pool_largest(weights, grid.rows, grid.width)
 
 
-def _say_what_cells_are(screen: Screen, grid: _Grid, panels: Sequence[Panel]) -> None:
+def _say_what_cells_are(screen: Screen, grid: _Grid, panels: Sequence[Panel], marked: bool) -> None:
     """Print the scale, how many weights a cell stands for, and what its sign means."""
     scale = panels[0].scale
     cell = ""
@@ -140,6 +144,8 @@ def _say_what_cells_are(screen: Screen, grid: _Grid, panels: Sequence[Panel]) ->
         size = grid.rows, grid.width
         cell = pooled_cells(panels[0].matrix.shape, *size, together=together, of_map=is_map)
     meaning = f"queries are rows, keys are columns{cell}"
+    if marked:
+        meaning += f"; {_mark(screen)} is named below"
     if isinstance(scale, LogScale):
         screen.say((panels[0].name, "bold"), f"  {meaning}")
         draw_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
