@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import chain, count
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
@@ -213,10 +215,12 @@ def _after_heads(findings: Any, command: str, options: Given) -> list[str]:
 
 
 def _page(_findings: Any, command: str, options: Given) -> list[str]:
-    """Write the same as a page."""
+    """Write the same as a page, beside those that are there already."""
     if options.output is not None or options.format == "json":
         return []
-    return [command, *options.command_line, "-o", f"{command}.html"]
+    names = chain([f"{command}.html"], (f"{command}{number}.html" for number in count(2)))
+    free = next(name for name in names if not Path(name).exists())
+    return [command, *options.command_line, "-o", free]
 
 
 def _after_check(_report: Any, command: str, options: Given) -> list[str]:

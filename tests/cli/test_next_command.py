@@ -151,6 +151,9 @@ def test_the_page_follows_an_ablation(typed_next, tmp_path, monkeypatch):
     words = ["ablate", TEXT, "--cut", "L2H0", "--at", "bank"]
     following = typed_next(*words)
     assert following == [*words, "-o", "ablate.html"]
+    (tmp_path / "ablate.html").touch()
+    assert typed_next(*words) == [*words, "-o", "ablate2.html"]
+    (tmp_path / "ablate.html").unlink()
     assert typed_next(*following) == []
     assert (tmp_path / "ablate.html").read_text().startswith("<!doctype html>")
 

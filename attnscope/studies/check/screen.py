@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator
 
-from attnscope.findings.check import Check, CheckedText, CheckReport
+from attnscope.findings.check import Check, CheckReport
 from attnscope.studies.screens.header import (
-    named_tokens,
     report_header,
     text_headers,
     unknown_words,
+    without_keys,
 )
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, untrusted
 
-_NAMED = 20  # number of fully masked queries that are named
 _HEADINGS = ("off by", "limit", "worst", "text", "verdict")
 _OFF_BY = (
     "off by: the largest difference, of weights as it is, of scores and outputs as a share of the largest of their "
@@ -35,7 +34,8 @@ def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[Vi
     for header, checked in zip(text_headers(report.texts, settings), report.texts, strict=True):
         yield header
         if checked.fully_masked:
-            yield Facts([("masked", _fully_masked(checked))])
+            masked = without_keys(checked.tokens, checked.fully_masked, " in some layer")
+            yield Facts([("masked", masked)])
     yield GAP
     by_layer = (settings.verbose or not report.passed) and not settings.data_only
     hint = " (--verbose: the differences of each layer)"
@@ -53,14 +53,6 @@ def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[Vi
             yield paragraph((Span(f"{check.name}: "), *note(check.note)), 1, remark=True)
     if by_layer:
         yield from _by_layer(report)
-
-
-def _fully_masked(text: CheckedText) -> Spans:
-    more = len(text.fully_masked) - _NAMED
-    return (
-        *named_tokens(text.tokens, text.fully_masked[:_NAMED]),
-        Span(f" and {more} more" * (more > 0) + ": fully masked in some layer"),
-    )
 
 
 def _table(report: CheckReport) -> Table:

@@ -27,6 +27,7 @@ from attnscope.studies.screens.header import (
     describe_mask,
     describe_used,
     effect_of_mask,
+    fully_masked,
     more_options,
     notes,
     random_weights_of,
@@ -340,6 +341,10 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
         for side in comparison.sides:
             if effect := effect_of_mask(side.report.mask):
                 lines.append(("", (*untrusted(side.label), Span(": "), *effect)))
+    for side in comparison.sides:
+        for text in side.report.texts:
+            if masked := fully_masked(text):
+                lines.append(("masked", (*untrusted(side.label), Span(": "), *masked)))
     yield Facts(lines)
     yield notes([*_other_notes(comparison), *comparison.notes])
     for several in zip(*(side.report.texts for side in shown_sides), strict=True):

@@ -273,14 +273,33 @@ def counted(count: int, what: str) -> str:
 
 
 def text_headers(texts: Sequence[TokenizedText], settings: DisplaySettings) -> list[Facts]:
-    """Present texts, a report's with the numbers that its heads name; see `text_header`."""
-    if len(texts) == 1:
-        return [text_header(texts[0], settings)]
-    numbers = [text.index if isinstance(text, TextReport) else n for n, text in enumerate(texts)]
-    return [
-        text_header(text, settings, f"text {text_index}")
-        for text_index, text in zip(numbers, texts, strict=True)
-    ]
+    """Present texts, a report's with the numbers that its heads name and rows without keys; see `text_header`."""
+    headers = []
+    for n, text in enumerate(texts):
+        name = "text"
+        if len(texts) > 1:
+            name = f"text {text.index if isinstance(text, TextReport) else n}"
+        header = text_header(text, settings, name)
+        if isinstance(text, TextReport) and any(text.heads.fully_masked):
+            header = Facts([*header.lines, ("masked", fully_masked(text))])
+        headers.append(header)
+    return headers
+
+
+def fully_masked(text: TextReport) -> Spans:
+    """Say which rows may attend to nothing; nothing if all may attend to something."""
+    of_heads = [set(positions) for positions in text.heads.fully_masked]
+    rows = sorted(set().union(*of_heads))
+    where = "" if all(positions == set(rows) for positions in of_heads) else " in some head"
+    return without_keys(text.tokens, rows, where) if rows else ()
+
+
+def without_keys(tokens: Sequence[Token], rows: Sequence[int], where: str) -> Spans:
+    """Say that rows may attend to nothing."""
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    meaning = f"{more}: no key is allowed{where}, so a plain softmax gives NaN"
+    kind = "row " if len(rows) == 1 else "rows "
+    return Span(kind), *named_tokens(tokens, rows[:_NAMED]), Span(meaning)
 
 
 def text_header(
