@@ -34,6 +34,7 @@ from attnscope.views.spans import (
 )
 
 # Characters that a header repeats in full, usually and verbose; of more, half as many.
+_EDGE = re.compile("←|→|<-|->")  # of a cut
 _LONGEST_TEXT = 120, 400
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
 # Longest name of a model that is shown whole; of a longer one, the end is shown.
@@ -160,9 +161,12 @@ def report_header(
         )
         lines.append(("scale", ours(replaced, "warning")))
     if cuts:
-        lines.append(
-            ("cut", (*untrusted(", ".join(cuts), "warning"), Span("; removed in this run")))
-        )
+        effects = {
+            "; the weight of a cut edge is 0": any(_EDGE.search(cut) for cut in cuts),
+            "; a cut head writes nothing, whatever its weights": not all(map(_EDGE.search, cuts)),
+        }
+        told = "".join(effect for effect, applies in effects.items() if applies)
+        lines.append(("cut", (*untrusted(", ".join(cuts), "warning"), Span(told))))
     if settings.verbose and mask.what_if in _EXPLAINED:
         lines.append(("what if", ours(f"{mask.what_if}: {_EXPLAINED[mask.what_if]}")))
     if settings.verbose and provenance.values != "exact":  # a map says so itself
