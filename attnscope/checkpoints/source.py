@@ -189,11 +189,12 @@ def check_tokens(
     # a model without a segment table takes no types
     if c.n_segments and max([token.type_id for token in tokens]) >= c.n_segments:
         worst = max(tokens, key=lambda token: token.type_id)
-        rows = "1 row" if c.n_segments == 1 else f"{c.n_segments} rows"
+        rows = "1 row, for a single text" if c.n_segments == 1 else f"{c.n_segments} rows"
         message = f"token '{worst.text}' has type id {worst.type_id}, but the model's segment table has {rows}"
         paired = any(token.segment for token in tokens)
         hint = "use the model's own tokenizer"
         if paired:
+            where = arg("pair")
             hint = f"remove {arg('pair')}, or use the model's own tokenizer"
         raise AttnscopeError(f"{message} (type_vocab_size)", where=where, hint=hint)
     if max([token.id for token in tokens]) >= c.vocab_size:

@@ -124,7 +124,10 @@ def to_usage_error(error: TyperException) -> UsageError:
         name = str(getattr(error, "option_name", ""))
         return UsageError(f"no such option '{name}'", hint=_near(name, context))
     message = " ".join(error.format_message().split()).rstrip(".")
-    return UsageError(message[:1].lower() + message[1:], hint=_see_help(context))
+    hint = _see_help(context)
+    if "'--output'" in message:
+        hint = f"name the file to write, such as -o dump.jsonl, or {hint}"
+    return UsageError(message[:1].lower() + message[1:], hint=hint)
 
 
 def extra_arguments(words: Sequence[str], context: Any) -> UsageError:
@@ -177,7 +180,7 @@ def _near(option: str, context: Any) -> str:
         for name, options in COMMANDS.items()
         if any(option in (other.spelled, *other.aliases) for other in options)
     ]
-    if others and context:
+    if others and context and "out" not in names:
         *all_but_last, last = others
         return f"it is an option of {', '.join(all_but_last)}{' and ' * bool(all_but_last)}{last}"
     if option in _FILES and "--output" in names:
@@ -187,7 +190,12 @@ def _near(option: str, context: Any) -> str:
     # their dashes would make all options alike
     near = nearest(option.strip("-"), [name[2:] for name in names if name.startswith("--")])
     if near is None:
-        return f"{_see_help(context)}; put -- before a text that starts with '-'"
+        hint = _see_help(context)
+        if option in ("-o", "--output") and "out" in names:
+            hint = f"the file comes second, without {option}: {context.command_path} IN OUT"
+        if "text" in names:
+            hint += "; put -- before a text that starts with '-'"
+        return hint
     return f"did you mean '--{near}'?"
 
 

@@ -154,6 +154,8 @@ class _Call:
             hint = "remove it"
         elif self.is_given(needed_name) and not isinstance(self.values[needed_name], list | tuple):
             hint = f"use {first_way} instead of {self.spelled(known[0])}"
+            if option.instead:
+                hint += f", or {option.instead} instead of {arg(option.name)}"
         else:
             hint = f"add {first_way}"
         where = self.spelled(option.name, own_values)

@@ -108,6 +108,7 @@ class Option:
     excludes: Conditions = ()  # conditions under which it is refused
     needs: Conditions = ()  # conditions of which one is needed
     why: str = ""  # why it excludes others
+    instead: str = ""  # what takes its place beside other values of what it needs
 
     @property
     def settings_left_out(self) -> tuple[str, ...]:
@@ -572,7 +573,7 @@ ABLATE = (
     Option("answer", CUT, "The answer, which the text is continued by; begin it with a space if it "
         "needs one. Default: the last turn of a chat, or what the model generates.",
         partial(arguments.text, arg("answer")),
-        "TEXT", needs=("each=span",), excludes=("generate",)),
+        "TEXT", needs=("each=span",), excludes=("generate",), instead=arg("target", placeholder="TOKEN")),
     number("generate", CUT, 0, "Tokens of an answer that the model generates; default: 8.",
         arguments.GENERATED, needs=("each=span",)),
     SPANS, MASK, HIDE,

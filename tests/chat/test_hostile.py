@@ -44,6 +44,14 @@ HOSTILE = {
 }
 
 
+def test_messages_without_content_are_named():
+    chat = chat_of([{"role": "user", "content": "Hi"}, {"role": "assistant"}])
+    template = "{% for message in messages %}{{ message.content + '' }}{% endfor %}"
+    with pytest.raises(AttnscopeError) as caught:
+        render_chat(chat, ChatTemplates({"default": template}), "chat.json")
+    assert caught.value.line().endswith('; messages[1] has no "content"')
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_template_gets_one_line_and_the_next_chat_is_rendered(monkeypatch, name):
     monkeypatch.setattr(process, "SECONDS", 1)

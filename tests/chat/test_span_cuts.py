@@ -69,7 +69,10 @@ def test_from_python_and_as_a_table(gpt2, tmp_path, capsys):
             {"spans": "river", "replacement": "mean"},
             "replacement='mean' and each='span' cannot be used together",
         ),
-        ({"spans": "river", "each": "head", "answer": " on"}, "applies only to each='span'"),
+        (
+            {"spans": "river", "each": "head", "answer": " on"},
+            "use each='span' instead of each='head', or target=TOKEN instead of answer",
+        ),
     ],
 )
 def test_what_contradicts_itself_is_refused(gpt2, options, message):

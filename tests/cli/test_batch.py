@@ -65,7 +65,7 @@ def test_a_dump_and_a_table_of_it(texts, capsys):
     assert main(["batch", "texts.txt", "-o", "dump.jsonl", *CONFIG]) == 0
     assert (
         capsys.readouterr().err
-        == "attnscope: wrote: dump.jsonl (2 texts ok, 1 skipped; 3 were already done)\n"
+        == "attnscope: note: dump.jsonl is already complete (2 texts ok, 1 skipped)\n"
     )
 
 
@@ -239,7 +239,11 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["texts.txt"], 2, "missing option '--output'"),
+        (
+            ["texts.txt"],
+            2,
+            "missing option '--output' / '-o'; name the file to write, such as -o dump.jsonl",
+        ),
         (["texts.txt", "-o", "a.parquet"], 2, "then: attnscope convert dump.jsonl dump.parquet"),
         (["texts.txt", "-o", "a.doc"], 2, "'a.doc' is not a dump format"),
         ([".hidden", "-o", "a.jsonl"], 2, "set --from to txt, jsonl, csv, tsv, parquet or arrow"),

@@ -242,7 +242,7 @@ def test_a_mask_is_spelled_as_typed(typed):
         ("window", "'window' needs a size of 1 or more; use window:N"),
         ("window:0", "'window:0' needs a size of 1 or more"),
         ("prefix:-1", "'prefix:-1' needs a size of 1 or more"),
-        ("causal+", "unknown mask ''"),
+        ("causal+", "nothing stands where a mask is expected"),
     ],
 )
 def test_what_is_no_mask_is_refused(typed, said):

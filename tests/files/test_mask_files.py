@@ -44,7 +44,10 @@ def test_a_matrix_that_is_added_to_scores_is_a_mask(tmp_path, name, masked):
 @pytest.mark.parametrize("name", ["m.json", "m.npy", "m.safetensors"])
 @pytest.mark.parametrize(
     ("matrix", "said"),
-    [(MATRIX.astype(int), r"(int64, not bool|is 1, not a boolean)"), (MATRIX[0], "expected one")],
+    [
+        (MATRIX.astype(int), r"(int64, not bool; save mask.astype\(bool\)|is 1, not a boolean)"),
+        (MATRIX[0], "expected one"),
+    ],
 )
 def test_what_is_no_boolean_matrix_is_refused(tmp_path, name, matrix, said):
     with pytest.raises(AttnscopeError, match=said) as error:

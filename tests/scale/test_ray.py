@@ -66,7 +66,7 @@ def test_wrong_arguments_of_ray_are_refused(folder, capsys, arguments, message):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ([], 0, "wrote: d.jsonl (10 texts ok; 10 were already done)"),
+        ([], 0, "note: d.jsonl is already complete (10 texts ok)"),
         (["--top", "5"], 1, "was started with --top 3, now it is --top 5; choose another output"),
         (
             ["--limit", "11"],

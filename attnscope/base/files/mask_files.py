@@ -15,6 +15,7 @@ _HINT = (
     "expected one matrix with a row per query and a column per key, or one for every head: true where attention is "
     "allowed, or, in .npy and .safetensors, floats that are 0 there and −inf elsewhere"
 )
+_TYPES = "save mask.astype(bool) if 1 is where attention is allowed; or floats, 0 there and −inf elsewhere"
 # float16's smallest number is −65,504: what transformers adds where attention is not allowed
 _MASKED = -6e4
 
@@ -40,7 +41,7 @@ def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     try:
         matrix = as_boolean(matrix)
     except ValueError as e:
-        raise AttnscopeError(str(e), where=path, hint=_HINT) from None
+        raise AttnscopeError(str(e), where=path, hint=_TYPES) from None
     if matrix.ndim not in (2, 3) or 0 in matrix.shape:
         raise AttnscopeError(f"has shape {list(matrix.shape)}", where=path, hint=_HINT)
     return matrix

@@ -408,9 +408,16 @@ def _ask(
         return answer
     if not must and answer["kind"] in ("refused", "failed"):
         return None
-    raise AttnscopeError(
-        _ERRORS[answer["kind"]].format(answer["error"] or "no reason given"), where=where
-    )
+    lacking = [
+        f"messages[{index}]"
+        for index, message in enumerate(variables["messages"])
+        if "content" not in message
+    ]
+    hint = None
+    if lacking:
+        hint = f'{" and ".join(lacking[:3])} has no "content"'
+    message = _ERRORS[answer["kind"]].format(answer["error"] or "no reason given")
+    raise AttnscopeError(message, where=where, hint=hint)
 
 
 def _check_used(chat: Chat, names: Sequence[str]) -> None:

@@ -123,6 +123,9 @@ def _parse_term(part: str, where: str) -> MaskTerm:
                 f"'{part}' needs the lengths of the documents, or eos", where=where, hint=hint
             )
         return Documents(tuple(_size(length, part, where) for length in lengths))
+    if not part:
+        hint = "name one there, such as causal+window:4"
+        raise UsageError("nothing stands where a mask is expected", where=where, hint=hint)
     hint = "use bidirectional, under which every token sees every token"
     if part not in ("none", "no", "full"):
         hint = did_you_mean(part, MASK_WORDS)

@@ -96,7 +96,8 @@ def test_a_type_id_that_the_model_has_no_row_for_is_refused(tmp_path, engine):
     with pytest.raises(AttnscopeError) as error:
         _run(folder, engine)
     assert str(error.value) == (
-        "text: token 'was' has type id 1, but the model's segment table has 1 row (type_vocab_size); "
+        "pair: token 'was' has type id 1, but the model's segment table has 1 row, for a single text "
+        "(type_vocab_size); "
         "remove pair, or use the model's own tokenizer"
     )
     assert len(_run(folder, engine, [("the bank", None)]).texts) == 1
