@@ -272,3 +272,13 @@ def test_no_head_has_a_number_where_no_key_may_be_read(typed, tmp_path, capsys):
     assert "no head has a number: none of these rows may read a key" in shown
     for name in ("a.svg", "a.html", "a.csv"):
         assert main([*command, "-o", str(tmp_path / name)]) == 0
+
+
+def test_several_rows_of_a_word_are_named_as_averages(capsys):
+    text = "the river by the bank"
+    assert main(["heads", text, "--query", "the", "--key", "by"]) == 0
+    both = capsys.readouterr().out
+    assert "query    0 the · 3 the; numbers are averages over these rows" in both
+    assert '"the" reads "by" most in ' in both and "--query 3 (that row alone)" in both
+    assert main(["heads", text, "--query", "3", "--key", "by"]) == 0
+    assert "averages over" not in capsys.readouterr().out

@@ -687,12 +687,12 @@ def one_cell(values, against=None, **changes):
         ),
         (
             one_cell([[0.1, 0.7], [0.2, 0.3]], [[0.6, 0.2], [0.2, 0.4]]),
-            '"bank" reads "the" more than "[CLS]" most in L0H1: 0.70 to 0.20; "[CLS]" more than "the" most '
-            "in L0H0: 0.60 to 0.10",
+            '"bank" reads "the" more than "[CLS]", most in L0H1 (0.70 against 0.20); "[CLS]" more than "the", '
+            "most in L0H0 (0.60 against 0.10)",
         ),
         (
             one_cell([[0.1, 0.1], [0.2, 0.3]], [[0.6, 0.2], [0.2, 0.4]]),
-            '"bank" reads "[CLS]" more than "the" most in L0H0: 0.60 to 0.10',
+            '"bank" reads "[CLS]" more than "the", most in L0H0 (0.60 against 0.10)',
         ),
         (
             one_cell([[0.1, 0.1], [0.2, 0.3]], [[0.1, 0.1], [0.2, 0.3]]),
@@ -704,7 +704,8 @@ def one_cell(values, against=None, **changes):
 def test_the_numbers_of_a_cell_begin_with_the_answer(found, said, width):
     lines = draw(found, width).splitlines()
     place = lines.index("") + 1
-    assert said in " ".join(lines[place : place + 4])
+    # the map may stand on the right
+    assert said in " ".join(re.split(" {3,}", line)[0] for line in lines[place : place + 4])
     listed = next(n for n, line in enumerate(lines) if line.startswith(("strongest", "   head")))
     titles = [n for n, line in enumerate(lines) if f"{found.measure}  " in line]
     assert place < listed

@@ -94,19 +94,21 @@ def _decisive(
     if len(made) == 1:
         yield ours(f"{next(iter(made))} alone decides")
         return
-    parts = ", ".join(f"{name} {_signed(said(value))}" for name, value in made.items())
+    parts = ", ".join(f"{_signed(said(value))} {name}" for name, value in made.items())
     scale = scale_text(e.scale, e.head_width)
-    yield ours(f"the lead is {parts.replace('q·k', f'q·k {scale}', 1)}")
+    yield ours(f"its lead: {parts.replace('q·k', f'q·k {scale}', 1)}")
     needed = [name for name, value in made.items() if (rival.lead - value) * rival.lead <= 0]
     if not needed:
-        yield ours("none of these decides alone")
+        yield ours("none decides alone")
         return
-    verb, without = ("decides", "it") if len(needed) == 1 else ("decide", "one of these")
-    below = other if rival.lead > 0 else key_spans(e, cell.key)
+    below, above = other, key_spans(e, cell.key)
+    if rival.lead < 0:
+        below, above = above, below
     yield (
-        *ours(f"{' and '.join(needed)} {verb}: without {without}, "),
+        *ours(f"without {' or without '.join(needed)}, "),
         *below,
-        *ours(" would not be below"),
+        *ours(" would reach or pass "),
+        *above,
     )
 
 
@@ -154,12 +156,14 @@ def largest_parts(cell: ExplainedCell, settings: DisplaySettings) -> str:
     pairs = any(part.wavelength is not None for part in cell.parts)
     noun = "rotated pairs of dimensions" if pairs else "dimensions"
     makes = "makes" if count == 1 else "make"
-    few = "no few of them decide"
+    most = f"it takes {count} of {len(products)} {noun} to make"
+    few = ""
     if count <= _FEW:
-        few = ", ".join(
-            f"{f',{TIE}'.join(map(str, part.dims))} ({said(part.product)})" for part in same[:count]
+        most = f"{count} of {len(products)} {noun} {makes}"
+        few = ": " + ", ".join(
+            f"{'+'.join(map(str, part.dims))} ({said(part.product)})" for part in same[:count]
         )
     return (
         f"{said(whole)} {words[0]} it, {said(other)} {words[1]}; "
-        f"{count} of {len(products)} {noun} {makes} half of the {said(whole)}: {few}"
+        f"{most} half of the {said(whole)}{few}"
     )

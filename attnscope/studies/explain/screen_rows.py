@@ -97,7 +97,7 @@ def cell_parts(
     left = sum(part.product for part in cell.parts[len(shown_parts) :])
     products: list[float | None] = [part.product for part in shown_parts]
     sums = np.cumsum([part.product for part in shown_parts]).tolist()
-    labels = [ours(f",{TIE}".join(str(dim) for dim in part.dims)) for part in shown_parts]
+    labels = [ours("+".join(str(dim) for dim in part.dims)) for part in shown_parts]
     if len(shown_parts) < len(cell.parts):
         labels.append(ours(f"{len(cell.parts) - len(shown_parts)} more", "dim"))
         products = [*products, left]

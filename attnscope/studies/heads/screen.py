@@ -153,6 +153,9 @@ def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterato
         )
     )
     words = [WORDS_HINT] if split else []
+    queries = measured.texts[0].queries
+    if len(queries) > 1 and len(queries) < len(measured.texts[0].tokens):
+        words.append(f"--query {queries[-1]} (that row alone)")
     yield from more_options(
         [other, *words, "--top K (more heads)", "--json (every number)"], settings
     )
@@ -194,8 +197,8 @@ def _sentence(measured: HeadScores, digits: int) -> Spans:
         head = np.unravel_index(int(np.nanargmax(sign * values)), values.shape)
         if sign * values[head] > 0:
             sides = (contrast.keys[head], contrast.against[head])[::sign]
-            numbers = " to ".join(formatted(number, f"z.{digits}f") for number in sides)
-            place = f" most{by} in L{head[0]}H{head[1]}: {numbers}"
+            numbers = " against ".join(formatted(number, f"z.{digits}f") for number in sides)
+            place = f"{by}, most in L{head[0]}H{head[1]} ({numbers})"
             clauses.append((*more, Span(" more than "), *less, Span(place)))
     if not clauses:
         return (*start, *key, Span(f" as much{by} as "), *against, Span(" in every head"))
@@ -203,13 +206,15 @@ def _sentence(measured: HeadScores, digits: int) -> Spans:
 
 
 def _named(measured: HeadScores, side: Literal["queries", "keys", "against"]) -> Spans:
-    """Name the token of a side, in quotes; of several tokens, what they are."""
-    text, *others = measured.texts
-    positions = getattr(text, side)
-    if others or len(positions) != 1:
+    """Name the token of a side, in quotes; of different tokens, what they are."""
+    names = {
+        token_span(text.tokens if side == "queries" else text.sources, position, "bold")
+        for text in measured.texts
+        for position in getattr(text, side)
+    }
+    if len(names) != 1:
         return ours({"queries": "queries", "keys": "keys", "against": "those of --against"}[side])
-    tokens = text.tokens if side == "queries" else text.sources
-    return Span('"'), token_span(tokens, positions[0], "bold"), Span('"')
+    return Span('"'), names.pop(), Span('"')
 
 
 def _largest(values: Matrix, digits: int) -> str:
@@ -292,7 +297,10 @@ def measured_texts(measured: HeadScores, settings: DisplaySettings) -> Iterator[
         sides = ("query", text.queries, text.tokens), ("key", text.keys, text.sources)
         for name, places, tokens in (*sides, ("against", text.against, text.sources)):
             if places is not None and len(places) < len(tokens):
-                lines.append((name, named_positions(tokens, places, _STRONGEST)))
+                named = named_positions(tokens, places, _STRONGEST)
+                if name == "query" and len(places) > 1 and measured.measure != "max_score":
+                    named = (*named, Span("; numbers are averages over these rows"))
+                lines.append((name, named))
         yield Facts(lines)
 
 
