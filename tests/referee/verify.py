@@ -416,6 +416,8 @@ def named_units(
         elif head == "auto" and ranking is not None:
             some = n_heads * (n_layers if layer == "auto" else 1)
             best = _chosen(shown[i : i + 1], ranking.of[one], "head", ranking.form, of=some)
+            if layer == "auto":
+                _next_heads(shown[i]["chosen"] or "", ranking, (one, best))
             units.append(((one, best), ([one], [best])))
         else:
             units += [((one, h), ([one], [h])) for h in heads]
@@ -442,7 +444,7 @@ class _Ranking:
     def _pattern(self, said: str) -> "re.Pattern[str]":
         number = re.escape(said).replace("NUMBER", r"(\d\.\d\d)")
         return re.compile(
-            rf"chosen automatically(?: under the mask .+?)?: (?:{number}|{re.escape(self.none)})"
+            rf"chosen automatically(?: under the mask .+?)?: (?:{number}|{re.escape(self.none)})(?:; then .+)?"
         )
 
 
@@ -548,6 +550,28 @@ def _chosen(
         if not match or abs(float(match[1] or 0) - over.value[name]) > 0.005 + 2 * over.slack.max():
             raise Mismatch(f"auto: says {head['chosen']} for {over.value[name]}")
     return name
+
+
+def _next_heads(chosen: str, ranking: _Ranking, best: tuple[int, int]) -> None:
+    """Up to four heads behind the chosen one, from the largest weight on the named keys to 0.005."""
+    named = re.findall(r"L(\d+)H(\d+) (\d\.\d\d)", chosen.partition("; then ")[2])
+    cells = [(int(layer), int(head)) for layer, head, _ in named]
+    others = ranking.of.value.copy()
+    others[best] = -1.0
+    slack = 2 * float(ranking.of.slack.max())
+    largest = np.sort(others.ravel())[::-1][:4]
+    at_least = int((largest >= 0.005 + slack).sum())
+    at_most = int((largest >= 0.005 - slack).sum())
+    if not ranking.said.startswith("most weight"):
+        at_least = at_most = 0
+    repeated = len({best, *cells}) <= len(cells)
+    if repeated or not at_least <= len(cells) <= at_most:
+        raise Mismatch(f"auto: says {chosen}, expected {at_least} to {at_most} other heads")
+    for (_, _, written), cell, value in zip(named, cells, largest, strict=False):
+        if abs(others[cell] - value) > slack or abs(float(written) - value) > 0.005 + slack:
+            raise Mismatch(
+                f"auto: says {chosen}, expected {value} for the head L{cell[0]}H{cell[1]}"
+            )
 
 
 def _head(
