@@ -149,7 +149,7 @@ def plan_text(
         warnings += repeated_marks(text, run.spans)
     if spans is not None and context is not None:
         _refuse_spans(source)
-    documents = _documents(run, source, tokens, text.where, context is not None)
+    documents = documents_of_mask(run, source, tokens, text.where, crossing=context is not None)
     if documents or text.given is not None:
         warnings += _document_warnings(run, source, text, tokens, documents)
     first_query = source.first_queries.get(text.where, 0)
@@ -299,9 +299,15 @@ def divide_text(run: RunConfig, text: TextInput, tokens: Sequence[Token]) -> Tex
     return divide(text, tokens, request, truncated=run.truncate)
 
 
-def _documents(
-    run: RunConfig, source: ModelSource, tokens: Sequence[Token], where: str, crossing: bool
+def documents_of_mask(
+    run: RunConfig,
+    source: ModelSource,
+    tokens: Sequence[Token],
+    where: str,
+    *,
+    crossing: bool = False,
 ) -> dict[MaskTerm, tuple[int, ...]]:
+    """Return the lengths of a text's documents, by the term of the mask that needs them."""
     lengths: dict[MaskTerm, tuple[int, ...]] = {}
     for term in leaves(run.mask):
         if isinstance(term, Documents | DocumentEnds) and crossing:

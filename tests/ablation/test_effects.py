@@ -191,6 +191,22 @@ def test_mean_over_a_reference_text(gpt2):
     assert own.effects[0].predictions[0].kl != pytest.approx(kl, rel=1e-3)
 
 
+def test_a_reference_text_has_the_documents_of_the_mask(gpt2, capsys):
+    """It ended in an internal error."""
+    path, _ = gpt2
+    text = "the bank by river"
+    for reference, said in (("river was old", "docs:5"), ("by river", "docs:3,2")):
+        asked = ["ablate", text, "--model", path, "--each", "head", "--replacement", "mean"]
+        assert main([*asked, "--reference", reference, "--mask", said]) == 2
+        shown = capsys.readouterr().err
+        count = len(reference.split()) + 1
+        assert (
+            f"the documents have 5 tokens, but the text has {count} (the text of --reference)"
+            in shown
+        )
+    assert main([*asked, "--reference", text, "--mask", "docs:3,2"]) == 0
+
+
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 def test_hidden_tokens_are_hidden_in_a_reference_text_too(gpt2, engine):
     """As far as it has them: the mean is taken under the same mask, and a note names what is not there."""

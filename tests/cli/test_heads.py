@@ -97,11 +97,30 @@ def test_files_of_heads_hold_the_same_roles(tmp_path, monkeypatch, capsys):
         (["--draws", "1"], "out of range"),
         (["--sort", "name"], "must be value or layer"),
         (["--config", "life-is-short-cross"], "only for self-attention"),
+        (
+            ["--role", "uniform", "--mask", "docs:2,2", "a bank"],
+            "the documents have 4 tokens, but the text has 2 (texts)",
+        ),
+        (
+            ["--role", "induction", "--mask", "docs:1,1", "a bank"],
+            "the documents have 2 tokens, but the text has 100 (random tokens)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(args, said, capsys):
     assert main(["heads", *args]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_documents_that_fit_a_text_are_apart(capsys):
+    """Masks with documents ended in an internal error, even those that every text has."""
+    text = "The bank by the river was old"
+    found = []
+    for mask in ("docs:7", "bidirectional", "docs:6,1"):
+        asked = ["heads", text, "--role", "uniform", "--mask", mask, "--format", "json", "--quiet"]
+        assert main(asked) == 0
+        found.append(json.loads(capsys.readouterr().out)["roles"][0]["values"])
+    assert found[0] == found[1] != found[2]
 
 
 def test_a_seed_repeats_and_another_one_does_not(capsys):

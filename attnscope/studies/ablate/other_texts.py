@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import tokenize
 from attnscope.findings.tokens import MASKS
-from attnscope.run.text_plan import TextPlan
+from attnscope.run.text_plan import TextPlan, documents_of_mask
 from attnscope.studies.ablate.plan import AblationRun
 from attnscope.studies.heads.texts import TEXTS
 
@@ -49,7 +49,12 @@ def _plan_reference(ablation: AblationRun, reference: str) -> TextPlan:
         warnings.append(f"has no {', '.join(missing)} to hide")
     notes = [f"--reference: the mean is over the {len(tokens)} tokens of: {reference}"]
     warnings = [f"--reference: {warning}" for warning in warnings]
-    return TextPlan(tokens, None, None, [], [], None, notes, warnings, hidden=tuple(hidden))
+    documents = documents_of_mask(run, source, tokens, f"the text of {where}")
+    return TextPlan(
+        *(tokens, None, None, [], [], None, notes, warnings),
+        hidden=tuple(hidden),
+        documents=documents,
+    )
 
 
 def _plan_patch(ablation: AblationRun) -> TextPlan:

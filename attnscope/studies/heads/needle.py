@@ -24,7 +24,7 @@ from attnscope.run.session import (
     prepare,
     provenance,
 )
-from attnscope.run.text_plan import TextPlan
+from attnscope.run.text_plan import TextPlan, documents_of_mask
 from attnscope.studies.heads.probes import special_frame
 from attnscope.studies.heads.run import SurveyOptions, survey_heads
 from attnscope.studies.heads.texts import TEXTS
@@ -129,7 +129,7 @@ def find_needle(
         )
         weight[cell] = np.mean([read[head] for head in heads])
         every[cell] = read.mean()
-    device = session.load(plan_passes(run, source, [[_plan(prompt)]], 0)[0])[1]
+    device = session.load(plan_passes(run, source, [[_plan(run, source, prompt)]], 0)[0])[1]
     return NeedleSurvey(
         provenance(source, run, device),
         describe_mask_use(source, run, mask),
@@ -148,8 +148,9 @@ def find_needle(
     )
 
 
-def _plan(prompt: _Prompt) -> TextPlan:
-    return TextPlan(prompt.tokens, None, None, [], [], None, [])
+def _plan(run: RunConfig, source: ModelSource, prompt: _Prompt) -> TextPlan:
+    documents = documents_of_mask(run, source, prompt.tokens, "texts around the needle")
+    return TextPlan(prompt.tokens, None, None, [], [], None, [], documents=documents)
 
 
 def _prompts(
@@ -220,7 +221,9 @@ def _measure(
 ) -> "tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], float, str | None]":
     """Return every head's weight on the needle, (layers, heads), the log-probability of the answer, and the mask."""
     c = source.config
-    (plan,) = plan_passes(run, source, [[_plan(prompt)]], 9 * 16 * c.n_layers * c.n_heads)
+    (plan,) = plan_passes(
+        run, source, [[_plan(run, source, prompt)]], 9 * 16 * c.n_layers * c.n_heads
+    )
     model, device = session.load(plan)
     import torch
 

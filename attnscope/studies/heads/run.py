@@ -33,7 +33,7 @@ from attnscope.run.session import (
     prepare,
     provenance,
 )
-from attnscope.run.text_plan import TextPlan, check_context
+from attnscope.run.text_plan import TextPlan, check_context, documents_of_mask
 from attnscope.studies.heads.probes import RandomProbes, draw_probes, special_frame
 from attnscope.studies.heads.texts import TEXTS
 
@@ -187,8 +187,16 @@ def _record(
     random_batches = batches_by_length([len(probe.tokens) for probe in random.probes], padded=False)
     groups = [[texts[n] for n in numbers] for numbers in batches]
     groups += [[random.probes[n].tokens for n in numbers] for numbers in random_batches]
+    named = ["texts"] * len(batches) + ["random tokens"] * len(random_batches)
     planned = [
-        [TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in groups
+        [
+            TextPlan(
+                *(tokens, None, None, [], [], None, []),
+                documents=documents_of_mask(run, source, tokens, where),
+            )
+            for tokens in group
+        ]
+        for where, group in zip(named, groups, strict=True)
     ]
     for group, numbers in zip(planned, batches, strict=False):
         group[:] = [
