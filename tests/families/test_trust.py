@@ -1,5 +1,6 @@
 """Model code in a folder is never run, so that a config which names some is refused, or trusted with a warning."""
 
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.families import FAMILIES, open_config
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 from attnscope.engines.opening import open_source
+from tests.helpers.architectures import write_tokenizer
 from tests.helpers.published_configs import PUBLISHED
 from tests.helpers.requests import requested
+from tests.helpers.tiny_models import TABLE
 
 _BY_TYPE = {raw["model_type"]: raw for raw in PUBLISHED.values()}
 _STELLA = {
@@ -106,6 +109,31 @@ def test_classes_of_others_are_refused_unless_trusted(model_type: str, named: An
 )
 def test_classes_of_the_family_are_accepted(model_type: str, named: Any) -> None:
     assert _open(model_type, architectures=named) == ()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "named", "kind"),
+    [
+        ("llama", "LLaMAForCausalLM", "next"),
+        ("bert", "TFBertForMaskedLM", "masked"),
+        ("bert", "FlaxBertForMaskedLM", "masked"),
+    ],
+)
+def test_a_class_that_transformers_does_not_have_predicts_by_the_one_that_it_has(
+    tmp_path: Path, model_type: str, named: str, kind: str
+) -> None:
+    """Its output head was taken for "tensors that attention does not use", and --by logit said that there is none."""
+    row = next(
+        row for row in TABLE if row.name == ("bert with heads", "llama")[model_type == "llama"]
+    )
+    row.save(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    config["architectures"] = [named]
+    path.write_text(json.dumps(config))
+    write_tokenizer(tmp_path)
+    for engine in ("native", "transformers"):
+        assert open_source(requested((), model=str(tmp_path), engine=engine), []).predicts == kind
 
 
 @pytest.mark.parametrize("family", sorted({family.name for family in FAMILIES.values()}))

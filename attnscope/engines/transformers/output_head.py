@@ -20,20 +20,23 @@ def head_class(plain: ModelClass) -> Any:
     import transformers
 
     config = plain.config
+    class_names = list[str]()
     if isinstance(config.architectures, list):
-        class_names = config.architectures
-    else:
-        class_names = []
+        # LLaMAForCausalLM is in the first conversions of LLaMA, TFBertForMaskedLM in files that TensorFlow wrote
+        class_names = [
+            str(name).removeprefix("TF").removeprefix("Flax").casefold()
+            for name in config.architectures
+        ]
     decoder = type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING
     tied = (
         decoder
-        and plain.model.__name__ in class_names
+        and plain.model.__name__.casefold() in class_names
         and getattr(config, "tie_word_embeddings", False)
     )
     for model_class in _predicting(config):
         # ShieldGemma 2 wraps a model of another type
         of_type = tied and model_class.config_class is type(config)
-        if not class_names or of_type or model_class.__name__ in class_names:
+        if not class_names or of_type or model_class.__name__.casefold() in class_names:
             return model_class
     return None
 
