@@ -35,19 +35,22 @@ def output_changes(
     copies: int,
     advance: Callable[[int], None],
 ) -> Tensor:
-    """Return 1 − cos(y_i, y_i without the value of j), (T, T) in float64, 0 where i cannot see j.
+    """Return 1 − cos(y_i, y_i without the value of j), (T, T) in float64, 0 if i cannot see j or the rest is rounding.
 
     x and y are the layer's input and output, (1, T, D) each.
     """
     n = x.shape[1]
     unchanged = to_float64(y[0])
+    # 1 − cos of a change by one step of the data type, relative to the output's length; shares would magnify it
+    rounding = max(torch.finfo(y.dtype).eps, 1e-6) ** 2 / 2
     changes = torch.zeros(n, n, dtype=torch.float64, device=unchanged.device)
     for start in range(0, n, copies):
         positions = torch.arange(start, min(start + copies, n), device=x.device)
         # (copies, T, D)
         again = run_block(x.expand(len(positions), -1, -1), WithoutValues(positions))
         cosine = torch.cosine_similarity(to_float64(again), unchanged, dim=-1)
-        changes[:, start : start + len(positions)] = (1 - cosine).clamp_min(0.0).T
+        change = (1 - cosine).T
+        changes[:, start : start + len(positions)] = change.where(change > rounding, 0.0)
         advance(len(positions))
     at = torch.arange(n, device=x.device)
     allowed = mask.allowed(at[:, None], at[None])

@@ -232,6 +232,20 @@ def test_hidden_tokens_and_sinks_leave_rows_that_sum_to_one(folders):
             assert (rows[1:, 0] == 0).all()
 
 
+def test_what_changes_by_rounding_alone_is_no_share(tmp_path):
+    """A layer whose values are all 0 had shares of 1/3 each, of what a batch of copies rounds differently."""
+    model = make("gpt2", ONE_PART["gpt2"])
+    width = model.config.hidden_size
+    with torch.no_grad():
+        for block in model.h:
+            block.attn.c_attn.weight[:, 2 * width :] = 0
+            block.attn.c_attn.bias[2 * width :] = 0
+    for text in run(save(tmp_path, model), measure="value-zeroing").texts:
+        for rollout in text.rollouts:
+            assert rollout.nothing == list(range(len(text.tokens)))
+            assert np.isnan(rollout.matrix).all()
+
+
 def test_sources_are_ranked_by_their_share_over_every_token(folders):
     whole = run(folders("llama"), texts=TEXTS[:1], measure="rollout").texts[0]
     report = run(
