@@ -25,8 +25,8 @@ class EffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         hidden: Change of the final hidden state, ‖after − before‖ / ‖before‖, averaged over the positions, or over all
             tokens if there are none; those whose state is 0 before are left out, and it is null if all are.
-        weight: Weight that words give to tokens other than the first and special ones, averaged over words, without the
-            cut.
+        weight: Weight that words give to tokens other than the first and special ones, averaged over words behind
+            the first token, without the cut.
         kl: KL(before ‖ after) of the predictions in bits, averaged over the positions; absent without an output head
             or position.
         target: Change of the target's logit, or of the difference of two; absent without a target.

@@ -328,6 +328,13 @@ class EffectSurvey(TextFindings, frozen=True):
         return [int(n) for n in np.argsort(-self.effects[0].strength, kind="stable")]
 
 
+def ranks_of(values: np.ndarray) -> np.ndarray:
+    """Return the rank of every value, from 1 for the largest, in its shape; equal values share theirs, NaN is last."""
+    falling = -np.nan_to_num(values, nan=-np.inf)
+    ranks: np.ndarray = np.searchsorted(np.sort(falling, axis=None), falling) + 1
+    return ranks
+
+
 def rank_correlation(
     first_values: Sequence[float] | Floats, second_values: Sequence[float] | Floats
 ) -> float | None:

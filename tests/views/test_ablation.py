@@ -140,6 +140,26 @@ def test_of_a_long_text_the_tokens_that_change_most_are_shown():
     )
 
 
+def test_equal_weights_share_a_rank():
+    """Four weights of 1/4 were number 13, 14, 16 and 20 of 20."""
+    equal = structs.replace(survey(), weights=floats(0.4, 0.25, 0.25, 0.1))
+    ranks = re.findall(r"^ +(L\dH\d) .* (\d\.\d+) \((\d)\)$", draw(equal, 100), re.MULTILINE)
+    assert sorted(ranks) == [
+        ("L0H0", "0.40", "1"),
+        ("L0H1", "0.25", "2"),
+        ("L1H0", "0.25", "2"),
+        ("L1H1", "0.10", "4"),
+    ]
+
+
+def test_no_head_has_the_largest_effect_if_none_changes_the_target():
+    target = LogitTarget(1, "a", "a", 0.5)
+    effects = [structs.replace(survey().effects[0], target=floats(0, 0, 0, 0))]
+    shown = draw(structs.replace(survey(), effects=effects, targets=[target]), 100)
+    assert "no head has an effect here." in shown
+    assert "largest effect" not in shown
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 @pytest.mark.parametrize("unit", ["head", "edge"])
 def test_the_screen_of_effects_ranks_heads_or_layers(unit, width):

@@ -14,12 +14,16 @@ from attnscope.studies.ablate.plan import AblationOptions, AblationRun, check_op
 from attnscope.studies.ablate.spans import answer_text
 
 OF_WORDS = "Weight from the query's word or picture to the key's: summed over the key's tokens, averaged over the query's."
-OFF_SINK = "Weight that words give to tokens other than the first and special ones (the usual sinks), averaged over words."
+# A first token that is a word reads itself alone in a causal model, which says nothing of a head.
+OFF_SINK = (
+    "Weight that words give to tokens other than the first and special ones (the usual sinks), averaged over words "
+    "behind the first token."
+)
 # Most positions at which the predictions without the unit with the largest effect are kept.
 _PREDICTIONS = 3
 _MEANINGS = {
     "head": OFF_SINK,
-    "layer": f"{OFF_SINK[:-1]} and heads.",
+    "layer": OFF_SINK.replace("words behind", "heads and words behind"),
     "edge": "Weight α that the query gives to the key.",
     "span": "Weight that the tokens whose reading is cut give to the span, averaged over layers, heads and tokens.",
 }

@@ -305,7 +305,7 @@ def _largest(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPa
     effect = float(first.effect[strongest])
     if np.isnan(effect):
         return
-    if first.are_rounding(survey.provenance.dtype):
+    if not effect or first.are_rounding(survey.provenance.dtype):
         size = f"{sized(abs(effect), settings.precision)} {_UNITS[first.ranked_by]}".rstrip()
         beyond = f" beyond rounding ({size})" if effect else ""
         yield paragraph(ours(f"no {survey.unit} has an effect here{beyond}."))

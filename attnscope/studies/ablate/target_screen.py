@@ -4,7 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from attnscope.findings.ablation import Ablation, Effects, EffectSurvey, LogitTarget, logit_of
+from attnscope.findings.ablation import (
+    Ablation,
+    Effects,
+    EffectSurvey,
+    LogitTarget,
+    logit_of,
+    ranks_of,
+)
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.scales import shares_of_largest
@@ -131,7 +138,7 @@ def signed(value: float, digits: int) -> str:
 
 def ranked_weights(survey: EffectSurvey, weights: Sequence[str], order: Sequence[int]) -> Column:
     """Return the column of the weights of some units, each with its rank: that of rows is by effect."""
-    by_weight = np.argsort(np.argsort(-survey.weights, kind="stable"), kind="stable") + 1
+    by_weight = ranks_of(survey.weights)
     ranks = [f"({by_weight[n]:,})" for n in order]
     widest = max(map(len, ranks))
     cells = [f"{weight} {rank:>{widest}}" for weight, rank in zip(weights, ranks, strict=True)]

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
+from attnscope.findings.ablation import ranks_of
 from attnscope.findings.arrays import Matrix
 from attnscope.views.explore.headings import BETWEEN, TitlePart, shortened
 from attnscope.views.explore.ink import (
@@ -641,7 +642,7 @@ def _written(
             return "", DIM, " "
         text, style, shade = head_number.made(ink, lambda: _numbers(ink, head_number))[layer][head]
         if display in _EFFECTS and width <= _PERCENT:
-            rank = int(head_number.made("ranks", lambda: _ranks(head_number))[layer, head])
+            rank = int(head_number.made("ranks", lambda: ranks_of(head_number.values))[layer, head])
             text = str(rank) if rank < 100 else ""
         elif len(text) > width and head_number.is_share and width >= _PERCENT:
             text = _of_cell(float(head_number.values[layer, head]), width)
@@ -717,7 +718,7 @@ def _of_effects(
 
 def _verdicts(head_number: HeadNumber, layer: int, head: int) -> list[str]:
     """Say how much a head matters, `little, 0.014 bits, rank 76 of 270 by effect`, and in fewer words."""
-    ranks = head_number.made("ranks", lambda: _ranks(head_number))
+    ranks = head_number.made("ranks", lambda: ranks_of(head_number.values))
     size = verdict_text(float(head_number.values[layer, head]), head_number.measure)
     ranked = f"{size}, rank {ranks[layer, head]}"
     # the title of the panel says by what
@@ -831,14 +832,6 @@ def _of_display(state: WalkState, scene: Scene, display: str) -> HeadNumber | No
     if display == ROW_EFFECT:
         return effect_of_row(scene, state.query)
     return scene.number(display)
-
-
-def _ranks(head_number: HeadNumber) -> np.ndarray:
-    """Return the rank of every head's number, (layers, heads), from 1 for the largest."""
-    order = np.argsort(-np.nan_to_num(head_number.values, nan=-np.inf), axis=None, kind="stable")
-    ranks = np.empty(order.size, dtype=np.int64)
-    ranks[order] = np.arange(1, order.size + 1)
-    return ranks.reshape(head_number.values.shape)
 
 
 def _narrow_percent(share: float) -> str:
