@@ -104,6 +104,17 @@ def test_a_row_of_a_map_without_keys_is_not_said_to_sum_to_1(gpt2, cut, is_less,
     assert ("less where all keys of a head are cut" in shown) == is_less
 
 
+@pytest.mark.parametrize(("cut", "distant"), [("*: ←0:", False), ("L0H1: 2←0:", True)])
+def test_rows_without_any_weight_have_no_mean_distance(gpt2, cut, distant, capsys):  # noqa: F811
+    path, _ = gpt2
+    asked = ["run", TEXT, "--model", path, "--layer", "0", "--head", "1"]
+    for form in ([], ["--pool", "4"]):
+        assert main([*asked, "--cut", cut, *form]) == 0
+        shown = capsys.readouterr().out
+        assert "of its weight on" in shown
+        assert ("mean distance" in shown) == distant
+
+
 def test_a_map_without_any_weight_claims_none(gpt2, capsys):  # noqa: F811
     path, _ = gpt2
     assert main(["run", TEXT, "--model", path, "--pool", "64", "--cut", "*: ←0:11"]) == 0

@@ -529,6 +529,20 @@ def test_a_key_alone_says_what_is_true_of_it(capsys):
     assert "each row sums to 1;" in " ".join(capsys.readouterr().out.split())
 
 
+def test_rows_that_are_all_masked_are_not_said_to_sum_to_1(capsys):
+    asked = ["run", "The bank by the river", "--hide", "0:"]
+    for options, said in (
+        (("--layer", "0", "--head", "0"), "softmax of masked; masked: no key is allowed"),
+        (("--layer", "0", "--head", "0", "--key", "1"), "masked: no key is allowed"),
+        (("--layer", "0", "--head", "0", "--pool", "2"), "a run of queries; no row has weights"),
+        (("--spans", "words"), "(summed); no row has weights"),
+    ):
+        assert main([*asked, *options]) == 0
+        shown = re.sub(r"[│\s]+", " ", capsys.readouterr().out)
+        assert said in shown or options[-2:] == ("--key", "1"), shown
+        assert "sums to" not in shown
+
+
 def test_a_list_says_whose_contribution_it_has(capsys):
     asked = ["run", "The bank by the river", "--query", "bank"]
     for top, said in (("2", True), ("5", False)):

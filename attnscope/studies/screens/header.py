@@ -504,8 +504,11 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
         means = _shown_means(head, words if words.any() else ~words)
     else:
         means = head.means
+    missing = {name for _, name, *_ in shown_facts if getattr(means, name) is None}
+    if not (means.first or means.special or means.self or means.other):
+        missing.add("distance")  # a row whose keys are all cut has no weight at any distance
     shown_facts = sorted(
-        (fact for fact in shown_facts if getattr(means, fact[1]) is not None), key=itemgetter(0)
+        (fact for fact in shown_facts if fact[1] not in missing), key=itemgetter(0)
     )
     facts = list[str]()
     for _, name, on, form, _ in shown_facts:

@@ -67,6 +67,8 @@ def weight_digits(weights: Matrix, precision: int, settings: DisplaySettings) ->
 
 def row_sum(weights: Matrix, total: str = "1", *, has_sink: bool = False) -> str:
     """State what rows of weights sum to; those without an allowed key are NaN, and a sink has a part of each."""
+    if weights.size and np.isnan(weights).all():
+        return "no row has weights"
     if has_sink:
         return f"each row with its sink sums to {total}"
     sums = weights.astype(np.float64).sum(1)
@@ -139,6 +141,8 @@ def _arithmetic(
     whole = head.stages["weights"] if whole_rows else head.stages["weights"][:0]
     if settings.percent:
         of += ", in %"
+    if len(head.fully_masked) == len(text.queries):
+        return f"{mean}{of}{masked}"
     sums = row_sum(whole, "100 %" if settings.percent else "1", has_sink=has_sink)
     return f"{mean}{of}; {sums}{scope}{masked}"
 
