@@ -182,9 +182,17 @@ def tokenize(
 
 
 def check_tokens(
-    source: ModelSource, tokens: list[Token], where: str, *, truncate: bool = False
+    source: ModelSource,
+    tokens: list[Token],
+    where: str,
+    *,
+    truncate: bool = False,
+    given: bool = False,
 ) -> None:
-    """Refuse tokens that the model's tables have no row for, and without `truncate` more than it has positions."""
+    """Refuse tokens that the model's tables have no row for, and without `truncate` more than it has positions.
+
+    `given`: no tokenizer chose the ids, which the user gave.
+    """
     c = source.config
     # a model without a segment table takes no types
     if c.n_segments and max([token.type_id for token in tokens]) >= c.n_segments:
@@ -193,7 +201,9 @@ def check_tokens(
         message = f"token '{worst.text}' has type id {worst.type_id}, but the model's segment table has {rows}"
         paired = any(token.segment for token in tokens)
         hint = "use the model's own tokenizer"
-        if paired:
+        if given:
+            hint = f"use type ids below {c.n_segments}"
+        elif paired:
             where = arg("pair")
             hint = f"remove {arg('pair')}, or use the model's own tokenizer"
         raise AttnscopeError(f"{message} (type_vocab_size)", where=where, hint=hint)
@@ -202,7 +212,10 @@ def check_tokens(
         message = (
             f"token '{worst.piece}' has id {worst.id}, but the embedding has {c.vocab_size} rows"
         )
-        raise AttnscopeError(message, where=where, hint="the tokenizer belongs to another model")
+        hint = "the tokenizer belongs to another model"
+        if given:
+            hint = f"use ids below {c.vocab_size}"
+        raise AttnscopeError(message, where=where, hint=hint)
     if c.max_positions is not None and len(tokens) > c.max_positions and not truncate:
         message = f"{len(tokens)} tokens, but the model takes at most {c.max_positions}"
         raise AttnscopeError(

@@ -119,7 +119,7 @@ def given_tokens(
     """Return the tokens of given ids, and the position of each if it is not its place."""
     c = source.config
     tokens = join_tokens(_tokens(given_ids, source), apart=given_ids.apart)[1]
-    check_tokens(source, tokens, where)
+    check_tokens(source, tokens, where, given=True)
     positions = given_ids.positions
     if positions is None:
         positions = _counted(given_ids, c.padding_id, c.position_offset)

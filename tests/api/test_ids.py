@@ -139,6 +139,8 @@ def test_a_file_of_ids_is_what_python_gives(family, tmp_path, capsys):
         ),
         ({"input_ids": [5, 6], "attention_mask": [0, 0]}, "row 0 is all padding"),
         ({"input_ids": [5, 10**6]}, "has id 1000000, but the embedding has"),
+        ({"input_ids": [5, 10**6]}, "rows; use ids below "),
+        ({"input_ids": [5, 6], "token_type_ids": [0, 7]}, "; use type ids below 1"),
         (
             {"input_ids": [5, 6], "position_ids": [0, 10**6]},
             "position 1000000, but the table of positions has",
