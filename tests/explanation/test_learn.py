@@ -179,6 +179,14 @@ def test_the_output_is_the_sum_of_weighted_values(lesson):
     assert float(right(third)) == pytest.approx(e.projected.norm / e.inputs[-1].norm, abs=0.006)
 
 
+@pytest.mark.parametrize(("text", "others"), [("The bank", False), ("The bank by the", True)])
+def test_a_sum_of_few_values_has_no_others(lesson, text, others):
+    step = lesson("output", text=text)["steps"][0]
+    products = re.findall(r"\(([\d.]+) × ([−\d.]+)\)", str(step))
+    assert len(products) == min(3, len(text.split()))
+    assert ("+ …" in str(step)) == others
+
+
 def test_heads_are_those_of_the_layer(lesson):
     found = lesson("heads")
     report = attnscope.inspect(TEXT, layer=found["layer"], head="all")

@@ -257,11 +257,13 @@ def _output(m: Material) -> list[LessonStep]:
     blend = m.weights @ values
     order = np.argsort(-m.weights, kind="stable")[:_TERMS]
     terms = " + ".join(f"({_say(m.weights[k], 3)} × {_say(values[k, 0])})" for k in order)
+    if len(order) < len(values):
+        terms += " + …"
     choices, answer = _pick(m.labels, contributions)
     steps = [
         LessonStep(
             "The output is the sum of all value vectors, each times its weight.",
-            f"dimension 0: {terms} + … = {_say(blend[0], 3)}",
+            f"dimension 0: {terms} = {_say(blend[0], 3)}",
             "Which token contributes most: the largest weight × length of its value?",
             choices,
             answer,
