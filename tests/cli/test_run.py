@@ -16,6 +16,7 @@ from attnscope.run.session import inspect
 from attnscope.studies.registry import present
 from attnscope.views.terminal import as_text
 from tests.helpers import cli_fakes
+from tests.helpers.architectures import save_gpt2
 from tests.helpers.draws import in_two
 from tests.helpers.requests import requested
 from tests.helpers.schemas import validate
@@ -541,6 +542,17 @@ def test_rows_that_are_all_masked_are_not_said_to_sum_to_1(capsys):
         shown = re.sub(r"[│\s]+", " ", capsys.readouterr().out)
         assert said in shown or options[-2:] == ("--key", "1"), shown
         assert "sums to" not in shown
+
+
+def test_a_layer_whose_heads_add_nothing_still_has_an_mlp(tmp_path, capsys):
+    path, model = save_gpt2(tmp_path)
+    for block in model.transformer.h:
+        block.attn.c_proj.weight.data.zero_()
+    model.save_pretrained(path)
+    assert main(["run", "the bank by river", "--model", path, "--by", "logit"]) == 0
+    out = capsys.readouterr().out
+    assert "L0 MLP" in out
+    assert "whole layer" not in out
 
 
 def test_a_list_says_whose_contribution_it_has(capsys):

@@ -1,11 +1,12 @@
 """What the parts of a model add to a logit: a ranking, a picture of layers × heads, and the tokens that they read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.base.layer_kinds import LayerPaths, mixes_unseen
+from attnscope.base.layer_kinds import mixes_unseen
 from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
+from attnscope.findings.provenance import Provenance
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.heads.screen import head_numbers, strongest
 from attnscope.views.numbers import column_texts, number_text
@@ -23,9 +24,7 @@ def present_attribution(
     """Present the contribution of every part of the model to a token's logit."""
     yield GAP
     yield _heading(text, attribution, settings)
-    parts = [
-        (ours(name), value) for name, value in _parts(attribution, report.provenance.layer_kinds)
-    ]
+    parts = [(ours(name), value) for name, value in _parts(attribution, report.provenance)]
     yield _ranking("part", parts, attribution.total, _PARTS, settings)
     yield GAP
     yield paragraph(headed("heads", "  what each adds"))
@@ -73,7 +72,7 @@ def _target(token: TargetToken) -> Span:
     return Span(token.text, "bold", "token")
 
 
-def _parts(attribution: Attribution, layer_kinds: Sequence[LayerPaths]) -> list[tuple[str, float]]:
+def _parts(attribution: Attribution, provenance: Provenance) -> list[tuple[str, float]]:
     """Return the parts of the sum: of a layer with a path beside its attention, that path and the MLP are one part."""
     parts = [
         ("embedding", attribution.embedding),
@@ -84,9 +83,12 @@ def _parts(attribution: Attribution, layer_kinds: Sequence[LayerPaths]) -> list[
         for (layer, head), value in np.ndenumerate(attribution.heads)
     ]
     for layer, value in enumerate(attribution.mlps.tolist()):
-        mixes = bool(layer_kinds) and mixes_unseen(layer_kinds[layer])
-        rest = f"L{layer} rest" if mixes else f"L{layer} MLP"
-        parts.append((rest if attribution.heads[layer].any() else f"L{layer} (whole layer)", value))
+        rest = "MLP"
+        if layer not in provenance.attending:
+            rest = "(whole layer)"
+        elif provenance.layer_kinds and mixes_unseen(provenance.layer_kinds[layer]):
+            rest = "rest"
+        parts.append((f"L{layer} {rest}", value))
     parts += [
         (f"L{layer} attention bias", value)
         for layer, value in enumerate(attribution.attention_biases.tolist())
