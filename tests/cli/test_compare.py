@@ -973,7 +973,7 @@ def test_what_enters_and_leaves_the_top_has_weight(capsys, monkeypatch):
 
     def said(query, keys):
         sides = [side[query] for side in weights]
-        return " · ".join(
+        return ", ".join(
             f"{key} {words[key]} {sides[0][key]:.2f}→{sides[1][key]:.2f}" for key in keys
         )
 

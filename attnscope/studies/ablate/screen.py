@@ -215,10 +215,13 @@ def _predictions(
 ) -> Iterator[ViewPart]:
     """Present the predictions at one position, without the cut and with it in each way."""
     position = changes[0].position
-    sizes = []
-    for change in changes:
-        word = effect_word(change.kl, "kl").lower()
-        sizes.append(f"{sized(change.kl, settings.precision)} bits ({word})")
+    sizes = [sized(change.kl, settings.precision) for change in changes]
+    if any("e" in size for size in sizes):  # one sentence writes its numbers in one way
+        sizes = [f"{change.kl:.1e}" for change in changes]
+    sizes = [
+        f"{size} bits ({effect_word(change.kl, 'kl').lower()})"
+        for size, change in zip(sizes, changes, strict=True)
+    ]
     if len(sizes) > 1:
         sizes = [
             f"{_HOW[effect.how][0]} {size}"

@@ -109,7 +109,7 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
 
 def _meanings(survey: EffectSurvey) -> list[str]:
     effects: Effects = survey.effects[0]
-    meanings = []
+    meanings = ["(0): unnormalised, so that the other weights stay as they were."]
     if effects.loss is not None:
         meanings.append(
             "bits lost: log₂ of the answer's probability before / after; negative if the cut helps it."
@@ -120,4 +120,4 @@ def _meanings(survey: EffectSurvey) -> list[str]:
         )
     else:
         meanings.append("hidden: change of the final hidden state, relative to its length.")
-    return [*meanings, "(0): unnormalised.", weight_note(survey), *survey.notes]
+    return [*meanings, weight_note(survey), *survey.notes]

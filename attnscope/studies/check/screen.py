@@ -14,11 +14,12 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, untrusted
 
 _HEADINGS = ("off by", "limit", "worst", "text", "verdict")
-_OFF_BY = (
-    "off by: the largest difference, of weights as it is, of scores and outputs as a share of the largest of their "
-    "layer, and how many numbers are not finite; limit: the largest that is ok; worst: its head"
-)
-_EXACT = "; 0: equal to the last bit, as the same operations in the same order give"
+_LEGEND = {
+    "off by": "largest difference; of scores and outputs, divided by the largest of their layer",
+    "limit": "up to here it is ok",
+    "worst": "the head with the largest difference",
+}
+_EXACT = "; 0: equal to the last bit"
 _VERDICTS = {
     "pass": ours("ok", "good"),
     "fail": ours("FAIL", "bad"),
@@ -47,7 +48,8 @@ def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[Vi
     yield _table(report)
     # beside a limit of 0, it is no surprise
     is_exact = any(check.measured == 0 and check.limit for check in report.checks)
-    yield paragraph(ours(_OFF_BY + _EXACT * is_exact, "caption"), remark=True)
+    legend = _LEGEND | {"off by": _LEGEND["off by"] + _EXACT * is_exact}
+    yield Facts([(name, ours(meaning)) for name, meaning in legend.items()])
     for check in report.checks:
         if check.note:
             yield paragraph((Span(f"{check.name}: "), *note(check.note)), 1, remark=True)

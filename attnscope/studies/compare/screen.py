@@ -726,7 +726,7 @@ class _ShownHead:
             weights = [self._weight(side, n, key) for side, key in enumerate(pair)]
             numbers = "→".join(f"{weight:.2f}" for weight in weights if not np.isnan(weight))
             spans += [
-                Span(TIE + _BETWEEN[1:] if spans else ""),
+                Span(", " if spans else ""),
                 *self._key(pair),
                 Span(f"{TIE}{numbers}"),
             ]

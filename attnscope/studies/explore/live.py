@@ -485,7 +485,7 @@ class LiveSource(UnitSource):
             raise AttnscopeError(f"explain takes one token, not {len(tokens)}", hint="show tokens")
         if variant.cuts:
             raise AttnscopeError(
-                "explain takes the model without cuts", hint="put back what is cut"
+                "explain takes the model without cuts", hint="X puts back what is cut"
             )
         row = PositionSelection.of([tokens[0]])
         in_depth = None if key is None else PositionSelection.of(scene.tokens_of_key(key))

@@ -88,9 +88,9 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         n_heads = sum(_head_counts(survey))
         none = n_heads - sum(name is not None for name in main)
         have = "has" if none == 1 else "have"
-        once = f" ({UNCLEAR}); each other one counts once, for its main role"
+        once = f" ({UNCLEAR}); every other head is counted at its main role alone"
         if not settings.is_figure:
-            once += ", whose letter stands behind it elsewhere"
+            once += ", whose letter follows it in other rows"
         message = paragraph(
             (Span(f"{none} of {n_heads} heads {have} no clear role", "bold"), Span(once)),
             remark=True,
@@ -271,10 +271,10 @@ def describe_probes(survey: HeadRoles) -> Iterator[tuple[str, str]]:
         size = probes.repeated
         texts = [f"{n} texts of {size} random tokens written twice"]
         if probes.tripled:
-            texts += [f"{n} of {probes.tripled} written three times"]
+            texts += [f"{n} texts of {probes.tripled} tokens written three times"]
         if probes.needle:
             texts.append(
-                f"{n} of {2 * size} whose last {probes.needle} also occur before (the needle)"
+                f"{n} texts of {2 * size} tokens whose last {probes.needle} also occur before (the needle)"
             )
         before = " ".join(probes.before)
         after = " ".join(probes.after)

@@ -669,8 +669,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             return "no head reads this cell; any key goes on"
         if len(digits) == 1:
             return f"{digits} goes to the strongest"
-        between = "or" if len(digits) == 2 else "to"
-        return f"{digits[0]} {between} {digits[-1]} goes to one of the strongest"
+        between, go = ("or", "goes") if len(digits) == 2 else ("to", "go")
+        return f"{digits[0]} {between} {digits[-1]} {go} to one of the strongest"
 
     def _brief_arithmetic(self, width: int) -> Line:
         """Return the arithmetic of the cell, which a small terminal shows in its last line; of it, the end or the weight."""
