@@ -385,6 +385,15 @@ def test_commands_files_and_python_give_the_same(folders, tmp_path, capsys):
     assert "holds value-zeroing, not the weights of heads" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_measure_is_no_table_of_heads(ending, tmp_path, capsys):
+    path = tmp_path / f"a{ending}"
+    assert main(["run", TEXTS[0], "--measure", "rollout", "-o", str(path)]) == 2
+    said = f"--measure rollout: is a matrix over layers, which cannot be written as {ending}; use .json"
+    assert said in capsys.readouterr().err
+    assert not path.exists()
+
+
 def test_one_row_is_a_list_of_keys(capsys):
     text = "the bank " * 20
     every = attnscope.inspect(text, measure="rollout").data.texts[0].rollouts[0].matrix

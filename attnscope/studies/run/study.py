@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnscope.base.errors import UsageError, arg
 from attnscope.studies.study import DRAWN, TABLES, FindingsKind, Request, Study, StudyCommand
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 def _answer(request: Request) -> Any:
     from msgspec.structs import replace
 
+    from attnscope.findings.rollout import ROLLOUT_MEASURES
     from attnscope.request.arguments import check_targets
     from attnscope.request.selection import WALKED
     from attnscope.studies.rollout.run import report, shows_mixing
@@ -30,6 +32,10 @@ def _answer(request: Request) -> Any:
         fields["window"] = form.window
         fields["picture"] = form.picture
         as_table = form.ending in TABLES
+        if as_table and run.measure in ROLLOUT_MEASURES:
+            message = f"is a matrix over layers, which cannot be written as {form.ending}"
+            hint = "use .json, .npz or .safetensors, which have every number"
+            raise UsageError(message, where=arg("measure", run.measure), hint=hint)
         if values["stages"] is None and run.measure == "weights" and (form.page or as_table):
             fields["stages"] = WALKED if form.page else ("weights",)
         # A figure for a paper has no table that nobody asked for.
