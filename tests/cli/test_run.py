@@ -560,6 +560,10 @@ def test_a_list_says_whose_contribution_it_has(capsys):
     for top, said in (("2", True), ("5", False)):
         assert main([*asked, "--top", top]) == 0
         assert (f"α·‖v‖: of the top {top} keys alone" in capsys.readouterr().out) is said
+    assert main([*asked, "--top", "1"]) == 0
+    assert "α·‖v‖: of the top key alone" in capsys.readouterr().out
+    assert main([*asked[:2], "--pool", "2", "--mask", "sink:1"]) == 0
+    assert "the 1 below receives 100 %" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_last_word_of_a_text_is_in_its_header(capsys, monkeypatch):

@@ -46,7 +46,10 @@ def row_list(
         columns += contributions
         if any("" in column.cells[: len(listed)] for column in contributions):
             names = " and ".join(str(column.heading) for column in contributions)
-            formulas.append(ours(f"{names}: of the top {head.top.keys.shape[1]} keys alone"))
+            count = head.top.keys.shape[1]
+            formulas.append(
+                ours(f"{names}: of the top {f'{count} keys' if count > 1 else 'key'} alone")
+            )
     which = f"the {len(listed)} keys with the largest {weights.name}{others}"
     yield GAP
     yield from row_table(

@@ -96,7 +96,8 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Itera
     share = 100 * float(mass[order].sum()) / (total or 1.0)
     caption = f"  of {len(mass):,} sources{without}, by total weight from all queries"
     if order:
-        caption += f"; the {len(order)} below receive {share:.{0 if share >= 10 else 1}f} %"
+        verb = "receives" if len(order) == 1 else "receive"
+        caption += f"; the {len(order)} below {verb} {share:.{0 if share >= 10 else 1}f} %"
     else:
         caption += ": none receives any"
     yield paragraph(headed("most attended", caption))
