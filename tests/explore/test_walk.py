@@ -432,3 +432,23 @@ def test_of_a_text_that_a_thread_has_read_heads_are_unknown_until_the_place_fits
     assert np.isnan(state.row_lens()[0]).all()
     state.settle()
     assert np.isfinite(state.row_lens()[0]).any()
+
+
+@pytest.mark.parametrize(
+    ("query", "name"), [("bank", "sentence 1"), ("ran", "sentence 2"), ("[SEP]", "sentence 2")]
+)
+def test_a_walk_through_spans_begins_in_the_span_of_the_row_but_not_outside_of_the_text(
+    query, name, minilm
+):
+    report = attnscope.inspect(
+        "The bank was old. The river ran by it.",
+        query=query,
+        layer="all",
+        head="all",
+        spans="sentences",
+        model=str(minilm),
+    )
+    walk = WalkState(report_source(report.data), begin=Begin(unit="spans"))
+    walk.settle()
+    assert walk.scene.unit == "spans"
+    assert walk.scene.queries.names[walk.place.spot.query].text == name

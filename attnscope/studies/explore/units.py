@@ -126,8 +126,18 @@ def unit_scene(scene: Scene, units: TextUnits, unit: str) -> Scene:
         {position: n for n, token in enumerate(members_of_axis) for position in token}
         for members_of_axis in members
     )
+    start, start_key = (
+        None if index is None else of_axis.get(axis.positions[index])
+        for of_axis, axis, index in zip(
+            places, (scene.queries, scene.keys), (scene.start, scene.start_key), strict=True
+        )
+    )
+    if start is not None and queries.special[start]:
+        start = start_key = None  # a walk does not begin in what a chat's template writes
     return replace(
         scene,
+        start=start,
+        start_key=start_key,
         queries=queries,
         keys=keys,
         sources=keys,

@@ -58,6 +58,7 @@ _WIDEST = 12
 # Lines of the tokens above columns that are too narrow for them, which are read downwards.
 # With so many lines beside the first, and one more above tall cells, they leave room for all rows.
 _UPRIGHT = 6
+_LEGIBLE = 7  # columns of a cell above which the start of a longer token is read more easily than upright letters
 _FEW_LETTERS = 2
 # Parts of the title, the one that is shortened first at the start: what the stage is, the head, the stage.
 _SHORTENED = (2, 0, 1)
@@ -388,7 +389,7 @@ def _heading_lines(state: WalkState, scene: Scene, cells: _Cells, n_rows: int, l
         ("column", state.ink, axis.kind),
         lambda: max((cell_len(state.ink.name(name)) for name in axis.names[:512]), default=0),
     )
-    if state.place.zoom > 1 or cells.columns > longest:
+    if state.place.zoom > 1 or cells.columns > min(longest, _LEGIBLE):
         return 1
     spare = lines - -(-n_rows * cells.tall // cells.rows_per_line)
     spare = spare if spare >= _FEW_LETTERS + (cells.tall > 1) else max(spare, lines // 4)
@@ -470,7 +471,9 @@ def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]
     if layout.heading == 1:
         is_centred = layout.mode in ("blocks", "shades")
         headers = [
-            fitting([name, axis.number(column), ""], wide)
+            fitting(
+                [name, fit(name, wide - 1) if wide > _LEGIBLE else axis.number(column), ""], wide
+            )
             for column, name in zip(layout.columns, names, strict=True)
         ]
         rows = [
