@@ -258,7 +258,7 @@ def test_every_weight_that_changes_is_in_a_table():
         )
 
     def said(i, j, keys):
-        return " · ".join(
+        return ", ".join(
             f"{key} {name(key)} {weights[0][i][key]:.2f}→{weights[1][j][key]:.2f}" for key in keys
         )
 
