@@ -18,7 +18,7 @@ from attnscope.studies.explore.live import LiveSource
 from attnscope.studies.explore.saved import report_source
 from attnscope.views.explore.app import ExploreApp
 from attnscope.views.explore.worker import Worker
-from attnscope.views.walk.place import PANELS
+from attnscope.views.walk.place import PANELS, Begin
 from tests.explore.proof import region_text, settled
 from tests.explore.test_live import live
 from tests.explore.test_live import walk as walk_live
@@ -241,3 +241,41 @@ def cells_of(line, x, width):
         for letter in segment.text
     ]
     return "".join(letter for letter, _ in cells[x : x + width]), cells[x][1]
+
+
+def test_columns_that_are_wide_name_the_start_of_a_long_token_in_a_line():
+    found = attnscope.inspect(
+        "the old transportation responsibilities of the bank",
+        layer="all",
+        head="all",
+        stages="weights",
+    )
+    app = ExploreApp(report_source(found.data))
+    app.state.settle()
+    names = [name.text for name in app.state.columns.names]
+    lines, _ = matrix_lines(app, (200, 60))
+    (heading,) = (line for line in text_of(lines) if " old" in line and " bank" in line)
+    for name in names:
+        assert name in heading or name[:6] in heading
+    assert any(name not in heading for name in names)
+
+
+def test_spans_have_numbers_above_narrow_columns_and_names_above_wide_ones():
+    found = attnscope.inspect(
+        "The bank was old. The river was wide. The sea was far.",
+        layer="all",
+        head="all",
+        spans="sentences",
+    )
+    for size, expected in (
+        ((80, 24), ["0", "1", "2", "3"]),
+        ((200, 60), ["(first)", "sentence 3"]),
+    ):
+        app = ExploreApp(report_source(found.data), begin=Begin(unit="spans"))
+        app.state.settle()
+        assert len(app.state.columns.names) == 4
+        lines, layout = matrix_lines(app, size)
+        assert layout.heading == 1
+        heading = text_of(lines)[1]
+        assert [name for name in expected if name in heading] == expected
+        assert ("sentence" in heading) == ("sentence 3" in expected)

@@ -125,7 +125,9 @@ def test_footer_and_help_name_every_key():
             for key in ("pagedown", "end"):
                 seen += "\n".join(strip.text for strip in app.screen._compositor.render_strips())
                 await pilot.press(key)
-                await pilot.pause()
+                await pilot.pause(
+                    0.3
+                )  # on a busy machine, a scroll is drawn after the key is handled
             return seen + "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
     shown = asyncio.run(walk())

@@ -389,7 +389,8 @@ def _heading_lines(state: WalkState, scene: Scene, cells: _Cells, n_rows: int, l
         ("column", state.ink, axis.kind),
         lambda: max((cell_len(state.ink.name(name)) for name in axis.names[:512]), default=0),
     )
-    if state.place.zoom > 1 or cells.columns > min(longest, _LEGIBLE):
+    # spans are named by the rows, which have their numbers, too: a few letters of each would tell nothing
+    if state.place.zoom > 1 or cells.columns > min(longest, _LEGIBLE) or scene.unit == "spans":
         return 1
     spare = lines - -(-n_rows * cells.tall // cells.rows_per_line)
     spare = spare if spare >= _FEW_LETTERS + (cells.tall > 1) else max(spare, lines // 4)
