@@ -415,7 +415,8 @@ def _ask(
     ]
     hint = None
     if lacking:
-        hint = f'{" and ".join(lacking[:3])} has no "content"'
+        verb = "has" if len(lacking) == 1 else "have"
+        hint = f'{", ".join(lacking[:3])} {verb} no "content"'
     message = _ERRORS[answer["kind"]].format(answer["error"] or "no reason given")
     raise AttnscopeError(message, where=where, hint=hint)
 

@@ -360,17 +360,17 @@ def _thumbnails(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPar
     of_keys = len(text.keys) < len(text.context or text.tokens) and not _are_maps(text)
     if of_keys:
         name = "most weight on these keys"
-        meaning = "" if len(weights[0]) == 1 else "mean of the rows"
+        meaning = "" if len(weights[0]) == 1 else "  mean of the rows"
         named = _strongest(weights)
     else:
         name = "least like the mean of all heads"
-        meaning = "share of a row's weight that is elsewhere"
+        meaning = "  share of a row's weight that is elsewhere"
         named = _least_alike(weights)
     yield Matrices(panels, True, places, [index for index, _ in named])
     if named:
         items = [f"{head_name(text.heads[index])} {share:.2f}" for index, share in named]
         listed = Span(f"  {' · '.join(items)}")
-        yield paragraph((Span(name, "bold"), listed, Span(f"  {meaning}", "caption")))
+        yield paragraph((Span(name, "bold"), listed, Span(meaning, "caption")))
 
 
 def _strongest(weights: Sequence[Matrix]) -> list[tuple[int, float]]:
