@@ -477,3 +477,16 @@ def test_of_a_row_the_weights_of_heads_are_below_each_other(size, shown, tmp_pat
     )
     assert len(ends) == 9
     assert max(ends) - min(ends) < 1
+
+
+def test_shortened_names_keep_the_number_that_tells_them_apart(open_page, tmp_path):
+    text = "The bank was old. Then the river came. She went home."
+    path = tmp_path / "page.html"
+    assert main(["run", text, "--spans", "sentences", "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(390, 844)).page
+    page.add_init_script(NOTED)
+    page.reload()
+    page.wait_for_function("window.written.length > 10")
+    names = {name for _, name, *_ in page.evaluate("window.written")}
+    shortened = {name for name in names if "…" in name and "sen" in name}
+    assert {name[0] + name[-1] for name in shortened} == {"11", "22", "33"}

@@ -405,12 +405,15 @@ function plan(props: DrawnProps, zoom: number): Layout {
   };
 }
 
+// Names such as `sentence 3` keep the number that tells them apart.
 function shorten(text: string, room: number, size: number): string {
   if (textWidth(text, size) <= room) return text;
-  const letters = [...text];
-  let keep = Math.max(1, Math.floor((letters.length * room) / textWidth(text, size)) - 1);
-  while (keep > 1 && textWidth(`${letters.slice(0, keep).join("")}…`, size) > room) keep--;
-  return `${letters.slice(0, keep).join("")}…`;
+  const end = /\d{0,2}$/.exec(text)![0];
+  const letters = [...text.slice(0, text.length - end.length)];
+  letters.splice(Math.max(1, (letters.length * room) / textWidth(text, size)));
+  const cut = () => `${letters.join("")}…${end}`;
+  while (letters.length > 1 && textWidth(cut(), size) > room) letters.pop();
+  return cut();
 }
 
 export function cellColour(props: Colouring, theme: Theme, row: number, column: number): Rgb | null {
