@@ -183,7 +183,7 @@ def test_fully_masked_rows_are_named(folders, monkeypatch):
     report = checked(folders("gpt2"))
     assert report.texts[0].fully_masked == [0, 3]
     shown = as_text(present(report), 200)
-    assert "masked   rows 0 the, 3 the: no key is allowed in some layer, so a plain" in shown
+    assert "masked   rows 0 the, 3 the: no key is allowed in some layer\n" in shown
     (sums,) = [one for one in report.checks if one.name == "rows sum to 1"]
     assert sums.verdict == "pass" and sums.note.startswith("16 rows are fully masked")
 

@@ -389,3 +389,13 @@ def test_what_is_to_be_read_is_not_dim(colour):
                 or re.fullmatch(r"(L\d+H\d+ )?[A-Z\d]? ?[\d.]+( ±[\d.]+)?", letters.strip())
             ), letters
     assert count > 50
+
+
+def test_rows_without_keys_are_named_and_no_nan_is_said_of_a_head_with_a_sink():
+    plain = draw(sized(6, allowed=lonely), 200)
+    (line,) = (line for line in plain.splitlines() if line.startswith("masked   row"))
+    blind = [n for n in range(6) if not any(lonely(n, key) for key in range(6))]
+    assert [int(n) for n in re.findall(r"\d+", line)] == blind != []
+    assert line.endswith("no key is allowed, so a plain softmax gives NaN")
+    assert "plain softmax" not in draw(sized(6, allowed=lonely, sink=0.5), 200)
+    assert "masked   row" not in draw(sized(6), 200)

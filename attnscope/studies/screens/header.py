@@ -295,13 +295,16 @@ def fully_masked(text: TextReport) -> Spans:
     of_heads = [set(positions) for positions in text.heads.fully_masked]
     rows = sorted(set().union(*of_heads))
     where = "" if all(positions == set(rows) for positions in of_heads) else " in some head"
-    return without_keys(text.tokens, rows, where) if rows else ()
+    # a sink takes what no key may have
+    has_sink = text.heads.rows is not None and text.heads.rows.sink is not None
+    outcome = "" if has_sink else ", so a plain softmax gives NaN"
+    return without_keys(text.tokens, rows, where + outcome) if rows else ()
 
 
 def without_keys(tokens: Sequence[Token], rows: Sequence[int], where: str) -> Spans:
-    """Say that rows may attend to nothing."""
+    """Say that rows may attend to nothing, and where, or what follows."""
     more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
-    meaning = f"{more}: no key is allowed{where}, so a plain softmax gives NaN"
+    meaning = f"{more}: no key is allowed{where}"
     kind = "row " if len(rows) == 1 else "rows "
     return Span(kind), *named_tokens(tokens, rows[:_NAMED]), Span(meaning)
 
