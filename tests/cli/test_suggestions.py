@@ -143,7 +143,7 @@ def hinted(words, line):
 def shown(words, screen):
     """The commands that a screen suggests: its last line, and options in parentheses and after `such as`."""
     joined = " ".join(screen.split())
-    more = re.search(r"^more +(.*(?:\n {9}.*)*)", screen, re.MULTILINE)
+    more = re.search(r"^more {2,}(.*(?:\n {9}.*)*)", screen, re.MULTILINE)
     pieces = [] if more is None else re.sub(r"\s+", " ", more[1]).split(" · ")
     pieces += [piece.partition(": ")[0] for piece in re.findall(r"\((--[^()]*)\)", joined)]
     pieces += re.findall(r"such as (--query \S+ --key \S+)", joined)
