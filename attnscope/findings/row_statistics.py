@@ -118,7 +118,7 @@ ROW_STATISTICS = (
         "−Σ α log₂ α, in bits.",
         lambda row: row.entropy(),
         phrase="entropy {:.2f} bits",
-        place=6,
+        place=7,
         linear=False,
         missing="null for a mean over layers of a text that is shown as a map",
     ),
@@ -127,14 +127,14 @@ ROW_STATISTICS = (
         "Weight on the first token.",
         lambda row: row.on_first(),
         on="the first token",
-        place=3,
+        place=2,
     ),
     _weight_on(
         "special",
         "Weight on special tokens.",
         lambda token: token.special,
         "special tokens",
-        place=4,
+        place=3,
     ),
     RowStatistic(
         "self",
@@ -142,15 +142,15 @@ ROW_STATISTICS = (
         lambda row: row.on_self(),
         aligned=True,
         on="itself",
-        place=2,
+        place=1,
         missing="null under cross-attention",
     ),
     RowStatistic(
         "other",
-        "Weight on the rest, punctuation too: not the query itself, special or first.",
+        "Weight on the rest; not on the query itself, special tokens or the first, but on punctuation, too.",
         lambda row: row.on_others(),
-        on="other tokens",
-        place=1,
+        on="the rest",
+        place=5,
     ),
     RowStatistic(
         "distance",
@@ -158,7 +158,7 @@ ROW_STATISTICS = (
         lambda row: row.distance(),
         aligned=True,
         phrase="mean distance {:.1f} tokens",
-        place=7,
+        place=8,
         missing="null under cross-attention",
     ),
     *(
@@ -169,7 +169,7 @@ ROW_STATISTICS = (
             aligned=True,
             within=n,
             phrase=f"{{:.2f}} within {n:,}",
-            place=8,
+            place=9,
             missing="null under cross-attention",
         )
         for n in (16, 64, 256, 1024)
@@ -179,7 +179,7 @@ ROW_STATISTICS = (
         "Weight on tokens of punctuation marks alone (Unicode's categories P), special tokens not among them.",
         _is_punctuation,
         "punctuation",
-        place=4,
+        place=6,
         added=True,
     ),
     RowStatistic(
@@ -253,14 +253,14 @@ LAYER_STATISTICS = {
             "Weight on the head's sink, a logit that takes part in the softmax and belongs to no token: a row of "
             "weights sums to 1 minus this; null without sinks.",
             absent=0.0,
-            place=5,
+            place=4,
             on="the sink",
         ),
         LayerStatistic(
             "unselected",
             "Weight that keys which an indexer did not select would have had, 1 minus its recall; null without one.",
             absent=0.0,
-            place=7,
+            place=8,
             phrase="{:.2f} missed by the indexer",
         ),
         LayerStatistic(
@@ -268,7 +268,7 @@ LAYER_STATISTICS = {
             "Mean of the gate on the head's output, over the head's width: near 0, what the head reads is not passed "
             "on; null without gates.",
             absent=1.0,
-            place=7,
+            place=8,
             phrase="gate {:.2f}",
             small=0.1,
             small_phrase=" (almost closed)",

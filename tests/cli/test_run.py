@@ -599,7 +599,7 @@ def test_the_header_of_a_head_says_what_each_share_counts(capsys):
         for value, name in re.findall(r"([\d.]+) (?:of its weight )?on ([a-z ]+)", out)
     }
     assert abs(sum(shares.values()) - shares["punctuation "] - 1) < 0.02
-    assert "on punctuation (counted among the others, too)" in out
+    assert "on punctuation (counted above, too)" in out
     assert main(["run", "The bank by the river"]) == 0
     said = "content weight: weight on other words that neither distance nor word explains"
     assert said in " ".join(capsys.readouterr().out.split())

@@ -445,6 +445,6 @@ def test_a_meaning_does_not_say_again_what_its_number_is_called(report):
     _, shown, _ = painted(report_source(report), "v", (200, 60))
     meanings = {command.title: command.meaning for command in shown["found"]}
     assert meanings["weight on the first token"] == "The mean of the rows."
-    assert meanings["weight on other tokens"].startswith("Weight on the rest, punctuation too: ")
+    assert meanings["weight on the rest"].startswith("Not on the query itself, ")
     for title, meaning in meanings.items():
         assert not meaning.lower().startswith(title)

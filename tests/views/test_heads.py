@@ -56,6 +56,12 @@ def test_the_picture_has_the_letter_of_every_head(width, shape):
     )
 
 
+def test_that_every_head_has_a_role_is_said_without_a_count_of_none():
+    made = replace(survey(2, 3), main=[["induction"] * 3] * 2)
+    shown = " ".join(draw(made, 120).split())
+    assert "all 6 heads have a clear role; each is counted at its main role alone" in shown
+
+
 def test_every_role_has_a_letter_and_a_colour_of_its_own():
     for names in zip(*((role.name, role.letter, role.colour) for role in HEAD_ROLES), strict=True):
         assert len(set(names)) == len(HEAD_ROLES) >= 12

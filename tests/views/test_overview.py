@@ -167,7 +167,7 @@ def test_what_takes_no_part_in_rankings_is_not_listed_either():
 
 
 def test_averages_are_those_of_all_rows():
-    said = "on average, a row has 0.62 of its weight on other tokens, 0.12 on itself, 0.25 on the first token;"
+    said = "on average, a row has 0.12 of its weight on itself, 0.25 on the first token, 0.62 on the rest;"
     assert said in draw(overview(70), 120)
 
 

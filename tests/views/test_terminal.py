@@ -344,21 +344,19 @@ def test_several_texts_each_say_which_they_are(format):
 def test_the_average_row_leaves_special_tokens_out_as_the_choice_of_a_head_does():
     text = text_report(tokens(["[CLS]", "a", "b", "[SEP]"], special=(0, 3)))
     other = text.heads[0].rows.other
-    assert (
-        f"on average, the row of a word has {other[1:3].mean():.2f} of its weight on other tokens"
-        in draw(report(text), 120)
+    assert f"special tokens (these overlap), {other[1:3].mean():.2f} on the rest" in draw(
+        report(text), 160
     )
     only_special = text_report(tokens(["[CLS]", "[SEP]"], special=(0, 1)))
-    assert "on average, a row has 0.00 of its weight on other tokens" in draw(
-        report(only_special), 120
-    )
+    shown = " ".join(draw(report(only_special), 160).split())
+    assert "special tokens (these overlap), 0.00 on the rest" in shown
     assert "special tokens" not in draw(sized(3), 120)
 
 
 def test_a_row_that_may_attend_to_nothing_does_not_count_in_the_average():
     text = text_report(tokens(["a", "b"]), allowed=lambda query, key: query == 0)
     assert (
-        f"on average, a row has {text.heads[0].rows.other[0]:.2f} of its weight on other tokens"
+        f"on average, a row has {text.heads[0].rows.self[0]:.2f} of its weight on itself"
         in draw(report(text), 120)
     )
     nothing = text_report(tokens(["a", "b"]), allowed=lambda query, key: False)

@@ -87,14 +87,17 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[Vie
         about = Facts([*numbers, *_limits_of_roles(survey)])
         n_heads = sum(_head_counts(survey))
         none = n_heads - sum(name is not None for name in main)
-        have = "has" if none == 1 else "have"
-        once = f" ({UNCLEAR}); every other head is counted at its main role alone"
+        if none:
+            have = "has" if none == 1 else "have"
+            answer = f"{none} of {n_heads} heads {have} no clear role"
+            once = f" ({UNCLEAR}); every other head"
+        else:
+            answer = f"all {n_heads} heads have a clear role"
+            once = "; each"
+        once += " is counted at its main role alone"
         if not settings.is_figure:
             once += ", whose letter follows it in other rows"
-        message = paragraph(
-            (Span(f"{none} of {n_heads} heads {have} no clear role", "bold"), Span(once)),
-            remark=True,
-        )
+        message = paragraph((Span(answer, "bold"), Span(once)), remark=True)
         yield from answer_first([message, strongest_heads, about], [_picture(survey)], settings)
         texts = f"the {'built-in' if survey.probes.shipped else 'given'} texts"
         random = " and the random tokens" * bool(survey.probes.repeated and survey.probes.draws)

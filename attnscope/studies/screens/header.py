@@ -520,14 +520,16 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
         if name in LAYER_STATISTICS:
             form = LAYER_STATISTICS[name].phrase_of(value)
         facts.append(form.format(value) if on is None else f"{value:.2f}{of_weight} on {on}")
-    shares = [getattr(means, name) for _, name, on, *_ in shown_facts if on is not None]
-    if sum(shares) > _WHOLE:
-        # The first token may be special, or the row's own.
-        overlap = " (these overlap)"
-        if sum(shares) - (means.punctuation or 0) <= _WHOLE:
-            overlap = " (counted among the others, too)"
-        last = max(index for index, (_, _, on, *_) in enumerate(shown_facts) if on is not None)
-        facts[last] += overlap
+    names = [name for _, name, *_ in shown_facts]
+    shares = {name: getattr(means, name) for _, name, on, *_ in shown_facts if on is not None}
+    if shares.pop("punctuation", 0.0) > _WHOLE - 1:
+        facts[names.index("punctuation")] += " (counted above, too)"
+    if sum(shares.values()) > _WHOLE:
+        # The first token may be special, or the row's own, and a special token may be the row's own.
+        overlapping = max(
+            names.index(name) for name in ("self", "first", "special") if name in names
+        )
+        facts[overlapping] += " (these overlap)"
     for n, (fact, following) in enumerate(pairwise(shown_facts)):
         facts[n] += "," if fact[-1] == following[-1] else ";"
     if not facts:
