@@ -19,7 +19,7 @@ from attnscope.batch.records import End, Record
 from attnscope.batch.shards import DTYPES, TEXTS, Shard
 from attnscope.batch.sinks import INDEX
 from attnscope.findings.axes import arrays_in, faults, gathered
-from attnscope.findings.codec import decode_json
+from attnscope.findings.codec import decode_json, restore_forbidden
 from attnscope.findings.heads import STAGES
 from attnscope.findings.row_statistics import ROW_STATISTICS
 
@@ -100,6 +100,7 @@ class Dump:
     def record(self, body: bytes) -> Record:
         """Return a record with its arrays, from its JSON."""
         record: Record = decoded(body, Record, self.path)
+        restore_forbidden(record)
         if record.shard is not None:
             if self._last_shard is None or self._last_shard[0] != record.shard:
                 self._last_shard = record.shard, self._shard(record)

@@ -78,10 +78,15 @@ def from_json(data: bytes, findings_type: Any = Report) -> Any:
         ) from e
     require_version(findings)
     check_axes(findings)
+    restore_forbidden(findings)
+    return findings
+
+
+def restore_forbidden(findings: msgspec.Struct) -> None:
+    """Write −inf, for which JSON has null, into the cells of `masked` that the mask forbids."""
     for name, array in every_array(findings):
         if name == "masked":
             array[np.isnan(array)] = -np.inf
-    return findings
 
 
 def require_version(findings: Any) -> None:

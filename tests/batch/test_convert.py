@@ -228,6 +228,17 @@ def test_masked_cells_are_null_in_every_table(folder):
             assert (cell["value"] is None) == (cell["key"] > cell["query"])
 
 
+def test_masked_cells_are_minus_infinity_in_memory(folder):
+    convert(folder / "dump.jsonl", folder / "shards", force=False)
+    convert(folder / "shards", folder / "one.json", force=False)
+    for name in ("dump.jsonl", "shards", "one.json"):
+        for record in found(folder, name):
+            for masked in record.stages.get("masked", ()):
+                count = len(masked)
+                assert np.array_equal(np.isneginf(masked), ~np.tri(count, dtype=bool))
+                assert np.isfinite(masked).sum() == count * (count + 1) // 2
+
+
 def test_a_mean_has_no_number(folder):
     pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
     from pyarrow import parquet
