@@ -11,7 +11,7 @@ import numpy as np
 from attnscope.base.errors import PARQUET, AttnscopeError
 from attnscope.batch.dump_reader import Dump, read_shard
 from attnscope.batch.header import Header
-from attnscope.batch.shards import OFFSETS, TEXTS, Shard, declared, own_axes
+from attnscope.batch.shards import OFFSETS, TEXTS, Shard, declared, none_of, own_axes, padded
 from attnscope.batch.sinks import INDEX
 from attnscope.findings.heads import HeadRef
 
@@ -46,6 +46,9 @@ class RaggedArray:
     def to_arrow(self) -> "pa.ChunkedArray":
         """Return a list for each text, without copying; positions and rounded numbers as they are stored.
 
+        Arrow has one type for all: where shards differ in theirs, they are decoded as `DumpArrays.text` does, and where
+        they differ in ranks, those with fewer get ranks that are none.
+
         Raises:
             MissingExtra: pyarrow is not installed.
         """
@@ -53,7 +56,7 @@ class RaggedArray:
         import pyarrow as pa
 
         chunks = []
-        for index, chunk in enumerate(self.chunks):
+        for index, chunk in enumerate(self._alike()):
             arrow_type = pa.from_numpy_dtype(chunk.dtype)
             values = pa.Array.from_buffers(
                 arrow_type, chunk.size, [None, pa.py_buffer(chunk.reshape(-1))]
@@ -68,6 +71,17 @@ class RaggedArray:
                 values = pa.LargeListArray.from_arrays(offset_array, values)
             chunks.append(values)
         return pa.chunked_array(chunks)
+
+    def _alike(self) -> list[_Array]:
+        chunks = self.chunks
+        if len({chunk.dtype for chunk in chunks}) > 1:
+            shard = Shard({}, self.decimals)
+            chunks = [shard.decoded(self.name, chunk) for chunk in chunks]
+        if "rank" not in self.axes:
+            return chunks
+        ranks = max(chunk.shape[-1] for chunk in chunks)
+        none = none_of(self.name, chunks[0].dtype)
+        return [padded(chunk, ranks, none) for chunk in chunks]
 
 
 class DumpArrays(Mapping[str, RaggedArray]):

@@ -101,22 +101,22 @@ def _quantity(path: str, arrays: list[_Array], digits: int | None) -> Iterator[S
     rows = [np.moveaxis(array, own[0], 0) for array in arrays]
     if "rank" in declared(path).axes:
         ranks = max(row.shape[-1] for row in rows)
-        none = _none(path, dtype)
-        rows = [_padded(row, ranks, none) for row in rows]
+        none = none_of(path, dtype)
+        rows = [padded(row, ranks, none) for row in rows]
     yield ShardArray(path, dtype.name, (sum(map(len, rows)), *rows[0].shape[1:]), rows)
     yield _offsets(path, [len(row) for row in rows])
 
 
-def _padded(row: _Array, ranks: int, none: float) -> _Array:
-    """Return ranks that a short text does not have as none."""
+def padded(row: _Array, ranks: int, none: float) -> _Array:
+    """Return an array with this many ranks: those that short texts do not have are none."""
     if row.shape[-1] == ranks:
         return row
-    padded = np.full((*row.shape[:-1], ranks), none, dtype=row.dtype)
-    padded[..., : row.shape[-1]] = row
-    return padded
+    wider = np.full((*row.shape[:-1], ranks), none, dtype=row.dtype)
+    wider[..., : row.shape[-1]] = row
+    return wider
 
 
-def _none(path: str, dtype: np.dtype[Any]) -> float:
+def none_of(path: str, dtype: np.dtype[Any]) -> float:
     """Return what stands for none in an array of this type."""
     if dtype.kind == "f":
         return float("nan")
@@ -141,7 +141,7 @@ def _stored(
     if reach >= np.iinfo(np.int32).max:
         return own, arrays
     dtype = np.dtype(np.int16 if reach < np.iinfo(np.int16).max else np.int32)
-    none = np.float32(_none(path, dtype))
+    none = np.float32(none_of(path, dtype))
     return dtype, [np.where(np.isnan(array), none, array) for array in scaled]
 
 

@@ -5,6 +5,8 @@ import pytest
 
 import attnscope
 from attnscope.base.errors import AttnscopeError
+from attnscope.batch import convert as conversion
+from attnscope.batch.dump_arrays import RaggedArray
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.records import arrays_of
 from attnscope.batch.shards import own_axes
@@ -142,3 +144,34 @@ def test_units_are_told_once_a_shard_and_not_in_each_line(tmp_path, head):
     assert units == [record.units for record in Dump(tmp_path / "dump.jsonl").records()]
     assert attnscope.open_dump(tmp_path / "dump").units == units[0]
     assert (units[0][0].head == "mean") == (head == "mean") and len(units[0]) > 1
+
+
+def test_to_arrow_joins_shards_that_differ_in_ranks(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(conversion, "MAX_WINDOW_RECORDS", 1)
+    (tmp_path / "texts.txt").write_text("river\nthe bank by the river was old\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--quiet"]) == 0
+    assert main(["convert", "dump.jsonl", "dump", "--quiet"]) == 0
+    weights = attnscope.open_dump("dump")["top.weight"]
+    assert [chunk.shape[-1] for chunk in weights.chunks] == [1, 3]
+    short, long = weights.to_arrow().to_pylist()
+    assert np.shape(short) == (1, 16, 3) and np.shape(long) == (7, 16, 3)
+    np.testing.assert_array_equal(np.array(short)[..., :1], weights.chunks[0])
+    assert (np.array(short)[..., 1:] == -32768).all()
+    np.testing.assert_array_equal(long, weights.chunks[1])
+
+
+def test_to_arrow_decodes_shards_that_differ_in_type():
+    pytest.importorskip("pyarrow")
+    offsets, texts = [np.array([0, 1])] * 2, [np.array([0]), np.array([1])]
+    small = np.array([[[7, -32768]]], dtype=np.int16)
+    large = np.array([[[40_000, -(2**31)]]], dtype=np.int32)
+    numbers = RaggedArray("top.value", ("query", "unit", "rank"), [small, large], offsets, texts, 3)
+    found = np.array(numbers.to_arrow().to_pylist(), dtype=np.float32)
+    expected = np.array([0.007, np.nan, 40, np.nan], dtype=np.float32)
+    np.testing.assert_array_equal(found.ravel(), expected)
+    near = np.array([[[7, 65_535]]], dtype=np.uint16)
+    far = np.array([[[70_000, -1]]], dtype=np.int32)
+    keys = RaggedArray("top.keys", ("query", "unit", "rank"), [near, far], offsets, texts, None)
+    assert np.ravel(keys.to_arrow().to_pylist()).tolist() == [7, -1, 70_000, -1]
