@@ -19,7 +19,14 @@ SPECIAL = "(special)"
 TEMPLATE = "(template)"
 REST = "(rest)"
 PAIR = "(pair)"
-RESERVED = (FIRST, SPECIAL, TEMPLATE, REST, PAIR)
+# names of spans that no text divides, and what they hold
+RESERVED = {
+    FIRST: "the first token",
+    SPECIAL: "special tokens",
+    TEMPLATE: "what the chat template writes around turns",
+    REST: "tokens of no other span",
+    PAIR: "the second text",
+}
 _FILES = (".json", ".jsonl")
 _LARGEST = 64 << 20  # bytes of a file of spans
 _LONGEST_NAME = 200  # characters

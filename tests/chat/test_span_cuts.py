@@ -1,6 +1,7 @@
 """`ablate --each span`: numbers against hooks on transformers, and what is refused."""
 
 import csv
+import re
 
 import pytest
 from msgspec.structs import replace
@@ -54,8 +55,23 @@ def test_from_python_and_as_a_table(gpt2, tmp_path, capsys):
     assert main(words) == 0
     out = capsys.readouterr().out
     assert "bits lost" in out and "river" in out and "on it" in out
+    of_text = {row["span"]: float(row["loss_renormalised"]) for row in rows}
+    of_text.pop("(first)")
+    needed = max(of_text, key=lambda name: of_text[name])
+    said = f"the answer needs {needed} most: it loses {of_text[needed]:.3f} bits without it"
+    if of_text[needed] <= 0:
+        said = "none makes the answer less probable by its absence"
+    assert f"Of the text's spans, {said}." in " ".join(out.split())
+    assert "note (first): the first token; (rest): tokens of no other span." in " ".join(
+        out.split()
+    )
     assert main([*words[:-2]]) == 0
     assert "the answer is what the model generates" in " ".join(capsys.readouterr().out.split())
+    sides = ["--spans", "river,old", "--each", "span", "--query", "bank"]
+    assert main(["ablate", TEXT, "--model", str(path), *sides]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    position = re.search(r"cut off token (\d+), which --query names", out)
+    assert position is not None and TEXT.split()[int(position[1])] == "bank"
 
 
 @pytest.mark.parametrize(

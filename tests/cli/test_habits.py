@@ -343,7 +343,7 @@ def test_quiet_keeps_what_was_asked_for(capsys):
     )
     assert re.match(r"verdict +passed", capsys.readouterr().out)
     assert main(["ablate", TEXT, "--cut", "L2H0", "--quiet"]) == 0
-    assert capsys.readouterr().out.startswith("cut       L2H0  1 head; weight ")
+    assert capsys.readouterr().out.startswith("cut       L2H0  1 head; mean weight ")
 
 
 def test_quiet_keeps_the_label_of_random_weights(capsys):

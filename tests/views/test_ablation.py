@@ -17,6 +17,7 @@ from attnscope.findings.ablation import (
     TokenChange,
 )
 from attnscope.findings.provenance import MaskUse
+from attnscope.studies.ablate.target_screen import correlation_text
 from attnscope.studies.registry import present
 from attnscope.views import parts
 from attnscope.views.terminal import as_text
@@ -98,7 +99,7 @@ def test_the_screen_of_a_cut_names_edges_and_weights(width):
     words = re.sub(r"\s+", " ", shown)
     said = [
         "3 bank ← 0 w0 in 1 head; weight 0.750",
-        "2 heads; weight 0.500 on tokens that are not first or special",
+        "2 heads; mean weight 0.500 on tokens that are not first or special",
     ]
     said += [
         "renormalised 0.125",
@@ -174,23 +175,34 @@ def test_the_screen_of_effects_ranks_heads_or_layers(unit, width):
         # the bar stands behind the effect that it draws
         assert re.search(r"L0H1 0\.400 (█+ )?2\.000 0\.300 \(2\)", words)
         assert "at 2 bank" in words
-        assert (
-            "in this text, heads with more weight tend to have less effect: ρ −0.50 over 4 heads"
-            in words
-        )
     else:
         assert "L0H1 2 bank ← 1 b" in words
         # what is the same of both ways is said once
         assert "note edge A ← B: what query A reads from key B; weight: " in words
         assert words.count("effect of cutting each edge") == words.count("at 2 bank") == 1
-        assert "edges with more weight tend to have more effect: ρ 0.50 (renormalised); " in words
-        assert "edges with more weight mostly have more effect: ρ 1.00 (unnormalised) over" in words
-        found = survey(unit)
-        alike = [structs.replace(effects, correlation=0.9) for effects in found.effects]
-        shown = draw(structs.replace(found, effects=alike), width, precision=3)
-        words = re.sub(r"\s+", " ", shown)
-        assert words.count("with more weight") == 1
-        assert "ρ 0.90 (renormalised) and 0.90 (unnormalised) over 4 edges" in words
+
+
+def test_a_screen_says_whether_weights_tell_effects_of_eight_units_or_more():
+    names = {"renormalised": "renormalised", "unnormalised": "unnormalised", "zero": "zero"}
+    seven, eight = (
+        {
+            unit: structs.replace(survey(unit), weights=np.linspace(0, 1, count, dtype=np.float32))
+            for unit in ("head", "edge")
+        }
+        for count in (7, 8)
+    )
+    assert not any(correlation_text(found, names) for found in seven.values())
+    said = correlation_text(eight["head"], names)
+    assert said.startswith(
+        "in this text, heads with more weight tend to have less effect: ρ −0.50 over 8 heads"
+    )
+    said = correlation_text(eight["edge"], names)
+    assert "edges with more weight tend to have more effect: ρ 0.50 (renormalised); " in said
+    assert "edges with more weight mostly have more effect: ρ 1.00 (unnormalised) over" in said
+    alike = [structs.replace(effects, correlation=0.9) for effects in eight["edge"].effects]
+    said = correlation_text(structs.replace(eight["edge"], effects=alike), names)
+    assert said.count("with more weight") == 1
+    assert "ρ 0.90 (renormalised) and 0.90 (unnormalised) over 8 edges" in said
 
 
 def test_a_title_of_effects_is_one_line():
@@ -312,7 +324,10 @@ def test_the_map_stands_beside_the_ranked_heads_if_both_fit(width, colours):
 def test_a_screen_ranks_heads_before_it_draws_all():
     """As of thirty layers, whose map would fill the screen before the answer."""
     screen = draw(survey(), 80, precision=3)
-    assert screen.index("weight (rank)") < screen.index("in this text") < screen.index("\n head  ")
+    assert (
+        screen.index("largest effect") < screen.index("weight (rank)") < screen.index("\n head  ")
+    )
+    assert "\n\n\n" not in draw(survey("edge"), 80, precision=3)
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,8 @@ def _cuts(ablation: Ablation, settings: DisplaySettings) -> Facts:
     for cut in ablation.cuts:
         heads = counted(len(cut.heads), "head")
         expression: Spans = (*untrusted(cut.written, "bold"), Span("  "))
-        weight = f"; weight {cut.weight:.{settings.precision}f}"
+        is_one = len(cut.heads) == 1 and cut.queries is not None and len(cut.queries) == 1
+        weight = f"; {'' if is_one else 'mean '}weight {cut.weight:.{settings.precision}f}"
         if cut.queries is None:
             what = f"{heads}{weight} on tokens that are not first or special"
         else:

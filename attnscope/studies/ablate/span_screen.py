@@ -11,11 +11,12 @@ from attnscope.studies.ablate.target_screen import (
     weight_note,
 )
 from attnscope.studies.screens.header import counted, more_options, notes
-from attnscope.studies.screens.spans import spell_run
+from attnscope.studies.screens.spans import span_notes, spell_run
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Look, Span, Spans, note, ours, untrusted
+from attnscope.views.walk.effects import verdict_text
 
 _LISTED = 20
 _HOW = {
@@ -39,6 +40,7 @@ def present_spans(
         look="",
     )
     yield GAP
+    yield _largest(survey, settings)
     yield _table(survey, listing, settings)
     yield GAP
     if text := correlation_text(survey, {how: how for how in _HOW}):
@@ -71,15 +73,34 @@ def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
     else:
         rows = f"token {first_row}"
     which = "which --query names"
-    if survey.answer and first_row == survey.answer[0] - 1:
+    if not survey.answer and first_row == len(survey.tokens) - 1:
+        which = "the last"
+    elif survey.answer and first_row == survey.answer[0] - 1:
         which = "which predicts the answer" if first_row == last else "which predict the answer"
-    lines.append(
-        (
-            "cut off",
-            note(f"{rows}, {which if survey.answer or len(survey.rows) > 1 else 'the last'}"),
-        )
-    )
+    lines.append(("cut off", note(f"{rows}, {which}")))
     return Facts(lines, remark=False)
+
+
+def _largest(survey: EffectSurvey, settings: DisplaySettings) -> ViewPart:
+    """Say which span of the text the answer needs most, or without one has the largest effect; or that none does."""
+    effects = survey.effects[0]
+    if effects.are_rounding(survey.provenance.dtype):
+        return paragraph(ours("no span has an effect here beyond rounding."))
+    order = survey.order()
+    assert survey.spans is not None
+    kinds = survey.spans.kinds
+    of_text = [n for n in order if kinds[survey.span_numbers[n]] in ("text", "pair", "rest")]
+    strongest, *_ = of_text or order
+    effect = float(effects.effect[strongest])
+    whose = "Of the text's spans, " if of_text else ""
+    name = Span(survey.span_names[strongest], "bold", "untrusted")
+    if effects.loss is None:
+        size = verdict_text(effect, effects.ranked_by)
+        return paragraph((Span(whose), name, Span(f" has the largest effect: {size}.")))
+    if effect <= 0:
+        return paragraph(ours(f"{whose}none makes the answer less probable by its absence."))
+    lost = f" most: it loses {sized(effect, settings.precision)} bits without it."
+    return paragraph((Span(f"{whose}the answer needs "), name, Span(lost)))
 
 
 def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Table:
@@ -120,4 +141,4 @@ def _meanings(survey: EffectSurvey) -> list[str]:
         )
     else:
         meanings.append("hidden: change of the final hidden state, relative to its length.")
-    return [*meanings, weight_note(survey), *survey.notes]
+    return [*meanings, weight_note(survey), *span_notes(survey.span_names), *survey.notes]

@@ -21,6 +21,7 @@ from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 _LISTED = 8  # number of tokens that are named in which two texts differ
 # Rank correlations from which units with more weight tend to have more effect, and mostly have it.
 _PARTLY = 0.3
+_FEWEST = 8  # units of which a correlation tells something
 _MOSTLY = 0.7
 
 
@@ -152,10 +153,13 @@ def weight_note(survey: EffectSurvey) -> str:
 
 
 def correlation_text(survey: EffectSurvey, names: Mapping[str, str]) -> str:
-    """Say whether weights tell, in this text, which units matter: once, if all ways of cutting agree; empty if unknown.
+    """Say whether weights tell, in this text, which units matter: once, if all ways of cutting agree.
 
+    Empty if unknown, and for few units, whose orders are often alike by chance.
     `names`: those of the ways.
     """
+    if len(survey.weights) < _FEWEST:
+        return ""
     numbers: dict[str, list[str]] = {}
     for effects in survey.effects:
         if effects.correlation is not None:

@@ -235,8 +235,8 @@ def answer_first(
     if settings.fixed:
         yield from (*picture, GAP, *answer)
         return
-    yield from (*answer, GAP)
-    for part in picture:
+    yield from answer
+    for part in (GAP, *picture) if picture else ():
         if isinstance(part, Matrices):
             part = structs.replace(part, beside=True)
         yield part

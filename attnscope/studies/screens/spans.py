@@ -12,7 +12,8 @@ from attnscope.findings.images import is_register, picture_of
 from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import BEGINS_WORD, Token
-from attnscope.studies.screens.header import counted
+from attnscope.request.spans import RESERVED
+from attnscope.studies.screens.header import counted, notes
 from attnscope.studies.screens.stages import in_percent, matrix_panel, row_sum, weight_digits
 from attnscope.views.axes import Axis, AxisKind, token_axis, with_sink
 from attnscope.views.numbers import Digits, formatted, written
@@ -264,6 +265,13 @@ def _reading(
     meaning = f"  each span with its share of the weight{in_percent(settings)}"
     yield paragraph(headed("text", meaning))
     yield _shaded(text, spans, shares, scale, settings)
+    yield notes(span_notes(shown_spans.names))
+
+
+def span_notes(names: Sequence[str]) -> list[str]:
+    """Say what spans hold that are named by what they are, not by the text."""
+    said = [f"{name}: {meaning}" for name, meaning in RESERVED.items() if name in names]
+    return [f"{'; '.join(said)}."] if said else []
 
 
 def _digits(decimals: int, settings: DisplaySettings) -> Digits:
