@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -43,6 +44,22 @@ def test_json_keeps_to_its_schema(name, args, capfdbinary):
 def test_roles_are_read_as_screens_spell_them(name):
     role = ROLES[name]
     assert roles(role.title.capitalize()) == roles(role.letter) == (name,)
+
+
+def test_the_screen_of_a_role_says_how_many_heads_have_it(capsys):
+    asked = ["heads", "--role", "previous,induction,copying", *FEW]
+    assert main([*asked, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["roles"]
+    assert main(asked) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    said = re.findall(
+        r"(no head|\d+ of 16 heads) ha(?:s|ve) this role clearly, from 0\.4 on", screen
+    )
+    expected = []
+    for role in found[:2]:
+        count = sum(value >= 0.4 for row in role["values"] for value in row if value is not None)
+        expected.append(f"{count} of 16 heads" if count else "no head")
+    assert said == expected
 
 
 def test_roles_are_read_in_any_case_and_mixed():

@@ -563,8 +563,18 @@ def _role(
         return
     # small values do not look strong, and roles can be compared
     picture = head_numbers(role.values, settings, kinds=kinds, shape=settings.ramp, largest=1.0)
-    answer = strongest(role.values, role.errors, listing, settings)
-    yield from answer_first([answer], [picture], settings)
+    answer: list[ViewPart] = [strongest(role.values, role.errors, listing, settings)]
+    declared = ROLES[role.name]
+    if declared.rank is not None:
+        answer.insert(0, paragraph(ours(_having(role.values, declared.clear))))
+    yield from answer_first(answer, [picture], settings)
+
+
+def _having(values: Matrix, clear: float) -> str:
+    """Say how many heads have a role."""
+    count = int((values >= clear).sum())
+    of = f"{count} of {counted(int(np.isfinite(values).sum()), 'head')}" if count else "no head"
+    return f"{of} {'have' if count > 1 else 'has'} this role clearly, from {clear:g} on"
 
 
 def _nothing(values: Matrix) -> str:
