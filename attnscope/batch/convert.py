@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.atomic import check_name, check_not_read, check_target
 from attnscope.base.system.checksum import crc32
@@ -31,6 +33,12 @@ from attnscope.batch.summary import Summary
 from attnscope.batch.windows import MAX_WINDOW_RECORDS
 from attnscope.findings.run import Report
 from attnscope.run.session import Session
+
+
+class _Copied(Record, frozen=True, omit_defaults=True):
+    """A record whose members of the input are written with the bytes that it has for them, such as 1.50 or \\u00e9."""
+
+    fields: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
 
 
 def _format(path: Path, option: str) -> DumpFormat:
@@ -81,7 +89,7 @@ def convert(
         if not here.table:
             writers = {"document": _write_document, "compressed": _write_compressed}
             write_copy = writers.get(here.layout, _write_dump)
-            return write_copy(Dump(source), temporary), "records"
+            return write_copy(Dump(source, _Copied), temporary), "records"
         what, rows = _rows(report or Dump(source), table)
         return tables.write(rows, here.layout, temporary), what
 
@@ -175,7 +183,7 @@ def write_document(
             folder, folder, "set TMPDIR to a folder with more free space; nothing was written"
         ):
             summary = write_dump(replace(order, output=lines), on_progress, session=session)
-        _write_document(Dump(lines), temporary)
+        _write_document(Dump(lines, _Copied), temporary)
     return summary
 
 

@@ -56,6 +56,7 @@ class Dump:
     """A dump that is being read."""
 
     path: Path  # the .jsonl (.jsonl.gz, .jsonl.zst) or .json file, or the folder
+    record_type: type[Record] = Record
     header: Header = field(init=False)
     end: End | None = None
     _last_shard: tuple[str, Shard] | None = None
@@ -99,7 +100,7 @@ class Dump:
 
     def record(self, body: bytes) -> Record:
         """Return a record with its arrays, from its JSON."""
-        record: Record = decoded(body, Record, self.path)
+        record: Record = decoded(body, self.record_type, self.path)
         restore_forbidden(record)
         if record.shard is not None:
             if self._last_shard is None or self._last_shard[0] != record.shard:

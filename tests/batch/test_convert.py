@@ -62,6 +62,22 @@ def test_around_every_kind_and_back(folder):
     ]
 
 
+def test_members_of_the_input_have_the_same_bytes_in_every_kind(tmp_path, monkeypatch):
+    """Python's json writes spaces within lists and objects, and é as \\u00e9."""
+    monkeypatch.chdir(tmp_path)
+    members = {"text": "bank", "label": {"a": [1, 2.5], "b": "é"}, "large": 10**30, "none": None}
+    (tmp_path / "texts.jsonl").write_text(json.dumps(members).replace("2.5", "2.50") + "\n")
+    assert main(["batch", "texts.jsonl", "-o", "dump.jsonl", "--quiet"]) == 0
+    assert main(["batch", "texts.jsonl", "-o", "shards", "--quiet"]) == 0
+    assert main(["batch", "texts.jsonl", "-o", "one.json", "--quiet"]) == 0
+    assert b"2.50" in (tmp_path / "dump.jsonl").read_bytes()
+    for source in ("dump.jsonl", "shards", "one.json"):
+        convert(tmp_path / source, tmp_path / "back.jsonl", force=True)
+        assert (tmp_path / "back.jsonl").read_bytes() == (tmp_path / "dump.jsonl").read_bytes()
+    (record,) = found(tmp_path)
+    assert record.fields == {name: members[name] for name in ("label", "large", "none")}
+
+
 def read(path):
     with open(path, newline="") as file:
         return list(csv.DictReader(file))
