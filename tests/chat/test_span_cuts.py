@@ -89,6 +89,11 @@ def test_from_python_and_as_a_table(gpt2, tmp_path, capsys):
             {"spans": "river", "each": "head", "answer": " on"},
             "use each='span' instead of each='head', or target=TOKEN instead of answer",
         ),
+        (
+            {"spans": "river", "hide": "bank"},
+            "each='span': no answer can be generated: the mask is not defined",
+        ),
+        ({"spans": "river", "hide": "bank", "generate": 2}, "generate: the mask is not defined"),
     ],
 )
 def test_what_contradicts_itself_is_refused(gpt2, options, message):

@@ -54,9 +54,15 @@ def answer_text(
     if options.answer is not None:
         run, tokens = _with_answer(run, options.answer, prompt.tokens, source)
     elif not has_answer and count:
-        tokens = continue_texts(
-            replace(run, query=None, key=None, generate=count), source, session
-        )[0].tokens
+        given = f"add {arg('answer', placeholder='TEXT')}"
+        continued = replace(run, query=None, key=None, generate=count)
+        try:
+            tokens = continue_texts(continued, source, session)[0].tokens
+        except UsageError as error:
+            if options.generate is not None or error.parts.where != arg("generate"):
+                raise
+            message = f"no answer can be generated: {error.parts.message}"
+            raise UsageError(message, where=arg("each", "span"), hint=given) from error
         generated_text = "".join(
             source.tokenizer.spelled(token.id)[1]
             for token in tokens
@@ -64,9 +70,7 @@ def answer_text(
         )
         if not generated_text:
             message = "the model ends the text at once, so there is no answer"
-            raise UsageError(
-                message, where=arg("each", "span"), hint=f"add {arg('answer', placeholder='TEXT')}"
-            )
+            raise UsageError(message, where=arg("each", "span"), hint=given)
         statement = f"the answer is what the model generates: {generated_text!r}"
         if options.generate is None:
             statement = Hint.ANSWER.after(statement)
